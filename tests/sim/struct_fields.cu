@@ -4,7 +4,6 @@
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
-using sim::test::finding;
 using sim::test::WithOptions;
 
 namespace {
@@ -90,50 +89,46 @@ __global__ void bad_barrier(float*) {
   fa::mbarrier_arrive(&smem.full);
 }
 
-std::string of(void (*kernel)(float*)) {
-  sim::Options o;
-  o.races = true;
-  WithOptions with(o);
-  Buffer<float> y("y", 64);
-  return finding([&] { fa::launch(kernel, {dim3(1), dim3(64), 16 * 1024}, y); });
-}
-
-const auto contains = [](const std::string& part) { return ContainsSubstring(part); };
+/// In which the kernels run, and what is looked for.
+struct Searched {
+  Buffer<float> y{"y", 64};
+  WithOptions with{sim::Options{.races = true}};
+};
+const fa::LaunchConfig kBlock{1, 64, 16 * 1024};
 
 }  // namespace
 
-TEST_CASE("a race in a struct of dynamic shared memory names the field", "[sim][races]") {
+TEST_CASE_METHOD(Searched, "a race in a struct of dynamic shared memory names the field",
+                 "[sim][races]") {
   const std::string dynamic = " of dynamic shared memory at struct_fields.cu:";
-  CHECK_THAT(of(by_reference<Field::q>), contains("load of smem.Q[3][7], byte 796" + dynamic));
-  CHECK_THAT(of(by_reference<Field::row>),
-             contains("load of smem.rows[2].sum[1], byte 1616" + dynamic));
-  CHECK_THAT(of(by_pointer<Field::q>), contains("load of s->Q[3][7], byte 412" + dynamic));
+  FOUND("load of smem.Q[3][7], byte 796" + dynamic, by_reference<Field::q>, kBlock, y);
+  FOUND("load of smem.rows[2].sum[1], byte 1616" + dynamic, by_reference<Field::row>, kBlock, y);
+  FOUND("load of s->Q[3][7], byte 412" + dynamic, by_pointer<Field::q>, kBlock, y);
 #ifdef __OPTIMIZE__  // else the helper is no part of the kernel
-  CHECK_THAT(of(in_a_helper), contains("load of t.Q[3][7], byte 1564" + dynamic));
+  FOUND("load of t.Q[3][7], byte 1564" + dynamic, in_a_helper, kBlock, y);
 #endif
 }
 
-TEST_CASE("a byte of a union has the name of each of its fields", "[sim][races]") {
+TEST_CASE_METHOD(Searched, "a byte of a union has the name of each of its fields", "[sim][races]") {
   const std::string both = "load of smem.K[1][40] or smem.rest[72], byte 1440 of dynamic";
-  CHECK_THAT(of(by_reference<Field::k>), contains(both));
-  CHECK_THAT(of(by_reference<Field::p>), contains("load of smem.K[0][22] or smem.P[5], byte 1112"));
+  FOUND(both, by_reference<Field::k>, kBlock, y);
+  FOUND("load of smem.K[0][22] or smem.P[5], byte 1112", by_reference<Field::p>, kBlock, y);
 }
 
-TEST_CASE("bytes that are no field keep what is known of them", "[sim][races]") {
-  CHECK_THAT(of(by_reference<Field::padding>), contains("load of smem.rows[1], byte 1593 of "));
-  CHECK_THAT(of(no_struct), contains("load of dynamic shared memory, byte 132 at"));
-  CHECK_THAT(of(behind_the_struct), contains("load of dynamic shared memory, byte 1656 at"));
-  CHECK_THAT(of(without_a_variable), contains("load of dynamic shared memory, byte 256 at"));
-  CHECK_THAT(of(two_structs), contains("load of dynamic shared memory, byte 0 at"));
+TEST_CASE_METHOD(Searched, "bytes that are no field keep what is known of them", "[sim][races]") {
+  FOUND("load of smem.rows[1], byte 1593 of ", by_reference<Field::padding>, kBlock, y);
+  FOUND("load of dynamic shared memory, byte 132 at", no_struct, kBlock, y);
+  FOUND("load of dynamic shared memory, byte 1656 at", behind_the_struct, kBlock, y);
+  FOUND("load of dynamic shared memory, byte 256 at", without_a_variable, kBlock, y);
+  FOUND("load of dynamic shared memory, byte 0 at", two_structs, kBlock, y);
 }
 
-TEST_CASE("so does a race in a static struct", "[sim][races]") {
-  CHECK_THAT(of(static_struct), contains("load of tile.rows[1].l, byte 1572 at struct_fields.cu:"));
-  CHECK_THAT(of(static_structs),
-             contains("load of stage[1].K[0][5] or stage[1].P[1], byte 1412 at"));
-  CHECK_THAT(of(static_vectors), contains("load of vectors, byte 108 at"));
+TEST_CASE_METHOD(Searched, "so does a race in a static struct", "[sim][races]") {
+  FOUND("load of tile.rows[1].l, byte 1572 at struct_fields.cu:", static_struct, kBlock, y);
+  FOUND("load of stage[1].K[0][5] or stage[1].P[1], byte 1412 at", static_structs, kBlock, y);
+  FOUND("load of vectors, byte 108 at", static_vectors, kBlock, y);
 }
 
-TEST_CASE("a fault of an mbarrier names it, too", "[sim]") {
-  CHECK_THAT(of(bad_barrier), contains("smem.full, byte "));
+TEST_CASE_METHOD(Searched, "a fault of an mbarrier names it, too", "[sim]") {
+  FOUND("smem.full, byte ", bad_barrier, kBlock, y);
 }

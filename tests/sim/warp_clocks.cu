@@ -265,8 +265,10 @@ TEST_CASE_METHOD(Buffers, "loads of a loop are on their way together, four trips
                                           .l2_bytes = 128 * trips,
                                           .latency = rounds * figures.l2_latency,
                                           .fetches = rounds});
-    check(work_of(shared_loop, kWarp, y, n),
-          {.wavefronts = trips, .instructions = trips, .latency = rounds * figures.shared_latency});
+    const BlockWork shared = work_of(shared_loop, kWarp, y, n);
+    CHECK(shared.latency == rounds * figures.shared_latency);
+    CHECK(shared.fetches == 0);
+    CHECK(shared.wavefronts == trips);
   }
   for (const unsigned warps : {1u, 2u}) {  // they are counted anew behind a barrier
     CHECK(work_of(loop_between_barriers, {1, 32 * warps}, x, y, 5).latency ==

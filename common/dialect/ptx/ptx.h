@@ -1,5 +1,5 @@
 /// \file
-/// All wrappers of single PTX instructions; more/ has those that no step uses.
+/// All wrappers of single PTX instructions; more/ has those that few kernels need.
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
