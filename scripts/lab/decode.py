@@ -35,9 +35,8 @@ STEP, BEFORE = "13_decode", "07_tensor_cores"
 VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once")}
 HEADS = dict(h=32, hkv=8, d=128, causal=False)
 BATCHES, CONTEXTS = (1, 8, 32, 128), tuple(1024 << 2 * i for i in range(5))
-LARGE = 1 << 18  # keys of all batch entries: with more a problem is large, and measured last
 ROUNDS, PROGRAM_ITERS = 20, 50  # turns of each; timed runs of a program
-LARGEST_PROGRAM = 1 << 19  # the same: a program makes its inputs on the CPU
+LARGEST_PROGRAM = 1 << 19  # keys of all batch entries: a program makes its inputs on the CPU
 PAGES = (16, 64, 256)
 PAGED = ((1, 4096), (32, 4096), (1, 16384), (1, 65536), (1, 262144))  # batch, keys
 QUERIES = (1, 2, 4, 8, 16)
@@ -63,10 +62,6 @@ def bytes_of(p):
     keys = sum(p["lengths"]) if p["lengths"] else p["b"] * p["nk"]
     cache = 2 * p["hkv"] * p["d"] * keys * (1 if p["cache8"] else 2)
     return cache + 2 * 2 * p["b"] * p["h"] * p["n"] * p["d"]
-
-
-def keys_of(p):
-    return p["b"] * p["nk"]
 
 
 def equal_lengths(lengths):
@@ -144,14 +139,10 @@ class DecodeMeasurement(Measurement):
         jobs += [
             self.in_8_bits(problem(p["b"], p["nk"], cache8=True))
             for p in series
-            if bytes_of(p) <= 2 * MOST_BYTES and keys_of(p) <= LARGEST_PROGRAM
+            if bytes_of(p) <= 2 * MOST_BYTES and p["b"] * p["nk"] <= LARGEST_PROGRAM
         ]
         jobs += [self.paged(b, nk) for b, nk in PAGED]
-        jobs += [self.ragged(b, lengths) for b, lengths in RAGGED]
-        jobs.sort(key=lambda keys_and_job: keys_and_job[0] > LARGE)
-        return [job for _, job in jobs]
-
-    # --- jobs: each behind the keys that it has in all ---
+        return jobs + [self.ragged(b, lengths) for b, lengths in RAGGED]
 
     def compared(self, what, p, variants=None):
         variants = variants or VARIANTS
@@ -164,7 +155,7 @@ class DecodeMeasurement(Measurement):
             place = (self.options, self.torch, sides, p, self.result["notes"])
             return Decoding(what, self.copy_rate(), *place).rows()
 
-        return keys_of(p), Job(f"{what}: {problem_text(p)}", tuple(variants), rows)
+        return Job(f"{what}: {problem_text(p)}", tuple(variants), rows)
 
     def program(self, variant, p):
         """Milliseconds of one run of the step's program, whose result was checked."""
@@ -206,7 +197,7 @@ class DecodeMeasurement(Measurement):
             return [measured(row(shape, turns), what, self.copy_rate()) for shape in sides]
 
         p = sides[next(reversed(sides))][1]
-        return keys_of(p), Job(f"{what}: {problem_text({**p, 'page': None})}", (STEP,), rows)
+        return Job(f"{what}: {problem_text({**p, 'page': None})}", (STEP,), rows)
 
     def in_8_bits(self, p):
         return self.in_turns("fp8", {"once": ("once", {**p, "cache8": False}), "fp8": ("fp8", p)})

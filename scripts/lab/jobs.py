@@ -58,6 +58,7 @@ class Measurement:
                     f"{self.path} has '{key}' {before.get(key)}, this run {self.result[key]}: "
                     "one file cannot hold both, so name another one or remove it"
                 )
+        self.result |= {k: v for k, v in before.items() if self.result.get(k) is None}
         self.result["notes"] = before.get("notes", [])
         self.result["done"] = {
             text: mark

@@ -156,7 +156,7 @@ class PeersMeasurement(Measurement):
         return [*found, ("ratios", *means(rows))] if rows else []
 
     def facts(self, result):
-        return facts(result)
+        return "; ".join(map(": ".join, card(result)[1]))
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -196,16 +196,16 @@ def means(rows):
     return columns + [column(name) for name in names], list(groups.values())
 
 
-def facts(result):
+def card(result):
+    """A table of how it was measured."""
     count = max(len(repeats_of(row)) for row in result["rows"])
-    said = (
-        f"{result['device']}, PyTorch {result['torch']}, medians of up to {count} repeats of "
-        f"{result['rounds']} rounds of {result['iters']} runs; above 1x the step is faster."
-    )
+    how = f"medians of up to {count} repeats of {result['rounds']} rounds of {result['iters']} runs"
+    lines = [("GPU", result["device"]), ("PyTorch", result["torch"]), ("times", how)]
     for dtype, rates in result.get("matmul", {}).items():
         span = " to ".join(dict.fromkeys(map(flops_text, rates)))
-        said += f" The {dtype} matmul reached {span} TFLOP/s."
-    return said
+        lines.append((f"{dtype} matmul", f"{span} TFLOP/s"))
+    columns = [Column(("", ""), lambda line, i=i: line[i], left=True) for i in (0, 1)]
+    return columns, lines
 
 
 # --- the command ----------------------------------------------------------------------------------

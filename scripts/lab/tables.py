@@ -21,7 +21,7 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
     speed, scale       one table each of time, TFLOP/s, bytes and workspace: a row per variant, a
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
-    peers_run          how that was measured, in a sentence
+    peers_run          how that was measured
     decode, ring       what=..., as decode.py and ring.py have them; what=facts: the run, in a
                        sentence
     accuracy, estimated    estimated beside measured times (estimates.json)
@@ -206,7 +206,7 @@ def peers_table(table):
 
 def peers_run(results, filters):
     result, _ = one_result("peers", results, filters)
-    return paragraph(peers.facts(result)), []
+    return markdown_table(*peers.card(result)), []
 
 
 def measured_table(name, module):

@@ -14,7 +14,7 @@ from unittest import mock
 import basis  # noqa: F401 -- finds the packages
 from flash_steps import commits
 from flash_steps.command import BadInput, NotHere
-from lab import decode, estimates, jobs, peers, tables, torch_attention
+from lab import decode, estimates, peers, tables, torch_attention
 from test_peers import FORWARD, GOOD, REFUSALS, PretendedTorch, compiled, described
 
 STEPS = {
@@ -80,12 +80,9 @@ class Decode(unittest.TestCase):
             json.dump(self.result, file)
 
     @classmethod
-    def measure(cls, *args, status=0, errors=GOOD, named=True, afresh=True):
+    def measure(cls, status=0, named=True):
         """What it prints and the result; `turns` are the labels of each comparison."""
         cls.turns = []
-        for path in (cls.program + ".log", cls.json):
-            if os.path.exists(path) and afresh:
-                os.remove(path)
 
         def take_turns(clock, contenders, rounds, iters):
             cls.turns.append([c.label for c in contenders])
@@ -98,17 +95,14 @@ class Decode(unittest.TestCase):
                 found[c.label] = {"ms": ms, "runs": rounds * iters, "late": 0}
             return found
 
-        def found_errors(_, outputs):
-            return {name: errors[name] for name in outputs}
-
-        argv = ["decode", "--build", cls.build, *["--json", cls.json][: 2 * named], *args]
+        argv = ["decode", "--build", cls.build, *["--json", cls.json][: 2 * named]]
         out = io.StringIO()
         with (
             mock.patch.dict(sys.modules, PretendedTorch(NO_EFFICIENT).modules),
             mock.patch.object(sys, "argv", argv),
             mock.patch.object(peers.Torch, "truth"),
             mock.patch.object(torch_attention.Clock, "take_turns", take_turns),
-            mock.patch.object(peers.Torch, "errors", side_effect=found_errors),
+            mock.patch.object(peers.Torch, "errors", return_value=GOOD),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(io.StringIO()),
         ):
@@ -138,14 +132,6 @@ class Decode(unittest.TestCase):
         # Causal: PyTorch's mask is another one.
         for turn in (ours + torch, ["13 splits", "13 once", *torch], ["13 once", "copy"]):
             self.assertIn(turn, self.all_turns)
-
-    def test_which_problems(self):
-        found = {what: self.rows(what) for what in decode.TABLES if what != "variants"}
-        for what, least in (("peers", 119), ("groups", 25), ("queries", 20), ("fp8", 28)):
-            self.assertGreaterEqual(len(found[what]), least, what)
-        self.assertEqual({row["nk"] for row in found["peers"]}, {1024 << 2 * i for i in range(5)})
-        self.assertEqual({row["hkv"] for row in found["groups"]}, {32, 16, 8, 4, 2})
-        self.assertEqual({row["n"] for row in found["queries"]}, {1, 2, 4, 8, 16})
 
     def test_pages_lengths_and_8_bits_run_through_the_program(self):
         for call in self.calls:
@@ -178,32 +164,13 @@ class Decode(unittest.TestCase):
         self.assertTrue(self.rows("ragged"))
         self.assertIn("FAILED:", self.text)
 
-    def test_a_call_continues_and_says_what_there_was_no_time_for(self):
-        text, result = self.measure("--budget", "-1", status=1)
-        self.assertEqual(result["rows"], [])
-        self.assertIn("Left out, there was no time: peers: B=1", text)
-        before = {**self.result, "rows": self.result["rows"][20:]}
-        before["done"] = dict(list(self.result["done"].items())[3:])
-        with open(self.json, "w", encoding="utf-8") as file:
-            json.dump(before, file)
-        with mock.patch.object(decode, "PAGED", ()):
-            _, result = self.measure(afresh=False)
-        self.assertEqual(len([turn for turn in self.turns if "13 once" in turn]), 3)
-
-        def without_order(rows):
-            return sorted(json.dumps(row, sort_keys=True) for row in rows)
-
-        self.assertEqual(without_order(result["rows"]), without_order(self.result["rows"]))
-
-    def test_what_is_missing(self):
+    def test_where_it_cannot_begin(self):
         with mock.patch.object(sys, "argv", ["decode", "--build", "/nowhere"]):
             with self.assertRaisesRegex(NotHere, "13_decode is not built"):
                 decode.main()
         with self.assertRaisesRegex(BadInput, "name the file with --json"):
             self.measure(named=False)
         self.assertEqual(self.turns, [])
-        path = jobs.default_path("NVIDIA H200", "decode")
-        self.assertTrue(path.endswith("results/decode_h200.json"))
 
     # --- the pages ---
 

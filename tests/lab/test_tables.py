@@ -102,7 +102,12 @@ class Pages(Folder):
                 ["| 06 registers | 1 | 1.5x, least 1.5x (N=4096 d=64) |"],
                 "01 naive",
             ),
-            ("peers_run", beside, ["PyTorch 2.11, medians of up to 1 repeats of 2 rounds"], "|"),
+            (
+                "peers_run",
+                beside,
+                ["| PyTorch | 2.11 |", "medians of up to 1 repeats of 2 rounds"],
+                "01 naive",
+            ),
         ):
             with self.subTest(spec=spec):
                 text = self.table(spec, data)
