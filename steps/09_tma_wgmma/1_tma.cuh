@@ -1,6 +1,6 @@
 // Step 09 -- Hopper's copies: TMA.
-// Idea      One thread issues the copy of a whole tile, which then runs asynchronously. An mbarrier
-//           counts its bytes, and the warps wait for it; another counts the warps that are done
+// Idea      One thread issues the copy of a whole tile, which then runs asynchronously. The warps
+//           wait at an mbarrier, which counts its bytes; another counts the warps that are done
 // Changed   since 07 4_lazy: tiles by TMA instead of cp.async; mbarriers instead of __syncthreads;
 //           tiles lie in panels of 64 features, as TMA writes them; O leaves by TMA
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles

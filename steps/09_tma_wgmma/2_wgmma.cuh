@@ -3,16 +3,16 @@
 //           read Q, K and V from shared memory themselves, where TMA has put them. The product runs
 //           asynchronously, like a copy, and the warpgroup waits for it
 // Changed   since 09 1_tma: products by wgmma, which reads Q, K and V where they lie; a warpgroup
-//           owns 64 rows; 64 keys a tile at either d, all of P before the first product of P V; O
-//           leaves by stmatrix
+//           owns 64 rows; 64 keys per tile at either d, all of P before the first product of P V;
+//           O is written by stmatrix
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 256 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; warpgroup: 64 of them; warp: 16; lane: of 2 rows every fourth
 //           pair of columns
-// Still bad a warpgroup does product, softmax, product in turn; and the thread that issues the next
-//           copy first waits for the slowest warp of the block: step 10
+// Still bad a warpgroup alternates products and softmax, and the thread that issues the next copy
+//           first waits for the slowest warp of the block: step 10
 #pragma once
 
 #include <cfloat>
@@ -140,8 +140,8 @@ __device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log
   }
 }
 
-// O += P V: P of the whole tile, then the products, 16 keys at a time. P is the operand A, which a
-// wgmma takes from registers as well: 8 numbers of rS, 16 keys, are one A, as in mma.
+// O += P V: P of the whole tile, then the products, 16 keys at a time. P is the operand A, which
+// wgmma also reads from registers: 8 numbers of rS, 16 keys, are one A, as in mma.
 template <int d>
 __device__ inline void multiply_values(const float (&rS)[Bc / 2], float scale_log2,
                                        const float (&m)[2],

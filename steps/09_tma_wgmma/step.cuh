@@ -9,7 +9,7 @@ namespace step09 {
 
 inline fa::Variant tma() {
   return {.name = "tma",
-          .idea = "07's tiles brought by TMA and awaited at mbarriers",
+          .idea = "07's tiles, copied by TMA and awaited at mbarriers",
           .parent = "07 lazy",
           .forward = step09_tma::forward,
           .traffic = step09_tma::traffic,

@@ -1,7 +1,7 @@
 // Step 12 -- Q, K and V in 8 bits.
-// Idea      e4m3 has 3 bits of mantissa and ends at 448. So a tensor, or each head of it, is
-//           divided by a scale that makes its largest number 448. V is transposed: wgmma reads
-//           8-bit operands along k only
+// Idea      e4m3 has 3 bits of mantissa and ends at 448. A tensor, or each head of it, is divided
+//           by a scale that maps its largest number to 448. V is transposed, because wgmma reads
+//           8-bit operands K-major only
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -16,7 +16,7 @@ using fa::bf16;
 using e4m3 = __nv_fp8_e4m3;
 
 constexpr int kQuantiseThreads = 256;
-constexpr int kQuantiseBlocks = 1024;  // at most, that look for one largest number
+constexpr int kQuantiseBlocks = 1024;  // at most, that search for one largest number
 
 // Eight neighbours as floats.
 __device__ inline void load_eight(const bf16* from, float (&x)[8]) {
@@ -50,13 +50,13 @@ __device__ inline float block_max(float x) {
   return x;
 }
 
-// Also for zeros, and for the smallest numbers, it is a normal number, and its inverse is finite.
+// A normal number with a finite inverse, even where all numbers are 0 or subnormal.
 __device__ inline float scale_of(float largest) {
   return fmaxf(largest, 0x1p-116f) / fa::kLargestE4m3;
 }
 
-// The largest size of each n numbers, by `blocks` blocks. Floats without a sign compare as integers
-// do.
+// The largest absolute value of each n numbers, by `blocks` blocks. Non-negative floats compare as
+// integers do.
 static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n, int blocks) {
   const int part = blockIdx.x / blocks, block = blockIdx.x % blocks;
   x += part * n;
@@ -71,8 +71,8 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
   if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
 }
 
-// Q or K, a block of `rows` rows in each block of threads. Each has a scale: here that of its head,
-// or of the tensor.
+// Q or K; a block of threads quantises a block of `rows` rows. Its scale is that of its head, or of
+// the tensor.
 template <int d, int rows>
 __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
                                 e4m3* out,                // [heads, n, d]
@@ -97,10 +97,10 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
 // --- V -------------------------------------------------------------------------------------------
 
 constexpr int kTileKeys = 128;  // that a block transposes
-constexpr int kPlaces = 16;     // neighbours in a row of V^T, whose keys key_at() tells
+constexpr int kPlaces = 16;     // neighbours in a row of V^T; key_at() says which keys
 
-// Each feature has a scale, and a mean that O gets back: here all of a head have the same scale,
-// and no mean.
+// Each feature has a scale, and a mean that the epilogue adds to O. Here all features of a head
+// have the same scale, and their mean is 0.
 static __global__ void features_kernel(float* mean,              // [B*Hkv, d]
                                        float* scale,             // [B*Hkv, d]
                                        const unsigned* largest,  // [B*Hkv], or [1]
@@ -110,10 +110,10 @@ static __global__ void features_kernel(float* mean,              // [B*Hkv, d]
 }
 
 // The key at place p of 16 keys in a row of V^T. A lane of S holds keys 2t, 2t + 1, 2t + 8 and
-// 2t + 9, and as P it must hold four places side by side: so these are the places 4t to 4t + 3.
+// 2t + 9. As P it must hold four neighbouring places: they are the places 4t to 4t + 3.
 __host__ __device__ constexpr int key_at(int p) { return p / 4 * 2 + p % 2 + p % 4 / 2 * 8; }
 
-// x[e]: the same four features of key e, a byte each. Makes y[f]: feature f of the four keys.
+// x[e]: the same four features of key e, a byte each. y[f] becomes feature f of the four keys.
 __device__ inline void transpose_bytes(const uint32_t (&x)[4], uint32_t (&y)[4]) {
   const uint32_t low[2] = {__byte_perm(x[0], x[1], 0x5140), __byte_perm(x[2], x[3], 0x5140)};
   const uint32_t high[2] = {__byte_perm(x[0], x[1], 0x7362), __byte_perm(x[2], x[3], 0x7362)};
@@ -121,7 +121,7 @@ __device__ inline void transpose_bytes(const uint32_t (&x)[4], uint32_t (&y)[4])
   y[2] = __byte_perm(high[0], high[1], 0x5410), y[3] = __byte_perm(high[0], high[1], 0x7632);
 }
 
-// V^T of kTileKeys keys. Past the last key it is 0.
+// V^T of kTileKeys keys, 0 past the last key.
 template <int d>
 __global__ void transpose_kernel(const bf16* V,       // [B*Hkv, Nk, d]
                                  const float* mean,   // [B*Hkv, d]
@@ -200,7 +200,7 @@ inline fa::Bytes find_largest_traffic(size_t parts, size_t n) {
           .atomic = sizeof(unsigned) * parts * blocks_for_largest(n)};
 }
 
-// Where a tensor's largest numbers are: those of Q, K, V, one after the other.
+// Where the tensors' largest numbers are stored: those of Q, then K, then V.
 struct Largest {
   size_t q_parts, kv_parts;
   Largest(const fa::Problem& p, bool per_head)
@@ -212,7 +212,7 @@ struct Largest {
   }
 };
 
-// Q8 and K8. A head's scale, or the tensor's, is repeated for each block of rows.
+// Q8 and K8. The scale of a head, or of the tensor, is repeated for each block of rows.
 template <int d, int query_rows, int key_rows>
 void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
   const Largest at(p, per_head);

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "steps/10_warp_specialized/5_scheduled.cuh"
-#include "steps/12_fp8/6_late.cuh"
+#include "steps/12_fp8/7_late.cuh"
 
 namespace step12 {
 
 inline fa::Variant tensor() {
   return {.name = "tensor",
-          .idea = "e4m3, one scale a tensor",
+          .idea = "e4m3, one scale per tensor",
           .parent = "10 scheduled",
           .support = support(),
           .prepare = prepare<false>,
@@ -22,7 +22,7 @@ inline fa::Variant tensor() {
 
 inline fa::Variant heads() {
   fa::Variant v = tensor();
-  v.name = "heads", v.idea = "e4m3, one scale a head";
+  v.name = "heads", v.idea = "e4m3, one scale per head";
   v.parent = "12 tensor";
   v.prepare = prepare<true>, v.prepare_traffic = prepare_traffic<true>;
   v.workspace = workspace<true>;
@@ -31,7 +31,7 @@ inline fa::Variant heads() {
 
 inline fa::Variant centred() {
   fa::Variant v = heads();
-  v.name = "centred", v.idea = "V without its mean, which O gets back";
+  v.name = "centred", v.idea = "V without its mean, which the epilogue adds to O";
   v.parent = "12 heads";
   v.prepare = prepare_centred, v.prepare_traffic = prepare_centred_traffic;
   v.workspace = workspace_centred;
@@ -40,7 +40,7 @@ inline fa::Variant centred() {
 
 inline fa::Variant blocks() {
   fa::Variant v = centred();
-  v.name = "blocks", v.idea = "a scale for each block of Q and K";
+  v.name = "blocks", v.idea = "a scale per block of Q and K";
   v.parent = "12 centred";
   v.prepare = prepare_blocks<false>, v.prepare_traffic = blocks_traffic<Tiling>;
   v.workspace = workspace_blocks<Tiling>;
@@ -49,7 +49,7 @@ inline fa::Variant blocks() {
 
 inline fa::Variant rotated() {
   fa::Variant v = blocks();
-  v.name = "rotated", v.idea = "Q and K rotated: no number is an outlier";
+  v.name = "rotated", v.idea = "Q and K rotated: outliers are spread over all features";
   v.parent = "12 blocks";
   v.prepare = prepare_blocks<true>;
   return v;
@@ -57,7 +57,7 @@ inline fa::Variant rotated() {
 
 inline fa::Variant late() {
   fa::Variant v = rotated();
-  v.name = "late", v.idea = "the maximum is asked of P, after the exponentials";
+  v.name = "late", v.idea = "the maximum is checked after the exponentials; smaller key tiles";
   v.parent = "12 rotated", v.support = support_late();
   v.prepare = prepare_late, v.prepare_traffic = prepare_late_traffic;
   v.forward = forward_late, v.traffic = late_traffic;
@@ -68,7 +68,7 @@ inline fa::Variant late() {
 inline fa::Step step() {
   return {
       .id = "12_fp8",
-      .idea = "e4m3: twice the tensor cores' rate, without losing the digits",
+      .idea = "e4m3: twice the tensor cores' rate, and what limits its error",
       .support = support_late(),
       .parents = {{.id = "10 scheduled", .traffic = step10::traffic, .support = step10::support()}},
       .variants = {tensor(), heads(), centred(), blocks(), rotated(), late()}};

@@ -1,37 +1,18 @@
-// Step 12 -- the parts of step 10's kernel, on 8 bits.
-// Changed   since 10 5_scheduled: operands of 1 byte, products 32 deep; K comes with a scale; V^T;
-//           O leaves through a buffer of its own, since it is twice as large as Q
+// Step 12 -- the roles around step 10's kernel: what is in shared memory, who copies and stores.
+// Changed   since 10 5_scheduled: tiles of 1 byte; V^T; scales; O is stored from a buffer of its
+//           own, since it is twice as large as Q
 #pragma once
 
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/10_warp_specialized/2_warpgroup.cuh"
-#include "steps/12_fp8/1_quantise.cuh"
+#include "steps/12_fp8/2_products.cuh"
 
 namespace step12 {
 
 using step10::has_grown, step10::raise_maximum;
-using step10::kGroupRows, step10::kGroupThreads, step10::kNoMaximum;
+using step10::kNoMaximum;
 using step10::Ring, step10::Shape, step10::WorkTile, step10::init, step10::visible;
 using step10::tiles_for, step10::mask, step10::row_maximum;
-
-constexpr int kK = 32;  // keys or features of one wgmma
-
-// Tiles in shared memory are panels of that many bytes side by side, swizzled by TMA: features of Q
-// and K, keys of V^T.
-template <int d>
-constexpr int kFeatures = d < 128 ? d : 128;
-template <int Bc>
-constexpr int kKeys = Bc % 128 == 0  ? 128
-                      : Bc % 64 == 0 ? 64
-                                     : 32;
-__host__ __device__ constexpr fa::Swizzle swizzle_of(int panel) {
-  return panel == 128 ? fa::Swizzle::b128 : panel == 64 ? fa::Swizzle::b64 : fa::Swizzle::b32;
-}
-template <int panel>
-__device__ inline uint64_t descriptor(const uint8_t* tile) {
-  return fa::wgmma_descriptor(tile, swizzle_of(panel), 16, 8 * panel);
-}
 
 template <class T>
 struct alignas(1024) Tiles {
@@ -42,7 +23,7 @@ struct alignas(1024) Tiles {
   uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers];
   uint64_t o_full[T::kConsumers], o_empty[T::kConsumers];
   uint64_t k_full[T::kStages], k_empty[T::kStages], v_full[T::kStages], v_empty[T::kStages];
-  WorkTile work[2][T::kConsumers];  // comes with Q
+  WorkTile work[2][T::kConsumers];  // copied with Q
 };
 
 template <class T>
@@ -61,11 +42,11 @@ struct Scales {
   const float* K;                 // [B*Hkv, ceil(Nk / Bc)]
   const float* V;                 // [B*Hkv, d]
   const float* mean;              // [B*Hkv, d]
-  const float* Q_norm = nullptr;  // [B*H, ceil(N / 64)]: what 6_late.cuh asks besides
+  const float* Q_norm = nullptr;  // [B*H, ceil(N / 64)]: only 7_late.cuh reads the norms
   const float* K_norm = nullptr;  // [B*Hkv]
 };
 
-// Heads whose work tiles are mixed, when causal; measured.
+// Heads whose work tiles are mixed, when causal; chosen by measurement.
 template <class T>
 constexpr int kSection = 4096 / T::d;
 
@@ -131,7 +112,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- another thread of its warpgroup stores ------------------------------------------------------
 
-// A place of Q is free when its consumer has multiplied it, and this thread has read its work tile.
+// A buffer of Q is free when its consumer has multiplied it and this thread has read its work tile.
 template <class T>
 __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
   for (int n = 0;; ++n) {
@@ -147,82 +128,6 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
       fa::tma_store_wait_read<0>();
       fa::mbarrier_arrive(&smem.o_empty[wg]);
     }
-  }
-}
-
-// --- products ------------------------------------------------------------------------------------
-
-// S = Q K^T of 64 rows and a tile's keys, without waiting for the product.
-template <class T>
-__device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc / 2]) {
-  constexpr int kPanel = kFeatures<T::d>;
-  fa::wgmma_fence();
-  UNROLL
-  for (int x = 0; x < T::d; x += kK) {
-    const int panel = x / kPanel, inside = x % kPanel;
-    fa::wgmma_e4m3(rS, fa::wgmma_advance(Q, panel * kGroupRows * kPanel + inside),
-                   fa::wgmma_advance(K, panel * T::Bc * kPanel + inside), x > 0);
-  }
-  fa::wgmma_commit();
-}
-
-// O += P V of a tile's keys, without waiting for the product.
-template <class T>
-__device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kK][4], uint64_t V,
-                                       float (&rO)[T::d / 2]) {
-  constexpr int kPanel = kKeys<T::Bc>;
-  fa::wgmma_fence();
-  UNROLL
-  for (int c = 0; c < T::Bc; c += kK) {
-    const int panel = c / kPanel, inside = c % kPanel;
-    fa::wgmma_e4m3(rO, rP[c / kK], fa::wgmma_advance(V, panel * T::d * kPanel + inside));
-  }
-  fa::wgmma_commit();
-}
-
-// P in e4m3, as the A operand of the next product: byte i % 4 of a register is the key at key_at.
-template <int n>
-__device__ inline void pack(const float (&rS)[n], uint32_t (&rP)[n / 16][4]) {
-  UNROLL
-  for (int c = 0; c < n / 16; ++c) {
-    UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int i = 16 * c + 8 * (e / 2) + 2 * (e % 2);
-      rP[c][e] = fa::pack_e4m3(rS[i], rS[i + 1], rS[i + 4], rS[i + 5]);
-    }
-  }
-  UNROLL
-  for (int c = 0; c < n / 16; ++c) fa::pin_registers(rP[c]);
-}
-
-// --- O -------------------------------------------------------------------------------------------
-
-// rO times V's scales and `normalise` of its row, plus V's mean times `seen`, in bf16: a warp's
-// rows of `tile`, panels of 64 features, as TMA stores them. scale, mean: of this lane's first
-// feature.
-template <int d>
-__device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalise)[2],
-                                const float (&seen)[2], const float* scale, const float* mean,
-                                bf16* tile) {
-  constexpr int kPanel = 64;
-  const int r = threadIdx.x % kGroupThreads / fa::kWarp * 16 + threadIdx.x % 16;
-  const int half = threadIdx.x % fa::kWarp / 16;
-  UNROLL
-  for (int x = 0; x < d; x += 16) {
-    uint32_t o[4];
-    UNROLL
-    for (int e = 0; e < 4; e += 2) {
-      const float2 s = *reinterpret_cast<const float2*>(scale + x + 4 * e);
-      const float2 m = *reinterpret_cast<const float2*>(mean + x + 4 * e);
-      UNROLL
-      for (int h = 0; h < 2; ++h) {
-        const int i = x / 2 + 2 * (e + h);
-        o[e + h] = fa::pack_bf16(fmaf(rO[i] * normalise[h], s.x, m.x * seen[h]),
-                                 fmaf(rO[i + 1] * normalise[h], s.y, m.y * seen[h]));
-      }
-    }
-    const int chunk = (x % kPanel / 8 + half) ^ r % 8;
-    fa::stmatrix_x4(tile + (x / kPanel * kGroupRows + r) * kPanel + chunk * 8, o);
   }
 }
 
@@ -261,38 +166,6 @@ std::vector<fa::Scratch> operands(const fa::Problem& p) {
   };
   if (p.causal) all.push_back({.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true});
   return all;
-}
-
-// Of the attention kernel.
-template <template <int, bool> class Tiling>
-fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, lanes = kGroupThreads;
-  fa::Prediction t;
-  dispatch<Tiling>(p, [&](auto tiling) {
-    using T = decltype(tiling);
-    const uint64_t Tr = fa::ceil_div(p.N, T::Br), tiles = BH * Tr;
-    const uint64_t blocks = std::min<uint64_t>(p.gpu.sms, tiles);
-    // Of all work tiles of a head; of 64 rows and Bc keys.
-    uint64_t keys = 0, padded = 0, products = 0;
-    for (int row = 0; row < int(Tr) * T::Br; row += kGroupRows) {
-      products += step10::visited_tiles<T>(p, row, kGroupRows);
-      if (row % T::Br != 0) continue;
-      const uint64_t visited = step10::visited_tiles<T>(p, row, T::Br) * T::Bc;
-      keys += std::min<uint64_t>(visited, p.Nk), padded += std::min(visited, padded_keys(p));
-    }
-    t["Q8"].read = BH * N * d;
-    t["K8"].read = BH * keys * d, t["V8"].read = BH * padded * d;
-    t["Q_scale"].read = 4 * lanes * tiles * T::kConsumers;
-    t["K_scale"].read = 4 * lanes * BH * products;
-    t["V_scale"].read = t["V_mean"].read = lanes * d * tiles * T::kConsumers;
-    t["O"].write = 2 * BH * N * d, t["LSE"].write = 4 * BH * N;
-    if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
-    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
-  });
-  t.hbm = {.read = BH * N * d + p.kv_size() + p.kv_heads() * d * padded_keys(p),
-           .write = 2 * BH * N * d + 4 * BH * N};
-  return t;
 }
 
 }  // namespace step12

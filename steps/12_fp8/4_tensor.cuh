@@ -1,21 +1,21 @@
 // Step 12 -- FlashAttention in fp8, converted from step 10.
 // Idea      Operands of one byte: twice the tensor cores' rate, half of the shared memory. A tensor
-//           has one scale, or one for each head. P is at most 2^5 when its maximum is new, and may
-//           grow by 2^3.8 before the maximum moves: step 10's 2^8 would pass 448, where e4m3 ends
-// Changed   since 10 5_scheduled: operands of e4m3; scales; P times 2^5; see also 2_e4m3.cuh
+//           has one scale, or one per head. P is at most 2^5 when its maximum is new, and may grow
+//           by 2^3.8 before the maximum moves; with step 10's 2^8 it would exceed 448, e4m3's end
+// Changed   since 10 5_scheduled: operands of e4m3; scales; P times 2^5; see also 3_roles
 // Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; and scales: see traffic()
 //           prepare   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B, once for the scales, once to quantise
 //                     write BH*N*d + 2*BHkv*Nk*d B
 //           compulsory      the same with Tr = 1
-// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
+// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
 //           2 (d = 128) or 3 (d = 64) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
-// Still bad sums: a tensor core adds with 13 bits, and what is below them is cut off. With a V
-//           of normal numbers around 1 and 16,384 keys O is 18% too small
+// Still bad sums: a tensor core adds with 13 bits and cuts off what is below them. With a V of
+//           normal numbers around 1 and 16,384 keys, O is 19% too small
 #pragma once
 
-#include "steps/12_fp8/2_e4m3.cuh"
+#include "steps/12_fp8/3_roles.cuh"
 
 namespace step12 {
 
@@ -46,7 +46,7 @@ struct Consumer {
   Ring<T::kStages> k, v;
   WorkTile work;
   float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
-  int j = 0;                              // the tile of keys whose scores come next
+  int j = 0;                              // the tile of keys whose scores are next
   int skipped = 0;                        // tiles of which K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
@@ -233,7 +233,7 @@ struct Consumer {
   }
 };
 
-// A block: C is its consumers, here or in 6_late.cuh.
+// A block: C is its consumers, here or in 7_late.cuh.
 template <class T, template <class> class C>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 // --- host ----------------------------------------------------------------------------------------
 
-// Kernels of d = 256 spill registers here, and do not in 6_late.cuh.
+// With d = 256 this kernel spills registers; 7_late.cuh's does not.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
 template <int d_, bool kCausal_>
@@ -273,7 +273,7 @@ struct Tiling {
   static constexpr float kMostGrowth = kGrowth;
 };
 
-// With fewer blocks than SMs for tests.
+// Tests launch fewer blocks than SMs.
 template <class T, template <class> class C>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, Scales scales, int blocks) {
   constexpr uint32_t d = T::d, kQ = kFeatures<d>, kV = kKeys<T::Bc>;
@@ -306,6 +306,38 @@ inline Scales scales_of(const fa::Tensors<bf16>& t) {
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch<Tiling>(
       p, [&](auto tiling) { launch<decltype(tiling), Consumer>(p, t, scales_of(t), p.gpu.sms); });
+}
+
+// Of the attention kernel.
+template <template <int, bool> class Tiling>
+fa::Prediction traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d, lanes = kGroupThreads;
+  fa::Prediction t;
+  dispatch<Tiling>(p, [&](auto tiling) {
+    using T = decltype(tiling);
+    const uint64_t Tr = fa::ceil_div(p.N, T::Br), tiles = BH * Tr;
+    const uint64_t blocks = std::min<uint64_t>(p.gpu.sms, tiles);
+    // Of all work tiles of a head; of 64 rows and Bc keys.
+    uint64_t keys = 0, padded = 0, products = 0;
+    for (int row = 0; row < int(Tr) * T::Br; row += kGroupRows) {
+      products += step10::visited_tiles<T>(p, row, kGroupRows);
+      if (row % T::Br != 0) continue;
+      const uint64_t visited = step10::visited_tiles<T>(p, row, T::Br) * T::Bc;
+      keys += std::min<uint64_t>(visited, p.Nk), padded += std::min(visited, padded_keys(p));
+    }
+    t["Q8"].read = BH * N * d;
+    t["K8"].read = BH * keys * d, t["V8"].read = BH * padded * d;
+    t["Q_scale"].read = 4 * lanes * tiles * T::kConsumers;
+    t["K_scale"].read = 4 * lanes * BH * products;
+    t["V_scale"].read = t["V_mean"].read = lanes * d * tiles * T::kConsumers;
+    t["O"].write = 2 * BH * N * d, t["LSE"].write = 4 * BH * N;
+    if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
+    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
+    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+  });
+  t.hbm = {.read = BH * N * d + p.kv_size() + p.kv_heads() * d * padded_keys(p),
+           .write = 2 * BH * N * d + 4 * BH * N};
+  return t;
 }
 
 template <bool kPerHead>

@@ -1,28 +1,27 @@
-// Step 12 -- a scale for each block of Q and K, and no outliers.
-// Idea      64 rows of Q and a tile of K have a scale each, as in FlashAttention-3: a block is read
-//           once, for its scale and its numbers. Incoherent processing: each row of Q and K is
-//           multiplied by the same random signs and Hadamard's matrix. No score changes, but what
-//           was one large number, with a large rounding error, is now d small ones
-// Changed   since 12 4_centred: the scales of Q and K; their rotation. The attention is the same
+// Step 12 -- a scale per block of Q and K, and no outliers.
+// Idea      Every 64 rows of Q and every tile of K have a scale, as in FlashAttention-3. Each row
+//           of both is multiplied by the same random signs and Hadamard's matrix (incoherent
+//           processing): no score changes, and one large number becomes d small ones
+// Changed   since 12 5_centred: the scales of Q and K; their rotation. The attention is the same
 // Traffic   prepare   read  2*BH*N*d + 3*2*BHkv*Nk*d B: Q and K once
-//           the rest as in 4_centred
-// Launch    prepare: one block for a block of rows
-// Still bad the softmax: its exponentials wait until the maximum has been asked for
+//           the rest as in 5_centred
+// Launch    prepare: one block per block of rows
+// Still bad the softmax: its exponentials wait until the maximum has been checked
 #pragma once
 
-#include "steps/12_fp8/4_centred.cuh"
+#include "steps/12_fp8/5_centred.cuh"
 
 namespace step12 {
 
-// Feature f's sign: a bit of a hash, so that no two halves have the same.
+// Feature f's sign: one bit of a hash.
 __device__ constexpr float sign_of(uint32_t f) {
   f = (f + 1) * 0x9e3779b1u;
   f = (f ^ f >> 15) * 0x85ebca77u;
   return (f ^ f >> 13) & 1 ? -1.f : 1.f;
 }
 
-// A row of Q or K, of which each of d / 8 lanes has eight features: times signs, times Hadamard's
-// matrix over root d, by d log d additions (the fast Walsh-Hadamard transform).
+// Multiplies a row of Q or K, of which each of d / 8 lanes has eight features, by the signs and by
+// Hadamard's matrix over root d, with d log d additions (the fast Walsh-Hadamard transform).
 template <int d>
 __device__ inline void rotate(float (&x)[8], int lane) {
   constexpr float kOverRoot = d == 64 ? 0.125f : d == 128 ? 0.088388348f : 0.0625f;
@@ -47,12 +46,12 @@ __device__ inline void rotate(float (&x)[8], int lane) {
   }
 }
 
-// A block of `rows` rows: its scale and its numbers. norm: the largest of a row, for 6_late.cuh.
+// A block of `rows` rows: its scale and its numbers. norms: the largest of a row, for 7_late.cuh.
 template <int d, int rows, bool kRotate>
 __global__ void quantise_block_kernel(const bf16* x,  // [heads, n, d]
                                       e4m3* out,      // [heads, n, d]
                                       float* scales,  // [heads, ceil(n / rows)]
-                                      float* norms,   // [heads, ceil(n / rows)]; null: not wanted
+                                      float* norms,   // [heads, ceil(n / rows)], or null
                                       int n) {
   constexpr int kLanes = d / 8, kEach = rows * kLanes / kQuantiseThreads;
   const int blocks = (n + rows - 1) / rows, head = blockIdx.x / blocks;

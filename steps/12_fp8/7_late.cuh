@@ -1,28 +1,29 @@
-// Step 12 -- past FlashAttention-3: the maximum is asked late.
-// Idea      Has a P passed what e4m3 can hold? That is asked of P, while exponentials are computed,
-//           and not of S before them: nothing waits for the answer. When one has, which is rare,
-//           P, l and O are scaled down afterwards. So P may be large for a while, but not infinite:
-//           a work tile whose scores cannot jump that far is known by the norms of its rows
-// Changed   since 12 3_tensor: softmax() asks P where the norms allow it; tiles of 96 or 64 keys,
-//           so that 3 or 4 consumers have the registers; norms from the quantisation
-// Traffic   as 5_blocks, and norms, 4 B a block of rows
-// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
+// Step 12 -- past FlashAttention-3: the maximum is checked late.
+// Idea      P, not S, is checked against the range of e4m3 while exponentials are computed: nothing
+//           waits for the answer. When a P exceeds it, which is rare, P, l and O are scaled down
+//           afterwards. P may be large until then, but not infinite: the norms of its rows show
+//           whether a work tile's scores can jump that far.
+//           Second, tiles of 96 or 64 keys leave registers for one consumer more
+// Changed   since 12 4_tensor: late_softmax() where the norms allow it; smaller tiles of keys;
+//           norms from the quantisation
+// Traffic   as 6_blocks, and norms, 4 B per block of rows
+// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
 //           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
-// Still bad d = 64: an exponential for each 256 FLOP; Hopper's have no more
+// Still bad d = 64: one exponential per 256 FLOP, and the exponentials are the limit
 #pragma once
 
-#include "steps/12_fp8/5_blocks.cuh"
+#include "steps/12_fp8/6_blocks.cuh"
 
 namespace step12 {
 
 constexpr float kLargestP = 445.f;  // a little below the end of e4m3
 
-// With each |S| log2(e) below that, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
+// With each |S| log2(e) below this, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
 constexpr float kSafeScore = 50.f;
 
-// A warpgroup that owns 64 rows of each work tile. 3_tensor's kernel runs it; the tiles, copies and
-// products are 2_e4m3's.
+// A warpgroup that owns 64 rows of each work tile. 4_tensor's kernel runs it; the tiles, copies and
+// products are those of 2_products and 3_roles.
 template <class T>
 struct LateConsumer {
   static constexpr int d = T::d, Bc = T::Bc;
@@ -39,7 +40,7 @@ struct LateConsumer {
   WorkTile work;
   float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
   bool safe = false;                      // are this work tile's scores?
-  int j = 0;                              // the tile of keys whose scores come next
+  int j = 0;                              // the tile of keys whose scores are next
   int skipped = 0;                        // tiles of which K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
@@ -92,7 +93,7 @@ struct LateConsumer {
     work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
     if (work.tiles == 0) return false;
     q_scale = scales.Q[query_block()] * shape.scale_log2;
-    // Of Cauchy and Schwarz. Rounding to e4m3 adds at most 1/16 to each norm.
+    // Cauchy and Schwarz: |S| <= |q| |k|. Rounding to e4m3 adds at most 1/16 to each norm.
     const float norms = scales.Q_norm[query_block()] * scales.K_norm[work.bh_kv];
     safe = norms * (1.0625f * 1.0625f) * shape.scale_log2 < kSafeScore;
     return true;
@@ -138,11 +139,11 @@ struct LateConsumer {
     compute_p(rS, scale_log2, m, l);
   }
 
-  // Is the maximum of tile j - 1 asked of S? A row that has seen no key has no maximum yet.
+  // Is tile j - 1 checked before its exponentials? A row that has seen no key has no maximum yet.
   __device__ bool careful() {
     return !safe || (T::kCausal && visible<T>(shape, work.row) <= j * Bc);
   }
-  // P of a tile, the maximum first. Returns whether that has moved: O must then be scaled by alpha.
+  // P of a tile, the maximum first. Returns whether it has moved; O must then be scaled by alpha.
   __device__ bool careful_softmax() {
     if (is_cut()) mask_tile();
     const bool grown = has_grown(rS, m, scale_log2, kGrowth);
@@ -150,10 +151,10 @@ struct LateConsumer {
     compute_p(rS, scale_log2, m, l);
     return grown;
   }
-  // P of a tile. Has an element passed what e4m3 can hold?
+  // P of a tile. Returns whether an element exceeded the range of e4m3 and was scaled down.
   __device__ bool late_softmax() {
     compute_p(rS, scale_log2, m, l);
-    int top[2] = {};  // floats without a sign compare as integers do
+    int top[2] = {};  // non-negative floats compare as integers do
     UNROLL
     for (int i = 0; i < Bc / 2; i += 2) {
       int& x = top[fa::half_of(i)];
@@ -163,7 +164,7 @@ struct LateConsumer {
     if (__builtin_expect(grown, 0)) lower(top);
     return grown;
   }
-  // The maximum moves to that of `top`, whose P becomes 2^kOffset.
+  // m moves so that the P in `top` becomes 2^kOffset.
   __device__ void lower(const int (&top)[2]) {
     UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -326,7 +327,7 @@ inline void forward_late(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 }
 inline fa::Prediction late_traffic(const fa::Problem& p) {
   fa::Prediction t = traffic<LateTiling>(p);
-  // As often as a scale of Q.
+  // Read as often as Q's scales.
   t["Q_norm"].read = t["K_norm"].read = t["Q_scale"].read;
   return t;
 }

@@ -1,20 +1,20 @@
 // Step 12 -- V without its mean.
-// Idea      A sum of 13 bits loses what is small beside it. V of mean 1 adds up to a large number
-//           of which each product is a small part; without the mean over all keys it stays near 0,
-//           unless a row attends to keys of another mean. And since a row of P sums to 1, what O
-//           lacks is that mean: free in the main loop
-// Changed   since 12 3_tensor: a mean and a scale for each feature of V; the attention is the same
+// Idea      A sum of 13 bits loses terms that are small beside it. With a V of mean 1 it grows
+//           large beside each product. Without the mean over all keys it stays near 0, unless a
+//           row attends to keys of another mean. Since a row of P / l sums to 1, O lacks exactly
+//           that mean, and the epilogue adds it: the main loop does not change
+// Changed   since 12 4_tensor: a mean and a scale for each feature of V; the attention is the same
 // Traffic   prepare   read  2*2*BH*N*d + 4*2*BHkv*Nk*d B: V for its means and extremes, too
-//           the rest as in 3_tensor
-// Launch    prepare: one block for 128 keys, then one for each head
-// Still bad scores: of outliers the rounding errors are large, too, and a large score decides a row
+//           the rest as in 4_tensor
+// Launch    prepare: one block per 128 keys, then one per head
+// Still bad scores: an outlier has a large rounding error, and a large score decides a row
 #pragma once
 
-#include "steps/12_fp8/3_tensor.cuh"
+#include "steps/12_fp8/4_tensor.cuh"
 
 namespace step12 {
 
-// Of each tile of keys and each feature: its part of the mean, least, largest.
+// Per key tile and feature: its share of the mean, least, largest.
 template <int d>
 __global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
                                   float* statistics,  // [B*Hkv, tiles, 3, d]
@@ -24,7 +24,7 @@ __global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
   const int tiles = (Nk + kTileKeys - 1) / kTileKeys, head = blockIdx.x / tiles;
   const int first = blockIdx.x % tiles * kTileKeys;
   const int row = threadIdx.x / kLanes, feature = threadIdx.x % kLanes * 8;
-  const float share = 1.f / Nk;  // not afterwards: the sum of V may be no float
+  const float share = 1.f / Nk;  // not afterwards: the sum of V may exceed fp32
   float sum[8] = {}, least[8], most[8];
   UNROLL
   for (int e = 0; e < 8; ++e) least[e] = INFINITY, most[e] = -INFINITY;
@@ -53,7 +53,7 @@ __global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
 }
 
 // Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two, bf16
-// numbers lie on the midpoints between those of e4m3; less a small mean they are all a little
+// numbers lie on the midpoints between those of e4m3. Minus a small mean they are all a little
 // below, and all rounded down.
 __device__ inline float scale_off_midpoints(float largest) {
   constexpr float kRoot2 = 1.4142136f;
@@ -61,7 +61,7 @@ __device__ inline float scale_off_midpoints(float largest) {
   return kRoot2 * __uint_as_float((bits + 0x7fffff) & 0x7f800000);
 }
 
-// A head's features, one for each thread.
+// A head's features, one per thread.
 template <int d>
 __global__ void centre_kernel(const float* statistics,  // [B*Hkv, tiles, 3, d]
                               float* mean,              // [B*Hkv, d]
