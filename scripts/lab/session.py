@@ -33,10 +33,6 @@ OUT_OF_TIME = "out of time: run the same command again to continue"
 DONE = "done in an earlier call"
 
 
-class NoTime(Failure):
-    """One sentence: the section is not finished."""
-
-
 def ask_gpu(fields):
     """What nvidia-smi says of the first GPU: values with commas between."""
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
@@ -226,7 +222,7 @@ class Session:
             call = [self.program(preset, step), "--describe"]
             status, text = self.shell(f"describe {step}", call, 60)
             if status is None:
-                raise NoTime(f"{step} --describe: {self.said(status, text)}")
+                raise Failure(f"{step} --describe: {self.said(status, text)}")
             try:
                 self.descriptions[preset, step] = json.loads(text)
             except ValueError:
@@ -303,7 +299,7 @@ class Session:
         if self.is_kept(case, counters="--no-counters" not in more):
             return 0, 0.0
         if self.remaining() < SHORTEST_RUN:
-            raise NoTime(OUT_OF_TIME)
+            raise Failure(OUT_OF_TIME)
         start = time.monotonic()
         status, _, line = self.run("gpu", case, *more, timeout=timeout)
         if status != 0:

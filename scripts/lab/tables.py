@@ -4,6 +4,7 @@
     maintain tables --check         changes nothing; exit status 1 when a table is out of date, or a
                                     table or an output is empty
     maintain tables --run FILE.md   also runs the commands in these files and pastes their output
+    maintain tables --show "KIND KEY=VALUE,..."     prints this table
 
 The text between the markers is replaced:
 
@@ -383,10 +384,14 @@ def main():
     parser.add_argument("files", nargs="*", metavar="FILE.md")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--show", metavar="TABLE")
     parser.add_argument("--results", default=os.path.join(ROOT, "docs", "results"), metavar="DIR")
     args = parser.parse_args()
 
     results = Results(args.results)
+    if args.show:
+        print(value("table", args.show, results)[0])
+        return 0
     findings = []
     # Only git knows which results are of this tree's kernels, which the pages say.
     blind = args.check and not args.files and here() == UNKNOWN

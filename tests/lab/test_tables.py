@@ -209,6 +209,8 @@ class Pages(Folder):
         self.assertRegex(text, "(?s)^before\n<!-- table: steps -->\n.*01 naive.*-->\nafter\n$")
         self.assertNotIn("old", text)
         self.assertEqual(self.maintain(text, "--check"), ("", text))
+        shown, _ = self.maintain(text, "--show", "steps")
+        self.assertIn(shown.strip(), text)
         page = "<!-- figure: counters -->x<!-- /figure -->\n"
         said, text = self.maintain(page, status=2)
         self.assertEqual((text, len(said.splitlines())), (page, 1))
