@@ -255,10 +255,18 @@ std::string change_of(const Pass& p) {
                      human_bytes(now), ratio);
 }
 
-/// The arithmetic roof of a card for this problem's products; 0 where none was measured.
-double measured_flops(const Roofs& roofs, const Problem& p) {
-  if (p.method.fp8) return 0;
-  return p.dtype == DType::f32 ? roofs.fp32_flops : p.dtype == DType::bf16 ? roofs.bf16_flops : 0;
+/// FLOP/s that a program reached on this card. A kernel may reach more than that program did.
+struct MeasuredRate {
+  double flops_per_s = 0;  ///< 0: nothing was measured
+  const char* by = "";
+};
+
+/// For this problem's products.
+MeasuredRate measured_rate(const RunReport& r) {
+  if (!r.roofs || r.problem.method.fp8) return {};
+  if (r.problem.dtype == DType::f32) return {r.roofs->fp32_flops, "an FMA loop"};
+  if (r.problem.dtype == DType::bf16) return {r.roofs->bf16_flops, "cuBLAS"};
+  return {};
 }
 
 /// What was timed, beside what this card was measured to reach.
@@ -270,10 +278,11 @@ std::string measured_time(const RunReport& r, const Pass& p) {
   if (p.flops > 0) {
     std::string rate =
         fmt::format("{}FLOP/s (FlashAttention's convention)", scaled(p.flops / seconds));
-    const double roof = r.roofs ? measured_flops(*r.roofs, r.problem) : 0;
-    if (roof > 0) {
-      rate += fmt::format(": {:.1f}% of this card's measured {}FLOP/s",
-                          100 * p.flops / seconds / roof, scaled(roof));
+    const MeasuredRate peer = measured_rate(r);
+    if (peer.flops_per_s > 0) {
+      rate += fmt::format(": {:.1f}% of the {}FLOP/s of {} on this card",
+                          100 * p.flops / seconds / peer.flops_per_s, scaled(peer.flops_per_s),
+                          peer.by);
     }
     out += labelled("", rate);
   }
@@ -322,24 +331,19 @@ std::string estimate_in_words(const RunReport& r, const Pass& p) {
   return words;
 }
 
-std::string without_arithmetic(const char* label) {
-  return labelled(label,
-                  "without plain arithmetic, which is not known of every kernel here: a GPU may "
-                  "take longer");
-}
-
 /// The kernels of an estimate, the longest first; those of one name together.
 std::string estimate_section(const RunReport& r, const Pass& p) {
-  const Estimate& e = *p.estimate;
-  std::string out = labelled("estimated", estimate_in_words(r, p));
-  std::vector<KernelEstimate> kernels = e.kernels;
+  // Beside a measured time the screen has said it.
+  std::string out = p.time ? labelled("kernels", "by the estimate:")
+                           : labelled("estimated", estimate_in_words(r, p));
+  std::vector<KernelEstimate> kernels = p.estimate->kernels;
   std::stable_sort(kernels.begin(), kernels.end(),
                    [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   for (const KernelEstimate& k : kernels) {
     out += wrapped(fmt::format("  {} {}: ", k.name, human_time(1e3 * k.seconds)),
                    limits_of(k, r.model), kLabel);
   }
-  return out + (e.arithmetic() ? "" : without_arithmetic(""));
+  return out;
 }
 
 std::string time_section(const RunReport& r, const Pass& p) {
@@ -675,7 +679,8 @@ std::string check_line(const RunReport& r) {
   return labelled("check", words);
 }
 
-/// Of a GPU's pass: "12.3 TFLOP/s, 62%" of what this card was measured to do.
+/// Of a GPU's pass: "12.3 TFLOP/s, 62%" of measured_rate(); of a pass without products "3.00 TB/s,
+/// 70%" of what a copy reaches.
 std::string rate_of(const RunReport& r, const Pass& p) {
   if (!p.time) return "";
   const double seconds = 1e-3 * p.time->median_ms;
@@ -683,11 +688,11 @@ std::string rate_of(const RunReport& r, const Pass& p) {
   const double moved = p.seen.hbm ? double(p.seen.hbm->total()) : 0;
   const double rate = (products ? p.flops : moved) / seconds;
   if (rate <= 0) return "";
-  const double roof = !r.roofs    ? 0
-                      : !products ? r.roofs->copy_bytes_per_s
-                                  : measured_flops(*r.roofs, r.problem);
+  const double peer = products  ? measured_rate(r).flops_per_s
+                      : r.roofs ? r.roofs->copy_bytes_per_s
+                                : 0;
   return scaled(rate) + (products ? "FLOP/s" : "B/s") +
-         (roof > 0 ? fmt::format(", {}", percent(rate / roof)) : "");
+         (peer > 0 ? fmt::format(", {}", percent(rate / peer)) : "");
 }
 
 /// A row for each pass.
@@ -699,6 +704,7 @@ std::string passes_table(const RunReport& r) {
   };
   const std::vector<const Pass*> all = r.passes();
   const PassBytes requested = requested_of(r), hbm = hbm_of(r);
+  const char* const peer = measured_rate(r).by;
   const auto title = [](const char* of, const PassBytes& bytes) {
     return std::string(of) + (bytes.predicted ? ", predicted" : "");
   };
@@ -710,7 +716,7 @@ std::string passes_table(const RunReport& r) {
                      : "measured",
               !timed ? ""
               : sim  ? "limited by"
-                     : "rate, of its roof"});
+                     : fmt::format("rate, of {}", *peer ? peer : "a copy")});
   const auto read = [](const std::optional<Bytes>& b) {
     return b ? human_bytes(double(b->read)) : "-";
   };
@@ -739,13 +745,14 @@ std::string passes_table(const RunReport& r) {
 /// The buffers of a pass that move most bytes: as many as fit in a line.
 std::string largest_buffers(const Pass& p) {
   std::vector<std::pair<uint64_t, std::string>> sizes;
+  std::string words = p.name;
   if (p.seen.buffers.empty()) {
+    words += ", predicted";
     for (const auto& [name, bytes] : p.predicted.buffers) sizes.emplace_back(bytes.total(), name);
   }
   for (const auto& [name, count] : p.seen.buffers) sizes.emplace_back(count.bytes.total(), name);
   std::stable_sort(sizes.begin(), sizes.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string words = p.name;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string one =
         (i == 0 ? ": " : ", ") + sizes[i].second + " " + human_bytes(double(sizes[i].first));
@@ -784,18 +791,20 @@ std::string passes_notes(const RunReport& r) {
   const bool arithmetic = std::all_of(all.begin(), all.end(), [](const Pass* pass) {
     return !pass->estimate || pass->estimate->arithmetic();
   });
-  return out + (arithmetic ? "" : without_arithmetic("estimated"));
+  if (arithmetic) return out;
+  return out + labelled("note",
+                        "the estimate is without plain arithmetic, which is not known of every "
+                        "kernel here: a GPU may take longer");
 }
 
 /// Everything else: what failed is above.
 std::string details_of(const RunReport& r) {
   std::string out;
+  if (!r.forward_of.empty()) {
+    out += labelled("forward", "that of " + r.forward_of + "; this variant changes the backward");
+  }
   if (!r.predicted_only && !errors_on_screen(r)) out += check_section(r);
   if (r.on_ranks) return out + ranks_details(r);
-  if (!r.forward_of.empty()) {
-    out += labelled(
-        "", "the forward is that of " + r.forward_of + "; this variant changes the backward");
-  }
   for (const Pass* pass : r.passes()) {
     // A wrong result on a GPU is neither counted nor timed.
     if (!r.predicted_only && !r.check.ok() && pass->seen.source.empty()) continue;
