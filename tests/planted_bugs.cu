@@ -352,7 +352,7 @@ TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[pla
   CHECK_THAT(verdict(Bug::none, p, DType::f32, false), ContainsSubstring("O[b=1, h=0, row=0"));
 #if !FA_BACKEND_GPU
   const sim::Options saved = sim::options();
-  sim::options().uninitialised = true;
+  sim::options().analyse = true;
   sim::options().workers = 1;
   CHECK_THROWS_WITH(verdict(Bug::none, p, DType::f32, false),
                     ContainsSubstring("uninitialised device memory") &&
@@ -369,7 +369,7 @@ TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[pla
 // itself.
 TEST_CASE("a dropped barrier is found as a race", "[planted]") {
   const sim::Options saved = sim::options();
-  sim::options().races = sim::options().uninitialised = true;
+  sim::options().analyse = sim::options().analyse = true;
   sim::options().workers = 1;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     // Two tiles of keys each way, so that one is loaded over another: more would find no more.

@@ -28,7 +28,7 @@ class Watching {
     options.l2_sm = configured().gpu.sm;
     options.gpu = configured().gpu.name;
     options.l2_times = o.times;
-    options.sites = options.races = options.uninitialised = o.analyse;
+    options.sites = options.analyse = o.analyse;
     options.trace = o.trace;
   }
   ~Watching() { sim::options() = saved_; }

@@ -33,10 +33,10 @@ struct Options {
   fa::SmSpec l2_sm;     ///< how many blocks each of them holds
   std::string gpu = "H200";                ///< whose latencies the clocks of the warps have
   size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
-  bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
-  bool uninitialised = false;  ///< reads of words that nobody wrote
-  bool trace = false;          ///< with requests: what every block did (trace.h; one worker)
-  double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped
+  /// Races, and reads of what nobody wrote. By one worker, so that findings repeat exactly.
+  bool analyse = false;
+  bool trace = false;      ///< with requests: what every block did (trace.h; one worker)
+  double watchdog_s = 30;  ///< a kernel that computes this long without a barrier is stopped
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
   /// Where a signal handler says that the running kernel is to stop at its next access; or null.
   const volatile std::sig_atomic_t* interrupted = nullptr;

@@ -180,7 +180,7 @@ struct Run {
 TEST_CASE("a warp-specialised pipeline is right and has no finding", "[sim][races][async]") {
   Run run;
   const bool analyse = GENERATE(false, true);
-  WithOptions with({.requests = analyse, .races = analyse, .uninitialised = analyse});
+  WithOptions with({.requests = analyse, .analyse = analyse});
   SILENT([&] { run.start(); });
   CHECK(run.right());
 }
@@ -189,7 +189,7 @@ TEST_CASE("TMA and wgmma have rows with their wavefronts of shared memory", "[si
   const bool races = GENERATE(false, true);
   Run run;
   const auto count = [&](bool sites) {
-    WithOptions with({.requests = true, .sites = sites, .races = races});
+    WithOptions with({.requests = true, .sites = sites, .analyse = races});
     return sim::test::counted([&] { run.start(); });
   };
   const fa::Counts without = count(false), counts = count(true);
@@ -225,7 +225,7 @@ TEST_CASE("TMA and wgmma have rows with their wavefronts of shared memory", "[si
 }
 
 TEST_CASE("each fault planted in the pipeline is found", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Run run;
   const std::pair<Fault, std::string> faults[] = {
       {Fault::no_q_wait,

@@ -456,14 +456,14 @@ __global__ void only_load(const float* x, float* y) { load_and_read(x, y); }
 }  // namespace
 
 TEST_CASE("cp.async's wait is for the thread's own copies only", "[sim][races]") {
-  WithOptions with({.requests = true, .races = true});
+  WithOptions with({.requests = true, .analyse = true});
   Buffer<float> x("x", 256), y("y", 64);
   FOUND("race on shared memory", exchange, kTwoWarps, x, y, 32, true, false);
   SILENT(exchange, kTwoWarps, x, y, 32, true, true);
 }
 
 TEST_CASE("a copy that nobody waits for is still a store", "[sim][races]") {
-  WithOptions with({.requests = true, .races = true});
+  WithOptions with({.requests = true, .analyse = true});
   Buffer<float> x("x", 256), y("y", 64);
   FOUND("have no barrier between them", leave_in_flight, kTwoWarps, x, y, false, 0);
   FOUND("have no cp.async wait between them", leave_in_flight, kTwoWarps, x, y, false, 1);
@@ -474,7 +474,7 @@ TEST_CASE("a copy that nobody waits for is still a store", "[sim][races]") {
 TEST_CASE("from its issue to its wait nobody touches a copy's place", "[sim][races]") {
   Buffer<float> x("x", 256), y("y", 64);
   {
-    WithOptions with({.requests = true, .races = true});
+    WithOptions with({.requests = true, .analyse = true});
     FOUND("have no cp.async wait between them", read_in_flight, kTwoWarps, x, y);
     FOUND("have no cp.async wait between them", exchange, kTwoWarps, x, y, 0, false, false);
     SILENT(exchange, kTwoWarps, x, y, 0, true, false);
@@ -483,14 +483,10 @@ TEST_CASE("from its issue to its wait nobody touches a copy's place", "[sim][rac
     SILENT(one_tile_ahead, kTwoWarps, x, y, false);
   }
   // It has written nothing yet, but a race is the better name for that.
-  WithOptions with({.uninitialised = true});
-  FOUND("uninitialised shared memory", exchange, kTwoWarps, x, y, 0, false, false);
-  SILENT(exchange, kTwoWarps, x, y, 0, true, false);
-  WithOptions both({.races = true, .uninitialised = true});
+  WithOptions with({.analyse = true});
   const auto text = finding(exchange, kTwoWarps, x, y, 0, false, false);
   CHECK(text.starts_with("race on shared memory"));
   CHECK_FALSE(says(text, "uninitialised"));
-  SILENT(exchange, kTwoWarps, x, y, 0, true, false);
 }
 
 TEST_CASE("a copy engine makes no requests, cp.async does", "[sim][requests]") {
@@ -506,7 +502,7 @@ TEST_CASE("a copy engine makes no requests, cp.async does", "[sim][requests]") {
 }
 
 TEST_CASE("stores need fence.proxy.async before TMA reads them", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 64);
   FOUND(
       "race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA store that reads "
@@ -525,7 +521,7 @@ TEST_CASE("stores need fence.proxy.async before TMA reads them", "[sim][races][a
 }
 
 TEST_CASE("stores need fence.proxy.async before wgmma reads them", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<bf16> x("x", kElements);
   Buffer<float> y("y", 128);
   for (const Writer writer : {Writer::plain, Writer::stmatrix, Writer::cp_async}) {
@@ -542,7 +538,7 @@ TEST_CASE("stores need fence.proxy.async before wgmma reads them", "[sim][races]
 }
 
 TEST_CASE("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 128);
   FOUND(
       "thread (0,0,0): store of tile, byte 0 at async_races.cu: ... and a wgmma by the warpgroup "
@@ -557,7 +553,7 @@ TEST_CASE("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
 }
 
 TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 128);
   FOUND(
       "race on registers: kernel  ... thread (0,0,0): load of the accumulators, element 3, at "
@@ -572,7 +568,7 @@ TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
 }
 
 TEST_CASE("a read of A's registers before wgmma_wait is a remark", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 128);
   const auto of = [&](Registers fault) {
     const auto remarks = counted([&] {
@@ -596,7 +592,7 @@ TEST_CASE("a read of A's registers before wgmma_wait is a remark", "[sim][races]
 }
 
 TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", std::vector<float>(2 * kTile, 1.f)), y("y", kTile);
   SILENT(load_tiles, kTwoWarps, x, y, Load::right);
   CHECK(y.download()[5] == 2);
@@ -613,7 +609,7 @@ TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][r
 }
 
 TEST_CASE("a TMA store reads until tma_store_wait_read", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", kTile), y("y", kTile), z("z", kTile);
   SILENT(use_tile_again, kTwoWarps, x, y, Store::right);
   FOUND(
@@ -638,14 +634,10 @@ TEST_CASE("TMA and wgmma are looked at only when asked", "[sim][races][async]") 
   SILENT(operands, kWarpgroup, w, y, Writer::plain, false);
   SILENT(load_tiles, kTwoWarps, x, y, Load::no_wait);
   SILENT(use_tile_again, kTwoWarps, x, y, Store::not_waited);
-  WithOptions uninitialised({.uninitialised = true});
-  SILENT(load_tiles, kTwoWarps, x, y, Load::right);
-  SILENT(operands, kWarpgroup, w, y, Writer::plain, true);
-  SILENT(use_tile_again, kTwoWarps, x, y, Store::right);
 }
 
 TEST_CASE("an initialised mbarrier must be shown to TMA", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", std::vector<float>(kTile, 3.f)), y("y", kTile);
   FOUND(
       "race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load that signals "
@@ -675,7 +667,7 @@ TEST_CASE("the mbarriers of all blocks of a cluster must be shown to it",
           "[sim][races][async][cluster]") {
   Buffer<float> x("x", kTile), y("y", 2 * kTile);
   const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, Swizzle::none);
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   FOUND("no fence.mbarrier_init", multicast, kCluster, map, y, Shown::no);
   // fence.proxy.async is for the block itself.
   FOUND(
@@ -688,7 +680,7 @@ TEST_CASE("the mbarriers of all blocks of a cluster must be shown to it",
 
 TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them",
           "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", kTile), y("y", kTile);
   const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, Swizzle::none);
   FOUND(
@@ -716,7 +708,7 @@ TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them"
 }
 
 TEST_CASE("between blocks either side's fence is enough", "[sim][races][async]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", kTile), y("y", 32);
   const auto of = [&](Fence fence) {
     Buffer<unsigned> done("done", 1);

@@ -212,7 +212,7 @@ TEST_CASE("an access past a static shared array is found, whatever lies behind i
     SILENT(touch, {1, 32}, y, how, kBytes - size);
   };
   for (const bool watched : {false, true}) {
-    const sim::test::WithOptions with({.requests = watched, .races = watched});
+    const sim::test::WithOptions with({.requests = watched, .analyse = watched});
     touch_both_ends(Touch::load, 4);
     touch_both_ends(Touch::store, 4);
     touch_both_ends(Touch::atomic, 4);

@@ -208,7 +208,7 @@ TensorMap tiles_of(const Buffer<float>& x) {
 }  // namespace
 
 TEST_CASE("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", 256), y("y", 256);
   SILENT(exchange, kTwoClusters, y, Sync::cluster);
   CHECK(y.download()[64 + 5] == 37);
@@ -226,7 +226,7 @@ TEST_CASE("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
 
 TEST_CASE("a remote arrival orders two blocks; without it they wait for ever",
           "[sim][races][cluster]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 32);
   SILENT(hand_over, kTwoBlocks, y, Missing::nothing);
   CHECK(y.download()[7] == 1);
@@ -238,7 +238,7 @@ TEST_CASE("a remote arrival orders two blocks; without it they wait for ever",
 }
 
 TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][cluster]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", std::vector<float>(kTiles * kTile, 1.f)), y("y", 128);
   const TensorMap map = tiles_of(x);
   SILENT(multicast_ring, kTwoClusters, map, y, Fault::none);
@@ -250,7 +250,7 @@ TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][
 }
 
 TEST_CASE("a block does not end while others use its shared memory", "[sim][races][cluster]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", kTiles * kTile), y("y", kTile);
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 0u);
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 1u);
@@ -267,7 +267,7 @@ TEST_CASE("a block does not end while others use its shared memory", "[sim][race
 }
 
 TEST_CASE("a block is used only when it is known to have begun", "[sim][races][cluster]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> x("x", kTiles * kTile);
   const TensorMap map = tiles_of(x);
   for (const First first : {First::arrival, First::store, First::multicast}) {

@@ -38,7 +38,7 @@ class WithOptions {
 template <class F>
 std::string finding(F&& run) {
   std::optional<Recording> recording;
-  if (options().races || options().uninitialised) recording.emplace();
+  if (options().analyse) recording.emplace();
   try {
     run();
   } catch (const fa::KernelStopped& e) {

@@ -185,7 +185,7 @@ __global__ void store_by_all(float* y, float* last, Values values, bool race) {
 }  // namespace
 
 TEST_CASE("parts of a word may belong to different threads", "[sim][races][parts]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<Byte> x("x", 64);
   SILENT(own_parts<Byte>, kBlock, nullptr, 0);
   SILENT(own_parts<uint16_t>, kBlock, nullptr, 0);
@@ -197,7 +197,7 @@ TEST_CASE("parts of a word may belong to different threads", "[sim][races][parts
 }
 
 TEST_CASE("all writers and readers of a word's bytes are known", "[sim][races][parts]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<Byte> x("x", 64), y("y", 64);
   FOUND("thread (2,0,0): load of shared, byte 0 at ... and a store by thread (0,0,0)",
         first_of_two_writers, kBlock, nullptr, y, false);
@@ -214,7 +214,7 @@ TEST_CASE("all writers and readers of a word's bytes are known", "[sim][races][p
 }
 
 TEST_CASE("a word is touched in parts and as a whole", "[sim][races][parts]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<unsigned> x("x", 1);
   Buffer<Byte> y("y", 64);
   for (unsigned* word : {x.get(), static_cast<unsigned*>(nullptr)}) {
@@ -229,7 +229,7 @@ TEST_CASE("a word is touched in parts and as a whole", "[sim][races][parts]") {
 }
 
 TEST_CASE("TMA meets all writers and readers of a word's bytes", "[sim][races][parts]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<Byte> x("x", 64), y("y", 64);
   FOUND(
       "TMA store that reads s, byte 1 at ... and a store by thread (1,0,0) ... no "
@@ -242,7 +242,7 @@ TEST_CASE("TMA meets all writers and readers of a word's bytes", "[sim][races][p
 }
 
 TEST_CASE("plain accesses must be in order with each atomic", "[sim][races]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<int> y("y", 1), sum("sum", 1);
   FOUND("thread (1,0,0): atomic of shared, byte 0", add_and_use, kBlock, y, nullptr, false, true,
         Use::nothing, 0);
@@ -260,7 +260,7 @@ TEST_CASE("plain accesses must be in order with each atomic", "[sim][races]") {
 }
 
 TEST_CASE("a byte beside a written one is not written", "[sim][races][parts]") {
-  WithOptions with({.uninitialised = true});
+  WithOptions with({.analyse = true});
   const fa::LaunchConfig one{1, 1};
   Buffer<Byte> x("x", 64, false), y("y", 64, false);
   Buffer<unsigned> z("z", 1);
@@ -283,7 +283,7 @@ TEST_CASE("a byte beside a written one is not written", "[sim][races][parts]") {
 }
 
 TEST_CASE("a launch shows all its findings, each pair of lines once", "[sim][races][findings]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 64);
   const auto both = finding(two_barriers, kBlock, y, false, false);
   CAPTURE(both);
@@ -306,7 +306,7 @@ TEST_CASE("a launch shows all its findings, each pair of lines once", "[sim][rac
 }
 
 TEST_CASE("what ends a launch comes with the findings so far", "[sim][races][findings]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 64);
   CHECK(count(finding(race_and_end, kBlock, y, End::none), "\n") == 0);
   FOUND("race on shared memory ... \nalso: kernel  ... at byte 256 of buffer y", race_and_end,
@@ -343,7 +343,7 @@ __global__ void past_shared_array(float* y) {
 __global__ void block_of_no_cluster() { fa::map_shared(fa::dynamic_shared<float>(), 1); }
 
 TEST_CASE("each finding has its kind", "[sim][findings]") {
-  WithOptions with({.races = true, .watchdog_s = 0.1});
+  WithOptions with({.analyse = true, .watchdog_s = 0.1});
   Buffer<float> y("y", 64);
   using Kind = fa::FaultKind;
   const auto kinds = [&](auto kernel, auto... arguments) {
@@ -367,12 +367,11 @@ TEST_CASE("each finding has its kind", "[sim][findings]") {
   CHECK(kinds(past_shared_array, y.get()) == Kinds{Kind::out_of_bounds});
   CHECK(kinds(block_of_no_cluster) == Kinds{Kind::refused});
   CHECK(kinds(two_barriers, y.get(), true, true).empty());
-  WithOptions other({.uninitialised = true});
   CHECK(kinds(uninitialised_read, y.get()) == Kinds{Kind::uninitialised});
 }
 
 TEST_CASE("stores of the same value are called so, and hide nothing", "[sim][races][findings]") {
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   Buffer<float> y("y", 64), last("last", 1);
   const auto of = [&](Values values, bool race) {
     return finding(store_by_all, kBlock, y, last, values, race);

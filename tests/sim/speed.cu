@@ -65,8 +65,7 @@ constexpr std::pair<const char*, Kernel*> kKernels[] = {{"consecutive", consecut
 
 const sim::Options kPlain{.workers = 1};
 const sim::Options kRequests{.workers = 1, .requests = true, .l2_bytes = 50e6};
-const sim::Options kAnalyse{
-    .workers = 1, .requests = true, .l2_bytes = 50e6, .races = true, .uninitialised = true};
+const sim::Options kAnalyse{.workers = 1, .requests = true, .l2_bytes = 50e6, .analyse = true};
 
 struct Run {
   double accesses = 0, seconds = 1e9;

@@ -92,7 +92,7 @@ __global__ void bad_barrier(float*) {
 /// In which the kernels run, and what is looked for.
 struct Searched {
   Buffer<float> y{"y", 64};
-  WithOptions with{sim::Options{.races = true}};
+  WithOptions with{sim::Options{.analyse = true}};
 };
 const fa::LaunchConfig kBlock{1, 64, 16 * 1024};
 

@@ -100,7 +100,7 @@ TEST_CASE("structs that functions return and take are checked, with the caller's
   FOUND("8-byte load", through_pointer, {1, 64}, pairs, many_pairs, twice);
   SILENT(store_calls, {1, 64}, many_pairs, many_rows);
   SILENT(load_arguments, {1, 64}, many_pairs, many_rows, y);
-  WithOptions with({.races = true});
+  WithOptions with({.analyse = true});
   FOUND("race on shared memory ... tile, byte 256", exchange, {1, 64}, many_pairs, false);
   SILENT(exchange, {1, 64}, many_pairs, true);
 }

@@ -67,9 +67,9 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
                                     const Where& where) {
   auto& home = observer_of<HazardObserver>(*a.home);
   const Actor actor{"TMA load into", &where};
-  if (races_ && a.home != &b) check_neighbour(b, a, home, actor);
-  if (races_) check_init(b, *a.home, bar, {"TMA load that signals", &where});
-  for (uint64_t word = first_word(a); races_ && word < end_word(a); ++word) {
+  if (a.home != &b) check_neighbour(b, a, home, actor);
+  check_init(b, *a.home, bar, {"TMA load that signals", &where});
+  for (uint64_t word = first_word(a); word < end_word(a); ++word) {
     home.for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
       const SharedCell& w = row.cell;
       home.check_writer(*this, b, a, byte, w, actor);
@@ -134,7 +134,6 @@ void HazardObserver::check_loads(const Block& b) {
 
 uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vector<uint32_t>& chunks,
                                      const void* pc, const Where& where) {
-  if (!races_) return 0;
   constexpr unsigned kChunk = 16, kThreads = 128;
   const unsigned thread = b.current->id, group = thread / kThreads, me = entry(thread);
   const Actor actor{"wgmma that reads", &where};
@@ -195,12 +194,11 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
 uint32_t HazardObserver::issue_store(Block& b, const Access& a, const Where& where) {
   const Actor actor{"TMA store that reads", &where};
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
-    if (uninitialised_ && !is_written(word)) {
+    if (!is_written(word)) {
       report_unwritten(a, word * kWord, actor, "which this block has not written yet");
     }
-    if (races_) check_before_read(b, a, word, actor);
+    check_before_read(b, a, word, actor);
   }
-  if (!races_) return 0;
   const uint32_t number =
       new_operation(b, *this, Operation::store, &b.threads[b.current->id].id, where);
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {

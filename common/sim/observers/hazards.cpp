@@ -151,7 +151,6 @@ void HazardObserver::begin_block(Block& b) {
 }
 
 void HazardObserver::end_block(Block& b) {
-  if (!races_) return;
   check_loads(b);
   check_guests(b);
 }
@@ -427,7 +426,7 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
     auto& home = observer_of<HazardObserver>(*a.home);
     ThreadState& me = threads_[b.current->id];
     if (me.stamp <= home.block_floor_) me.stamp = ++launch_state.now;  // that block began later
-    if (races_ && a.home != &b) {
+    if (a.home != &b) {
       check_neighbour(b, a, home, {});
       home.guests_[entry(b.current->id)] = {me.stamp, a.kind, a.pc};
     }
@@ -482,7 +481,7 @@ template <bool kCluster>
                                                                uint8_t bytes) {
   const SharedRow row = row_of(word);
   const SharedCell& w = row.cell;
-  if (races_ && w.async) [[unlikely]] {
+  if (w.async) [[unlikely]] {
     check_async(by, b, a, word, a.kind != Kind::load, {});
   }
   if (bytes == kAllBytes && !w.split) [[likely]] {
@@ -519,16 +518,16 @@ template <bool kCluster>
   SharedCell& w = row.cell;
   const bool ordered = w.thread == me || by.sees(mine, w.thread, w.wrote) ||
                        (kCluster && w.wrote < block_floor_);  // of an earlier block
-  if (races_ && w.in_flight) {
+  if (w.in_flight) {
     check_writer(by, b, a, byte, w, {});
   } else {
-    if (uninitialised_ && a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
+    if (a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
       by.note_unwritten(unwritten_, b, a, byte, "which this block has not written yet");
     }
-    if (races_ && !ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)) {
+    if (!ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)) {
       check_writer(by, b, a, byte, w, {});
     }
-    if (races_ && w.atomic && a.kind != Kind::atomic) check_atomics(b, by, a, byte);
+    if (w.atomic && a.kind != Kind::atomic) check_atomics(b, by, a, byte);
   }
   if (a.kind == Kind::load) {
     SharedRead& r = row.read(me / 32);
@@ -537,13 +536,13 @@ template <bool kCluster>
     r.pc = low(a.pc);
     w.read = mine.stamp;
   } else {
-    if (races_ && w.read > (kCluster ? block_floor_ : mine.floor)) {
+    if (w.read > (kCluster ? block_floor_ : mine.floor)) {
       check_readers(b, by, a, byte, row, {});
     }
     if (!unwritten_.empty()) [[unlikely]] {
       explain_shared(b, by, a, byte);
     }
-    if (races_ && a.kind == Kind::atomic) {
+    if (a.kind == Kind::atomic) {
       check_under_atomics(b, by, a, byte, w);
       if (w.atomic && w.wrote > block_floor_) note_atomic(by, b, byte, w);
     }
@@ -599,7 +598,7 @@ void HazardObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const
                                     uint64_t byte, const char* why) const {
   constexpr size_t kWatched = 100'000;  // beyond them no race explains a read
   const Findings::Finding& finding = report_unwritten(a, byte, {}, why);
-  if (!races_ || reads.size() >= kWatched) return;
+  if (reads.size() >= kWatched) return;
   const unsigned me = b.current->id;
   reads.insert({byte / kWord,
                 {findings.number(finding), threads_[me].stamp, static_cast<uint32_t>(b.linear),
@@ -757,7 +756,7 @@ void HazardObserver::access_device(Block& b, const Access& a) {
   const auto bytes = [&](uint64_t word) {
     return whole ? kAllBytes : bytes_of_word(a.at, a.size, word);
   };
-  if (uninitialised_ && a.kind != Kind::store) {
+  if (a.kind != Kind::store) {
     for (uint64_t word = first; word <= last; ++word) {
       if (const unsigned missing = bytes(word) & ~hbm_written[word]) {
         note_unwritten(launch_state.unwritten, b, a, word * kWord + std::countr_zero(missing),
@@ -765,7 +764,6 @@ void HazardObserver::access_device(Block& b, const Access& a) {
       }
     }
   }
-  if (!races_) return;
   if (a.kind == Kind::atomic && launch_state.fences) use_ticket(b, first);
   for (uint64_t word = first; word <= last; ++word) {
     if (whole && note_plain_load(b, a, word)) continue;
@@ -806,7 +804,7 @@ namespace {
 
 class HazardWatcher final : public Watcher {
  public:
-  bool wanted() const override { return options().races || options().uninitialised; }
+  bool wanted() const override { return options().analyse; }
   bool alone() const override { return true; }
   void begin_launch(const Launch&, uint64_t) override {
     launch_state.now = 0;
@@ -819,10 +817,7 @@ class HazardWatcher final : public Watcher {
     launch_state.device_fences.clear();
     findings.clear();
   }
-  void observe(Block& b) override {
-    const Options& o = options();
-    b.observers.push_back(std::make_unique<HazardObserver>(o.races, o.uninitialised));
-  }
+  void observe(Block& b) override { b.observers.push_back(std::make_unique<HazardObserver>()); }
   void report(fa::Counts& counts, const std::optional<fa::Finding>& fault) override {
     findings.report(fault);
     for (const std::string& remark : findings.remarks()) add_remark(counts, remark);

@@ -228,9 +228,6 @@ struct Actor {
 /// Races in shared and global memory, and reads of words that nobody wrote.
 class HazardObserver final : public Observer {
  public:
-  HazardObserver(bool races, bool uninitialised)
-      : races_(races), uninitialised_(uninitialised), threads_(1024) {}
-
   bool wants_operands() const override { return true; }
   void begin_block(Block&) override;
   void end_block(Block&) override;
@@ -377,8 +374,7 @@ class HazardObserver final : public Observer {
   std::string describe(const Block&, const Operation&) const;
   static std::string missing(const HazardObserver& by, const Block&, const Operation&);
 
-  const bool races_, uninitialised_;
-  std::vector<ThreadState> threads_;
+  std::vector<ThreadState> threads_ = std::vector<ThreadState>(1024);
   unsigned base_ = 0;         // this block's first entry
   unsigned padded_ = 0;       // threads of a block, rounded up to whole warps
   unsigned total_ = 0;        // of the cluster

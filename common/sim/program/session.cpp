@@ -158,7 +158,7 @@ void begin(Session& s) {
   o.sms = o.l2_sms = s.gpu.sms;
   o.l2_sm = s.gpu.sm;
   o.block_shared_bytes = std::min(s.gpu.block_shared_bytes(), kMaxDynamicSmem);
-  o.races = o.uninitialised = s.wishes.analyse;
+  o.analyse = s.wishes.analyse;
   o.sites = s.wishes.lines;
   o.interrupted = &interrupted;
   if (const double limit = s.wishes.limit_s; limit > 0) {
