@@ -746,7 +746,7 @@ std::string passes_table(const RunReport& r) {
 std::string largest_buffers(const Pass& p) {
   std::vector<std::pair<uint64_t, std::string>> sizes;
   std::string words = p.name;
-  if (p.seen.buffers.empty()) {
+  if (!p.counted()) {
     words += ", predicted";
     for (const auto& [name, bytes] : p.predicted.buffers) sizes.emplace_back(bytes.total(), name);
   }

@@ -164,17 +164,13 @@ void check_width(const std::string& text) {
 }  // namespace
 
 TEST_CASE("figures for people", "[report]") {
-  CHECK(fa::human_bytes(0) == "0 B");
-  CHECK(fa::human_bytes(999) == "999 B");
-  CHECK(fa::human_bytes(1000) == "1.00 kB");
-  CHECK(fa::human_bytes(12345) == "12.3 kB");
-  CHECK(fa::human_bytes(999499) == "999 kB");
-  CHECK(fa::human_bytes(999500) == "1.00 MB");
-  CHECK(fa::human_bytes(68719476736) == "68.7 GB");
-  CHECK(fa::grouped(0) == "0");
-  CHECK(fa::grouped(999) == "999");
-  CHECK(fa::grouped(1000) == "1,000");
-  CHECK(fa::grouped(68719476736) == "68,719,476,736");
+  const std::map<double, std::string> bytes = {
+      {0, "0 B"},         {999, "999 B"},      {1000, "1.00 kB"},       {12345, "12.3 kB"},
+      {999499, "999 kB"}, {999500, "1.00 MB"}, {68719476736, "68.7 GB"}};
+  for (const auto& [number, words] : bytes) CHECK(fa::human_bytes(number) == words);
+  const std::map<uint64_t, std::string> counts = {
+      {0, "0"}, {999, "999"}, {1000, "1,000"}, {68719476736, "68,719,476,736"}};
+  for (const auto& [number, words] : counts) CHECK(fa::grouped(number) == words);
 }
 
 TEST_CASE("a time has three digits, and the unit that leaves 1 to 999 before the point",
@@ -271,7 +267,10 @@ TEST_CASE("without --details a report is one screen, whatever is wrong", "[repor
   CHECK(line_count(fa::text(r)) <= 30);
   CHECK_THAT(fa::text(r), ContainsSubstring("max error") && ContainsSubstring("never written"));
   r.check.tensors[0].ok = true;
+  CHECK(r.ok());
   r.forward.seen.buffers["S"].bytes.write += 1;
+  CHECK_FALSE(r.ok());
+  CHECK(fa::to_json(r)["traffic"]["prediction_ok"] == false);
   CHECK_THAT(fa::text(r), ContainsSubstring("\nforward, bytes requested") &&
                               !ContainsSubstring("\nbackward, bytes requested") &&
                               ContainsSubstring("prediction differs from the count in: S\n"));
@@ -566,34 +565,7 @@ TEST_CASE("what is not checkable is neither right nor wrong", "[report]") {
   CHECK(fa::to_json(r)["checkable"] == true);
 }
 
-TEST_CASE("a prediction that is one byte off is not ok, and the buffer is named", "[report]") {
-  fa::RunReport r = simulated_run();
-  CHECK(r.ok());
-  r.forward.seen.buffers["S"].bytes.write += 1;
-  CHECK_FALSE(r.ok());
-  const std::string text = details(r);
-  CHECK_THAT(text, ContainsSubstring("prediction differs from the count in: S"));
-  CHECK_THAT(line_with(text, "S"), ContainsSubstring("!="));
-  CHECK_THAT(line_with(text, "Q"), !ContainsSubstring("!="));
-  CHECK(fa::to_json(r)["traffic"]["prediction_ok"] == false);
-}
-
-TEST_CASE("a finding is one paragraph", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.forward.seen = {};
-  r.check = {};
-  std::string words = "race on sK:";
-  for (int i = 0; i < 60; ++i) words += " thread (" + std::to_string(i) + ",0,0)";
-  r.findings = {words + "\nkernel.cuh:42"};
-  const std::string text = details(r);
-  check_width(text);
-  CHECK_THAT(line_with(text, "finding:"), ContainsSubstring("race on sK"));
-  CHECK_THAT(text, ContainsSubstring("kernel.cuh:42"));
-  CHECK_FALSE(r.ok());
-  CHECK(fa::to_json(r)["finding"] == r.findings[0]);
-}
-
-TEST_CASE("of several findings each is a paragraph", "[report]") {
+TEST_CASE("each finding is a paragraph", "[report]") {
   fa::RunReport r = simulated_run();
   r.forward.seen = {};
   r.check = {};
@@ -610,8 +582,12 @@ TEST_CASE("of several findings each is a paragraph", "[report]") {
                            "\nfinding: 3 more, at other lines\n"}) {
     CHECK_THAT(text, ContainsSubstring(line));
   }
+  CHECK_FALSE(r.ok());
   CHECK(fa::to_json(r)["finding"] == all[0]);
   CHECK(fa::to_json(r)["findings"] == all);
+  r.findings[0] += ":";
+  for (int i = 0; i < 60; ++i) r.findings[0] += " thread (" + std::to_string(i) + ",0,0)";
+  check_width(details(r));
 }
 
 TEST_CASE("a backward is reported beside the forward, and judged too", "[report]") {
@@ -883,46 +859,30 @@ TEST_CASE("beside a measured time the estimate's difference stands", "[report]")
   CHECK(line_with(details(gpu), "estimated") == "estimated 600 us on H200, -40% from measured");
 }
 
-TEST_CASE("the estimate of a backward is read with it", "[report]") {
+TEST_CASE("the estimates of all passes are read, and older reports have no prepare", "[report]") {
   fa::RunReport r = simulated_run();
   r.estimate_heads = r.problem.heads();
   r.forward.estimate = some_estimate();
   r.backward = r.forward;
-  r.backward->name = "backward";
   r.backward->estimate->seconds = 2e-3;
-  const TemporaryFile file(fa::to_json(r).dump());
-  fa::RunReport gpu = gpu_run();
-  gpu.backward = gpu.forward;
-  fa::read_estimates(file.path, gpu);
-  REQUIRE(gpu.backward->estimate);
-  CHECK(gpu.backward->estimate->seconds == Approx(2e-3));
-  CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
-}
-
-TEST_CASE("the estimate of a prepare is read with it, and older reports have none", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.estimate_heads = r.problem.heads();
-  r.forward.estimate = some_estimate();
-  auto older = fa::to_json(r);
-  older.erase("prepare");
-  {
-    const TemporaryFile file(older.dump());
+  const auto read = [](const nlohmann::ordered_json& report, bool prepare) {
+    const TemporaryFile file(report.dump());
     fa::RunReport gpu = gpu_run();
+    gpu.backward = gpu.forward;
+    if (prepare) gpu.prepare = some_prepare(gpu.model);
     fa::read_estimates(file.path, gpu);
     CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
-    gpu.prepare = some_prepare(gpu.model);
-    CHECK_THROWS_WITH(fa::read_estimates(file.path, gpu), ContainsSubstring("prepare"));
-  }
+    CHECK(gpu.backward->estimate->seconds == Approx(2e-3));
+    if (prepare) CHECK(gpu.prepare->estimate->seconds == Approx(2e-6));
+  };
+  auto older = fa::to_json(r);
+  older.erase("prepare");
+  read(older, false);
+  CHECK_THROWS_WITH(read(older, true), ContainsSubstring("prepare"));
   r.prepare = some_prepare(r.model);
   r.prepare->estimate = some_estimate();
   r.prepare->estimate->seconds = 2e-6;
-  const TemporaryFile file(fa::to_json(r).dump());
-  fa::RunReport gpu = gpu_run();
-  gpu.prepare = some_prepare(gpu.model);
-  fa::read_estimates(file.path, gpu);
-  REQUIRE(gpu.prepare->estimate);
-  CHECK(gpu.prepare->estimate->seconds == Approx(2e-6));
-  CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
+  read(fa::to_json(r), true);
 }
 
 TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
