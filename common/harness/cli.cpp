@@ -296,7 +296,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
   shown_if(!sim, option("Run", "--iters", o.iters, "INT", "timed runs"));
   const CLI::Option* model =
-      shown_if(sim, option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
+      shown_if(sim, option("Run", "--gpu", o.model_gpu, "NAME",
                            "the GPU that the simulator models (common/data/gpus.json)"));
   shown_if(sim, defaults_to(option("Run", "--estimate-heads", o.estimate_heads, "INT",
                                    "estimate the time for so many heads like these: by default a "

@@ -38,4 +38,4 @@ def find_model(name):
     for row in gpu_table():
         if row["name"] == name:
             return row
-    raise BadInput(f"--model-gpu {name}: common/data/gpus.json has no such row")
+    raise BadInput(f"--gpu {name}: common/data/gpus.json has no such row")

@@ -465,7 +465,7 @@ TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {
 
 TEST_CASE("bad use writes no file", "[step_main]") {
   CHECK(run_program(step_of(copy_v, copy_traffic), {"--d", "48"}).status == 2);
-  const Ran ran = run_program(step_of(copy_v, copy_traffic), {"--model-gpu", "none"});
+  const Ran ran = run_program(step_of(copy_v, copy_traffic), {"--gpu", "none"});
   CHECK(ran.status == 2);
   CHECK(ran.json.is_null());
   CHECK(ran.printed.empty());
