@@ -219,7 +219,7 @@ class DecodeMeasurement(Measurement):
         return [(what, *table(what, mine)) for what, mine in found if mine]
 
     def facts(self, result):
-        return facts(result)
+        return "; ".join(f"{head}: {text}" for head, text in card(result).items())
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -295,13 +295,18 @@ def table(what, rows):
     return columns, [lines[place] for place in sorted(lines)]
 
 
-def facts(result):
+def card(result):
+    """{heading: what stands below it}: where and how the run was measured."""
     rate, copied = (result["copy"][key] for key in ("bytes_per_s", "bytes"))
-    return (
-        f"{result['device']}, PyTorch {result['torch']}, medians. Percentages are of the bandwidth "
-        f"of a copy, {three_digits(rate / 1e12, always=True)} TB/s with {bytes_text(copied)} read "
-        f"and written; the smallest kernel takes {time_text(result['floor_ms'])} by this clock."
-    )
+    floor = time_text(result["floor_ms"])
+    return {
+        "GPU": f"{result['device']}, PyTorch {result['torch']}",
+        "clock": "not recorded",
+        "timing": f"CUDA events, medians; the smallest kernel takes {floor}",
+        "copy rate": f"{three_digits(rate / 1e12, always=True)} TB/s, with {bytes_text(copied)} "
+        "read and written",
+        "date": result["run"][:10],
+    }
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ only itself; what has not begun after --budget seconds is left out. The last lin
 """
 
 import argparse
+import datetime
 import os
 import sys
 import textwrap
@@ -42,7 +43,8 @@ class Measurement:
 
     def __init__(self, options):
         self.options, self.path, self.start = options, options.json, time.monotonic()
-        self.result = {"device": None, "iters": self.iters, "turns": options.turns}
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self.result = {"device": None, "run": now, "iters": self.iters, "turns": options.turns}
         self.result |= {"notes": [], "failures": [], "left_out": [], "done": {}, "rows": []}
 
     def runs_on(self, device, **about):

@@ -30,7 +30,7 @@ from flash_steps.commits import here
 from flash_steps.files import read_json, write_text
 from flash_steps.problems import flags, flops_of, problem_text
 from flash_steps.steps import ROOT
-from flash_steps.text import bytes_text, flops_text, percent_text, time_text
+from flash_steps.text import bytes_text, flops_text, percent_text, three_digits, time_text
 
 from . import jobs, measured, ring_picture
 from .jobs import Job, Measurement
@@ -92,7 +92,7 @@ class RingMeasurement(Measurement):
         return [(what, *table(what, mine)) for what, mine in found if mine]
 
     def facts(self, result):
-        return facts(result)
+        return "; ".join(f"{head}: {text}" for head, text in card(result).items())
 
     # --- jobs ---
 
@@ -233,12 +233,10 @@ WAYS = (("forward", "forward", 1), ("both", "with backward", 3.5))
 SHARES = [
     column(f"{name} {head}", f"{way}.{key}", text)
     for way, name, _ in WAYS
-    for head, key, text in (
-        ("time", "ms", time_text),
-        ("of ideal", "share", percent_text),
-        ("least", "least", percent_text),
-    )
+    for head, key, text in (("time", "ms", time_text), ("of ideal", "share", percent_text))
 ]
+TURNS = [column("turns", lambda row: len(row["turns"]))]
+TURNS += [column(f"{name} least", f"{way}.least", percent_text) for way, name, _ in WAYS]
 TIMES = [
     column(head, what, text)
     for way, name, factor in WAYS
@@ -252,7 +250,7 @@ MASK = column("mask", lambda row: "causal" if row["causal"] else "full", left=Tr
 HIDDEN = column("messages hidden", hidden, percent_text)
 SENT = column("sent by a GPU", lambda row: max(row["sent"]), bytes_text)
 TABLES = {
-    "share": [TOKENS_EACH, MASK, column("H", "h"), *SHARES, HIDDEN],
+    "share": [TOKENS_EACH, MASK, column("H", "h"), *SHARES, *TURNS, HIDDEN],
     "variants": [column("variant", "variant", left=True), MASK, TOKENS_EACH, *SHARES, SENT],
     "nccl": [column("messages by", "carrier", left=True), *SHARES, HIDDEN],
     "hop": [TOKENS_EACH, MASK, *TIMES],
@@ -261,8 +259,13 @@ TABLES = {
 
 
 def rows_for(what, rows):
-    """Those of a table."""
-    return [row for row in rows if row["what"] == what]
+    """Those of a table; beside the other variants that of the shares, with as many tokens."""
+    beside = TOKENS[0] if what == "variants" else None
+    return [
+        row
+        for row in rows
+        if row["what"] == what or (row["what"] == "share" and row["tokens"] == beside)
+    ]
 
 
 def table(what, rows):
@@ -272,11 +275,27 @@ def table(what, rows):
     return TABLES[what], sorted(rows, key=order)
 
 
-def facts(result):
-    return (
-        f"{result['ranks']} x {result['device']}, {result['carrier']}; medians of "
-        f"{result['iters']} batches of runs, in up to {result['turns']} turns."
-    )
+def card(result):
+    """{heading: what stands below it}: where and how the run was measured."""
+    rate = 0
+    for row in rows_for("share", result["rows"])[:1]:
+        rate = max(row["sent"]) / (row["overlap"]["messages_ms"] * 1e-3)
+    return {
+        "GPU": f"{result['ranks']} x {result['device']}",
+        "clock": "not recorded",
+        "timing": f"medians of {result['iters']} batches of runs; in the same work the GPUs differ "
+        f"by up to {percent_text(difference(result['rows']))}",
+        "copy rate": f"{three_digits(rate / 1e12, always=True)} TB/s from GPU to GPU, by "
+        f"{result['carrier']}",
+        "date": result["run"][:10],
+    }
+
+
+def difference(rows):
+    """How much slower the slowest GPU is than the fastest, each alone on the same problem."""
+    alone = [turn["one"]["each"] for row in rows for turn in row["turns"] if "one" in turn]
+    times = [[gpu[way] for gpu in each] for each in alone for way in ("forward", "both")]
+    return max((max(each) / min(each) for each in times), default=1) - 1
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
     peers_run          how that was measured
-    decode, ring       what=..., as decode.py and ring.py have them; what=facts: the run, in a
-                       sentence
+    decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
+                       copy rate and date
     accuracy, estimated    estimated beside measured times (estimates.json)
     neighbours, where  of the tree itself; where needs build/sim
 
@@ -214,14 +214,16 @@ def measured_table(name, module):
     def table(results, filters):
         filters = dict(filters)
         what = filters.pop("what", None)
-        if what not in (*module.TABLES, "facts"):
+        if what not in (*module.TABLES, "card"):
             known = ", ".join(module.TABLES)
-            raise BadInput(f"table '{name}': what={what}: choose from {known}, facts")
+            raise BadInput(f"table '{name}': what={what}: choose from {known}, card")
         if results.of[name]:
             filters = {"device": results.of[name][-1]["device"].replace(" ", "_"), **filters}
         result, rows = one_result(name, results, filters)
-        if what == "facts":
-            return paragraph(module.facts(result)), []
+        if what == "card":
+            card = module.card(result)
+            heads = [measured.column(head, head, left=True) for head in card]
+            return markdown_table(heads, [card]), []
         rows = module.rows_for(what, rows)
         if not rows:
             raise BadInput(f"table '{name}': no result passes its filters")

@@ -135,7 +135,7 @@ class Ring(Folder):
             ("nccl", "| nothing |"),
             ("hop", "| 8K | causal | 671 us | 819 |"),
             ("long", "| 4.00 GB |"),
-            ("facts", "2 x NVIDIA H200, nothing; medians of 20 batches"),
+            ("card", "| 2 x NVIDIA H200 | not recorded | medians of 20 batches"),
         ):
             text, _ = tables.value("table", f"ring what={what}", results)
             self.assertIn(cell, text)
