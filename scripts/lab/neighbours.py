@@ -38,7 +38,6 @@ EXCUSED = {
     "12 6_blocks": (0.75, "uses 4_tensor's kernel; new is another quantisation of Q and K"),
     "13 3_warps": (0.64, "a short file: what it keeps of 07's kernel stands in 1_tile"),
     "13 4_splits": (0.55, "a short file: half of what is new is the second kernel"),
-    "13 6_pages": (0.55, "a short file: the table, and sums over sequences of other lengths"),
     "13 8_e4m3": (0.55, "no kernel: operands of one byte change each tile, copy and product"),
 }
 

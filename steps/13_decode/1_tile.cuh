@@ -1,10 +1,10 @@
 // Step 13 -- a warp's part of attention with few queries.
-// Idea      A new token asks one query per head. A tile of 128 rows would hold one row and 127
-//           zeros, and three of four warps would have nothing to do. So all warps have the same 16
-//           rows, the fewest of an mma, and share the keys: each one copies its own and has an m,
-//           l and O of its own
+// Idea      A new token has one query per head. A tile of 128 rows would hold one row and 127
+//           zeros, and three of four warps would be idle. Instead, all warps hold the same 16 rows,
+//           the fewest of an mma, and share the keys: each copies its own and keeps its own m, l
+//           and O
 // Changed   since 07 4_lazy: 16 or 32 rows for all warps, Q in registers; a warp's tile is 16 or 32
-//           keys that no other warp reads, so warps wait for nobody
+//           keys that no other warp reads, so no warp waits for another
 // Still bad only a warp's part: the kernel is 3_warps
 #pragma once
 
@@ -25,27 +25,27 @@ constexpr int kMma = 16;  // rows of an mma's A, and keys or features that it su
 template <int d>
 constexpr int kWarpKeys = 2048 / d;  // of a tile, which is 4 KB of K and 4 KB of V
 template <int d>
-constexpr int Bc = kWarps* kWarpKeys<d>;  // keys that the warps of a block take in turn
-constexpr int kStages = 3;  // of a warp's tiles: one is multiplied while the others are copied
+constexpr int Bc = kWarps* kWarpKeys<d>;  // keys of a round: one tile per warp
+constexpr int kStages = 3;  // per warp: one tile is multiplied while the others are copied
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
-// What a warp keeps in shared memory.
+// A warp's shared memory.
 template <int d>
 struct Tiles {
   bf16 K[kStages][kWarpKeys<d> * d];
   bf16 V[kStages][kWarpKeys<d> * d];
 };
 
-// Where element (r, x) of a tile lies, x a multiple of 8. A row is cut into chunks of 16 bytes, and
-// chunk c of row r takes the place c ^ (r % 8): eight rows of one chunk, which is what ldmatrix
-// reads at a time, then lie in all 32 banks. 16 features further is an XOR, too: place ^ 16.
+// Where element (r, x) of a tile lies, x a multiple of 8. A row consists of chunks of 16 bytes, and
+// chunk c of row r is stored at c ^ (r % 8). Eight rows of one chunk, which ldmatrix reads at a
+// time, then lie in all 32 banks. A step of 16 features is an XOR, too: place ^ 16.
 template <int d>
 __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (r % 8 * 8));
 }
 
-// Rows of a matrix to a warp's shared memory, without waiting; from `rows` on they are zero.
+// Copies rows of a matrix to a warp's shared memory, asynchronously; from `rows` on they are zero.
 template <int d, int Rows = kWarpKeys<d>>
 __device__ inline void load_tile(const bf16* g,  // [rows, d]
                                  bf16* s,        // [Rows, d] swizzled
@@ -101,7 +101,7 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
   }
 }
 
-// Scores that their row does not see become -inf.
+// Sets scores that their row does not see to -inf.
 template <int bands, int n_tiles>
 __device__ inline void mask(float (&rS)[bands][n_tiles][4],
                             const int (&visible)[bands][2],  // keys that this lane's rows see
@@ -120,7 +120,7 @@ __device__ inline void mask(float (&rS)[bands][n_tiles][4],
   }
 }
 
-// Row maxima, in powers of two: lazily, as in 07.
+// Row maxima, in powers of two; O and l are rescaled lazily, as in 07.
 template <int d, int bands, int n_tiles>
 __device__ inline void update_maximum(const float (&rS)[bands][n_tiles][4], float scale_log2,
                                       float (&m)[bands][2], float (&l)[bands][2],

@@ -1,7 +1,7 @@
-// Step 13 -- parts of a row become one.
-// Idea      O, m and l of some keys are all that the other keys need to know of them. So a row may
-//           be cut anywhere and its parts computed at the same time: step 03's merge, with O beside
-//           l. The parts of a block's warps meet in shared memory, those of blocks in device memory
+// Step 13 -- merging the parts of a row.
+// Idea      O, m and l of some keys are all that the other keys need to know of them. A row may
+//           therefore be cut anywhere and its parts computed in parallel: step 03's merge, with O
+//           beside l. Warps of a block merge in shared memory, blocks in device memory
 #pragma once
 
 #include "steps/13_decode/1_tile.cuh"
@@ -10,14 +10,14 @@ namespace step13 {
 
 constexpr int kPad = 8;  // floats: two numbers of each of four rows lie in all 32 banks
 
-// What the warps made of their keys: O is not normalised, m in powers of two.
+// The results of each warp's keys: O is not normalised, m is in powers of two.
 template <int d, int bands, int pad = kPad>
 struct Parts {
   float O[kWarps][bands * kMma][d + pad];
   float m[kWarps][bands * kMma], l[kWarps][bands * kMma];
 };
 
-// Sums of the keys that a warp's quads have seen, and m, to shared memory.
+// Stores m and l of a warp's keys, summed over each quad, in shared memory.
 template <int d, int bands, int pad>
 __device__ inline void store_statistics(const float (&m)[bands][2], const float (&l)[bands][2],
                                         Parts<d, bands, pad>& parts) {
@@ -33,7 +33,7 @@ __device__ inline void store_statistics(const float (&m)[bands][2], const float 
   }
 }
 
-// A warp's part, as it lies in registers, to shared memory.
+// Stores a warp's part, as it lies in registers, in shared memory.
 template <int d, int bands>
 __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
                                   const float (&rO)[bands][d / 8][4], int rows,
@@ -55,7 +55,7 @@ __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[b
   }
 }
 
-// Four neighbouring features of a row, of all keys that its parts have seen.
+// Four neighbouring features of a row, over all keys of its parts.
 struct Merged {
   float O[4];  // normalised; 0 where no key was seen
   float LSE;   // in powers of two; -inf where no key was seen
@@ -69,7 +69,7 @@ struct Merged {
   }
 };
 
-// m of a warp without keys is kNoMaximum: its factor is 0, or 1 where no warp has any and all sums
+// m of a warp without keys is kNoMaximum. Its factor is 0, or 1 if no warp has keys; then all sums
 // are 0.
 template <int d, int bands, int pad>
 __device__ inline Merged merge_warps(const Parts<d, bands, pad>& parts, int r, int x) {
@@ -89,7 +89,7 @@ __device__ inline Merged merge_warps(const Parts<d, bands, pad>& parts, int r, i
   return row;
 }
 
-// Rounded, to row r of the results.
+// Rounds a row and stores it as row r of the results.
 template <int d>
 __device__ inline void store_row(const Merged& row, size_t r, int x,
                                  bf16* O,       // [rows, d]
@@ -99,7 +99,7 @@ __device__ inline void store_row(const Merged& row, size_t r, int x,
   if (x == 0) LSE[r] = row.LSE * fa::kLn2;
 }
 
-// The parts of all splits, in fp32: nothing is rounded to bf16 before the end.
+// The parts of all splits, in fp32: only the final O is rounded to bf16.
 struct SplitParts {
   float* O;    // [splits, B*H, N, d], normalised
   float* LSE;  // [splits, B*H, N], in powers of two; -inf where a row sees no key of the split
@@ -110,8 +110,8 @@ struct SplitParts {
     if (x == 0) LSE[r] = row.LSE;
   }
 
-  // Row r of `splits` splits, `rows` apart. The maximum stays finite, so that a split without keys
-  // counts nothing: -inf - -inf is NaN.
+  // Merges row r of `splits` splits, `rows` apart. The maximum stays finite, which gives a split
+  // without keys the factor 0: -inf - -inf would be NaN.
   template <int d>
   __device__ Merged merge(int splits, size_t rows, size_t r, int x) const {
     float m = kNoMaximum, l = 0.f;

@@ -1,6 +1,6 @@
 // Step 13 -- one query: one block per head, whose warps share the keys.
-// Idea      Nothing but bandwidth limits it: a number of K or V is multiplied once for each row,
-//           and there is one row. So a warp computes on one tile while two more are on their way
+// Idea      Bandwidth is the only limit: each number of K or V is multiplied once per row, and
+//           there is one row. A warp computes on one tile while two more are in flight
 // Changed   since 07 4_lazy: the tiles are 1_tile's, one row for all warps; three stages per warp
 //           and no barrier in the loop; the warps' parts are merged at the end
 // Traffic   requested read  2*BH*(4*N*d + 2*Nk*d) B   Q by each warp
@@ -20,14 +20,14 @@ namespace step13_warps {
 
 using namespace step13;
 
-// What a block keeps in shared memory: 96 KB.
+// A block's shared memory: 96 KB.
 template <int d, int bands>
 union Shared {
   Tiles<d> tiles[kWarps];
   Parts<d, bands> parts;  // after the last tile
 };
 
-// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
+// Two blocks per SM, if the batch has enough: while one merges, the other keeps copying.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*H, N, d]
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                         bf16* O,        // [B*H, N, d]
                         float* LSE,     // [B*H, N]
                         int group, int N, int Nk, float scale, bool causal) {
-  // --- prologue: copies of all tiles but one that shared memory holds
+  // --- prologue: fill all stages but one
   constexpr int bands = 1;
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int key = first, stage = 0; key < Nk; key += Bc<d>, stage = (stage + 1) % kStages) {
     fa::cp_async_wait<kStages - 2>();
-    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
@@ -82,9 +82,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with their tiles, whose place the parts take
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part<d>(m, l, rO, N, smem.parts);
-  __syncthreads();                             // all parts are there
+  __syncthreads();                             // all parts are complete
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -108,7 +108,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t["LSE"].write = 4 * BH * N;
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
   const int keys = p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>;
-  t.flops = BH * 4 * kMma * fa::ceil_div(p.Nk, keys) * keys * d;  // of zeros, too
+  t.flops = BH * 4 * kMma * fa::ceil_div(p.Nk, keys) * keys * d;  // including those of zeros
   return t;
 }
 

@@ -1,7 +1,7 @@
-// Step 13 -- split-KV: as many blocks as the GPU has SMs, whatever B*H is.
-// Idea      The cache is long and heads are few, so the keys of a head are cut into splits, one for
-//           each block. A split leaves O and LSE as if there were no other keys; a second kernel
-//           merges them, as the block merges its warps: Flash-Decoding
+// Step 13 -- split-KV: enough blocks for all SMs, whatever B*H is.
+// Idea      The cache is long and heads are few, so the keys of a head are cut into splits, one
+//           block each. A split stores O and LSE as if there were no other keys; a second kernel
+//           merges the splits, as a block merges its warps: Flash-Decoding
 // Changed   since 13 3_warps: a block walks one split; its results are parts, in fp32; a kernel
 //           that merges them
 // Traffic   requested read  2*BH*(4*s*N*d + 2*Nk*d) B    s splits
@@ -11,7 +11,7 @@
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (s, B*H): one block per split; then one thread for four features of O
 // Owns      block: a split of a head; warp: every fourth tile of its keys
-// Still bad query heads that share K and V read them once each: 5_groups
+// Still bad query heads that share K and V each read them again: 5_groups
 #pragma once
 
 #include <cmath>
@@ -25,10 +25,10 @@ using namespace step13;
 
 using step13_warps::Shared;
 
-constexpr int kLeastTiles = 2;   // of each warp in a split: a shorter one costs more than it saves
-constexpr int kMergedRows = 25;  // of parts, in the time in which warps walk a tile each: measured
+constexpr int kLeastTiles = 2;   // per warp and split: a shorter split costs more than it saves
+constexpr int kMergedRows = 25;  // rows of parts, merged in the time of one round: measured
 
-// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
+// Two blocks per SM, if the batch has enough: while one merges, the other keeps copying.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*H, N, d]
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                         const bf16* V,  // [B*Hkv, Nk, d]
                         SplitParts parts, int group, int N, int Nk, int split_keys, float scale,
                         bool causal) {
-  // --- prologue: copies of all tiles but one that shared memory holds
+  // --- prologue: fill all stages but one
   constexpr int bands = 1;
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
     fa::cp_async_wait<kStages - 2>();
-    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with their tiles, whose place the parts take
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part<d>(m, l, rO, N, smem.parts);
-  __syncthreads();                             // all parts are there
+  __syncthreads();                             // all parts are complete
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -112,8 +112,8 @@ struct Splits {
   int count, keys;
 };
 
-// `heads` read the keys of each batch entry, each for `rows` rows. As many splits s as give each SM
-// one block, but each costs the merge: T tiles take T/s + s*rows/25, which is least at
+// `heads` read the keys of each batch entry, each for `rows` rows. Enough splits s to give each SM
+// one block, unless the merge costs more: T rounds in s splits cost T/s + s*rows/25, least at
 // s = sqrt(25 T / rows).
 inline Splits splits_of(const fa::Problem& p, int heads, int rows) {
   const int Bc = p.d == 64 ? step13::Bc<64> : step13::Bc<128>;

@@ -1,7 +1,7 @@
 // Step 13 -- the query heads of a group in one tile.
 // Idea      With GQA `group` query heads share keys and values, and the tile has 15 empty rows. In
-//           memory the group's queries follow each other: as one matrix of group * N rows they
-//           are one head, and K and V are read once for all of them
+//           memory the group's queries are neighbours: as one matrix of group * N rows they form
+//           one head, and K and V are read once for all of them
 // Changed   since 13 4_splits: a head is one of K and V; row r of its group is query r % N; two
 //           bands for more than 16 rows, so that a fragment of K or V serves 32 (07 3_bands)
 // Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   g = H/Hkv heads per group,
@@ -26,7 +26,7 @@ using step13_splits::Splits, step13_warps::Shared;
 
 constexpr int kMostBands = 2;  // of 16 rows, per block
 
-// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
+// Two blocks per SM, if the batch has enough: while one merges, the other keeps copying.
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                         const bf16* V,  // [B*Hkv, Nk, d]
                         SplitParts parts, int rows, int N, int Nk, int split_keys, float scale,
                         bool causal) {
-  // --- prologue: copies of all tiles but one that shared memory holds
+  // --- prologue: fill all stages but one
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
     fa::cp_async_wait<kStages - 2>();
-    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with their tiles, whose place the parts take
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part<d>(m, l, rO, rows - row0, smem.parts);
-  __syncthreads();                             // all parts are there
+  __syncthreads();                             // all parts are complete
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < min(rows - row0, bands * kMma); r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -114,22 +114,34 @@ inline Splits splits_of(const fa::Problem& p) {
   return step13_splits::splits_of(p, p.Hkv * rows.blocks, std::min(rows.count, rows.bands * kMma));
 }
 
+// Sums over the batch entries.
+struct Totals {
+  uint64_t keys = 0, splits = 0;
+  uint64_t padded = 0;  // keys of whole tiles
+  Totals(const fa::Problem& p, int split_keys, int tile_keys) {
+    for (int b = 0; b < p.B; ++b) {
+      const int of_entry = p.keys_of(b);
+      keys += of_entry, padded += fa::ceil_div(of_entry, tile_keys) * tile_keys;
+      splits += std::max(1, fa::ceil_div(of_entry, split_keys));
+    }
+  }
+};
+
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p);
-  const uint64_t all_rows = p.rows(), d = p.d, splits = splits_of(p).count;
-  const uint64_t parts = 4 * splits * all_rows * d, statistics = 4 * splits * all_rows;
+  const Totals all(p, splits_of(p).keys, p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>);
+  const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
+  const uint64_t parts = 4 * all.splits * H * N;  // one number per row
   fa::Prediction t;
-  t["Q"].read = 2 * kWarps * splits * all_rows * d;
-  t["K"].read = t["V"].read = 2 * rows.blocks * p.kv_size();
+  t["Q"].read = 2 * kWarps * all.splits * H * N * d;
+  t["K"].read = t["V"].read = 2 * rows.blocks * Hkv * all.keys * d;
   t["O"].write = 2 * all_rows * d;
   t["LSE"].write = 4 * all_rows;
-  t["O_parts"] = {.read = parts, .write = parts};
-  t["LSE_parts"] = {.read = statistics * 2 * (d / 4), .write = statistics};
-  t.hbm = {.read = 2 * (all_rows * d + 2 * p.kv_size()) + parts + statistics,
-           .write = 2 * all_rows * d + 4 * all_rows + parts + statistics};
-  const int keys = p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>;
-  t.flops =
-      p.kv_heads() * 4 * kMma * rows.bands * rows.blocks * fa::ceil_div(p.Nk, keys) * keys * d;
+  t["O_parts"] = {.read = parts * d, .write = parts * d};
+  t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
+  t.hbm = {.read = 2 * (all_rows * d + 2 * Hkv * all.keys * d) + parts * (d + 1),
+           .write = 2 * all_rows * d + 4 * all_rows + parts * (d + 1)};
+  t.flops = 4 * Hkv * kMma * rows.bands * rows.blocks * all.padded * d;
   return t;
 }
 

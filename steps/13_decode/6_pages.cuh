@@ -1,17 +1,17 @@
-// Step 13 -- a paged cache, of sequences of any lengths.
-// Idea      A cache grows by one key per token and nobody knows how far. So it lies in pages of 16
-//           to 256 keys anywhere in a pool, and a table says where: one more load before the copies
-//           of 16 keys. What a page holds behind the last key is garbage and is never read
+// Step 13 -- a paged cache, with sequences of different lengths.
+// Idea      A cache grows by one key per token, and nobody knows how far. It lies in pages of 16 to
+//           256 keys anywhere in a pool, and a table says where: one more load before the copies of
+//           16 keys. What a page holds past the last key is garbage and is never read
 // Changed   since 13 5_groups: keys are looked up in the table; each batch entry has a length, and
-//           as many splits as it has keys for
+//           as many splits as its keys need
 // Traffic   requested read  as 5_groups, of each entry's own keys and splits
 //                           + 8*BHkv*t*Nk B              table: by each lane, for 16 keys at once
 //                           + 4 B per thread             lengths
 //                     write as 5_groups
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
-// Launch    grid (s*t, B*Hkv): blocks without keys end at once; then the merge
+// Launch    grid (s*t, B*Hkv): blocks without keys return at once; then the merge
 // Owns      as 5_groups
-// Still bad two kernels, where the second one has little to do: 7_once
+// Still bad two kernels, although the second has little to do: 7_once
 #pragma once
 
 #include <bit>
@@ -25,9 +25,9 @@ using namespace step13;
 
 using step13_groups::Rows, step13_splits::Splits, step13_warps::Shared;
 
-// Which row of the pools each key of one batch entry and head is.
+// The row of the pools that holds a key, for one batch entry and head.
 struct KeyRows {
-  const int* pages;    // of the batch entry; null: the rows follow each other from `first` on
+  const int* pages;    // of the batch entry; null: rows are contiguous from `first` on
   int log2;            // of the keys of a page
   size_t head, heads;  // of a page
   size_t first;
@@ -43,14 +43,14 @@ struct KeyRows {
     if (cache.table) pages = cache.table + head_of_all / heads * columns;
   }
 
-  // The 15 keys behind one whose number is a multiple of 16 follow it.
+  // If `key` is a multiple of 16, the next 15 keys follow it in memory.
   __device__ size_t operator[](int key) const {
     if (pages == nullptr) return first + key;
     return ((pages[key >> log2] * heads + head) << log2) + (key & ((1 << log2) - 1));
   }
 };
 
-// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
+// Two blocks per SM, if the batch has enough: while one merges, the other keeps copying.
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                         const bf16* V,  // likewise
                         fa::Cache cache, int log2_page, int heads, SplitParts parts, int rows,
                         int N, int most_keys, int split_keys, float scale, bool causal) {
-  // --- prologue: copies of all tiles but one that shared memory holds
+  // --- prologue: fill all stages but one
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
   const int end = min(Nk, (split + 1) * split_keys);
-  if (split * split_keys >= Nk && split > 0) return;  // without keys split 0 leaves an empty part
+  if (split * split_keys >= Nk && split > 0) return;  // split 0 stores even an empty part
   const KeyRows place(cache, log2_page, most_keys, head, heads);
   const size_t part = (split * gridDim.y + head) * rows + row0;
   Q += (head * rows + row0) * d;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
     fa::cp_async_wait<kStages - 2>();
-    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with their tiles, whose place the parts take
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part<d>(m, l, rO, rows - row0, smem.parts);
-  __syncthreads();                             // all parts are there
+  __syncthreads();                             // all parts are complete
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < min(rows - row0, bands * kMma); r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// A thread merges four features of one row, of as many splits as its batch entry has.
+// A thread merges four features of one row, over the splits of its batch entry.
 template <int d>
 __global__ void merge_kernel(SplitParts parts, const int* lengths,  // [B], or null
                              bf16* O,                               // [B*H, N, d]
@@ -144,46 +144,19 @@ inline fa::Support support() {
   return s;
 }
 
-// What the batch entries ask for together, each by its length.
-struct Totals {
-  uint64_t keys = 0, pages = 0, splits = 0;
-  uint64_t padded = 0, groups = 0;         // keys of whole tiles; 16 keys, looked up at once
-  uint64_t merged = 0, merged_splits = 0;  // entries with more than one split, and their splits
-  Totals(const fa::Problem& p, int split_keys, int tile_keys) {
-    for (int b = 0; b < p.B; ++b) {
-      const int of_entry = p.keys_of(b);
-      keys += of_entry, padded += fa::ceil_div(of_entry, tile_keys) * tile_keys;
-      groups += fa::ceil_div(of_entry, kMma);
-      const int count = std::max(1, fa::ceil_div(of_entry, split_keys));
-      splits += count;
-      if (count > 1) merged += 1, merged_splits += count;
-      if (p.cache.page) pages += fa::ceil_div(of_entry, p.cache.page);
-    }
-  }
-};
-
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p);
-  const Splits splits = step13_groups::splits_of(p);
-  const Totals all(p, splits.keys, p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>);
-  const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
-  const uint64_t blocks = splits.count * rows.blocks * p.kv_heads();
-  fa::Prediction t;
-  t["Q"].read = 2 * kWarps * all.splits * H * N * d;
-  t["K"].read = t["V"].read = 2 * rows.blocks * Hkv * all.keys * d;
-  t["O"].write = 2 * all_rows * d;
-  t["LSE"].write = 4 * all_rows;
-  const uint64_t parts = 4 * all.splits * H * N;  // one number per row
-  t["O_parts"] = {.read = parts * d, .write = parts * d};
-  t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  if (p.cache.page) t["table"].read = 4 * rows.blocks * Hkv * all.groups * fa::kWarp;
+  fa::Prediction t = step13_groups::traffic(p);
   if (!p.cache.lengths.empty()) {
-    t["lengths"].read = 4 * (blocks * kThreads + all_rows * (d / 4));
+    const uint64_t blocks = step13_groups::splits_of(p).count * rows.blocks * p.kv_heads();
+    t["lengths"].read = 4 * (blocks * kThreads + p.rows() * (p.d / 4));
+    t.hbm.read += 4 * p.cache.lengths.size();
   }
-  t.hbm = {.read = 2 * (all_rows * d + 2 * Hkv * all.keys * d) + parts * (d + 1) + 4 * all.pages +
-                   4 * p.cache.lengths.size(),
-           .write = 2 * all_rows * d + 4 * all_rows + parts * (d + 1)};
-  t.flops = 4 * Hkv * kMma * rows.bands * rows.blocks * all.padded * d;
+  for (int b = 0; p.cache.page && b < p.B; ++b) {
+    const uint64_t looked_up = fa::ceil_div(p.keys_of(b), kMma);  // 16 keys at once, by each lane
+    t["table"].read += 4 * rows.blocks * p.Hkv * looked_up * fa::kWarp;
+    t.hbm.read += 4 * fa::ceil_div(p.keys_of(b), p.cache.page);
+  }
   return t;
 }
 

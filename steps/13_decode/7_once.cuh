@@ -1,8 +1,8 @@
 // Step 13 -- one launch: the last block of some rows merges their splits.
-// Idea      A second kernel starts when all of the first one's blocks have ended, and takes longer
-//           to start than to merge. Instead each block counts itself when its part is written, and
-//           the one that is counted last merges. Rows of one split need no parts at all
-// Changed   since 13 6_pages: the merge stands at the end of the kernel, behind a counter per rows
+// Idea      A second kernel can start only when all blocks of the first have ended, and its launch
+//           takes longer than the merge. Instead, each block increments a counter after writing its
+//           part, and the last one merges. Rows with a single split need no parts at all
+// Changed   since 13 6_pages: the merge is at the end of the kernel, behind one counter per 32 rows
 // Traffic   requested read  as 6_pages, parts of rows with more than one split only
 //                     write likewise; 4 B per 32 rows with parts
 //                    atomic 4 B per block with parts
@@ -21,9 +21,9 @@ namespace step13_once {
 using namespace step13;
 
 using step13_groups::Rows, step13_splits::Splits, step13_warps::Shared;
-using step13_pages::KeyRows, step13_pages::Totals;
+using step13_pages::KeyRows;
 
-// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
+// Two blocks per SM, if the batch has enough: while one merges, the other keeps copying.
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                         fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
                         SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
                         int split_keys, float scale, bool causal) {
-  // --- prologue: copies of all tiles but one that shared memory holds
+  // --- prologue: fill all stages but one
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
   const int end = min(Nk, (split + 1) * split_keys);
-  if (split * split_keys >= Nk && split > 0) return;  // without keys split 0 leaves an empty part
+  if (split * split_keys >= Nk && split > 0) return;  // split 0 stores even an empty part
   const KeyRows place(cache, log2_page, most_keys, head, heads);
   Q += (head * rows + row0) * d;
   Tiles<d>& tiles = smem.tiles[warp];
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
     fa::cp_async_wait<kStages - 2>();
-    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
@@ -85,10 +85,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with their tiles, whose place the parts take
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part<d>(m, l, rO, rows - row0, smem.parts);
-  __syncthreads();  // all parts are there
-  // A block that has all keys of its rows writes results, else a part.
+  __syncthreads();  // all parts are complete
+  // A block that has all keys of its rows stores results; any other stores a part.
   const int splits = max(1, (Nk + split_keys - 1) / split_keys);
   const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
   const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if (splits == 1) return;
 
-  // --- the last block of these rows merges; launches at the same time need counters of their own
+  // --- the last block of these rows merges; concurrent launches need counters of their own
   __threadfence();  // all threads' parts are in device memory,
   __syncthreads();  // before one thread counts the block
   __shared__ bool last;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x == 0) last = atomicAdd(counter, 1u) == unsigned(splits - 1);
   __syncthreads();  // all know it
   if (!last) return;
-  __threadfence();  // what the others wrote before they counted is read behind it
+  __threadfence();  // others' parts, written before they counted, are visible now
   if (threadIdx.x == 0) *counter = 0;  // for the next launch
   for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
     store_row<d>(parts.merge<d>(splits, all_rows, result + r, x), result + r, x, O, LSE);
@@ -125,20 +125,23 @@ inline fa::Support support() { return step13_pages::support(); }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p);
-  const Splits splits = step13_groups::splits_of(p);
-  const Totals all(p, splits.keys, kMma);
-  const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
+  const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d;
+  uint64_t merged = 0, merged_splits = 0;  // entries with more than one split, and their splits
+  for (int b = 0; b < p.B; ++b) {
+    const int count = fa::ceil_div(p.keys_of(b), step13_groups::splits_of(p).keys);
+    if (count > 1) merged += 1, merged_splits += count;
+  }
   fa::Prediction t = step13_pages::traffic(p);
-  if (!p.cache.lengths.empty()) t["lengths"].read -= 4 * all_rows * (d / 4);  // by no second kernel
-  const uint64_t parts = 4 * all.merged_splits * H * N;                       // one number per row
+  if (!p.cache.lengths.empty()) t["lengths"].read -= 4 * p.rows() * (d / 4);  // no second kernel
+  const uint64_t parts = 4 * merged_splits * H * N;                           // one number per row
   const uint64_t spared = t["O_parts"].write + t["LSE_parts"].write - parts * (d + 1);
   t.hbm.read -= spared, t.hbm.write -= spared;
   t.buffers.erase("O_parts"), t.buffers.erase("LSE_parts");
   if (parts == 0) return t;
   t["O_parts"] = {.read = parts * d, .write = parts * d};
   t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  t["arrived"] = {.write = 4 * Hkv * rows.blocks * all.merged,
-                  .atomic = 4 * Hkv * rows.blocks * all.merged_splits};
+  t["arrived"] = {.write = 4 * Hkv * rows.blocks * merged,
+                  .atomic = 4 * Hkv * rows.blocks * merged_splits};
   return t;
 }
 

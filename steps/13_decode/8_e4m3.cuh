@@ -1,9 +1,9 @@
 // Step 13 -- a warp's part with a cache in 8 bits.
-// Idea      A number of e4m3 is half as many bytes, and bytes are what decoding costs. The tensor
-//           cores still multiply bf16: e4m3 moved right by four bits is the same number in bf16,
-//           but for a factor of 2^-120. ldmatrix moves pairs of numbers, so a lane gets four
-//           neighbouring features of a key: any order will do, if Q and O have the same one
-// Changed   since 13 1_tile: K and V are e4m3, converted behind ldmatrix; the order of features;
+// Idea      e4m3 halves the bytes, and bytes are what decoding costs. The tensor cores still
+//           multiply bf16: e4m3 shifted right by four bits is the same number in bf16, except for a
+//           factor of 2^-120. ldmatrix moves pairs of numbers, so a lane receives four neighbouring
+//           features of a key. Any order is right, provided Q and O have the same one
+// Changed   since 13 1_tile: K and V are e4m3, converted after ldmatrix; the order of features;
 //           twice as many keys in a tile
 // Still bad only a warp's part: the kernel is 9_fp8
 #pragma once
@@ -22,28 +22,28 @@ template <int d>
 constexpr int Bc8 = kWarps* kWarpKeys8<d>;
 constexpr int kPad8 = 16;  // floats: four numbers of each of two rows lie in all 32 banks
 
-// What a warp keeps in shared memory.
+// A warp's shared memory.
 template <int d>
 struct Tiles8 {
   e4m3 K[kStages][kWarpKeys8<d> * d];
   e4m3 V[kStages][kWarpKeys8<d> * d];
 };
 
-// Two numbers of e4m3, in bytes 1 and 3, as bf16. Their 4 bits of exponent and 3 of mantissa become
-// the lowest of 8 and the highest of 7; 2^120 is what the exponents' zeros differ by.
+// Two numbers of e4m3, in bytes 1 and 3, as bf16. Their 4 exponent bits become the lowest of 8,
+// their 3 mantissa bits the highest of 7. The exponents' biases differ by 120: hence 2^120.
 __device__ inline uint32_t bf16_of_e4m3(uint32_t two) {
   const uint32_t moved = (two >> 4 & 0x07f007f0) | (two & 0x80008000);
   return fa::multiply_bf16x2(moved, 0x7b807b80);
 }
 
-// Where element (r, x) of a tile lies, x a multiple of 16: chunk c of row r takes the place
-// c ^ (r % 8), or where two rows share 128 bytes c ^ (r / 2 % 4).
+// Where element (r, x) of a tile lies, x a multiple of 16: chunk c of row r is stored at
+// c ^ (r % 8), or at c ^ (r / 2 % 4) where two rows share 128 bytes.
 template <int d>
 __device__ inline int swizzle8(int r, int x) {
   return r * d + (x ^ (d == 128 ? r % 8 * 16 : r / 2 % 4 * 16));
 }
 
-// Rows of a matrix to a warp's shared memory, without waiting; from `rows` on they are zero.
+// Copies rows of a matrix to a warp's shared memory, asynchronously; from `rows` on they are zero.
 template <int d, int Rows>
 __device__ inline void load_tile(const e4m3* g,  // [rows, d]
                                  e4m3* s,        // [Rows, d] swizzled
@@ -58,8 +58,8 @@ __device__ inline void load_tile(const e4m3* g,  // [rows, d]
   }
 }
 
-// The A fragments of all bands; from `rows` on they are zero. Of 16 features a lane has four
-// neighbours, where 1_tile has two and two more 8 further.
+// The A fragments of all bands; from `rows` on they are zero. Out of 16 features a lane has four
+// neighbours, where 1_tile has two neighbours and the two that are 8 further.
 template <int d, int bands>
 __device__ inline void load_queries8(const bf16* Q,  // [rows, d]
                                      int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
@@ -108,7 +108,7 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
 }
 
 // O += P V of a warp's keys, 16 at a time. ldmatrix transposes pairs of features: bytes 0 and 2 are
-// two keys' even feature, bytes 1 and 3 their odd one. Of each 16 features a lane has four
+// two keys' even feature, bytes 1 and 3 their odd one. Out of every 16 features a lane has four
 // neighbours: the even ones in rO[t][2 g], the odd ones in rO[t][2 g + 1].
 template <int d, int bands>
 __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys8<d> / 8][4],
@@ -141,7 +141,7 @@ __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys8<d> / 
   }
 }
 
-// A warp's part, as it lies in registers, to shared memory: four neighbouring features per lane.
+// Stores a warp's part in shared memory: four neighbouring features per lane.
 template <int d, int bands>
 __device__ inline void store_part8(const float (&m)[bands][2], const float (&l)[bands][2],
                                    const float (&rO)[bands][d / 8][4], int rows,

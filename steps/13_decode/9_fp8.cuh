@@ -1,6 +1,6 @@
 // Step 13 -- a cache in 8 bits.
 // Idea      The cache is quantised when a key is appended: K = K_scale * e4m3, one scale per key
-//           head. The scales leave the loop: K's joins 1 / sqrt(d), V's multiplies O at the end
+//           head. The scales stay out of the loop: K's joins 1/sqrt(d), V's multiplies O at the end
 // Changed   since 13 7_once: the tile is 8_e4m3's; two scales
 // Traffic   requested read  as 7_once, K and V 1 B per number
 //                           + 4 B per thread             K_scale
@@ -9,7 +9,7 @@
 //           compulsory      2*2*BH*N*d + 2*BHkv*Nk*d + 4*BH*N + 8*BHkv + 4*B*(Nk/page + 1) B
 // Launch    as 7_once
 // Owns      as 7_once
-// Still bad with few keys the launch and the merge take longer than the bytes
+// Still bad with few keys the launch and the merge take longer than the reading
 #pragma once
 
 #include "steps/13_decode/7_once.cuh"
@@ -17,18 +17,18 @@
 
 namespace step13 {
 
-using step13_groups::Rows;
-using step13_pages::KeyRows, step13_pages::Totals;
+using step13_groups::Rows, step13_groups::Totals;
+using step13_pages::KeyRows;
 using step13_splits::Splits;
 
-// What a block keeps in shared memory: 96 KB.
+// A block's shared memory: 96 KB.
 template <int d, int bands>
 union Shared8 {
   Tiles8<d> tiles[kWarps];
   Parts<d, bands, kPad8> parts;  // after the last tile
 };
 
-// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
+// Two blocks per SM, if the batch has enough: while one merges, the other keeps copying.
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode8_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                          fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
                          SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
                          int split_keys, float scale, bool causal) {
-  // --- prologue: copies of all tiles but one that shared memory holds
+  // --- prologue: fill all stages but one
   Shared8<d, bands>& smem = *fa::dynamic_shared<Shared8<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
   const int end = min(Nk, (split + 1) * split_keys);
-  if (split * split_keys >= Nk && split > 0) return;  // without keys split 0 leaves an empty part
+  if (split * split_keys >= Nk && split > 0) return;  // split 0 stores even an empty part
   const KeyRows place(cache, log2_page, most_keys, head, heads);
   Q += (head * rows + row0) * d;
   Tiles8<d>& tiles = smem.tiles[warp];
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int key = first, stage = 0; key < end; key += Bc8<d>, stage = (stage + 1) % kStages) {
     fa::cp_async_wait<kStages - 2>();
-    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
     load(key + (kStages - 1) * Bc8<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys8<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
@@ -90,17 +90,17 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with their tiles, whose place the parts take
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part8<d>(m, l, rO, rows - row0, smem.parts);
-  __syncthreads();  // all parts are there
-  // A block that has all keys of its rows writes results, else a part.
+  __syncthreads();  // all parts are complete
+  // A block that has all keys of its rows stores results; any other stores a part.
   const int splits = max(1, (Nk + split_keys - 1) / split_keys);
   const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
   const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
     Merged row = merge_warps(smem.parts, r, x);
-    const float scale_V = cache.V_scale[head];  // where it is needed: nvcc would move it here
+    const float scale_V = cache.V_scale[head];  // loaded here, where nvcc would move it
     UNROLL
     for (int e = 0; e < 4; ++e) row.O[e] *= scale_V;
     if (splits == 1) {
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x == 0) last = atomicAdd(counter, 1u) == unsigned(splits - 1);
   __syncthreads();  // all know it
   if (!last) return;
-  __threadfence();  // what the others wrote before they counted is read behind it
+  __threadfence();  // others' parts, written before they counted, are visible now
   if (threadIdx.x == 0) *counter = 0;  // for the next launch
   for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
     store_row<d>(parts.merge<d>(splits, all_rows, result + r, x), result + r, x, O, LSE);

@@ -1,6 +1,6 @@
-// Decodes token by token: each step appends one key and one value per head to a paged cache and
-// asks one query. Keys, values and queries are the shipped activations of a trained GPT on a text;
-// all rows together must be what full attention makes of them.
+// A complete decoding loop: each step appends one key and one value per head to a paged cache and
+// runs one query. Keys, values and queries are the shipped activations of a trained GPT on a text.
+// All rows together must equal full attention.
 #include <CLI/CLI.hpp>
 #include <bit>
 #include <cstdio>
@@ -18,7 +18,7 @@ using fa::bf16;
 
 constexpr int d = 64, kHeads = 4;  // of the shipped activations
 
-// Tokens first .. first + gridDim.x - 1 of a text to their places in the pools.
+// Copies tokens first .. first + gridDim.x - 1 of a text to their places in the pools.
 __global__ void append_kernel(const bf16* K_of_text,  // [heads, text, d]
                               const bf16* V_of_text,  // [heads, text, d]
                               bf16* K,                // [pages, heads, page, d]
@@ -49,7 +49,7 @@ fa::DeviceMemory<bf16> upload(const char* name, const std::vector<float>& from) 
   return memory;
 }
 
-// A cache of one text, whose pages are handed out as it grows.
+// A cache of one text, which allocates its pages as it grows.
 class GrowingCache {
  public:
   GrowingCache(const fa::Inputs& in, int text, int page)
@@ -62,7 +62,7 @@ class GrowingCache {
         K_(allocate<bf16>("K", table_.size() * kHeads * page * d)),
         V_(allocate<bf16>("V", table_.size() * kHeads * page * d)),
         free_(fa::shuffled_table(problem(text), /*seed=*/1)) {
-    fa::poison_device_memory(K_.get(), K_.bytes());  // what no key has been written to is NaN
+    fa::poison_device_memory(K_.get(), K_.bytes());  // NaN until a key is written
     fa::poison_device_memory(V_.get(), V_.bytes());
   }
 
@@ -156,11 +156,11 @@ int decode(int prompt, int tokens, int page) {
 
   const fa::CheckResult result = fa::check(whole, in, all, fa::sample_of(whole, 1, 1e18));
   for (const fa::TensorCheck& tensor : result.tensors) {
-    std::printf("%-4s largest error %.2e, %.0f%% of what is allowed in the worst row: %s\n",
+    std::printf("%-4s largest error %.2e, %.0f%% of the tolerance in the worst row: %s\n",
                 tensor.tensor.c_str(), tensor.max_abs_err, 100 * tensor.used,
                 tensor.ok ? "ok" : tensor.message.c_str());
   }
-  std::printf("%s\n", result.ok() ? "right: each token's row is that of full attention" : "WRONG");
+  std::printf("%s\n", result.ok() ? "right: each token's row equals full attention" : "WRONG");
   return result.ok() ? 0 : 1;
 }
 
