@@ -119,8 +119,8 @@ std::string hiding(const Problem& p) {
   const bool fp32 = p.dtype == DType::f32;
   std::string out = labelled(
       "hidden",
-      fmt::format("messages take less time than the hop that they pass beside from so many "
-                  "rows on, at 70% of the {} and 65% of the link's rate:",
+      fmt::format("messages are fully hidden from this many rows per rank, at 70% of the {} and "
+                  "65% of the link's rate:",
                   fp32 ? "fp32" : "tensor cores'"));
   for (const Link& link : kLinks) {
     const GpuSpec gpu = find_gpu(link.gpu);

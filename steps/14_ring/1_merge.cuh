@@ -1,14 +1,14 @@
-// Step 14 -- two partial results of a row become one.
-// Idea      A rank meets the keys block by block. Attention to one block is a whole softmax, with
-//           an LSE of its own; O of all keys is the mean of the blocks' O, weighted by exp(LSE). So
-//           O and LSE merge as m and l did: with 03's merge, in any order up to rounding
-// Changed   nothing of 03 1_merge, which is used by #include: l is in LSE, and O comes along
+// Step 14 -- merging two partial results of a row.
+// Idea      A rank sees the keys block by block. Attention over one block is a complete softmax
+//           with its own LSE, and O over all keys is the mean of the blocks' O, weighted by
+//           exp(LSE). O and LSE therefore merge as m and l did: with 03's merge, in any order
+// Changed   nothing in 03 1_merge, which is included: l is part of LSE, and O is merged with it
 // Traffic   requested per row   read  d*(2 + 2) + 4*2*d/8 B    O of both in bf16, LSE of both
 //                               write d*2 + 4 B                where O so far is fp32: 4, not 2
 //           compulsory          the same, each LSE once
 // Launch    256 threads: d/8 of a row
 // Owns      thread: eight features of a row
-// Still bad the partial O of a block goes to HBM and comes back: 10's epilogue could merge it
+// Still bad a block's partial O is stored in HBM and loaded again: 10's epilogue could merge it
 #pragma once
 
 #include "steps/03_online_softmax/1_merge.cuh"
@@ -20,16 +20,16 @@ struct Merged {
   float LSE, old_weight, new_weight;  // O = old_weight * old O + new_weight * new O
 };
 
-// exp(LSE) is l in units of exp(m): as 03's statistics a result is m = LSE, l = 1. A row that saw
-// no key has LSE = -inf and O = 0; where neither saw one, -inf - -inf, a NaN, is not computed.
+// exp(LSE) is l in units of exp(m): in 03's terms a result has m = LSE and l = 1. A row that saw no
+// key has LSE = -inf and O = 0. If neither result saw one, -inf - -inf, a NaN, is not computed.
 __host__ __device__ inline Merged merge(float old_LSE, float new_LSE) {
   const step03::RowStats all = step03::merge(step03::stats_of(old_LSE), step03::stats_of(new_LSE));
   if (all.m == -INFINITY) return {-INFINITY, 0.f, 0.f};
   return {all.m + logf(all.l), expf(old_LSE - all.m) / all.l, expf(new_LSE - all.m) / all.l};
 }
 
-// O and LSE of the keys so far, and those of one block of keys. fp32 while more blocks will come: a
-// sum that is rounded to bf16 at each hop has an error that grows with the ranks.
+// Merges O and LSE of the keys so far with those of one block of keys. O is fp32 until the last
+// block: a sum that is rounded to bf16 at each hop has an error that grows with the ranks.
 template <int d, class Old, class New, class T>
 __global__ void merge_kernel(const Old* O_old,          // [B*H, N, d]
                              New* O,                    // [B*H, N, d], perhaps the same memory
@@ -41,7 +41,7 @@ __global__ void merge_kernel(const Old* O_old,          // [B*H, N, d]
   const bool inside = place.bh < heads;
   const size_t kept = inside ? place.kept(at) : 0, partial = inside ? place.partial(at) : 0;
   const Merged merged = inside ? merge(LSE[kept], LSE_partial[partial]) : Merged{};
-  __syncwarp();  // a row's threads are of one warp: all have read its LSE
+  __syncwarp();  // a row's threads are in one warp: all have read its LSE
   if (!inside) return;
   float old[kFeatures], x[kFeatures];
   load(O_old + kept * d + place.x, old);

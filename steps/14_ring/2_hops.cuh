@@ -1,10 +1,10 @@
-// Step 14 -- who holds which rows, and what a hop computes.
-// Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel round the ring: in
-//           hop h a rank has those of the rank h places behind it. Of them its rows see all, none,
-//           or, of its own, what is not above the diagonal. With a causal mask one chunk each is
-//           unfair: the first rank sees its own keys only, the last one all. Two chunks, one from
-//           each end, are fair
-// Still bad K and V pass ranks that do not look at them
+// Step 14 -- which rank holds which rows, and what a hop computes.
+// Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel around the ring: in
+//           hop h a rank has those of the rank h places behind it. Its rows see all of them, none,
+//           or, of its own, those up to the diagonal. With a causal mask one chunk per rank is
+//           unbalanced: the first rank sees only its own keys, the last one sees all. Two chunks,
+//           one from each end, are balanced
+// Still bad K and V also pass ranks that do not use them
 #pragma once
 
 #include <vector>
@@ -23,24 +23,24 @@ inline fa::Rows chunk_of(int N, int i, int chunks) {
   return {int(int64_t(N) * i / chunks), int(int64_t(N) * (i + 1) / chunks)};
 }
 
-// The rows of a rank. It holds them one behind the other, so its own keys need no other mask than
-// step 06's: what comes later in the sequence also comes later here.
+// The rows of a rank, which it holds in the order of the sequence. Its own keys therefore need no
+// mask but step 06's.
 inline std::vector<fa::Rows> rows_of(Cut cut, int N, int rank, int ranks) {
   if (cut == Cut::plain) return {chunk_of(N, rank, ranks)};
   return {chunk_of(N, rank, 2 * ranks), chunk_of(N, 2 * ranks - 1 - rank, 2 * ranks)};
 }
 
-// What a hop computes: these rows of the rank with these keys of another one, as each holds them.
+// What a hop computes: these rows of the rank with these keys of another rank, counted as each
+// holds them.
 struct Block {
   fa::Rows rows, keys;
   bool causal = false;  // row i sees keys 0 .. i
   bool empty() const { return rows.size() == 0 || keys.size() == 0; }
 };
 
-// Zig-zag: a rank's early chunk is earlier than all late chunks, and the late chunk of one with a
-// smaller number is later than all that this rank has. Whoever comes from a smaller rank shows its
-// early chunk to all rows; whoever comes from a larger one shows all its keys to the late chunk.
-// Either way half of what is there, in each hop, on each rank.
+// Zig-zag: early chunks are earlier than all late chunks, and a smaller rank's late chunk is later
+// than everything that this rank has. All rows see the early chunk of a smaller rank; the late rows
+// see all keys of a larger rank. Either way, each hop computes half of the scores, on each rank.
 inline Block block_of(Cut cut, int N, bool causal, int rank, int from, int ranks) {
   const std::vector<fa::Rows> mine = rows_of(cut, N, rank, ranks),
                               theirs = rows_of(cut, N, from, ranks);
@@ -51,7 +51,7 @@ inline Block block_of(Cut cut, int N, bool causal, int rank, int from, int ranks
   return {{mine[0].size(), all_rows.end}, all_keys};
 }
 
-// Scores that the mask leaves of it.
+// The scores of a block that the mask leaves.
 inline uint64_t scores_of(const Block& b) {
   const uint64_t rows = b.rows.size(), keys = b.keys.size();
   return b.causal ? rows * (rows + 1) / 2 : rows * keys;
@@ -59,9 +59,9 @@ inline uint64_t scores_of(const Block& b) {
 
 // Hop h of the forward has the keys of the rank h places behind: K and V travel to the next rank.
 inline int forward_source(int rank, int hop, int ranks) { return (rank - hop + ranks) % ranks; }
-// The backward goes the other way round and begins with what the forward's last hop left here, so
-// that the last keys of each rank are its own: their dK and dV, which all others have added to,
-// come home then.
+// The backward turns the other way and begins with the keys that the forward's last hop left here.
+// Each rank's own keys are then the last, and their dK and dV, to which all others have added,
+// arrive during that hop.
 inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
 
 inline fa::RankPrediction predict(Cut cut, const fa::Problem& p, int rank, int ranks) {

@@ -1,12 +1,12 @@
 // Step 14 -- the ring's forward.
-// Idea      Each rank computes with the K and V that it has while those of the next hop come. After
-//           as many hops as ranks each row has met all keys; no rank holds more than three shards
-//           of K and V: its own, and two that pass (and the early half of one, where a mask cuts)
+// Idea      Each rank computes with the K and V that it has while those of the next hop arrive.
+//           After as many hops as ranks, each row has seen all keys. No rank holds more than three
+//           shards of K and V: its own and two in transit (and with a mask the early half of one)
 // Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 chunks
-//           HBM            10's of each block; O and LSE of a block there and back; the merge
+//           HBM            10's of each block; O and LSE of a block, stored and loaded; the merge
 // Launch    per hop: 10's; merge
 // Owns      rank: N/R rows
-// Still bad where a hop computes for less time than its messages take, the GPU waits
+// Still bad where a hop is shorter than its messages, the GPU waits
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace step14 {
 
-// Device memory, or the sentence.
+// Device memory, or an error in one sentence.
 template <class T>
 fa::DeviceMemory<T> memory(const char* name, size_t n) {
   fa::DeviceMemory<T> made(name, n);
@@ -28,7 +28,7 @@ fa::DeviceMemory<T> memory(const char* name, size_t n) {
                           " MiB: try a smaller --n, or more ranks");
 }
 
-// The workspace that a step's kernels ask for, by its names.
+// The workspace that a step's kernels need, by name.
 class Workspace {
  public:
   explicit Workspace(const std::vector<fa::Scratch>& pieces) {
@@ -48,19 +48,19 @@ class Workspace {
   size_t bytes_ = 0;
 };
 
-// K and V of a rank, on another one: [B*Hkv, rows, d] each.
+// K and V of a rank, wherever they are now: [B*Hkv, rows, d] each.
 template <class T>
 struct Keys {
   const T *K = nullptr, *V = nullptr;
 };
 
-// Is it the first merge of a chunk's rows in this forward, the last one, both, or neither? O so far
-// is in bf16, in O itself, before the first one and after the last one, and in fp32 in between.
+// Whether a merge of a chunk's rows is the first in this forward, the last, both, or neither. O so
+// far is bf16, in O itself, before the first and after the last merge, and fp32 in between.
 struct Meeting {
   bool first = false, last = false;
 };
 
-// Kernels: the step that computes; hopper.cuh, ampere.cuh or cuda_cores.cuh.
+// Kernels: the step whose kernels compute: hopper.cuh, ampere.cuh or cuda_cores.cuh.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
  public:
@@ -129,7 +129,7 @@ class RingForward : public fa::RankAttention {
             fa::message(peer, keys.V, key_numbers(rank))};
   }
 
-  // The rows of this rank's late chunk as a tensor of their own.
+  // Where the rows of this rank's late chunk lie, as a tensor of their own.
   RowsOf late() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
     return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
@@ -139,10 +139,10 @@ class RingForward : public fa::RankAttention {
     cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late());
   }
   static bool is_late(const Block& b) { return b.rows.begin > 0; }
-  // A rank's late rows alone see keys of larger ranks, and above the last rank there is none.
+  // Only a rank's late rows see keys of larger ranks; the last rank has no larger one.
   bool meets_later_keys() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
 
-  // The keys of a block: of a rank's keys all, or the early ones.
+  // The keys of a block: all keys of a rank, or its early ones, copied.
   Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) {
     if (b.keys.size() == rows(from)) return held;
     if (!early_) early_ = buffer_of<T>("K, V, early", most_keys() + 2 * most_keys() / most_);
@@ -159,15 +159,15 @@ class RingForward : public fa::RankAttention {
     return {first, ++met_[chunk] == meetings(row0)};
   }
 
-  // --- 6_fused has other ways for these two
+  // --- 6_fused overrides these two
 
-  // The late rows of Q become a tensor of their own.
+  // Copies the late rows of Q to a tensor of their own.
   virtual void prepare_late_queries(const fa::Tensors<T>& t) {
     if (!late_Q_) late_Q_ = buffer_of<T>("Q, late", whole_.heads() * late().rows * whole_.d);
     cut_late(t.Q, late_Q_.get());
   }
 
-  // O and LSE of a block, and their merge with those so far, by so many thread blocks.
+  // Computes O and LSE of a block with `blocks` thread blocks, and merges them with those so far.
   virtual void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
                       int blocks) {
     const bool own = from == me_;  // the first hop: nothing to merge with
@@ -193,7 +193,7 @@ class RingForward : public fa::RankAttention {
   fa::DeviceMemory<float> partial_LSE_, sum_;  // LSE of one block of keys; O so far
 
  private:
-  // How many blocks of other ranks the rows of a chunk meet.
+  // How many blocks of other ranks the rows of a chunk attend to.
   int meetings(int first_row) const {
     int n = 0;
     for (int from = 0; from < R_; ++from) {
@@ -226,8 +226,8 @@ class RingForward : public fa::RankAttention {
   }
 
   size_t bytes_ = 0;
-  fa::DeviceMemory<T> moving_[2];  // K and V that come, and that were here before
-  fa::DeviceMemory<T> early_;      // K and V, of a rank's early chunk
+  fa::DeviceMemory<T> moving_[2];  // K and V: arriving, and in use
+  fa::DeviceMemory<T> early_;      // K and V of a rank's early chunk
   fa::DeviceMemory<T> partial_O_;  // of one block of keys
   std::vector<int> met_;           // merges that each chunk's rows have had
 };

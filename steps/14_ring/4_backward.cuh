@@ -1,11 +1,11 @@
 // Step 14 -- the ring's backward.
 // Idea      dQ belongs to a rank's rows and stays. dK and dV belong to keys that travel: their sums
 //           travel, too, in fp32, one hop behind. The ring turns the other way: it begins with the
-//           keys that the forward left, and each rank's own keys come last, so that nobody waits
-//           for the way home
-// Changed   nothing of 3_ring, whose class it extends: more travels
+//           keys that the forward left, and each rank's own keys are last, so that no rank waits
+//           for its sums to return
+// Changed   nothing in 3_ring, whose class it extends
 // Traffic   sent per rank  2*2*BHkv*(R-2)/R*N*d + 2*4*BHkv*(R-1)/R*N*d B   K, V; dK, dV
-//           HBM            11's of each block; dK and dV of a block there and back; their sums
+//           HBM            11's of each block; dK and dV of a block, stored and loaded; their sums
 // Launch    columns; per hop: 11's backward, add; convert
 // Owns      rank: dQ, dK and dV of N/R rows
 // Still bad the order of 11's additions to dQ changes from run to run
@@ -66,9 +66,9 @@ class Ring : public RingForward<Kernels, cut> {
   using Forward::block, Forward::block_problem, Forward::whole_, Forward::ranks_, Forward::me_;
   using Forward::R_, Forward::left_, Forward::key_numbers, Forward::rows;
 
-  // --- 6_fused has other ways for these two
+  // --- 6_fused overrides these two
 
-  // The late rows become tensors of their own, with sums of dQ of their own.
+  // Copies the late rows to tensors of their own, with their own sums of dQ.
   virtual fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& all) {
     if (!late_) allocate_late();
     this->cut_late(all.O, late_O_.get());
@@ -121,9 +121,9 @@ class Ring : public RingForward<Kernels, cut> {
 
   bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }
 
-  // K and V of the next hop come, unless they are this rank's own; the forward left its last ones
-  // in buffer R % 2, so the other one is free. dK and dV of the hop before, to which this rank has
-  // added, go; those of this hop come.
+  // Receives K and V of the next hop, unless they are this rank's own; the forward left its last
+  // ones in buffer R % 2, so the other buffer is free. Sends dK and dV of the hop before, to which
+  // this rank has added, and receives those of this hop.
   Keys<T> exchange(int hop, int from, const Keys<T>& held) {
     const int to = (me_ + R_ - 1) % R_, back = (me_ + 1) % R_;
     std::vector<fa::Message> send, receive;
@@ -142,7 +142,7 @@ class Ring : public RingForward<Kernels, cut> {
     return next;
   }
 
-  // What came, and this block's share.
+  // Adds this block's share to the sums that arrived.
   void add(const fa::Tensors<T>& t, const Block& b, int hop, int from) {
     float* dK = sums_[hop % 2].get();
     float* dV = dK + key_numbers(from);

@@ -1,11 +1,11 @@
 // Step 14 -- no ring: each rank has all rows of some heads.
-// Idea      Heads do not meet. Before the attention each rank sends every other one that one's
-//           heads of its rows, and behind it the rows come back: two exchanges of all with all
+// Idea      Heads never interact. Before the attention each rank sends every other rank its rows of
+//           that rank's heads, and afterwards the results are sent back: two all-to-all exchanges
 //           (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole sequences: no merge, and
-//           a causal mask is fair
-// Changed   nothing of 3_ring, which it does without: who gets what
+//           a causal mask is balanced
+// Changed   nothing in 3_ring, which it does not use: other rows are sent
 // Traffic   sent per rank  2*(R-1)/R * (2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B   Q, K, V; O, LSE
-//           HBM            10's; the rows of each rank there and back
+//           HBM            10's; the rows of each rank, copied twice
 // Launch    copies; 10's; copies
 // Owns      rank: N/R rows before and after, H/R heads between
 // Still bad nothing hides the messages; no more ranks than heads of K and V
@@ -84,8 +84,8 @@ class Heads : public fa::RankAttention {
     return memory<E>("heads of a rank", n);
   }
 
-  // The heads of `owner`, in batch entry b, among the rows of this rank; the rows of `rank` in the
-  // stage.
+  // Where the heads of `owner` lie among this rank's rows, in batch entry b; where the rows of
+  // `rank` lie in the stage.
   std::byte* in_rows(const Moved& m, int owner, int b) const {
     const size_t head = (size_t(b) * R_ + owner) * m.count;
     return static_cast<std::byte*>(const_cast<void*>(m.rows)) +

@@ -1,11 +1,11 @@
 // Step 14 -- the merge in the epilogue, and blocks in place.
-// Idea      A hop's O need not go to HBM and come back. Where 10's thread would store a tile of O,
-//           two idle warps of its warpgroup merge the tile with O so far, from shared memory, while
-//           the consumers are at the next work tile. And TMA reads late rows and early keys where
-//           they lie: a tensor map takes any stride between heads
+// Idea      A hop's O need not be stored in HBM and loaded again. In place of 10's thread that
+//           stores a tile of O, two idle warps of the producer's warpgroup merge the tile with O so
+//           far, from shared memory, while the consumers are at the next work tile. TMA reads late
+//           rows and early keys in place: a tensor map accepts any stride between heads
 // Changed   since 4_backward, `zigzag`: 10's kernel with another epilogue (d = 128); no copies of
 //           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
-//           heads at a time in the backward of short shards
+//           heads per section in the backward of short shards
 // Traffic   sent       as 4_backward
 //           requested  10's of each block; per row and merge, in place of O and LSE of the block
 //                      and the merge kernel's:  read  2*d + 4*2 B   O so far (fp32: 4*d), LSE twice
@@ -22,14 +22,14 @@ namespace step14 {
 
 using step10::kGroupRows, step10::kPanel, step10::WorkTile;
 
-// d = 128, and no mask: only the first hop has one. The warps that merge need more registers than
-// one thread that stores, and an SM has no more than 65,536 >= 128 * 56 + 256 * 224. With d = 64
-// there are four consumers, who can spare none.
+// d = 128, and no mask: only the first hop has one. Warps that merge need more registers than a
+// thread that stores, and an SM has only 65,536 >= 128 * 56 + 256 * 224. At d = 64 there are four
+// consumers, which can spare none.
 struct FusedTiling : step10::Tiling<128, false> {  // tiles of Br = 128 rows, Bc = 128 keys
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 };
 
-// O so far of a rank's rows, and what this hop's merge makes of it.
+// O so far of a rank's rows, and which merges of this hop are their first or last.
 struct SoFar {
   bf16* O;     // [B*H, N, d]
   float* sum;  // [B*H, N, d]
@@ -51,9 +51,9 @@ __device__ inline float4 as_floats(uint4 x) {
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
 
-// Merges a consumer's 64 rows of each work tile, in place of step10::store. A warp calls it. Each
-// lane computes the weights of one row of 32. Then the warp takes a row at a time: a lane has 4 of
-// its features (d / 32), and kAhead rows of O so far are loaded before the first of them is used.
+// Merges a consumer's 64 rows of each work tile, in place of step10::store. One warp runs it. Each
+// lane computes the weights of one row of 32. Then the warp merges row by row: a lane has 4
+// features (d / 32), and kAhead rows of O so far are loaded before the first of them is used.
 template <class T>
 __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  // [B*H, n]
                                    const SoFar& so_far, const step10::Shape& shape, int wg) {
@@ -61,13 +61,13 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
   const int lane = threadIdx.x % fa::kWarp, x = lane * (d / fa::kWarp);
   for (int n = 0;; ++n) {
     const int b = n % 2;
-    fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+    fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is written, too
     WorkTile work;
     if (lane == 0) work = smem.work[b][wg];
     const int bh = __shfl_sync(fa::kFullMask, work.bh, 0);
     const int row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return;
-    fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);  // O is where Q was, LSE in HBM
+    fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);  // O has replaced Q, LSE is in HBM
 
     const int rows = min(kGroupRows, shape.N - row);
     const size_t kept = size_t(bh) * so_far.N + so_far.row0 + row;
@@ -118,13 +118,13 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
         }
       }
     }
-    __syncwarp();  // all lanes have read the tile: the next Q may come
+    __syncwarp();  // all lanes have read the tile: the next Q may replace it
     if (lane == 0) fa::mbarrier_arrive(&smem.q_empty[b][wg]);
   }
 }
 
-// step10::flash_fwd_kernel of 5_scheduled, with another epilogue: its producer copies every
-// gridDim.x-th work tile, and its consumers put O where Q was, as always.
+// step10::flash_fwd_kernel of 5_scheduled with another epilogue: its producer copies every
+// gridDim.x-th work tile, and its consumers store O where Q was, as before.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     hop_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, n, d], of a rank's [B*H, N, d]
@@ -164,10 +164,10 @@ fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t 
       fa::Swizzle::b128);
 }
 
-// The ring of 3_ring and 4_backward, with other pieces in its two loops. In each hop, while K and V
-// of the next one travel, the forward calls attend() and the backward differentiate(): with this
-// rank's tensors, the rows and keys of the block, and the K and V of rank `from`, which are here.
-// prepare_late_queries() and prepare_late_rows() come before the loops.
+// The ring of 3_ring and 4_backward with other steps in its two loops. In each hop, while K and V
+// of the next one travel, the forward calls attend() and the backward differentiate(), with this
+// rank's tensors, the rows and keys of the block, and the K and V of rank `from`. Before the loops
+// they call prepare_late_queries() and prepare_late_rows().
 class FusedRing : public Ring<Hopper, Cut::zigzag> {
  public:
   using Base = Ring<Hopper, Cut::zigzag>;
@@ -219,7 +219,7 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
       const uint64_t row0 = b.rows.begin;
       step11::Shape shape = step11::shape_of(p, Br);
       shape.Np = Hopper::padded_rows(block_problem(block(me_)));
-      if (p.causal) {  // sections that fill the SMs, or the longest walks of the last one begin late
+      if (p.causal) {  // sections that fill the SMs: else the last one's longest tiles start late
         const int heads = fa::ceil_div(whole_.gpu.sms, shape.Tc);
         const int sections = std::max(1, shape.kv_heads / heads);
         shape.section = std::max(shape.section, fa::ceil_div(shape.kv_heads, sections));

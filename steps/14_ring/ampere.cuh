@@ -1,6 +1,6 @@
-// Step 14 -- the kernels of steps 07 and 08, as the ring asks for them. The backward is in three
-// pieces: what is known of the rows, one block of keys at a time, and dQ, which stays in fp32 until
-// the last block.
+// Step 14 -- the kernels of steps 07 and 08, as the ring calls them. The backward has three parts:
+// what depends only on rows, one block of keys at a time, and dQ, which stays in fp32 until the
+// last block.
 #pragma once
 
 #include "steps/07_tensor_cores/4_lazy.cuh"

@@ -1,4 +1,4 @@
-// Step 14 -- the kernels of step 06, as the ring asks for them: fp32. They know one N, for rows and
+// Step 14 -- the kernels of step 06, as the ring calls them: fp32. They know one N, for rows and
 // keys: a block is a square. dQ is its own sum: the kernels add to it by atomics, as in step 06.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Step 14 -- the kernels of steps 10 and 11, as the ring asks for them. The backward is in three
-// pieces: what is known of the rows, one block of keys at a time, and dQ, which stays in fp32 until
-// the last block.
+// Step 14 -- the kernels of steps 10 and 11, as the ring calls them. The backward has three parts:
+// what depends only on rows, one block of keys at a time, and dQ, which stays in fp32 until the
+// last block.
 #pragma once
 
 #include "steps/10_warp_specialized/5_scheduled.cuh"

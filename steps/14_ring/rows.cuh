@@ -44,7 +44,7 @@ struct RowsOf {
   int rows;         // how many
 };
 
-// Which eight features of which row a thread owns.
+// The row, and its eight features, that a thread owns.
 template <int d>
 struct Place {
   int bh, r, x;
@@ -57,7 +57,7 @@ struct Place {
   __device__ size_t partial(const RowsOf& at) const { return size_t(bh) * at.n + at.partial0 + r; }
 };
 
-// Gradients merge by addition. Without old ones (null) the partial ones are the sum.
+// Gradients merge by addition. Without old ones (null) the partial ones are the whole sum.
 template <int d, class Old, class New, class T>
 __global__ void add_kernel(const Old* old,    // [B*H, N, d]
                            New* sum,          // [B*H, N, d], perhaps the same memory
@@ -73,7 +73,7 @@ __global__ void add_kernel(const Old* old,    // [B*H, N, d]
   store(sum + place.kept(at) * d + place.x, a);
 }
 
-// Rows of a longer tensor to a shorter one, or back. E: an element of `width` that make a row.
+// Copies rows of a longer tensor to a shorter one, or back. A row is `width` elements of type E.
 template <class E, bool kBack>
 __global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
                                  E* partial,  // [B*H, n, width]
@@ -87,8 +87,8 @@ __global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
   (kBack ? a : b) = kBack ? b : a;
 }
 
-// dQ's sums in HBM lie as the tensor cores hold them: 16 rows x 8 features are four numbers of each
-// of 32 lanes. How far apart two lanes are, and two numbers of a lane:
+// dQ's sums in HBM have the tensor cores' layout: 16 rows x 8 features are four numbers in each of
+// 32 lanes. These are the distances between two lanes, and between two numbers of a lane.
 struct Fragments {
   int lane, number;
 
@@ -98,8 +98,8 @@ struct Fragments {
   }
 };
 
-// The sums of a shorter tensor's rows are added to a longer one's. A thread owns a number of the
-// shorter one; where row0 is a multiple of 16, neighbours meet neighbours in both.
+// Adds the sums of a shorter tensor's rows to a longer one's. A thread owns a number of the shorter
+// one; if row0 is a multiple of 16, neighbours are neighbours in both.
 template <int d>
 __global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
                                 const float* partial,  // [B*H, np, d]

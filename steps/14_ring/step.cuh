@@ -72,14 +72,14 @@ inline fa::Variant heads() {
 
 inline fa::Variant zigzag() {
   fa::Variant v = plain();
-  v.name = "zigzag", v.idea = "each rank has an early and a late chunk: a causal mask is fair";
+  v.name = "zigzag", v.idea = "each rank has an early and a late chunk: a causal mask is balanced";
   v.sharding = ring<Hopper, Cut::zigzag>();
   return v;
 }
 
 inline fa::Variant fused() {
   fa::Variant v = zigzag();
-  v.name = "fused", v.idea = "O of a hop is merged where it is made; no copies of rows and keys";
+  v.name = "fused", v.idea = "a hop's O is merged in the epilogue; rows and keys in place";
   v.sharding = fused_ring();
   return v;
 }
