@@ -166,9 +166,9 @@ std::string footer(const Step& step) {
   }
   text += fmt::format(
       "\nExample:\n"
-      "  {} --n 512 --causal --input outliers --json run.json\n"
+      "  {} {} 512 --causal --input outliers --json run.json\n"
       "\n",
-      step.id);
+      step.id, step.support.most_n == 0 ? "--n" : "--nk");
   text += wrapped("",
                   "Exit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or disk "
                   "space, 4 not checkable: the scores lose their digits.",
@@ -258,10 +258,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   const CLI::Option* lengths_flag =
       shown_if(takes(step, &Support::lengths),
                option("Problem", "--lengths", lengths, "INT,INT,...",
-                      "keys of each batch entry, which take turns; else --nk of each"));
+                      "keys of each batch entry; a shorter list repeats. Without it: --nk"));
   shown_if(takes(step, &Support::pages),
            option("Problem", "--page", p.cache.page, "INT",
-                  "keys of a page, 16, 32, 64, 128 or 256; 0: the cache is not paged"));
+                  "keys per page: 16, 32, 64, 128 or 256; 0: the cache is not paged"));
 
   const CLI::Option* input =
       option("Input", "--input", o.input, "NAME",
@@ -286,8 +286,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                            "what limits each kernel"))
       ->group("Output");
   shown_if(sim, option("Output", "--trace", o.trace, "F.json",
-                       "write what every block reads and writes, in its order (docs/json.md); "
-                       "opens in Perfetto"));
+                       "write what each block reads and writes, in order (docs/json.md); "
+                       "Perfetto opens the file"));
 
   const CLI::Option* chosen =
       option("Run", "--variant", variant, "NAME", "which of the step's variants");
@@ -299,26 +299,26 @@ Options parse(int argc, const char* const* argv, const Step& step) {
       shown_if(sim, option("Run", "--gpu", o.model_gpu, "NAME",
                            "the GPU that the simulator models (common/data/gpus.json)"));
   shown_if(sim, defaults_to(option("Run", "--estimate-heads", o.estimate_heads, "INT",
-                                   "estimate the time for so many heads like these: by default a "
-                                   "full GPU, of few queries as many as run; 0: as many as run"),
+                                   "estimate the time for this many such heads; 0: for those that "
+                                   "run. The default fills a GPU, except where queries are few"),
                             few_queries ? "0" : "128"));
   shown_if(!sim, option("Run", "--estimate", o.estimate, "F.json",
-                        "a simulator's report: its estimated time beside the measured one"));
+                        "a simulator's report, whose estimate stands beside the measured time"));
   flag("--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
   flag("--no-predict", o.no_predict,
-       "no prediction and no comparison: for a kernel that the formulas do not fit yet");
+       "predict and compare nothing: for a kernel that has no formulas yet");
   shown_if(sim, flag("--analyse", o.analyse,
                      "find races and uninitialised reads; one row per source line"));
   bool no_counters = false;
   shown_if(!sim,
-           flag("--no-counters", no_counters, "only time: reading the counters takes seconds"));
+           flag("--no-counters", no_counters, "time only; reading the counters takes seconds"));
   shown_if(sim,
            option("Run", "--workers", o.workers, "INT",
                   "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
 
   if (has_sharding(step)) {
     option("Run", "--limit", o.limit_s, "INT",
-           "seconds that a rank waits for another one before all end");
+           "seconds that a rank waits for another before the run ends");
   }
 
   const std::string see_help = fmt::format("; see {} --help", step.id);

@@ -81,8 +81,8 @@ std::string ranks_table(const RunReport& run) {
   }
   std::string out = "\n" + table_of(lines);
   out += labelled("",
-                  "scores: that a rank computes; sent: bytes to other ranks, predicted, and = "
-                  "where as many were counted");
+                  "scores: computed by the rank; sent: predicted bytes to other ranks, with = "
+                  "where the count agrees");
   // All wait for the slowest rank, in every hop.
   uint64_t steps = 0;
   for (size_t hop = 0; hop < r.ranks[0].predicted.scores.size(); ++hop) {

@@ -779,7 +779,7 @@ std::string passes_notes(const RunReport& r) {
   each("buffers", largest_buffers);
   each("note", [&](const Pass& p) { return p.seen.note.empty() ? "" : which(p) + p.seen.note; });
   if (close_to_l2(r) && !r.predicted_only) {
-    out += labelled("note", "the footprint is near the L2's size: no accuracy is promised for HBM");
+    out += labelled("note", "near the L2's size, as here, modelled HBM bytes are least accurate");
   }
   each("estimated", [&](const Pass& p) {
     return p.time && p.estimate ? which(p) + estimate_in_words(r, p) : "";

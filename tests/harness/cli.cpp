@@ -372,6 +372,8 @@ TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]")
     CHECK_THAT(parse({"--help"}).text, !ContainsSubstring(option));
     CHECK_THAT(parse({"--help"}, decoding_step()).text, ContainsSubstring(option));
   }
+  CHECK_THAT(parse({"--help"}).text, ContainsSubstring("99_step --n 512"));
+  CHECK_THAT(parse({"--help"}, decoding_step()).text, ContainsSubstring("99_step --nk 512"));
   std::istringstream lines(parse({"--help"}, decoding_step()).text);
   for (std::string line; std::getline(lines, line);) {
     CAPTURE(line);
