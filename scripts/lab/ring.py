@@ -4,7 +4,7 @@
     maintain ring --json OUT.json     writes OUT.json instead
     maintain ring --draw              draws docs/pictures/ring.svg from the results
 
-bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; from 32K tokens a GPU on fewer. Each
+bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; from 32K tokens per GPU on fewer. Each
 problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the same
 program. The share of the ideal is the time of one GPU, divided by the number of GPUs, over that of
 all together. Either is the slowest one's: GPUs of one kind differ by up to 10%. O and LSE are
@@ -39,12 +39,12 @@ from .session import ask_gpu
 
 STEP = "14_ring"
 VARIANT, OTHERS = "fused", ("zigzag", "plain", "heads")
-TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
+TOKENS = (16384, 8192, 32768, 65536)  # per GPU; the first one's lanes are drawn
 HEADS, GROUP = 32, 4
 LONG = 524288
 HOPS = ((8192, True), (8192, False), (16384, True), (16384, False))
 CHANNELS = (4, 16)  # blocks of NCCL
-SMALL = 1024  # rows of a GPU: gradients are checked
+SMALL = 1024  # rows per GPU: gradients are checked
 RUN_LIMIT = 200  # seconds
 WAIT_LIMIT = 60  # for another rank
 
@@ -218,7 +218,7 @@ def times_of(run):
 
 
 def rate_of(way, factor):
-    """FLOP/s of a GPU."""
+    """FLOP/s per GPU."""
     return lambda row: factor * flops_of(row, "forward") / row["ranks"] / (row[way]["ms"] * 1e-3)
 
 
@@ -242,19 +242,19 @@ TIMES = [
     for way, name, factor in WAYS
     for head, what, text in (
         (name, f"{way}.ms", time_text),
-        (f"{name} TFLOP/s a GPU", rate_of(way, factor), flops_text),
+        (f"{name} TFLOP/s per GPU", rate_of(way, factor), flops_text),
     )
 ]
-TOKENS_EACH = column("tokens a GPU", lambda row: f"{row['tokens'] // 1024}K")
+TOKENS_EACH = column("tokens per GPU", lambda row: f"{row['tokens'] // 1024}K")
 MASK = column("mask", lambda row: "causal" if row["causal"] else "full", left=True)
 HIDDEN = column("messages hidden", hidden, percent_text)
-SENT = column("sent by a GPU", lambda row: max(row["sent"]), bytes_text)
+SENT = column("sent per GPU", lambda row: max(row["sent"]), bytes_text)
 TABLES = {
     "share": [TOKENS_EACH, MASK, column("H", "h"), *SHARES, *TURNS, HIDDEN],
     "variants": [column("variant", "variant", left=True), MASK, TOKENS_EACH, *SHARES, SENT],
     "nccl": [column("messages by", "carrier", left=True), *SHARES, HIDDEN],
     "hop": [TOKENS_EACH, MASK, *TIMES],
-    "long": [TOKENS_EACH, *TIMES, column("memory a GPU", "bytes_each", bytes_text)],
+    "long": [TOKENS_EACH, *TIMES, column("memory per GPU", "bytes_each", bytes_text)],
 }
 
 
