@@ -486,7 +486,7 @@ std::string predictions_in_words(const RunReport& r) {
     words += (words.empty() ? " in the " : " and the ") + pass->name;
   }
   if (predicted.empty()) return "; no bytes were predicted";
-  const std::string words = "; predicted and counted bytes are equal";
+  const std::string words = "; predicted and counted bytes agree";
   return others.empty() ? words : words + predicted + ", and not predicted" + others;
 }
 
@@ -516,7 +516,7 @@ std::string reason(const RunReport& r) {
   if (!r.ok()) {
     return labelled("WRONG", "the result is right, but the prediction differs from the count");
   }
-  std::string words = "every checked error is allowed";
+  std::string words = "all errors are within tolerance";
   if (r.on_ranks) {
     words += "; each rank sent as many bytes as predicted; a second forward had the same bits";
   } else if (r.forward.counted()) {
@@ -852,7 +852,7 @@ Json problem_json(const Problem& p) {
   return j;
 }
 
-/// Of the simulated problem's batch entries, which take turns. Older files say nothing of lengths.
+/// Of the simulated problem's batch entries, cycled over the batch. Older files say nothing of lengths.
 bool same_lengths(const Json& simulated, const Problem& p) {
   const Json lengths = simulated.value("lengths", Json());
   if (lengths.empty() || p.cache.lengths.empty()) return lengths.empty() == p.cache.lengths.empty();

@@ -112,7 +112,7 @@ def is_built():
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
     files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), Path(HOW)]
     try:
-        # Without a row for cuda it is of an older text of CMake's.
+        # Without a row for cuda it was written by an earlier configuration.
         if "\ncuda " not in Path(HOW).read_text(encoding="utf-8"):
             return False
         stamp = os.path.getmtime(os.path.join(os.path.dirname(HOW), "built"))

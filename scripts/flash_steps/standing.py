@@ -4,7 +4,7 @@ from .commits import is_current
 from .gpu_table import peak_of
 from .results import join_for_reading, load
 
-OLDER, SLOWED = "of an older text of the kernel", "measured while the GPU was slowed down"
+OLDER, SLOWED = "of an earlier version of the kernel", "measured while the GPU was slowed down"
 
 
 def standing(step, commit, slowed=False):

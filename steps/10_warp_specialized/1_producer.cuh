@@ -11,7 +11,7 @@
 //           causal: the longest walks of all heads first
 // Owns      block: Br rows of O; consumer: 64 of them; warp: 16; lane: of 2 rows every fourth pair
 //           of columns
-// Still bad a consumer does product, softmax, product in turn; no other block fills the gaps
+// Still bad a consumer alternates products and softmax; no other block fills the gaps
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"

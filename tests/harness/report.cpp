@@ -280,7 +280,7 @@ TEST_CASE("a terminal's answer is bold, and its verdict green or red", "[report]
   fa::RunReport r = simulated_run();
   const auto coloured = [&r] { return fa::text(r, {.colour = true}); };
   CHECK_THAT(coloured(), StartsWith("\033[1m98 kernel: \033[32mright\033[39m, HBM 2.80 MB, at "
-                                    "least 1.00 us\033[0m\nright     every"));
+                                    "least 1.00 us\033[0m\nright     all"));
   CHECK_THAT(coloured().substr(coloured().find('\n')), !ContainsSubstring("\033"));
   CHECK_THAT(fa::text(r), !ContainsSubstring("\033"));
   r.check.tensors[0].ok = false;
@@ -323,7 +323,7 @@ TEST_CASE("the simulator's details say what it knows", "[report]") {
   CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
   CHECK_THAT(line_with(text, "memory"),
              ContainsSubstring("workspace 3.00 kB (naive step: 2.10 MB);"));
-  CHECK_THAT(line_with(text, "right"), ContainsSubstring("predicted and counted bytes are equal"));
+  CHECK_THAT(line_with(text, "right"), ContainsSubstring("predicted and counted bytes agree"));
   CHECK(line_with(text, "time").empty());  // never a pretended GPU time
 }
 
@@ -660,12 +660,12 @@ TEST_CASE("the verdict names the passes that nobody predicted", "[report]") {
   r.backward = r.forward;
   r.backward->name = "backward";
   const auto words = [&r] { return joined(details(r)); };
-  CHECK_THAT(words(), ContainsSubstring("; predicted and counted bytes are equal. "));
+  CHECK_THAT(words(), ContainsSubstring("; predicted and counted bytes agree. "));
   r.forward.predicts = false;
-  CHECK_THAT(words(), ContainsSubstring("are equal in the prepare and the backward, and not "
+  CHECK_THAT(words(), ContainsSubstring("agree in the prepare and the backward, and not "
                                         "predicted in the forward. "));
   r.prepare->predicts = false;
-  CHECK_THAT(words(), ContainsSubstring("are equal in the backward, and not predicted in the "
+  CHECK_THAT(words(), ContainsSubstring("agree in the backward, and not predicted in the "
                                         "prepare and the forward. "));
   r.backward->predicts = false;
   CHECK_THAT(words(), ContainsSubstring("; no bytes were predicted. "));
@@ -1023,7 +1023,7 @@ TEST_CASE("JSON and text name a cache", "[report]") {
   CHECK_THAT(details(r), ContainsSubstring("lengths=0..256 page=64 fp32 fp8 cache"));
 }
 
-TEST_CASE("an estimate is of the same lengths, which take turns", "[report]") {
+TEST_CASE("an estimate is of the same lengths, cycled over the batch", "[report]") {
   fa::RunReport sim = simulated_run();
   sim.problem.B = 2, sim.problem.cache.lengths = {256, 9}, sim.problem.cache.page = 16;
   sim.forward.estimate = some_estimate();

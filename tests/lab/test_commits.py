@@ -152,7 +152,7 @@ class Copy(Folder):
             why = "drawn from other results (02_tiled): run ./scripts/maintain plots"
             self.assertEqual(self.tables("--check"), (1, f"{picture}: {why}\n"))
             self.replace(picture, "02_tiled=0123456789ab", f"02_tiled={self.commit}")
-        older = "f an older text of the kernel"
+        older = "f an earlier version of the kernel"
         kernel = "steps/10_warp_specialized/4_persistent.cuh"
         step = kernel.split("/")[1]
         page = f"steps/{step}/README.md"

@@ -204,7 +204,7 @@ class Decode(unittest.TestCase):
         rows = [{**r, "commit": r["commit"] and None} for r in self.result["rows"]]
         with open(self.json, "w", encoding="utf-8") as file:
             json.dump({**self.result, "rows": rows}, file)
-        older = "*Of an older text of the kernel: 07_tensor_cores, 13_decode.*"
+        older = "*Of an earlier version of the kernel: 07_tensor_cores, 13_decode.*"
         self.assertIn(older, self.table("what=peers"))
 
     def test_estimates_take_the_short_caches(self):

@@ -7,7 +7,7 @@ from flash_steps.command import BadInput
 from flash_steps.results import load
 from lab import estimates, tables
 
-OLDER = "of an older text of the kernel"
+OLDER = "of an earlier version of the kernel"
 PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
 PEER |= {"direction": "forward", "flops_per_s": 4e14, "of_matmul": 0.5}
 

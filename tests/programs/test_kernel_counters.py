@@ -42,7 +42,7 @@ class KernelCounters(Folder):
         compared, different = 0, set()
         for (step, variant), rows in runs.items():
             if not is_current(step, rows[0]["commit"]):
-                print(f"{step} {variant}: measured with an older text of the kernel")
+                print(f"{step} {variant}: measured with an earlier version of the kernel")
                 continue
             kernels = self.counted(step, variant)
             self.assertEqual([k["name"] for k in kernels], [r["kernel"] for r in rows])

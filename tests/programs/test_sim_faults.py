@@ -149,7 +149,7 @@ class Faults(unittest.TestCase):
         last = "\nraces were not looked for: ./scripts/sim --analyse x.cu\n"
         self.assertTrue(done.stderr.endswith(last), done.stderr)
         done = self.run_as("races", "analyse")
-        self.assertRegex(done.stderr, "\\d findings?, told above\nraces were looked for\n$")
+        self.assertRegex(done.stderr, "\\d findings?, reported above\nraces were looked for\n$")
         done = self.run_as("copies", "analyse")
         self.assertRegex(done.stderr, "\nno finding: no race, .*\n$")
         done = sim(self.source, "--gpu", "H100", "--", "races")

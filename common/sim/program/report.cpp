@@ -173,7 +173,7 @@ std::string verdict_of(const Session& s, bool far) {
   if (!s.findings.empty()) {
     text = fmt::format("{} finding{}{}{}\n", s.findings.size(), s.findings.size() == 1 ? "" : "s",
                        s.more ? fmt::format(" and {} more at other lines", s.more) : "",
-                       far ? ":" : ", told above");
+                       far ? ":" : ", reported above");
     for (const std::string& finding : s.findings) text += far ? fa::wrapped("  ", finding, 4) : "";
     if (s.wishes.analyse) text += "races were looked for\n";
   } else if (!s.kernels.empty()) {
