@@ -206,11 +206,12 @@ class OwnKernel(Copy):
         self.assertTrue(formula)
         self.kernel.write_text(f"{before}\n{line}{after.partition(chr(10))[2]}")
 
-    def run_mine(self, *args, status=0, name=None):
-        text = self.sh("build/sim/steps/mine", *args, status=status)
-        if name:
-            OUTPUTS[name] = "$ build/sim/steps/mine " + " ".join(args) + "\n" + text.strip()
-        return text
+    def run_mine(self, *args, status=0):
+        return self.sh("build/sim/steps/mine", *args, status=status)
+
+    def show(self, name, options, *parts):
+        """What the page shows of a run."""
+        OUTPUTS[name] = "\n".join([f"$ build/sim/steps/mine {options}", *parts])
 
     def right_at_the_edges(self):
         for causal in ([], ["--causal"]):
@@ -223,13 +224,9 @@ class OwnKernel(Copy):
         words = ("--preset", "sim", "-R", "test_step_mine", "--output-on-failure")
         return self.sh("ctest", *words, status=status)
 
-    def show_backward(self, text, name):
-        """The verdict and the table of the backward of a run with --n 200 --details."""
-        verdict = text[: text.index("\n\n")]
-        table = text[text.index("\nbackward, bytes") :]
-        shown = f"{verdict}\n...{table[: table.index(chr(10) + 'HBM')]}"
-        OUTPUTS[name] = f"$ build/sim/steps/mine --n 200 --details\n{shown}\n..."
-        return shown
+    def show_buffers(self, name):
+        verdict, _, rest = self.run_mine("--n", "200").partition("\n\n")
+        self.show(name, "--n 200", verdict, "...", re.search("buffers.*", rest)[0], "...")
 
     def scaffold(self):
         self.sh("./scripts/new", "mine")
@@ -252,44 +249,46 @@ class OwnKernel(Copy):
         self.scaffold()
         self.type_in(self.blocks[0])
         self.build()
-        self.run_mine("--n", "200", name="mine")
+        self.show_buffers("mine")
         naive = self.run_mine("--n", "200", "--details")
         # One row of 64 floats for each of the 200 keys, in each of 4 * 200 threads.
         self.assertRegex(naive, rf"K +{4 * 200 * 200 * 64 * 4:,} +=")
         self.right_at_the_edges()
         self.own_test()
 
-        shared = self.blocks[1]
-        self.type_in(shared)
-        self.predict(self.blocks[2])
+        self.apply(self.diffs[0])
+        self.predict(self.blocks[1])
         self.build()
-        self.run_mine("--n", "200", name="shared")
+        self.show_buffers("shared")
         self.assertIn("no finding", self.run_mine("--n", "200", "--analyse"))
+        self.right_at_the_edges()
 
+        shared = self.kernel.read_text()
         barriers = [line for line in shared.splitlines() if "__syncthreads" in line]
         self.assertEqual(len(barriers), 2)
-        self.type_in(shared.replace(barriers[1] + "\n", ""))
+        self.kernel.write_text(shared.replace(barriers[0] + "\n", ""))
         self.build()
-        race = self.run_mine("--n", "200", "--analyse", status=1, name="race")
+        race = self.run_mine("--n", "200", "--analyse", status=1)
         self.assertRegex(race, r"finding: .*race")
+        self.show("race", "--n 200 --analyse", race.partition("\n\n")[0], "...")
         lines = self.kernel.read_text().splitlines()
         named = [int(n) for n in re.findall(r"kernel\.cuh:(\d+)", race)]
         self.assertTrue(named, race)
         self.assertTrue(all(re.search(r"s[KV]\[", lines[n - 1]) for n in named), race)
         self.assertIn("race on shared memory", self.own_test(status=8))
 
-        self.type_in(shared)
+        self.kernel.write_text(shared)
         self.add_a_backward()
 
     def add_a_backward(self):
-        kernels, host, formula = self.blocks[3:]
-        with_backward, for_hopper = self.diffs
+        kernels, host, formula = self.blocks[2:]
+        with_backward, for_hopper = self.diffs[1:]
         self.apply(with_backward)
         self.insert(kernels, before="// --- host")
         self.insert(host, before="}  // namespace")
         self.build()
-        shown = self.show_backward(self.run_mine("--n", "200", "--details"), "unpredicted")
-        self.assertNotIn("predicted  ", shown)
+        shown = self.run_mine("--n", "200", "--details")
+        self.assertNotIn("predicted  ", shown[shown.index("\nbackward, bytes") :])
         self.assertIn("and not predicted in the backward", " ".join(shown.split()))
 
         self.insert(formula, before="}  // namespace")
@@ -298,7 +297,9 @@ class OwnKernel(Copy):
             "+          .backward_traffic = backward_traffic};\n"
         )
         self.build()
-        shown = self.show_backward(self.run_mine("--n", "200", "--details"), "backward")
+        verdict, _, rest = self.run_mine("--n", "200", "--details").partition("\n\n")
+        shown = rest[rest.index("backward, bytes") :].partition("\nHBM")[0]
+        self.show("backward", "--n 200 --details", verdict, "...", shown, "...")
         self.assertRegex(shown, rf"dQ +atomic +{4 * 4 * 200 * 200 * 64:,} +=")
         self.assertIn("no finding", self.run_mine("--n", "140", "--d", "32", "--analyse"))
         self.right_at_the_edges()
