@@ -115,12 +115,12 @@ COLUMNS = [
     figure("added", lambda n: n.added),
     figure("removed", lambda n: n.removed),
     figure("share", lambda n: f"{100 * n.share:.0f}%"),
+    Column(("", "why more than half"), lambda n: EXCUSED.get(n.file, (0, ""))[1], left=True),
 ]
 
 
 def markdown():
-    excuses = [f"- {name}: {why}." for name, (_, why) in EXCUSED.items()]
-    return "\n".join([markdown_table(COLUMNS, neighbours()), "", *excuses])
+    return markdown_table(COLUMNS, neighbours())
 
 
 def main():
