@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whether all is right on this machine's GPU. Builds, runs all tests, compares the hardware's counters
+# Checks the steps on this machine's GPU: builds, runs all tests, compares the hardware's counters
 # with the simulator's counts, runs compute-sanitizer's four tools, and times the steps up to N =
-# 16384, alone and beside PyTorch. A call takes up to ten minutes, and the same call again continues.
+# 16384, alone and beside PyTorch. A call stops after ten minutes; the same call again continues.
 # docs/gpu.md says what the sections prove.
 #
 #   ./scripts/gpu_check.sh --steps "01 02"        some steps, by number or by name

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests; needs no GPU. Says what is missing and installs it if you agree,
-# builds, and runs them.
+# Builds and runs the tests, without a GPU. Names what is missing and installs it
+# if you agree.
 #
 #   ./scripts/test.sh              what the steps, the simulator and the commands
 #                                  of the README promise

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the steps' results in order on the real input; makes one comparison table,
-# and report.html.
+# Runs the steps' results in order on the real input, and writes one comparison
+# table and report.html.
 #
 #   ./scripts/tour.sh                    each step's result
 #   ./scripts/tour.sh --all              all variants
@@ -8,7 +8,7 @@
 #   ./scripts/tour.sh --n 512            a shorter sequence (default 1024)
 #   ./scripts/tour.sh --yes              installs what is missing without asking
 #
-# Says what is missing and installs it if you agree, builds, runs. With a GPU and
+# Names what is missing, installs it if you agree, and builds. With a GPU and
 # the CUDA toolkit each step also runs on the GPU. The first run takes about three
 # minutes on two cores, and 0.1 GB of disk (0.4 GB more for all packages). Exit
 # status: 0 all right, 1 it could not continue, or a step failed or was wrong,

@@ -30,8 +30,8 @@ list(TRANSFORM codes REPLACE "sm_" "")
 list(REMOVE_DUPLICATES codes)
 list(SORT codes COMPARE NATURAL)
 if(NOT codes)
-  message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} --list-gpu-code failed (${status}): is it an nvcc of "
-                      "CUDA 12.4 or newer?")
+  message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} --list-gpu-code failed (${status}); it must be "
+                      "the nvcc of CUDA 12.4 or newer")
 endif()
 set(FA_NVCC_CODES ${codes} CACHE INTERNAL "architectures of this nvcc")
 

@@ -1,7 +1,7 @@
-"""Builds for the scripts that people type, and says all the time what is being done.
+"""Builds for the scripts that people type, and shows its progress.
 
-    building.py LOG PRESET [TARGET...]     one line, and why it failed; all else goes to LOG
-    COMMAND | building.py                  lets its output through; says what it waits for
+    building.py LOG PRESET [TARGET...]     prints one line, and why it failed; LOG has the rest
+    COMMAND | building.py                  lets its output through; shows what it waits for
 
 In a terminal a line shows how far the build is, and at what file; elsewhere there is a line when
 15 s have passed without one. All targets are built at once; `cmake --build --target A B` builds one

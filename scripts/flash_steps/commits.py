@@ -2,9 +2,9 @@
 
 A step has changed since a commit where a file that its program reads has other code now: a file of
 a step, of common/dialect, of common/ranks, or tiles.h and ranks.h of common/harness. The compiler
-takes the comments out. White space, #include lines and names of files do not count, nor does the
-rest of the harness: tests require the same results of it. Where a text changes and a GPU does the
-same as before, as with another word of a description, docs/results/equal_code.json may say so
+removes the comments. White space, #include lines and names of files do not count, nor does the
+rest of the harness: tests require the same results of it. Where a source changes but
+not the machine code, as with a new description, docs/results/equal_code.json may say so
 (equal_code.py).
 """
 

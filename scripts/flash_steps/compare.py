@@ -4,8 +4,8 @@
     compare.py --page FILE.html *.json           the tour's page of these runs
     compare.py --diff before.json after.json     two runs side by side
 
-Files of any machine can be mixed: one row has what the simulator counted and estimated and what a
-GPU measured for the same step and problem. 'Estimated/measured' stands where both are of one GPU.
+Files of several machines can be mixed: one row has the simulator's counts and estimates and a GPU's
+measurements of the same step and problem. 'Estimated/measured' is shown where both are of one GPU.
 Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
 """
 

@@ -3,11 +3,11 @@
     maintain explorer            all; needs build/sim (or --build DIR)
     maintain explorer 04         the traces of some steps, by number or name, and the page
     maintain explorer --check    fails where something is out of date: words, script, source lines,
-                                 and what the programs' traces say today
+                                 or the programs' traces
     maintain explorer --check --quick    one run of each variant
 
-The page works offline: NN.js holds the traces of a step, compressed. docs/explorer/src is its text;
-explorer_pages.py has its words and its replays, explorer_runs.py what was measured at full size.
+The page works offline: NN.js holds the traces of a step, compressed. Its source is in
+docs/explorer/src, its texts and replays in explorer_pages.py, its measurements in explorer_runs.py.
 Exit status: 0 done, 1 something is out of date, 2 bad use, 3 a program is not built.
 """
 

@@ -108,11 +108,11 @@ STEPS = [
         "03 one_pass",
         "S and P stay on chip. The outer loop loads one tile of K and V, so O, m and l are read "
         "and written once per tile of keys: watch O's colour get stronger. More shared memory "
-        "makes fewer rounds.",
+        "means fewer rounds.",
         {
             "tile": "Registers: a tile of scores, O of the block's rows.",
-            "fused": "Registers: one tile of S, and O of one tile of Q, which is stored when the "
-            "inner loop moves on.",
+            "fused": "Registers: one tile of S, and O of one tile of Q, stored when the inner "
+            "loop advances.",
         },
         grid("04_fused", ["tile"]) + grid("04_fused", ["fused"], smems=(0, 32 * KB, 128 * KB)),
     ),
@@ -121,7 +121,7 @@ STEPS = [
         "Recompute",
         "05 standard",
         "Forward, then backward. The variant standard stores P, dP and dS, N × N elements each; "
-        "recompute computes tiles of P again from LSE.",
+        "recompute derives tiles of P from LSE.",
         {
             **dict.fromkeys(("standard", "delta", "from_lse"), "Registers: a tile of one product."),
             "recompute": "Registers: tiles of P, dP and dS; dQ goes through memory.",
@@ -157,7 +157,7 @@ STEPS = [
         "Tensor core backward",
         "06 backward",
         "A block owns a tile of keys and walks over the queries. dQ is a sum over all blocks: by "
-        "atomics, or by a kernel of its own that reads Q, K, V and dO again.",
+        "atomics, or in a separate kernel that reads Q, K, V and dO again.",
         dict.fromkeys(
             ("keys", "deterministic", "atomics", "roles"),
             "Registers: dK and dV of the block's keys.",
@@ -168,8 +168,8 @@ STEPS = [
         "09_tma_wgmma",
         "TMA and wgmma",
         "07 lazy",
-        "One thread starts the copy of a whole tile by the copy engine (TMA), and the tensor cores "
-        "read it from shared memory themselves (wgmma).",
+        "One thread issues the copy of a whole tile (TMA), and the tensor cores read it from "
+        "shared memory directly (wgmma).",
         dict.fromkeys(("tma", "wgmma"), ROWS + " P, the operand of the second product."),
         grid("09_tma_wgmma", ["tma", "wgmma"]),
     ),
@@ -189,8 +189,8 @@ STEPS = [
         "11_hopper_backward",
         "Hopper backward",
         "08 roles",
-        "The backward with TMA and wgmma. In columns a warpgroup of its own multiplies dQ and adds "
-        "it to the sums in device memory (purple).",
+        "The backward with TMA and wgmma. In columns a separate warpgroup computes dQ and adds it "
+        "to the sums in device memory (purple).",
         dict.fromkeys(
             ("late", "deterministic", "columns"), "Registers: dK and dV of the block's keys."
         ),
@@ -200,7 +200,7 @@ STEPS = [
         "12_fp8",
         "fp8",
         "10 scheduled",
-        "First, kernels of their own quantise Q, K and V to 8 bits with scales. Then the forward "
+        "First, separate kernels quantise Q, K and V to 8 bits with scales. Then the forward "
         "reads tiles half the size of step 10's.",
         dict.fromkeys(
             ("tensor", "centred", "blocks", "late"),
@@ -212,8 +212,8 @@ STEPS = [
         "13_decode",
         "Decoding",
         "13 splits",
-        "One query for each of four heads, which share K and V. Each block has a split of the keys "
-        "and leaves a part of O; a merge adds them up.",
+        "One query for each of four heads, which share K and V. Each block handles a split of the "
+        "keys and stores a part of O; a merge combines the parts.",
         dict.fromkeys(
             ("warps", "splits", "groups", "pages", "once", "fp8"),
             "Registers: each warp has all rows of Q, and O, m and l of the keys that it has seen.",
@@ -249,22 +249,22 @@ IDEAS = [
     },
     {
         "name": "never write P",
-        "question": "The softmax needs a row's maximum and sum. Both can be carried along, so P "
-        "need not wait in memory.",
+        "question": "The softmax needs a row's maximum and sum. Both can be updated tile by tile, "
+        "so P is never stored.",
         "pair": ["02 registers", "03 one_pass"],
-        "say": ["writes S, then P, and reads both", "one pass over S; P is used as it is made"],
+        "say": ["writes S, then P, and reads both", "one pass over S; P is used as it is computed"],
         "note": "Time falls less than bytes: the arithmetic is the same, and S still goes through "
         "HBM.",
         "at": 0.8,
     },
     {
         "name": "tiles on chip",
-        "question": "With the running maximum a tile of scores can be made, used and forgotten: no "
-        "N × N buffer is left.",
+        "question": "With the running maximum a tile of scores can be computed, used and "
+        "discarded: no N × N buffer remains.",
         "pair": ["03 one_pass", "04 fused"],
-        "say": ["S is N × N, in memory", "no S; but O comes back for each tile of keys"],
-        "note": "The memory that FlashAttention-1 needs grows with N, not N². But with the 64 KB "
-        "of this step, O moves once per tile of keys, so HBM moves more. Tab 4 repairs that.",
+        "say": ["S is N × N, in memory", "no S, but O returns for each tile of keys"],
+        "note": "The memory of FlashAttention-1 grows with N, not N². With the 64 KB of this step "
+        "O moves once per tile of keys, so HBM moves more; tab 4 fixes that.",
         "at": 0.7,
     },
     {
@@ -284,7 +284,7 @@ IDEAS = [
     {
         "name": "tensor cores",
         "question": "HBM is at its minimum, so the arithmetic is the limit: bf16 halves the bytes, "
-        "and tensor cores do the products.",
+        "and tensor cores compute the products.",
         "pair": ["06 registers", "10 scheduled"],
         "say": [
             "the CUDA cores multiply, in fp32",

@@ -7,8 +7,8 @@
 
 Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
 a + b * N^2 d^2 / M by least squares, per head and in elements: once with all of M, once with the
-part of M that holds K_j and V_j. It prints the constants from the step's formula beside them. On a
-GPU the table also has the time and the HBM bytes.
+part of M that holds K_j and V_j, beside the constants of the step's formula. On a GPU the table
+also has the time and the HBM bytes.
 Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, device or program.
 """
 

@@ -1,4 +1,4 @@
-"""Compiles a step, or a kernel of your own, with nvcc and says what ptxas says of each kernel.
+"""Compiles a step, or a kernel of your own, with nvcc and shows ptxas's report of each kernel.
 
     ./scripts/ptxas 10                       a step, by its number or name
     ./scripts/ptxas steps/mine/kernel.cuh    a file, .cu or .cuh; or a folder that holds main.cu
@@ -6,11 +6,11 @@
     ./scripts/ptxas --update                 writes common/data/registers.json
 
 Prints registers, bytes of static shared memory, stack frame and spills, and barriers per kernel. A
-remark on wgmma or setmaxnreg (C7504 to C7520) is a finding; docs/ptxas.md says what each means and
-how to get rid of it. It needs nvcc and no GPU; a step takes seconds.
+remark on wgmma or setmaxnreg (C7504 to C7520) is a finding; docs/ptxas.md explains each and how to
+avoid it. Needs nvcc and no GPU; a step takes seconds.
 
-The simulator reads the figures for sm_90 from common/data/registers.json. The nvcc that wrote that
-file must find the same figures, else that is a finding, too.
+The simulator reads the figures for sm_90 from common/data/registers.json. Other figures by the nvcc
+that wrote that file are a finding, too.
 Exit status: 0 no finding; 1 a kernel has a stack frame or a spill or a remark, a file does not
 compile, or registers.json is out of date; 2 bad use; 3 no nvcc.
 """

@@ -1,10 +1,10 @@
 """Prints the table of the tour and writes its page: docs/explorer's, with these runs as a second
-series, in one file that needs no other.
+series, in one self-contained file.
 
     maintain report --out report.html build/tour
 
 reads NAME.VARIANT.{sim,gpu}.json and the programs' texts beside them (.txt). A run without JSON has
-failed; the page shows its last lines. compare.py writes the same page of any runs.
+failed; the page shows its last lines. compare.py writes the same page for any runs.
 Exit status: 0 done, 1 there was nothing to show, or the page cannot be written.
 """
 

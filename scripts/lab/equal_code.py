@@ -1,13 +1,13 @@
-"""Says which steps are the same to a GPU as at an older commit, though their text is another.
+"""Finds the steps whose machine code and launches equal those of an older commit.
 
     maintain equal_code COMMIT [--steps "07 14"]
 
-Of each step whose text has changed since the commit it compares the machine code of all kernels,
-and what the simulator counts in each launch of small problems, of every variant: kernels, blocks,
-threads, bytes; of three ranks, too, where several can share it. Where all is equal, results of that
-commit are of this commit's kernels: docs/results/equal_code.json says so to `maintain tables`. The
-older tree is built in build/equal_code, which takes as long as a build from nothing. It needs nvcc,
-MPI, a build of the simulator, and a tree without changes.
+For each step whose sources have changed since the commit, it compares the machine code of all
+kernels and the simulator's counts per launch of small problems, for every variant: kernels,
+blocks, threads, bytes; for three ranks, too, where several can share it. Where all is equal,
+results of that commit count as this commit's: docs/results/equal_code.json tells `maintain
+tables`. The older tree is built from nothing in build/equal_code. Needs nvcc, MPI, a build of the
+simulator, and a tree without changes.
 Exit status: 0 all of these steps are equal, 1 one differs, 2 bad use, 3 something is missing.
 """
 

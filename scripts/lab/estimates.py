@@ -3,8 +3,8 @@
     maintain estimates [--gpu H200] [--steps "06 07"]
 
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
-and estimates the time for all of them; of one query and up to 64K keys, all heads. Writes
-docs/results/estimates.json; rows of other steps, sizes and GPUs stay. `maintain tables` shows
+(all heads for one query and up to 64K keys) and estimates the time of all of them. Writes
+docs/results/estimates.json, where rows of other steps, sizes and GPUs stay; `maintain tables` shows
 estimated over measured.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """

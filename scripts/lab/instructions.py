@@ -4,10 +4,10 @@
     maintain instructions --update DIR     from these and the simulator's counts
     ... --steps "07 10"                    only these; --update keeps the rows of the others
 
-The simulator counts every instruction of a warp but plain arithmetic and control. An estimated time
-needs those, too; so here a GPU counts them once, for a small problem, and the file keeps, for each
-kernel, how many it executes for one that the simulator counts: in all, in the FMA pipe, in the ALU
-pipe, and of special functions. --update needs a build of the simulator.
+The simulator counts every instruction of a warp except plain arithmetic and control, which an
+estimated time needs, too. A GPU counts them once, for a small problem, and the file keeps for each
+kernel how many it executes per instruction that the simulator counts: in all, in the FMA pipe, in
+the ALU pipe, and of special functions. --update needs a build of the simulator.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 no GPU or no ncu.
 """
 

@@ -1,9 +1,9 @@
-"""What peers.py, `maintain decode` and `maintain ring` share: one run, which does jobs within a
-budget and prints tables of what it found.
+"""What peers.py, `maintain decode` and `maintain ring` share: one run, which performs jobs within
+a budget and prints tables of their results.
 
-What a job found is written at once, and a run that is given the file of an earlier one continues
-it: a job that was done with the same text of its steps is not done again. A job that fails costs
-only itself; what has not begun after --budget seconds is left out. The last lines name both.
+A job's result is written at once. A run with the file of an earlier one continues it and repeats
+no job whose steps have the same sources. A failed job costs only itself; jobs that have not begun
+after --budget seconds are left out. The last lines name both.
 """
 
 import argparse

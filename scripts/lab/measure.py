@@ -1,14 +1,14 @@
 """What needs a GPU. docs/gpu.md explains it.
 
-    gpu_check.sh              whether all is right: sections tests, counters, sanitizer, memory,
-                              timing and peers, into build/gpu_check
+    gpu_check.sh              checks: sections tests, counters, sanitizer, memory, timing and peers,
+                              into build/gpu_check
     maintain measure          what README.md and the chapters show: timing, peers and a few
                               counters, into build/figures
     maintain measure --publish [DIR ...]    adds that to docs/results; tables and pictures
 
-A call runs for --budget seconds; the next one with the same --out continues, and does again what
-was done with another text of a step. All is in that folder: results.json (machine, sections,
-commands), report.txt (what was printed), gpu/ and sim/ (the programs' JSON), peers.json, logs/.
+A call runs for --budget seconds; the next one with the same --out continues, and repeats what other
+sources of a step gave. That folder has results.json (machine, sections, commands), report.txt (what
+was printed), gpu/ and sim/ (the programs' JSON), peers.json, logs/.
 
 Exit status: 0 all right, 1 a section failed or is left, 2 bad use, 3 no GPU or tool.
 """

@@ -1,4 +1,4 @@
-"""Says how much each lesson file adds to the one that it changes.
+"""Counts what each lesson file adds to the one that it changes.
 
     maintain neighbours              the table of steps/README.md, of all steps
 

@@ -9,7 +9,7 @@
 Each step's shared library (build/gpu/steps/lib*.so) and the backends of PyTorch's
 scaled_dot_product_attention that support its type (math, which is unfused, efficient, flash, cudnn)
 read the same tensors. First the results are compared with fp64 on two heads. Then all steps of the
-type and the backends take turns, ten times, in the opposite order every other time, so a GPU that
+type and the backends alternate, ten times, in the opposite order every other time, so a GPU that
 slows down under load slows down all of them. CUDA events enclose each run, and the L2 is swept with
 reads before it. Times are medians. A ratio above 1 means that the step is faster. In fp32, flash
 and cudnn refuse; math multiplies on the CUDA cores like the steps (TF32 is off); efficient uses the

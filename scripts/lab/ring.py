@@ -4,16 +4,15 @@
     maintain ring --json OUT.json     writes OUT.json instead
     maintain ring --draw              draws docs/pictures/ring.svg from the results
 
-bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; from 32K tokens per GPU on fewer. Each
-problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the same
-program. The share of the ideal is the time of one GPU, divided by the number of GPUs, over that of
-all together. Either is the slowest one's: GPUs of one kind differ by up to 10%. O and LSE are
-checked in each run, gradients in small problems before the others. One run's timeline is kept, from
-which the picture is drawn. Messages go by copy engines where they can, in rows `nccl` by NCCL.
-Needs mpirun, build/gpu with step 14 and two GPUs.
+bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; fewer from 32K tokens per GPU on.
+Each problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the
+same program. The share of the ideal is the time of one GPU, divided by the number of GPUs, over
+that of all together; the slowest GPU counts in both. O and LSE are checked in each run, gradients
+in small problems before the others. The picture shows the timeline of one run. Copy engines send
+the messages where they can, NCCL in rows `nccl`. Needs mpirun, build/gpu with step 14, two GPUs.
 
-A result is kept after each run, and a further call continues it. The problems take turns (--turns);
-what has not begun after --budget seconds is left out; the last lines name it.
+A result is kept after each run, and a further call continues it. The problems alternate, --turns
+times; what has not begun after --budget seconds is left out, and the last lines name it.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no GPUs, mpirun or
 build.
 """

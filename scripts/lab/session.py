@@ -1,8 +1,7 @@
 """A call of gpu_check.sh or `maintain measure`: its folder, its report, the programs it runs.
 
-The folder holds what is done, so that the next call continues there: gpu/ and sim/, the programs'
-JSON; results.json, the machine and what each section found. What was done with another text of a
-step is done again.
+The next call continues from the folder: gpu/ and sim/, the programs' JSON; results.json, the
+machine and what each section found. What other sources of a step gave is repeated.
 """
 
 import concurrent.futures

@@ -10,7 +10,7 @@ namespace step03 {
 
 inline fa::Variant naive() {
   return {.name = "naive",
-          .idea = "02 with a softmax that takes no maximum",
+          .idea = "02 with a softmax that subtracts no maximum",
           .parent = "02 registers",
           .forward = step03_naive::forward,
           .traffic = step03_naive::traffic,
@@ -19,7 +19,7 @@ inline fa::Variant naive() {
 
 inline fa::Variant safe() {
   return {.name = "safe",
-          .idea = "02 with a softmax that takes the maximum first",
+          .idea = "02 with a softmax that finds the maximum first",
           .parent = "02 registers",
           .forward = step02::forward,
           .traffic = step03_naive::safe_traffic,
@@ -46,7 +46,7 @@ inline fa::Variant one_pass() {
 
 inline fa::Step step() {
   return {.id = "03_online_softmax",
-          .idea = "running m and l; P never exists, S stays in HBM",
+          .idea = "running m and l: P is never stored, S stays in HBM",
           .parents = {{.id = "02 registers", .traffic = step02::traffic}},
           .variants = {naive(), safe(), online(), one_pass()}};
 }

@@ -21,7 +21,7 @@ inline fa::Variant mma() {
 
 inline fa::Variant pipelined() {
   return {.name = "pipelined",
-          .idea = "the next tile by cp.async, swizzled instead of padded",
+          .idea = "cp.async copies the next tile; swizzled, not padded",
           .parent = "07 mma",
           .support = step07_pipelined::support(),
           .forward = step07_pipelined::forward,

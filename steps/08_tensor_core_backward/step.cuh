@@ -13,7 +13,7 @@ namespace step08 {
 
 inline fa::Variant keys() {
   return {.name = "keys",
-          .idea = "S^T: P and dS stay in registers; dQ by a kernel of its own",
+          .idea = "S^T: P and dS stay in registers; a separate kernel computes dQ",
           .support = fa::Support{.d = {64, 128}},  // its heads have keys of their own
           .forward = step07::forward,
           .traffic = step07::traffic,
@@ -40,7 +40,7 @@ inline fa::Variant wide() {
 
 inline fa::Variant deterministic() {
   return {.name = "deterministic",
-          .idea = "copies one tile ahead; 7 products, always the same bits",
+          .idea = "copies one tile ahead; 7 products, bitwise reproducible",
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = step08_queries::workspace,
@@ -66,7 +66,7 @@ inline fa::Variant atomics() {
 
 inline fa::Variant roles() {
   return {.name = "roles",
-          .idea = "pairs of warps: one makes P and dV, the other dS and dK",
+          .idea = "pairs of warps: one computes P and dV, the other dS and dK",
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = workspace,

@@ -20,7 +20,7 @@ inline fa::Variant producer() {
 
 inline fa::Variant specialized() {
   return {.name = "specialized",
-          .idea = "products during the softmax, consumers in turn: FlashAttention-3",
+          .idea = "products overlap the softmax, consumers alternate: FlashAttention-3",
           .parent = "10 producer",
           .forward = step10_specialized::forward<false>,
           .traffic = step10_specialized::traffic,
@@ -29,7 +29,7 @@ inline fa::Variant specialized() {
 
 inline fa::Variant lazy() {
   return {.name = "lazy",
-          .idea = "the maximum moves when a score has passed it by 2^8",
+          .idea = "lazy rescale: the maximum moves only when P would exceed 2^8",
           .parent = "10 specialized",
           .forward = step10_specialized::forward<true>,
           .traffic = step10_specialized::traffic,
@@ -57,7 +57,7 @@ inline fa::Variant scheduled() {
 
 inline fa::Step step() {
   return {.id = "10_warp_specialized",
-          .idea = "FlashAttention-3 and past it: roles, a lazy maximum, work tiles that overlap",
+          .idea = "FlashAttention-3 and beyond: roles, lazy rescale, overlapping work tiles",
           .support = support(),
           .parents = {{.id = "09 wgmma", .traffic = step09::traffic, .support = step09::support()}},
           .variants = {producer(), specialized(), lazy(), persistent(), scheduled()}};

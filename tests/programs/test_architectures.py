@@ -81,7 +81,7 @@ class Architectures(Folder):
     def test_what_cannot_be_compiled_is_refused_in_one_sentence(self):
         for needs, codes, words in (
             ("sm_90a", "75 80", "makes no code for sm_90a"),
-            ("", "", "is it an nvcc of CUDA 12.4 or newer"),
+            ("", "", "it must be the nvcc of CUDA 12.4 or newer"),
             ("hopper", NVCC_13, "expected sm_NN or sm_NNa"),
         ):
             done = self.run_cmake(needs, codes=codes)

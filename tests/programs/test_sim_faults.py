@@ -49,7 +49,7 @@ FOUND = {
     "on host": "host code dereferences a device pointer at @; use cudaMemcpy",
     "twice": "cudaFree of an address that cudaMalloc did not return, or freed twice",
     "freed": "host code uses p at @ after it was freed",
-    "null": "store at @ by way of a null pointer: has its cudaMalloc",
+    "null": "store at @ by way of a null pointer",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
 RIGHT += ("asserts", "own array", "shared index", "divergent")

@@ -123,15 +123,10 @@ TEST_CASE("stores past either end of a buffer are found", "[sim]") {
                                     static_cast<uintptr_t>(bytes));
   };
   FOUND(
-      "of an address that no cudaMalloc returned, 8589934336 bytes behind the end of buffer after; "
-      "has "
-      "an index overflowed?",
+      "of an address that no cudaMalloc returned, 8589934336 bytes behind the end of buffer after",
       store, {1, 1}, far(after, int64_t{1} << 33), 0);
-  FOUND(
-      "of an address at which nothing is, 8589934592 bytes before the start of buffer before; has "
-      "an "
-      "index overflowed?",
-      store, {1, 1}, far(before, -(int64_t{1} << 33)), 0);
+  FOUND("of an address at which nothing is, 8589934592 bytes before the start of buffer before",
+        store, {1, 1}, far(before, -(int64_t{1} << 33)), 0);
   FOUND("of an address at which nothing is", store, {1, 1}, far(x, int64_t{1} << 60), 0);
 }
 
@@ -243,8 +238,8 @@ TEST_CASE("an index beyond an array that a thread keeps for itself is found", "[
   SILENT(own_matrix, {1, 32}, y, 0, 8);  // the next row
   CHECK(y.download()[0] == 1.f);
   FOUND(
-      "own_pointer, block (0,0,0), thread (0,0,0) crashes at bounds.cu: ... has it run past the "
-      "end of a local array?",
+      "own_pointer, block (0,0,0), thread (0,0,0) crashes at bounds.cu: ... gdb shows its "
+      "variables there (docs/debugging.md)",
       own_pointer, {1, 32}, y, 1 << 26);  // leaves its stack
 }
 

@@ -43,7 +43,7 @@ std::string nearest_buffer(uint64_t offset) {
         (before > 0 ? " bytes before the start of buffer " : " bytes behind the end of buffer ") +
         b.name;
   }
-  return text + "; has an index overflowed?";
+  return text;
 }
 
 [[gnu::noinline, gnu::cold]] void bad_hbm(uint64_t offset, unsigned size, Kind kind,
@@ -153,8 +153,7 @@ const std::vector<Range> constants = find_constants();
     bad_shared(b, offset, size, kind, pc);
   }
   if (address < kPage) {
-    fail(FaultKind::out_of_bounds,
-         subject(size, kind, pc) + "by way of a null pointer: has its cudaMalloc failed?");
+    fail(FaultKind::out_of_bounds, subject(size, kind, pc) + "by way of a null pointer");
   }
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   unsigned char resident;

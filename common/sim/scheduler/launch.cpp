@@ -79,10 +79,11 @@ void on_segv(int, siginfo_t* info, void* context) {
   // A frame that grows touches each of its pages at the stack pointer.
   const bool grows = b.stacks->is_guard(address) && address - (at.sp - 4096) <= 4096;
   const std::string sentence =
-      here() + (grows ? " needs more than " + std::to_string(options().stack_bytes >> 10) +
-                            " KiB for its local arrays and calls at " + place +
-                            "; cudaDeviceSetLimit(cudaLimitStackSize, bytes) allows more"
-                      : " crashes at " + place + ": has it run past the end of a local array?");
+      here() +
+      (grows ? " needs more than " + std::to_string(options().stack_bytes >> 10) +
+                   " KiB for its local arrays and calls at " + place +
+                   "; cudaDeviceSetLimit(cudaLimitStackSize, bytes) allows more"
+             : " crashes at " + place + ": gdb shows its variables there (docs/debugging.md)");
   fail(FaultKind::out_of_bounds, sentence);  // leaves the signal's stack, for good
 }
 
