@@ -4,7 +4,7 @@
 #   ./scripts/setup.sh                    what every command needs
 #   ./scripts/setup.sh docs gdb format    groups, too (also mpi, browser)
 #   ./scripts/setup.sh --yes              installs without asking
-#   ./scripts/setup.sh --have docs        only checks the group (status 0: it is there)
+#   ./scripts/setup.sh --have docs        checks the group; 0: it is there
 #   ./scripts/setup.sh --need docs        requires the group, like a compiler
 #
 # It calls apt as root or through sudo, which may ask for your password in a
