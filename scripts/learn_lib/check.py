@@ -18,13 +18,14 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 from flash_steps import building
 from flash_steps.command import NotHere
 from flash_steps.steps import all_needs_of, runs_on
 
-from .exercises import ROOT
+from .exercises import ROOT, code_lines, line_at
 
 COMPILE_SECONDS = 60  # of CPU time
 COMPILE_BYTES = 4 << 30
@@ -70,6 +71,15 @@ ADVICE = {
     "what the part does in a second. The part with the longest time limits the kernel.",
     "wrong time": "25% off is allowed. Which part is forgotten, counted too often, or divided by "
     'too much? The step\'s program names the parts with --details, under "estimated".',
+    "not reset": "The next launch finds what this one leaves. Who is the last to need the counter, and "
+    "how does it know?",
+    "messages": "A message is under way from start() to finish(): until then nobody writes what is sent, "
+    "and nobody reads or writes its place of arrival. Which hop uses which buffer?",
+    "order": "The result is right, but a copy that is needed early is issued late, and the kernel waits "
+    "for it. Write down which product needs which copy, and in which order the products are issued.",
+    "wrong bytes": "Requested bytes count each load: a tile that is loaded twice counts twice. How many "
+    "blocks are there, what does each load, and how often?",
+    "wrong choice": "Which part of the GPU limits each of the two, and which of them asks it for less?",
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
     "crash": "The program ended before a verdict: an index into a register array past its end, or "
@@ -89,7 +99,7 @@ class Verdict:
     seconds: float = 0.0  # compiling and running
     compile_seconds: float = 0.0
     holes: list = dataclasses.field(default_factory=list)  # "right", "filled", "empty"
-    problems: list = dataclasses.field(default_factory=list)  # as exercise.cpp wrote them
+    problems: list = dataclasses.field(default_factory=list)  # as the judge wrote them
 
     @property
     def finding(self):
@@ -147,30 +157,29 @@ class Toolchain:
             if not w.endswith("prelude.cu") and w not in ("-c", "-M", "-MD", "-MT", "-MF")
         ]
         self.link_words = link
+        self.judge = self.build / "steps/exercise_checker/exercise_judge"
         self.gpu = Path(link[0]).name.startswith("nvcc")
         self.lock = threading.Lock()
         self.predictions = {}
 
-    def compile(self, step, shadow, beside, source, target):
-        """`shadow` is looked through before the repository, `beside` after it. The files that were
-        read stand in target.d."""
+    def compile(self, step, shadow, source, target):
+        """`shadow` is looked through before the repository."""
         first, *rest = self.compile_words
         if self.gpu:
             rest = for_gpus(rest, all_needs_of(step))
         kind = [] if self.gpu else ["-fmax-errors=1", "-fdiagnostics-color=never"]
-        kind += ["-MMD", "-MF", f"{target}.d"]
-        out = ["-c", str(source), "-o", str(target)]
-        return [first, f"-I{shadow}", *rest, f"-I{beside}", *kind, *out]
+        return [first, f"-I{shadow}", *rest, *kind, "-c", str(source), "-o", str(target)]
 
     def link(self, obj, target):
         at = self.link_words.index("PROGRAM")
         return [*self.link_words[:at], str(obj), "-o", str(target), *self.link_words[at + 1 :]]
 
     def predicted(self, exercise):
-        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, or, where the student
-        predicts the time, the kernel's estimate {"ms", "parts", ...}; both by the step's program,
-        which is_built() and build_library() see to. Raises NotBuilt."""
-        ask = self._estimate if exercise.predicts else self._bytes
+        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, or what the student is to
+        predict: a kernel's estimate {"ms", "parts", ...}, bytes, or {variant: measured ms}. Estimates
+        and bytes are said by the step's program, which is_built() and build_library() see to.
+        Raises NotBuilt."""
+        ask = self._expected if exercise.predicts else self._bytes
         with self.lock:
             if exercise.name not in self.predictions:
                 try:
@@ -180,8 +189,12 @@ class Toolchain:
                 self.predictions[exercise.name] = found
         return self.predictions[exercise.name]
 
-    def _estimate(self, exercise, problem):
-        """One head is simulated; the others would be like it."""
+    def _expected(self, exercise, problem):
+        if "variants" in problem:
+            return measured(exercise.step, problem)
+        if "buffer" in problem:
+            return self._bytes(exercise, problem)[problem["buffer"]][problem["way"]]
+        # One head is simulated; the others would be like it.
         words = [f"--{key}={problem[key]}" for key in ("variant", "n", "d")]
         words += ["--input=normal", "--h=1", f"--estimate-heads={problem['h']}"]
         kernels = self._report(exercise, words)["estimate"]["kernels"]
@@ -189,11 +202,13 @@ class Toolchain:
 
     def _bytes(self, exercise, problem):
         # As of the heads that the exercise has: splits depend on their number.
-        words = ["--predict", "--estimate-heads=0", f"--variant={exercise.program['variant']}"]
+        variant = exercise.program.get("variant") or problem["variant"]
+        words = ["--predict", "--estimate-heads=0", f"--variant={variant}"]
         words += [f"--{key}={value}" for key, value in {"h": 1, **problem}.items() if key in SIZES]
         words += ["--causal"] if problem.get("causal") else []
         report = self._report(exercise, words)
-        report = report["backward"] if exercise.check.get("pass") == "backward" else report
+        of = exercise.check.get("pass") or problem.get("pass")
+        report = report["backward"] if of == "backward" else report
         buffers = report["traffic"]["requested"]["buffers"]
         return {name: row["predicted"] for name, row in buffers.items()}
 
@@ -212,6 +227,21 @@ class Toolchain:
             except (OSError, ValueError) as error:
                 said = getattr(error, "strerror", None) or "wrote no JSON"
         raise NotBuilt(f"{shlex.join(command)}: {said}")
+
+
+def measured(step, problem):
+    """{variant: median ms} of a problem on the H200, from docs/results."""
+    path = ROOT / "docs" / "results" / "h200_bf16.json"
+    sizes = {key: problem[key] for key in SIZES if key in problem}
+    sizes["causal"] = problem.get("causal", False)
+    return {
+        run["variant"]: run["time"]["median_ms"]
+        for run in json.loads(path.read_text(encoding="utf-8"))["runs"]
+        if run["step"] == step
+        and run["variant"] in problem["variants"]
+        and {key: run["problem"][key] for key in sizes} == sizes
+        and run.get("time")
+    }
 
 
 def newest(*patterns):
@@ -261,9 +291,10 @@ def build_library(build, preset, say, steps=()):
 
 
 @functools.cache
-def without_network():
-    """A prefix that takes the network away, where the kernel lets an ordinary user do that."""
-    words = ["unshare", "--map-root-user", "--net"]
+def isolated():
+    """A prefix that takes the network away and ends all that the program has started when it ends,
+    where the kernel lets an ordinary user do that."""
+    words = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
     if not shutil.which(words[0]):
         return []
     tried = subprocess.run([*words, "true"], capture_output=True, check=False)
@@ -318,16 +349,19 @@ def stop_all():
 
 
 def _resident(pid):
+    """Of a process and its children: isolated() is between this program and the student's."""
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     except (OSError, IndexError):
         return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(map(_resident, children))
 
 
-def limited(command, folder, cpu, addresses=0, seconds=None, resident=0):
+def limited(command, folder, cpu, addresses=0, seconds=None, resident=0, pipes=()):
     """Runs to the end or to a limit: seconds of CPU time, bytes of addresses (0: any), seconds of
-    wall time, resident bytes. (status or the kind of fault, standard error)"""
+    wall time, resident bytes. `pipes`, which nobody else keeps open, are its own. (status or the kind
+    of fault, standard error)"""
     words = ["/bin/sh", "-c", LIMITED, "learn", str(cpu), str(addresses >> 10), *command]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with group_of(
@@ -336,7 +370,10 @@ def limited(command, folder, cpu, addresses=0, seconds=None, resident=0):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
+            pass_fds=pipes,
         ) as process:
+            for pipe in pipes:
+                os.close(pipe)
             begun, status = time.monotonic(), None
             while status is None:
                 try:
@@ -372,46 +409,28 @@ def _write(path, text):
     path.write_text(text, encoding="utf-8")
 
 
-def steps_included(text):
-    """{"steps/NN_name/file": line} of a text's own include lines."""
-    found = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        directive, _, name = line.replace("<", '"').replace(">", '"').partition('"')
-        path = name.partition('"')[0].split("/")[-3:]
-        if "".join(directive.split()) == "#include" and path[0] == "steps" and len(path) == 3:
-            found.setdefault("/".join(path), number)
-    return found
+# What a file may not add to the exercise, and why not.
+NOT_YOURS = (
+    (r"#\s*include|%:", "an exercise needs no more includes than it has"),
+    (r"\b_*asm_*\b|##", "the simulator does not see what assembly loads and stores"),
+    (
+        r"\b__attribute(__)?\b|\[\s*\[|_Pragma|#\s*pragma(?!\s+unroll)",
+        "attributes and pragmas change what the simulator sees",
+    ),
+    (r"\bcuda[A-Z]\w*", "the host functions are given, and call CUDA themselves"),
+)
 
 
-def steps_read(rule):
-    """The files of the steps in a rule for make, as the compiler writes it."""
-    words = re.split(r"(?<!\\)\s+", rule.replace("\\\n", " "))[1:]
-    files = [Path(word.replace("\\ ", " ")).resolve() for word in words]
-    folder = (ROOT / "steps").resolve()
-    return [str(f.relative_to(folder.parent)) for f in files if f.is_relative_to(folder)]
-
-
-def may_include(exercise):
-    """The steps' files that the unchanged exercise itself reads."""
-    allowed, waiting = set(), [exercise.unsolved(), exercise.main()]
-    while waiting:
-        for name in steps_included(waiting.pop()):
-            if name not in allowed and name != exercise.source and (ROOT / name).is_file():
-                allowed.add(name)
-                waiting.append((ROOT / name).read_text(encoding="utf-8"))
-    return allowed
-
-
-def refused_include(exercise, name, text, files):
-    """A sentence when one of these files is a step's and the exercise does not include it."""
-    allowed = may_include(exercise)
-    for file in files:
-        if file not in allowed and not file.startswith("steps/exercise_checker/"):
-            line = steps_included(text).get(file)
-            return (
-                f"{name}{f':{line}' if line else ''} includes {file}: write it yourself; of the "
-                "steps you may use only what the exercise itself includes"
-            )
+def refused_words(exercise, name, text):
+    """A sentence when the file holds something of NOT_YOURS more often than the exercise."""
+    own, given = text.replace("\\\n", ""), exercise.unsolved()
+    for pattern, why in NOT_YOURS:
+        allowed = Counter(match[0] for match in re.finditer(pattern, code_lines(given)))
+        for match in re.finditer(pattern, code := code_lines(own)):
+            allowed[match[0]] -= 1
+            if allowed[match[0]] < 0:
+                line = line_at(code, match.start())
+                return f"{name}:{line} holds '{match[0]}': {why}"
     return ""
 
 
@@ -441,7 +460,7 @@ class Check:
 
     def verdict(self):
         text = self.student.read_bytes().decode(errors="replace")
-        refused = refused_include(self.exercise, self.student.name, text, steps_included(text))
+        refused = refused_words(self.exercise, self.student.name, text)
         if self.exercise.predicts and self.toolchain.gpu:
             refused = "a prediction is compared with the simulator's estimate: check without --gpu"
         if refused:
@@ -452,10 +471,10 @@ class Check:
         if set(words) == {"empty"}:
             return self.made("empty", f"write your lines at {places}", holes=words)
         if len(set(words)) == 2:  # some are filled: what are they worth?
-            verdict = self.try_text(self.exercise.completed(text, holes), text)
+            verdict = self.try_text(self.exercise.completed(text, holes))
             if verdict.kind != "does not compile":
                 return self.part(verdict, holes, words)
-        verdict = self.try_text(text, text)
+        verdict = self.try_text(text)
         verdict.holes = words
         return verdict
 
@@ -492,7 +511,7 @@ class Check:
         _write(folder / self.exercise.source, f'#include "{self.student.name}"\n')
         _write(folder / "main.cu", self.exercise.main())
         source, obj = folder / "main.cu", folder / "main.o"
-        compiler = tools.compile(self.exercise.step, folder, self.student.parent, source, obj)
+        compiler = tools.compile(self.exercise.step, folder, source, obj)
         linker = tools.link(obj, folder / "check")
         started = time.monotonic()
         for command, where in ((compiler, tools.directory), (linker, folder)):
@@ -507,30 +526,51 @@ class Check:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         return errors if status else None
 
-    def try_text(self, text, original):
+    def try_text(self, text):
         words = self.compile(text)
         if words is not None:
             return self.made("does not compile", _first_error(words, self.folder))
-        rule = (self.folder / "main.o.d").read_text(encoding="utf-8", errors="replace")
-        refused = refused_include(self.exercise, self.student.name, original, steps_read(rule))
-        return self.made("refused", refused) if refused else self.run()
+        return self.run()
 
-    def run(self):
-        folder, check = self.folder, dict(self.exercise.check)
-        count = len(check["problems"])
+    def request(self):
+        """What the judge must know, and the student's program must not."""
+        check = dict(self.exercise.check)
         if not self.toolchain.gpu:
-            name = "estimate" if self.exercise.predicts else "spec"
+            name = "expected" if self.exercise.predicts else "spec"
             specs = self.toolchain.predicted(self.exercise)
             check["problems"] = [{**p, name: s} for p, s in zip(check["problems"], specs)]
-        request = {"seed": self.seed, "pass": "forward", "watchdog": LOOP_SECONDS, **check}
-        _write(folder / "request.json", json.dumps(request))
-        result = folder / "result.json"
-        result.unlink(missing_ok=True)
-        command = [*(without_network() if self.isolate else []), str(folder / "check")]
-        command += ["request.json", "result.json"]
-        status, errors = limited(
-            command, folder, 2 * RUN_SECONDS, seconds=RUN_SECONDS, resident=RUN_BYTES
-        )
+        return {"seed": self.seed, "pass": "forward", "watchdog": LOOP_SECONDS, **check}
+
+    def converse(self):
+        """The judge starts, the student's program, and each hears what the other says. (status of
+        the program, its standard error, the judge's verdict)"""
+        request = json.dumps(self.request()).encode()
+        (to_program, from_judge), (from_program, to_judge) = os.pipe(), os.pipe()
+        program = [*(isolated() if self.isolate else []), str(self.folder / "check")]
+        judge = [str(self.toolchain.judge), str(from_program), str(from_judge)]
+        with group_of(
+            judge,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(from_program, from_judge),
+        ) as judging:
+            os.close(from_program)
+            os.close(from_judge)
+            with judging.stdin as pipe:
+                pipe.write(request)
+            status, errors = limited(
+                [*program, str(to_program), str(to_judge)],
+                self.folder,
+                2 * RUN_SECONDS,
+                seconds=RUN_SECONDS,
+                resident=RUN_BYTES,
+                pipes=(to_program, to_judge),
+            )
+            return status, errors, json.loads(judging.stdout.read())
+
+    def run(self):
+        count = len(self.exercise.check["problems"])
+        status, errors, seen = self.converse()
         if isinstance(status, str):
             limit = f"{RUN_SECONDS} s" if status == "too slow" else f"{RUN_BYTES >> 20} MiB"
             return self.made(status, f"stopped at the limit of {limit}")
@@ -541,19 +581,12 @@ class Check:
         last = (errors.strip().splitlines() or [f"status {status}"])[-1]
         if "without a memory access" in last:  # nothing but the end of all stops it
             return self.made("endless loop", last)
-        if status == 2 and "result.json: cannot be written" in errors:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(result))
-        try:
-            seen = json.loads(result.read_text(encoding="utf-8"))
-            ok = seen["ok"] is True
-            kind, message = "" if ok else seen["kind"], seen.get("message", "")
-            problems = [p for p in seen["problems"] if p["problem"]]
-            if ok and status or not ok and not (kind and message):
-                raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        problems = [p for p in seen["problems"] if p]
+        kind, message = seen.get("kind", ""), seen.get("message", "")
+        if seen["ok"] and status or not seen["ok"] and not kind and status:
             name = signal.Signals(-status).name + ": " if status < 0 else ""
             return self.made("crash", name + last)
-        if not kind and len(problems) != count:
+        if not seen["ok"] and not kind:
             return self.made(
                 "no verdict", f"the program ended after {len(problems)} of {count} problems"
             )

@@ -3,11 +3,13 @@
 steps/exercises.toml holds their order. steps/NN_name/exercises/NAME.toml holds one exercise; its
 format is described in docs/teaching.md. An exercise never repeats a kernel: it quotes the lines of
 the step that it changes, which must occur there exactly once. Only an exercise of the kind
-"predict" holds a text of its own: what limits one of the step's kernels, and how long it takes.
+"predict" may hold a text of its own: what limits a kernel and for how long, or which variant is
+faster. Which bytes a run requests, the step's own formula says, and the exercise quotes it.
 """
 
 import dataclasses
 import functools
+import re
 import textwrap
 import tomllib
 from pathlib import Path
@@ -70,11 +72,11 @@ class Exercise:
     hints: list
     question: str
     answer: str
-    program: dict  # variant, include, forward; to predict: kernel, function
-    check: dict  # pass, problems, banks, coalesced
+    program: dict  # variant, include, forward, backward; to predict: function, kernel
+    check: dict  # pass, problems, banks, coalesced, any_bytes, copies
     change: list
     wrong: list
-    text: str | None  # to predict: the solved file
+    text: str | None  # to predict: the solved file, where it is not the step's
 
     @property
     def predicts(self):
@@ -92,7 +94,7 @@ class Exercise:
     # --- the texts ------------------------------------------------------------------------------
 
     def step_text(self):
-        return self.text if self.predicts else (ROOT / self.source).read_text(encoding="utf-8")
+        return self.text or (ROOT / self.source).read_text(encoding="utf-8")
 
     def _made(self, which):
         text, where = self.step_text(), f"{self.path.name}: {self.source}"
@@ -184,21 +186,10 @@ class Exercise:
     def main(self):
         """The program around the student's file. Only kernels that are checked are compiled."""
         p = self.program
-        if self.predicts:
-            return f"""#include "steps/exercise_checker/prediction.h"
-#include "{self.source}"
-
-int main(int argc, char** argv) {{
-  return fa::prediction_main(argc, argv, {p["function"]});
-}}
-"""
-        namespace, variant = self.variant()
         includes = p.get("include", self.source)  # the student's file, or what includes it
         without = {32, 64, 96, 128} - {problem["d"] for problem in self.check["problems"]}
-        changes = {"forward": p.get("forward")}
-        changes["backward"] = None if self.check.get("pass") == "backward" else "{}"
         lines = [
-            '#include "steps/exercise_checker/exercise.h"',
+            f'#include "steps/exercise_checker/{"prediction" if self.predicts else "exercise"}.h"',
             *[
                 f"template <>\ninline constexpr bool fa::has_kernels_of<{d}> = false;"
                 for d in sorted(without)
@@ -207,7 +198,20 @@ int main(int argc, char** argv) {{
                 f'#include "{name}"'
                 for name in ([includes] if isinstance(includes, str) else includes)
             ],
-            f"\nnamespace {namespace} {{",
+            "",
+        ]
+        if self.predicts:
+            lines += [
+                "int main(int argc, char** argv) {",
+                f"  return fa::prediction_main(argc, argv, {p['function']});",
+                "}",
+            ]
+            return "\n".join(lines) + "\n"
+        namespace, variant = self.variant()
+        changes = {"forward": p.get("forward")}
+        changes["backward"] = p.get("backward") if self.check.get("pass") == "backward" else "{}"
+        lines += [
+            f"namespace {namespace} {{",
             variant + "}",
             "int main(int argc, char** argv) {",
             f"  fa::Variant yours = {namespace}::{p['variant']}();",
@@ -228,6 +232,12 @@ def replace_once(text, before, after, where):
 
 def line_at(text, place):
     return text.count("\n", 0, place) + 1
+
+
+def code_lines(text):
+    """The text with blanks for its comments, strings and characters: each line keeps its place."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
 
 
 @functools.cache
@@ -264,20 +274,20 @@ def _read(path, *facts):
     if t["kind"] not in KINDS:
         raise Broken(f"{where}: kind = '{t['kind']}'; the kinds are {', '.join(KINDS)}")
     predicts = t["kind"] == "predict"
-    if predicts != (t["text"] is not None):
+    if t["text"] and not predicts:
         raise Broken(
             f"{where}: 'text' belongs to an exercise of the kind 'predict', and to no other"
         )
     if predicts:
-        _take(t["program"], where, "kernel function")
+        _take(t["program"], where, "function", "kernel")
         _take(t["check"], where, "problems")
     else:
-        _take(t["program"], where, "variant", "include forward")
-        _take(t["check"], where, "problems", "pass banks coalesced any_bytes")
+        _take(t["program"], where, "variant", "include forward backward")
+        _take(t["check"], where, "problems", "pass banks coalesced any_bytes copies")
     if not t["check"]["problems"]:
         raise Broken(f"{where}: 'problems' is empty: such a check passes everything")
     for problem in t["check"]["problems"] if predicts else ():
-        _take(problem, where, "variant n d h")
+        _take(problem, where, "n d h", "variant variants buffer way pass b hkv nk causal")
     t["change"] = [
         Change(**_take(change, where, "step exercise", "solution")) for change in t["change"]
     ]

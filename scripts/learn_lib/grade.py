@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from .check import check, stop_all
-from .exercises import find
+from .exercises import code_lines, find
 from .show import prose, width
 
 LARGEST_FILE = 1 << 20
@@ -22,7 +22,8 @@ class Grade:
     kind: str = ""
     message: str = ""
     seconds: float = 0.0
-    outside: int = 0  # lines changed that the exercise had not opened
+    outside: int = 0  # lines changed or added that the exercise had not opened
+    copied: str = ""  # why it is thought to be the solution itself
     holes: list = dataclasses.field(default_factory=list)  # "right", "filled", "empty"
 
     @property
@@ -61,10 +62,45 @@ def submitted(folder, exercises):
 
 
 def lines_outside(exercise, text):
-    """How many lines of the original a submission has changed or dropped."""
+    """How many lines differ outside the places to change: lines of the original that were changed or
+    dropped, and code that was added. Where lines were added between the original's, at least 1."""
     _, pieces = exercise.fixed()
     fixed = [line for piece in pieces for line in piece.splitlines()]
-    return len(fixed) - common_lines(fixed, text.splitlines())
+    dropped = len(fixed) - common_lines(fixed, text.splitlines())
+    at, end = text.find(pieces[0]), text.rfind(pieces[-1])
+    places = []  # what stands where the exercise's changes are
+    for before, after in zip(pieces, pieces[1:]):
+        begin = at + len(before)
+        at = end if after is pieces[-1] else text.find(after, begin)
+        if dropped or begin > at:
+            return max(dropped, 1)
+        places.append(text[begin:at])
+    around = text[: text.find(pieces[0])] + text[end + len(pieces[-1]) :]
+    added = sum(bool(line.strip()) for line in code_lines(around).splitlines())
+    return added + sum(leaves_its_block(place) for place in places)
+
+
+def leaves_its_block(text):
+    """Whether a text closes a brace that it has not opened: what follows is another function."""
+    depth = 0
+    for c in code_lines(text):
+        depth += (c == "{") - (c == "}")
+        if depth < 0:
+            return True
+    return False
+
+
+def copied(exercise, path, text):
+    """Why a submission is thought to be the solution itself, or ""."""
+    if path.stat().st_nlink > 1:
+        return "a hard link"
+    solution = exercise.solution()
+    new = set(solution.splitlines()) - set(exercise.unsolved().splitlines())
+    if text == solution:
+        return "the file of learn/solutions"
+    if text == exercise.heading() + solution and len(new) > 4:
+        return "the solution, to the comments"
+    return ""
 
 
 def common_lines(one, other):
@@ -89,7 +125,6 @@ class Grader:
         self.seed = seed
         self.jobs = jobs
         self.say = say
-        self.aside = []  # sentences about what was handed in and not graded
         self.known = {}  # (exercise, text): a future of the verdict
 
     def _grade(self, pool, student, exercise, path):
@@ -117,30 +152,35 @@ class Grader:
 
         def wait():
             v = self.known[key].result()
-            outside = lines_outside(exercise, text)
-            result = "ok" if v.ok else "wrong"
-            return Grade(student, exercise, result, v.kind, v.message, v.seconds, outside, v.holes)
+            return Grade(
+                student,
+                exercise,
+                "ok" if v.ok else "wrong",
+                v.kind,
+                v.message,
+                v.seconds,
+                lines_outside(exercise, text),
+                copied(exercise, path, text),
+                v.holes,
+            )
 
         return wait
 
-    def run(self, students):
-        """Grades, a list for each of the students' folders."""
+    def run(self, files):
+        """{student: a list of grades}, of {student: {exercise: path}}."""
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             try:
-                return self._run(pool, students)
+                return self._run(pool, files)
             except BaseException:  # Ctrl-C, or a disk that is full
                 pool.shutdown(wait=False, cancel_futures=True)
                 stop_all()
                 raise
 
-    def _run(self, pool, students):
-        waiting = {}
-        for folder in students:
-            files, aside = submitted(folder, self.exercises)
-            self.aside += aside
-            waiting[folder.name] = [
-                self._grade(pool, folder.name, e, files.get(e.name)) for e in self.exercises
-            ]
+    def _run(self, pool, files):
+        waiting = {
+            student: [self._grade(pool, student, e, found.get(e.name)) for e in self.exercises]
+            for student, found in files.items()
+        }
         grades = {}
         for name, functions in waiting.items():
             grades[name] = [f() for f in functions]
@@ -172,12 +212,15 @@ def table(grades, exercises):
         lines += [head, "-" * len(head), *body, ""]
         part = [*first, column]
     lines.append("- untouched   . not handed in")
-    changed = [
-        f"{g.student} {g.exercise.label}" for row in grades.values() for g in row if g.outside
-    ]
-    if changed:
-        said = "lines outside the holes were changed (worth a look): " + ", ".join(changed)
-        lines.append(prose(said, indent=0))
+    for what, seen in (
+        ("lines outside the holes were changed or added", lambda g: g.outside),
+        ("the solution itself", lambda g: g.copied),
+    ):
+        found = [
+            f"{g.student} {g.exercise.label}" for row in grades.values() for g in row if seen(g)
+        ]
+        if found:
+            lines.append(prose(f"{what} (worth a look): {', '.join(found)}", indent=0))
     return "\n".join(lines)
 
 
@@ -233,6 +276,7 @@ def write_json(path, grades, seed):
                     "message": g.message,
                     "seconds": round(g.seconds, 2),
                     "lines_outside": g.outside,
+                    "copied": g.copied,
                     "holes": g.holes,
                 }
                 for g in row

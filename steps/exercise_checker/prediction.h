@@ -1,6 +1,6 @@
 /// \file
-/// The program that checks a student's prediction of a kernel's time: ./scripts/learn compiles it
-/// with a generated main() that hands the student's function to prediction_main().
+/// What a student's prediction is made of: ./scripts/learn compiles it with a generated main() that
+/// hands the student's function to prediction_main().
 #pragma once
 
 #include <algorithm>
@@ -40,14 +40,11 @@ struct TimePrediction {
 /// How far a predicted time may be off: 25%.
 constexpr double kAllowedOff = 0.25;
 
-/// Compares predictions with the step's own program and writes the verdict.
-///
-/// `program REQUEST.json RESULT.json`. The request: `problems` [{variant, n, d, h, estimate}]; the
-/// estimate is the kernel's in the JSON of the step's program (docs/json.md). The result: `ok`,
-/// `kind` and `message` of the first thing that is wrong, and `problems` [{problem, prediction
-/// {limit, ms, estimated_ms}}].
-/// \returns 0 when a verdict was written, right or wrong; 2 for a request that cannot be read.
+/// Asks a student's function: for the limiter and time of a kernel, for the bytes that a run requests,
+/// or for the variant that is faster; and tells the judge, as exercise_main() does.
 int prediction_main(int argc, char** argv,
                     TimePrediction (*predict)(const KernelRun&, const GpuRates&));
+int prediction_main(int argc, char** argv, double (*predict)(const Problem&));
+int prediction_main(int argc, char** argv, std::string (*predict)(const Problem&, const GpuRates&));
 
 }  // namespace fa

@@ -262,7 +262,7 @@ class Guards(Classroom):
             (text.replace("because =", "cause =", 1), "cause"),
             (re.sub(r"(?s)hints = \[.*?\n\]\n", "", text), "hints"),
             (text + "\n[", "scores.toml"),
-            (text.replace('kind = "fill in"', 'kind = "predict"'), "'text' belongs"),
+            (text.replace('kind = "fill in"', 'kind = "predict"'), "unknown key 'variant'"),
             ('text = "a file"\n' + text, "scores.toml", "'text' belongs"),
             (re.sub(r"(?s)problems = \[.*?\n\]", "problems = []", text), "passes everything"),
         ):
@@ -344,7 +344,7 @@ class Checks(Classroom):
         loop = "for (volatile int x = 0;; ++x) {}"
         in_kernel = "  S[(bh * N + r) * N + c] = s;"
         spins = self.scores("while (causal) s += Q[0];", in_kernel)
-        silent = self.scores('while (causal) asm volatile("");', in_kernel)
+        silent = self.scores("for (volatile int x = 0; causal;) ++x;", in_kernel)
         for name, limit, text, kind, words in (
             ("RUN_SECONDS", 2, self.scores(loop), "too slow", "limit of 2 s"),
             ("RUN_BYTES", 1 << 28, self.scores(more + "more[i] = 1; }"), "too much memory", "MiB"),
@@ -355,8 +355,10 @@ class Checks(Classroom):
             with self.subTest(words=words), mock.patch.object(checking, name, limit):
                 self.assertRegex(self.verdict("scores", text, kind).message, words)
 
+    @for_all
     def test_the_host_does_the_kernels_work(self):
-        """Right results through cudaMemcpy, and a kernel that only carries them to O."""
+        """Right results through cudaMemcpy, and a kernel that only carries them to O. First the word
+        is refused; here it is let through."""
         host = """
   fa::Inputs in;
   for (auto [from, to] : {std::pair(t.Q, &in.Q), {t.K, &in.K}, {t.V, &in.V}}) {
@@ -385,29 +387,97 @@ class Checks(Classroom):
             at = '  float* S = t.scratch<float>("S");\n  float* P'
             text = self.scores(host + way, at, ("common/harness/definition.h",), text)
             with self.subTest(words=words):
-                self.assertEqual(self.verdict("scores", text, "not in a kernel").message, words)
+                self.verdict("scores", text, "refused")
+                with mock.patch.object(checking, "NOT_YOURS", ()):
+                    message = checked.__wrapped__("scores", text).message
+                self.assertEqual(message, words)
 
-    def test_a_result_without_a_problem_is_no_pass(self):
-        fake = 'std::ofstream("result.json") << R"({"ok": true, "problems": []})"; std::_Exit(0);'
-        text = self.scores(fake, includes=("fstream", "cstdlib"))
-        message = self.verdict("scores", text, "no verdict").message
-        self.assertEqual(message, "the program ended after 0 of 2 problems")
-
-    def test_an_include_of_a_step_is_refused(self):
-        step = "steps/06_work_partitioning/2_registers.cuh"
-        for line, at in (
-            (f'#include "{step}"', "01_scores.cuh:2 includes"),
-            (f'#define IT "{ROOT / step}"\n#include IT', "01_scores.cuh includes"),
+    def test_what_is_refused(self):
+        """In a hole, in the kernel's file and outside of any function; grade points at it, too, unless
+        it stands in a hole. What the exercises hold themselves is no reason."""
+        e = exercise("scores")
+        in_hole, outside = "    s *= scale;", "inline void forward("
+        for line, before, word in (
+            ('asm volatile("" ::: "memory");', in_hole, "asm"),
+            ('__asm__("");', in_hole, "__asm__"),
+            ('a\\\nsm("");', in_hole, "asm"),
+            ("#define A(x, y) x##y", outside, "##"),
+            ('static __attribute__((no_sanitize("thread"))) void f();', outside, "__attribute__"),
+            ("const auto f = [] [ [gnu::noinline]] {};", in_hole, "[ ["),
+            ("[[gnu::constructor]] static void f() {}", outside, "[["),
+            ('#pragma GCC optimize("O3")', outside, "#pragma"),
+            ("cudaMemcpy(0, t.Q, 4, cudaMemcpyDeviceToHost);", "  float* S = t.s", "cudaMemcpy"),
+            ('#include "common/harness/reference.h"', outside, "#include"),
+            ('# include "steps/06_work_partitioning/2_registers.cuh"', outside, "# include"),
+            ("%:include <fstream>", outside, "%:"),
         ):
             with self.subTest(line=line):
-                message = self.verdict(
-                    "scores", f"\n{line}\n" + exercise("scores").solution(), "refused"
-                )
-                self.assertIn(f"{at} {step}", message.message)
-        for e in EXERCISES:  # what an exercise has itself is no reason
-            text = e.solution()
-            files = checking.steps_included(text)
-            self.assertEqual(checking.refused_include(e, e.label, text, files), "", e.name)
+                text = self.scores(line, before)
+                message = self.verdict("scores", text, "refused").message
+                self.assertRegex(message, rf"^01_scores\.cuh:\d+ holds '{re.escape(word)}'?")
+                self.assertEqual(grading.lines_outside(e, text) > 0, before != in_hole)
+        fine = self.scores("#pragma unroll\n    // asm [[", "    for (int x = 0; x < d; ++x)")
+        self.assertEqual(checking.refused_words(e, "", fine), "")
+        for e in EXERCISES:
+            for text in (e.unsolved(), e.solution()):
+                self.assertEqual(checking.refused_words(e, "", text), "", e.name)
+
+    def cheats(self):
+        """(exercise, text, what it comes to, words of the message)"""
+        leaves = "static struct Cheat { Cheat() { %s _Exit(0); } } cheat;"
+        verdict = r"{\"ok\": true, \"problems\": []}\n"
+        writes = f'FILE* f = fopen("result.json", "w"); fputs("{verdict}", f); fclose(f);'
+        talks = f'for (int to = 3; to < 64; ++to) dprintf(to, "{verdict}");'
+        uniform = 'extern "C" double exp(double) noexcept { return 1; }\n'
+        uniform += 'extern "C" float expf(float) noexcept { return 1; }'
+        reference = """namespace fa {
+struct Sample;
+struct ReferenceForward;
+ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
+}  // namespace fa
+static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
+        for line, kind, words in (
+            (leaves % writes, "no verdict", "ended after 0 of 2 problems"),
+            (leaves % talks, "no verdict", "ended after 0 of 2 problems"),
+            (uniform, "wrong result", "^O"),
+            (reference, "does not compile", "undefined reference.*attention_fp64"),
+        ):
+            text = (
+                exercise("scores")
+                .solution()
+                .replace("namespace step01 {", line + "\nnamespace step01 {")
+            )
+            yield "scores", text, kind, words
+        reads = """  char answer[4096] = "";
+  if (FILE* f = fopen("request.json", "r")) fread(answer, 1, sizeof answer - 1, f), fclose(f);
+  return {strstr(answer, "HBM") ? "HBM" : "", 1.};
+"""
+        lines = exercise("lines")
+        yield (
+            "lines",
+            filled(lines.unsolved(), lines.holes(lines.unsolved())[0], reads),
+            "wrong limiter",
+            'is ""',
+        )
+        yield (
+            "producer",
+            wrong("producer", "V of a tile before K of the next one"),
+            "order",
+            "order KVKV",
+        )
+
+    @for_all
+    def test_cheats(self):
+        """The verdict is the judge's, which the student's code does not reach."""
+        for name, text, kind, words in self.cheats():
+            with self.subTest(kind=kind, words=words):
+                self.assertRegex(self.verdict(name, text, kind).message, words)
+
+    def test_a_verdict_of_ones_own(self):
+        """Of the cheats one that speaks in the judge's place."""
+        name, text, kind, words = list(self.cheats())[1]
+        self.assertRegex(self.verdict(name, text, kind).message, words)
+        self.assertGreater(grading.lines_outside(exercise(name), text), 0)
 
     @for_all
     def test_some_of_the_holes(self):
@@ -540,7 +610,7 @@ class Checks(Classroom):
             ("hop_merge", "-arch=native", "sm_90a", False),  # names no GPU
         ):
             tools.compile_words = ["nvcc", gpu]
-            command = tools.compile(exercise(name).step, "a", "b", "c", "d")
+            command = tools.compile(exercise(name).step, "a", "b", "c")
             codes = [word for word in command if word.startswith("--generate-code")]
             with self.subTest(name=name, gpu=gpu):
                 self.assertEqual([code[-len(arch) - 2 :] for code in codes], [f"[{arch}]"])
@@ -699,12 +769,12 @@ class Commands(Classroom):
 
     def test_what_is_asked_for_is_built_at_once(self):
         steps = sorted({f"{e.step}_built" for e in EXERCISES})
-        (self.folder / "class" / "alice").mkdir(parents=True)
+        self.file(exercise("banks"), exercise("banks").solution(), "class/alice")
         for arguments, targets in (
             ((), [f"{EXERCISES[0].step}_built"]),
             (("run", "banks"), [f"{exercise('banks').step}_built"]),
             (("check-all",), steps),
-            (("grade", self.folder / "class"), steps),
+            (("grade", self.folder / "class"), [f"{exercise('banks').step}_built"]),
         ):
             with self.subTest(arguments=arguments):
                 built, done = self.asked(*arguments)
@@ -739,7 +809,7 @@ class Commands(Classroom):
     def test_ctrl_c_while_a_program_runs(self):
         started, e = self.folder / "started", exercise("scores")
         loops = f'fclose(fopen("{started}", "w"));\n  for (volatile int x = 0;; ++x) {{}}'
-        text = Checks.scores(self, loops, includes=("cstdio",))
+        text = Checks.scores(self, loops)
         self.file(e, text, "class/a")
         self.file(e, text, "learn")
         for arguments in (("run", e.name), ("grade", self.folder / "class")):
@@ -1043,8 +1113,50 @@ class Grading(Classroom):
         cheat = e.unsolved().replace("s += sQ[ty][x] * sK", "s += 1 * sQ[ty][x] * sK") + lines
         before = time.process_time()
         self.assertEqual(grading.lines_outside(e, cheat), 1)
+        self.assertEqual(grading.lines_outside(e, e.solution() + "int more;\n// and why\n"), 1)
+        e = exercise("scores")  # a hole that ends its function and begins another
+        ends = filled(e.unsolved(), e.holes(e.unsolved())[0], "}\nvoid f() {\n")
+        self.assertEqual(grading.lines_outside(e, ends), 1)
         self.assertLess(time.process_time() - before, 1)
         self.assertEqual(grading.common_lines("abcbdab", "bdcaba"), 4)
+
+    def test_the_solution_itself_is_pointed_out(self):
+        """A hard link, the file of learn/solutions, a long hole to its comments."""
+        scores, banks = exercise("scores"), exercise("banks")
+        own = self.write("own.cuh", banks.solution())
+        for e, text, why in (
+            (scores, scores.solution(), "the file of learn/solutions"),
+            (scores, scores.heading() + scores.solution(), "the solution, to the comments"),
+            (banks, banks.heading() + banks.solution(), ""),  # one number: all are the same
+        ):
+            self.assertEqual(grading.copied(e, own, text), why)
+        os.link(own, self.folder / "link.cuh")
+        self.assertEqual(grading.copied(banks, self.folder / "link.cuh", ""), "a hard link")
+        grade = grading.Grade("a", banks, "ok", copied="a hard link")
+        said = grading.table(
+            {
+                "a": [
+                    grade,
+                    *(grading.Grade("a", e, "missing") for e in EXERCISES if e is not banks),
+                ]
+            },
+            EXERCISES,
+        )
+        self.assertIn("the solution itself (worth a look): a 07_banks", said)
+
+    def test_grading_leaves_nothing_running(self):
+        """Not even what left its process group."""
+        if not checking.isolated():
+            self.skipTest("an ordinary user may not have name spaces here")
+        folder = self.folder / "run"
+        folder.mkdir()
+        stays = ["/bin/sh", "-c", "setsid sleep 4711 & sleep 0.2"]
+        status, _ = checking.limited(
+            [*checking.isolated(), *stays], folder, 7, seconds=5, resident=1 << 30
+        )
+        self.assertEqual(status, 0)
+        commands = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+        self.assertNotIn(b"sleep\x004711\x00", commands)
 
     def test_what_cannot_be_graded_is_named(self):
         """Links, folders and pipes where a file should be; of two files the newer one counts."""
