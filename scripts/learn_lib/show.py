@@ -219,8 +219,8 @@ def milliseconds(ms):
 
 def predictions(problems):
     """The student's predictions beside what is so."""
-    if "choice" in problems[0]:
-        return "\n".join(prose(f"{p['problem']}: {p['choice']['measured']}") for p in problems)
+    if "measured" in problems[0]:
+        return "\n".join(prose(f"{p['problem']}: {p['measured']}") for p in problems)
     if "bytes" in problems[0]:
         rows = [("bytes", "yours", "requested")]
         rows += [(p["problem"], *(f"{x:,.0f}" for x in p["bytes"].values())) for p in problems]
