@@ -268,7 +268,7 @@ TensorCheck compare(const Problem& p, const Inputs& in, const Output& t, const E
   if (result.message.empty() && !result.ok) {
     result.lost = true;
     result.message = fmt::format(
-        "not checkable: the scores lose their digits, in {} of {} rows; the first is that of {}",
+        "not checkable: the scores lose their precision, in {} of {} rows; the first is that of {}",
         result.rows_lost, result.rows_checked, t.element(first_lost));
   }
   return result;

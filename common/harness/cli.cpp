@@ -171,7 +171,7 @@ std::string footer(const Step& step) {
       step.id, step.support.most_n == 0 ? "--n" : "--nk");
   text += wrapped("",
                   "Exit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or disk "
-                  "space, 4 not checkable: the scores lose their digits.",
+                  "space, 4 not checkable: the scores lose their precision.",
                   2);
   text.pop_back();  // CLI11 ends the line
   return text;

@@ -509,7 +509,7 @@ std::string reason(const RunReport& r) {
   if (r.not_checkable()) {
     return wrapped(
         "not checkable: ",
-        "the scores lose their digits. With these inputs a right kernel may be off by as "
+        "the scores lose their precision. With these inputs a right kernel may be off by as "
         "much, so this run is neither right nor wrong; make Q or K smaller.",
         2);
   }

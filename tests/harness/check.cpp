@@ -329,8 +329,9 @@ TEST_CASE("where the scores have no digits a right result is right, another not 
   CHECK(result.lost());
   CHECK(result.tensors[0].rows_lost == result.tensors[0].rows_checked);
   CHECK(result.tensors[1].ok);
-  CHECK_THAT(result.tensors[0].message,
-             ContainsSubstring("not checkable: the scores lose their digits, in 320 of 320 rows"));
+  CHECK_THAT(
+      result.tensors[0].message,
+      ContainsSubstring("not checkable: the scores lose their precision, in 320 of 320 rows"));
   // No average of V is so large.
   answer.out.O = O;
   answer.out.O[7] = 100;

@@ -550,12 +550,12 @@ TEST_CASE("what is not checkable is neither right nor wrong", "[report]") {
   r.check.tensors[0].ok = false;
   r.check.tensors[0].lost = true;
   r.check.tensors[0].rows_lost = 3;
-  r.check.tensors[0].message = "not checkable: the scores lose their digits, in 3 of 9 rows";
+  r.check.tensors[0].message = "not checkable: the scores lose their precision, in 3 of 9 rows";
   const std::string text = details(r);
   CHECK_FALSE(r.ok());
   CHECK(r.not_checkable());
   CHECK_THAT(line_with(text, "O"), ContainsSubstring("lost"));
-  CHECK_THAT(text, ContainsSubstring("\nnot checkable: the scores lose their digits."));
+  CHECK_THAT(text, ContainsSubstring("\nnot checkable: the scores lose their precision."));
   CHECK_THAT(text, !ContainsSubstring("WRONG"));
   CHECK(line_with(text, "right").empty());
   CHECK(fa::to_json(r)["ok"] == false);

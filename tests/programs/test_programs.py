@@ -305,7 +305,7 @@ class Report(Case):
         path = self.folder / "run.json"
         done = run("--q", large, "--k", large, "--json", path, program=FUSED)
         self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
-        self.assertIn("not checkable: the scores lose their digits", done.stdout)
+        self.assertIn("not checkable: the scores lose their precision", done.stdout)
         self.assertNotIn("WRONG", done.stdout)
         report = json.loads(path.read_text())
         self.assertEqual((report["ok"], report["checkable"]), (False, False))
