@@ -227,7 +227,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "sim"), metavar="DIR")
     args = parser.parse_args()
     if args.quick and not args.check:
-        raise BadInput("--quick is for --check: a file has all its runs")
+        raise BadInput("--quick needs --check")
     known = {shown.step: shown for shown in (*STEPS, RING)}
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
     index = os.path.join(FOLDER, "index.html")
@@ -236,7 +236,7 @@ def main():
         if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(index):
             found.append(f"{os.path.relpath(index)} is not what its sources say")
         if sentences := list(filter(None, found)):
-            raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them anew")
+            raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them again")
         return 0
     for shown in chosen:
         write_text(path_of(shown.step), file_text(shown, fresh(args.build, shown)))

@@ -388,9 +388,9 @@ def main():
     add("--every-arch", action="store_true", help="for every architecture from sm_75 to sm_120")
     args = parser.parse_args()
     if args.what and (args.update or args.every_arch):
-        raise BadInput("--update and --every-arch are of all steps: name none")
+        raise BadInput("--update and --every-arch apply to all steps: name none")
     if args.arch and not args.what:
-        raise BadInput("--arch is of one step or file: name it")
+        raise BadInput("--arch needs one step or file")
     for what in args.what:
         source_of(what)
     if not args.nvcc or not shutil.which(args.nvcc):

@@ -164,7 +164,7 @@ class DecodeMeasurement(Measurement):
         runs = run_program(path, f"--variant={variant}", *flags(p), *how, preset="gpu")
         ms = runs[0].get("time.median_ms")
         if not ms:
-            raise Failure(f"13 {variant}, {problem_text(p)}: the program says no time")
+            raise Failure(f"13 {variant}, {problem_text(p)}: the program printed no time")
         return ms
 
     def in_turns(self, what, sides):

@@ -133,7 +133,7 @@ def main():
     args = p.parse_args()
     steps = chosen_of(numbered_steps(), args.steps, "there are")
     if bool(args.measure) == bool(args.update):
-        raise BadInput("one of --measure DIR and --update DIR")
+        raise BadInput("needs --measure DIR or --update DIR")
     if args.measure:
         measure(args.measure, steps)
     else:

@@ -77,7 +77,7 @@ class Files(unittest.TestCase):
     def test_bad_use(self):
         for arguments, words in (
             (("15",), "no step '15'; there are"),
-            (("--quick",), "--quick is for --check"),
+            (("--quick",), "--quick needs --check"),
         ):
             done = maintain("explorer", *arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))

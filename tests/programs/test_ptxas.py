@@ -240,8 +240,8 @@ class Program(Folder):
         self.refuses("main.cu does not exist", self.folder)
         self.refuses("nvcc was not found", "01", "--nvcc", "/there/is/none", status=3)
         for more in ("--update", "--every-arch"):
-            self.refuses("are of all steps: name none", more, "01")
-        self.refuses("--arch is of one step or file", "--arch", "sm_90")
+            self.refuses("apply to all steps: name none", more, "01")
+        self.refuses("--arch needs one step or file", "--arch", "sm_90")
 
 
 @unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")
