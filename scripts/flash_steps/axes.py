@@ -38,11 +38,6 @@ class LogAxis:
         return math.log(value / self.low) / math.log(self.high / self.low)
 
 
-class LinearAxis(LogAxis):
-    def share(self, value):
-        return (value - self.low) / (self.high - self.low)
-
-
 def attributes(**named):
     """' data-tip="2.2 GB"': escaped; an underscore becomes a hyphen; None is left out."""
     return "".join(

@@ -1,7 +1,6 @@
 """Compares runs of steps from the JSON files that the programs write with --json.
 
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
-    compare.py --page FILE.html *.json           the tour's page of these runs
     compare.py --diff before.json after.json     two runs side by side
 
 Files of several machines can be mixed: one row has the simulator's counts and estimates and a GPU's
@@ -11,9 +10,7 @@ Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
 
 from . import command
 from .command import BadInput
-from .files import require_writable
 from .problems import problem_text
-from .report import write_page
 from .results import get, join_for_reading, load, screen_of, total
 from .text import bytes_text, count_text, time_text
 
@@ -97,23 +94,16 @@ def diff(first, second):
 def compare():
     parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
-    parser.add_argument("--page", metavar="FILE.html", help="write a page with figures")
     parser.add_argument("--diff", action="store_true", help="print two files side by side")
     args = parser.parse_args()
     if args.diff and len(args.files) != 2:
         raise BadInput("--diff needs two files")
 
-    if args.page:
-        require_writable("--page", args.page, *args.files)
     loaded = [load(path) for path in args.files]
-    rows = join_for_reading([run for runs in loaded for run in runs])
     if args.diff:
         print(diff(*loaded))
     else:
-        print(screen_of(rows))
-    if args.page:
-        write_page(args.page, rows, {})
-        print(args.page)
+        print(screen_of(join_for_reading([run for runs in loaded for run in runs])))
     return 0 if all(run.get("ok") for runs in loaded for run in runs) else 1
 
 

@@ -3,7 +3,6 @@
     fit_m.py                                   step 04 in the simulator, for the M of each tile
     fit_m.py --smem 40000,65536,160000 --d 128
     fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16
-    fit_m.py --plot fit.svg                    also draws it
 
 Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
 a + b * N^2 d^2 / M by least squares, per head and in elements: once with all of M, once with the
@@ -13,21 +12,16 @@ Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, device or progra
 """
 
 import argparse
-import math
 import os
 
 from . import command
-from .axes import LinearAxis, LogAxis, tidy
 from .command import BadInput
-from .files import replace_text, require_writable
-from .picture import STRONG, Picture, Plot
 from .problems import flags, problem_text
 from .results import total
 from .steps import ROOT, program_of, run_program
 from .text import Column, bytes_text, text_table, time_text
 
 SIM = os.path.join(ROOT, "build", "sim")
-KIB = 1024
 # The tiles of steps/04_fused/2_fused.cuh; every run is checked against them.
 KEYS = (16, 32, 64, 128)
 PAD, PAD_P = 4, 16
@@ -138,42 +132,6 @@ def fit_lines(found, formula):
     return "\n".join(lines)
 
 
-def plot(points, heads, found, n, d):
-    """SVG: the bytes of each M, and the fit with the part of M that holds K_j and V_j. All of M
-    would not fit: Q_i and P_ij take a large part of it that does not shrink with Bc."""
-    a, b, _ = found["K, V"]
-    smems = [p["smem"] / KIB for p in points]
-    widths = [KEYS[0] * (KEYS[-1] / KEYS[0]) ** (i / 40) for i in range(41)]
-    curve = [
-        (smem_of(keys, d) / KIB, 4 * heads * (a + b * (n * d) ** 2 / kv_floats(keys, d)))
-        for keys in widths
-    ]
-    low, high = min(*smems, curve[0][0]), max(*smems, curve[-1][0])
-    top = 1.1 * max([p["predicted"] for p in points] + [y for _, y in curve])
-    unit = 10 ** math.floor(math.log10(top / 4))
-    step = next(k * unit for k in (1, 2, 5, 10) if top / (k * unit) < 9)
-    ticks = [i * step for i in range(int(top / step) + 1)]
-    picture = Picture(f"FlashAttention-1's forward, B·H={heads} N={n} d={d}", 600)
-    x = LogAxis(low / 1.08, high * 1.08, smems, lambda m: f"{m:.0f}")
-    y = LinearAxis(0, top, ticks, lambda value: tidy(bytes_text(value)) if value else "0")
-    box = Plot(picture, 68, 56, 512, 330, x, y)
-    box.grid("shared memory M per block, KiB")
-    requested, hbm = STRONG[0], STRONG[5]
-    box.curve(curve, requested, 2)
-    for p in points:
-        box.dot(p["smem"] / KIB, p["predicted"], requested, fill=requested)
-    right, down = box.at(*curve[20])
-    picture.text(right + 12, down - 12, "requested", "bold")
-    picture.text(right + 12, down + 4, f"line: a + {b:.2f} N²d² / (what K_j and V_j take of M)")
-    if all(p["hbm"] is not None for p in points):  # a GPU may refuse its counters
-        for p in points:
-            box.dot(p["smem"] / KIB, p["hbm"], hbm, fill=hbm)
-        words = "HBM, modelled" if points[0]["ms"] is None else "HBM, measured"
-        right, down = box.at(points[0]["smem"] / KIB, points[0]["hbm"])
-        picture.text(right, down - 12, words, "bold")
-    return picture.svg()
-
-
 def sizes(text):
     try:
         found = sorted({int(part) for part in text.split(",")})
@@ -198,10 +156,7 @@ def main():
     add("--h", type=int, default=1)
     add("--n", type=int, default=512)
     add("--d", type=int, default=64)
-    add("--plot", metavar="OUT.svg")
     options = parser.parse_args()
-    if options.plot:
-        require_writable("--plot", options.plot)
     options.smem = options.smem or [smem_of(keys, options.d) for keys in KEYS]
     runs = [run_step(options, smem) for smem in options.smem]
     points = [point(run) for run in runs]
@@ -212,6 +167,4 @@ def main():
     print(table(points, options.n, options.d))
     print()
     print(fit_lines(found, formula))
-    if options.plot:
-        replace_text(options.plot, plot(points, heads, found, options.n, options.d))
     return 0

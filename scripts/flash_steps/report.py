@@ -4,7 +4,7 @@ series, in one self-contained file.
     maintain report --out report.html build/tour
 
 reads NAME.VARIANT.{sim,gpu}.json and the programs' texts beside them (.txt). A run without JSON has
-failed; the page shows its last lines. compare.py writes the same page for any runs.
+failed; the page shows its last lines.
 Exit status: 0 done, 1 there was nothing to show, or the page cannot be written.
 """
 
@@ -53,11 +53,6 @@ def page(rows, texts, out):
     return text
 
 
-def write_page(out, rows, texts):
-    """page() to a file, as a whole or not at all."""
-    replace_text(out, page(rows, texts, out))
-
-
 def main():
     parser = command.parser(__doc__)
     parser.add_argument("folder")
@@ -80,7 +75,7 @@ def main():
     rows = join_for_reading(runs)
     table, learned = tour_screen(rows)
     print(screen_of(rows) if args.all else table)
-    write_page(args.out, rows, texts)
+    replace_text(args.out, page(rows, texts, args.out))
     print(f"\n{args.out}\n  these runs beside an H200's, in pictures, and each step's report\n")
     print(learned, end="\n" * bool(learned))
     return 0

@@ -81,12 +81,6 @@ class Run:
         return " ".join(words + PASSES[self.direction])
 
     @property
-    def short_label(self):
-        """ "08 determin. bwd": where there is no room for the name of a long variant."""
-        short = self.variant if len(self.variant) <= 12 else self.variant[:8] + "."
-        return self.label.replace(self.variant, short)
-
-    @property
     def key(self):
         """What two runs share when they moved the same bytes: input and seed do not matter."""
         p = self.data["problem"]
@@ -139,11 +133,6 @@ class Row:
     def knows_arithmetic(self):
         """Whether the estimate holds every kernel's plain arithmetic."""
         return all(kernel["arithmetic"] for kernel in get(self.estimate, "kernels") or [])
-
-    @property
-    def requested(self):
-        """Bytes, as all here: counted."""
-        return total(self.sim_get("traffic.requested.counted"))
 
     @property
     def hbm_modelled(self):
@@ -381,36 +370,33 @@ def verdict(row):
     return "not checkable" if undecided else "WRONG"
 
 
-STEP = Column(("", "step"), lambda r: r.any.label, left=True, short=lambda r: r.any.short_label)
+STEP = Column(("", "step"), lambda r: r.any.label, left=True)
 MODEL = Column(("", "estimated for"), modelled_gpu, left=True)
 DEVICE = Column(("", "measured on"), lambda r: r.gpu_get("device.name") or "-", left=True)
 COLUMNS = (
     Column(
         ("requested", "read"),
         lambda r: bytes_text(r.sim_get("traffic.requested.counted.read")),
-        spare=2,
     ),
     Column(
         ("requested", "write"),
         lambda r: bytes_text(r.sim_get("traffic.requested.counted.write")),
-        spare=4,
     ),
     Column(
         ("", "atomic"),
         lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None),
-        spare=8,
     ),
-    Column(("warp", "requests"), requests, spare=7),
-    Column(("sectors/", "request"), sectors_per_request, spare=6),
-    Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled), spare=1),
+    Column(("warp", "requests"), requests),
+    Column(("sectors/", "request"), sectors_per_request),
+    Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled)),
     Column(("HBM", "measured"), lambda r: bytes_text(r.hbm_measured)),
-    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes")), spare=5),
+    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes"))),
     Column(("estimated", "time"), estimated_time),
     Column(("limited", "by"), limited_by, left=True),
     Column(("busy", "SMs"), busy_sms),
     Column(("measured", "time"), lambda r: time_text(r.ms)),
     Column(("estimated/", "measured"), factor),
-    Column(("", "TFLOP/s"), speed, spare=3),
+    Column(("", "TFLOP/s"), speed),
     Column(("", "check"), verdict),
 )
 
@@ -428,7 +414,6 @@ def columns_for(rows):
         Column(
             ("", name),
             lambda r, text=SIZES[name]: text(r.any.data["problem"]),
-            spare=9 if name == "type" else 0,  # a step has one type
         )
         for name in varying
     ]
@@ -449,7 +434,7 @@ def columns_for(rows):
 
 
 def screen_of(rows):
-    """What all rows have in common, the table, and notes, as wide as the screen."""
+    """What all rows have in common, the table, and notes."""
     columns, common = columns_for(rows)
     notes = [for_screen(note) for note in notes_on(rows)]
     return "\n".join([for_screen(common), "", text_table(columns, rows), *notes]).lstrip("\n")

@@ -1,8 +1,6 @@
 """Figures and tables for people."""
 
 import math
-import shutil
-import sys
 import textwrap
 from dataclasses import dataclass
 
@@ -56,8 +54,6 @@ class Column:
     head: tuple  # two lines
     cell: object  # Row -> text
     left: bool = False
-    short: object = None  # Row -> text, where a table would be too wide
-    spare: int = 0  # a narrow table does without it; the largest goes first
 
     @property
     def title(self):
@@ -70,54 +66,24 @@ def entry(key):
     return Column(("", key), lambda row: row[key], left=True)
 
 
-def screen_width():
-    """A terminal's columns, up to 120; 100 in a file."""
-    columns = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
-    return min(120, columns)
-
-
 def for_screen(sentence):
-    return textwrap.fill(sentence, screen_width())
+    """What a program says has at most 80 columns, as docs/CONTRIBUTING.md has it."""
+    return textwrap.fill(sentence, 80)
 
 
-def text_table(columns, rows, width=None):
-    """Aligned text. Two blanks between columns; where the table would exceed `width`, by default
-    the screen's, one, and short cells where only they make it fit. What is still too wide leaves
-    out its spare columns, and says so."""
-    width = screen_width() if width is None else width
-    kept = list(columns)
-    table, fits = laid_out(kept, rows, width)
-    while not fits and any(c.spare for c in kept):
-        kept.remove(max(kept, key=lambda c: c.spare))
-        table, fits = laid_out(kept, rows, width)
-    left_out = [c.title for c in columns if c not in kept]
-    if left_out:
-        said = f"(left out, to fit {width} columns: {', '.join(left_out)})"
-        table += "\n" + textwrap.fill(said, width)
-    return table
-
-
-def laid_out(columns, rows, width):
-    """(the table, whether it fits)"""
-
-    def cells(short):
-        return [[(short and c.short or c.cell)(row) for c in columns] for row in rows]
-
-    for gap, short in (("  ", False), (" ", False), (" ", True), (" ", False)):
-        lines = [[c.head[i] for c in columns] for i in (0, 1)] + cells(short)
-        widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-        fits = sum(widths) + len(gap) * (len(widths) - 1) <= width
-        if fits:
-            break
+def text_table(columns, rows):
+    """Aligned text, as wide as its cells."""
+    lines = [[c.head[i] for c in columns] for i in (0, 1)]
+    lines += [[c.cell(row) for c in columns] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines)]
 
     def layout(line):
-        return gap.join(
+        return "  ".join(
             cell.ljust(w) if c.left else cell.rjust(w) for cell, w, c in zip(line, widths, columns)
         ).rstrip()
 
-    rule = "-" * len(gap.join("-" * w for w in widths))
-    table = [layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]]
-    return "\n".join(table), fits
+    rule = "-" * len("  ".join("-" * w for w in widths))
+    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]])
 
 
 def markdown_table(columns, rows):

@@ -118,24 +118,18 @@ def columns_for(groups):
     def why(row):
         return why_slower(row, before.get(id(row)))
 
-    measured = any(row.ms for row in rows)
     columns = [
         Column(("", "step"), name_of, left=True),
-        Column(("", "type"), dtype_of, left=True, spare=1),
-        Column(("", "requested"), lambda r: bytes_text(r.requested), spare=3),
+        Column(("", "type"), dtype_of, left=True),
         Column(("", "HBM"), lambda r: bytes_text(hbm_of(r))),
-        Column(("", "estimated"), estimated_time, spare=2 * measured),
+        Column(("", "estimated"), estimated_time),
         Column(("", "measured"), lambda r: time_text(r.ms)),
         Column(("", "factor"), factor),
-        Column(
-            ("", "limited by"),
-            lambda r: "; ".join(filter(None, (limiter(r), why(r)))),
-            left=True,
-            short=lambda r: why(r) or limiter(r),
-        ),
+        Column(("", "limited by"), lambda r: why(r) or limiter(r), left=True),
         Column(("", "check"), verdict),
     ]
-    hidden = set() if measured else {"measured"}
+    hidden = set() if any(row.ms for row in rows) else {"measured"}
+    hidden |= {"estimated"} if all(row.ms for row in rows) else set()
     hidden |= {"check"} if all(verdict(row) == "ok" for row in rows) else set()
     return [column for column in columns if column.title not in hidden]
 
@@ -203,7 +197,7 @@ def learned(rows):
 
 
 def tour_screen(rows):
-    """(heading, table and notes, as wide as the screen; the sentence that the tour ends with)"""
+    """(heading, table and notes; the sentence that the tour ends with)"""
     groups = groups_of(rows)
     shown = [row for _, group in groups for row in group]
     device = next((row.gpu_get("device.name") for row in shown if row.gpu), None)

@@ -177,16 +177,16 @@ def means(rows):
             groups.setdefault((row["label"], row["dtype"]), []).append(row)
 
     def column(name):
-        def text(found, where=True):
+        def text(found):
             there = [row for row in found if name in row["ratios"]]
             if not there:
                 return "-"
             mean = statistics.geometric_mean(row["ratios"][name] for row in there)
             least, row = least_of(there, name)
-            at = f" ({problem_text(row, omit=('B', 'H', 'type'))})" if where else ""
-            return f"{mean:.3g}x, least {least:.3g}x{at}"
+            at = problem_text(row, omit=("B", "H", "type"))
+            return f"{mean:.3g}x, least {least:.3g}x ({at})"
 
-        return Column(("against", name), text, left=True, short=lambda found: text(found, False))
+        return Column(("against", name), text, left=True)
 
     columns = [
         Column(("", "variant"), lambda found: found[0]["label"], left=True),

@@ -1,15 +1,11 @@
 """compare.py and report.py on JSON made by hand."""
 
-import fcntl
 import json
 import os
-import pty
 import re
 import resource
-import struct
 import subprocess
 import sys
-import termios
 
 from copies import SCRIPTS, Folder, for_all, main, typed
 from flash_steps import problems, results
@@ -18,25 +14,6 @@ from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, wr
 
 def run(script, *args):
     return typed("maintain", script, *args)
-
-
-def run_in_terminal(columns, *args):
-    """What compare.py shows in a terminal of so many columns, with the standard library alone."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
-    command = [sys.executable, "-S", os.path.join(SCRIPTS, "compare.py"), *args]
-    process = subprocess.Popen(command, stdout=slave, env=environment)
-    os.close(slave)
-    shown = b""
-    try:
-        while more := os.read(master, 65536):
-            shown += more
-    except OSError:  # Linux: the other end is closed
-        pass
-    os.close(master)
-    assert process.wait() == 0
-    return shown.decode().replace("\r", "")
 
 
 def own_series(page):
@@ -65,9 +42,6 @@ class Scripts(Folder):
         lines = [line for line in text.splitlines() if line.startswith(label)]
         self.assertEqual(len(lines), 1, text)
         return lines[0]
-
-    def fits(self, text, width):
-        self.assertLessEqual(max(map(len, text.splitlines())), width, text)
 
 
 def labels(text):
@@ -257,62 +231,6 @@ class Table(Scripts):
     def test_a_wrong_run_shows_and_fails(self):
         self.assertIn("WRONG", self.row(self.compare(sim(ok=False), status=1), "01 naive"))
 
-    def tour(self, *backends):
-        """Two types, atomics and long names and words: as wide as the tour's table gets."""
-        runs = []
-        for make in backends or (sim,):
-            runs += [make(step="01_naive"), make(step="06_work_partitioning", variant="backward")]
-            for variant in ("atomics", "deterministic", "roles"):
-                data = make(step="08_tensor_core_backward", variant=variant, dtype="bf16")
-                if data["estimate"]:
-                    data["estimate"].update(limit="shared memory", verified=False)
-                else:
-                    data["traffic"]["requested"]["counted"] = {}
-                data = with_backward(data, atomic=7)
-                data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 4720000
-                runs.append(data)
-        return runs
-
-    def test_a_narrow_terminal_has_fewer_columns(self):
-        path = self.file("tour.json", self.tour())
-        self.assertEqual(run_in_terminal(100, path), self.compare(self.tour()))
-        known = "2.00 GB, 40.0 MB, 60.0 MB, 400 us, L1 lines, 132, ok"
-        for width, left_out in (
-            (100, "type, atomic, warp requests"),
-            (80, "type, atomic, warp requests, sectors/request, workspace"),
-        ):
-            shown = self.shows(width, path, known)
-            said = f"(left out, to fit {width} columns: {left_out})"
-            self.assertIn(said, " ".join(shown.split()))
-        self.assertNotIn("33.6 MB", shown)
-        self.assertNotIn("left out", self.shows(120, path, known))
-
-    def shows(self, width, path, figures):
-        shown = run_in_terminal(width, path)
-        self.fits(shown, width)
-        for figure in figures.split(", "):
-            self.assertIn(figure, self.row(shown, "01 naive"))
-        return shown
-
-    def test_a_terminal_of_80_columns_shows_what_reaches_hbm(self):
-        """Beside N, as in the tour, whose step 13 has another; a table of more columns drops
-        others first. Both times stay."""
-        runs = [*self.tour(), sim(step="13_decode", n=1)]
-        runs[2]["estimate"].update(limit="tensor cores")
-        self.shows(80, self.file("tour.json", runs), "60.0 MB, 400 us, L1 lines, 132, ok")
-        both = self.file("both.json", self.tour(sim, gpu))
-        for width in (100, 80):
-            self.shows(width, both, "62.0 MB, 400 us, L1 lines, 132, 500 us, 0.80x, ok")
-
-    def test_a_file_has_at_most_100_columns(self):
-        shown = self.compare(self.tour())
-        self.fits(shown, 100)
-        self.assertIn("\n08 determin. bwd ", shown)
-        self.assertIn("\n08 atomics ", shown)
-        step = {"step": "05_recompute_backward", "variant": "recompute"}  # the longest label
-        for files in ((with_backward(sim(**step), atomic=7),), (sim(**step), gpu(**step))):
-            self.fits(self.compare(*files), 100)
-
     def test_copies_by_tma_are_no_requests_and_a_note_says_so(self):
         plain = sim(step="07_tensor_cores", variant="lazy")
         copied = sim(step="09_tma_wgmma", variant="tma")
@@ -434,7 +352,7 @@ class Pictures(Scripts):
 
 
 class Report(Scripts):
-    """./scripts/maintain report, which tour.sh calls, and compare.py --page"""
+    """./scripts/maintain report, which tour.sh calls"""
 
     def add(self, name, data=None, text=""):
         if data:
@@ -527,30 +445,6 @@ class Report(Scripts):
 
     def test_nothing_to_show(self):
         self.refused(run("report", "--out", self.folder / "r.html", self.folder), 1)
-
-    def test_compare_writes_the_same_page_of_any_runs(self):
-        page = self.folder / "page.html"
-        sizes = [sim(n=n, nk=n) for n in (512, 2048)]
-        shown = self.compare(*sizes, options=["--page", page])
-        self.assertEqual(shown.splitlines()[-1], str(page))
-        own = own_series(page.read_text())
-        self.assertEqual([row[1] for row in own["cells"]], ["512", "2048"])
-        self.assertEqual((own["name"], own["texts"]), ("your run, N = 2048, causal", []))
-        for place, status, words in (
-            (self.folder / "no/p.html", 2, "cannot be written: its folder does not"),
-            (self.folder, 2, "cannot be written: Is a directory"),
-            (f"{self.folder}/./0.json", 2, "which this call needs"),
-            ("", 2, "--page: its value is empty"),
-            ("/dev/full", 3, "/dev/full: cannot be written: No space left on device"),
-        ):
-            files = [self.file(f"{i}.json", data) for i, data in enumerate(sizes)]
-            done = typed("compare.py", "--page", place, *files)
-            self.assertEqual(done.returncode, status, done.stderr)
-            self.assertRegex(done.stderr, f"^compare.py: .*{words}.*\n$")
-            self.assertTrue(status == 3 or not done.stdout)
-        self.assertFalse(os.path.exists("/dev/full.part"))
-        self.compare(*sizes, options=["--page", "/dev/null"])
-        self.assertFalse(os.path.isfile("/dev/null"))
 
 
 if __name__ == "__main__":

@@ -239,7 +239,8 @@ class InBrowser(unittest.TestCase):
         """A page with these runs, alone in its folder."""
         folder = self.enterContext(tempfile.TemporaryDirectory())
         file = pathlib.Path(folder) / "report.html"
-        report.write_page(file, rows_of(documents), texts or {})
+        text = report.page(rows_of(documents), texts or {}, file)
+        file.write_text(text, encoding="utf-8")
         return file
 
     def test_the_first_picture_comes_at_once(self):

@@ -1,10 +1,9 @@
 """The tour's table: of runs made by hand, and of the steps' results beside an H200's times."""
 
 import os
-from unittest import mock
 
 import copies
-from flash_steps import results, steps, text, tour_table
+from flash_steps import results, steps, tour_table
 from flash_steps.results import join_for_reading, published
 from flash_steps.standing import rows_of
 from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
@@ -25,9 +24,8 @@ class Made(copies.Folder):
         paths = [write(self.folder / f"{i}.json", data) for i, data in enumerate(runs)]
         return join_for_reading([run for path in paths for run in results.load(path)])
 
-    def screen(self, *runs, width=100):
-        with mock.patch.object(text, "screen_width", lambda: width):
-            said = tour_table.tour_screen(self.rows(*runs))
+    def screen(self, *runs, width=80):
+        said = tour_table.tour_screen(self.rows(*runs))
         self.assertLessEqual(max(map(len, "\n".join(said).splitlines())), width)
         return said
 
@@ -52,34 +50,28 @@ class Made(copies.Folder):
         ]
 
     def test_a_row_per_result_with_the_reason_where_it_is_slower(self):
-        for width in (80, 100):
-            table, learned = self.screen(*self.ladder(), width=width)
-            shown = {" ".join(line.split()[:2]): line for line in table.splitlines()}
-            self.assertEqual("requested" in table.splitlines()[2], width == 100)
-            for name, figures, limiter, why in (
-                ("01 Textbook", "60.0 MB 4.10 ms 1.00x", "HBM", ""),
-                ("02 Tiled", "60.0 MB 400 us 10.2x", "HBM", ""),
-                ("04 FlashAttention-1", "60.0 MB 900 us 4.56x", "L1 lines", "one block per head"),
-                ("06 FlashAttention-2", "60.0 MB 200 us 20.5x", "HBM", ""),
-                ("12 fp8", "60.0 MB 50.5 us 81.2x", "waiting", "waiting +30.5 us since 10"),
-                ("13 Decoding", "60.0 MB 100 us 1.00x", "waiting", ""),
-                ("13 Decoding,", "60.0 MB 50 us 2.00x", "HBM", ""),
-            ):
-                both = [why or limiter] if width == 80 else filter(None, [limiter, why])
-                self.assertTrue(
-                    " ".join(shown[name].split()).endswith(f" {figures} {'; '.join(both)}"),
-                    shown[name],
-                )
-            heads = [line for line in table.splitlines() if "(factor against" in line]
-            self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
-            self.assertNotIn("14 plain", table)
-            self.assertIn("mpirun", table)
-            for note in (
-                "04: O moves once per tile of keys",
-                "12: quantising Q, K and V takes 30 us",
-            ):
-                self.assertIn(note, " ".join(table.split()))
-            self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
+        table, learned = self.screen(*self.ladder())
+        shown = {" ".join(line.split()[:2]): line for line in table.splitlines()}
+        for name, figures, why in (
+            ("01 Textbook", "60.0 MB 4.10 ms 1.00x", "HBM"),
+            ("02 Tiled", "60.0 MB 400 us 10.2x", "HBM"),
+            ("04 FlashAttention-1", "60.0 MB 900 us 4.56x", "one block per head"),
+            ("06 FlashAttention-2", "60.0 MB 200 us 20.5x", "HBM"),
+            ("12 fp8", "60.0 MB 50.5 us 81.2x", "waiting +30.5 us since 10"),
+            ("13 Decoding", "60.0 MB 100 us 1.00x", "waiting"),
+            ("13 Decoding,", "60.0 MB 50 us 2.00x", "HBM"),
+        ):
+            self.assertTrue(" ".join(shown[name].split()).endswith(f" {figures} {why}"))
+        heads = [line for line in table.splitlines() if "(factor against" in line]
+        self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
+        self.assertNotIn("14 plain", table)
+        self.assertIn("mpirun", table)
+        for note in (
+            "04: O moves once per tile of keys",
+            "12: quantising Q, K and V takes 30 us",
+        ):
+            self.assertIn(note, " ".join(table.split()))
+        self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
 
     def test_of_ranks_and_of_a_gpu(self):
         self.assertIn(
@@ -88,13 +80,13 @@ class Made(copies.Folder):
         runs = [few_blocks(sim(step="01_naive")), gpu()]
         runs += [few_blocks(sim(step="06_work_partitioning", variant="registers"))]
         runs += [gpu(step="06_work_partitioning", variant="registers", median_ms=0.4)]
-        table, learned = self.screen(*runs, width=80)
-        self.assertIn("(left out, to fit 80 columns: requested, estimated)", table)
+        table, learned = self.screen(*runs)
+        self.assertNotIn("estimated  measured", table)  # where all are measured
         for words in ("NVIDIA H200", "62.0 MB", "waiting, 4 of 132 SMs busy"):
             self.assertIn(words, table)
-        runs += [gpu(step="04_fused", variant="fused", ok=False)]
+        runs += [sim(step="04_fused", variant="fused", ok=False)]
         for words in ("WRONG", "estimated  measured  factor"):
-            self.assertIn(words, self.screen(*runs)[0])
+            self.assertIn(words, self.screen(*runs, width=100)[0])
         self.assertEqual(learned, "")
 
 
