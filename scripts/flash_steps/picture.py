@@ -1,6 +1,5 @@
 """The SVG of docs/pictures: a sheet of paper with text, boxes and plots. Positions are pixels."""
 
-import math
 from dataclasses import dataclass
 
 from .axes import element
@@ -8,9 +7,8 @@ from .axes import element
 WIDTH = 800
 # The theme: a colour on light paper, and on dark. The palette is Okabe and Ito's, which readers of
 # any colour vision tell apart.
-PAPERS = "#ffffff", "#161b22"
 THEME = {
-    "paper": PAPERS,
+    "paper": ("#ffffff", "#161b22"),
     "ink": ("#1b1f24", "#e6edf3"),
     "quiet": ("#57606a", "#9aa5b1"),
     "edge": ("#d0d7de", "#3d444d"),
@@ -27,7 +25,6 @@ THEME = {
 INK, QUIET, EDGE, LANE = (f"var(--{name})" for name in ("ink", "quiet", "edge", "lane"))
 COLORS = ("blue", "orange", "green", "purple", "sky", "red", "yellow", "grey")
 STRONG = [f"var(--{name})" for name in COLORS]  # of lines and bars
-CELLS = [f"var(--{name}-cell)" for name in COLORS]  # behind text
 LOOKS = (
     "text{font:12px Helvetica,Arial,sans-serif;fill:var(--ink)}text.small{font-size:10px}"
     "text.title{font-size:17px}.middle{text-anchor:middle}.end{text-anchor:end}"
@@ -36,19 +33,10 @@ LOOKS = (
 )
 
 
-def mixed(color, paper):
-    """What lies behind text: 45% of a colour."""
-    channels = zip(bytes.fromhex(color[1:]), bytes.fromhex(paper[1:]))
-    return "#" + "".join(f"{round(0.45 * a + 0.55 * b):02x}" for a, b in channels)
-
-
 def style_of(used):
     """The theme's colours that a text uses, and the looks."""
-    theme = {**THEME}
-    for name in COLORS:
-        theme[f"{name}-cell"] = [mixed(c, p) for c, p in zip(THEME[name], PAPERS)]
-    needed = [name for name in theme if f"var(--{name})" in used + LOOKS]
-    light, dark = (";".join(f"--{name}:{theme[name][i]}" for name in needed) for i in (0, 1))
+    needed = [name for name in THEME if f"var(--{name})" in used + LOOKS]
+    light, dark = (";".join(f"--{name}:{THEME[name][i]}" for name in needed) for i in (0, 1))
     return f"svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}{LOOKS}"
 
 
@@ -72,41 +60,13 @@ class Picture:
         more = {"x": f"{x:g}", "y": f"{y:g}", "class_": look or None, **more}
         self.add(element("text", escaped(words), **more), y + 6)
 
-    def texts(self, y, words, look=""):
-        """A row of [(x, words)]."""
-        inside = "".join(element("tspan", escaped(part), x=f"{x:g}") for x, part in words)
-        self.add(element("text", inside, y=f"{y:g}", class_=look or None), y + 6)
-
-    def box(self, x, y, width, height, fill, look="", inside=""):
-        look = f' class="{look}"' if look else ""
+    def box(self, x, y, width, height, fill, inside=""):
         rect = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
-        self.add(f"{rect}{look}" + (f">{inside}</rect>" if inside else "/>"), y + height)
+        self.add(rect + (f">{inside}</rect>" if inside else "/>"), y + height)
 
-    def boxes(self, places, look, fill=None):
-        """[(x, y, width, height)] of one look."""
-        path = "".join(f"M{x:g} {y:g}h{w:g}v{h:g}h{-w:g}z" for x, y, w, h in places)
-        self.add(element("path", d=path, class_=look, fill=fill), max(p[1] + p[3] for p in places))
-
-    def frames(self, places):
-        """Single out what lies inside."""
-        self.boxes([(x + 1, y + 1, w - 2, h - 2) for x, y, w, h in places], "frame")
-
-    def line(self, x1, x2, y):
-        self.add(f'<path d="M {x1:g} {y:g} H {x2:g}" class="edge"/>', y)
-
-    def arrow(self, x1, y1, x2, y2):
-        length = math.hypot(x2 - x1, y2 - y1)
-        x, y = (x2 - x1) / length, (y2 - y1) / length
-        sides = [(x2 - 7 * x + 5 * side * y, y2 - 7 * y - 5 * side * x) for side in (1, -1)]
-        head = "M{:.1f} {:.1f}L{:g} {:g}L{:.1f} {:.1f}".format(*sides[0], x2, y2, *sides[1])
-        path = f"M{x1:g} {y1:g}L{x2:g} {y2:g}{head}"
-        self.add(element("path", d=path, class_="arrow"), max(y1, y2) + 5)
-
-    def dot(self, x, y, color, fill=None, radius=5):
-        """Hollow without a fill."""
+    def dot(self, x, y, color, radius):
         self.add(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" stroke="{color}" '
-            f'fill="{fill or "none"}"/>',
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" stroke="{color}" fill="none"/>',
             y + radius,
         )
 
@@ -175,5 +135,5 @@ class Plot:
     def curve(self, points, color, width=1, dash=None):
         self.picture.curve([self.at(*point) for point in points], color, width, dash)
 
-    def dot(self, x, y, color, **looks):
-        self.picture.dot(*self.at(x, y), color, **looks)
+    def dot(self, x, y, color, radius):
+        self.picture.dot(*self.at(x, y), color, radius)

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/pictures that show results, and those at the beginning of chapters.
+"""Draws the pictures of docs/pictures that show results; the others are kept by hand.
 
     maintain plots                              from docs/results
     maintain plots --out DIR results.json ...   the same of other results
@@ -15,7 +15,6 @@ import os
 
 from . import command
 from .axes import LogAxis, element
-from .chapter_pictures import drawings
 from .command import BadInput
 from .files import read_json, replace_text
 from .picture import QUIET, STRONG, Picture, Plot
@@ -201,7 +200,7 @@ def main():
     files = args.files or published(os.path.join(ROOT, "docs", "results"))
     rows = rows_of(files)  # as tables takes them
     drawn = {f"hero_{theme}.svg": hero(rows, files, theme) for theme in THEMES}
-    drawn |= {"hbm_against_n.svg": hbm_against_n(rows), **drawings()}
+    drawn["hbm_against_n.svg"] = hbm_against_n(rows)
     os.makedirs(args.out, exist_ok=True)
     for name, svg in drawn.items():
         path = os.path.join(args.out, name)

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "tests/device.h"
 #include "tests/test.h"
@@ -45,6 +46,26 @@ void check_ldmatrix() {
 }
 
 }  // namespace
+
+// The PTX manual's groupID is lane / 4, its threadID_in_group lane % 4.
+TEST_CASE("fragments are those of the PTX manual", "[ptx][mma]") {
+  auto at = [](fa::RowCol e) { return std::pair(e.row, e.col); };
+  for (int thread = 0; thread < 128; ++thread) {
+    const int lane = thread % 32, group = lane / 4, pair = lane % 4 * 2;
+    const int rows = thread / 32 * 16;  // of the warp, in a warpgroup's fragment
+    for (int i = 0; i < 8; ++i) {
+      CAPTURE(thread, i);
+      const int row = group + (i == 2 || i == 3 || i == 6 || i == 7 ? 8 : 0);
+      const int col = pair + i % 2 + (i >= 4 ? 8 : 0);
+      CHECK(at(fa::mma_a_element(lane, i)) == std::pair(row, col));
+      CHECK(at(fa::wgmma_a_element(thread, i)) == std::pair(rows + row, col));
+      CHECK(at(fa::wgmma_d_element(thread, i)) == std::pair(rows + row, col));
+      if (i >= 4) continue;
+      CHECK(at(fa::mma_b_element(lane, i)) == std::pair(pair + i % 2 + (i >= 2 ? 8 : 0), group));
+      CHECK(at(fa::mma_d_element(lane, i)) == std::pair(group + i / 2 * 8, pair + i % 2));
+    }
+  }
+}
 
 TEST_CASE("ldmatrix spreads 8x8 matrices over the lanes: lane 8m + r names row r of matrix m",
           "[ptx][mma]") {

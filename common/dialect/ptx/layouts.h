@@ -1,7 +1,7 @@
 /// \file
 /// Who holds what: fragments of the tensor-core instructions, swizzles, wgmma's operands in shared
 /// memory. Plain constexpr arithmetic; the simulator executes the instructions with these same
-/// functions, so a picture drawn from them cannot disagree with what the instructions do.
+/// functions.
 #pragma once
 
 #include <cstdint>
