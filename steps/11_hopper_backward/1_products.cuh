@@ -61,9 +61,9 @@ __device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
   fa::wgmma_commit();
 }
 
-// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row]: its
+// dQ = dS K, or dQ += dS K, of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row]: its
 // rows are contiguous, so it is MN-major.
-template <int d, int n>
+template <int d, bool add = false, int n>
 __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
   fa::wgmma_fence();
   UNROLL
@@ -71,7 +71,7 @@ __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
     const int group = c / kGroupKeys, inside = c % kGroupKeys;  // K: the tiles of the warpgroups
     fa::wgmma<fa::Major::mn, fa::Major::mn>(
         rdQ, fa::wgmma_advance(dS, c * kRowBytes),
-        fa::wgmma_advance(K, group * kGroupKeys * d * 2 + inside * kRowBytes), c > 0);
+        fa::wgmma_advance(K, group * kGroupKeys * d * 2 + inside * kRowBytes), add || c > 0);
   }
   fa::wgmma_commit();
 }

@@ -65,6 +65,22 @@ __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
   LSE2[at.padded] = lse == -INFINITY ? INFINITY : lse * fa::kLog2e;
 }
 
+// 4 x 4 pairs of a quad's lanes: each round exchanges one bit of the lane with one of the pair's
+// index.
+__device__ inline void transpose_pairs(int quad, uint32_t (&low)[4], uint32_t (&high)[4]) {
+  UNROLL
+  for (int k = 1; k <= 2; k *= 2) {
+    const bool upper = quad & k;
+    UNROLL
+    for (int x = 0; x < 4; ++x) {
+      if (x & k) continue;
+      const uint32_t l = __shfl_xor_sync(fa::kFullMask, upper ? low[x] : low[x | k], k);
+      const uint32_t h = __shfl_xor_sync(fa::kFullMask, upper ? high[x] : high[x | k], k);
+      (upper ? low[x] : low[x | k]) = l, (upper ? high[x] : high[x | k]) = h;
+    }
+  }
+}
+
 // dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
 // rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
 // last head is first, because it is still in the L2.
@@ -85,18 +101,7 @@ __global__ void convert_kernel(Sums dQ_sum,
     low[x] = fa::pack_bf16(sum.x * scale, sum.y * scale);
     high[x] = fa::pack_bf16(sum.z * scale, sum.w * scale);
   }
-  // Transposes 4 x 4 pairs: each round exchanges one bit of the lane with one of the pair's index.
-  UNROLL
-  for (int k = 1; k <= 2; k *= 2) {
-    const bool upper = quad & k;
-    UNROLL
-    for (int x = 0; x < 4; ++x) {
-      if (x & k) continue;
-      const uint32_t l = __shfl_xor_sync(fa::kFullMask, upper ? low[x] : low[x | k], k);
-      const uint32_t h = __shfl_xor_sync(fa::kFullMask, upper ? high[x] : high[x | k], k);
-      (upper ? low[x] : low[x | k]) = l, (upper ? high[x] : high[x | k]) = h;
-    }
-  }
+  transpose_pairs(quad, low, high);
   const int r = half % (2 * Tr) * 64 + warp * 16 + fa::row_of(lane);
   bf16* to = dQ + (size_t(half / (2 * Tr)) * N + r) * d + (part * 4 + quad) * 8;
   if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);

@@ -3,6 +3,8 @@
 
 #include "steps/08_tensor_core_backward/7_roles.cuh"
 #include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/11_hopper_backward/10_persistent.cuh"
+#include "steps/11_hopper_backward/11_resident.cuh"
 #include "steps/11_hopper_backward/3_wgmma.cuh"
 #include "steps/11_hopper_backward/4_late.cuh"
 #include "steps/11_hopper_backward/5_apart.cuh"
@@ -76,14 +78,34 @@ inline fa::Variant columns() {
   return v;
 }
 
+inline fa::Variant persistent() {
+  fa::Variant v = over_step_10("persistent", "d = 64: one block per SM, whose walks overlap");
+  v.workspace = both<step11_persistent::workspace>;
+  v.backward_parent = "11 columns";
+  v.backward = step11_persistent::backward;
+  v.backward_traffic = step11_persistent::backward_traffic;
+  return v;
+}
+
+inline fa::Variant resident() {
+  fa::Variant v =
+      over_step_10("resident", "the best by size; of many short heads dQ's sums stay in the L2");
+  v.workspace = both<step11_persistent::workspace>;
+  v.backward_parent = "11 persistent";
+  v.backward = step11_resident::backward;
+  v.backward_traffic = step11_resident::backward_traffic;
+  return v;
+}
+
 inline fa::Step step() {
-  return {.id = "11_hopper_backward",
-          .idea = "the backward on Hopper: TMA, wgmma, and a warpgroup for dQ",
-          .support = support(),
-          .parents = {{.id = "08 roles",
-                       .backward_traffic = step08::backward_traffic,
-                       .support = step07::support()}},
-          .variants = {wgmma(), late(), apart(), deterministic(), columns()}};
+  return {
+      .id = "11_hopper_backward",
+      .idea = "the backward on Hopper: TMA, wgmma, and a warpgroup for dQ",
+      .support = support(),
+      .parents = {{.id = "08 roles",
+                   .backward_traffic = step08::backward_traffic,
+                   .support = step07::support()}},
+      .variants = {wgmma(), late(), apart(), deterministic(), persistent(), resident(), columns()}};
 }
 
 }  // namespace step11

@@ -20,4 +20,19 @@ FA_PTX void red_add_v4(float* to, float a, float b, float c, float d) {
 }
 #endif
 
+/// The four floats at `from` as the L2 has them: an L1 may still hold what was there before this
+/// block's additions. `from`: a multiple of 16 bytes.
+FA_PTX float4 load_l2(const float* from) {
+#if defined(__CUDACC__)
+  float4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+#else
+  return *reinterpret_cast<const float4*>(from);
+#endif
+}
+
 }  // namespace fa
