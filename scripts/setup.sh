@@ -101,19 +101,7 @@ as_root() {
   fi
 }
 
-# How far apt-get is, from its words in the log.
-so_far() {
-  local all
-  all=$(sed -nE 's/^([0-9]+) upgraded, ([0-9]+) newly installed.*/\1 + \2/p' "$log")
-  if [[ $all ]]; then
-    printf '%d packages: %d fetched, %d unpacked, %d set up' $((all)) \
-      "$(grep -c '^Get:' "$log")" "$(grep -c '^Unpacking ' "$log")" "$(grep -c '^Setting up ' "$log")"
-  else
-    printf '%d lists fetched' "$(grep -cE '^(Hit|Get):' "$log")"
-  fi
-}
-
-# apt <arguments>: to the log, and says how far it is. Without a network, apt would try for minutes.
+# apt <arguments>: to the log, whose last line says how far it is. Without a network, apt would try for minutes.
 apt() {
   local pid said=$SECONDS
   as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive RES_OPTIONS='timeout:3 attempts:1' \
@@ -125,10 +113,10 @@ apt() {
     if [[ -t 1 && ! -s $log ]]; then
       : # sudo may be asking
     elif [[ -t 1 ]]; then
-      printf '\r  %s\033[K' "$(so_far)"
+      printf '\r  %.77s\033[K' "$(tail -n 1 "$log")"
     elif ((SECONDS - said >= 15)); then
       said=$SECONDS
-      printf '  %s\n' "$(so_far)"
+      printf '  %.77s\n' "$(tail -n 1 "$log")"
     fi
   done
   [[ -t 1 ]] && printf '\r\033[K'

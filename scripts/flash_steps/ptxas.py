@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from . import command
 from .command import BadInput, Failure, NotHere
 from .files import ROOT, read_text, write_rows
-from .nvcc import arches_of, codes_of, every_arch_of, find_nvcc, nvcc_command, version_of
-from .steps import all_needs_of, find_steps, listed, needs_of, runs_on
+from .nvcc import arches_of, every_arch_of, find_nvcc, nvcc_command, version_of
+from .steps import all_needs_of, find_steps, listed, needs_of
 
 FILE_ARCH = "sm_90a"  # has all instructions of the dialect
 DIALECT = os.path.join("common", "dialect")
@@ -108,24 +108,12 @@ def parse(text):
     return list(kernels.values())
 
 
-def without_parameters(function):
-    """ "ns::k<(ns::E)1>" of "void ns::k<(ns::E)1>(float (*) [2], int)"."""
-    depth = 0
-    for at, char in enumerate(function):
-        depth += {"<": 1, ">": -1}.get(char, 0)
-        if char == "(" and depth == 0 and not function.startswith("(anonymous", at):
-            function = function[:at]
-            break
-    return function.removeprefix("void ")
-
-
 def demangled(names):
     """As the simulator has them, without parameter lists, where c++filt is there."""
     if not shutil.which("c++filt") or not names:
         return names
     call = {"input": "\n".join(names), "capture_output": True, "text": True, "check": True}
-    text = subprocess.run(["c++filt"], **call).stdout
-    return [without_parameters(line) for line in text.splitlines()]
+    return subprocess.run(["c++filt", "--no-params"], **call).stdout.splitlines()
 
 
 def numbers_in_order(name):
@@ -188,21 +176,10 @@ def source_of(what):
     return os.path.join(ROOT, "steps", found[0], "main.cu"), found[0]
 
 
-def job_of(what, asked, nvcc):
-    r"""One step or file, for one architecture.
-
-    \raises BadInput when the step does not run on it, or nvcc does not know it."""
+def job_of(what):
+    """One step for the newest architecture that it needs, or a file."""
     source, step = source_of(what)
-    needs = (step and all_needs_of(step)) or [None]
-    arch = asked or (arches_of(needs[-1])[-1] if step else FILE_ARCH)
-    codes = codes_of(nvcc)
-    if not re.fullmatch(r"sm_\d+[af]?", arch) or arch.rstrip("af") not in codes:
-        raise BadInput(f"{arch}: {nvcc} knows {', '.join(codes)}")
-    # sm_90a's code is not sm_90's.
-    does = [n for n in needs if arch == n or runs_on(arch, n) and not (n or "").endswith("a")]
-    if not does:
-        raise BadInput(f"{arch}: {step} needs {needs[0]}")
-    return Job(what, source, step, arch, () if needs[-1] in does else WITHOUT_WGMMA)
+    return Job(what, source, step, arches_of(needs_of(step))[-1] if step else FILE_ARCH)
 
 
 def jobs_of_steps(steps, every, nvcc):
@@ -289,33 +266,24 @@ def compare_registers(path, version, kernels, numbered):
     `kernels`: {name: Kernel} of all steps. The file must know the `numbered` steps' ones, may know
     those of the user's own, and holds no other."""
     try:
-        known = json.loads(read_text(path))
-        of_version = known["nvcc"]
+        file = json.loads(read_text(path))
+        of_version = file["nvcc"]
         rows = {
             template + arguments: (registers, smem)
-            for template, instances in known["kernels"].items()
+            for template, instances in file["kernels"].items()
             for arguments, (registers, smem) in instances.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{REGISTERS} cannot be read ({type(error).__name__}: {error}): {UPDATE}", None
     if of_version != version:
         return None, f"{REGISTERS} comes from nvcc {of_version}, this is {version}: not compared"
-    wrong = []
-    for name, kernel in kernels.items():
-        now = (kernel.registers, kernel.smem)
-        if name not in rows and name in numbered:
-            wrong.append(f"lacks {name}")
-        elif rows.get(name, now) != now:
-            row = rows[name]
-            wrong.append(
-                f"gives {name} {row[0]} registers and {row[1]} B of shared memory, ptxas {now[0]} "
-                f"and {now[1]}"
-            )
-    wrong += [f"holds {name}, which no step has" for name in rows if name not in kernels]
+    now = {name: (kernel.registers, kernel.smem) for name, kernel in kernels.items()}
+    known = {name for name in now if name in rows or name in numbered} | set(rows)
+    wrong = sorted(name for name in known if rows.get(name) != now.get(name))
     if not wrong:
         return None, None
-    more = f" (and {len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
-    return f"{REGISTERS} {wrong[0]}{more}: {UPDATE}", None
+    more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return f"{REGISTERS} differs from ptxas on {wrong[0]}{more}: {UPDATE}", None
 
 
 # --- the command ---
@@ -382,15 +350,12 @@ def main():
     parser = command.parser(__doc__)
     add = parser.add_argument
     add("what", nargs="*", metavar="STEP, FILE or FOLDER")
-    add("--arch", help=f"default: what the step needs, and at least sm_90; of a file {FILE_ARCH}")
     add("--nvcc", default=find_nvcc(), help="default: that of PATH")
     add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
     add("--every-arch", action="store_true", help="for every architecture from sm_75 to sm_120")
     args = parser.parse_args()
     if args.what and (args.update or args.every_arch):
         raise BadInput("--update and --every-arch apply to all steps: name none")
-    if args.arch and not args.what:
-        raise BadInput("--arch needs one step or file")
     for what in args.what:
         source_of(what)
     if not args.nvcc or not shutil.which(args.nvcc):
@@ -398,7 +363,7 @@ def main():
 
     version = version_of(args.nvcc)
     if args.what:
-        jobs = [job_of(what, args.arch, args.nvcc) for what in args.what]
+        jobs = [job_of(what) for what in args.what]
         done, bad = look_at(jobs, args.nvcc, version)
         if not bad and not any(kernel.entry for _, kernels in done for _, kernel in kernels):
             raise BadInput(f"{' '.join(args.what)}: no kernel")
