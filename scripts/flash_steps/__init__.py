@@ -8,12 +8,12 @@ results.py           JSON of the programs: runs, and rows that join them
 standing.py          is a result of this tree's text, measured at full speed?
 commits.py           the commit that a result belongs to, and what has changed since
 text.py              figures and tables for people
-axes.py picture.py   the SVG of docs/pictures
+axes.py picture.py   SVG of results
 gpu_table.py         the GPUs that the simulator models
 nvcc.py              which compiler there is
 step_library.py      a step's shared library
 
-compare.py           scripts/compare.py; its page is report.py's
+compare.py           scripts/compare.py
 fit_m.py             scripts/fit_m.py
 ptxas.py             scripts/ptxas
 all others           tools of ./scripts/maintain
