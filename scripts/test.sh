@@ -84,11 +84,10 @@ fi
 preset=sim
 [[ $cuda ]] && preset=gpu && export CUDACXX=$nvcc
 echo "== build"
-waiting=(python3 -B scripts/flash_steps/building.py) # says what it waits for
 tree=(--preset "$preset")
 [[ -e build/$preset/CMakeCache.txt ]] && tree=(-S . -B "build/$preset") # it may be make's
 cmake "${tree[@]}" || stop "cmake could not set up the build"
-cmake --build --preset "$preset" -j "$jobs" 2>&1 | "${waiting[@]}" || stop "the build failed"
+cmake --build --preset "$preset" -j "$jobs" || stop "the build failed"
 
 if [[ $cuda ]]; then
   echo "== kernels for GPUs"
@@ -100,8 +99,7 @@ fi
 # run_tests [ctest's arguments]
 run_tests() {
   echo "== tests"
-  ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt | "${waiting[@]}" \
-    || failures+=("tests")
+  ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt || failures+=("tests")
   tests=$(grep -E "tests passed|No tests were found" build/ctest.txt) || tests="ctest died"
 }
 

@@ -1,7 +1,6 @@
 """Builds for the scripts that people type, and shows its progress.
 
     building.py LOG PRESET [TARGET...]     prints one line, and why it failed; LOG has the rest
-    COMMAND | building.py                  lets its output through; shows what it waits for
 
 In a terminal a line shows how far the build is, and at what file; elsewhere there is a line when
 15 s have passed without one. All targets are built at once; `cmake --build --target A B` builds one
@@ -48,12 +47,11 @@ class Progress:
         self._clear()
 
     def heard(self, line):
-        """A line of a build's or of ctest's output."""
+        """A line of a build's output."""
         done = STEP.match(line)
         if done:
             file = OBJECT.search(done[2])
             self.set(f"{done[1]}  {'/'.join(filter(None, file.groups())) if file else done[2]}")
-        return done
 
     def set(self, what):
         with self.lock:
@@ -61,14 +59,6 @@ class Progress:
                 self.what, self.begun = what, time.monotonic()
             if self.terminal:
                 self._show()
-
-    def show(self, line):
-        """A line that stays."""
-        with self.lock:
-            self._clear()
-            self.stream.write(line)
-            self.stream.flush()
-            self.spoken = time.monotonic()
 
     def _tick(self):
         while not self.end.wait(1):
@@ -174,27 +164,7 @@ def reason(said, lines=25):
     return own[1] if own else "\n".join(said.splitlines()[-lines:])
 
 
-def watch():
-    """Also names the tests that run."""
-    running = []
-    with Progress() as progress:
-        for line in sys.stdin:
-            progress.show(line)
-            began = re.match(r" *Start +\d+: (\S+)", line)
-            ended = re.match(r" *\d+/\d+ Test +#\d+: (\S+) ", line)
-            if began:
-                running.append(began[1])
-            elif ended and ended[1] in running:
-                running.remove(ended[1])
-            elif progress.heard(line):
-                continue
-            progress.set("running: " + ", ".join(running) if running else "")
-    return 0
-
-
 def main():
-    if len(sys.argv) == 1:
-        return watch()
     path, preset, *targets = sys.argv[1:]
     with open(path, "a+", encoding="utf-8", errors="replace") as log:
         start = log.seek(0, os.SEEK_END)

@@ -469,20 +469,6 @@ class Building(unittest.TestCase):
                     time.sleep(0.1)
         self.assertRegex(heard.getvalue(), r"  7%  common/ranks/run.cpp  \d+ s\n")
 
-    def test_the_tests_that_run_are_named(self):
-        heard = io.StringIO()
-        lines = ["      Start  1: test_a\n", "      Start  2: test_b\n"]
-        lines += ["1/2 Test  #1: test_a ....   Passed\n"]
-
-        def slowly():
-            yield from lines
-            time.sleep(2.5)
-
-        with mock.patch.object(building, "QUIET_SECONDS", 1):
-            with mock.patch.multiple(sys, stdin=slowly(), stdout=heard):
-                building.watch()
-        self.assertTrue(heard.getvalue().startswith("".join(lines) + "  running: test_b"))
-
     def test_a_second_build_in_a_folder_waits(self):
         with tempfile.TemporaryDirectory() as folder:
             with building.Progress(io.StringIO()) as first, building.alone(folder, first):
