@@ -3,8 +3,7 @@
     maintain explorer            all; needs build/sim (or --build DIR)
     maintain explorer 04         the traces of some steps, by number or name, and the page
     maintain explorer --check    fails where something is out of date: words, script, source lines,
-                                 or the programs' traces
-    maintain explorer --check --quick    one run of each variant
+                                 or the trace of one run of each variant
 
 The page works offline: NN.js holds the traces of a step, compressed. Its source is in
 docs/explorer/src, its texts and replays in explorer_pages.py, its measurements in explorer_runs.py.
@@ -20,7 +19,7 @@ import tempfile
 import zlib
 
 from . import command
-from .command import BadInput, Failure
+from .command import Failure
 from .explorer_pages import IDEAS, RING, STEPS
 from .explorer_ring import JOBS, ring_runs
 from .explorer_runs import published_series
@@ -196,7 +195,7 @@ def summary(content):
     return words, kernels, sums
 
 
-def stale(build, shown, quick):
+def stale(build, shown):
     """A sentence, or nothing where the step's file is up to date."""
     path, held = os.path.relpath(path_of(shown.step)), kept(shown)
     if shown is RING:
@@ -212,8 +211,8 @@ def stale(build, shown, quick):
                 return f"{path}: {line['path']}:{line['number']} was another line"
     if file_text(shown, held) != read_text(path_of(shown.step)):
         return f"{path} shows source lines that have changed"
-    runs = {run.variant: run for run in reversed(shown.runs)}.values() if quick else shown.runs
-    for name, content in fresh(build, shown, list(runs)).items():
+    runs = {run.variant: run for run in reversed(shown.runs)}
+    for name, content in fresh(build, shown, list(runs.values())).items():
         if summary(held[name]) != summary(content):
             return f"{path}: {name} is not what the program's trace says"
     return None
@@ -223,16 +222,13 @@ def main():
     parser = command.parser(__doc__)
     parser.add_argument("steps", nargs="*", metavar="STEP")
     parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("--quick", action="store_true", help="with --check: fewer runs")
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "sim"), metavar="DIR")
     args = parser.parse_args()
-    if args.quick and not args.check:
-        raise BadInput("--quick needs --check")
     known = {shown.step: shown for shown in (*STEPS, RING)}
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
     index = os.path.join(FOLDER, "index.html")
     if args.check:
-        found = [stale(args.build, shown, args.quick) for shown in chosen]
+        found = [stale(args.build, shown) for shown in chosen]
         if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(index):
             found.append(f"{os.path.relpath(index)} is not what its sources say")
         if sentences := list(filter(None, found)):

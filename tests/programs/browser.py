@@ -3,8 +3,7 @@
     with browser.Browser() as chromium:
         page = chromium.open("report.html", width=400, dark=True)
         page.click("#ladder a")
-        page.key("Tab")
-        assert page.eval("document.activeElement.id") == "theme"
+        page.key("ArrowRight")
         assert page.errors() == []
 
 A test without a Chromium skips: `@unittest.skipUnless(browser.FOUND, browser.MISSING)`.
@@ -25,19 +24,8 @@ FOUND = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)
 MISSING = "no Chromium: apt install chromium, or set CHROMIUM to its path"
 PATIENCE = 60  # seconds for one answer, on a busy machine
 
-# What a key event needs beside the key's name, and the text that it types.
-KEYS = {
-    "Tab": (9, ""),
-    "Enter": (13, "\r"),
-    "Escape": (27, ""),
-    " ": (32, " "),
-    "End": (35, ""),
-    "Home": (36, ""),
-    "ArrowLeft": (37, ""),
-    "ArrowUp": (38, ""),
-    "ArrowRight": (39, ""),
-    "ArrowDown": (40, ""),
-}
+# The codes of keys that are no letters.
+KEYS = {" ": 32, "End": 35, "Home": 36, "ArrowRight": 39}
 
 
 class BrowserError(Exception):
@@ -93,8 +81,10 @@ class Browser:
     def open(self, path, width=1200, height=800, dark=False, query=""):
         """A page of its own for a file, loaded. `query`: "?step=06", behind its address."""
         page = Page(self)
-        page.set_size(width, height)
-        page.set_dark(dark)
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        page.call("Emulation.setDeviceMetricsOverride", **metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        page.call("Emulation.setEmulatedMedia", features=[scheme])
         page.go_to(pathlib.Path(path).resolve().as_uri() + query)
         return page
 
@@ -198,20 +188,6 @@ class Page:
                     found.append(f"asks the network for {url}")
         return found
 
-    def set_size(self, width, height=800, scale=1):
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=scale,
-            mobile=False,
-        )
-
-    def set_dark(self, dark=True):
-        scheme = "dark" if dark else "light"
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", features=features)
-
     def overflow(self):
         """By how many pixels the page is wider than its window; 0: nothing scrolls sideways."""
         return self.eval(
@@ -240,10 +216,9 @@ class Page:
         return found
 
     def key(self, key):
-        """Presses a key: "Tab", "ArrowRight", "a"."""
-        code, text = KEYS.get(key, (ord(key[0].upper()), key))
-        event = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        typed = {"text": text} if text else {}
+        """Presses a key of KEYS."""
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+        typed = {"text": key} if key == " " else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **event, **typed)
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
