@@ -65,10 +65,7 @@ def diff_lines(a, b):
     for name in names:
         x, y = left.get(name), right.get(name)
         text = (x or y)[1]
-        if x and y and x[0]:
-            ratio = f"{y[0] / x[0]:.3g}x"
-        else:
-            ratio = "-"
+        ratio = f"{y[0] / x[0]:.3g}x" if x and y and x[0] else "-"
         cells.append((name, text(x[0]) if x else "-", text(y[0]) if y else "-", ratio))
     widths = [max(len(line[i]) for line in cells) for i in range(4)]
     for line in cells:

@@ -134,6 +134,10 @@ class Row:
         """Whether the estimate holds every kernel's plain arithmetic."""
         return all(kernel["arithmetic"] for kernel in get(self.estimate, "kernels") or [])
 
+    def counted(self, kind):
+        """Bytes that threads request: "read", "write" or "atomic"."""
+        return self.sim_get(f"traffic.requested.counted.{kind}")
+
     @property
     def hbm_modelled(self):
         return total(self.sim_get("traffic.hbm.model"))
@@ -374,18 +378,9 @@ STEP = Column(("", "step"), lambda r: r.any.label, left=True)
 MODEL = Column(("", "estimated for"), modelled_gpu, left=True)
 DEVICE = Column(("", "measured on"), lambda r: r.gpu_get("device.name") or "-", left=True)
 COLUMNS = (
-    Column(
-        ("requested", "read"),
-        lambda r: bytes_text(r.sim_get("traffic.requested.counted.read")),
-    ),
-    Column(
-        ("requested", "write"),
-        lambda r: bytes_text(r.sim_get("traffic.requested.counted.write")),
-    ),
-    Column(
-        ("", "atomic"),
-        lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None),
-    ),
+    Column(("requested", "read"), lambda r: bytes_text(r.counted("read"))),
+    Column(("requested", "write"), lambda r: bytes_text(r.counted("write"))),
+    Column(("", "atomic"), lambda r: bytes_text(r.counted("atomic") or None)),
     Column(("warp", "requests"), requests),
     Column(("sectors/", "request"), sectors_per_request),
     Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled)),
@@ -411,17 +406,10 @@ def columns_for(rows):
         if follower in varying and leader in varying and all(p[x] == p[y] for p in problems):
             varying.remove(follower)
     columns = [STEP] + [
-        Column(
-            ("", name),
-            lambda r, text=SIZES[name]: text(r.any.data["problem"]),
-        )
+        Column(("", name), lambda r, text=SIZES[name]: text(r.any.data["problem"]))
         for name in varying
     ]
-    omit = (
-        set(varying)
-        | ({"Nk"} if "N" in varying else set())
-        | ({"Hkv"} if "H" in varying else set())
-    )
+    omit = {*varying, *["Nk"] * ("N" in varying), *["Hkv"] * ("H" in varying)}
     common = [problem_text(problems[0], omit)] if problems else []
     for column in (MODEL, DEVICE):
         names = {column.cell(row) for row in rows} - {"-"}
