@@ -1,7 +1,7 @@
 // Step 11 -- rows with columns for LSE and delta.
 // Idea      S - LSE / scale is itself a product: of K with a column of ones, and Q with a column of
-//           -LSE / scale. dP - delta is one of V with ones, and dO with -delta. A bf16 has 8 bits
-//           of mantissa and a float 24, so each value needs three columns
+//           -LSE / scale. dP - delta is one of V with ones, and dO with -delta. A bf16 has 8
+//           significant bits and a float 24, so each value needs three columns
 // Changed   since 11 1_products: a product that reads the columns; the kernel before writes them,
 //           instead of rows.cuh's delta_kernel
 #pragma once
