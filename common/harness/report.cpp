@@ -852,7 +852,8 @@ Json problem_json(const Problem& p) {
   return j;
 }
 
-/// Of the simulated problem's batch entries, cycled over the batch. Older files say nothing of lengths.
+/// Of the simulated problem's batch entries, cycled over the batch. Older files say nothing of
+/// lengths.
 bool same_lengths(const Json& simulated, const Problem& p) {
   const Json lengths = simulated.value("lengths", Json());
   if (lengths.empty() || p.cache.lengths.empty()) return lengths.empty() == p.cache.lengths.empty();

@@ -71,15 +71,15 @@ ADVICE = {
     "what the part does in a second. The part with the longest time limits the kernel.",
     "wrong time": "25% off is allowed. Which part is forgotten, counted too often, or divided by "
     'too much? The step\'s program names the parts with --details, under "estimated".',
-    "not reset": "The next launch finds what this one leaves. Who is the last to need the counter, and "
-    "how does it know?",
-    "messages": "A message is under way from start() to finish(): until then nobody writes what is sent, "
-    "and nobody reads or writes its place of arrival. Which hop uses which buffer?",
-    "order": "The result is right, but a copy that is needed early is issued late, and the kernel waits "
-    "for it. Write down which product needs which copy, and in which order the products are issued.",
-    "wrong bytes": "Requested bytes count each load: a tile that is loaded twice counts twice. How many "
-    "blocks are there, what does each load, and how often?",
-    "wrong choice": "Which part of the GPU limits each of the two, and which of them asks it for less?",
+    "not reset": "The next launch finds what this one leaves. Who is the last to need the counter, "
+    "and how does it know?",
+    "messages": "A message is under way from start() to finish(): until then nobody writes what is "
+    "sent, and nobody reads or writes its place of arrival. Which hop uses which buffer?",
+    "order": "The result is right, but a copy that is needed early is issued late, and the kernel "
+    "waits for it. Write down which product needs which copy, and the order of the products.",
+    "wrong bytes": "Requested bytes count each load: a tile that is loaded twice counts twice. How "
+    "many blocks are there, what does each load, and how often?",
+    "wrong choice": "Which part of the GPU limits each of the two? Which of them needs it less?",
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
     "crash": "The program ended before a verdict: an index into a register array past its end, or "
@@ -176,9 +176,9 @@ class Toolchain:
 
     def predicted(self, exercise):
         """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, or what the student is to
-        predict: a kernel's estimate {"ms", "parts", ...}, bytes, or {variant: measured ms}. Estimates
-        and bytes are said by the step's program, which is_built() and build_library() see to.
-        Raises NotBuilt."""
+        predict: a kernel's estimate {"ms", "parts", ...}, bytes, or {variant: measured ms}.
+        Estimates and bytes are said by the step's program, which is_built() and
+        build_library() see to. Raises NotBuilt."""
         ask = self._expected if exercise.predicts else self._bytes
         with self.lock:
             if exercise.name not in self.predictions:
@@ -360,8 +360,8 @@ def _resident(pid):
 
 def limited(command, folder, cpu, addresses=0, seconds=None, resident=0, pipes=()):
     """Runs to the end or to a limit: seconds of CPU time, bytes of addresses (0: any), seconds of
-    wall time, resident bytes. `pipes`, which nobody else keeps open, are its own. (status or the kind
-    of fault, standard error)"""
+    wall time, resident bytes. `pipes`, which nobody else keeps open, are its own. (status or the
+    kind of fault, standard error)"""
     words = ["/bin/sh", "-c", LIMITED, "learn", str(cpu), str(addresses >> 10), *command]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with group_of(

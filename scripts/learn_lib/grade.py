@@ -62,8 +62,9 @@ def submitted(folder, exercises):
 
 
 def lines_outside(exercise, text):
-    """How many lines differ outside the places to change: lines of the original that were changed or
-    dropped, and code that was added. Where lines were added between the original's, at least 1."""
+    """How many lines differ outside the places to change: lines of the original that were changed
+    or dropped, and code that was added. Where lines were added between the original's, at least
+    1."""
     _, pieces = exercise.fixed()
     fixed = [line for piece in pieces for line in piece.splitlines()]
     dropped = len(fixed) - common_lines(fixed, text.splitlines())

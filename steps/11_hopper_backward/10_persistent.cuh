@@ -358,8 +358,8 @@ struct Group {
   }
 };
 
-// A block owns 128 keys at a time and walks the tiles of rows that see them, of all heads that share
-// them.
+// A block owns 128 keys at a time and walks the tiles of rows that see them, of all heads that
+// share them.
 template <int d, class Sums>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows

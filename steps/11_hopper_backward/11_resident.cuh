@@ -119,8 +119,8 @@ inline bool supports(const fa::Problem& p) { return p.d == 64 && (!p.causal || p
 
 inline int blocks_of(const fa::Problem& p) { return std::min<int>(p.gpu.sms, p.kv_heads()); }
 
-// Where the sums, and Q and dO that each walk reads again, stay in the L2 (measured, H100), and each
-// SM has several heads.
+// Where the sums, and Q and dO that each walk reads again, stay in the L2 (measured on an H100),
+// and each SM has several heads.
 inline bool pays(const fa::Problem& p) {
   const size_t most = p.causal ? size_t{20} << 20 : size_t{10} << 20;
   const size_t sums = 4 * size_t(p.gpu.sms) * (p.H / p.Hkv) * padded_rows(p) * p.d;

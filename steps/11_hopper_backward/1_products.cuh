@@ -61,8 +61,8 @@ __device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
   fa::wgmma_commit();
 }
 
-// dQ = dS K, or dQ += dS K, of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row]: its
-// rows are contiguous, so it is MN-major.
+// dQ = dS K, or dQ += dS K, of 64 rows and 2 n features, a sum over the block's keys. dS lies as
+// [key][row]: its rows are contiguous, so it is MN-major.
 template <int d, bool add = false, int n>
 __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
   fa::wgmma_fence();

@@ -415,8 +415,8 @@ std::optional<Fault> try_prediction(const json& wanted, const GpuRates& gpu, Cha
   return wrong_time(yours, run, gpu);
 }
 
-/// The verdict: `ok`, `kind` and `message` of the first thing that is wrong, and `problems`: what was
-/// seen of each. `ended` where the student's program says nothing more, or nothing of sense.
+/// The verdict: `ok`, `kind` and `message` of the first thing that is wrong, and `problems`: what
+/// was seen of each. `ended` where the student's program says nothing more, or nothing of sense.
 json judge(const json& request, Channel& student) {
   json verdict = {{"ok", true}, {"problems", json::array()}};
   const bool predicts = request.at("problems").at(0).contains("expected");

@@ -40,8 +40,8 @@ struct TimePrediction {
 /// How far a predicted time may be off: 25%.
 constexpr double kAllowedOff = 0.25;
 
-/// Asks a student's function: for the limiter and time of a kernel, for the bytes that a run requests,
-/// or for the variant that is faster; and tells the judge, as exercise_main() does.
+/// Asks a student's function: for the limiter and time of a kernel, for the bytes that a run
+/// requests, or for the variant that is faster; and tells the judge, as exercise_main() does.
 int prediction_main(int argc, char** argv,
                     TimePrediction (*predict)(const KernelRun&, const GpuRates&));
 int prediction_main(int argc, char** argv, double (*predict)(const Problem&));

@@ -357,8 +357,8 @@ class Checks(Classroom):
 
     @for_all
     def test_the_host_does_the_kernels_work(self):
-        """Right results through cudaMemcpy, and a kernel that only carries them to O. First the word
-        is refused; here it is let through."""
+        """Right results through cudaMemcpy, and a kernel that only carries them to O. First the
+        word is refused; here it is let through."""
         host = """
   fa::Inputs in;
   for (auto [from, to] : {std::pair(t.Q, &in.Q), {t.K, &in.K}, {t.V, &in.V}}) {
@@ -393,8 +393,8 @@ class Checks(Classroom):
                 self.assertEqual(message, words)
 
     def test_what_is_refused(self):
-        """In a hole, in the kernel's file and outside of any function; grade points at it, too, unless
-        it stands in a hole. What the exercises hold themselves is no reason."""
+        """In a hole, in the kernel's file and outside of any function; grade points at it, too,
+        unless it stands in a hole. What the exercises hold themselves is no reason."""
         e = exercise("scores")
         in_hole, outside = "    s *= scale;", "inline void forward("
         for line, before, word in (

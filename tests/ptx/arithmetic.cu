@@ -1,5 +1,5 @@
-// exp2_approx against exp2 in double precision; the largest and smallest of three integers; bytes in
-// another order.
+// exp2_approx against exp2 in double precision; the largest and smallest of three integers; bytes
+// in another order.
 #include <algorithm>
 #include <climits>
 #include <cmath>

@@ -1,7 +1,7 @@
 // What the simulator says when the system refuses it address space or threads, and its workers when
 // the system starts them late, while the host goes on. The system's functions are replaced, because
-// no limit of the system refuses exactly one call, and only so comes the moment that otherwise comes
-// once in thousands of starts.
+// no limit of the system refuses exactly one call, and only so comes the moment that otherwise
+// comes once in thousands of starts.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /// \file
-/// The rest of TMA: tensors of other than four dimensions, one copy to several blocks, runs of bytes
-/// without a tensor map, and what is read back in the same launch.
+/// The rest of TMA: tensors of other than four dimensions, one copy to several blocks, runs of
+/// bytes without a tensor map, and what is read back in the same launch.
 #pragma once
 
 #include "common/dialect/ptx/tma.h"
@@ -9,8 +9,8 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// As fence_proxy_async(), for accesses to device memory. Needed between a store and a TMA load that
-/// reads it in the same launch; a barrier must follow.
+/// As fence_proxy_async(), for accesses to device memory. Needed between a store and a TMA load
+/// that reads it in the same launch; a barrier must follow.
 FA_PTX void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // One asm statement serves all ranks: DIM is "1d" to "5d", and AT names as many of the five

@@ -1,6 +1,6 @@
 /// \file
-/// wgmma of more widths than ../wgmma.h has, and with A in either order. N is a multiple of 32 up to
-/// 256.
+/// wgmma of more widths than ../wgmma.h has, and with A in either order. N is a multiple of 32 up
+/// to 256.
 #pragma once
 
 #include "common/dialect/ptx/wgmma.h"
