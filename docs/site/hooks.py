@@ -64,7 +64,8 @@ def chapter(folder):
     """A step in the side navigation: its chapter, its lesson files and its worklog."""
     path = folder.relative_to(ROOT).as_posix()
     title = (folder / "README.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-    below = [{file.name: f"{path}/{file.name}"} for file in sorted(folder.glob("[0-9]_*.cuh"))]
+    files = sorted(folder.glob("[0-9]*_*.cuh"), key=lambda file: int(file.name.partition("_")[0]))
+    below = [{file.name: f"{path}/{file.name}"} for file in files]
     below += [{"Worklog": f"{path}/worklog.md"}] * (folder / "worklog.md").exists()
     return {title: [f"{path}/README.md", *below]}
 
@@ -83,7 +84,7 @@ def on_files(files, config):
             file.dest_uri = path.removesuffix(".md") + ".html"  # index.html is that page's place
         files.append(file)
 
-    wanted = [*ROOT.glob("steps/[0-9]*/[0-9]_*.cuh"), *ROOT.glob("docs/explorer/*.js")]
+    wanted = [*ROOT.glob("steps/[0-9]*/[0-9]*_*.cuh"), *ROOT.glob("docs/explorer/*.js")]
     wanted += ROOT.glob("docs/explorer/src/explorer.*")
     linked = {str(path.relative_to(ROOT)) for path in wanted}
     for path in markdown_files():

@@ -32,6 +32,9 @@ EXCUSED = {
     "11 6_augmented": (0.65, "a short file without a kernel of products"),
     "11 8_units": (0.77, "a short file: the kernels that find a row's unit"),
     "11 9_deterministic": (0.66, "a short file: uses 7_columns' kernel"),
+    "11 10_copier": (0.76, "no kernel: two threads of one, and the place of each tile"),
+    "11 12_own_sums": (0.74, "a short file: dQ's sums for 11_persistent's kernel"),
+    "11 13_resident": (0.74, "a short file: uses 11_persistent's kernel"),
     "12 2_products": (0.60, "a short file without a kernel: operands of one byte"),
     "12 3_roles": (0.55, "a short file without a kernel: scales, and a buffer for O"),
     "12 5_centred": (0.70, "uses 4_tensor's kernel; new are kernels that find V's means"),
@@ -74,10 +77,18 @@ def common_lines(a, b):
 
 def lesson_files(root=ROOT):
     """{"02 1_shared": path}, in reading order."""
-    pattern = os.path.join(root, "steps", "[0-9][0-9]_*", "[0-9]_*.cuh")
+    steps = os.path.join(root, "steps", "[0-9][0-9]_*")
+    paths = [
+        p for name in ("[0-9]_*.cuh", "[0-9][0-9]_*.cuh") for p in glob.glob(f"{steps}/{name}")
+    ]
+
+    def order(path):
+        folder, name = path.split(os.sep)[-2:]
+        return folder, int(name.partition("_")[0])
+
     return {
         f"{path.split(os.sep)[-2][:2]} {os.path.basename(path)[: -len('.cuh')]}": path
-        for path in sorted(glob.glob(pattern))
+        for path in sorted(paths, key=order)
     }
 
 

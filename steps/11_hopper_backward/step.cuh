@@ -3,8 +3,8 @@
 
 #include "steps/08_tensor_core_backward/7_roles.cuh"
 #include "steps/10_warp_specialized/5_scheduled.cuh"
-#include "steps/11_hopper_backward/10_persistent.cuh"
-#include "steps/11_hopper_backward/11_resident.cuh"
+#include "steps/11_hopper_backward/11_persistent.cuh"
+#include "steps/11_hopper_backward/13_resident.cuh"
 #include "steps/11_hopper_backward/3_wgmma.cuh"
 #include "steps/11_hopper_backward/4_late.cuh"
 #include "steps/11_hopper_backward/5_apart.cuh"
