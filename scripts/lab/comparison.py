@@ -122,7 +122,9 @@ class Comparison:
         if direction == "backward":
             runner("backward")()
         label = Run({"step": library.step, "variant": variant["name"]}, direction).label
-        truth = self.torch.truth_in_8_bits(self.truth) if variant.get("fp8") else self.truth
+        truth = self.truth
+        if variant.get("fp8"):
+            truth = self.torch.truth(self.problem, self.tensors, fp8=True)
         self.require(label, {name: self.tensors[name] for name in written}, truth)
         # Timed with these O and LSE, or with those of the next variant: the work is the same.
         return Contender(variant["name"], label, runner(direction), step=library.step)

@@ -88,6 +88,15 @@ class Clock:
 # --- PyTorch ------------------------------------------------------------------------------------
 
 
+HEADROOMS = (1, 1.26, 1.59)  # of fp8 baselines, in thirds of an octave; the checker's, too
+
+
+def quantised(torch, x, headroom):
+    """What e4m3 keeps of a tensor that has one scale: its largest number becomes 448 / headroom."""
+    scale = x.abs().max().float() * headroom / 448
+    return (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
+
+
 def unfused(torch, q, k, v, do, causal, working, rounded):
     """{"O", "LSE", "dQ", "dK", "dV"} of one key/value head and the G query heads that read it.
 
@@ -198,10 +207,12 @@ class Torch:
         tensors["LSE"] = torch.full(q[:3], float("nan"), device="cuda")
         return tensors
 
-    def truth(self, problem, tensors):
+    def truth(self, problem, tensors, fp8=False):
         """[(batch, key/value head, its query heads, {tensor: (fp64, allowed error)})] of the first
         and the last head. Allowed is twice (gradients: three times) the largest error of an
-        unfused attention in the step's own type, and a floor of that type's rounding."""
+        unfused attention in the step's own type, and a floor of that type's rounding. fp8: three
+        times the largest of ones whose inputs were quantised before, with another scale each; LSE
+        is left to the step's program."""
         torch = self.torch
         dtype = self.type_of(problem["dtype"])
         group = problem["h"] // problem["hkv"]
@@ -216,25 +227,25 @@ class Torch:
                 problem["causal"],
             )
             exact = unfused(torch, *args, torch.float64, lambda x: x)
-            rounded = unfused(torch, *args, torch.float32, lambda x: x.to(dtype).float())
+            inputs = [args]
+            if fp8:
+                inputs = [
+                    (*(quantised(torch, x, headroom) for x in args[:3]), *args[3:])
+                    for headroom in HEADROOMS
+                ]
+            baselines = [
+                unfused(torch, *x, torch.float32, lambda x: x.to(dtype).float()) for x in inputs
+            ]
             allowed = {}
             for name, want in exact.items():
                 floor = FLOORS["fp32" if name == "LSE" else problem["dtype"]]
-                error = (rounded[name].double() - want).abs().max().item()
-                factor = 3 if name in GRADIENTS else 2
+                error = max((b[name].double() - want).abs().max().item() for b in baselines)
+                factor = 3 if fp8 or name in GRADIENTS else 2
                 allowed[name] = factor * error + floor * want.abs().max().item()
+            if fp8:
+                allowed["LSE"] = float("inf")
             found.append((batch, head, heads, {x: (exact[x], allowed[x]) for x in exact}))
         return found
-
-    @staticmethod
-    def truth_in_8_bits(truth):
-        """A quarter of O's largest value is allowed, and LSE left out: an unfused attention knows
-        no scales, and the step's program and tests hold both closer."""
-        allowed = {"O": lambda want: want.abs().max().item() / 4, "LSE": lambda want: float("inf")}
-        return [
-            (*place, {name: (exact[name][0], of(exact[name][0])) for name, of in allowed.items()})
-            for *place, exact in truth
-        ]
 
     def errors(self, truth, outputs):
         """{tensor: (largest error, largest error as a share of what is allowed)}; NaN where an
