@@ -3,11 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <limits>
+#include <tuple>
 
 #include "common/harness/backend.h"
 #include "common/harness/estimate.h"
 #include "common/harness/format.h"
 #include "common/harness/gpus.h"
+#include "common/harness/npy.h"
 #include "common/harness/output_file.h"
 #include "common/harness/screen.h"
 
@@ -98,7 +101,7 @@ size_t default_variant(const Step& step, const std::string& arch) {
 }
 
 /// "0,1,700".
-std::vector<int> numbers_of(const std::string& text) {
+std::vector<int> numbers_of(const std::string& text, const std::string& flag = "--lengths") {
   std::vector<int> numbers;
   const char *at = text.data(), *end = at + text.size();
   for (bool more = true; more;) {
@@ -107,7 +110,7 @@ std::vector<int> numbers_of(const std::string& text) {
     more = stop < end && *stop == ',';
     if (error != std::errc() || (stop < end && !more)) {
       throw UsageError(fmt::format(
-          "--lengths {}: must be whole numbers with commas between them, such as 0,1,700", text));
+          "{} {}: must be whole numbers with commas between them, such as 0,1,700", flag, text));
     }
     numbers.push_back(number);
     at = stop + 1;
@@ -126,6 +129,71 @@ void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
   if (!nk_given) p.Nk = std::max(1, *std::max_element(given.begin(), given.end()));
 }
 
+/// --window 256,0.
+void set_window(const std::string& text, Problem& p) {
+  const std::vector<int> limits = numbers_of(text, "--window");
+  if (limits.size() != 2) {
+    throw UsageError(
+        fmt::format("--window {}: must be two numbers, such as 256,0: how many keys "
+                    "before and behind its own a row sees; -1 for no limit",
+                    text));
+  }
+  p.mask.left = limits[0], p.mask.right = limits[1];
+}
+
+/// Rows and keys of each document: "5,0,700", "5:9,700:700", or a file.
+std::vector<std::pair<int64_t, int64_t>> lengths_of(const std::string& text) {
+  std::vector<std::pair<int64_t, int64_t>> lengths;
+  if (text.ends_with(".npy")) {
+    const NpyIntegers npy = read_npy_integers(text);
+    const size_t columns = npy.shape.size() == 2 ? npy.shape[1] : 1;
+    if (npy.shape.empty() || npy.shape.size() > 2 || columns < 1 || columns > 2) {
+      throw UsageError(fmt::format(
+          "--lengths {}: its shape must be [documents], or [documents, 2] for rows and keys",
+          text));
+    }
+    for (size_t i = 0; i < npy.data.size(); i += columns) {
+      lengths.emplace_back(npy.data[i], npy.data[i + columns - 1]);
+    }
+    return lengths;
+  }
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string one = text.substr(at, end - at);
+    const size_t colon = one.find(':');
+    const int rows = numbers_of(one.substr(0, colon)).at(0);
+    lengths.emplace_back(rows, colon == one.npos ? rows : numbers_of(one.substr(colon + 1)).at(0));
+    at = end + 1;
+  }
+  return lengths;
+}
+
+/// Documents behind each other decide how many rows and keys there are.
+void pack_documents(const std::string& text, const CLI::App& app, Problem& p) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  Mask& mask = p.mask;
+  int64_t rows = 0, keys = 0;
+  mask.row_starts = mask.key_starts = {0};
+  for (const auto& [its_rows, its_keys] : lengths_of(text)) {
+    rows += its_rows, keys += its_keys;
+    if (its_rows < 0 || its_keys < 0 || rows > kMost || keys > kMost) {
+      throw UsageError(
+          fmt::format("--lengths {}: each must be at least 0, and their sum an int", text));
+    }
+    mask.row_starts.push_back(static_cast<int>(rows));
+    mask.key_starts.push_back(static_cast<int>(keys));
+  }
+  const std::tuple<const char*, int*, int64_t> sums[] = {{"--n", &p.N, rows},
+                                                         {"--nk", &p.Nk, keys}};
+  for (const auto& [flag, length, sum] : sums) {
+    if (app.count(flag) > 0 && *length != sum) {
+      throw UsageError(fmt::format("{} {}: the documents of --lengths have {}; leave it out", flag,
+                                   *length, sum));
+    }
+    *length = static_cast<int>(sum);
+  }
+}
+
 constexpr size_t kHelpColumn = 28;  // where the descriptions of the options begin
 
 /// Does any variant of the step support it?
@@ -133,6 +201,13 @@ template <class T>
 bool takes(const Step& step, T Support::*what) {
   return std::any_of(step.variants.begin(), step.variants.end(),
                      [&](const Variant& v) { return support_of(step, v).*what; });
+}
+
+/// What --mask may be.
+std::string masks_of(const Step& step) {
+  std::string text = "a mask of the step:";
+  for (const Predicate& each : step.predicates) text += " " + text_of(each);
+  return text;
 }
 
 bool has_backward(const Step& step) {
@@ -207,7 +282,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   Options o;
   Problem& p = o.problem;
   std::string variant = step.variants.back().name;
-  std::string lengths, table;
+  std::string lengths, table, window, predicate;
   int64_t smem = 0;  // signed, so that -1 is refused as it was typed
 
   std::string title = wrapped(step.id + ": ", step.idea, 2);
@@ -255,10 +330,20 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                        few_queries ? "1024, or the longest of --lengths" : "--n"));
   option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
   app.add_flag("--causal", p.causal, "queries do not see later keys")->group("Problem");
-  const CLI::Option* lengths_flag =
-      shown_if(takes(step, &Support::lengths),
-               option("Problem", "--lengths", lengths, "INT,INT,...",
-                      "keys of each batch entry; a shorter list repeats. Without it: --nk"));
+  const bool packs = takes(step, &Support::documents);
+  const CLI::Option* lengths_flag = shown_if(
+      packs || takes(step, &Support::lengths),
+      option("Problem", "--lengths", lengths, packs ? "INT,...|F.npy" : "INT,INT,...",
+             packs ? "documents behind each other: rows of each, or rows:keys; a file: int32 or "
+                     "int64, [documents] or [documents, 2]"
+                   : "keys of each batch entry; a shorter list repeats. Without it: --nk"));
+  const CLI::Option* window_flag =
+      shown_if(takes(step, &Support::window),
+               option("Problem", "--window", window, "L,R",
+                      "a row sees L keys before its own, and R behind it; -1: no limit"));
+  const CLI::Option* predicate_flag =
+      shown_if(takes(step, &Support::predicate),
+               option("Problem", "--mask", predicate, "NAME[:INT]", masks_of(step)));
   shown_if(takes(step, &Support::pages),
            option("Problem", "--page", p.cache.page, "INT",
                   "keys per page: 16, 32, 64, 128 or 256; 0: the cache is not paged"));
@@ -379,7 +464,11 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (app.count("--hkv") == 0) p.Hkv = p.H;
   if (!nk_given && !few_queries) p.Nk = p.N;
   if (o.files.any()) sizes_from_files(app, o);
-  if (!lengths_flag->empty()) {
+  if (!window_flag->empty()) set_window(window, p);
+  if (!predicate_flag->empty()) p.mask.predicate = predicate_of(step, predicate);
+  if (!lengths_flag->empty() && packs) {
+    pack_documents(lengths, app, p);
+  } else if (!lengths_flag->empty()) {
     const bool kv_file = !o.files.k.empty() || !o.files.v.empty();
     spread_lengths(lengths, kv_file || nk_given, p);
   }

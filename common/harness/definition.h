@@ -29,19 +29,24 @@ struct Definition {
     for (size_t row = 0; row < p.rows(); ++row) {
       const size_t bh = row / p.N, key0 = p.kv_head_of(bh) * p.Nk;
       const float *q = &in.Q[row * d], *K = &in.K[key0 * d], *V = &in.V[key0 * d];
-      std::vector<Real> S(p.visible(static_cast<int>(row % p.N), bh / p.H));
-      if (S.empty()) continue;
-      for (size_t c = 0; c < S.size(); ++c) {
-        for (size_t x = 0; x < d; ++x) S[c] += Real(q[x]) * Real(K[c * d + x]);
-        S[c] *= Real(p.scale());
+      std::vector<Real> S;
+      std::vector<size_t> keys;  // that the row sees
+      for (int c = 0; c < p.Nk; ++c) {
+        if (p.sees(static_cast<int>(row % p.N), c, bh / p.H)) keys.push_back(c);
+      }
+      if (keys.empty()) continue;
+      for (const size_t c : keys) {
+        Real s = 0;
+        for (size_t x = 0; x < d; ++x) s += Real(q[x]) * Real(K[c * d + x]);
+        S.push_back(s * Real(p.scale()));
       }
       LSE[row] = maximum(S) + std::log(sum(S));
       for (Real& s : S) s = round(s);
       const Real m = maximum(S), l = sum(S);
       for (size_t x = 0; x < d; ++x) {
         Real o = 0;
-        for (size_t c = 0; c < S.size(); ++c) {
-          o += round(std::exp(S[c] - m) / l) * Real(V[c * d + x]);
+        for (size_t i = 0; i < S.size(); ++i) {
+          o += round(std::exp(S[i] - m) / l) * Real(V[keys[i] * d + x]);
         }
         O[row * d + x] = round(o);
       }

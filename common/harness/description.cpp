@@ -13,8 +13,10 @@ using nlohmann::json;
 json or_null(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
 
 json json_of(const Support& s) {
-  return {{"d", s.d},      {"gqa", s.gqa},         {"cross", s.cross}, {"smem", s.smem},
-          {"n", s.most_n}, {"lengths", s.lengths}, {"pages", s.pages}};
+  return {{"d", s.d},           {"gqa", s.gqa},       {"cross", s.cross},
+          {"smem", s.smem},     {"n", s.most_n},      {"lengths", s.lengths},
+          {"pages", s.pages},   {"window", s.window}, {"documents", s.documents},
+          {"mask", s.predicate}};
 }
 
 /// A problem that a variant supports.
@@ -50,6 +52,7 @@ json json_of(const Step& step, const Variant& v) {
   const Problem p = problem_of(step, v);
   json workspace = json::array();
   for (const Scratch& piece : workspace_of(v, p)) workspace.push_back(piece.name);
+  for (const Table& table : tables_of(v, p)) workspace.push_back(table.name);
   return {{"name", v.name},
           {"idea", v.idea},
           {"dtype", name_of(v.forward.dtype())},

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <tuple>
 
 #include "common/harness/format.h"
+#include "common/harness/parallel.h"
 
 namespace fa {
 namespace {
@@ -71,6 +73,41 @@ void validate_cache(const Problem& p, const Support& support, const std::string&
   }
 }
 
+void validate_mask(const Problem& p, const Support& support, const std::string& who) {
+  const Mask& mask = p.mask;
+  const auto refuse = [&who](bool given, bool supported, const std::string& what) {
+    if (given && !supported) throw UsageError(fmt::format("{}: {} has no such mask", what, who));
+  };
+  refuse(mask.has_window(), support.window, fmt::format("--window {},{}", mask.left, mask.right));
+  refuse(mask.has_documents(), support.documents,
+         fmt::format("--lengths of {} documents", mask.row_starts.size() - 1));
+  refuse(mask.predicate.sees, support.predicate, "--mask " + mask.predicate.name);
+  for (const int limit : {mask.left, mask.right}) {
+    if (limit >= Mask::kNoLimit && limit <= kMaxLength) continue;
+    throw UsageError(fmt::format("--window {},{}: each must be 0 to {}, or -1 for no limit",
+                                 mask.left, mask.right, kMaxLength));
+  }
+  if (!mask.has_documents()) return;
+  if (mask.row_starts.size() != mask.key_starts.size()) {
+    throw UsageError(fmt::format("--lengths: {} documents of rows and {} of keys",
+                                 mask.row_starts.size() - 1, mask.key_starts.size() - 1));
+  }
+  for (const auto& [starts, length, flag] :
+       {std::tuple(&mask.row_starts, p.N, "--n"), std::tuple(&mask.key_starts, p.Nk, "--nk")}) {
+    if (starts->front() == 0 && starts->back() == length &&
+        std::is_sorted(starts->begin(), starts->end())) {
+      continue;
+    }
+    throw UsageError(fmt::format("--lengths: the documents must fill {} {}, one behind the other",
+                                 flag, length));
+  }
+}
+
+/// The document that holds row (key) i, of all that begin there the one that is not empty.
+size_t place_of(int i, const std::vector<int>& starts) {
+  return std::upper_bound(starts.begin(), starts.end() - 1, i) - starts.begin() - 1;
+}
+
 }  // namespace
 
 size_t bytes_of(DType dtype) {
@@ -109,8 +146,59 @@ float round_to(DType dtype, float x) {
   throw std::logic_error("unknown element type");
 }
 
+std::vector<Document> Problem::documents(size_t b) const {
+  if (!mask.has_documents()) return {{{0, N}, {0, keys_of(b)}}};
+  std::vector<Document> all;
+  for (size_t i = 0; i + 1 < mask.row_starts.size(); ++i) all.push_back(document(i));
+  return all;
+}
+
+Document Problem::document_of(int r, size_t b) const {
+  if (!mask.has_documents()) return {{0, N}, {0, keys_of(b)}};
+  return document(place_of(r, mask.row_starts));
+}
+
+Document Problem::document_of_key(int c, size_t b) const {
+  if (!mask.has_documents()) return {{0, N}, {0, keys_of(b)}};
+  return document(place_of(c, mask.key_starts));
+}
+
+Range Problem::seen(int r, size_t b) const {
+  const Document doc = document_of(r, b);
+  const int own = doc.own_key(r), left = mask.left, right = causal ? 0 : mask.right;
+  Range keys = doc.keys;
+  if (left != Mask::kNoLimit) keys.first = std::max(keys.first, own - left);
+  if (right != Mask::kNoLimit) keys.last = std::min(keys.last, own + right + 1);
+  keys.last = std::max(keys.first, keys.last);
+  return keys;
+}
+
+Range Problem::seen_by(int c, size_t b) const {
+  const Document doc = document_of_key(c, b);
+  const int own = c - doc.own_key(0), left = mask.left, right = causal ? 0 : mask.right;
+  Range rows = doc.rows;
+  if (right != Mask::kNoLimit) rows.first = std::max(rows.first, own - right);
+  if (left != Mask::kNoLimit) rows.last = std::min(rows.last, own + left + 1);
+  rows.last = std::max(rows.first, rows.last);
+  return rows;
+}
+
+int Problem::visible(int r, size_t b) const {
+  const Range keys = seen(r, b);
+  if (!mask.predicate.sees) return keys.size();
+  int n = 0;
+  for (int c = keys.first; c < keys.last; ++c) n += mask.predicate.sees(*this, r, c);
+  return n;
+}
+
 uint64_t Problem::visible_scores() const {
   const uint64_t rows = N, keys = Nk;
+  if (!mask.is_none()) {
+    std::vector<uint64_t> of(N);
+    parallel_for(of.size(),
+                 [&] { return [&](size_t r) { of[r] = visible(static_cast<int>(r)); }; });
+    return std::accumulate(of.begin(), of.end(), uint64_t{0});
+  }
   if (!causal) return rows * keys;
   // A triangle of the rows that see 1, 2, ... keys, and what every row sees before it.
   const uint64_t side = std::min(rows, keys);
@@ -118,11 +206,16 @@ uint64_t Problem::visible_scores() const {
 }
 
 double Problem::flops_forward() const {
+  if (!mask.is_none()) return 4.0 * heads() * visible_scores() * d;
   const double keys = cache.lengths.empty()
                           ? static_cast<double>(B) * Nk
                           : std::accumulate(cache.lengths.begin(), cache.lengths.end(), 0.0);
   const double full = 4.0 * H * keys * N * d;
   return causal ? full / 2 : full;
+}
+
+std::string text_of(const Predicate& predicate) {
+  return predicate.name + (predicate.n == 0 ? "" : fmt::format(":{}", predicate.n));
 }
 
 std::string Support::list_d() const { return list_of(d, ", "); }
@@ -156,6 +249,7 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
         fmt::format("--n {}: {} supports at most {} queries", p.N, who, support.most_n));
   }
   validate_cache(p, support, who);
+  validate_mask(p, support, who);
   for (const auto& [flag, length] : {std::pair("--n", p.N), std::pair("--nk", p.Nk)}) {
     if (length > kMaxLength) {
       throw UsageError(fmt::format("{} {}: at most {} is supported", flag, length, kMaxLength));
@@ -181,6 +275,9 @@ std::string describe(const Problem& p) {
   if (p.Nk != p.N) text += fmt::format(" Nk={}", p.Nk);
   text += fmt::format(" d={}", p.d);
   if (p.causal) text += " causal";
+  if (p.mask.has_window()) text += fmt::format(" window={},{}", p.mask.left, p.mask.right);
+  if (p.mask.has_documents()) text += fmt::format(" documents={}", p.mask.row_starts.size() - 1);
+  if (p.mask.predicate.sees) text += " mask=" + text_of(p.mask.predicate);
   if (p.method.smem != 0) text += fmt::format(" smem={}", p.method.smem);
   if (!p.cache.lengths.empty()) {
     const auto [least, most] = std::minmax_element(p.cache.lengths.begin(), p.cache.lengths.end());

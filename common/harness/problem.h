@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/dialect/errors.h"
+#include "common/harness/mask.h"
 
 namespace fa {
 
@@ -62,7 +63,8 @@ struct Problem {
   DType dtype = DType::f32;
   Method method = {};
   CacheFormat cache = {};
-  Gpu gpu = {};  ///< that it runs on: this_gpu()
+  Mask mask = {};  ///< beyond `causal`; the same in each batch entry and head
+  Gpu gpu = {};    ///< that it runs on: this_gpu()
 
   bool operator==(const Problem&) const = default;
 
@@ -84,23 +86,38 @@ struct Problem {
   int keys_of(size_t b) const { return cache.lengths.empty() ? Nk : cache.lengths[b]; }
   /// Pages of a head's keys, at most: columns of the page table.
   int pages() const { return cache.page == 0 ? 1 : (Nk + cache.page - 1) / cache.page; }
-  /// Keys that row r of batch entry b sees: 0 .. visible(r, b) - 1. 0 for a fully masked row.
-  int visible(int r, size_t b = 0) const {
-    const int keys = keys_of(b);
-    if (!causal) return keys;
-    const int n = r + 1 + keys - N;
-    return n < 0 ? 0 : (n < keys ? n : keys);
+  /// The documents of batch entry b: without Mask::row_starts the only one.
+  std::vector<Document> documents(size_t b = 0) const;
+  /// That of a row; and of a key.
+  Document document_of(int r, size_t b = 0) const;
+  Document document_of_key(int c, size_t b = 0) const;
+  /// Row r of batch entry b sees no key outside of this range, and all keys of it except for those
+  /// that Mask::predicate hides. Empty where the row sees none.
+  Range seen(int r, size_t b = 0) const;
+  /// The same of the rows that see key c.
+  Range seen_by(int c, size_t b = 0) const;
+  bool sees(int r, int c, size_t b = 0) const {
+    return seen(r, b).has(c) && (!mask.predicate.sees || mask.predicate.sees(*this, r, c));
   }
-  /// Pairs (r, c) of one head that the mask leaves: N * Nk, or about half of it. Of Nk keys,
-  /// whatever CacheFormat::lengths says.
+  /// How many keys row r of batch entry b sees. Without a mask: keys 0 .. visible(r, b) - 1.
+  int visible(int r, size_t b = 0) const;
+  /// Pairs (r, c) of one head that the mask leaves: without one N * Nk, or about half of it. Of Nk
+  /// keys, whatever CacheFormat::lengths says.
   uint64_t visible_scores() const;
 
   /// FLOPs of the forward by FlashAttention's convention: 4*B*H*N*Nk*d, halved when causal
   /// (arXiv 2307.08691, section 4.1), also where N << Nk and the mask hides almost nothing. With
-  /// `lengths` their sum takes the place of B*Nk.
+  /// `lengths` their sum takes the place of B*Nk, with a Mask visible_scores() that of N*Nk.
   double flops_forward() const;
   /// 2.5 times the forward (five matrix products instead of two).
   double flops_backward() const { return 2.5 * flops_forward(); }
+
+ private:
+  /// Of Mask::row_starts.
+  Document document(size_t i) const {
+    return {{mask.row_starts[i], mask.row_starts[i + 1]},
+            {mask.key_starts[i], mask.key_starts[i + 1]}};
+  }
 };
 
 /// One of the sizes: everything that reads or says them goes through kSizes.
@@ -124,6 +141,9 @@ struct Support {
   int most_n = 0;                          ///< the most queries; 0: as many as one likes
   bool lengths = false;                    ///< CacheFormat::lengths
   bool pages = false;                      ///< CacheFormat::page: 0, 16, 32, 64, 128 or 256
+  bool window = false;                     ///< Mask::left and right
+  bool documents = false;                  ///< Mask::row_starts and key_starts
+  bool predicate = false;                  ///< Mask::predicate
 
   bool operator==(const Support&) const = default;
   /// The head dimensions, "64, 128".

@@ -66,11 +66,6 @@ std::vector<float> quantised(std::vector<float> tensor, float headroom) {
 constexpr size_t kBlock =
     16;  // rows that a thread takes at a time: each use of a matrix serves all
 
-/// first, first + 1, ..., last - 1.
-struct Range {
-  int first, last;
-};
-
 /// A block of up to kBlock rows.
 template <class Real>
 struct Block {
@@ -224,32 +219,46 @@ struct Softmax {
   double size[kBlock];  // sum of P |S|; only in fp64
 
   /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
-  /// none has m = -inf, l = 0.
+  /// none has m = -inf, l = 0. P of a key within `seen` that Mask::predicate hides is 0.
+  /// \param rows  of their head
   void compute(const A& arithmetic, const Block<Real>& q, const Panels<Real>& K_transposed,
-               Real scale, const std::vector<Range>& features, const std::vector<Range>& seen) {
+               const Problem& problem, const std::vector<int>& rows,
+               const std::vector<Range>& features, const std::vector<Range>& seen) {
+    const Real scale = problem.scale();
+    const auto sees = problem.mask.predicate.sees;
     multiply(q, K_transposed, features, seen, P);
     for (size_t k = 0; k < seen.size(); ++k) {
       Real* p = P[k];
-      const int n = seen[k].last;
-      m[k] = -INFINITY;
-      for (int c = 0; c < n; ++c) m[k] = std::max(m[k], p[c] *= scale);
+      const int first = seen[k].first, last = seen[k].last;
+      m[k] = LSE[k] = -INFINITY;
+      l[k] = size[k] = 0;
+      bool any = false;
+      for (int c = first; c < last; ++c) {
+        const bool is_seen = !sees || sees(problem, rows[k], c);
+        p[c] = is_seen ? p[c] * scale : -INFINITY;
+        m[k] = std::max(m[k], p[c]);
+        any |= is_seen;
+      }
+      if (!any) {
+        std::fill(p + first, p + last, Real(0));
+        continue;
+      }
       if (arithmetic.rounds()) {
         Real sum = 0;
-        for (int c = 0; c < n; ++c) sum += std::exp(p[c] - m[k]);
+        for (int c = first; c < last; ++c) sum += std::exp(p[c] - m[k]);
         LSE[k] = m[k] + std::log(sum);
-        for (int c = 0; c < n; ++c) p[c] = arithmetic.round(p[c]);
+        for (int c = first; c < last; ++c) p[c] = arithmetic.round(p[c]);
         m[k] = arithmetic.round(m[k]);  // rounding keeps the order
       }
-      l[k] = size[k] = 0;
-      for (int c = 0; c < n; ++c) {
+      for (int c = first; c < last; ++c) {
         const Real s = p[c];
         p[c] = std::exp(s - m[k]);
         l[k] += p[c];
-        if constexpr (std::is_same_v<A, Fp64>) size[k] += p[c] * std::abs(s);
+        if constexpr (std::is_same_v<A, Fp64>) size[k] += s == -INFINITY ? 0 : p[c] * std::abs(s);
       }
       if (l[k] > 0) size[k] /= l[k];
       if (!arithmetic.rounds()) LSE[k] = m[k] + std::log(l[k]);
-      for (int c = 0; c < n; ++c) p[c] = arithmetic.probability(p[c], l[k]);
+      for (int c = first; c < last; ++c) p[c] = arithmetic.probability(p[c], l[k]);
     }
   }
 };
@@ -269,10 +278,10 @@ struct ScoreSizes {
     for (const double k : k_norms) largest_k = std::max(largest_k, k);
   }
 
-  /// As ReferenceForward::score_bound; n keys are seen.
-  double bound(const float* q, const double* P, int n, const Problem& p) const {
+  /// As ReferenceForward::score_bound.
+  double bound(const float* q, const double* P, const Range& seen, const Problem& p) const {
     double mean = 0;
-    for (int c = 0; c < n; ++c) mean += P[c] * k_norms[c];
+    for (int c = seen.first; c < seen.last; ++c) mean += P[c] * k_norms[c];
     return p.scale() * norm(q, p.d) * std::min(largest_k, 2 * mean);
   }
   /// As ReferenceForward::sum_error. d additions round by up to 2^-24 each, to either side: four
@@ -315,7 +324,7 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   for (size_t k = 0; k < w.seen.size(); ++k) {
     double squares = 0;
     const double common = std::pow(out.root_mean[begin + k] / 2, 2);
-    for (int c = 0; c < w.seen[k].last; ++c) {
+    for (int c = w.seen[k].first; c < w.seen[k].last; ++c) {
       const double score = std::max<double>(of_scores[k][c], q_squares[k] * w.k_squares[c]);
       if (const double error = kE4m3Error * std::sqrt(score); error > 1) {
         const double log_P = std::log(std::max<double>(P[k][c], DBL_TRUE_MIN));
@@ -379,10 +388,11 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       size_t kv_head = kNoHead;
       Panels<Real> K_transposed, V, V_size, V_squares, K, K_squares;
       ScoreSizes scores;
-      std::vector<double> largest_V;  // |V| of the keys up to this one
+      std::vector<double> V_sizes;  // largest |V| of each key
       Softmax<A> softmax;
       Block<Real> q, o, score_squares;
       std::vector<double> k_squares;
+      std::vector<int> rows;
       std::vector<Range> features, seen;
     };
     return [&, w = Worker()](size_t i) mutable {
@@ -401,10 +411,9 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
           w.V_size = w.V;
           for (Real& v : w.V_size.data) v = std::abs(v);
           w.scores = ScoreSizes(K, keys, p.d);
-          w.largest_V.clear();
+          w.V_sizes.clear();
           for (int c = 0; c < keys; ++c) {
-            const double v = largest_size(V + static_cast<size_t>(c) * d, p.d);
-            w.largest_V.push_back(c == 0 ? v : std::max(v, w.largest_V[c - 1]));
+            w.V_sizes.push_back(largest_size(V + static_cast<size_t>(c) * d, p.d));
           }
           if (p.method.fp8) {
             w.K.fill_rows(K, keys, p.d);
@@ -418,13 +427,15 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         }
       }
       w.features.assign(item.size(), {0, p.d});
+      w.rows.clear();
       w.seen.clear();
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = sample.rows[item.begin + k];
-        w.seen.push_back({0, p.visible(static_cast<int>(row % p.N), item.head / p.H)});
+        w.rows.push_back(static_cast<int>(row % p.N));
+        w.seen.push_back(p.seen(w.rows[k], item.head / p.H));
         w.q.load(&in.Q[row * d], k);
       }
-      w.softmax.compute(arithmetic, w.q, w.K_transposed, p.scale(), w.features, w.seen);
+      w.softmax.compute(arithmetic, w.q, w.K_transposed, p, w.rows, w.features, w.seen);
       multiply(w.softmax.P, w.V, w.seen, w.features, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
@@ -436,15 +447,16 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
         const float* q = &in.Q[sample.rows[row] * d];
-        const int seen = w.seen[k].last;
-        if (seen == 0) continue;
+        const Range& seen = w.seen[k];
+        if (w.softmax.l[k] == 0) continue;
         out.sum_PV[row] = largest_size(w.o[k], p.d);
         if constexpr (kWithScales) {
           out.score_bound[row] = w.scores.bound(q, w.softmax.P[k], seen, p);
         }
         out.sum_error[row] = w.scores.sum_error(q, w.softmax.size[k], out.score_bound[row], p);
         out.rest_of_P[row] = (w.softmax.l[k] - 1) / w.softmax.l[k];  // the largest is 1 / l
-        out.largest_V[row] = w.largest_V[seen - 1];
+        out.largest_V[row] =
+            *std::max_element(&w.V_sizes[seen.first], w.V_sizes.data() + seen.last);
       }
       if (p.method.fp8) roots(w, p, item.begin, out);
     };
@@ -536,6 +548,7 @@ class Backward {
     double largest_v = 0, rms_k = 0;
     Softmax<A> softmax;
     Block<Real> q, o, dO, dS, dQ;
+    std::vector<int> rows;
     std::vector<Range> features, seen;
   };
 
@@ -559,14 +572,16 @@ class Backward {
     }
     const size_t first = query_head(item.head / group, item.head % group) * N + item.begin;
     w.features.assign(item.size(), {0, p.d});
+    w.rows.clear();
     w.seen.clear();
     for (size_t k = 0; k < item.size(); ++k) {
-      w.seen.push_back({0, p.visible(static_cast<int>(item.begin + k))});
+      w.rows.push_back(static_cast<int>(item.begin + k));
+      w.seen.push_back(p.seen(w.rows[k]));
       w.q.load(&in.Q[(first + k) * d], k);
       w.dO.load(&in.dO[(first + k) * d], k);
     }
     const Block<Real>& P = w.softmax.P;
-    w.softmax.compute(arithmetic_, w.q, w.K_transposed, scale, w.features, w.seen);
+    w.softmax.compute(arithmetic_, w.q, w.K_transposed, p, w.rows, w.features, w.seen);
     multiply(P, w.V, w.seen, w.features, w.o);
     multiply(w.dO, w.V_transposed, w.features, w.seen, w.dS);  // dP
 
@@ -592,7 +607,7 @@ class Backward {
         row.dK_delta = std::sqrt(squares) * largest_size(w.q[k], p.d);
       }
       double size = 0, largest_terms = 0, dS_squares = 0, term_squares = 0;
-      for (int c = 0; c < w.seen[k].last; ++c) {
+      for (int c = w.seen[k].first; c < w.seen[k].last; ++c) {
         Real dP = w.dS[k][c];
         w.dS[k][c] = dS_of(arithmetic_, P[k][c], dP, row.delta);
         if (!kWithScales) continue;
@@ -631,7 +646,7 @@ class Backward {
     Panels<Real> Q, dO, Q_transposed, dO_transposed;
     double rms_q = 0, rms_dO = 0;
     Block<Real> k, v, P, dS, sum, dK, dV;
-    std::vector<Range> features, seen;  // the rows that see a key: all from some row on
+    std::vector<Range> features, seen;  // the rows that see a key
   };
 
   /// item.head counts the K/V heads of the sample.
@@ -643,7 +658,7 @@ class Backward {
     w.seen.clear();
     for (size_t k = 0; k < item.size(); ++k) {
       const int c = static_cast<int>(item.begin + k);
-      w.seen.push_back({p.causal ? std::max(0, c + p.N - p.Nk) : 0, p.N});
+      w.seen.push_back(p.seen_by(c));
       w.k.load(&in.K[(sample_.heads[j] * Nk + c) * d], k);
       w.v.load(&in.V[(sample_.heads[j] * Nk + c) * d], k);
     }
@@ -653,7 +668,7 @@ class Backward {
       multiply(w.k, w.Q_transposed, w.features, w.seen, w.P);    // S
       multiply(w.v, w.dO_transposed, w.features, w.seen, w.dS);  // dP
       for (size_t k = 0; k < item.size(); ++k) {
-        softmax_of_key(w, k, &statistics_[(j * group + g) * N], j * Nk + item.begin + k);
+        softmax_of_key(w, k, &statistics_[(j * group + g) * N], item.begin + k, j * Nk);
       }
       multiply(w.dS, w.Q, w.seen, w.features, w.sum);
       for (size_t x = 0; x < w.dK.data.size(); ++x) w.dK.data[x] += w.sum.data[x];
@@ -681,13 +696,21 @@ class Backward {
     }
   }
 
-  /// S and dP of the block's key k become P and dS; `key` is its place in the results.
-  void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows, size_t key) {
+  /// S and dP of the block's k-th key become P and dS.
+  /// \param c  the key, of its head, whose first one is `key0` in the results
+  void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows, size_t c,
+                      size_t key0) {
+    const auto sees = p.mask.predicate.sees;
+    const size_t key = key0 + c;
     double squares = 0, dK_squares = 0, dV_squares = 0;
     double dK_scale = 0, dV_scale = 0, dK_largest = 0, dV_largest = 0;
-    for (int r = w.seen[k].first; r < p.N; ++r) {
+    for (int r = w.seen[k].first; r < w.seen[k].last; ++r) {
       const RowStatistics<Real>& row = rows[r];
       Real &P = w.P[k][r], dP = w.dS[k][r];
+      if (sees && !sees(p, r, static_cast<int>(c))) {
+        P = w.dS[k][r] = 0;
+        continue;
+      }
       P = arithmetic_.round(std::exp(arithmetic_.round(scale * P) - row.m) / row.l);
       w.dS[k][r] = dS_of(arithmetic_, P, dP, row.delta);
       if (kWithScales) {

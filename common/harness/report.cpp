@@ -840,6 +840,15 @@ Json or_null(const std::optional<T>& x) {
 /// 0: it is absent.
 Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
 
+/// Only what there is.
+void put_mask(const Mask& mask, Json& j) {
+  if (mask.has_window()) j["window"] = {mask.left, mask.right};
+  if (mask.has_documents()) {
+    j["row_starts"] = mask.row_starts, j["key_starts"] = mask.key_starts;
+  }
+  if (mask.predicate.sees) j["mask"] = text_of(mask.predicate);
+}
+
 Json problem_json(const Problem& p) {
   Json j;
   for (const Size& size : kSizes) j[size.key()] = p.*size.of;
@@ -849,6 +858,7 @@ Json problem_json(const Problem& p) {
             {"lengths", p.cache.lengths.empty() ? Json(nullptr) : Json(p.cache.lengths)},
             {"page", or_null(p.cache.page)},
             {"cache8", p.cache.fp8}});
+  put_mask(p.mask, j);
   return j;
 }
 
@@ -1114,10 +1124,17 @@ void read_estimates(const std::string& path, RunReport& r) {
         simulated.at("smem") == wanted["smem"];
     const bool same_cache =
         same_lengths(simulated, p) && simulated.value("page", Json()) == wanted["page"];
+    const bool same_mask = [&] {
+      const Json none;
+      for (const char* key : {"window", "row_starts", "key_starts", "mask"}) {
+        if (simulated.value(key, none) != wanted.value(key, none)) return false;
+      }
+      return true;
+    }();
     const bool same_groups =
         simulated.at("h").get<int64_t>() * p.Hkv == simulated.at("hkv").get<int64_t>() * p.H;
     if (j.at("step") != r.step || j.at("variant") != r.variant || !same_sizes || !same_cache ||
-        !same_groups || j.at("estimate_heads").get<uint64_t>() != p.heads()) {
+        !same_mask || !same_groups || j.at("estimate_heads").get<uint64_t>() != p.heads()) {
       refuse(fmt::format("is of another step, variant or problem: {} {}, {} heads",
                          j.at("step").get<std::string>(), j.at("variant").get<std::string>(),
                          j.at("estimate_heads").get<uint64_t>()));

@@ -188,6 +188,7 @@ MemoryNeed memory_need(const Problem& p, const Variant& v, const std::vector<int
         cached(*t, p) ? cache_rows(p, table) * p.d * element_bytes(*t, p) : t->bytes(p);
   }
   for (const Scratch& s : workspace_of(v, p)) need.workspace += s.bytes;
+  for (const Table& t : tables_of(v, p)) need.workspace += sizeof(int) * t.values.size();
   return need;
 }
 
@@ -211,7 +212,7 @@ struct Session::Impl {
   Problem problem;
   Variant variant;
   std::map<std::string, Held> held;
-  std::map<std::string, DeviceBuffer> workspace;
+  std::map<std::string, DeviceBuffer> workspace, tables;
   std::set<std::string> zeroed;  // of the workspace
   std::map<std::string, void*> workspace_pointers;
   std::vector<int> table;  // of a paged cache
@@ -312,6 +313,12 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
     at->second.shape(workspace_layout(piece.name, piece.bytes, p));
     s.workspace_pointers[piece.name] = at->second.data();
     if (piece.zeroed) s.zeroed.insert(piece.name);
+  }
+  for (const Table& table : tables_of(v, p)) {
+    DeviceBuffer buffer(table.name, sizeof(int) * table.values.size(), 0);
+    buffer.upload(table.values);
+    s.workspace_pointers[table.name] = buffer.data();
+    s.tables.try_emplace(table.name, std::move(buffer));
   }
   s.tensors.workspace = &s.workspace_pointers;
   poison();

@@ -1,6 +1,8 @@
 #include "common/harness/step.h"
 
+#include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <stdexcept>
 
 #include "common/harness/linked_step.h"
@@ -81,6 +83,27 @@ Problem problem_for(const Variant& v, Problem p) {
 
 std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
   return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
+}
+
+std::vector<Table> tables_of(const Variant& v, const Problem& p) {
+  return v.tables ? v.tables(p) : std::vector<Table>{};
+}
+
+Predicate predicate_of(const Step& step, const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  std::string known;
+  for (Predicate predicate : step.predicates) {
+    known += (known.empty() ? "" : ", ") + text_of(predicate);
+    if (predicate.name != text.substr(0, colon)) continue;
+    if (colon == text.size()) return predicate;
+    const char *at = text.data() + colon + 1, *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(at, end, predicate.n);
+    if (error == std::errc() && stop == end && predicate.n > 0) return predicate;
+    throw UsageError("--mask " + text + ": the number must be whole and above 0, as in " +
+                     text_of(predicate));
+  }
+  throw UsageError("--mask " + text + ": " + step.id +
+                   (known.empty() ? " has none" : " has " + known));
 }
 
 LinkedStep::LinkedStep(Step step, const std::string& needs) {

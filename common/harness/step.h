@@ -52,6 +52,16 @@ using PredictFn = Prediction (*)(const Problem&);
 /// The workspace that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
+/// Integers that a variant's host makes of the problem alone, such as the tiles that a mask leaves.
+/// They lie in device memory before the first run, are only read there, and are found by name as
+/// workspace is.
+struct Table {
+  std::string name;  ///< the name in traffic tables
+  std::vector<int> values;
+};
+/// The tables that one problem needs.
+using TablesFn = std::vector<Table> (*)(const Problem&);
+
 /// What the report's "change" compares with: a variant of an earlier step, by its formulas alone.
 struct Parent {
   std::string id;  ///< "01 naive": the step's number and the variant
@@ -80,6 +90,7 @@ struct Variant {
   bool cache8 = false;              ///< as CacheFormat::fp8
   PredictFn traffic = nullptr;      ///< of the forward; null: no prediction yet
   WorkspaceFn workspace = nullptr;  ///< null: none
+  TablesFn tables = nullptr;        ///< null: none
   bool writes_lse = false;
   /// "04 fused", where the idea is the backward and the forward is another variant's: tables of
   /// several steps leave it out. Empty, as parent is: the forward is not compared.
@@ -97,6 +108,8 @@ struct Step {
   std::string idea;  ///< one line
   Support support = {};
   std::vector<Parent> parents = {};  ///< those of its variants that are variants of other steps
+  /// What --mask may name: Predicate::n is what it has where the command line gives none.
+  std::vector<Predicate> predicates = {};
   std::string needs = {};  ///< "sm_90a", by all variants; empty when any GPU will do: LinkedStep
   std::string newer = {};  ///< "sm_90a", by some variants
   std::vector<Variant> variants;  ///< the last one is the step's result, and the default
@@ -125,6 +138,10 @@ Problem problem_for(const Variant&, Problem);
 
 /// The pieces of workspace that a variant asks for; none without a WorkspaceFn.
 std::vector<Scratch> workspace_of(const Variant&, const Problem&);
+/// Its tables; none without a TablesFn.
+std::vector<Table> tables_of(const Variant&, const Problem&);
+/// \throws UsageError unless the step has a predicate of this name: "strided:64", or "strided".
+Predicate predicate_of(const Step&, const std::string& text);
 
 /// All that are linked, in no order. Not to be called before main().
 const std::vector<Step>& linked_steps();

@@ -25,8 +25,17 @@ void dispatch_tile(int n, F&& f) {
   }
 }
 
-/// Rows of Q cut into tiles of Br, keys into tiles of Bc; with a causal mask only those tiles (i,
-/// j) are visited that hold a visible score. Ragged tiles count their real rows and keys. Per head.
+/// The tiles of Bc keys, counted from the document's first key, that hold a key which some of these
+/// rows of the document see. A window is a band, so between the first and the last row's are all.
+inline Range tiles_seen(const Problem& p, const Document& doc, Range rows, int Bc) {
+  const int first = p.seen(rows.first).first, last = p.seen(rows.last - 1).last;
+  if (first >= last) return {};
+  return {(first - doc.keys.first) / Bc, ceil_div(last - doc.keys.first, Bc)};
+}
+
+/// Rows of Q cut into tiles of Br, keys into tiles of Bc, in each document from its first one on;
+/// only those tiles (i, j) are visited that hold a visible score. Ragged tiles count their real
+/// rows and keys. Per head, and without Mask::predicate (which tile_lists() has).
 struct TileVisits {
   uint64_t tiles = 0;  ///< visited tiles
   uint64_t rows = 0;   ///< sum of the rows of tile i over visited (i, j)
@@ -37,15 +46,17 @@ struct TileVisits {
 /// Of one head.
 inline TileVisits visited_tiles(const Problem& p, int Br, int Bc) {
   TileVisits v;
-  for (int i = 0; i < ceil_div(p.N, Br); ++i) {
-    const uint64_t rows = std::min(Br, p.N - i * Br);
-    const int seen = p.visible(i * Br + static_cast<int>(rows) - 1);  // by the tile's last row
-    const uint64_t tiles = ceil_div(seen, Bc);
-    const uint64_t keys = std::min<uint64_t>(tiles * Bc, p.Nk);  // of all these tiles
-    v.tiles += tiles;
-    v.rows += rows * tiles;
-    v.keys += keys;
-    v.pairs += rows * keys;
+  for (const Document& doc : p.documents()) {
+    for (int r = doc.rows.first; r < doc.rows.last; r += Br) {
+      const Range rows = {r, std::min(r + Br, doc.rows.last)};
+      const Range seen = tiles_seen(p, doc, rows, Bc);
+      const uint64_t tiles = seen.size();
+      const uint64_t keys = std::min(seen.last * Bc, doc.keys.size()) - seen.first * Bc;
+      v.tiles += tiles;
+      v.rows += rows.size() * tiles;
+      v.keys += keys;
+      v.pairs += rows.size() * keys;
+    }
   }
   return v;
 }

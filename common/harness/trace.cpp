@@ -178,6 +178,11 @@ Json problem_of(const Problem& p) {
   if (!p.cache.lengths.empty()) j["lengths"] = p.cache.lengths;
   if (p.cache.page != 0) j["page"] = p.cache.page;
   if (p.cache.fp8) j["cache8"] = true;
+  if (p.mask.has_window()) j["window"] = {p.mask.left, p.mask.right};
+  if (p.mask.has_documents()) {
+    j["row_starts"] = p.mask.row_starts, j["key_starts"] = p.mask.key_starts;
+  }
+  if (p.mask.predicate.sees) j["mask"] = text_of(p.mask.predicate);
   return j;
 }
 

@@ -50,6 +50,45 @@ fa::Options parse(std::initializer_list<const char*> arguments,
 
 }  // namespace
 
+TEST_CASE("masks of the command line", "[cli]") {
+  const Folder folder;
+  fa::Step step = some_step();
+  step.support.window = step.support.documents = step.support.predicate = true;
+  step.support.cross = true;
+  step.predicates = {{"strided", 64, [](const fa::Problem& p, int, int c) {
+                        return c % p.mask.predicate.n == 0;
+                      }}};
+  const auto mask = [&](std::initializer_list<const char*> arguments) {
+    return parse(arguments, step).problem;
+  };
+  const auto refused = [&](std::initializer_list<const char*> arguments) -> std::string {
+    try {
+      parse(arguments, step);
+    } catch (const fa::UsageError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const fa::Problem window = mask({"--window", "256,-1"});
+  CHECK((window.mask.left == 256 && window.mask.right == -1));
+  const fa::Problem pack = mask({"--lengths", "5,0,7:9"});
+  CHECK((pack.N == 12 && pack.Nk == 14));
+  CHECK(pack.mask.row_starts == std::vector{0, 5, 5, 12});
+  CHECK(pack.mask.key_starts == std::vector{0, 5, 5, 14});
+  CHECK(mask({"--mask", "strided"}).mask.predicate.n == 64);
+  CHECK(mask({"--mask", "strided:3"}).sees(0, 6));
+  CHECK_FALSE(mask({"--mask", "strided:3"}).sees(0, 7));
+  CHECK(refused({"--window", "5"}).starts_with("--window 5: must be two numbers"));
+  CHECK(refused({"--window", "5,-2"}).starts_with("--window 5,-2: each must be 0 to"));
+  CHECK(refused({"--lengths", "5,-1"}).starts_with("--lengths 5,-1: each must be at least 0"));
+  CHECK(refused({"--lengths", "5,x"}).starts_with("--lengths x: must be whole numbers"));
+  CHECK(refused({"--lengths", "5,6", "--n", "10"}) ==
+        "--n 10: the documents of --lengths have 11; leave it out");
+  CHECK(refused({"--mask", "round"}) == "--mask round: 99_step has strided:64");
+  CHECK(refused({"--mask", "strided:0"}).starts_with("--mask strided:0: the number must be"));
+  CHECK_THROWS_WITH(parse({"--window", "3,3"}), "--window 3,3: this step has no such mask");
+}
+
 TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
   const fa::Options o = parse({});
   CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 bf16");

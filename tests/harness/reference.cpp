@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/harness/definition.h"
+#include "tests/masks.h"
 #include "tests/test.h"
 
 using fa::DType;
@@ -18,11 +19,21 @@ Problem problem(int B, int H, int Hkv, int N, int Nk, int d, bool causal) {
   return p;
 }
 
-/// Ragged lengths, groups, both masks, more keys than queries and fewer (so fully masked rows).
+/// Ragged lengths, groups, causal or not, more keys than queries and fewer (so fully masked rows);
+/// and masks.
 Problem any_problem() {
-  return GENERATE(problem(1, 1, 1, 1, 1, 32, true), problem(2, 2, 2, 33, 33, 32, false),
-                  problem(1, 2, 2, 70, 70, 32, true), problem(2, 4, 2, 20, 45, 32, true),
-                  problem(1, 4, 1, 45, 20, 64, true), problem(1, 3, 3, 17, 40, 96, false));
+  using fa::test::packed, fa::test::with_random_predicate, fa::test::with_window;
+  using Lengths = std::vector<std::pair<int, int>>;
+  return GENERATE(
+      problem(1, 1, 1, 1, 1, 32, true), problem(2, 2, 2, 33, 33, 32, false),
+      problem(1, 2, 2, 70, 70, 32, true), problem(2, 4, 2, 20, 45, 32, true),
+      problem(1, 4, 1, 45, 20, 64, true), problem(1, 3, 3, 17, 40, 96, false),
+      with_window(problem(1, 2, 1, 40, 40, 32, false), 5, 3),
+      with_window(problem(1, 1, 1, 45, 20, 32, true), 3, 7),
+      packed(problem(2, 2, 1, 1, 1, 32, true), Lengths{{9, 20}, {0, 5}, {25, 8}, {1, 1}}),
+      with_window(packed(problem(1, 1, 1, 1, 1, 32, false), {17, 0, 1, 20}), 4, -1),
+      with_random_predicate(problem(1, 2, 2, 40, 30, 32, false), 1),
+      with_random_predicate(packed(problem(1, 1, 1, 1, 1, 32, true), {30, 20}), 3));
 }
 
 Sample everything(const Problem& p) { return fa::sample_of(p, 1, 1e18); }

@@ -104,14 +104,39 @@ class Workspace {
     return pointers_;
   }
 
+  /// The tables of this problem: made when the last call was of another one.
+  void put_tables(const Variant& v, const Problem& p) {
+    if (!v.tables || tables_of_ == p) return;
+    if (is_capturing()) {
+      throw UsageError(
+          "tables: nothing can be copied to the device while the stream is captured: run this "
+          "variant and problem once before the capture");
+    }
+    tables_of_.reset();
+    for (const Table& table : tables_of(v, p)) {
+      const size_t bytes = sizeof(int) * table.values.size();
+      DeviceMemory<>& held = memory_[table.name];
+      if (!held || held.bytes() < bytes) {
+        held = {};
+        held = allocate(table.name, bytes);
+        pointers_[table.name] = held.get();
+      }
+      cuda_check(cudaDeviceSynchronize());  // a run before may still read the old ones
+      held.upload(table.values);
+    }
+    tables_of_ = p;
+  }
+
   void release() {
     last_prepare.reset();
     last_forward.reset();
+    tables_of_.reset();
     pointers_.clear();
     memory_.clear();
   }
 
  private:
+  std::optional<Problem> tables_of_;
   std::map<std::string, DeviceMemory<>> memory_;
   std::map<std::string, void*> pointers_;
 };
@@ -208,6 +233,7 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     if (prepare) workspace.last_prepare.reset();
     if (!backward) workspace.last_forward.reset();
     const auto& pieces = workspace.of(workspace_of(v, p));
+    workspace.put_tables(v, p);
     last_run = fmt::format("{} of variant {} ({}), {}", call, index, v.name, describe(p));
     tensors.workspace = &pieces;
     runner(p, tensors);
@@ -241,9 +267,9 @@ int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
     if (!bytes) throw fa::UsageError("no place for the bytes: the pointer is null");
     *bytes = 0;
     const fa::Variant& v = fa::variant_of(variant);
-    for (const fa::Scratch& piece : fa::workspace_of(v, fa::problem_of(problem, v))) {
-      *bytes += piece.bytes;
-    }
+    const fa::Problem p = fa::problem_of(problem, v);
+    for (const fa::Scratch& piece : fa::workspace_of(v, p)) *bytes += piece.bytes;
+    for (const fa::Table& t : fa::tables_of(v, p)) *bytes += sizeof(int) * t.values.size();
   });
 }
 
