@@ -39,8 +39,8 @@ struct Band {
 // The tiles that a block's rows visit, and the test in those that are cut.
 template <int d>
 struct Walk {
-  int low, high;    // row r of the tile sees the keys from r + low up to, but not including, r + high
-  int keys;         // of the document: all lie in 0 .. keys - 1
+  int low, high;  // row r of the tile sees the keys from r + low up to, but not including, r + high
+  int keys;       // of the document: all lie in 0 .. keys - 1
   int first, last;  // tiles of the document: first .. last - 1
 
   __device__ Walk(const Band& band, const Work& w)
@@ -49,12 +49,13 @@ struct Walk {
     first = begin / Bc<d>;
     last = begin < end ? (end + Bc<d> - 1) / Bc<d> : first;
   }
+  __device__ int tile(int n) const { return n; }
 
-  // Scores that their row does not see become -inf, if an edge cuts tile j for any of the warp's
+  // Scores that their row does not see become -inf, if an edge cuts tile n for any of the warp's
   // rows. The edges move with the rows: the first row sees least on the right, the last one least
   // on the left.
-  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int j, int warp_row) const {
-    const int key = j * Bc<d>, lane = threadIdx.x % fa::kWarp;
+  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n, int warp_row) const {
+    const int key = tile(n) * Bc<d>, lane = threadIdx.x % fa::kWarp;
     if (warp_row + kWarpRows - 1 + low <= key && min(keys, warp_row + high) >= key + Bc<d>) return;
     UNROLL
     for (int t = 0; t < kBands; ++t) {
@@ -79,9 +80,9 @@ struct Window {
   int N, Nk;
   bool grows;  // the walk, with the row
 
-  // Which tile of rows and which head are this block's. If walks grow, all heads' longest ones start
-  // first, and the short ones fill the gaps at the end. Else the blocks of a head follow each other
-  // and find K and V in L2.
+  // Which tile of rows and which head are this block's. If walks grow, the longest ones of all
+  // heads start first, and the short ones fill the gaps at the end. Else the blocks of a head
+  // follow each other and find K and V in L2.
   __device__ Work work(int heads, int* bh) const {
     const int Tr = gridDim.x / heads, b = blockIdx.x;
     const int i = grows ? Tr - 1 - b / heads : b % Tr;
@@ -94,6 +95,13 @@ struct Window {
   }
 };
 
+// Beside the tiles what a block needs at the end: no register is left for it.
+template <int d>
+struct Shared : Tiles<d> {
+  size_t row;  // of O and LSE
+  int rows;
+};
+
 // Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
 template <int d, class Mask>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -104,21 +112,21 @@ __global__ void __launch_bounds__(kThreads, 2)
                      float* LSE,     // [B*H, N]
                      Mask mask, int heads, int group, int N, int Nk, float scale) {
   // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   int bh;
   const Work work = mask.work(heads, &bh);
   const auto walk = mask.template walk<d>(work);
-  const int rows = work.rows;  // from the tile's first one on
   const size_t row0 = size_t(bh) * N + work.row;
   const size_t key0 = size_t(bh / group) * Nk + work.key;  // `group` heads share K and V
-  Q += row0 * d, O += row0 * d, LSE += row0, K += key0 * d, V += key0 * d;
-  auto load_keys = [&](int j) {
-    const int first = j * Bc<d>, stage = j % kStages;
+  if (threadIdx.x == 0) smem.row = row0, smem.rows = work.rows;
+  K += key0 * d, V += key0 * d;
+  auto load_keys = [&](int n) {
+    const int first = walk.tile(n) * Bc<d>, stage = n % kStages;
     load_tile<d, Bc<d>>(K + size_t(first) * d, smem.K[stage], work.keys - first);
     load_tile<d, Bc<d>>(V + size_t(first) * d, smem.V[stage], work.keys - first);
   };
-  load_tile<d, Br>(Q, smem.Q, rows);
+  load_tile<d, Br>(Q + row0 * d, smem.Q, work.rows);
   if (walk.first < walk.last) load_keys(walk.first);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
@@ -127,15 +135,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
-  for (int j = walk.first; j < walk.last; ++j) {
+  for (int n = walk.first; n < walk.last; ++n) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    if (j + 1 < walk.last) load_keys(j + 1);
+    __syncthreads();  // all copies of tile n are here, and all warps are done with tile n - 1
+    if (n + 1 < walk.last) load_keys(n + 1);
     float rS[kBands][Bc<d> / 8][4] = {};
-    multiply_scores<d>(sQ, smem.K[j % kStages], rS);
-    walk.hide(rS, j, warp * kWarpRows);
+    multiply_scores<d>(sQ, smem.K[n % kStages], rS);
+    walk.hide(rS, n, warp * kWarpRows);
     update_maximum<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[n % kStages], l, rO);
   }
 
   // --- epilogue: O goes through the warp's rows of Q: 16 bytes per lane leave in whole rows
@@ -143,7 +151,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     fa::cp_async_wait_all();
     __syncthreads();  // other warps' threads copied to this warp's rows, too
   }
-  __syncwarp();  // all lanes have read the warp's rows of Q
+  __syncwarp();                // all lanes have read the warp's rows of Q
+  const int rows = smem.rows;  // from the tile's first one on
+  O += smem.row * d, LSE += smem.row;
   UNROLL
   for (int t = 0; t < kBands; ++t) {
     UNROLL
@@ -188,7 +198,9 @@ namespace step15_window {
 using namespace step15;
 
 // What the kernels are made for; anything else is refused.
-inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true, .window = true}; }
+inline fa::Support support() {
+  return {.d = {64, 128}, .gqa = true, .cross = true, .window = true};
+}
 
 inline fa::Prediction traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
@@ -207,7 +219,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BH = p.heads(), Tr = fa::ceil_div(p.N, Br);
   const Window mask = window_of(p);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d, Window>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q,
+    fa::launch(flash_fwd_kernel<d, Window>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q,
                t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }

@@ -16,16 +16,20 @@
 namespace step15_backward {
 
 using namespace step08;  // the products, the tiles, delta_kernel and convert_kernel
-using step15::Band, step15::Work, step15::Window;
+using step15::Band, step15::Work;
 
-// The tiles of rows that see some of a block's keys, and the test in those that are cut. Of `Work`
-// row and rows are the document's here, key and keys the tile's first one and how many are left.
-// Row r of the document has the tile's key r + keys - rows.
+// Of `Work` row and rows are the document's here, key and keys the tile's first one and how many
+// are left of it. Row r of the document has the tile's key r + keys - rows.
+struct KeyWork : Work {
+  int sums;  // the tile of dQ_sum where the document's rows begin
+};
+
+// The tiles of rows that see some of a block's keys, and the test in those that are cut.
 template <int Br, int Bc>
 struct Walk {
   int low, high;    // row r sees the tile's keys from r + low up to, but not including, r + high
   int keys;         // of the document, from the tile's first one on
-  int first, last;  // tiles of rows: first .. last - 1
+  int first, last;  // tiles of rows of the document: first .. last - 1
 
   __device__ Walk(const Band& band, const Work& w)
       : low(w.keys - w.rows - band.left), high(w.keys - w.rows + band.right + 1), keys(w.keys) {
@@ -33,13 +37,14 @@ struct Walk {
     first = begin / Br;
     last = begin < end ? (end + Br - 1) / Br : first;
   }
+  __device__ int tile(int n) const { return n; }
 
-  // Scores that their row does not see become -inf, if an edge cuts these rows and the warp's keys.
+  // Scores that their row does not see become -inf, if an edge cuts the warp's keys and these rows
+  // of tile n, from row q of the tile on.
   template <int kBands, int Cols>
-  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int row, int warp_key) const {
-    const int lane = threadIdx.x % fa::kWarp;
-    if (row + Cols - 1 + low <= warp_key &&
-        min(keys, row + high) >= warp_key + kBands * kMma) {
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int warp_key) const {
+    const int row = tile(n) * Br + q, lane = threadIdx.x % fa::kWarp;
+    if (row + Cols - 1 + low <= warp_key && min(keys, row + high) >= warp_key + kBands * kMma) {
       return;
     }
     UNROLL
@@ -57,21 +62,28 @@ struct Walk {
   }
 };
 
-// Which tile of keys and which key head are this block's: all heads' longest walks first, if they
-// differ.
-template <int Bc>
-__device__ inline Work work_of(const Window& mask, int kv_heads, int* kv_head) {
-  const int Tc = gridDim.x / kv_heads, b = blockIdx.x;
-  const int j = mask.grows ? b / kv_heads : b % Tc;
-  *kv_head = mask.grows ? b % kv_heads : b / Tc;
-  return {0, mask.N, j * Bc, mask.Nk - j * Bc};
-}
+struct Window : step15::Window {
+  // Which tile of keys and which key head are this block's: all heads' longest walks first, if they
+  // differ.
+  template <int Bc>
+  __device__ KeyWork key_work(int kv_heads, int* kv_head) const {
+    const int Tc = gridDim.x / kv_heads, b = blockIdx.x;
+    const int j = grows ? b / kv_heads : b % Tc;
+    *kv_head = grows ? b % kv_heads : b / Tc;
+    return {{0, N, j * Bc, Nk - j * Bc}, 0};
+  }
+  template <int Br, int Bc>
+  __device__ Walk<Br, Bc> row_walk(const KeyWork& work) const {
+    return {band, work};
+  }
+};
 
-// Beside the tiles what a block needs once per head or at the end: no register is left for it.
+// Beside the tiles what a block needs once per tile or per head: no register is left for it.
 template <int d, int Br, int Bc>
 struct Shared : Tiles<d, Br, Bc> {
-  int first, last;   // the walk's tiles of rows
-  size_t head, key;  // the group's first head, and the block's first key, of all
+  int first, last;   // of the walk
+  size_t row, sums;  // of the group's first head: the document's first row, and its tile of dQ_sum
+  size_t key;        // the block's first
 };
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
@@ -95,14 +107,16 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = fa::column_of(lane);  // this lane's first row
   int kv_head;
-  const Work work = work_of<Bc>(mask, kv_heads, &kv_head);
-  const Walk<Br, Bc> walk(mask.band, work);
+  const KeyWork work = mask.template key_work<Bc>(kv_heads, &kv_head);
+  const auto walk = mask.template row_walk<Br, Bc>(work);
   const size_t key0 = size_t(kv_head) * Nk + work.key;
   if (threadIdx.x == 0) {
     smem.first = walk.first, smem.last = walk.last;
-    smem.head = kv_head * group, smem.key = key0;
+    smem.row = size_t(kv_head) * group * N + work.row;
+    smem.sums = size_t(kv_head) * group * Tr + work.sums;
+    smem.key = key0;
   }
-  __syncthreads();  // the four numbers are there
+  __syncthreads();  // these numbers are there
   load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, work.keys);
   load_tile<d, Bc, kThreads>(V + key0 * d, smem.V, work.keys);
   const int key = warp * kWarpKeys;  // the warp's first, in the tile
@@ -112,9 +126,9 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
   // --- mainloop
   for (int h = 0; h < group; ++h) {
-    auto load_rows = [&](int i) {
-      const int stage = i % kStages, rows = work.rows - i * Br, r = threadIdx.x;
-      const size_t row0 = (smem.head + h) * N + work.row + i * Br;
+    auto load_rows = [&](int n) {
+      const int i = walk.tile(n), stage = n % kStages, rows = work.rows - i * Br, r = threadIdx.x;
+      const size_t row0 = smem.row + size_t(h) * N + i * Br;
       load_tile<d, Br, kThreads>(Q + row0 * d, smem.Q[stage], rows);
       load_tile<d, Br, kThreads>(dO + row0 * d, smem.dO[stage], rows);
       if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
@@ -122,17 +136,17 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         fa::cp_async_4(&smem.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
       }
     };
-    auto add_dQ = [&](int i) {
-      query_gradient<d, Br, Bc>(smem.dS[i % kStages], smem.K,
-                                dQ_sum + ((smem.head + h) * Tr + i) * Br * d);
+    auto add_dQ = [&](int n) {
+      query_gradient<d, Br, Bc>(smem.dS[n % kStages], smem.K,
+                                dQ_sum + (smem.sums + size_t(h) * Tr + walk.tile(n)) * Br * d);
     };
     if (smem.first == smem.last) break;  // no row sees the block's keys
     load_rows(smem.first);
-    for (int i = smem.first; i < smem.last; ++i) {
+    for (int n = smem.first; n < smem.last; ++n) {
       fa::cp_async_wait_all();
-      __syncthreads();  // tile i is here; tile i - 1 has been read, and its dS is complete
-      if (i + 1 < smem.last) load_rows(i + 1);
-      const int stage = i % kStages;
+      __syncthreads();  // tile n is here; tile n - 1 has been read, and its dS is complete
+      if (n + 1 < smem.last) load_rows(n + 1);
+      const int stage = n % kStages;
       UNROLL
       for (int q = 0; q < Br; q += T::kRows) {
         const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
@@ -141,7 +155,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
         float rP[kBands][T::kRows / 8][4] = {};
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
-        walk.template hide<kBands, T::kRows>(rP, i * Br + q, key);
+        walk.template hide<kBands, T::kRows>(rP, n, q, key);
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {
           const float2 row_lse = *reinterpret_cast<const float2*>(&sLSE2[n * 8 + tx]);
@@ -179,7 +193,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         put_tile<Br, kBands, T::kRows>(rdS, smem.dS[stage] + key * Br, q, fa::pack_bf16);
         add_product<d, kBands, T::kRows>(rdS, sQ, rdK);
       }
-      if (i > smem.first) add_dQ(i - 1);
+      if (n > smem.first) add_dQ(n - 1);
     }
     __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
     add_dQ(smem.last - 1);
@@ -201,15 +215,14 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BHkv = p.kv_heads();
   const dim3 rows(row_blocks(p));
   const int Np = padded_rows(p);
-  const Window mask = step15::window_of(p);
   dispatch_tiles<Tiles>(p, [&](auto d, auto Br, auto Bc) {
     const dim3 grid(fa::ceil_div(p.Nk, Bc) * BHkv);
     using T = Shared<d, Br, Bc>;
     fa::launch(delta_kernel<d>, {rows, dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2, dQ_sum,
                p.N, Np);
     fa::launch(backward_kernel<d, Br, Bc, Window>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
-               t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, mask, int(BHkv), p.H / p.Hkv, p.N, p.Nk,
-               Np / Br, p.scale());
+               t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, Window{step15::window_of(p)}, int(BHkv),
+               p.H / p.Hkv, p.N, p.Nk, Np / Br, p.scale());
     fa::launch(convert_kernel<d>, {rows, dim3(kRowThreads)}, dQ_sum, t.dQ, p.N, Np, p.scale());
   });
 }

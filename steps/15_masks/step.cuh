@@ -1,7 +1,7 @@
 // Step 15: its description, for its program, library, tests and exercises.
 #pragma once
 
-#include "steps/15_masks/2_window_backward.cuh"
+#include "steps/15_masks/4_packed_backward.cuh"
 
 namespace step15 {
 
@@ -19,15 +19,30 @@ inline fa::Variant window() {
           .backward_traffic = step08::backward_traffic};
 }
 
+inline fa::Variant packed() {
+  return {.name = "packed",
+          .idea = "documents behind each other: a table of all their tiles, longest first",
+          .parent = "15 window",
+          .support = step15_packed::support(),
+          .forward = step15_packed::forward,
+          .traffic = step15_packed::traffic,
+          .workspace = step15_packed_backward::workspace,
+          .tables = step15_packed_backward::tables,
+          .writes_lse = true,
+          .backward_parent = "15 window",
+          .backward = step15_packed_backward::backward,
+          .backward_traffic = step15_packed_backward::backward_traffic};
+}
+
 inline fa::Step step() {
   return {.id = "15_masks",
           .idea = "a mask is a list of tiles to visit, and a test in those that it cuts",
-          .support = step15_window::support(),
+          .support = step15_packed::support(),
           .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()},
                       {.id = "08 atomics",
                        .backward_traffic = step08::backward_traffic,
                        .support = step07::support()}},
-          .variants = {window()}};
+          .variants = {window(), packed()}};
 }
 
 }  // namespace step15

@@ -4,7 +4,7 @@
 #include "tests/masks.h"
 
 using fa::Problem;
-using fa::test::bf16_problem, fa::test::with_window;
+using fa::test::bf16_problem, fa::test::packed, fa::test::with_window;
 
 static const fa::Variant& window() { return fa::linked_variant("15 window"); }
 static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
@@ -97,3 +97,136 @@ TEST_CASE("step 15: a window's bytes and operations grow with N, not with its sq
   }
 }
 #endif
+
+// --- packed --------------------------------------------------------------------------------------
+
+namespace {
+
+using Lengths = std::vector<std::pair<int, int>>;
+
+/// Calls f(first element, number of elements) for a document's share of each of the heads.
+template <class F>
+void for_document(int heads, int length, const fa::Range& rows, size_t width, const F& f) {
+  for (int h = 0; h < heads; ++h) f((size_t(h) * length + rows.first) * width, rows.size() * width);
+}
+
+std::vector<float> share(const std::vector<float>& t, int heads, int length, const fa::Range& rows,
+                         size_t width) {
+  std::vector<float> part;
+  for_document(heads, length, rows, width, [&](size_t first, size_t n) {
+    part.insert(part.end(), t.begin() + first, t.begin() + first + n);
+  });
+  return part;
+}
+
+/// Of what there is of one document.
+fa::Inputs inputs_of(const Problem& p, const fa::Inputs& in, const fa::Document& doc) {
+  fa::Inputs part;
+  const size_t d = p.d;
+  part.Q = share(in.Q, p.H, p.N, doc.rows, d), part.dO = share(in.dO, p.H, p.N, doc.rows, d);
+  part.K = share(in.K, p.Hkv, p.Nk, doc.keys, d), part.V = share(in.V, p.Hkv, p.Nk, doc.keys, d);
+  return part;
+}
+fa::Outputs outputs_of(const Problem& p, const fa::Outputs& out, const fa::Document& doc) {
+  fa::Outputs part;
+  const size_t d = p.d;
+  part.O = share(out.O, p.H, p.N, doc.rows, d), part.dQ = share(out.dQ, p.H, p.N, doc.rows, d);
+  part.LSE = share(out.LSE, p.H, p.N, doc.rows, 1);
+  part.dK = share(out.dK, p.Hkv, p.Nk, doc.keys, d);
+  part.dV = share(out.dV, p.Hkv, p.Nk, doc.keys, d);
+  return part;
+}
+
+/// Bit for bit, except for dQ, whose sums have any order.
+void require_same(const fa::Outputs& a, const fa::Outputs& b) {
+  require_same_results(a, b);
+  CHECK(a.dK == b.dK);
+  CHECK(a.dV == b.dV);
+  CHECK(fa::test::max_difference(a.dQ, b.dQ) <= 0x1p-7);
+}
+
+const fa::Variant& packing() { return fa::linked_variant("15 packed"); }
+
+}  // namespace
+
+TEST_CASE("step 15: packs", "[step15][all]") {
+  const Lengths lengths = GENERATE(
+      Lengths{{1, 1}}, Lengths{{0, 0}, {1, 1}, {0, 0}}, Lengths{{128, 128}, {128, 128}, {128, 128}},
+      Lengths{{300, 300}, {1, 1}, {17, 17}, {0, 0}, {129, 129}},
+      Lengths{{40, 90}, {90, 40}, {0, 10}, {10, 0}, {1, 200}, {200, 1}},
+      Lengths{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 6}, {7, 7}, {8, 8}, {9, 9}});
+  const auto [left, right] = GENERATE(std::pair(-1, -1), std::pair(5, 0), std::pair(100, 30));
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(7)) return;
+  const auto p = bf16_problem(1, 1, d, causal, /*B=*/1, /*H=*/2, /*Hkv=*/1);
+  require_all(packing(), with_window(packed(p, lengths), left, right));
+}
+
+TEST_CASE("step 15: random packs", "[step15][all]") {
+  std::mt19937 random(15);
+  const auto below = [&random](int n) { return static_cast<int>(random() % n); };
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 30); ++i) {
+    const int longest = FA_BACKEND_GPU ? 3000 : 200;
+    Lengths lengths;
+    for (int n = 1 + below(8); n > 0; --n) {
+      // Many are short, some are 0 or 1, few are long.
+      const int length = below(4) == 0 ? below(2) : below(1 + below(longest));
+      lengths.emplace_back(length, below(3) ? length : below(longest));
+    }
+    lengths.emplace_back(1, 1);
+    auto p = bf16_problem(1, 1, 64 << below(2), below(2), 1 + below(2), 2, 1 + below(2));
+    if (below(3) == 0) p = with_window(p, below(100), below(100));
+    p = packed(p, lengths);
+    if (!fa::test::one_in(5)) continue;
+    CAPTURE(i);
+    require_all(packing(), p);
+  }
+}
+
+TEST_CASE("step 15: a pack of one document is that document, bit for bit", "[step15]") {
+  const auto p = bf16_problem(200, 330, GENERATE(64, 128), GENERATE(false, true), 1, 2, 1);
+  const auto in = fa::normal_inputs(p, 5);
+  require_same(fa::run(packing(), packed(p, Lengths{{200, 330}}), in), fa::run(window(), p, in));
+}
+
+TEST_CASE("step 15: nothing of one document reaches another", "[step15]") {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  const Lengths lengths = {{70, 70}, {1, 1}, {0, 0}, {130, 130}, {33, 50}, {64, 64}};
+  auto p = packed(bf16_problem(1, 1, d, causal, 1, /*H=*/2, /*Hkv=*/1), lengths);
+  if (GENERATE(false, true)) p = with_window(p, 40, 20);
+  CAPTURE(fa::describe(p));
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs all = fa::run(packing(), p, in);
+  for (const fa::Document& doc : p.documents()) {
+    if (doc.rows.size() == 0) continue;
+    CAPTURE(doc.rows.first, doc.rows.last);
+    const fa::Outputs got = outputs_of(p, all, doc);
+    Problem alone = p;
+    alone.mask.row_starts.clear(), alone.mask.key_starts.clear();
+    alone.N = doc.rows.size(), alone.Nk = doc.keys.size();
+    require_same(got, fa::run(window(), alone, inputs_of(p, in, doc)));
+
+    // All other documents are NaN, in Q, K, V and dO.
+    fa::Inputs poisoned;
+    for (auto t : {&fa::Inputs::Q, &fa::Inputs::dO, &fa::Inputs::K, &fa::Inputs::V}) {
+      const bool keys = t == &fa::Inputs::K || t == &fa::Inputs::V;
+      (poisoned.*t).assign((in.*t).size(), NAN);
+      for_document(
+          keys ? p.Hkv : p.H, keys ? p.Nk : p.N, keys ? doc.keys : doc.rows, d,
+          [&](size_t first, size_t n) { std::copy_n(&(in.*t)[first], n, &(poisoned.*t)[first]); });
+    }
+    require_same(outputs_of(p, fa::run(packing(), p, poisoned), doc), got);
+  }
+}
+
+TEST_CASE("step 15: blocks of a pack are those of its documents, the longest walks first",
+          "[step15]") {
+  const auto p = packed(bf16_problem(1, 1, 128, true), {100, 0, 1, 300, 128});
+  const std::vector<fa::Table> tables = fa::tables_of(packing(), p);
+  REQUIRE(tables[0].name == "work");
+  const std::vector<int>& work = tables[0].values;  // row, rows, key, keys
+  CHECK(work == std::vector{357, 44,  101, 300, 229, 172, 101, 300, 0,   100, 0,   100,
+                            101, 300, 101, 300, 401, 128, 401, 128, 100, 1,   100, 1});
+}
