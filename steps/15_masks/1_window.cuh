@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   int bh;
-  const Work work = mask.work(heads, &bh);
+  const auto work = mask.work(heads, &bh);
   const auto walk = mask.template walk<d>(work);
   const size_t row0 = size_t(bh) * N + work.row;
   const size_t key0 = size_t(bh / group) * Nk + work.key;  // `group` heads share K and V

@@ -44,8 +44,7 @@ template <class Length>
 std::vector<int> longest_first(int n, const Length& length) {
   std::vector<int> order(n);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return length(a) > length(b); });
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return length(a) > length(b); });
   return order;
 }
 
@@ -96,8 +95,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Packed mask = {band_of(p), t.scratch<const int4>("work")};
   const dim3 grid(count_row_tiles(p) * BH);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d, Packed>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V,
-               t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+    fa::launch(flash_fwd_kernel<d, Packed>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K,
+               t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }
 

@@ -36,8 +36,8 @@ struct Packed {
 // dQ = scale * dQ_sum, rounded and in order, as step08::convert_kernel. A tile's rows lie together
 // in dQ; past the document's last row it has no more.
 template <int d, int Br>
-__global__ void convert_kernel(const float* dQ_sum,  // [B*H, tiles * Br / 16, d / 8, 4, 32]
-                               bf16* dQ,             // [B*H, N, d]
+__global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, d / 8, 4, 32]
+                               bf16* dQ,              // [B*H, N, d]
                                const int2* sum_rows,  // [tiles]: the first row, and how many follow
                                int N, int Np, float scale) {
   const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a fragment's 16 rows

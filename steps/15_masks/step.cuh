@@ -2,6 +2,7 @@
 #pragma once
 
 #include "steps/15_masks/4_packed_backward.cuh"
+#include "steps/15_masks/5_lists.cuh"
 
 namespace step15 {
 
@@ -34,15 +35,27 @@ inline fa::Variant packed() {
           .backward_traffic = step15_packed_backward::backward_traffic};
 }
 
+inline fa::Variant lists() {
+  return {.name = "lists",
+          .idea = "any mask: lists of cut and of full tiles, and a bit for each score of a cut one",
+          .parent = "15 window",
+          .support = step15_lists::support(),
+          .forward = step15_lists::forward,
+          .traffic = step15_lists::traffic,
+          .tables = step15_lists::tables,
+          .writes_lse = true};
+}
+
 inline fa::Step step() {
   return {.id = "15_masks",
           .idea = "a mask is a list of tiles to visit, and a test in those that it cuts",
-          .support = step15_packed::support(),
+          .support = step15_lists::support(),
           .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()},
                       {.id = "08 atomics",
                        .backward_traffic = step08::backward_traffic,
                        .support = step07::support()}},
-          .variants = {window(), packed()}};
+          .predicates = predicates(),
+          .variants = {window(), packed(), lists()}};
 }
 
 }  // namespace step15

@@ -1,5 +1,5 @@
 // Tests of step 15. steps/CMakeLists.txt says what it is linked with.
-#include "steps/15_masks/1_window.cuh"
+#include "steps/15_masks/5_lists.cuh"
 #include "tests/backward.h"
 #include "tests/masks.h"
 
@@ -14,17 +14,23 @@ namespace {
 /// Around a tile of keys, and larger than all.
 std::vector<int> limits() { return {-1, 0, 1, 63, 64, 65, 127, 128, 129, 1000}; }
 
+/// Predicted is counted; where a mask leaves no tile, some buffers are not touched.
+void require_predicted(fa::Prediction prediction, const fa::Counts& counts) {
+  std::erase_if(prediction.buffers, [](const auto& b) { return b.second == fa::Bytes{}; });
+  fa::test::require_equal(prediction, counts);
+  CHECK(counts.tensor_flops == prediction.flops);
+}
+
 /// Right, and, in the simulator, as predicted, without a finding of the analysis.
 void require_all(const fa::Variant& v, const Problem& p) {
   CAPTURE(v.name, fa::describe(p));
   fa::test::require_right(v, p);
 #if !FA_BACKEND_GPU
   const fa::Counts counts = fa::test::count_forward(v, p, /*analyse=*/true);
-  fa::test::require_equal(v.traffic(p), counts);
-  CHECK(counts.tensor_flops == v.traffic(p).flops);
+  require_predicted(v.traffic(p), counts);
+  if (!v.backward) return;
   const fa::Counts backward = fa::test::count_backward(v, p, /*analyse=*/true);
-  fa::test::require_equal(v.backward_traffic(p), backward);
-  CHECK(backward.tensor_flops == v.backward_traffic(p).flops);
+  require_predicted(v.backward_traffic(p), backward);
 #endif
 }
 
@@ -229,4 +235,113 @@ TEST_CASE("step 15: blocks of a pack are those of its documents, the longest wal
   const std::vector<int>& work = tables[0].values;  // row, rows, key, keys
   CHECK(work == std::vector{357, 44,  101, 300, 229, 172, 101, 300, 0,   100, 0,   100,
                             101, 300, 101, 300, 401, 128, 401, 128, 100, 1,   100, 1});
+}
+
+// --- lists ---------------------------------------------------------------------------------------
+
+namespace {
+
+const fa::Variant& lists() { return fa::linked_variant("15 lists"); }
+
+Problem with_predicate(Problem p, const char* name, int n) {
+  for (const fa::Predicate& each : step15::predicates()) {
+    if (each.name == name) p.mask.predicate = {each.name, n, each.sees};
+  }
+  REQUIRE(p.mask.predicate.sees);
+  return p;
+}
+
+/// The tiles of a kernel's test, by each score of each tile.
+void require_lists(const Problem& p, const step15::Test& test) {
+  const step15::TileLists lists = step15::ListMaker(p, test)();
+  std::vector<std::vector<char>> listed(fa::ceil_div(p.N, test.Br),
+                                        std::vector<char>(fa::ceil_div(p.Nk, test.Bc), '.'));
+  uint64_t cut = 0;
+  for (size_t a = 0; a < lists.work.size(); a += 4) {
+    for (int e = lists.work[a + 1]; e < lists.work[a + 3]; ++e) {
+      const int own = lists.work[a], other = lists.entries[2 * e];
+      char& tile = listed.at(test.by_keys ? other : own).at(test.by_keys ? own : other);
+      REQUIRE(tile == '.');  // each tile once
+      tile = e < lists.work[a + 2] ? 'c' : 'f';
+      cut += tile == 'c';
+      CHECK((lists.entries[2 * e + 1] >= 0) == (tile == 'c'));
+    }
+    if (a > 0) {
+      CHECK(lists.work[a + 3] - lists.work[a + 1] <= lists.work[a - 1] - lists.work[a - 3]);
+    }
+  }
+  CHECK(lists.cut == cut);
+  for (size_t i = 0; i < listed.size(); ++i) {
+    for (size_t j = 0; j < listed[i].size(); ++j) {
+      int visible = 0, hidden = 0;
+      for (int r = i * test.Br; r < std::min<int>(p.N, (i + 1) * test.Br); ++r) {
+        for (int c = j * test.Bc; c < static_cast<int>((j + 1) * test.Bc); ++c) {
+          (c < p.Nk && p.sees(r, c) ? visible : hidden)++;
+        }
+      }
+      CHECK(listed[i][j] == (visible == 0 ? '.' : hidden == 0 ? 'f' : 'c'));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("step 15: lists hold the tiles that a mask leaves, each once", "[step15]") {
+  std::mt19937 random(16);
+  for (int i = 0; i < 40; ++i) {
+    Problem p = fa::test::problem(1 + random() % 150, 64, random() % 2);
+    p.Nk = 1 + random() % 150;
+    p = fa::test::with_random_mask(p, random, /*predicates=*/true);
+    CAPTURE(i, fa::describe(p));
+    require_lists(p, {32, 16, i % 2 == 0, 1, [](int, int) { return std::pair(-1, -1); }});
+  }
+}
+
+TEST_CASE("step 15: what every forward is asked, by lists", "[step15][all]") {
+  SECTION("at edges") { fa::test::require_right_at_edges(lists()); }
+  SECTION("where heads share keys") { fa::test::require_right_with_shared_heads(lists()); }
+  SECTION("rows without keys") { fa::test::require_blind_rows(lists()); }
+  SECTION("every remainder") { fa::test::require_right_for_every_remainder(lists()); }
+  SECTION("the same bits") { fa::test::require_same_bits(lists()); }
+}
+
+TEST_CASE("step 15: masks by name", "[step15][all]") {
+  const auto [name, n] =
+      GENERATE(std::pair("prefix", 100), std::pair("prefix", 128), std::pair("strided", 1),
+               std::pair("strided", 33), std::pair("checkered", 128), std::pair("checkered", 37));
+  const auto [N, Nk] = GENERATE(std::pair(300, 300), std::pair(130, 257), std::pair(257, 130));
+  const int d = GENERATE(64, 128);
+  if (!fa::test::one_in(5)) return;
+  require_all(lists(), with_predicate(bf16_problem(N, Nk, d, false, 1, 2, 1), name, n));
+}
+
+TEST_CASE("step 15: random masks", "[step15][all]") {
+  std::mt19937 random(17);
+  for (int i = 0; i < (FA_BACKEND_GPU ? 500 : 40); ++i) {
+    Problem p = bf16_problem(1 + random() % 300, 1 + random() % 300, 64 << random() % 2,
+                             random() % 2, 1, 2, 1 + random() % 2);
+    p = fa::test::with_random_mask(p, random, /*predicates=*/true);
+    if (!fa::test::one_in(5)) continue;
+    CAPTURE(i);
+    require_all(lists(), p);
+  }
+}
+
+TEST_CASE("step 15: a window and a pack by lists", "[step15]") {
+  const auto p = bf16_problem(300, 300, GENERATE(64, 128), true, 1, 2, 1);
+  const auto in = fa::normal_inputs(p, 8);
+  const Problem w = with_window(p, 70, 10), documents = packed(p, {100, 0, 1, 199});
+  for (const auto& [problem, variant] :
+       {std::pair(w, &window()), std::pair(documents, &packing())}) {
+    const fa::Outputs a = fa::run(lists(), problem, in), b = fa::run(*variant, problem, in);
+    // Other tiles, in another order.
+    CHECK(fa::test::max_difference(a.O, b.O) <= 0x1p-6);
+    CHECK(fa::test::max_difference(a.LSE, b.LSE) <= 2e-5);
+  }
+}
+
+TEST_CASE("step 15: equal tiles of bits are stored once", "[step15]") {
+  const auto causal = bf16_problem(1024, 1024, 64, true);
+  CHECK(step15_lists::lists_of(causal).cut == 8);
+  CHECK(step15_lists::lists_of(causal).bits.size() == 128 * 128 / 32);
 }

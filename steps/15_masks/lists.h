@@ -1,0 +1,111 @@
+// Lists of tiles of any mask, made on the host.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "common/harness/tiles.h"
+
+namespace step15 {
+
+// An own tile is what a block owns: of rows in the forward, of keys in the backward. It visits
+// other tiles, of keys or rows.
+struct TileLists {
+  std::vector<int> work;  // [own tiles, 4]: the tile; its first entry, its first full one, the end
+  std::vector<int> entries;  // [visited tiles, 2]: the other tile; the place of its bits, or -1
+  std::vector<int> bits;     // [places, words]: of equal tiles once
+  uint64_t cut = 0;          // visited tiles that the mask, or the end of the keys, cuts
+  uint64_t rows = 0, keys = 0;  // real ones, of all visited tiles
+
+  uint64_t visited() const { return entries.size() / 2; }
+};
+
+// How a kernel tests a cut tile of Br rows and Bc keys: bit b of thread t decides about a score.
+struct Test {
+  int Br, Bc;
+  bool by_keys;  // own tiles are of keys
+  int words;     // of a tile, in all
+  // (row, key) in the tile of bit b of word w; (-1, -1) of one that is not used
+  std::pair<int, int> (*place)(int w, int b);
+};
+
+class ListMaker {
+ public:
+  ListMaker(const fa::Problem& p, const Test& test)
+      : p_(p), test_(test), Tr_(fa::ceil_div(p.N, test.Br)), Tc_(fa::ceil_div(p.Nk, test.Bc)) {}
+
+  TileLists operator()() {
+    count();
+    const int own = test_.by_keys ? Tc_ : Tr_, other = test_.by_keys ? Tr_ : Tc_;
+    std::vector<std::array<int, 4>> work;
+    for (int a = 0; a < own; ++a) {
+      const int first = static_cast<int>(lists_.visited());
+      for (int b = 0; b < other; ++b) add(a, b, /*cut=*/true);
+      const int full = static_cast<int>(lists_.visited());
+      for (int b = 0; b < other; ++b) add(a, b, /*cut=*/false);
+      work.push_back({a, first, full, static_cast<int>(lists_.visited())});
+    }
+    std::stable_sort(work.begin(), work.end(),  // the longest first
+                     [](const auto& x, const auto& y) { return x[3] - x[1] > y[3] - y[1]; });
+    for (const auto& one : work) lists_.work.insert(lists_.work.end(), one.begin(), one.end());
+    return std::move(lists_);
+  }
+
+ private:
+  // Visible scores of each tile.
+  void count() {
+    visible_.assign(size_t(Tr_) * Tc_, 0);
+    const auto sees = p_.mask.predicate.sees;
+    for (int r = 0; r < p_.N; ++r) {
+      const fa::Range keys = p_.seen(r);
+      int* row = &visible_[size_t(r / test_.Br) * Tc_];
+      for (int c = keys.first; c < keys.last;) {
+        const int end = std::min(keys.last, (c / test_.Bc + 1) * test_.Bc);
+        int n = end - c;
+        if (sees) {
+          n = 0;
+          for (int x = c; x < end; ++x) n += sees(p_, r, x);
+        }
+        row[c / test_.Bc] += n;
+        c = end;
+      }
+    }
+  }
+
+  void add(int a, int b, bool cut) {
+    const int i = test_.by_keys ? b : a, j = test_.by_keys ? a : b;
+    const int visible = visible_[size_t(i) * Tc_ + j];
+    const int rows = std::min(test_.Br, p_.N - i * test_.Br);
+    // Rows past the end are never stored, but keys past the end must not count.
+    if (visible == 0 || cut != (visible < rows * test_.Bc)) return;
+    lists_.cut += cut;
+    lists_.rows += rows;
+    lists_.keys += std::min(test_.Bc, p_.Nk - j * test_.Bc);
+    lists_.entries.insert(lists_.entries.end(), {b, cut ? place_of_bits(i, j) : -1});
+  }
+
+  int place_of_bits(int i, int j) {
+    std::vector<int> words(test_.words);
+    for (int w = 0; w < test_.words; ++w) {
+      for (int b = 0; b < 32; ++b) {
+        const auto [row, key] = test_.place(w, b);
+        const int r = i * test_.Br + row, c = j * test_.Bc + key;
+        if (row < 0 || r >= p_.N || c >= p_.Nk || !p_.sees(r, c)) continue;
+        words[w] = static_cast<int>(static_cast<unsigned>(words[w]) | 1u << b);
+      }
+    }
+    const auto [at, is_new] = places_.try_emplace(words, static_cast<int>(places_.size()));
+    if (is_new) lists_.bits.insert(lists_.bits.end(), words.begin(), words.end());
+    return at->second;
+  }
+
+  const fa::Problem& p_;
+  const Test test_;
+  const int Tr_, Tc_;
+  std::vector<int> visible_;  // [Tr, Tc]
+  std::map<std::vector<int>, int> places_;
+  TileLists lists_;
+};
+
+}  // namespace step15
