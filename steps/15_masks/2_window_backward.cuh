@@ -81,9 +81,11 @@ struct Window : step15::Window {
 // Beside the tiles what a block needs once per tile or per head: no register is left for it.
 template <int d, int Br, int Bc>
 struct Shared : Tiles<d, Br, Bc> {
-  int first, last;   // of the walk
-  size_t row, sums;  // of the group's first head: the document's first row, and its tile of dQ_sum
-  size_t key;        // the block's first
+  int first, last;  // of the walk
+  size_t row;       // the document's first, of the group's first head
+  size_t sums;      // likewise: where the document's tiles of dQ_sum begin
+  size_t key;       // the block's first
+  int rows, keys;   // of the document; of keys those from the block's first one on
 };
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
@@ -107,14 +109,14 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = fa::column_of(lane);  // this lane's first row
   int kv_head;
-  const KeyWork work = mask.template key_work<Bc>(kv_heads, &kv_head);
+  const auto work = mask.template key_work<Bc>(kv_heads, &kv_head);
   const auto walk = mask.template row_walk<Br, Bc>(work);
   const size_t key0 = size_t(kv_head) * Nk + work.key;
   if (threadIdx.x == 0) {
     smem.first = walk.first, smem.last = walk.last;
     smem.row = size_t(kv_head) * group * N + work.row;
     smem.sums = size_t(kv_head) * group * Tr + work.sums;
-    smem.key = key0;
+    smem.key = key0, smem.rows = work.rows, smem.keys = work.keys;
   }
   __syncthreads();  // these numbers are there
   load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, work.keys);
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   // --- mainloop
   for (int h = 0; h < group; ++h) {
     auto load_rows = [&](int n) {
-      const int i = walk.tile(n), stage = n % kStages, rows = work.rows - i * Br, r = threadIdx.x;
+      const int i = walk.tile(n), stage = n % kStages, rows = smem.rows - i * Br, r = threadIdx.x;
       const size_t row0 = smem.row + size_t(h) * N + i * Br;
       load_tile<d, Br, kThreads>(Q + row0 * d, smem.Q[stage], rows);
       load_tile<d, Br, kThreads>(dO + row0 * d, smem.dO[stage], rows);
@@ -203,8 +205,8 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   fa::cp_async_wait_all();  // where no row was walked, their copies may still be under way
   __syncthreads();          // all warps are done with K
   const size_t at = (smem.key + key) * d;
-  store_tile<d, kBands>(rdK, scale, sK, dK + at, work.keys - key);
-  store_tile<d, kBands>(rdV, 1.f, sV, dV + at, work.keys - key);
+  store_tile<d, kBands>(rdK, scale, sK, dK + at, smem.keys - key);
+  store_tile<d, kBands>(rdV, 1.f, sV, dV + at, smem.keys - key);
 }
 
 // --- host ---------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@
 //           test of a cut tile is a bit per score, in the order in which threads hold the scores:
 //           one load of 16 bytes decides about all that a thread has
 // Changed   since 15 3_packed: a block's tiles are looked up, too; a test by bits
-// Traffic   requested as 1_window, of visited tiles; and per thread 16 B of `work`, 4 B of `entries`
-//           for each visited tile and for each cut one, Bc/8 B of `bits` for each cut one
+// Traffic   requested as 1_window, of visited tiles; and per thread 16 B of `work`, 4 B of
+//           `entries` for each visited tile and each cut one, Bc/8 B of `bits` for each cut one
 // Launch    grid (Tr * B*H), 128 threads; the longest walks of all heads first
 // Owns      as 1_window
 // Still bad a mask hides scores, but does not change them
@@ -25,7 +25,7 @@ struct ListWork : Work {
 
 // Bits of a thread, 4 for each 16 x 8 scores of its warp: of two rows and two keys each.
 template <int d>
-constexpr int kWords = kBands * Bc<d> / 8 * 4 / 32;
+constexpr int kWords = kBands* Bc<d> / 8 * 4 / 32;
 
 template <int d>
 struct ListWalk {

@@ -13,9 +13,9 @@ namespace step15 {
 // other tiles, of keys or rows.
 struct TileLists {
   std::vector<int> work;  // [own tiles, 4]: the tile; its first entry, its first full one, the end
-  std::vector<int> entries;  // [visited tiles, 2]: the other tile; the place of its bits, or -1
-  std::vector<int> bits;     // [places, words]: of equal tiles once
-  uint64_t cut = 0;          // visited tiles that the mask, or the end of the keys, cuts
+  std::vector<int> entries;     // [visited tiles, 2]: the other tile; the place of its bits, or -1
+  std::vector<int> bits;        // [places, words]: of equal tiles once
+  uint64_t cut = 0;             // visited tiles that the mask, or the end of the keys, cuts
   uint64_t rows = 0, keys = 0;  // real ones, of all visited tiles
 
   uint64_t visited() const { return entries.size() / 2; }

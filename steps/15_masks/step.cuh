@@ -2,7 +2,7 @@
 #pragma once
 
 #include "steps/15_masks/4_packed_backward.cuh"
-#include "steps/15_masks/5_lists.cuh"
+#include "steps/15_masks/6_lists_backward.cuh"
 
 namespace step15 {
 
@@ -42,8 +42,12 @@ inline fa::Variant lists() {
           .support = step15_lists::support(),
           .forward = step15_lists::forward,
           .traffic = step15_lists::traffic,
-          .tables = step15_lists::tables,
-          .writes_lse = true};
+          .workspace = step08::workspace,
+          .tables = step15_lists_backward::tables,
+          .writes_lse = true,
+          .backward_parent = "15 window",
+          .backward = step15_lists_backward::backward,
+          .backward_traffic = step15_lists_backward::backward_traffic};
 }
 
 inline fa::Step step() {
