@@ -7,6 +7,7 @@ import json
 
 SIZES = ("b", "h", "hkv", "n", "nk", "d", "causal")  # keys of a problem in JSON
 CACHE = ("lengths", "page", "cache8")  # other keys, for which the library has no arguments
+MASK = ("window", "row_starts", "key_starts", "mask")  # keys that there are only with a mask
 TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV")
 
 
@@ -18,12 +19,42 @@ class Refused(Exception):
         self.status = status
 
 
+_INTS = ctypes.POINTER(ctypes.c_int32)
+
+
+class _Mask(ctypes.Structure):
+    _fields_ = (
+        *[(name, ctypes.c_int32) for name in ("left", "right", "documents")],
+        *[(name, _INTS) for name in ("row_lengths", "key_lengths")],
+        ("predicate", ctypes.c_char_p),
+    )
+
+
 class _Problem(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int32) for name in SIZES]
+    _fields_ = (*[(name, ctypes.c_int32) for name in SIZES], ("mask", ctypes.POINTER(_Mask)))
 
 
 class _Tensors(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in TENSORS]
+
+
+def _lengths(starts):
+    lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    return (ctypes.c_int32 * len(lengths))(*lengths)
+
+
+def _mask(problem):
+    """Of a problem's keys `window`, `row_starts` and `key_starts`, `mask`; none of them: null."""
+    if not any(name in problem for name in MASK):
+        return None
+    mask = _Mask(*problem.get("window", (-1, -1)))
+    if "row_starts" in problem:
+        mask.documents = len(problem["row_starts"]) - 1
+        mask.row_lengths = _lengths(problem["row_starts"])
+        mask.key_lengths = _lengths(problem["key_starts"])
+    if "mask" in problem:
+        mask.predicate = problem["mask"].encode()
+    return ctypes.pointer(mask)
 
 
 def _problem(sizes):
@@ -31,7 +62,7 @@ def _problem(sizes):
         if sizes.get(name):
             words = f"{name} {sizes[name]}: the library has no argument for it; run the program"
             raise Refused(2, words)
-    return _Problem(*(int(sizes[name]) for name in SIZES))
+    return _Problem(*(int(sizes[name]) for name in SIZES), _mask(sizes))
 
 
 class StepLibrary:

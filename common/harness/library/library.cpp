@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -154,6 +155,31 @@ const Variant& variant_of(int index) {
   return variants[index];
 }
 
+std::vector<int> starts_of(const int32_t* lengths, int n) {
+  std::vector<int> starts = {0};
+  for (int i = 0; i < n; ++i) {
+    if (lengths[i] < 0 || lengths[i] > std::numeric_limits<int>::max() - starts.back()) {
+      throw UsageError(fmt::format("mask: document {} has {} rows or keys", i, lengths[i]));
+    }
+    starts.push_back(starts.back() + lengths[i]);
+  }
+  return starts;
+}
+
+Mask mask_of(const FaMask& given) {
+  Mask mask;
+  mask.left = given.left, mask.right = given.right;
+  if (given.predicate) mask.predicate = predicate_of(the_step(), given.predicate);
+  if (given.documents == 0) return mask;
+  if (given.documents < 0 || !given.row_lengths) {
+    throw UsageError("mask: documents without row_lengths");
+  }
+  const int32_t* keys = given.key_lengths ? given.key_lengths : given.row_lengths;
+  mask.row_starts = starts_of(given.row_lengths, given.documents);
+  mask.key_starts = starts_of(keys, given.documents);
+  return mask;
+}
+
 /// \throws UsageError when the step does not support it.
 Problem problem_of(const FaProblem* given, const Variant& variant) {
   if (!given) throw UsageError("no problem: the pointer is null");
@@ -165,6 +191,7 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   p.Nk = given->Nk;
   p.d = given->d;
   p.causal = given->causal != 0;
+  if (given->mask) p.mask = mask_of(*given->mask);
   p = problem_for(variant, p);
   if (variant.cache8) {
     throw UsageError(fmt::format(

@@ -23,6 +23,15 @@
 extern "C" {
 #endif
 
+/// Which keys a row sees, as fa::Mask in common/harness/mask.h; all that is given must hold.
+typedef struct {
+  int32_t left, right;         ///< of a window: keys before and behind a row's own; -1: no limit
+  int32_t documents;           ///< packed behind each other; 0: all rows and keys are one
+  const int32_t* row_lengths;  ///< [documents] rows of each, N in all; in host memory
+  const int32_t* key_lengths;  ///< [documents] keys of each, Nk in all; null: as many as rows
+  const char* predicate;       ///< as --mask: "strided:64"; null: none
+} FaMask;
+
 /// One attention problem; what the sizes mean: fa::Problem in common/harness/problem.h.
 typedef struct {
   int32_t B;       ///< batch
@@ -32,6 +41,7 @@ typedef struct {
   int32_t Nk;      ///< keys
   int32_t d;       ///< head dimension
   int32_t causal;  ///< not 0: key c is visible to row r when c <= r + Nk - N
+  const FaMask* mask;  ///< null: none beside causal. The first call of a problem makes its tables
 } FaProblem;
 
 /// Device pointers, aligned to 16 bytes, to row-major contiguous tensors of the variant's type
