@@ -50,6 +50,11 @@ inline Problem with_random_predicate(Problem p, int seed) {
   return p;
 }
 
+inline Problem with_score_mod(Problem p, float cap, bool alibi, bool sinks) {
+  p.score_mod = {cap, alibi, sinks};
+  return p;
+}
+
 /// A window or none, documents or none, a predicate or none, of a problem that is small.
 inline Problem with_random_mask(Problem p, std::mt19937& random, bool predicates) {
   const auto below = [&random](int n) { return static_cast<int>(random() % n); };

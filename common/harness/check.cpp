@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/harness/format.h"
@@ -188,7 +189,7 @@ std::string find_impossible(const Problem& p, const Output& t,
   for (size_t i = 0; i < t.values.size(); ++i) {
     const float value = t.values[i];
     if (std::isfinite(value)) continue;
-    const bool masked_row = t.width == 1 &&  // LSE
+    const bool masked_row = t.name == std::string_view("LSE") &&
                             p.visible(static_cast<int>(i % t.length), i / t.length / t.heads) == 0;
     if (!masked_row && overflows(i / t.width)) continue;
     if (!masked_row || !(value < 0)) {
@@ -384,6 +385,19 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
   result.tensors.push_back(compared("dQ", query_rows, want.dQ, baseline.dQ, of_dQ));
   result.tensors.push_back(compared("dK", key_rows, want.dK, baseline.dK, of_dK));
   result.tensors.push_back(compared("dV", key_rows, want.dV, baseline.dV, of_dV));
+  if (out.dsinks.empty()) return;
+  std::vector<size_t> heads;
+  for (const size_t kv_head : sample.heads) {
+    const size_t first = kv_head / p.Hkv * p.H + kv_head % p.Hkv * group;
+    for (size_t g = 0; g < group; ++g) heads.push_back(first + g);
+  }
+  result.tensors.push_back(compare(
+      p, in, {"dsinks", p, out},
+      {heads, want.dsinks, baseline.dsinks, kGradientFactor, unit_of(DType::f32), 0, [&](size_t i) {
+         const double of_O = kGradientFactor * unit * want.dsinks_delta[i];
+         const double terms = want.dsinks_scale[i];
+         return Allowance{.floor = floor_of(terms) + of_O, .rounding = floor_of(terms) + of_O};
+       }}));
 }
 
 }  // namespace

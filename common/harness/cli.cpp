@@ -348,6 +348,17 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            option("Problem", "--page", p.cache.page, "INT",
                   "keys per page: 16, 32, 64, 128 or 256; 0: the cache is not paged"));
 
+  const bool modifies = takes(step, &Support::score_mod);
+  shown_if(modifies, option("Problem", "--cap", p.score_mod.cap, "FLOAT",
+                            "a score s becomes cap * tanh(s / cap); 0: it stays"));
+  shown_if(modifies, app.add_flag("--alibi", p.score_mod.alibi,
+                                  "a score loses the key's distance times 2^(-8 (h + 1) / H)")
+                         ->group("Problem"));
+  shown_if(modifies,
+           app.add_flag("--sinks", p.score_mod.sinks,
+                        "each head has a number, e to which is in the softmax's sum")
+               ->group("Problem"));
+
   const CLI::Option* input =
       option("Input", "--input", o.input, "NAME",
              backward ? "where Q, K, V and dO come from" : "where Q, K and V come from")

@@ -34,18 +34,19 @@ struct Definition {
       for (int c = 0; c < p.Nk; ++c) {
         if (p.sees(static_cast<int>(row % p.N), c, bh / p.H)) keys.push_back(c);
       }
-      if (keys.empty()) continue;
       for (const size_t c : keys) {
         Real s = 0;
         for (size_t x = 0; x < d; ++x) s += Real(q[x]) * Real(K[c * d + x]);
-        S.push_back(s * Real(p.scale()));
+        S.push_back(modified(p, row, static_cast<int>(c), s * Real(p.scale())));
       }
+      if (p.score_mod.sinks) S.push_back(in.sinks[bh % p.H]);  // of no key
+      if (S.empty() || maximum(S) == -INFINITY) continue;
       LSE[row] = maximum(S) + std::log(sum(S));
       for (Real& s : S) s = round(s);
       const Real m = maximum(S), l = sum(S);
       for (size_t x = 0; x < d; ++x) {
         Real o = 0;
-        for (size_t i = 0; i < S.size(); ++i) {
+        for (size_t i = 0; i < keys.size(); ++i) {
           o += round(std::exp(S[i] - m) / l) * Real(V[keys[i] * d + x]);
         }
         O[row * d + x] = round(o);
@@ -54,6 +55,16 @@ struct Definition {
   }
 
  private:
+  /// \param row  of all
+  static Real modified(const Problem& p, size_t row, int c, Real s) {
+    const int r = static_cast<int>(row % p.N), h = static_cast<int>(row / p.N % p.H);
+    const Real cap = p.score_mod.cap;
+    if (cap > 0) s = cap * std::tanh(s / cap);
+    if (p.score_mod.alibi) {
+      s -= Real(alibi_slope(h, p.H)) * Real(std::abs(p.document_of(r).own_key(r) - c));
+    }
+    return s;
+  }
   static Real maximum(const std::vector<Real>& S) { return *std::max_element(S.begin(), S.end()); }
   /// Of exp(S - m), which no score makes overflow.
   static Real sum(const std::vector<Real>& S) {

@@ -16,7 +16,7 @@ json json_of(const Support& s) {
   return {{"d", s.d},           {"gqa", s.gqa},       {"cross", s.cross},
           {"smem", s.smem},     {"n", s.most_n},      {"lengths", s.lengths},
           {"pages", s.pages},   {"window", s.window}, {"documents", s.documents},
-          {"mask", s.predicate}};
+          {"mask", s.predicate}, {"score_mod", s.score_mod}};
 }
 
 /// A problem that a variant supports.

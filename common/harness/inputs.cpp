@@ -110,8 +110,10 @@ std::vector<float> quantise_heads(const Problem& p, std::vector<float>& tensor) 
   return scales;
 }
 
-Inputs as_cached(const Problem& p, Inputs in) {
+/// With what a problem has besides Q, K, V and dO.
+Inputs completed(const Problem& p, uint64_t seed, Inputs in) {
   if (p.cache.fp8) quantise_cache(p, in);
+  if (p.score_mod.sinks) in.sinks = normal_tensor(p.H, DType::f32, seed, 2 * kStreams);
   return in;
 }
 
@@ -246,7 +248,7 @@ Inputs normal_inputs(const Problem& p, uint64_t seed) {
   each_input([&](const Tensor& t, uint64_t stream) {
     in.*t.input = normal_tensor(t.elements(p), p.dtype, seed, stream);
   });
-  return as_cached(p, std::move(in));
+  return completed(p, seed, std::move(in));
 }
 
 Inputs outlier_inputs(const Problem& p, uint64_t seed) {
@@ -255,7 +257,7 @@ Inputs outlier_inputs(const Problem& p, uint64_t seed) {
     const auto make = t.role == Role::input ? outlier_tensor : normal_tensor;
     in.*t.input = make(t.elements(p), p.dtype, seed, stream);
   });
-  return as_cached(p, std::move(in));
+  return completed(p, seed, std::move(in));
 }
 
 Inputs real_inputs(const Problem& p, uint64_t seed) {
@@ -276,7 +278,7 @@ Inputs real_inputs(const Problem& p, uint64_t seed) {
   in.V = resample(v, p, p.kv_heads(), p.Nk, first_key, 1);
   in.dO = normal_tensor(p.q_size(), p.dtype, seed, kStreams - 1);
   in.note = note_on_real(q, p);
-  return as_cached(p, std::move(in));
+  return completed(p, seed, std::move(in));
 }
 
 Problem problem_of(const InputFiles& files, const Problem& defaults) {

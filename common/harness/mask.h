@@ -1,6 +1,6 @@
 /// \file
 /// Which keys a row sees, beyond Problem::causal: a window, documents behind each other, or any
-/// function. Part of Problem.
+/// function; and what is done to its scores. Parts of Problem.
 #pragma once
 
 #include <algorithm>
@@ -56,5 +56,18 @@ struct Mask {
   bool is_none() const { return !has_window() && !has_documents() && !predicate.sees; }
   bool operator==(const Mask&) const = default;
 };
+
+/// What becomes of scale * q k before the softmax, in this order, and what the softmax sums besides.
+struct ScoreMod {
+  float cap = 0;       ///< s becomes cap * tanh(s / cap); 0: it stays
+  bool alibi = false;  ///< then it loses alibi_slope() times the key's distance from the row's own
+  bool sinks = false;  ///< each head sums e^sink, too, a number of Inputs::sinks
+
+  bool is_none() const { return cap == 0 && !alibi && !sinks; }
+  bool operator==(const ScoreMod&) const = default;
+};
+
+/// 2^(-8 (h + 1) / H) of query head h of H (arXiv 2108.12409, section 3).
+double alibi_slope(int h, int H);
 
 }  // namespace fa

@@ -214,6 +214,8 @@ double Problem::flops_forward() const {
   return causal ? full / 2 : full;
 }
 
+double alibi_slope(int h, int H) { return std::exp2(-8.0 * (h + 1) / H); }
+
 std::string text_of(const Predicate& predicate) {
   return predicate.name + (predicate.n == 0 ? "" : fmt::format(":{}", predicate.n));
 }
@@ -250,6 +252,17 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
   }
   validate_cache(p, support, who);
   validate_mask(p, support, who);
+  const ScoreMod& mod = p.score_mod;
+  if (!mod.is_none() && !support.score_mod) {
+    throw UsageError(fmt::format("--{}: {} changes no scores",
+                                 mod.cap != 0 ? fmt::format("cap {:g}", mod.cap)
+                                 : mod.alibi  ? "alibi"
+                                              : "sinks",
+                                 who));
+  }
+  if (!(mod.cap == 0 || (mod.cap >= 0x1p-20f && mod.cap <= 0x1p20f))) {
+    throw UsageError(fmt::format("--cap {:g}: must be 0, for none, or 2^-20 to 2^20", mod.cap));
+  }
   for (const auto& [flag, length] : {std::pair("--n", p.N), std::pair("--nk", p.Nk)}) {
     if (length > kMaxLength) {
       throw UsageError(fmt::format("{} {}: at most {} is supported", flag, length, kMaxLength));
@@ -278,6 +291,9 @@ std::string describe(const Problem& p) {
   if (p.mask.has_window()) text += fmt::format(" window={},{}", p.mask.left, p.mask.right);
   if (p.mask.has_documents()) text += fmt::format(" documents={}", p.mask.row_starts.size() - 1);
   if (p.mask.predicate.sees) text += " mask=" + text_of(p.mask.predicate);
+  if (p.score_mod.cap != 0) text += fmt::format(" cap={:g}", p.score_mod.cap);
+  if (p.score_mod.alibi) text += " alibi";
+  if (p.score_mod.sinks) text += " sinks";
   if (p.method.smem != 0) text += fmt::format(" smem={}", p.method.smem);
   if (!p.cache.lengths.empty()) {
     const auto [least, most] = std::minmax_element(p.cache.lengths.begin(), p.cache.lengths.end());

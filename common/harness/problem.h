@@ -64,7 +64,8 @@ struct Problem {
   Method method = {};
   CacheFormat cache = {};
   Mask mask = {};  ///< beyond `causal`; the same in each batch entry and head
-  Gpu gpu = {};    ///< that it runs on: this_gpu()
+  ScoreMod score_mod = {};
+  Gpu gpu = {};  ///< that it runs on: this_gpu()
 
   bool operator==(const Problem&) const = default;
 
@@ -144,6 +145,7 @@ struct Support {
   bool window = false;                     ///< Mask::left and right
   bool documents = false;                  ///< Mask::row_starts and key_starts
   bool predicate = false;                  ///< Mask::predicate
+  bool score_mod = false;                  ///< ScoreMod
 
   bool operator==(const Support&) const = default;
   /// The head dimensions, "64, 128".

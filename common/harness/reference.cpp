@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "common/harness/parallel.h"
 
@@ -209,11 +210,33 @@ struct Item {
   size_t size() const { return end - begin; }
 };
 
+/// ScoreMod of one head's scores.
+template <class Real>
+struct Modified {
+  Real cap, slope;  // of ALiBi
+  Modified(const Problem& p, size_t head)
+      : cap(p.score_mod.cap),
+        slope(p.score_mod.alibi ? alibi_slope(static_cast<int>(head % p.H), p.H) : 0) {}
+
+  /// What becomes of score s of a key; its change per change of s.
+  std::pair<Real, Real> operator()(Real s, int distance) const {
+    Real change = 1;
+    if (cap > 0) {
+      const Real t = std::tanh(s / cap);
+      s = cap * t, change = 1 - t * t;
+    }
+    return {s - slope * static_cast<Real>(std::abs(distance)), change};
+  }
+};
+
 /// P of a block of rows: scores, softmax, and its statistics.
 template <class A>
 struct Softmax {
   using Real = typename A::Real;
   Block<Real> P;
+  Block<Real> change;   // of the score per change of scale * q k; only with ScoreMod::cap
+  Real sink[kBlock];    // P of it
+  double bias[kBlock];  // sum of P times what ALiBi takes from its score
   Real m[kBlock], l[kBlock];
   Real LSE[kBlock];     // of the scores before they are rounded: no kernel that writes LSE stores S
   double size[kBlock];  // sum of P |S|; only in fp64
@@ -221,21 +244,34 @@ struct Softmax {
   /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
   /// none has m = -inf, l = 0. P of a key within `seen` that Mask::predicate hides is 0.
   /// \param rows  of their head
+  /// \param sinks  Inputs::sinks
   void compute(const A& arithmetic, const Block<Real>& q, const Panels<Real>& K_transposed,
-               const Problem& problem, const std::vector<int>& rows,
-               const std::vector<Range>& features, const std::vector<Range>& seen) {
+               const Problem& problem, size_t head, const std::vector<int>& rows,
+               const std::vector<float>& sinks, const std::vector<Range>& features,
+               const std::vector<Range>& seen) {
     const Real scale = problem.scale();
+    const ScoreMod& mod = problem.score_mod;
+    const Modified<Real> modified(problem, head);
+    const Real sink_score = mod.sinks ? sinks[head % problem.H] : -INFINITY;
     const auto sees = problem.mask.predicate.sees;
     multiply(q, K_transposed, features, seen, P);
+    if (mod.cap > 0) change.resize(P.width);
     for (size_t k = 0; k < seen.size(); ++k) {
       Real* p = P[k];
       const int first = seen[k].first, last = seen[k].last;
-      m[k] = LSE[k] = -INFINITY;
-      l[k] = size[k] = 0;
-      bool any = false;
+      const int own =
+          mod.alibi ? problem.document_of(rows[k], head / problem.H).own_key(rows[k]) : 0;
+      m[k] = LSE[k] = sink_score;
+      l[k] = size[k] = sink[k] = bias[k] = 0;
+      bool any = sink_score > -INFINITY;
       for (int c = first; c < last; ++c) {
         const bool is_seen = !sees || sees(problem, rows[k], c);
         p[c] = is_seen ? p[c] * scale : -INFINITY;
+        if (is_seen && !mod.is_none()) {
+          Real slope;
+          std::tie(p[c], slope) = modified(p[c], own - c);
+          if (mod.cap > 0) change[k][c] = slope;
+        }
         m[k] = std::max(m[k], p[c]);
         any |= is_seen;
       }
@@ -244,19 +280,24 @@ struct Softmax {
         continue;
       }
       if (arithmetic.rounds()) {
-        Real sum = 0;
+        Real sum = std::exp(sink_score - m[k]);
         for (int c = first; c < last; ++c) sum += std::exp(p[c] - m[k]);
         LSE[k] = m[k] + std::log(sum);
         for (int c = first; c < last; ++c) p[c] = arithmetic.round(p[c]);
         m[k] = arithmetic.round(m[k]);  // rounding keeps the order
       }
+      l[k] = std::exp(sink_score - m[k]);
       for (int c = first; c < last; ++c) {
         const Real s = p[c];
         p[c] = std::exp(s - m[k]);
         l[k] += p[c];
-        if constexpr (std::is_same_v<A, Fp64>) size[k] += s == -INFINITY ? 0 : p[c] * std::abs(s);
+        if constexpr (std::is_same_v<A, Fp64>) {
+          size[k] += s == -INFINITY ? 0 : p[c] * std::abs(s);
+          if (mod.alibi) bias[k] += p[c] * modified.slope * std::abs(own - c);
+        }
       }
-      if (l[k] > 0) size[k] /= l[k];
+      sink[k] = std::exp(sink_score - m[k]) / l[k];
+      if (l[k] > 0) size[k] /= l[k], bias[k] /= l[k];
       if (!arithmetic.rounds()) LSE[k] = m[k] + std::log(l[k]);
       for (int c = first; c < last; ++c) p[c] = arithmetic.probability(p[c], l[k]);
     }
@@ -353,6 +394,10 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   }
 }
 
+/// What ScoreMod adds to the size of scores, whose arithmetic errs in proportion; `bias`: the mean
+/// by P of what ALiBi takes.
+double score_mod_size(const Problem& p, double bias) { return p.score_mod.cap + 2 * bias; }
+
 template <class A>
 ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in,
                          const Sample& sample) {
@@ -435,7 +480,8 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         w.seen.push_back(p.seen(w.rows[k], item.head / p.H));
         w.q.load(&in.Q[row * d], k);
       }
-      w.softmax.compute(arithmetic, w.q, w.K_transposed, p, w.rows, w.features, w.seen);
+      w.softmax.compute(arithmetic, w.q, w.K_transposed, p, item.head, w.rows, in.sinks, w.features,
+                        w.seen);
       multiply(w.softmax.P, w.V, w.seen, w.features, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
@@ -448,10 +494,11 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         const size_t row = item.begin + k;
         const float* q = &in.Q[sample.rows[row] * d];
         const Range& seen = w.seen[k];
-        if (w.softmax.l[k] == 0) continue;
+        if (seen.size() == 0 || w.softmax.l[k] == 0) continue;
         out.sum_PV[row] = largest_size(w.o[k], p.d);
         if constexpr (kWithScales) {
-          out.score_bound[row] = w.scores.bound(q, w.softmax.P[k], seen, p);
+          out.score_bound[row] = w.scores.bound(q, w.softmax.P[k], seen, p) +
+                                 score_mod_size(p, w.softmax.bias[k]);
         }
         out.sum_error[row] = w.scores.sum_error(q, w.softmax.size[k], out.score_bound[row], p);
         out.rest_of_P[row] = (w.softmax.l[k] - 1) / w.softmax.l[k];  // the largest is 1 / l
@@ -478,6 +525,8 @@ struct RowStatistics {
   double largest_q = 0, largest_dO = 0;
   double dP_size = 0;   // |dO| max |v| / sqrt(d)
   double dK_delta = 0;  // |dO * O| max |q|: what an error in O's last bit can do to dS q
+  Real sink = 0;        // P of it
+  double root = 0;      // |dO * O|
 };
 
 /// dS = P (dP - delta) of one pair; dP comes as it was summed.
@@ -514,6 +563,7 @@ class Backward {
     statistics_.resize(heads * group * N);
     sweep<RowWorker>(heads * group, N, &Backward::rows);
     sweep<KeyWorker>(heads, Nk, &Backward::keys);
+    if (p.score_mod.sinks) sinks(heads * group);
     return std::move(out_);
   }
 
@@ -581,7 +631,9 @@ class Backward {
       w.dO.load(&in.dO[(first + k) * d], k);
     }
     const Block<Real>& P = w.softmax.P;
-    w.softmax.compute(arithmetic_, w.q, w.K_transposed, p, w.rows, w.features, w.seen);
+    const size_t head = query_head(item.head / group, item.head % group);
+    w.softmax.compute(arithmetic_, w.q, w.K_transposed, p, head, w.rows, in.sinks, w.features,
+                      w.seen);
     multiply(P, w.V, w.seen, w.features, w.o);
     multiply(w.dO, w.V_transposed, w.features, w.seen, w.dS);  // dP
 
@@ -589,6 +641,7 @@ class Backward {
       RowStatistics<Real>& row = statistics_[item.head * N + item.begin + k];
       row.m = w.softmax.m[k];
       row.l = w.softmax.l[k];
+      row.sink = w.softmax.sink[k];
       double squares = 0;
       for (size_t x = 0; x < d; ++x) {
         const Real term = w.dO[k][x] * arithmetic_.round(w.o[k][x]);
@@ -597,7 +650,8 @@ class Backward {
       }
       if (kWithScales) {
         const float* q = &in.Q[(first + k) * d];
-        const double bound = scale * norm(q, p.d) * w.scores.largest_k;
+        const double bound = scale * norm(q, p.d) * w.scores.largest_k +
+                             score_mod_size(p, w.softmax.bias[k]);
         const double sum_error = w.scores.sum_error(q, w.softmax.size[k], bound, p);
         row.weight = 1 + growth(std::max(kFp32Error * bound, sum_error)) / kFp32Error;
         row.largest_q = largest_size(q, p.d);
@@ -605,11 +659,15 @@ class Backward {
         // Of a typical partial sum of dP and delta: those two may be small by cancellation.
         row.dP_size = norm(&in.dO[(first + k) * d], p.d) * w.largest_v / std::sqrt(d);
         row.dK_delta = std::sqrt(squares) * largest_size(w.q[k], p.d);
+        row.root = std::sqrt(squares);
       }
       double size = 0, largest_terms = 0, dS_squares = 0, term_squares = 0;
       for (int c = w.seen[k].first; c < w.seen[k].last; ++c) {
         Real dP = w.dS[k][c];
         w.dS[k][c] = dS_of(arithmetic_, P[k][c], dP, row.delta);
+        if (p.score_mod.cap > 0) {
+          w.dS[k][c] = arithmetic_.round(P[k][c] == 0 ? 0 : w.dS[k][c] * w.softmax.change[k][c]);
+        }
         if (!kWithScales) continue;
         const double term = P[k][c] * (std::abs(dP) + std::abs(row.delta) + row.dP_size);
         size += term;
@@ -636,6 +694,24 @@ class Backward {
     multiply(P, w.K, w.seen, w.features, w.dQ);
     for (size_t k = 0; k < item.size(); ++k) {
       out_.dQ_delta[item.head * N + item.begin + k] *= largest_size(w.dQ[k], p.d);
+    }
+  }
+
+  // --- of each head: dsinks, where dP is 0
+
+  void sinks(size_t heads) {
+    for (size_t head = 0; head < heads; ++head) {
+      Real sum = 0;
+      double scale = 0, squares = 0;
+      for (size_t r = 0; r < N; ++r) {
+        const RowStatistics<Real>& row = statistics_[head * N + r];
+        sum -= row.sink * row.delta;
+        scale += row.weight * row.sink * (std::abs(row.delta) + row.dP_size);
+        squares += row.sink * row.root * row.sink * row.root;
+      }
+      out_.dsinks.push_back(sum);
+      out_.dsinks_scale.push_back(scale);
+      out_.dsinks_delta.push_back(std::sqrt(squares));
     }
   }
 
@@ -668,7 +744,8 @@ class Backward {
       multiply(w.k, w.Q_transposed, w.features, w.seen, w.P);    // S
       multiply(w.v, w.dO_transposed, w.features, w.seen, w.dS);  // dP
       for (size_t k = 0; k < item.size(); ++k) {
-        softmax_of_key(w, k, &statistics_[(j * group + g) * N], item.begin + k, j * Nk);
+        const Modified<Real> modified(p, query_head(j, g));
+        softmax_of_key(w, k, &statistics_[(j * group + g) * N], modified, item.begin + k, j * Nk);
       }
       multiply(w.dS, w.Q, w.seen, w.features, w.sum);
       for (size_t x = 0; x < w.dK.data.size(); ++x) w.dK.data[x] += w.sum.data[x];
@@ -698,9 +775,10 @@ class Backward {
 
   /// S and dP of the block's k-th key become P and dS.
   /// \param c  the key, of its head, whose first one is `key0` in the results
-  void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows, size_t c,
-                      size_t key0) {
+  void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows,
+                      const Modified<Real>& modified, size_t c, size_t key0) {
     const auto sees = p.mask.predicate.sees;
+    const int to_own = p.document_of_key(static_cast<int>(c)).own_key(0) - static_cast<int>(c);
     const size_t key = key0 + c;
     double squares = 0, dK_squares = 0, dV_squares = 0;
     double dK_scale = 0, dV_scale = 0, dK_largest = 0, dV_largest = 0;
@@ -711,8 +789,9 @@ class Backward {
         P = w.dS[k][r] = 0;
         continue;
       }
-      P = arithmetic_.round(std::exp(arithmetic_.round(scale * P) - row.m) / row.l);
-      w.dS[k][r] = dS_of(arithmetic_, P, dP, row.delta);
+      const auto [score, change] = modified(scale * P, r + to_own);
+      P = arithmetic_.round(std::exp(arithmetic_.round(score) - row.m) / row.l);
+      w.dS[k][r] = arithmetic_.round(dS_of(arithmetic_, P, dP, row.delta) * change);
       if (kWithScales) {
         const double term = P * (std::abs(dP) + std::abs(row.delta) + row.dP_size) * scale;
         dK_scale += row.weight * term * w.rms_q;

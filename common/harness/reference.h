@@ -66,6 +66,10 @@ struct ReferenceBackward {
   std::vector<double> dQ;  ///< [heads, H / Hkv, N, d]
   std::vector<double> dK;  ///< [heads, Nk, d]
   std::vector<double> dV;  ///< [heads, Nk, d]
+  std::vector<double> dsinks;  ///< [heads, H / Hkv], with ScoreMod::sinks
+  // Of each of these: the sizes of a sum's terms, as below, and the root of their squares times
+  // |dO * O|, which the rounding of O goes into.
+  std::vector<double> dsinks_scale, dsinks_delta;
   // The scales of the checker's floor: the size of each row's terms, every P weighed with
   // 1 + growth() / kFp32Error, because an error in a score grows into P. attention_backward_fp64()
   // only. dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same

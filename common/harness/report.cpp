@@ -848,6 +848,11 @@ void put_mask(const Mask& mask, Json& j) {
   }
   if (mask.predicate.sees) j["mask"] = text_of(mask.predicate);
 }
+void put_score_mod(const ScoreMod& mod, Json& j) {
+  if (mod.cap != 0) j["cap"] = mod.cap;
+  if (mod.alibi) j["alibi"] = true;
+  if (mod.sinks) j["sinks"] = true;
+}
 
 Json problem_json(const Problem& p) {
   Json j;
@@ -859,6 +864,7 @@ Json problem_json(const Problem& p) {
             {"page", or_null(p.cache.page)},
             {"cache8", p.cache.fp8}});
   put_mask(p.mask, j);
+  put_score_mod(p.score_mod, j);
   return j;
 }
 
@@ -1126,7 +1132,7 @@ void read_estimates(const std::string& path, RunReport& r) {
         same_lengths(simulated, p) && simulated.value("page", Json()) == wanted["page"];
     const bool same_mask = [&] {
       const Json none;
-      for (const char* key : {"window", "row_starts", "key_starts", "mask"}) {
+      for (const char* key : {"window", "row_starts", "key_starts", "mask", "cap", "alibi", "sinks"}) {
         if (simulated.value(key, none) != wanted.value(key, none)) return false;
       }
       return true;

@@ -14,6 +14,7 @@ const Axis kHkv{"Hkv", [](const Problem& p) { return p.Hkv; }};
 const Axis kN{"N", [](const Problem& p) { return p.N; }};
 const Axis kNk{"Nk", [](const Problem& p) { return p.Nk; }};
 const Axis kd{"d", [](const Problem& p) { return p.d; }};
+const Axis kOne{"1", [](const Problem&) { return 1; }};
 const Axis kPages{"pages", [](const Problem& p) { return p.pages(); }};
 
 /// The member of Tensors<void>, or of its Cache.
@@ -38,6 +39,10 @@ bool has_lengths(const Variant&, const Problem& p) { return !p.cache.lengths.emp
 bool paged(const Variant&, const Problem& p) { return p.cache.page != 0; }
 bool writes_lse(const Variant& v, const Problem&) { return v.writes_lse; }
 bool has_backward(const Variant& v, const Problem&) { return bool(v.backward); }
+bool has_sinks(const Variant&, const Problem& p) { return p.score_mod.sinks; }
+bool has_sink_gradients(const Variant& v, const Problem& p) {
+  return v.backward && p.score_mod.sinks;
+}
 
 using Integers = std::vector<int>;
 const Integers& lengths_of(const Problem& p, const Integers&) { return p.cache.lengths; }
@@ -72,12 +77,15 @@ const std::vector<Tensor>& all_tensors() {
       integers("table", pages, at<&C::table>, paged, table_of),
       {"K", input, keys, at<&T::K>, nullptr, nullptr, &I::K, &F::k, &I::K_scale},
       {"V", input, keys, at<&T::V>, nullptr, nullptr, &I::V, &F::v, &I::V_scale},
+      {"sinks", input, {kH}, at<&T::sinks>, "fp32", has_sinks, &I::sinks},
       out("O", output, queries, at<&T::O>, &O::O, nullptr, nullptr),
       out("LSE", output, rows, at<&T::LSE>, &O::LSE, "fp32", writes_lse),
       {"dO", backward_input, queries, at<&T::dO>, nullptr, backward, &I::dO, &F::dO},
       out("dQ", gradient, queries, at<&T::dQ>, &O::dQ, nullptr, backward),
       out("dK", gradient, keys, at<&T::dK>, &O::dK, nullptr, backward),
-      out("dV", gradient, keys, at<&T::dV>, &O::dV, nullptr, backward)};
+      out("dV", gradient, keys, at<&T::dV>, &O::dV, nullptr, backward),
+      out("dsinks", gradient, std::vector{kB, kH, kOne}, at<&T::dsinks>, &O::dsinks, "fp32",
+          has_sink_gradients)};
   return all;
 }
 

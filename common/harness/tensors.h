@@ -40,7 +40,9 @@ struct Tensors {
   T* dK = nullptr;
   T* dV = nullptr;
   const std::map<std::string, void*>* workspace = nullptr;
-  Cache cache = {};  ///< of a decoding step
+  Cache cache = {};              ///< of a decoding step
+  const float* sinks = nullptr;  ///< with ScoreMod::sinks
+  float* dsinks = nullptr;
 
   /// A piece of the step's workspace, by its name.
   template <class U>
@@ -62,7 +64,9 @@ Tensors<T> typed(const Tensors<void>& t) {
           static_cast<T*>(t.dK),
           static_cast<T*>(t.dV),
           t.workspace,
-          t.cache};
+          t.cache,
+          t.sinks,
+          t.dsinks};
 }
 
 /// Host tensors, already rounded to the problem's element type.
@@ -71,12 +75,14 @@ struct Inputs {
   std::string note;                     ///< "real input tiled from N=1024 to N=4096", or empty
   std::vector<float> K_scale, V_scale;  ///< of a cache in 8 bits: K / K_scale is e4m3
   std::vector<int> table;  ///< of a paged cache; empty: shuffled_table() of a fixed seed
+  std::vector<float> sinks;  ///< [H], one for each query head; fp32
 };
 
 /// What came back from the device. LSE is empty when the variant writes none, and so are the
 /// gradients without a backward.
 struct Outputs {
   std::vector<float> O, LSE, dQ, dK, dV;
+  std::vector<float> dsinks;  ///< of each batch entry: their sum is the gradient of Inputs::sinks
   std::vector<std::string> damage;  ///< "the guard band after O was overwritten", one sentence each
 };
 

@@ -183,6 +183,9 @@ Json problem_of(const Problem& p) {
     j["row_starts"] = p.mask.row_starts, j["key_starts"] = p.mask.key_starts;
   }
   if (p.mask.predicate.sees) j["mask"] = text_of(p.mask.predicate);
+  if (p.score_mod.cap != 0) j["cap"] = p.score_mod.cap;
+  if (p.score_mod.alibi) j["alibi"] = true;
+  if (p.score_mod.sinks) j["sinks"] = true;
   return j;
 }
 

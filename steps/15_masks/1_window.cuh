@@ -50,6 +50,8 @@ struct Walk {
     last = begin < end ? (end + Bc<d> - 1) / Bc<d> : first;
   }
   __device__ int tile(int n) const { return n; }
+  // Where 7_scores.cuh starts with a sink.
+  __device__ void start(float (&)[kBands][2], float (&)[kBands][2]) const {}
 
   // Scores that their row does not see become -inf, if an edge cuts tile n for any of the warp's
   // rows. The edges move with the rows: the first row sees least on the right, the last one least
@@ -132,6 +134,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
   float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
+  walk.start(m, l);
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop

@@ -38,11 +38,16 @@ struct Walk {
     last = begin < end ? (end + Br - 1) / Br : first;
   }
   __device__ int tile(int n) const { return n; }
+  // Where 8_scores_backward.cuh multiplies dS by what a score's change has for a derivative.
+  template <int kBands, int Cols>
+  __device__ void chain_rule(const float (&)[kBands][Cols / 8][4], const float*,
+                             float (&)[kBands][Cols / 8][4], int, int, int, int) const {}
 
   // Scores that their row does not see become -inf, if an edge cuts the warp's keys and these rows
   // of tile n, from row q of the tile on.
   template <int kBands, int Cols>
-  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int warp_key) const {
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int warp_key,
+                       int) const {
     const int row = tile(n) * Br + q, lane = threadIdx.x % fa::kWarp;
     if (row + Cols - 1 + low <= warp_key && min(keys, row + high) >= warp_key + kBands * kMma) {
       return;
@@ -157,7 +162,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
         float rP[kBands][T::kRows / 8][4] = {};
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
-        walk.template hide<kBands, T::kRows>(rP, n, q, key);
+        walk.template hide<kBands, T::kRows>(rP, n, q, key, h);
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {
           const float2 row_lse = *reinterpret_cast<const float2*>(&sLSE2[n * 8 + tx]);
@@ -192,6 +197,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
             for (int e = 0; e < 4; ++e) rdS[t][n][e] *= rP[t][n][e];
           }
         }
+        walk.template chain_rule<kBands, T::kRows>(rP, sLSE2, rdS, n, q, key, h);
         put_tile<Br, kBands, T::kRows>(rdS, smem.dS[stage] + key * Br, q, fa::pack_bf16);
         add_product<d, kBands, T::kRows>(rdS, sQ, rdK);
       }

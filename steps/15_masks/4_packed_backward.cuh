@@ -131,23 +131,28 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return t;
 }
 
-inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+// The three kernels, with a mask whose tables are those of tables().
+template <class Mask>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   float* dQ_sum = t.scratch<float>("dQ_sum");
   const int BHkv = p.kv_heads(), Np = padded_rows(p);
   const dim3 rows(row_blocks(p));
-  const Packed mask = {step15::band_of(p), t.scratch<const int>("key_work")};
   dispatch_tiles<Tiles>(p, [&](auto d, auto Br, auto Bc) {
     const dim3 grid(count_tiles(p, &fa::Document::keys, Bc) * BHkv);
     using T = Shared<d, Br, Bc>;
     fa::launch(delta_kernel<d>, {rows, dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2, dQ_sum,
                p.N, Np);
-    fa::launch(backward_kernel<d, Br, Bc, Packed>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
+    fa::launch(backward_kernel<d, Br, Bc, Mask>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
                t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, mask, BHkv, p.H / p.Hkv, p.N, p.Nk,
                Np / Br, p.scale());
     fa::launch(step15_packed_backward::convert_kernel<d, Br>, {rows, dim3(kRowThreads)}, dQ_sum,
                t.dQ, t.scratch<const int2>("sum_rows"), p.N, Np, p.scale());
   });
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  launch(p, t, Packed{step15::band_of(p), t.scratch<const int>("key_work")});
 }
 
 }  // namespace step15_packed_backward

@@ -34,6 +34,7 @@ struct ListWalk {
   int first, full, last;
 
   __device__ int tile(int n) const { return entries[2 * n]; }
+  __device__ void start(float (&)[kBands][2], float (&)[kBands][2]) const {}
 
   __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n, int) const {
     if (n >= full) return;

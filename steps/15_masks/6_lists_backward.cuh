@@ -33,9 +33,12 @@ struct ListWalk {
   int first, full, last;
 
   __device__ int tile(int n) const { return entries[2 * n]; }
+  template <int kBands, int Cols>
+  __device__ void chain_rule(const float (&)[kBands][Cols / 8][4], const float*,
+                             float (&)[kBands][Cols / 8][4], int, int, int, int) const {}
 
   template <int kBands, int Cols>
-  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int) const {
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int, int) const {
     if (n >= full) return;
     const size_t part = size_t(entries[2 * n + 1]) * (Br / Cols) + q / Cols;
     const uint32_t word = bits[part * blockDim.x + threadIdx.x];

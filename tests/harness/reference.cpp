@@ -22,7 +22,8 @@ Problem problem(int B, int H, int Hkv, int N, int Nk, int d, bool causal) {
 /// Ragged lengths, groups, causal or not, more keys than queries and fewer (so fully masked rows);
 /// and masks.
 Problem any_problem() {
-  using fa::test::packed, fa::test::with_random_predicate, fa::test::with_window;
+  using fa::test::packed, fa::test::with_random_predicate, fa::test::with_score_mod,
+      fa::test::with_window;
   using Lengths = std::vector<std::pair<int, int>>;
   return GENERATE(
       problem(1, 1, 1, 1, 1, 32, true), problem(2, 2, 2, 33, 33, 32, false),
@@ -33,6 +34,10 @@ Problem any_problem() {
       packed(problem(2, 2, 1, 1, 1, 32, true), Lengths{{9, 20}, {0, 5}, {25, 8}, {1, 1}}),
       with_window(packed(problem(1, 1, 1, 1, 1, 32, false), {17, 0, 1, 20}), 4, -1),
       with_random_predicate(problem(1, 2, 2, 40, 30, 32, false), 1),
+      with_score_mod(problem(1, 2, 1, 40, 30, 32, true), 2, false, false),
+      with_score_mod(problem(1, 4, 2, 30, 40, 32, false), 0, true, false),
+      with_score_mod(problem(2, 2, 1, 30, 20, 32, true), 0, false, true),
+      with_score_mod(with_window(problem(1, 2, 2, 40, 40, 32, true), 5, 0), 3, true, true),
       with_random_predicate(packed(problem(1, 1, 1, 1, 1, 32, true), {30, 20}), 3));
 }
 
@@ -125,6 +130,10 @@ TEST_CASE("the fp64 backward is the forward's finite difference", "[reference]")
   check_some("dQ", in.Q, b.dQ);
   check_some("dK", in.K, b.dK);
   check_some("dV", in.V, b.dV);
+  if (!p.score_mod.sinks) return;
+  std::vector<double> dsinks(p.H);  // over the batch
+  for (size_t i = 0; i < b.dsinks.size(); ++i) dsinks[i % p.H] += b.dsinks[i];
+  check_some("dsinks", in.sinks, dsinks);
 }
 
 TEST_CASE("the unfused backward errs as its precision does", "[reference]") {

@@ -20,6 +20,16 @@ std::vector<float> exp2_of(const std::vector<float>& x) {
                               static_cast<int>(x.size()));
 }
 
+__global__ void rcp_kernel(const float* x, int n, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = fa::rcp_approx(x[i]);
+}
+
+std::vector<float> rcp_of(const std::vector<float>& x) {
+  return test::results<float>(x.size(), rcp_kernel, test::threads(x.size()), x,
+                              static_cast<int>(x.size()));
+}
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -41,6 +51,25 @@ TEST_CASE("exp2_approx is within 2 units in the last place", "[ptx][math]") {
     worst = error <= worst ? worst : error;  // keeps a NaN
   }
   CHECK(worst <= 2.0);
+}
+
+TEST_CASE("rcp_approx is within 1 unit in the last place", "[ptx][math]") {
+  std::mt19937 rng(2);
+  std::vector<float> x;
+  for (int i = 0; i < 8192; ++i) {
+    const float size = std::exp2(-125.0f + 250.0f * static_cast<float>(rng()) / 4294967296.0f);
+    x.push_back(i % 2 ? size : -size);
+  }
+  const auto got = rcp_of(x);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double want = 1 / static_cast<double>(x[i]);
+    const double error = std::abs(got[i] - want) / std::ldexp(1.0, std::ilogb(want) - 23);
+    worst = error <= worst ? worst : error;  // keeps a NaN
+  }
+  CHECK(worst <= 1.0);
+  CHECK(rcp_of({1.0f, -2.0f, kInfinity, -kInfinity, 0.0f, 1e-39f, 0x1p127f}) ==
+        std::vector<float>{1.0f, -0.5f, 0.0f, 0.0f, kInfinity, kInfinity, 0.0f});
 }
 
 TEST_CASE("exp2_approx is exact at integers and at the ends of its range", "[ptx][math]") {

@@ -24,7 +24,23 @@ FA_PTX float exp2_approx(float x) {
   return y;
 }
 
+/// 1 / x, by the special function unit. Scalar meaning:
+///
+///     y = 1 / x, wrong by up to 1 unit in the last place;
+///     return |y| < 2^-126 ? 0 : y;   // of its sign; no subnormal results, and x as if it were 0
+FA_PTX float rcp_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 #elif !FA_BACKEND_GPU
+
+FA_PTX float rcp_approx(float x) {
+  const float least = std::numeric_limits<float>::min();
+  const float y = 1.0f / (std::fabs(x) < least ? std::copysign(0.0f, x) : x);
+  return std::fabs(y) < least ? std::copysign(0.0f, y) : y;
+}
 
 FA_PTX float exp2_approx(float x) {
   const float y = std::exp2(x);

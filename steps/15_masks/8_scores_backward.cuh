@@ -1,0 +1,153 @@
+// Step 15 -- the backward of changed scores, and of sinks.
+// Idea      P is recomputed with the same change. The cap's derivative, 1 - tanh^2, needs the capped
+//           score once more, which no register kept: it is log P + LSE. ALiBi's is 1. A sink's
+//           gradient is a sum over rows of -P delta, because it has no value: dP is 0
+// Changed   since 15 4_packed_backward: scores change before they are hidden; dS takes the cap's
+//           derivative; sink_kernel
+// Traffic   requested as 4_packed_backward; with sinks 4 B of LSE2 and of delta for each row once
+//           more, 4 B of `sinks` per thread of sink_kernel
+// Launch    delta; backward; sinks (B*H); convert
+// Owns      as 4_packed_backward; a block of sink_kernel: a head
+// Still bad as 7_scores
+#pragma once
+
+#include "common/dialect/warp.h"
+#include "steps/15_masks/4_packed_backward.cuh"
+#include "steps/15_masks/7_scores.cuh"
+
+namespace step15_scores_backward {
+
+using namespace step15_backward;
+using step15_scores::ScoreMod;
+
+struct ScoredWork : KeyWork {
+  int head;  // of K and V
+};
+
+template <int Br, int Bc>
+struct ScoredWalk : Walk<Br, Bc> {
+  ScoreMod mod;
+  int head, group;  // of K and V; query heads that share it
+  int shift;        // the own key of the document's row 0
+
+  __device__ ScoredWalk(const Band& band, const ScoredWork& work, const ScoreMod& of, int group_)
+      : Walk<Br, Bc>(band, work),
+        mod(of),
+        head(work.head),
+        group(group_),
+        shift(work.keys - work.rows) {}
+
+  __device__ float slope(int h) const { return mod.slope(head * group + h); }
+
+  template <int kBands, int Cols>
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int key, int h) const {
+    const int lane = threadIdx.x % fa::kWarp;
+    const int own = this->tile(n) * Br + q + fa::column_of(lane) + shift;
+    const float line = mod.alibi > 0.f ? slope(h) : 0.f;
+    UNROLL
+    for (int t = 0; t < kBands; ++t) {
+      UNROLL
+      for (int m = 0; m < Cols / 8; ++m) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) {
+          float& s = rS[t][m][e];
+          if (mod.cap > 0.f) s = mod.capped(s);
+          const int c = key + fa::row_of(lane) + t * kMma + e / 2 * 8;
+          if (mod.alibi > 0.f) s -= line * fabsf(float(own + m * 8 + e % 2 - c));
+        }
+      }
+    }
+    Walk<Br, Bc>::template hide<kBands, Cols>(rS, n, q, key, h);
+  }
+
+  // dS times the cap's derivative. What P was made of is log P + LSE, without ALiBi's line.
+  template <int kBands, int Cols>
+  __device__ void chain_rule(const float (&rP)[kBands][Cols / 8][4], const float* sLSE2,  // [Cols]
+                             float (&rdS)[kBands][Cols / 8][4], int n, int q, int key,
+                             int h) const {
+    if (mod.cap == 0.f) return;
+    const int lane = threadIdx.x % fa::kWarp, tx = fa::column_of(lane);
+    const int own = this->tile(n) * Br + q + tx + shift;
+    const float line = mod.alibi > 0.f ? slope(h) * mod.scale : 0.f, part = 1.f / mod.cap;
+    UNROLL
+    for (int m = 0; m < Cols / 8; ++m) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const float row_lse = sLSE2[m * 8 + tx + e % 2];
+        UNROLL
+        for (int t = 0; t < kBands; ++t) {
+          const int c = key + fa::row_of(lane) + t * kMma + e / 2 * 8;
+          const float s = (log2f(rP[t][m][e]) + row_lse) * fa::kLn2 +
+                          line * fabsf(float(own + m * 8 + e % 2 - c));
+          const float tanh = fminf(fmaxf(s * part, -1.f), 1.f);  // of P = 0: -1
+          rdS[t][m][e] *= 1.f - tanh * tanh;
+        }
+      }
+    }
+  }
+};
+
+struct Scored : step15_packed_backward::Packed {
+  ScoreMod mod;
+  int group;
+
+  template <int Bc>
+  __device__ ScoredWork key_work(int kv_heads, int* kv_head) const {
+    const KeyWork w = Packed::key_work<Bc>(kv_heads, kv_head);
+    return {w, *kv_head};
+  }
+  template <int Br, int Bc>
+  __device__ ScoredWalk<Br, Bc> row_walk(const ScoredWork& work) const {
+    return {band, work, mod, group};
+  }
+};
+
+constexpr int kSinkThreads = 256;
+
+// dsinks = -sum of P delta over a head's rows, where P = e^(sink - LSE).
+static __global__ void sink_kernel(const float* LSE2,   // [B*H, N]
+                                   const float* delta,  // [B*H, N]
+                                   const float* sinks,  // [H]
+                                   float* dsinks,       // [B*H]
+                                   int H, int N) {
+  __shared__ float parts[kSinkThreads / fa::kWarp];
+  const size_t bh = blockIdx.x;
+  const float sink = sinks[bh % H] * fa::kLog2e;
+  float sum = 0.f;
+  for (int r = threadIdx.x; r < N; r += kSinkThreads) {
+    sum -= fa::exp2_approx(sink - LSE2[bh * N + r]) * delta[bh * N + r];
+  }
+  sum = fa::warp_sum(sum);
+  if (threadIdx.x % fa::kWarp == 0) parts[threadIdx.x / fa::kWarp] = sum;
+  __syncthreads();  // all parts are there
+  if (threadIdx.x > 0) return;
+  sum = 0.f;
+  for (const float part : parts) sum += part;
+  dsinks[bh] = sum;
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  fa::Prediction t = step15_packed_backward::backward_traffic(p);
+  if (!p.score_mod.sinks) return t;
+  const uint64_t BH = p.heads(), rows = p.rows();
+  t["LSE2"].read += 4 * rows;
+  t["delta"].read += 4 * rows;
+  t["sinks"].read = 4 * BH * kSinkThreads;
+  t["dsinks"].write = 4 * BH;
+  t.hbm += {.read = 8 * rows + 4 * p.H, .write = 4 * BH};
+  return t;
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Scored mask = {{step15::band_of(p), t.scratch<const int>("key_work")},
+                       step15_scores::score_mod_of(p, t.sinks),
+                       p.H / p.Hkv};
+  step15_packed_backward::launch(p, t, mask);
+  if (!p.score_mod.sinks) return;
+  fa::launch(sink_kernel, {dim3(p.heads()), dim3(kSinkThreads)}, t.scratch<float>("LSE2"),
+             t.scratch<float>("delta"), t.sinks, t.dsinks, p.H, p.N);
+}
+
+}  // namespace step15_scores_backward
