@@ -354,10 +354,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   shown_if(modifies, app.add_flag("--alibi", p.score_mod.alibi,
                                   "a score loses the key's distance times 2^(-8 (h + 1) / H)")
                          ->group("Problem"));
-  shown_if(modifies,
-           app.add_flag("--sinks", p.score_mod.sinks,
-                        "each head has a number, e to which is in the softmax's sum")
-               ->group("Problem"));
+  shown_if(modifies, app.add_flag("--sinks", p.score_mod.sinks,
+                                  "each head has a number, e to which is in the softmax's sum")
+                         ->group("Problem"));
 
   const CLI::Option* input =
       option("Input", "--input", o.input, "NAME",

@@ -29,7 +29,9 @@ struct Definition {
     for (size_t row = 0; row < p.rows(); ++row) {
       const size_t bh = row / p.N, key0 = p.kv_head_of(bh) * p.Nk;
       const float *q = &in.Q[row * d], *K = &in.K[key0 * d], *V = &in.V[key0 * d];
-      std::vector<Real> S;
+      std::vector<Real> S;  // of the keys, and behind a sink
+      if (p.score_mod.sinks) S.push_back(in.sinks[bh % p.H]);
+      const size_t first = S.size();
       std::vector<size_t> keys;  // that the row sees
       for (int c = 0; c < p.Nk; ++c) {
         if (p.sees(static_cast<int>(row % p.N), c, bh / p.H)) keys.push_back(c);
@@ -39,15 +41,14 @@ struct Definition {
         for (size_t x = 0; x < d; ++x) s += Real(q[x]) * Real(K[c * d + x]);
         S.push_back(modified(p, row, static_cast<int>(c), s * Real(p.scale())));
       }
-      if (p.score_mod.sinks) S.push_back(in.sinks[bh % p.H]);  // of no key
       if (S.empty() || maximum(S) == -INFINITY) continue;
       LSE[row] = maximum(S) + std::log(sum(S));
-      for (Real& s : S) s = round(s);
+      for (size_t i = first; i < S.size(); ++i) S[i] = round(S[i]);
       const Real m = maximum(S), l = sum(S);
       for (size_t x = 0; x < d; ++x) {
         Real o = 0;
         for (size_t i = 0; i < keys.size(); ++i) {
-          o += round(std::exp(S[i] - m) / l) * Real(V[keys[i] * d + x]);
+          o += round(std::exp(S[first + i] - m) / l) * Real(V[keys[i] * d + x]);
         }
         O[row * d + x] = round(o);
       }

@@ -13,10 +13,17 @@ using nlohmann::json;
 json or_null(const std::string& text) { return text.empty() ? json(nullptr) : json(text); }
 
 json json_of(const Support& s) {
-  return {{"d", s.d},           {"gqa", s.gqa},       {"cross", s.cross},
-          {"smem", s.smem},     {"n", s.most_n},      {"lengths", s.lengths},
-          {"pages", s.pages},   {"window", s.window}, {"documents", s.documents},
-          {"mask", s.predicate}, {"score_mod", s.score_mod}};
+  return {{"d", s.d},
+          {"gqa", s.gqa},
+          {"cross", s.cross},
+          {"smem", s.smem},
+          {"n", s.most_n},
+          {"lengths", s.lengths},
+          {"pages", s.pages},
+          {"window", s.window},
+          {"documents", s.documents},
+          {"mask", s.predicate},
+          {"score_mod", s.score_mod}};
 }
 
 /// A problem that a variant supports.

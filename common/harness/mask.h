@@ -57,7 +57,7 @@ struct Mask {
   bool operator==(const Mask&) const = default;
 };
 
-/// What becomes of scale * q k before the softmax, in this order, and what the softmax sums besides.
+/// What becomes of scale * q k before the softmax, in this order, and what the softmax sums, too.
 struct ScoreMod {
   float cap = 0;       ///< s becomes cap * tanh(s / cap); 0: it stays
   bool alibi = false;  ///< then it loses alibi_slope() times the key's distance from the row's own

@@ -284,7 +284,7 @@ struct Softmax {
         for (int c = first; c < last; ++c) sum += std::exp(p[c] - m[k]);
         LSE[k] = m[k] + std::log(sum);
         for (int c = first; c < last; ++c) p[c] = arithmetic.round(p[c]);
-        m[k] = arithmetic.round(m[k]);  // rounding keeps the order
+        if (m[k] != sink_score) m[k] = std::max(sink_score, arithmetic.round(m[k]));
       }
       l[k] = std::exp(sink_score - m[k]);
       for (int c = first; c < last; ++c) {
@@ -497,8 +497,8 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         if (seen.size() == 0 || w.softmax.l[k] == 0) continue;
         out.sum_PV[row] = largest_size(w.o[k], p.d);
         if constexpr (kWithScales) {
-          out.score_bound[row] = w.scores.bound(q, w.softmax.P[k], seen, p) +
-                                 score_mod_size(p, w.softmax.bias[k]);
+          out.score_bound[row] =
+              w.scores.bound(q, w.softmax.P[k], seen, p) + score_mod_size(p, w.softmax.bias[k]);
         }
         out.sum_error[row] = w.scores.sum_error(q, w.softmax.size[k], out.score_bound[row], p);
         out.rest_of_P[row] = (w.softmax.l[k] - 1) / w.softmax.l[k];  // the largest is 1 / l
@@ -650,8 +650,8 @@ class Backward {
       }
       if (kWithScales) {
         const float* q = &in.Q[(first + k) * d];
-        const double bound = scale * norm(q, p.d) * w.scores.largest_k +
-                             score_mod_size(p, w.softmax.bias[k]);
+        const double bound =
+            scale * norm(q, p.d) * w.scores.largest_k + score_mod_size(p, w.softmax.bias[k]);
         const double sum_error = w.scores.sum_error(q, w.softmax.size[k], bound, p);
         row.weight = 1 + growth(std::max(kFp32Error * bound, sum_error)) / kFp32Error;
         row.largest_q = largest_size(q, p.d);

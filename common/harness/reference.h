@@ -63,9 +63,9 @@ struct ReferenceForward {
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
 struct ReferenceBackward {
-  std::vector<double> dQ;  ///< [heads, H / Hkv, N, d]
-  std::vector<double> dK;  ///< [heads, Nk, d]
-  std::vector<double> dV;  ///< [heads, Nk, d]
+  std::vector<double> dQ;      ///< [heads, H / Hkv, N, d]
+  std::vector<double> dK;      ///< [heads, Nk, d]
+  std::vector<double> dV;      ///< [heads, Nk, d]
   std::vector<double> dsinks;  ///< [heads, H / Hkv], with ScoreMod::sinks
   // Of each of these: the sizes of a sum's terms, as below, and the root of their squares times
   // |dO * O|, which the rounding of O goes into.

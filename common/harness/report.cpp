@@ -1132,7 +1132,8 @@ void read_estimates(const std::string& path, RunReport& r) {
         same_lengths(simulated, p) && simulated.value("page", Json()) == wanted["page"];
     const bool same_mask = [&] {
       const Json none;
-      for (const char* key : {"window", "row_starts", "key_starts", "mask", "cap", "alibi", "sinks"}) {
+      for (const char* key :
+           {"window", "row_starts", "key_starts", "mask", "cap", "alibi", "sinks"}) {
         if (simulated.value(key, none) != wanted.value(key, none)) return false;
       }
       return true;

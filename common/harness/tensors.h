@@ -74,7 +74,7 @@ struct Inputs {
   std::vector<float> Q, K, V, dO;
   std::string note;                     ///< "real input tiled from N=1024 to N=4096", or empty
   std::vector<float> K_scale, V_scale;  ///< of a cache in 8 bits: K / K_scale is e4m3
-  std::vector<int> table;  ///< of a paged cache; empty: shuffled_table() of a fixed seed
+  std::vector<int> table;    ///< of a paged cache; empty: shuffled_table() of a fixed seed
   std::vector<float> sinks;  ///< [H], one for each query head; fp32
 };
 

@@ -191,7 +191,7 @@ inline Band band_of(const fa::Problem& p) {
 
 inline Window window_of(const fa::Problem& p) {
   const Band band = band_of(p);
-  return {band, p.N, p.Nk, band.left == kNoLimit && band.right != kNoLimit};
+  return {band, p.N, p.Nk, band.right != kNoLimit};
 }
 
 }  // namespace step15

@@ -46,8 +46,7 @@ struct Walk {
   // Scores that their row does not see become -inf, if an edge cuts the warp's keys and these rows
   // of tile n, from row q of the tile on.
   template <int kBands, int Cols>
-  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int warp_key,
-                       int) const {
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int warp_key, int) const {
     const int row = tile(n) * Br + q, lane = threadIdx.x % fa::kWarp;
     if (row + Cols - 1 + low <= warp_key && min(keys, row + high) >= warp_key + kBands * kMma) {
       return;
@@ -149,11 +148,11 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     };
     if (smem.first == smem.last) break;  // no row sees the block's keys
     load_rows(smem.first);
-    for (int n = smem.first; n < smem.last; ++n) {
+    for (int step = smem.first; step < smem.last; ++step) {
       fa::cp_async_wait_all();
-      __syncthreads();  // tile n is here; tile n - 1 has been read, and its dS is complete
-      if (n + 1 < smem.last) load_rows(n + 1);
-      const int stage = n % kStages;
+      __syncthreads();  // this tile is here; the one before has been read, and its dS is complete
+      if (step + 1 < smem.last) load_rows(step + 1);
+      const int stage = step % kStages;
       UNROLL
       for (int q = 0; q < Br; q += T::kRows) {
         const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
@@ -162,7 +161,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
         float rP[kBands][T::kRows / 8][4] = {};
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
-        walk.template hide<kBands, T::kRows>(rP, n, q, key, h);
+        walk.template hide<kBands, T::kRows>(rP, step, q, key, h);
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {
           const float2 row_lse = *reinterpret_cast<const float2*>(&sLSE2[n * 8 + tx]);
@@ -197,11 +196,11 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
             for (int e = 0; e < 4; ++e) rdS[t][n][e] *= rP[t][n][e];
           }
         }
-        walk.template chain_rule<kBands, T::kRows>(rP, sLSE2, rdS, n, q, key, h);
+        walk.template chain_rule<kBands, T::kRows>(rP, sLSE2, rdS, step, q, key, h);
         put_tile<Br, kBands, T::kRows>(rdS, smem.dS[stage] + key * Br, q, fa::pack_bf16);
         add_product<d, kBands, T::kRows>(rdS, sQ, rdK);
       }
-      if (n > smem.first) add_dQ(n - 1);
+      if (step > smem.first) add_dQ(step - 1);
     }
     __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
     add_dQ(smem.last - 1);

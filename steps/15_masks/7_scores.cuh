@@ -1,7 +1,7 @@
 // Step 15 -- what changes a score and not the list: a soft cap, ALiBi, attention sinks.
-// Idea      The place where a cut tile hides scores is where any score can be changed, of all tiles:
-//           between the product and the maximum. The cap bends it, ALiBi subtracts a line. A sink is
-//           one more term of the softmax's sum: the walk starts with its maximum, and its sum is 1
+// Idea      The place where a cut tile hides scores is where any score can be changed, of all
+//           tiles: between the product and the maximum. The cap bends it, ALiBi subtracts a line. A
+//           sink is one more term of the softmax's sum: m starts as the sink, and l as 1
 // Changed   since 15 3_packed: scores change before they are hidden; m and l start with the sink
 // Traffic   requested as 3_packed, and 4 B of `sinks` per thread
 // Launch    as 3_packed
@@ -17,20 +17,18 @@ using namespace step15;
 
 // fa::ScoreMod, for products that are not scaled yet.
 struct ScoreMod {
-  float cap, scale;    // cap 0: none
-  float alibi;         // 8 / H; 0: none
+  float bend, cap;     // 2 log2(e) * scale / cap; cap / scale. 0: none
+  float per_cap;       // 1 / (log2(e) * cap)
+  float alibi, scale;  // 8 / H, or 0: none; of the slope
   const float* sinks;  // [H], or null
   int H;
 
-  __device__ float slope(int bh) const {  // of ALiBi, per product
-    return alibi == 0.f ? 0.f : exp2f(-alibi * float(bh % H + 1)) / scale;
-  }
+  __device__ float slope(int h) const { return exp2f(-alibi * float(h + 1)) * scale; }
   __device__ float sink(int bh) const { return sinks ? sinks[bh % H] : -INFINITY; }
 
-  // A capped product. tanh(x) = 1 - 2 / (e^2x + 1) is right to a few 2^-24, whatever its size.
+  // tanh(x) = 1 - 2 / (e^2x + 1) is right to a few 2^-24, whatever its size.
   __device__ float capped(float s) const {
-    const float e = fa::exp2_approx(s * (scale / cap * 2 * fa::kLog2e));
-    return cap / scale * (1.f - 2.f * fa::rcp_approx(e + 1.f));
+    return cap * (1.f - 2.f * fa::rcp_approx(fa::exp2_approx(s * bend) + 1.f));
   }
 };
 
@@ -66,17 +64,18 @@ struct ScoredWalk : Walk<d> {
 
   __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n, int warp_row) const {
     const int lane = threadIdx.x % fa::kWarp;
-    const int c = this->tile(n) * Bc<d> + fa::column_of(lane);
+    const int own = warp_row + fa::row_of(lane) + shift;
+    const float back = own - (this->tile(n) * Bc<d> + fa::column_of(lane));
     UNROLL
     for (int t = 0; t < kBands; ++t) {
       UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const int own = warp_row + fa::row_of(lane) + t * kMma + e / 2 * 8 + shift;
+      for (int n = 0; n < Bc<d> / 8; ++n) {
         UNROLL
-        for (int n = 0; n < Bc<d> / 8; ++n) {
+        for (int e = 0; e < 4; ++e) {
           float& s = rS[t][n][e];
           if (mod.cap > 0.f) s = mod.capped(s);
-          if (mod.alibi > 0.f) s -= slope * fabsf(float(own - (c + n * 8 + e % 2)));
+          if (mod.alibi > 0.f)
+            s -= slope * fabsf(back + float(t * kMma + e / 2 * 8 - n * 8 - e % 2));
         }
       }
     }
@@ -89,7 +88,7 @@ struct Scored : step15_packed::Packed {
 
   __device__ ScoredWork work(int heads, int* bh) const {
     const Work w = Packed::work(heads, bh);
-    return {w, mod.slope(*bh), mod.sink(*bh)};
+    return {w, mod.slope(*bh % mod.H), mod.sink(*bh)};
   }
   template <int d>
   __device__ ScoredWalk<d> walk(const ScoredWork& work) const {
@@ -106,7 +105,14 @@ inline fa::Support support() {
 }
 
 inline ScoreMod score_mod_of(const fa::Problem& p, const float* sinks) {
-  return {p.score_mod.cap, p.scale(), p.score_mod.alibi ? 8.f / p.H : 0.f, sinks, p.H};
+  const float cap = p.score_mod.cap, scale = p.scale();
+  return {cap > 0.f ? 2 * fa::kLog2e * scale / cap : 0.f,
+          cap / scale,
+          cap > 0.f ? 1 / (fa::kLog2e * cap) : 0.f,
+          p.score_mod.alibi ? 8.f / p.H : 0.f,
+          1 / scale,
+          sinks,
+          p.H};
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
@@ -122,8 +128,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Scored mask = {{band_of(p), t.scratch<const int4>("work")}, score_mod_of(p, t.sinks)};
   const dim3 grid(step15_packed::count_row_tiles(p) * BH);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d, Scored>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V,
-               t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+    fa::launch(flash_fwd_kernel<d, Scored>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K,
+               t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }
 

@@ -1,7 +1,7 @@
 // Step 15 -- the backward of changed scores, and of sinks.
-// Idea      P is recomputed with the same change. The cap's derivative, 1 - tanh^2, needs the capped
-//           score once more, which no register kept: it is log P + LSE. ALiBi's is 1. A sink's
-//           gradient is a sum over rows of -P delta, because it has no value: dP is 0
+// Idea      P is recomputed with the same change. The cap's derivative, 1 - tanh^2, needs the
+//           capped score once more, which no register kept: it is log P + LSE. ALiBi's is 1. A
+//           sink's gradient is a sum over rows of -P delta: it has no value, so dP is 0
 // Changed   since 15 4_packed_backward: scores change before they are hidden; dS takes the cap's
 //           derivative; sink_kernel
 // Traffic   requested as 4_packed_backward; with sinks 4 B of LSE2 and of delta for each row once
@@ -21,29 +21,31 @@ using namespace step15_backward;
 using step15_scores::ScoreMod;
 
 struct ScoredWork : KeyWork {
-  int head;  // of K and V
+  int head;  // of its batch entry's queries: the group's first
 };
 
 template <int Br, int Bc>
 struct ScoredWalk : Walk<Br, Bc> {
   ScoreMod mod;
-  int head, group;  // of K and V; query heads that share it
-  int shift;        // the own key of the document's row 0
+  int head, left;
 
-  __device__ ScoredWalk(const Band& band, const ScoredWork& work, const ScoreMod& of, int group_)
-      : Walk<Br, Bc>(band, work),
-        mod(of),
-        head(work.head),
-        group(group_),
-        shift(work.keys - work.rows) {}
+  __device__ ScoredWalk(const Band& band, const ScoredWork& work, const ScoreMod& of)
+      : Walk<Br, Bc>(band, work), mod(of), head(work.head), left(band.left) {}
 
-  __device__ float slope(int h) const { return mod.slope(head * group + h); }
+  // Row q's own key less the lane's first key, of tile n.
+  __device__ float back(int n, int q, int key) const {
+    const int lane = threadIdx.x % fa::kWarp;
+    const int own = this->tile(n) * Br + q + fa::column_of(lane) + this->low + left;
+    return own - (key + fa::row_of(lane));
+  }
+  // That of element e of fragment (t, m), less back().
+  __device__ static constexpr float step(int t, int m, int e) {
+    return m * 8 + e % 2 - t * kMma - e / 2 * 8;
+  }
 
   template <int kBands, int Cols>
   __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int key, int h) const {
-    const int lane = threadIdx.x % fa::kWarp;
-    const int own = this->tile(n) * Br + q + fa::column_of(lane) + shift;
-    const float line = mod.alibi > 0.f ? slope(h) : 0.f;
+    const float first = back(n, q, key), line = mod.alibi > 0.f ? mod.slope(head + h) : 0.f;
     UNROLL
     for (int t = 0; t < kBands; ++t) {
       UNROLL
@@ -52,34 +54,32 @@ struct ScoredWalk : Walk<Br, Bc> {
         for (int e = 0; e < 4; ++e) {
           float& s = rS[t][m][e];
           if (mod.cap > 0.f) s = mod.capped(s);
-          const int c = key + fa::row_of(lane) + t * kMma + e / 2 * 8;
-          if (mod.alibi > 0.f) s -= line * fabsf(float(own + m * 8 + e % 2 - c));
+          if (mod.alibi > 0.f) s -= line * fabsf(first + step(t, m, e));
         }
       }
     }
     Walk<Br, Bc>::template hide<kBands, Cols>(rS, n, q, key, h);
   }
 
-  // dS times the cap's derivative. What P was made of is log P + LSE, without ALiBi's line.
+  // dS times the cap's derivative. What P was made of is log P + LSE, and ALiBi's line.
   template <int kBands, int Cols>
   __device__ void chain_rule(const float (&rP)[kBands][Cols / 8][4], const float* sLSE2,  // [Cols]
                              float (&rdS)[kBands][Cols / 8][4], int n, int q, int key,
                              int h) const {
     if (mod.cap == 0.f) return;
-    const int lane = threadIdx.x % fa::kWarp, tx = fa::column_of(lane);
-    const int own = this->tile(n) * Br + q + tx + shift;
-    const float line = mod.alibi > 0.f ? slope(h) * mod.scale : 0.f, part = 1.f / mod.cap;
+    const int tx = fa::column_of(threadIdx.x % fa::kWarp);
+    const float first = back(n, q, key);
+    const float line = mod.alibi > 0.f ? mod.slope(head + h) / mod.scale * fa::kLog2e : 0.f;
     UNROLL
     for (int m = 0; m < Cols / 8; ++m) {
+      const float2 row_lse = *reinterpret_cast<const float2*>(&sLSE2[m * 8 + tx]);
       UNROLL
-      for (int e = 0; e < 4; ++e) {
-        const float row_lse = sLSE2[m * 8 + tx + e % 2];
+      for (int t = 0; t < kBands; ++t) {
         UNROLL
-        for (int t = 0; t < kBands; ++t) {
-          const int c = key + fa::row_of(lane) + t * kMma + e / 2 * 8;
-          const float s = (log2f(rP[t][m][e]) + row_lse) * fa::kLn2 +
-                          line * fabsf(float(own + m * 8 + e % 2 - c));
-          const float tanh = fminf(fmaxf(s * part, -1.f), 1.f);  // of P = 0: -1
+        for (int e = 0; e < 4; ++e) {
+          float s = fa::log2_approx(rP[t][m][e]) + (e % 2 ? row_lse.y : row_lse.x);
+          if (mod.alibi > 0.f) s += line * fabsf(first + step(t, m, e));
+          const float tanh = fminf(fmaxf(s * mod.per_cap, -1.f), 1.f);  // of P = 0: -1
           rdS[t][m][e] *= 1.f - tanh * tanh;
         }
       }
@@ -94,11 +94,11 @@ struct Scored : step15_packed_backward::Packed {
   template <int Bc>
   __device__ ScoredWork key_work(int kv_heads, int* kv_head) const {
     const KeyWork w = Packed::key_work<Bc>(kv_heads, kv_head);
-    return {w, *kv_head};
+    return {w, *kv_head * group % mod.H};
   }
   template <int Br, int Bc>
   __device__ ScoredWalk<Br, Bc> row_walk(const ScoredWork& work) const {
-    return {band, work, mod, group};
+    return {band, work, mod};
   }
 };
 

@@ -345,3 +345,78 @@ TEST_CASE("step 15: equal tiles of bits are stored once", "[step15]") {
   CHECK(step15_lists::lists_of(causal).cut == 8);
   CHECK(step15_lists::lists_of(causal).bits.size() == 128 * 128 / 32);
 }
+
+// --- scores --------------------------------------------------------------------------------------
+
+namespace {
+
+using fa::test::with_score_mod;
+
+const fa::Variant& scores() { return fa::linked_variant("15 scores"); }
+
+}  // namespace
+
+TEST_CASE("step 15: changed scores", "[step15][all]") {
+  const auto [cap, alibi, sinks] = GENERATE(
+      std::tuple(0.f, false, false), std::tuple(1.f, false, false), std::tuple(30.f, false, false),
+      std::tuple(0.f, true, false), std::tuple(0.f, false, true), std::tuple(2.f, true, true));
+  const auto [N, Nk] =
+      GENERATE(std::pair(1, 1), std::pair(200, 200), std::pair(70, 150), std::pair(150, 70));
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true), window = GENERATE(false, true);
+  if (!fa::test::one_in(11)) return;
+  Problem p = bf16_problem(N, Nk, d, causal, /*B=*/2, /*H=*/4, /*Hkv=*/2);
+  if (window) p = with_window(p, 40, 20);
+  require_all(scores(), with_score_mod(p, cap, alibi, sinks));
+}
+
+TEST_CASE("step 15: changed scores of packs", "[step15][all]") {
+  const auto [cap, alibi, sinks] = GENERATE(
+      std::tuple(3.f, false, false), std::tuple(0.f, true, false), std::tuple(0.f, false, true));
+  const Lengths lengths = GENERATE(Lengths{{100, 100}, {0, 0}, {1, 1}, {99, 99}},
+                                   Lengths{{40, 90}, {90, 40}, {0, 10}, {10, 0}});
+  const bool causal = GENERATE(false, true);
+  const auto p = packed(bf16_problem(1, 1, GENERATE(64, 128), causal, 1, 2, 1), lengths);
+  if (!fa::test::one_in(5)) return;
+  require_all(scores(), with_score_mod(p, cap, alibi, sinks));
+}
+
+TEST_CASE("step 15: a sink of -inf is none, bit for bit; of 0 and 100 it is right", "[step15]") {
+  const auto plain = bf16_problem(150, 200, GENERATE(64, 128), GENERATE(false, true), 1, 2, 1);
+  const Problem p = with_score_mod(plain, 0, false, true);
+  fa::Inputs in = fa::normal_inputs(p, 9);
+  for (const float sink : {0.f, 100.f, -100.f}) {
+    CAPTURE(sink);
+    in.sinks.assign(in.sinks.size(), sink);
+    fa::test::require_right(scores(), p, in);
+  }
+  in.sinks.assign(in.sinks.size(), -INFINITY);
+  const fa::Outputs got = fa::run(scores(), p, in);
+  require_same(got, fa::run(packing(), plain, in));
+  CHECK(got.dsinks == std::vector<float>(2, 0.f));
+  require_same(fa::run(scores(), plain, in), fa::run(packing(), plain, in));
+}
+
+TEST_CASE("step 15: rows that see nothing but a sink", "[step15]") {
+  const Problem p = with_score_mod(bf16_problem(100, 20, GENERATE(64, 128), true), 0, false, true);
+  fa::Inputs in = fa::normal_inputs(p, 10);
+  in.sinks = {1.5f};
+  fa::test::require_right(scores(), p, in);
+  const fa::Outputs out = fa::run(scores(), p, in);
+  for (int r = 0; r < 80; ++r) {
+    CHECK(out.LSE[r] == Approx(1.5));
+    CHECK(out.O[r * p.d] == 0);
+    CHECK(out.dQ[r * p.d] == 0);
+  }
+}
+
+TEST_CASE("step 15: any size of score under a cap", "[step15][all]") {
+  const auto p = with_score_mod(bf16_problem(75, 140, GENERATE(64, 128), true),
+                                GENERATE(0.01f, 50.f), false, false);
+  for (const float factor : {100.f, 1e-6f}) {
+    CAPTURE(factor);
+    fa::Inputs in = fa::normal_inputs(p, 11);
+    for (float& q : in.Q) q = fa::round_to(p.dtype, q * factor);
+    fa::test::require_right(scores(), p, in);
+  }
+}

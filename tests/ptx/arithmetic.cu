@@ -30,6 +30,16 @@ std::vector<float> rcp_of(const std::vector<float>& x) {
                               static_cast<int>(x.size()));
 }
 
+__global__ void log2_kernel(const float* x, int n, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = fa::log2_approx(x[i]);
+}
+
+std::vector<float> log2_of(const std::vector<float>& x) {
+  return test::results<float>(x.size(), log2_kernel, test::threads(x.size()), x,
+                              static_cast<int>(x.size()));
+}
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -70,6 +80,26 @@ TEST_CASE("rcp_approx is within 1 unit in the last place", "[ptx][math]") {
   CHECK(worst <= 1.0);
   CHECK(rcp_of({1.0f, -2.0f, kInfinity, -kInfinity, 0.0f, 1e-39f, 0x1p127f}) ==
         std::vector<float>{1.0f, -0.5f, 0.0f, 0.0f, kInfinity, kInfinity, 0.0f});
+}
+
+TEST_CASE("log2_approx is within 2^-22, or 2^-22 of the result", "[ptx][math]") {
+  std::mt19937 rng(3);
+  std::vector<float> x;
+  for (int i = 0; i < 4096; ++i) {
+    x.push_back(std::exp2(-126.0f + 253.0f * static_cast<float>(rng()) / 4294967296.0f));
+    x.push_back(0.5f + 1.5f * static_cast<float>(rng()) / 4294967296.0f);
+  }
+  const auto got = log2_of(x);
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double want = std::log2(static_cast<double>(x[i]));
+    const bool near = x[i] > 0.5f && x[i] < 2.0f;
+    const double error = std::abs(got[i] - want) / (near ? 1 : std::abs(want));
+    worst = error <= worst ? worst : error;  // keeps a NaN
+  }
+  CHECK(worst <= 0x1p-22);
+  CHECK(log2_of({0.0f, 1e-40f, 1.0f, 8.0f, kInfinity}) ==
+        std::vector<float>{-kInfinity, -kInfinity, 0.0f, 3.0f, kInfinity});
 }
 
 TEST_CASE("exp2_approx is exact at integers and at the ends of its range", "[ptx][math]") {

@@ -34,7 +34,21 @@ FA_PTX float rcp_approx(float x) {
   return y;
 }
 
+/// The logarithm of x to base 2, by the special function unit. Scalar meaning:
+///
+///     y = log2(x < 2^-126 ? 0 : x);   // -inf of 0
+///     wrong by up to 2^-22 where x is between 1/2 and 2, else by up to 2^-22 of y
+FA_PTX float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 #elif !FA_BACKEND_GPU
+
+FA_PTX float log2_approx(float x) {
+  return std::log2(std::fabs(x) < std::numeric_limits<float>::min() ? 0.0f : x);
+}
 
 FA_PTX float rcp_approx(float x) {
   const float least = std::numeric_limits<float>::min();

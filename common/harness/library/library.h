@@ -34,13 +34,13 @@ typedef struct {
 
 /// One attention problem; what the sizes mean: fa::Problem in common/harness/problem.h.
 typedef struct {
-  int32_t B;       ///< batch
-  int32_t H;       ///< query heads
-  int32_t Hkv;     ///< key and value heads; H is a multiple of it
-  int32_t N;       ///< queries
-  int32_t Nk;      ///< keys
-  int32_t d;       ///< head dimension
-  int32_t causal;  ///< not 0: key c is visible to row r when c <= r + Nk - N
+  int32_t B;           ///< batch
+  int32_t H;           ///< query heads
+  int32_t Hkv;         ///< key and value heads; H is a multiple of it
+  int32_t N;           ///< queries
+  int32_t Nk;          ///< keys
+  int32_t d;           ///< head dimension
+  int32_t causal;      ///< not 0: key c is visible to row r when c <= r + Nk - N
   const FaMask* mask;  ///< null: none beside causal. The first call of a problem makes its tables
 } FaProblem;
 
