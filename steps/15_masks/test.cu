@@ -14,12 +14,14 @@ namespace {
 /// Around a tile of keys, and larger than all.
 std::vector<int> limits() { return {-1, 0, 1, 63, 64, 65, 127, 128, 129, 1000}; }
 
+#if !FA_BACKEND_GPU
 /// Predicted is counted; where a mask leaves no tile, some buffers are not touched.
 void require_predicted(fa::Prediction prediction, const fa::Counts& counts) {
   std::erase_if(prediction.buffers, [](const auto& b) { return b.second == fa::Bytes{}; });
   fa::test::require_equal(prediction, counts);
   CHECK(counts.tensor_flops == prediction.flops);
 }
+#endif
 
 /// Right, and, in the simulator, as predicted, without a finding of the analysis.
 void require_all(const fa::Variant& v, const Problem& p) {
