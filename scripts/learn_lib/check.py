@@ -206,6 +206,9 @@ class Toolchain:
         words = ["--predict", "--estimate-heads=0", f"--variant={variant}"]
         words += [f"--{key}={value}" for key, value in {"h": 1, **problem}.items() if key in SIZES]
         words += ["--causal"] if problem.get("causal") else []
+        for key in ("window", "lengths"):
+            if key in problem:
+                words.append(f"--{key}=" + ",".join(map(str, problem[key])))
         report = self._report(exercise, words)
         of = exercise.check.get("pass") or problem.get("pass")
         report = report["backward"] if of == "backward" else report

@@ -51,7 +51,8 @@ class Channel {
   std::FILE *in_, *out_;
 };
 
-/// A problem of an exercise; hkv and nk: as h and n where they are not given.
+/// A problem of an exercise; hkv and nk: as h and n where they are not given. With a window [L, R],
+/// or the lengths of documents, which sum to n.
 inline Problem problem_of(const nlohmann::json& j) {
   Problem p;
   p.B = j.value("b", 1);
@@ -61,7 +62,13 @@ inline Problem problem_of(const nlohmann::json& j) {
   p.Nk = j.value("nk", p.N);
   p.d = j.at("d");
   p.causal = j.value("causal", false);
-  validate(p, {.gqa = true, .cross = true});
+  if (j.contains("window")) p.mask.left = j["window"][0], p.mask.right = j["window"][1];
+  if (j.contains("lengths")) {  // of documents, which have as many keys as rows
+    p.mask.row_starts = {0};
+    for (const int n : j["lengths"]) p.mask.row_starts.push_back(p.mask.row_starts.back() + n);
+    p.mask.key_starts = p.mask.row_starts;
+  }
+  validate(p, {.gqa = true, .cross = true, .window = true, .documents = true});
   return p;
 }
 
