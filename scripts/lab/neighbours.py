@@ -45,7 +45,10 @@ EXCUSED = {
     "15 1_window": (0.60, "a short file: 07's products stay there, the walk becomes a struct"),
     "15 2_window_backward": (0.55, "a short file: 08's products stay there"),
     "15 3_packed": (0.66, "uses 1_window's kernel; new is the table of work tiles"),
-    "15 4_packed_backward": (0.75, "uses 2_window_backward's kernel; new is the table of work tiles"),
+    "15 4_packed_backward": (
+        0.75,
+        "uses 2_window_backward's kernel; new is the table of work tiles",
+    ),
     "15 5_lists": (0.74, "uses 1_window's kernel; new is the test by bits"),
     "15 6_lists_backward": (0.70, "uses 2_window_backward's kernel; new is the test by bits"),
     "15 7_scores": (0.77, "uses 1_window's kernel; new is what changes a score"),

@@ -12,7 +12,7 @@ static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 namespace {
 
 /// Around a tile of keys, and larger than all.
-std::vector<int> limits() { return {-1, 0, 1, 63, 64, 65, 127, 128, 129, 1000}; }
+std::vector<int> limits() { return {-1, 0, 1, 63, 64, 65, 128, 1000}; }
 
 #if !FA_BACKEND_GPU
 /// Predicted is counted; where a mask leaves no tile, some buffers are not touched.
@@ -56,8 +56,8 @@ TEST_CASE("step 15: what every backward on tensor cores is asked", "[step15][all
 }
 
 TEST_CASE("step 15: a window, below, at and above a tile", "[step15][all]") {
-  const int left = GENERATE(from_range(limits())), right = GENERATE(from_range(limits()));
-  const int N = GENERATE(1, 127, 128, 129, 300);
+  const int left = GENERATE(from_range(limits())), right = GENERATE(-1, 0, 1, 64, 1000);
+  const int N = GENERATE(1, 128, 129, 300);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   if (!fa::test::one_in(61)) return;
@@ -365,10 +365,10 @@ TEST_CASE("step 15: changed scores", "[step15][all]") {
   const auto [N, Nk] =
       GENERATE(std::pair(1, 1), std::pair(200, 200), std::pair(70, 150), std::pair(150, 70));
   const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true), window = GENERATE(false, true);
-  if (!fa::test::one_in(11)) return;
+  const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(7)) return;
   Problem p = bf16_problem(N, Nk, d, causal, /*B=*/2, /*H=*/4, /*Hkv=*/2);
-  if (window) p = with_window(p, 40, 20);
+  if ((N + d / 64) % 2) p = with_window(p, 40, 20);
   require_all(scores(), with_score_mod(p, cap, alibi, sinks));
 }
 
