@@ -1,10 +1,13 @@
 // Lists of tiles of any mask, made on the host.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "common/harness/parallel.h"
 #include "common/harness/tiles.h"
 
 namespace step15 {
@@ -53,13 +56,18 @@ class ListMaker {
   }
 
  private:
-  // Visible scores of each tile.
+  // Visible scores of each tile; each tile of rows by one thread.
   void count() {
     visible_.assign(size_t(Tr_) * Tc_, 0);
+    fa::parallel_for(Tr_,
+                     [this] { return [this](size_t i) { count_tiles(static_cast<int>(i)); }; });
+  }
+
+  void count_tiles(int i) {
     const auto sees = p_.mask.predicate.sees;
-    for (int r = 0; r < p_.N; ++r) {
+    int* row = &visible_[size_t(i) * Tc_];
+    for (int r = i * test_.Br; r < std::min(p_.N, (i + 1) * test_.Br); ++r) {
       const fa::Range keys = p_.seen(r);
-      int* row = &visible_[size_t(r / test_.Br) * Tc_];
       for (int c = keys.first; c < keys.last;) {
         const int end = std::min(keys.last, (c / test_.Bc + 1) * test_.Bc);
         int n = end - c;
