@@ -97,10 +97,10 @@ struct Window {
   }
 };
 
-// Beside the tiles what a block needs at the end: no register is left for it.
+// Beside the tiles what a block needs once per tile or at the end: no register is left for it.
 template <int d>
 struct Shared : Tiles<d> {
-  size_t row;  // of O and LSE
+  size_t row, key;  // the first, of O and LSE, and of K and V
   int rows;
 };
 
@@ -121,15 +121,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto walk = mask.template walk<d>(work);
   const size_t row0 = size_t(bh) * N + work.row;
   const size_t key0 = size_t(bh / group) * Nk + work.key;  // `group` heads share K and V
-  if (threadIdx.x == 0) smem.row = row0, smem.rows = work.rows;
-  K += key0 * d, V += key0 * d;
-  auto load_keys = [&](int n) {
+  if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = work.rows;
+  auto load_keys = [&](int n, size_t key0) {
     const int first = walk.tile(n) * Bc<d>, stage = n % kStages;
-    load_tile<d, Bc<d>>(K + size_t(first) * d, smem.K[stage], work.keys - first);
-    load_tile<d, Bc<d>>(V + size_t(first) * d, smem.V[stage], work.keys - first);
+    load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], work.keys - first);
+    load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], work.keys - first);
   };
   load_tile<d, Br>(Q + row0 * d, smem.Q, work.rows);
-  if (walk.first < walk.last) load_keys(walk.first);
+  if (walk.first < walk.last) load_keys(walk.first, key0);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
@@ -141,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int n = walk.first; n < walk.last; ++n) {
     fa::cp_async_wait_all();
     __syncthreads();  // all copies of tile n are here, and all warps are done with tile n - 1
-    if (n + 1 < walk.last) load_keys(n + 1);
+    if (n + 1 < walk.last) load_keys(n + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     multiply_scores<d>(sQ, smem.K[n % kStages], rS);
     walk.hide(rS, n, warp * kWarpRows);
