@@ -329,25 +329,29 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
              shape, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
-inline fa::Prediction traffic(const fa::Problem& p) {
+template <class T>
+fa::Prediction traffic_of(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  const uint64_t tiles = work_tiles_of<T>(p), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
+  uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
+  for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
+    products += visited_tiles<T>(p, row, kGroupRows);
+    if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
+  }
   fa::Prediction t;
-  dispatch(p, [&](auto tiling) {
-    using T = decltype(tiling);
-    const uint64_t tiles = work_tiles_of<T>(p), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
-    uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
-    for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
-      products += visited_tiles<T>(p, row, kGroupRows);
-      if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
-    }
-    t["Q"].read = t["O"].write = 2 * BH * N * d;
-    t["K"].read = t["V"].read = 2 * BH * keys * d;
-    t["LSE"].write = 4 * BH * N;
-    if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
-    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
-  });
+  t["Q"].read = t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * BH * keys * d;
+  t["LSE"].write = 4 * BH * N;
+  if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
+  t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
+  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
+  return t;
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  dispatch(p, [&](auto tiling) { t = traffic_of<decltype(tiling)>(p); });
   return t;
 }
 

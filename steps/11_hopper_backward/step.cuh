@@ -2,7 +2,7 @@
 #pragma once
 
 #include "steps/08_tensor_core_backward/7_roles.cuh"
-#include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/10_warp_specialized/6_wide.cuh"
 #include "steps/11_hopper_backward/11_persistent.cuh"
 #include "steps/11_hopper_backward/13_resident.cuh"
 #include "steps/11_hopper_backward/3_wgmma.cuh"
@@ -25,8 +25,8 @@ std::vector<fa::Scratch> both(const fa::Problem& p) {
 inline fa::Variant over_step_10(const char* name, const char* idea) {
   return {.name = name,
           .idea = idea,
-          .forward = step10::forward,
-          .traffic = step10::traffic,
+          .forward = step10_wide::forward,
+          .traffic = step10_wide::traffic,
           .writes_lse = true,
           .forward_of = "10 scheduled"};
 }
