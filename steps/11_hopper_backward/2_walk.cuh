@@ -119,7 +119,7 @@ struct FloatSums {
 inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br; }
 // rows: of a tile.
 inline Shape shape_of(const fa::Problem& p, int rows = Br) {
-  constexpr size_t kL2 = size_t{32} << 20;  // bytes that the heads of a section may need
+  constexpr size_t kL2 = size_t{16} << 20;  // bytes that the heads of a section may need
   const size_t head = 8 * size_t(p.d) * p.N * (p.H / p.Hkv);  // Q, dO: 2 bytes each; dQ_sum: 4
   return {.kv_heads = int(p.kv_heads()),
           .group = p.H / p.Hkv,
