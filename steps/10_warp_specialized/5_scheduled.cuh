@@ -31,13 +31,13 @@ constexpr int kSection = 4096 / T::d;
 
 // Work tile t of all. Causal: the longest walks of a section of heads first, then shorter ones.
 template <class T>
-__device__ inline WorkTile scheduled(int t, const Shape& shape) {
+__device__ inline WorkTile scheduled(int t, const Shape& shape, int section = kSection<T>) {
   const int Tr = (shape.N + T::Br - 1) / T::Br;
   if (t >= Tr * shape.heads) return {0, 0, 0, 0};
   int bh = t / Tr, i = t % Tr;
   if (T::kCausal) {
-    const int first = t / (kSection<T> * Tr) * kSection<T>;
-    const int heads = min(kSection<T>, shape.heads - first), rank = t - first * Tr;
+    const int first = t / (section * Tr) * section;
+    const int heads = min(section, shape.heads - first), rank = t - first * Tr;
     bh = first + rank % heads, i = Tr - 1 - rank / heads;
   }
   return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
