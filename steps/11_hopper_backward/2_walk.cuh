@@ -104,7 +104,13 @@ struct FloatSums {
     __device__ float4 get(int x) const {
       return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
     }
+    __device__ float4 get_l2(int x) const { return fa::load_l2(at + x * fa::kWarp * 4); }
   };
+  // Those of a walk.
+  template <int d>
+  __device__ const FloatSums& of_walk(const Shape&, const WorkTile&) const {
+    return *this;
+  }
   // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8.
   template <int d>
   __device__ Part part(int half, int feature = 0) const {
