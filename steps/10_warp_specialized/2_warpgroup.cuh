@@ -61,6 +61,7 @@ struct Shape {
   int heads, group;  // query heads; how many of them share K and V
   int N, Nk;
   float scale_log2;
+  int section = 1;  // heads whose work tiles are mixed, in 5_scheduled
 };
 
 // Br rows of a head, and the keys that they see.

@@ -105,8 +105,9 @@ TEST_CASE("step 10: many work tiles on few blocks", "[step10][all]") {
 
 TEST_CASE("step 10: heads in more than one section", "[step10]") {
   const fa::Variant& variant = *GENERATE(&on_blocks<3>(), &on_blocks<132>());
-  const auto [d, Nk, section] = GENERATE(std::tuple(64, 20, 64), std::tuple(128, 20, 32),
-                                         std::tuple(256, 20, 32), std::tuple(256, 1030, 16));
+  const auto [d, Nk, section] =
+      GENERATE(std::tuple(64, 20, 64), std::tuple(64, 4096, 16), std::tuple(128, 20, 32),
+               std::tuple(128, 4096, 8), std::tuple(256, 20, 32), std::tuple(256, 1030, 16));
   const int heads = section + 5;
   CAPTURE(d, Nk);
   fa::test::require_right(variant, bf16_problem(20, Nk, d, /*causal=*/true, 1, heads, heads));
