@@ -17,7 +17,8 @@ inline fa::Variant tensor() {
           .fp8 = true,
           .traffic = traffic<Tiling>,
           .workspace = workspace<false>,
-          .writes_lse = true};
+          .writes_lse = true,
+          .advice = advice};
 }
 
 inline fa::Variant heads() {
