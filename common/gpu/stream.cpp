@@ -8,6 +8,11 @@ void zero_device_memory(void* p, size_t bytes) {
   cuda_check(cudaMemsetAsync(p, 0, bytes, current_stream()));
 }
 
+// Of pageable memory: CUDA stages it before the call returns.
+void upload_device_memory(void* to, const void* from, size_t bytes) {
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, current_stream()));
+}
+
 OnStream::OnStream(void* stream) { current_stream() = static_cast<cudaStream_t>(stream); }
 OnStream::~OnStream() { current_stream() = nullptr; }
 

@@ -64,6 +64,10 @@ void poison_device_memory(void* p, size_t bytes);
 /// Zeroes device memory, in the order of the stream (OnStream).
 void zero_device_memory(void* p, size_t bytes);
 
+/// Copies host memory to the device, in the order of the stream (OnStream). `from` may change once
+/// this has returned.
+void upload_device_memory(void* to, const void* from, size_t bytes);
+
 // --- the caller's stream, for a step's library ---------------------------------------------------
 
 /// What this thread queues while it lives goes to this cudaStream_t, else to the default stream.

@@ -778,6 +778,7 @@ std::string passes_notes(const RunReport& r) {
   const auto which = [&](const Pass& p) { return all.size() > 1 ? p.name + " " : ""; };
   each("buffers", largest_buffers);
   each("note", [&](const Pass& p) { return p.seen.note.empty() ? "" : which(p) + p.seen.note; });
+  if (!r.advice.empty()) out += labelled("note", r.advice);
   if (close_to_l2(r) && !r.predicted_only) {
     out += labelled("note", "near the L2's size, as here, modelled HBM bytes are least accurate");
   }

@@ -74,6 +74,7 @@ struct RunReport {
   Problem problem;
   std::string input;       ///< "real", "normal", "outliers" or "files"
   std::string input_note;  ///< what was done to the input, or empty
+  std::string advice;      ///< Variant::advice of the problem
   uint64_t seed = 0;
   GpuSpec model;                ///< the GPU that the simulator models
   uint64_t estimate_heads = 0;  ///< for which the times are estimated; B * H

@@ -99,6 +99,9 @@ struct Variant {
   Runner backward = {};                           ///< empty: there is none
   PredictFn backward_traffic = nullptr;           ///< null: no prediction yet
   std::shared_ptr<const Sharding> sharding = {};  ///< among several ranks; null: it runs on one
+  /// Which variant to use instead for this problem, and why; "" where this one is right. Null: it
+  /// always is.
+  std::string (*advice)(const Problem&) = nullptr;
 };
 
 /// A step, described once, in its step.cuh: the program, the library, the tests and the exercises

@@ -328,6 +328,7 @@ class Run {
   }
 
   void predict_passes() {
+    if (variant_.advice) report_.advice = variant_.advice(problem_);
     report_.memory = memory_need(problem_, variant_, options_.table);
     if (!options_.predict) require_memory(report_.memory);
     if (variant_.prepare) {

@@ -72,6 +72,10 @@ void poison_device_memory(void* p, size_t bytes) { sim::poison(p, bytes); }
 
 void zero_device_memory(void* p, size_t bytes) { cuda_check(cudaMemset(p, 0, bytes)); }
 
+void upload_device_memory(void* to, const void* from, size_t bytes) {
+  cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+}
+
 OnStream::OnStream(void*) {}
 OnStream::~OnStream() = default;
 

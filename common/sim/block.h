@@ -34,6 +34,7 @@ struct Thread {
   uint3 idx{};
   uint16_t id = 0;  ///< linear index in the block
   State state = State::done;
+  bool early = false;  ///< launched early, and has not waited
   // While waiting:
   const char* waits_for = nullptr;  ///< "__syncthreads", "mbarrier wait", ...
   Where where;                      ///< at which line
@@ -94,7 +95,9 @@ struct Block {
   Cluster* cluster = nullptr;  ///< null for a cluster of one
 
   // Threads.
-  unsigned live = 0;          ///< not yet returned
+  unsigned live = 0;  ///< not yet returned
+  bool launched_early = false;
+  unsigned early = 0;         ///< threads that have not waited for the kernel in front
   Thread* current = nullptr;  ///< null while the worker's own stack runs
   Thread threads[1024];
   uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them

@@ -215,10 +215,11 @@ STEPS = [
         "One query for each of four heads, which share K and V. Each block handles a split of the "
         "keys and stores a part of O; a merge combines the parts.",
         dict.fromkeys(
-            ("warps", "splits", "groups", "pages", "once", "fp8"),
+            ("warps", "splits", "groups", "pages", "once", "early", "fp8"),
             "Registers: each warp has all rows of Q, and O, m and l of the keys that it has seen.",
         ),
-        decoding(["warps", "splits", "groups"]) + decoding(["pages", "once", "fp8"], page=64),
+        decoding(["warps", "splits", "groups"])
+        + decoding(["pages", "once", "early", "fp8"], page=64),
     ),
 ]
 RING = Shown(

@@ -6,9 +6,8 @@ import ctypes
 import json
 
 SIZES = ("b", "h", "hkv", "n", "nk", "d", "causal")  # keys of a problem in JSON
-CACHE = ("lengths", "page", "cache8")  # other keys, for which the library has no arguments
 MASK = ("window", "row_starts", "key_starts", "mask")  # keys that there are only with a mask
-TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV")
+TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "table")
 
 
 class Refused(Exception):
@@ -31,7 +30,9 @@ class _Mask(ctypes.Structure):
 
 
 class _Problem(ctypes.Structure):
-    _fields_ = (*[(name, ctypes.c_int32) for name in SIZES], ("mask", ctypes.POINTER(_Mask)))
+    _fields_ = [(name, ctypes.c_int32) for name in (*SIZES, "page")]
+    _fields_ += [("lengths", ctypes.POINTER(ctypes.c_int32))]
+    _fields_ += [("mask", ctypes.POINTER(_Mask))]
 
 
 class _Tensors(ctypes.Structure):
@@ -58,11 +59,16 @@ def _mask(problem):
 
 
 def _problem(sizes):
-    for name in CACHE:
-        if sizes.get(name):
-            words = f"{name} {sizes[name]}: the library has no argument for it; run the program"
-            raise Refused(2, words)
-    return _Problem(*(int(sizes[name]) for name in SIZES), _mask(sizes))
+    """`sizes` may also have a "page" and [B] "lengths"."""
+    if sizes.get("cache8"):
+        raise Refused(2, "cache8: the library has no argument for its scales; run the program")
+    lengths = sizes.get("lengths") or None
+    if lengths and len(lengths) != sizes["b"]:
+        raise Refused(2, f"lengths: {len(lengths)} for {sizes['b']} batch entries")
+    lengths = lengths and (ctypes.c_int32 * len(lengths))(*lengths)
+    return _Problem(
+        *(int(sizes[name]) for name in SIZES), sizes.get("page") or 0, lengths, _mask(sizes)
+    )
 
 
 class StepLibrary:

@@ -5,9 +5,9 @@
 
 H = 32, Hkv = 8, d = 128, one query, unless a table says otherwise. In one process, by the clock of
 peers.py, it times the step's library and step 07's `lazy` (FlashAttention-2's order with one query)
-beside PyTorch's backends and a copy of as many bytes. The step's program runs what the library has
-no arguments for: pages, lengths, K and V in 8 bits. First a large copy measures the bandwidth that
-shares refer to, and the smallest kernel the shortest time that the clock can show. Bytes are
+beside PyTorch's backends and a copy of as many bytes. The step's program times pages, lengths, K
+and V in 8 bits, because it fills and checks such a cache. First a large copy measures the bandwidth
+that shares refer to, and the smallest kernel the shortest time that the clock can show. Bytes are
 those of K, V, Q and O, once each. Needs build/gpu (steps 07 and 13) and PyTorch.
 
 The result is kept after each problem, and a further call continues it. What has not begun after
@@ -31,8 +31,8 @@ from .measured import column, ratio_text
 from .torch_attention import BACKENDS, Contender, Torch
 
 STEP, BEFORE = "13_decode", "07_tensor_cores"
-# Of the library: the others need pages or scales.
-VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once")}
+# Of the library: `pages` is `once` with a second launch, and `fp8` needs scales.
+VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once", "early")}
 HEADS = dict(h=32, hkv=8, d=128, causal=False)
 BATCHES, CONTEXTS = (1, 8, 32, 128), tuple(1024 << 2 * i for i in range(5))
 ROUNDS, PROGRAM_ITERS = 20, 50  # turns of each; timed runs of a program
@@ -131,11 +131,11 @@ class DecodeMeasurement(Measurement):
         jobs = [self.compared("peers", p) for p in series if bytes_of(p) <= MOST_BYTES]
         for group in (1, 2, 4, 8, 16):
             grouped = problem(1, GROUPED_KEYS, hkv=HEADS["h"] // group)
-            jobs.append(self.compared("groups", grouped, {STEP: ("splits", "once")}))
+            jobs.append(self.compared("groups", grouped, {STEP: ("splits", "once", "early")}))
         for b, nk in ASKED:
             for n in QUERIES:
                 asked = problem(b, nk, n=n, causal=True)
-                jobs.append(self.compared("queries", asked, {STEP: ("once",)}))
+                jobs.append(self.compared("queries", asked, {STEP: ("once", "early")}))
         jobs += [
             self.in_8_bits(problem(p["b"], p["nk"], cache8=True))
             for p in series

@@ -187,7 +187,7 @@ class Exercise:
         """The program around the student's file. Only kernels that are checked are compiled."""
         p = self.program
         includes = p.get("include", self.source)  # the student's file, or what includes it
-        without = {32, 64, 96, 128} - {problem["d"] for problem in self.check["problems"]}
+        without = {32, 64, 96, 128, 256} - {problem["d"] for problem in self.check["problems"]}
         lines = [
             f'#include "steps/exercise_checker/{"prediction" if self.predicts else "exercise"}.h"',
             *[

@@ -17,8 +17,8 @@
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/tma.h"
-#include "common/dialect/ptx/wgmma.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -61,6 +61,7 @@ struct Shape {
   int heads, group;  // query heads; how many of them share K and V
   int N, Nk;
   float scale_log2;
+  int section = 1;  // heads whose work tiles are mixed, in 5_scheduled
 };
 
 // Br rows of a head, and the keys that they see.
@@ -230,7 +231,7 @@ __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalis
 
 // --- host ---------------------------------------------------------------------------------------
 
-// What the kernels are made for; anything else is refused.
+// What the kernels are made for; anything else is refused. 6_wide.cuh has d = 256.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
 // A tensor [heads, rows, d] in boxes of `box` rows of a head, cut into panels as Tiles has them.

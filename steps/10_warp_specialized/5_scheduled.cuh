@@ -1,10 +1,10 @@
 // Step 10 -- past FlashAttention-3: a tile scheduler for causal work.
-// Idea      Causal work tiles differ in length. The producer takes the next one from a counter that
+// Idea      Causal work tiles differ in length. The producer draws the next one from a counter that
 //           all blocks share, the longest first, one section of heads after another, so that K and
-//           V may stay in the L2. 64 rows skip the tiles of keys that only later rows see
+//           V stay in the L2. 64 rows skip the tiles of keys that only later rows see
 // Changed   since 10 4_persistent: work tiles from a counter instead of every gridDim.x-th one;
-//           sections of heads; skipped tiles, whose stages are released unread; the mask only in
-//           the first rounds of the loop
+//           sections of heads; skipped tiles, whose stages are released unread; causal: keys from
+//           the first tile to the last, and the mask only in the last rounds of the loop
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
@@ -12,7 +12,7 @@
 // Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
 //           2 (d = 128) or 4 consumers
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
-// Still bad short walks: the first tile of each work tile has its maximum and its mask to compute
+// Still bad short walks: the first tile of each work tile has its maximum to compute
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
@@ -25,19 +25,30 @@ namespace step10 {
 
 using step10_persistent::Tiles, step10_persistent::store, step10_persistent::init_barriers;
 
-// Heads whose work tiles are mixed, when causal; measured.
+// The i-th tile of keys of a walk. The last one may be cut: it is the first without a causal mask,
+// and the last with one, because a mask costs less in the loop than at the seam.
+template <class T>
+__device__ inline int tile_at(int i, int tiles) {
+  return T::kCausal ? i : tiles - 1 - i;
+}
+
+// So many keys before a walk's end the producer draws the next work tile. Earlier, a block with a
+// long walk would hold one back; later, the copies would wait for the counter.
+constexpr int kDrawBefore = 256;
+
+// Most heads whose work tiles are mixed, when causal; measured.
 template <class T>
 constexpr int kSection = 4096 / T::d;
 
 // Work tile t of all. Causal: the longest walks of a section of heads first, then shorter ones.
 template <class T>
-__device__ inline WorkTile scheduled(int t, const Shape& shape) {
+__device__ inline WorkTile scheduled(int t, const Shape& shape, int section) {
   const int Tr = (shape.N + T::Br - 1) / T::Br;
   if (t >= Tr * shape.heads) return {0, 0, 0, 0};
   int bh = t / Tr, i = t % Tr;
   if (T::kCausal) {
-    const int first = t / (kSection<T> * Tr) * kSection<T>;
-    const int heads = min(kSection<T>, shape.heads - first), rank = t - first * Tr;
+    const int first = t / (section * Tr) * section;
+    const int heads = min(section, shape.heads - first), rank = t - first * Tr;
     bh = first + rank % heads, i = Tr - 1 - rank / heads;
   }
   return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
@@ -45,9 +56,8 @@ __device__ inline WorkTile scheduled(int t, const Shape& shape) {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th work tile or, when
-// they differ in length, the next one of all.
+// Q of each work tile, K and V of its tiles of keys in the order of their use: K_0 Q K_1 V_0 K_2
+// V_1 ... V_n. It takes every gridDim.x-th work tile or, when they differ in length, the next one.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
@@ -67,8 +77,8 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     const int b = n % 2;
-    const WorkTile work = scheduled<T>(t, shape);
-    if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
+    const WorkTile work = scheduled<T>(t, shape, shape.section);
+    if (work.tiles > 0) load_k(tile_at<T>(0, work.tiles), work.bh_kv);
     for (int wg = 0; wg < T::kConsumers; ++wg) {
       fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
       smem.work[b][wg] = work;
@@ -81,11 +91,13 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       }
     }
     if (work.tiles == 0) break;
-    t = gridDim.x + (T::kCausal ? atomicAdd(&taken[0], 1u) : t);
-    for (int j = work.tiles - 1; j >= 0; --j) {
-      if (j > 0) load_k(j - 1, work.bh_kv);
-      load_v(j, work.bh_kv);
+    const int drawn_at = max(0, work.tiles - 1 - kDrawBefore / T::Bc);
+    for (int i = 0; i < work.tiles; ++i) {
+      if (T::kCausal && i == drawn_at) t = atomicAdd(&taken[0], 1u);  // not needed until the end
+      if (i + 1 < work.tiles) load_k(tile_at<T>(i + 1, work.tiles), work.bh_kv);
+      load_v(tile_at<T>(i, work.tiles), work.bh_kv);
     }
+    t += gridDim.x;
   }
   // The last block to leave resets the counters for the next launch. Launches that run at the same
   // time need counters of their own.
@@ -111,10 +123,10 @@ struct Consumer {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = 0;        // the tile of keys whose scores come next
-  int skipped = 0;  // tiles of which K was released, and V not yet
-  // V of the tile in use and of all skipped ones but one must fit.
-  static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStagesV);
+  int at = 0, j = 0;          // place in the walk and tile of keys whose scores come next
+  int last = 0, skipped = 0;  // this warpgroup's last place; tiles after it: K released, V not yet
+  // V of the tile in use and of all skipped ones must fit.
+  static_assert((T::Br - kGroupRows + Bc - 1) / Bc + 1 <= T::kStagesV);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -162,6 +174,8 @@ struct Consumer {
     work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
     work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
     work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    at = 0, j = tile_at<T>(at, work.tiles);
+    last = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     return work.tiles > 0;
   }
   template <class Ring>
@@ -170,11 +184,11 @@ struct Consumer {
     __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
     release(ring, empty);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
+  // Tiles that this warpgroup's rows do not see are released unread: K before the seam, V after its
+  // P V, whose V is earlier in the ring.
   __device__ void skip_keys() {
-    j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
-    for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
+    skipped = work.tiles - 1 - last;
+    for (int s = 0; s < skipped; ++s) skip(k, smem.k_full, smem.k_empty);
   }
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
@@ -198,7 +212,7 @@ struct Consumer {
   // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
-    --j;
+    j = tile_at<T>(++at, work.tiles);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(b, k.stage);
     issue_values();
@@ -219,8 +233,6 @@ struct Consumer {
   __device__ void run() {
     // --- prologue: the first tile of the first work tile
     take(0);
-    skip_keys();
-    skip_values();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(0, k.stage);
     wait_scores<0>();
@@ -236,8 +248,10 @@ struct Consumer {
 
       // --- mainloop
       // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
-      while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
-      while (j > 0) next_tile<false>(b);
+      const int unmasked = T::kCausal ? min(last, visible<T>(shape, work.row) / Bc - 1) : last;
+      while (at < unmasked) next_tile<false>(b);
+      while (T::kCausal && at < last) next_tile<true>(b);
+      skip_keys();
 
       // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
       // one that product is of old tiles, and no thread reads it: a branch around it would make
@@ -246,10 +260,7 @@ struct Consumer {
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
-      if (more) {
-        skip_keys();
-        fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-      }
+      if (more) fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       wait_scores<1>();
@@ -318,7 +329,9 @@ template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;
   const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  // K and V of a section's heads stay in the L2: 16 MB, with 4 d bytes for each key; measured.
+  const int section = std::min(kSection<T>, std::max(1, (4 << 20) / d / p.Nk) * (p.H / p.Hkv));
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e, section};
   fa::launch(flash_fwd_kernel<T>,
              {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
               .block = dim3(T::kThreads),
@@ -329,25 +342,29 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
              shape, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
-inline fa::Prediction traffic(const fa::Problem& p) {
+template <class T>
+fa::Prediction traffic_of(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  const uint64_t tiles = work_tiles_of<T>(p), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
+  uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
+  for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
+    products += visited_tiles<T>(p, row, kGroupRows);
+    if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
+  }
   fa::Prediction t;
-  dispatch(p, [&](auto tiling) {
-    using T = decltype(tiling);
-    const uint64_t tiles = work_tiles_of<T>(p), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
-    uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
-    for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
-      products += visited_tiles<T>(p, row, kGroupRows);
-      if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
-    }
-    t["Q"].read = t["O"].write = 2 * BH * N * d;
-    t["K"].read = t["V"].read = 2 * BH * keys * d;
-    t["LSE"].write = 4 * BH * N;
-    if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
-    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
-  });
+  t["Q"].read = t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * BH * keys * d;
+  t["LSE"].write = 4 * BH * N;
+  if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
+  t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
+  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
+  return t;
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  dispatch(p, [&](auto tiling) { t = traffic_of<decltype(tiling)>(p); });
   return t;
 }
 

@@ -105,9 +105,12 @@ TEST_CASE("step 10: many work tiles on few blocks", "[step10][all]") {
 
 TEST_CASE("step 10: heads in more than one section", "[step10]") {
   const fa::Variant& variant = *GENERATE(&on_blocks<3>(), &on_blocks<132>());
-  const int d = GENERATE(64, 128), heads = 4096 / d + 5;
-  CAPTURE(d);
-  fa::test::require_right(variant, bf16_problem(20, 20, d, /*causal=*/true, 1, heads, heads));
+  const auto [d, Nk, section] =
+      GENERATE(std::tuple(64, 20, 64), std::tuple(64, 4096, 16), std::tuple(128, 20, 32),
+               std::tuple(128, 4096, 8), std::tuple(256, 20, 32), std::tuple(256, 1030, 16));
+  const int heads = section + 5;
+  CAPTURE(d, Nk);
+  fa::test::require_right(variant, bf16_problem(20, Nk, d, /*causal=*/true, 1, heads, heads));
 }
 
 TEST_CASE("step 10: more work tiles than SMs", "[step10][all]") {
@@ -130,6 +133,38 @@ TEST_CASE("step 10: the counter of work tiles is left ready for the next run", "
   fa::Session session(p, fa::normal_inputs(p, 1), variant);
   session.forward();
   REQUIRE(session.download().damage.empty());  // inspects it
+}
+
+// --- a head dimension of 256 ---------------------------------------------------------------------
+
+TEST_CASE("step 10: a head dimension of 256", "[step10][all]") {
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &few_blocks());
+  // One key; the edges of 64; rows without keys; skipped tiles; a diagonal over two tiles.
+  const auto [N, Nk] =
+      GENERATE(std::pair(1, 1), std::pair(20, 64), std::pair(70, 65), std::pair(128, 64),
+               std::pair(200, 333), std::pair(333, 200), std::pair(320, 320), std::pair(129, 161));
+  const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(7)) return;
+  CAPTURE(N, Nk, causal);
+  const auto p = bf16_problem(N, Nk, 256, causal, 1, /*H=*/4, /*Hkv=*/2);
+  fa::test::require_right(variant, p);
+  fa::test::require_right(variant, p, fa::real_inputs(p, 1));
+#if !FA_BACKEND_GPU
+  fa::test::require_predicted(scheduled(), p);
+  CHECK(fa::test::count_forward(scheduled(), p).tensor_flops == scheduled().traffic(p).flops);
+  const fa::Counts counts = fa::test::count_forward(variant, p, /*analyse=*/true);
+  CHECK(counts.kernels.at(0).shared_wavefronts == counts.kernels.at(0).shared_ideal);
+#endif
+}
+
+TEST_CASE("step 10: d = 256, and each remainder of a tile of keys", "[step10][all]") {
+  for (int more = 32; more < 96; ++more) {
+    if (!fa::test::is_now((more + 1) % 16 < 3)) continue;
+    CAPTURE(more);
+    fa::test::require_right(few_blocks(), bf16_problem(3, 3 + more, 256, /*causal=*/true));
+    if ((more + 1) % 8 < 3)
+      fa::test::require_right(few_blocks(), bf16_problem(1, more, 256, false));
+  }
 }
 
 // --- bytes ---------------------------------------------------------------------------------------

@@ -61,8 +61,7 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = descriptor(smem.K[0][0]);
-  // 0, which the compiler cannot know. It keeps nvcc from computing all descriptors before the
-  // loop: there are no registers for them.
+  // 0, which the compiler cannot know: it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
@@ -81,8 +80,8 @@ struct Group {
   int left;               // tiles of the walk after it
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
-  // A of the columns' product: 1 in the columns of LSE, or of delta, for each key. A lane has the
-  // columns 2 (lane % 4) and the next one, of two keys; 8 to 15 are 0.
+  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
+  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape) : smem(smem), shape(shape) {

@@ -36,7 +36,7 @@ struct OwnSums {
     FloatSums::Part sums;
     bool first, last;  // of the walks that see these rows
     bf16* to;          // the lane's row r, in dQ; feature 8 (lane % 4)
-    int rows;          // from r on, in the head
+    int r, N;
     float scale;
 
     template <int n>
@@ -51,7 +51,15 @@ struct OwnSums {
     __device__ void end(const float (&rdQ)[n]) const {
       if (last) {
         UNROLL
-        for (int x = 0; x < n / 4; x += 4) put(rdQ, x);
+        for (int x = 0; x < n / 4; x += 4) {
+          float4 four[4];
+          UNROLL
+          for (int i = 0; i < 4; ++i) {
+            const float* sum = rdQ + 4 * (x + i);
+            four[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+          }
+          put_rounded<n * 2>(four, scale, to + 8 * x, r, N);
+        }
       } else if (first) {
         UNROLL
         for (int x = 0; x < n / 4; ++x) {
@@ -61,21 +69,6 @@ struct OwnSums {
       } else {
         sums.add(rdQ);
       }
-    }
-    // dQ of the features 8 x .. 8 x + 31, 16 bytes a lane.
-    template <int n>
-    __device__ void put(const float (&rdQ)[n], int x) const {
-      uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
-      UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const float* sum = rdQ + 4 * (x + i);
-        low[i] = fa::pack_bf16(sum[0] * scale, sum[1] * scale);
-        high[i] = fa::pack_bf16(sum[2] * scale, sum[3] * scale);
-      }
-      transpose_pairs(threadIdx.x % 4, low, high);
-      uint4* at = reinterpret_cast<uint4*>(to + 8 * x);
-      if (rows > 0) at[0] = make_uint4(low[0], low[1], low[2], low[3]);
-      if (rows > 8) at[n / 4 * 8] = make_uint4(high[0], high[1], high[2], high[3]);
     }
   };
   template <int d>
@@ -87,8 +80,13 @@ struct OwnSums {
     const int walks = min(shape.Tc, ((at.i + 1) * Br<d> - 1 + shape.shift) / Bc + 1);
     const int place = blockIdx.x * shape.group + at.head - work.head;
     const FloatSums here{sums};
-    return {here.template part<d>((place * shape.Np + row) / 64), work.j == 0, work.j == walks - 1,
-            dQ + (size_t(at.head) * N + r) * d + lane % 4 * 8,    N - r,       shape.scale};
+    return {here.template part<d>((place * shape.Np + row) / 64),
+            work.j == 0,
+            work.j == walks - 1,
+            dQ + (size_t(at.head) * N + r) * d + lane % 4 * 8,
+            r,
+            N,
+            shape.scale};
   }
 };
 

@@ -104,7 +104,13 @@ struct FloatSums {
     __device__ float4 get(int x) const {
       return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
     }
+    __device__ float4 get_l2(int x) const { return fa::load_l2(at + x * fa::kWarp * 4); }
   };
+  // Those of a walk.
+  template <int d>
+  __device__ const FloatSums& of_walk(const Shape&, const WorkTile&) const {
+    return *this;
+  }
   // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8.
   template <int d>
   __device__ Part part(int half, int feature = 0) const {
@@ -119,7 +125,7 @@ struct FloatSums {
 inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br; }
 // rows: of a tile.
 inline Shape shape_of(const fa::Problem& p, int rows = Br) {
-  constexpr size_t kL2 = size_t{32} << 20;  // bytes that the heads of a section may need
+  constexpr size_t kL2 = size_t{16} << 20;  // bytes that the heads of a section may need
   const size_t head = 8 * size_t(p.d) * p.N * (p.H / p.Hkv);  // Q, dO: 2 bytes each; dQ_sum: 4
   return {.kv_heads = int(p.kv_heads()),
           .group = p.H / p.Hkv,

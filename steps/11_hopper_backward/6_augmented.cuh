@@ -70,6 +70,11 @@ template <class Sums>
 constexpr bool kReadsColumns = requires(typename Sums::Part part, const bf16* row) {
   part.read(row);
 };
+// Whether they round dQ at the end of a walk: 13_places' do.
+template <class Sums>
+constexpr bool kRoundsDq = requires(Sums sums, const Shape& shape, const WorkTile& work) {
+  sums.end_walk(shape, work);
+};
 
 // --- host ----------------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
     }
   }
   __syncwarp();
+  const auto sums = dQ_sum.template of_walk<d>(shape, work);
   fa::mbarrier_wait(&smem.k_full, 0);
   const uint64_t first_k = descriptor(smem.K[0]), first_ds = descriptor(smem.dS[0]);
   UNROLL_BY(1)
@@ -104,7 +105,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       }
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
-      auto dQ_part = dQ_sum.template part<d>(half, features * 64);
+      auto dQ_part = sums.template part<d>(half, features * 64);
       if constexpr (kReadsColumns<Sums>) {
         if (part == 0) fa::mbarrier_wait(&smem.q_full[n % kStages], n / kStages & 1);
         dQ_part.read(smem.columns[n % kStages] + rows * 64 * kColumns);
@@ -133,8 +134,7 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = descriptor(smem.K[0]);
-  // 0, which the compiler cannot know. It keeps nvcc from computing all descriptors before the
-  // loop: there are no registers for them.
+  // 0, which the compiler cannot know: it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
@@ -324,6 +324,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
     const Copier<d> copier{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
     multiply_dq<d>(smem, shape, work, copier, dQ_sum);
+    if constexpr (kRoundsDq<Sums>) dQ_sum.end_walk(shape, work);
   } else {
     fa::setmaxnreg_inc<kGroupRegisters<d>>();
     if (wg == 0) {
@@ -331,6 +332,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     } else {
       Group<d, 1>(smem, shape, work).run(&dK, &dV);
     }
+    if constexpr (kRoundsDq<Sums>) dQ_sum.template round<d>(shape, work, smem.Q[0]);
   }
 }
 

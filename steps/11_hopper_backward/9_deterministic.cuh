@@ -46,6 +46,10 @@ struct RoundedSums {
     }
   };
   template <int d>
+  __device__ const RoundedSums& of_walk(const Shape&, const WorkTile&) const {
+    return *this;
+  }
+  template <int d>
   __device__ Part part(int half, int feature = 0) const {
     return {sums.template part<d>(half, feature)};
   }

@@ -81,6 +81,23 @@ __device__ inline void transpose_pairs(int quad, uint32_t (&low)[4], uint32_t (&
   }
 }
 
+// 32 features of dQ, rounded and in order, of the rows r and r + 8, the first to `to`. sums: as
+// convert_kernel's.
+template <int d>
+__device__ inline void put_rounded(const float4 (&sums)[4], float scale, bf16* to, int r, int N) {
+  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+  UNROLL
+  for (int x = 0; x < 4; ++x) {
+    low[x] = fa::pack_bf16(sums[x].x * scale, sums[x].y * scale);
+    high[x] = fa::pack_bf16(sums[x].z * scale, sums[x].w * scale);
+  }
+  transpose_pairs(threadIdx.x % 4, low, high);
+  if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+  if (r + 8 < N) {
+    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
+  }
+}
+
 // dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
 // rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
 // last head is first, because it is still in the L2.

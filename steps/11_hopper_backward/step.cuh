@@ -2,9 +2,10 @@
 #pragma once
 
 #include "steps/08_tensor_core_backward/7_roles.cuh"
-#include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/10_warp_specialized/6_wide.cuh"
 #include "steps/11_hopper_backward/11_persistent.cuh"
-#include "steps/11_hopper_backward/13_resident.cuh"
+#include "steps/11_hopper_backward/13_places.cuh"
+#include "steps/11_hopper_backward/14_resident.cuh"
 #include "steps/11_hopper_backward/3_wgmma.cuh"
 #include "steps/11_hopper_backward/4_late.cuh"
 #include "steps/11_hopper_backward/5_apart.cuh"
@@ -25,8 +26,8 @@ std::vector<fa::Scratch> both(const fa::Problem& p) {
 inline fa::Variant over_step_10(const char* name, const char* idea) {
   return {.name = name,
           .idea = idea,
-          .forward = step10::forward,
-          .traffic = step10::traffic,
+          .forward = step10_wide::forward,
+          .traffic = step10_wide::traffic,
           .writes_lse = true,
           .forward_of = "10 scheduled"};
 }
@@ -87,10 +88,19 @@ inline fa::Variant persistent() {
   return v;
 }
 
+inline fa::Variant places() {
+  fa::Variant v = over_step_10("places", "dQ's sums of the heads in flight stay in the L2");
+  v.workspace = both<step11_places::workspace>;
+  v.backward_parent = "11 columns";
+  v.backward = step11_places::backward;
+  v.backward_traffic = step11_places::backward_traffic;
+  return v;
+}
+
 inline fa::Variant resident() {
   fa::Variant v =
       over_step_10("resident", "the best by size; of many short heads dQ's sums stay in the L2");
-  v.workspace = both<step11_persistent::workspace>;
+  v.workspace = both<step11_resident::workspace>;
   v.backward_parent = "11 persistent";
   v.backward = step11_resident::backward;
   v.backward_traffic = step11_resident::backward_traffic;
@@ -98,14 +108,14 @@ inline fa::Variant resident() {
 }
 
 inline fa::Step step() {
-  return {
-      .id = "11_hopper_backward",
-      .idea = "the backward on Hopper: TMA, wgmma, and a warpgroup for dQ",
-      .support = support(),
-      .parents = {{.id = "08 roles",
-                   .backward_traffic = step08::backward_traffic,
-                   .support = step07::support()}},
-      .variants = {wgmma(), late(), apart(), deterministic(), persistent(), resident(), columns()}};
+  return {.id = "11_hopper_backward",
+          .idea = "the backward on Hopper: TMA, wgmma, and a warpgroup for dQ",
+          .support = support(),
+          .parents = {{.id = "08 roles",
+                       .backward_traffic = step08::backward_traffic,
+                       .support = step07::support()}},
+          .variants = {wgmma(), late(), apart(), deterministic(), persistent(), places(),
+                       resident(), columns()}};
 }
 
 }  // namespace step11

@@ -15,6 +15,7 @@ static const fa::Variant& deterministic() { return fa::linked_variant("11 determ
 static const fa::Variant& apart() { return fa::linked_variant("11 apart"); }
 static const fa::Variant& columns() { return fa::linked_variant("11 columns"); }
 static const fa::Variant& persistent() { return fa::linked_variant("11 persistent"); }
+static const fa::Variant& places() { return fa::linked_variant("11 places"); }
 static const fa::Variant& resident() { return fa::linked_variant("11 resident"); }
 
 // A test runs once with each variant and head dimension.
@@ -163,7 +164,8 @@ TEST_CASE("step 11: deterministic: a row without a bound is not rounded", "[step
 
 // --- blocks that take one walk after another -----------------------------------------------------
 
-// With so few blocks that one takes many walks, and that `resident` takes whole heads.
+// With so few blocks that one takes many walks, that `resident` takes whole heads, and that heads
+// take the places of earlier ones.
 static fa::Problem on_two_sms(fa::Problem p) {
   p.gpu.sms = 2;
   return p;
@@ -174,24 +176,26 @@ static fa::Variant on_few_blocks() {
   v.backward = fa::Runner(v.backward.dtype(), [](const fa::Problem& p, const fa::Tensors<void>& t) {
     of().backward(on_two_sms(p), t);
   });
+  v.workspace = [](const fa::Problem& p) { return of().workspace(on_two_sms(p)); };
   v.backward_traffic = [](const fa::Problem& p) { return of().backward_traffic(on_two_sms(p)); };
   return v;
 }
-static fa::Problem of_heads(int N, int Nk, bool causal, int H, int Hkv) {
-  return bf16_problem(N, Nk, 64, causal, /*B=*/2, H, Hkv);
+static fa::Problem of_heads(int N, int Nk, bool causal, int H, int Hkv, int d = 64) {
+  return bf16_problem(N, Nk, d, causal, /*B=*/2, H, Hkv);
 }
 
-TEST_CASE("step 11: persistent, resident: ends of walks", "[step11][all]") {
-  const fa::Variant variant =
-      GENERATE(false, true) ? on_few_blocks<resident>() : on_few_blocks<persistent>();
+TEST_CASE("step 11: persistent, resident, places: ends of walks", "[step11][all]") {
+  const auto [variant, d] =
+      GENERATE(std::pair(on_few_blocks<resident>(), 64), std::pair(on_few_blocks<persistent>(), 64),
+               std::pair(on_few_blocks<places>(), 64), std::pair(on_few_blocks<places>(), 128));
   const bool causal = GENERATE(false, true);
   const auto [H, Hkv] = GENERATE(std::pair(2, 2), std::pair(6, 3));
   // Walks of one tile, of many; one key more or less than a tile; a walk alone.
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(60, 300), std::pair(128, 128),
                                 std::pair(129, 257), std::pair(260, 387), std::pair(512, 512));
-  if (!fa::test::one_in(3)) return;
-  CAPTURE(variant.name, causal, H, N, Nk);
-  const fa::Problem p = of_heads(N, Nk, causal, H, Hkv);
+  if (!fa::test::one_in(6)) return;
+  CAPTURE(variant.name, d, causal, H, N, Nk);
+  const fa::Problem p = of_heads(N, Nk, causal, H, Hkv, d);
   fa::test::require_right(variant, p);
 #if !FA_BACKEND_GPU
   fa::test::count_backward(variant, p, /*analyse=*/true);  // fails at a finding
@@ -204,6 +208,17 @@ TEST_CASE("step 11: resident: keys that no row sees, and few heads, are columns'
   fa::test::require_right(on_few_blocks<resident>(), of_heads(200, 130, true, 2, 2));
   fa::test::require_right(resident(), bf16_problem(300, 300, 64, true, 1, 3, 3));
   fa::test::require_right(resident(), bf16_problem(140, 140, 128, true, 1, 2, 2));
+}
+
+TEST_CASE("step 11: resident: many heads of d = 128 share places without the mask", "[step11]") {
+  const bool causal = GENERATE(false, true);
+  const fa::Problem p = of_heads(130, 520, causal, 3, 3, 128);
+  const fa::Variant variant = on_few_blocks<resident>();
+  fa::test::require_right(variant, p);
+#if !FA_BACKEND_GPU
+  const fa::Counts counts = fa::test::count_backward(variant, p);
+  CHECK(counts.buffers.count("place_sums") == !causal);
+#endif
 }
 
 #if !FA_BACKEND_GPU

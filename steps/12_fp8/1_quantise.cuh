@@ -18,9 +18,10 @@ using e4m3 = __nv_fp8_e4m3;
 constexpr int kQuantiseThreads = 256;
 constexpr int kQuantiseBlocks = 1024;  // at most, that search for one largest number
 
-// Eight neighbours as floats.
-__device__ inline void load_eight(const bf16* from, float (&x)[8]) {
-  const uint4 packed = *reinterpret_cast<const uint4*>(from);
+__device__ inline uint4 load_eight(const bf16* from) {
+  return *reinterpret_cast<const uint4*>(from);
+}
+__device__ inline void unpack(const uint4& packed, float (&x)[8]) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
   UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -39,8 +40,9 @@ __device__ inline float largest_of(const float (&x)[8], float most) {
 }
 
 // The block's largest x, in all threads.
+template <int threads = kQuantiseThreads>
 __device__ inline float block_max(float x) {
-  constexpr int kWarps = kQuantiseThreads / fa::kWarp;
+  constexpr int kWarps = threads / fa::kWarp;
   __shared__ float of_warps[kWarps];
   x = fa::warp_max(x);
   __syncthreads();  // an earlier call has read of_warps
@@ -64,7 +66,7 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
   for (size_t i = (size_t(block) * kQuantiseThreads + threadIdx.x) * 8; i < n;
        i += size_t(blocks) * kQuantiseThreads * 8) {
     float v[8];
-    load_eight(x + i, v);
+    unpack(load_eight(x + i), v);
     most = largest_of(v, most);
   }
   most = block_max(most);
@@ -87,7 +89,7 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
   for (int i = threadIdx.x * 8; i < min(rows, n - first) * d; i += kQuantiseThreads * 8) {
     const size_t at = (size_t(head) * n + first) * d + i;
     float v[8];
-    load_eight(x + at, v);
+    unpack(load_eight(x + at), v);
     UNROLL
     for (int e = 0; e < 8; ++e) v[e] *= inverse;
     *reinterpret_cast<uint2*>(out + at) = pack_eight(v);
@@ -97,7 +99,9 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
 // --- V -------------------------------------------------------------------------------------------
 
 constexpr int kTileKeys = 128;  // that a block transposes
-constexpr int kPlaces = 16;     // neighbours in a row of V^T; key_at() says which keys
+// Tiles of 128 KB in all, which a block of 5_centred.cuh reads.
+__host__ __device__ constexpr int part_tiles(int d) { return 512 / d; }
+constexpr int kPlaces = 16;  // neighbours in a row of V^T; key_at() says which keys
 
 // Each feature has a scale, and a mean that the epilogue adds to O. Here all features of a head
 // have the same scale, and their mean is 0.
@@ -123,32 +127,47 @@ __device__ inline void transpose_bytes(const uint32_t (&x)[4], uint32_t (&y)[4])
 
 // V^T of kTileKeys keys, 0 past the last key.
 template <int d>
-__global__ void transpose_kernel(const bf16* V,       // [B*Hkv, Nk, d]
-                                 const float* mean,   // [B*Hkv, d]
-                                 const float* scale,  // [B*Hkv, d]
-                                 e4m3* Vt,            // [B*Hkv, d, Nkp]: 16 keys as key_at says
-                                 int Nk, int Nkp) {
+__global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void transpose_kernel(
+    const bf16* V,       // [B*Hkv, Nk, d]
+    const float* mean,   // [B*Hkv, d]
+    const float* scale,  // [B*Hkv, d]
+    e4m3* Vt,            // [B*Hkv, d, Nkp]: 16 keys as key_at says
+    int Nk, int Nkp) {
   constexpr int kLanes = d / 8, kWords = d / 4;  // threads, and words of four features, of a key
   constexpr int kPad = 4;                        // words after 16 keys: lanes read other banks
   __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kPlaces * kPad];
   const auto word = [](int key, int four) { return key * kWords + key / kPlaces * kPad + four; };
-  const int tiles = Nkp / kTileKeys, head = blockIdx.x / tiles;
-  const int first = blockIdx.x % tiles * kTileKeys, lane = threadIdx.x % kLanes;
+  constexpr int kRows = kQuantiseThreads / kLanes, kEach = kTileKeys / kRows;
+  // First the tiles that 5_centred.cuh read last, the last one of each part: they are in the L2.
+  const int tiles = Nkp / kTileKeys, parts = (tiles + part_tiles(d) - 1) / part_tiles(d);
+  const int all_parts = gridDim.x / part_tiles(d), part = blockIdx.x % all_parts;
+  const int head = part / parts;
+  const int tile = (part % parts + 1) * part_tiles(d) - 1 - blockIdx.x / all_parts;
+  if (tile >= tiles) return;
+  const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes;
+  const int left = Nk - tile * kTileKeys - row;
+  const bf16* from = V + (size_t(head + 1) * Nk - left) * d + lane * 8;
+  uint4 packed[kEach];  // all loads are in flight before the first is used
+  UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    if (i * kRows < left) packed[i] = load_eight(from + i * kRows * d);
+  }
   float m[8], inverse[8];
   UNROLL
   for (int e = 0; e < 8; ++e) {
     m[e] = mean[head * d + lane * 8 + e], inverse[e] = 1.f / scale[head * d + lane * 8 + e];
   }
-  for (int r = threadIdx.x / kLanes; r < kTileKeys; r += kQuantiseThreads / kLanes) {
-    uint2 packed = {0, 0};
-    if (first + r < Nk) {
+  UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    uint2 eight = {0, 0};
+    if (i * kRows < left) {
       float v[8];
-      load_eight(V + (size_t(head) * Nk + first + r) * d + lane * 8, v);
+      unpack(packed[i], v);
       UNROLL
       for (int e = 0; e < 8; ++e) v[e] = (v[e] - m[e]) * inverse[e];
-      packed = pack_eight(v);
+      eight = pack_eight(v);
     }
-    *reinterpret_cast<uint2*>(&s[word(r, 2 * lane)]) = packed;
+    *reinterpret_cast<uint2*>(&s[word(row + i * kRows, 2 * lane)]) = eight;
   }
   __syncthreads();
   constexpr int kChunks = kTileKeys / kPlaces;
@@ -164,9 +183,9 @@ __global__ void transpose_kernel(const bf16* V,       // [B*Hkv, Nk, d]
     }
     UNROLL
     for (int f = 0; f < 4; ++f) {
-      e4m3* row = Vt + (size_t(head) * d + four * 4 + f) * Nkp + first;
-      *reinterpret_cast<uint4*>(row + chunk * kPlaces) = {places[0][f], places[1][f], places[2][f],
-                                                          places[3][f]};
+      e4m3* to = Vt + (size_t(head) * d + four * 4 + f) * Nkp + tile * kTileKeys;
+      *reinterpret_cast<uint4*>(to + chunk * kPlaces) = {places[0][f], places[1][f], places[2][f],
+                                                         places[3][f]};
     }
   }
 }
@@ -182,6 +201,7 @@ inline uint64_t query_blocks(const fa::Problem& p, int rows) {
 inline uint64_t key_blocks(const fa::Problem& p, int rows) {
   return p.kv_heads() * fa::ceil_div(p.Nk, rows);
 }
+inline int part_keys(int d) { return part_tiles(d) * kTileKeys; }
 
 // A tensor's largest number, or each head's: `parts` of n numbers each, to `largest`.
 inline unsigned blocks_for_largest(size_t n) {
@@ -242,7 +262,7 @@ inline void add_queries_and_keys_traffic(const fa::Problem& p, bool per_head, in
 // V8 from V, its means and scales.
 template <int d>
 void transpose(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned blocks = p.kv_heads() * (padded_keys(p) / kTileKeys);
+  const unsigned blocks = key_blocks(p, part_keys(d)) * part_tiles(d);
   fa::launch(transpose_kernel<d>, {dim3(blocks), dim3(kQuantiseThreads)}, t.V,
              t.scratch<float>("V_mean"), t.scratch<float>("V_scale"), t.scratch<e4m3>("V8"), p.Nk,
              int(padded_keys(p)));
@@ -275,6 +295,15 @@ inline void add_values_traffic(const fa::Problem& p, bool per_head, fa::Predicti
   t["largest"].read += sizeof(float) * p.kv_heads() * p.d;
   t.hbm += {.read = 2 * p.kv_size(), .write = 0};
   add_transpose_traffic(p, t);
+}
+
+// Where quantising takes longer than 8 bits save, as measured on an H100 for d = 64 and 128.
+inline std::string advice(const fa::Problem& p) {
+  const uint64_t least = 524288, work = uint64_t(p.Nk) * p.d / (p.causal ? 2 : 1);
+  if (work >= least) return "";
+  const uint64_t keys = least / p.d * (p.causal ? 2 : 1);
+  return "use 10 scheduled here, or quantise where Q, K and V are written: from " +
+         std::to_string(keys) + " keys on 8 bits save more time than the prepare takes";
 }
 
 }  // namespace step12

@@ -6,7 +6,7 @@
 // Changed   since 12 4_tensor: a mean and a scale for each feature of V; the attention is the same
 // Traffic   prepare   read  2*2*BH*N*d + 4*2*BHkv*Nk*d B: V for its means and extremes, too
 //           the rest as in 4_tensor
-// Launch    prepare: one block per 128 keys, then one per head
+// Launch    prepare: one block per part of a head, then one per 128 keys
 // Still bad scores: an outlier has a large rounding error, and a large score decides a row
 #pragma once
 
@@ -14,42 +14,18 @@
 
 namespace step12 {
 
-// Per key tile and feature: its share of the mean, least, largest.
-template <int d>
-__global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
-                                  float* statistics,  // [B*Hkv, tiles, 3, d]
-                                  int Nk) {
-  constexpr int kLanes = d / 8, kRows = kQuantiseThreads / kLanes;
-  __shared__ float s[3][kRows][d];
-  const int tiles = (Nk + kTileKeys - 1) / kTileKeys, head = blockIdx.x / tiles;
-  const int first = blockIdx.x % tiles * kTileKeys;
-  const int row = threadIdx.x / kLanes, feature = threadIdx.x % kLanes * 8;
-  const float share = 1.f / Nk;  // not afterwards: the sum of V may exceed fp32
-  float sum[8] = {}, least[8], most[8];
-  UNROLL
-  for (int e = 0; e < 8; ++e) least[e] = INFINITY, most[e] = -INFINITY;
-  for (int r = row; r < kTileKeys && first + r < Nk; r += kRows) {
-    float v[8];
-    load_eight(V + (size_t(head) * Nk + first + r) * d + feature, v);
-    UNROLL
-    for (int e = 0; e < 8; ++e) {
-      sum[e] += v[e] * share, least[e] = fminf(least[e], v[e]), most[e] = fmaxf(most[e], v[e]);
-    }
-  }
-  UNROLL
-  for (int e = 0; e < 8; ++e) {
-    s[0][row][feature + e] = sum[e], s[1][row][feature + e] = least[e];
-    s[2][row][feature + e] = most[e];
+// Is this block the last of `blocks` to come here? Then it sees what the others have stored.
+__device__ inline bool comes_last(unsigned* counter, int blocks) {
+  __shared__ bool last;
+  __syncthreads();  // this block's threads have stored
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(counter, 1u) == unsigned(blocks - 1);
+    if (last) *counter = 0;  // for the next launch
+    __threadfence();
   }
   __syncthreads();
-  if (threadIdx.x >= d) return;
-  float all = 0.f, low = INFINITY, high = -INFINITY;
-  for (int r = 0; r < kRows; ++r) {
-    all += s[0][r][threadIdx.x], low = fminf(low, s[1][r][threadIdx.x]);
-    high = fmaxf(high, s[2][r][threadIdx.x]);
-  }
-  float* to = statistics + size_t(blockIdx.x) * 3 * d + threadIdx.x;
-  to[0] = all, to[d] = low, to[2 * d] = high;
+  return last;
 }
 
 // Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two, bf16
@@ -61,41 +37,114 @@ __device__ inline float scale_off_midpoints(float largest) {
   return kRoot2 * __uint_as_float((bits + 0x7fffff) & 0x7f800000);
 }
 
-// A head's features, one per thread.
+// The mean of a head's features, and their scale; one feature for each of d threads.
 template <int d>
-__global__ void centre_kernel(const float* statistics,  // [B*Hkv, tiles, 3, d]
-                              float* mean,              // [B*Hkv, d]
-                              float* scale,             // [B*Hkv, d]
-                              int tiles) {
+__device__ inline void centre(const float* statistics,  // [parts, 3, d]
+                              float* mean,              // [d]
+                              float* scale,             // [d]
+                              int parts) {
   float m = 0.f, least = INFINITY, most = -INFINITY;
-  for (int j = 0; j < tiles; ++j) {
-    const float* from = statistics + (size_t(blockIdx.x) * tiles + j) * 3 * d + threadIdx.x;
+  UNROLL_BY(8)
+  for (int j = 0; j < parts; ++j) {
+    const float* from = statistics + j * 3 * d + threadIdx.x;
     m += from[0], least = fminf(least, from[d]), most = fmaxf(most, from[2 * d]);
   }
-  const int at = blockIdx.x * d + threadIdx.x;
-  mean[at] = m, scale[at] = scale_off_midpoints(fmaxf(most - m, m - least));
+  mean[threadIdx.x] = m, scale[threadIdx.x] = scale_off_midpoints(fmaxf(most - m, m - least));
+}
+
+// A part of a head's keys: each feature's share of the mean, least, largest. The last block of a
+// head makes its means of them.
+template <int d>
+__global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void statistics_kernel(
+    const bf16* V,      // [B*Hkv, Nk, d]
+    float* statistics,  // [B*Hkv, parts, 3, d]
+    float* mean,        // [B*Hkv, d]
+    float* scale,       // [B*Hkv, d]
+    unsigned* arrived,  // [B*Hkv], zero
+    int Nk, int parts) {
+  constexpr int kLanes = d / 8, kRows = kQuantiseThreads / kLanes, kEach = kTileKeys / kRows;
+  constexpr int kWarps = kQuantiseThreads / fa::kWarp;
+  __shared__ float s[3][kWarps][d];
+  const int head = blockIdx.x / parts, lane = threadIdx.x % kLanes, warp = threadIdx.x / fa::kWarp;
+  const int key = blockIdx.x % parts * part_tiles(d) * kTileKeys + threadIdx.x / kLanes;
+  const bf16* from = V + (size_t(head) * Nk + key) * d + lane * 8;
+  int left = Nk - key;
+  const float share = 1.f / Nk;  // not afterwards: the sum of V may exceed fp32
+  float x[3][8];                 // sum, least, largest
+  UNROLL
+  for (int e = 0; e < 8; ++e) x[0][e] = 0.f, x[1][e] = INFINITY, x[2][e] = -INFINITY;
+  UNROLL_BY(1)
+  for (int tile = 0; tile < part_tiles(d); ++tile, left -= kTileKeys) {
+    uint4 packed[kEach];  // all loads are in flight before the first is used
+    UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      if (i * kRows < left) packed[i] = load_eight(from + i * kRows * d);
+    }
+    from += kTileKeys * d;
+    UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      if (i * kRows >= left) break;
+      float v[8];
+      unpack(packed[i], v);
+      UNROLL
+      for (int e = 0; e < 8; ++e) {
+        x[0][e] += v[e] * share;
+        x[1][e] = fminf(x[1][e], v[e]), x[2][e] = fmaxf(x[2][e], v[e]);
+      }
+    }
+  }
+  UNROLL
+  for (int e = 0; e < 8; ++e) {  // rows of one warp
+    UNROLL
+    for (int step = kLanes; step < fa::kWarp; step *= 2) {
+      const auto other = [&](float of) { return __shfl_xor_sync(fa::kFullMask, of, step); };
+      x[0][e] += other(x[0][e]);
+      x[1][e] = fminf(x[1][e], other(x[1][e])), x[2][e] = fmaxf(x[2][e], other(x[2][e]));
+    }
+  }
+  if (threadIdx.x % fa::kWarp < kLanes) {
+    UNROLL
+    for (int i = 0; i < 6; ++i) {
+      const float* four = x[i / 2] + i % 2 * 4;
+      *reinterpret_cast<float4*>(&s[i / 2][warp][lane * 8 + i % 2 * 4]) = {four[0], four[1],
+                                                                           four[2], four[3]};
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < d) {
+    float sum = 0.f, least = INFINITY, most = -INFINITY;
+    for (int w = 0; w < kWarps; ++w) {
+      sum += s[0][w][threadIdx.x], least = fminf(least, s[1][w][threadIdx.x]);
+      most = fmaxf(most, s[2][w][threadIdx.x]);
+    }
+    float* to = statistics + size_t(blockIdx.x) * 3 * d + threadIdx.x;
+    to[0] = sum, to[d] = least, to[2 * d] = most;
+  }
+  if (!comes_last(&arrived[head], parts) || threadIdx.x >= d) return;
+  centre<d>(statistics + size_t(head) * parts * 3 * d, mean + head * d, scale + head * d, parts);
 }
 
 // --- host ----------------------------------------------------------------------------------------
 
-inline fa::Scratch statistics_of(const fa::Problem& p) {
-  return {.name = "V_statistics", .bytes = 3 * sizeof(float) * key_blocks(p, kTileKeys) * p.d};
+inline void add_centred_workspace(const fa::Problem& p, std::vector<fa::Scratch>& all) {
+  const size_t parts = key_blocks(p, part_keys(p.d)), counters = p.kv_heads();
+  all.push_back({.name = "V_statistics", .bytes = 3 * sizeof(float) * parts * p.d});
+  all.push_back({.name = "arrived", .bytes = sizeof(unsigned) * counters, .zeroed = true});
 }
 
 template <int d>
 void quantise_centred_values(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  float* statistics = t.scratch<float>("V_statistics");
-  fa::launch(statistics_kernel<d>, {dim3(key_blocks(p, kTileKeys)), dim3(kQuantiseThreads)}, t.V,
-             statistics, p.Nk);
-  fa::launch(centre_kernel<d>, {dim3(p.kv_heads()), dim3(d)}, statistics,
-             t.scratch<float>("V_mean"), t.scratch<float>("V_scale"),
-             fa::ceil_div(p.Nk, kTileKeys));
+  const int parts = fa::ceil_div(p.Nk, part_keys(d));
+  fa::launch(statistics_kernel<d>, {dim3(p.kv_heads() * parts), dim3(kQuantiseThreads)}, t.V,
+             t.scratch<float>("V_statistics"), t.scratch<float>("V_mean"),
+             t.scratch<float>("V_scale"), t.scratch<unsigned>("arrived"), p.Nk, parts);
   transpose<d>(p, t);
 }
 inline void add_centred_values_traffic(const fa::Problem& p, fa::Prediction& t) {
-  const uint64_t bytes = statistics_of(p).bytes;
+  const uint64_t parts = key_blocks(p, part_keys(p.d)), bytes = 3 * sizeof(float) * parts * p.d;
   t["V"].read += 2 * p.kv_size();
   t["V_statistics"] = {.read = bytes, .write = bytes};
+  t["arrived"] = {.write = 4 * p.kv_heads(), .atomic = 4 * parts};
   t.hbm += {.read = 2 * p.kv_size(), .write = 0};
   add_transpose_traffic(p, t);
 }
@@ -116,7 +165,7 @@ inline fa::Prediction prepare_centred_traffic(const fa::Problem& p) {
 inline std::vector<fa::Scratch> workspace_centred(const fa::Problem& p) {
   std::vector<fa::Scratch> all = operands<Tiling>(p);
   all.push_back(Largest(p, /*per_head=*/true).scratch());
-  all.push_back(statistics_of(p));
+  add_centred_workspace(p, all);
   return all;
 }
 

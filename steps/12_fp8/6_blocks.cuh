@@ -13,96 +13,143 @@
 
 namespace step12 {
 
-// Feature f's sign: one bit of a hash.
-__device__ constexpr float sign_of(uint32_t f) {
-  f = (f + 1) * 0x9e3779b1u;
-  f = (f ^ f >> 15) * 0x85ebca77u;
-  return (f ^ f >> 13) & 1 ? -1.f : 1.f;
-}
-
-// Multiplies a row of Q or K, of which each of d / 8 lanes has eight features, by the signs and by
-// Hadamard's matrix over root d, with d log d additions (the fast Walsh-Hadamard transform).
+// A lane's eight neighbours in each of two rows, for each 32 features: words[r][i].
 template <int d>
-__device__ inline void rotate(float (&x)[8], int lane) {
-  constexpr float kOverRoot = d == 64 ? 0.125f : d == 128 ? 0.088388348f : 0.0625f;
+using Words = uint32_t[2][d / 8];
+
+// Random signs of the 32 features in 16 of a lane's words: bits i and 16 + i are those of word i.
+__device__ inline uint32_t signs_of(uint32_t lane) {
+  lane = (lane + 1) * 0x9e3779b1u;
+  lane = (lane ^ lane >> 15) * 0x85ebca77u;
+  return lane ^ lane >> 13;
+}
+
+// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, which has 1 and -1. It is
+// the Kronecker product of one of d / 16 and one of 16. Tensor cores multiply by the small one, and
+// are exact but for the rounding of sums; the other one is log(d / 16) rounds of additions between
+// a lane's registers. Without kRotate the numbers stay what they are. Either way the features have
+// a new order, the same for Q and K, which no score notices.
+template <int d, bool kRotate>
+__device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  uint32_t H[2][2];  // B of two mma, 8 columns each
   UNROLL
-  for (int e = 0; e < 8; ++e) x[e] *= kOverRoot * sign_of(lane * 8 + e);
-  UNROLL
-  for (int step = 1; step < 8; step *= 2) {
+  for (int i = 0; i < 4; ++i) {
+    const int column = fa::row_of(lane) + i / 2 * 8, row = fa::column_of(lane) + i % 2 * 8;
+    uint32_t two = 0;
     UNROLL
-    for (int e = 0; e < 8; ++e) {
-      if (e & step) continue;
-      const float a = x[e], b = x[e + step];
-      x[e] = a + b, x[e + step] = a - b;
+    for (int e = 0; e < 2; ++e) {
+      const uint32_t minus = __popc(column & (row + e)) % 2, one = 0x3f80;  // in bf16
+      two |= (kRotate ? one | minus << 15 : column == row + e ? one : 0) << 16 * e;
+    }
+    H[i / 2][i % 2] = two;
+  }
+  UNROLL
+  for (int i = 0; i < d / 16; ++i) {
+    uint32_t A[4];
+    UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int word = 2 * i + j / 2;
+      const uint32_t signs = kRotate ? signs_of(lane % 4 + word / 16 * 4) : 0;
+      A[j] = x[j % 2][word] ^ (signs << (15 - word % 16) & 0x80008000);
+    }
+    UNROLL
+    for (int n = 0; n < 2; ++n) {
+      UNROLL
+      for (float& sum : y[i][n]) sum = 0.f;
+      fa::mma_m16n8k16(y[i][n], A, H[n]);
     }
   }
   UNROLL
-  for (int step = 1; step < d / 8; step *= 2) {
+  for (int step = 1; kRotate && step < d / 16; step *= 2) {
     UNROLL
-    for (int e = 0; e < 8; ++e) {
-      const float other = __shfl_xor_sync(fa::kFullMask, x[e], step);
-      x[e] = lane & step ? other - x[e] : x[e] + other;
+    for (int i = 0; i < d / 4; ++i) {
+      const int low = i / 8 / step * 2 * step + i / 8 % step;  // a bit `step` that is 0 put in
+      float &a = y[low][i / 4 % 2][i % 4], &b = y[low + step][i / 4 % 2][i % 4];
+      const float sum = a + b;
+      b = a - b, a = sum;
     }
   }
 }
 
-// A block of `rows` rows: its scale and its numbers. norms: the largest of a row, for 7_late.cuh.
+// The largest norm of a row, for 7_late.cuh. What is null is not stored.
+struct Norms {
+  float* of_blocks = nullptr;    // [heads, ceil(n / rows)]
+  unsigned* of_heads = nullptr;  // [heads], 0 before: a non-negative float
+  unsigned* zeros = nullptr;     // [zero]: where a later launch has of_heads
+  unsigned zero = 0;
+};
+
+// A block of `rows` rows, 16 for each warp: its scale and its numbers.
 template <int d, int rows, bool kRotate>
-__global__ void quantise_block_kernel(const bf16* x,  // [heads, n, d]
-                                      e4m3* out,      // [heads, n, d]
-                                      float* scales,  // [heads, ceil(n / rows)]
-                                      float* norms,   // [heads, ceil(n / rows)], or null
-                                      int n) {
-  constexpr int kLanes = d / 8, kEach = rows * kLanes / kQuantiseThreads;
+__global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
+    const bf16* x,  // [heads, n, d]
+    e4m3* out,      // [heads, n, d]
+    float* scales,  // [heads, ceil(n / rows)]
+    const Norms norms, int n) {
+  constexpr float kOverRoot = !kRotate ? 1.f : d == 64 ? 0.125f : d == 128 ? 0.088388348f : 0.0625f;
   const int blocks = (n + rows - 1) / rows, head = blockIdx.x / blocks;
-  const int first = blockIdx.x % blocks * rows, lane = threadIdx.x % kLanes;
-  const auto row_of = [&](int i) {
-    return first + (i * kQuantiseThreads + int(threadIdx.x)) / kLanes;
-  };
-  const auto place_of = [&](int i) { return (size_t(head) * n + row_of(i)) * d + lane * 8; };
-  float v[kEach][8] = {}, most = 0.f, norm = 0.f;
+  const int lane = threadIdx.x % fa::kWarp, quad_lane = lane % 4;
+  const int row = blockIdx.x % blocks * rows + threadIdx.x / fa::kWarp * 16 + fa::row_of(lane);
+  Words<d> words = {};
   UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    if (row_of(i) < n) load_eight(x + place_of(i), v[i]);
-    if (kRotate) rotate<d>(v[i], lane);
-    most = largest_of(v[i], most);
-    if (norms) {
-      float squares = 0.f;
-      UNROLL
-      for (int e = 0; e < 8; ++e) squares += v[i][e] * v[i][e];
-      UNROLL
-      for (int step = 1; step < kLanes; step *= 2) {
-        squares += __shfl_xor_sync(fa::kFullMask, squares, step);
-      }
-      norm = fmaxf(norm, sqrtf(squares));
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= n) continue;
+    const bf16* from = x + (size_t(head) * n + row + 8 * r) * d + quad_lane * 8;
+    UNROLL
+    for (int c = 0; c < d / 32; ++c) {
+      const uint4 eight = load_eight(from + c * 32);
+      words[r][4 * c] = eight.x, words[r][4 * c + 1] = eight.y;
+      words[r][4 * c + 2] = eight.z, words[r][4 * c + 3] = eight.w;
     }
   }
-  const float scale = scale_of(block_max(most)), inverse = 1.f / scale;
-  if (norms) norm = block_max(norm);
-  if (threadIdx.x == 0) {
-    scales[blockIdx.x] = scale;
-    if (norms) norms[blockIdx.x] = norm;
+  float v[d / 16][2][4];
+  rotate<d, kRotate>(words, v);
+  float most = 0.f, squares[2] = {};
+  UNROLL
+  for (int i = 0; i < d / 2; ++i) {
+    const float number = v[i / 8][i / 4 % 2][i % 4];
+    most = fmaxf(most, fabsf(number)), squares[fa::half_of(i)] += number * number;
+  }
+  const float scale = scale_of(block_max<2 * rows>(most)), inverse = 1.f / scale;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale * kOverRoot;
+  if (norms.of_blocks || norms.of_heads) {
+    const float most = fmaxf(fa::quad_sum(squares[0]), fa::quad_sum(squares[1]));
+    const float norm = sqrtf(block_max<2 * rows>(most)) * kOverRoot;
+    if (threadIdx.x == 0 && norms.of_blocks) norms.of_blocks[blockIdx.x] = norm;
+    if (threadIdx.x == 0 && norms.of_heads) {
+      atomicMax(&norms.of_heads[head], __float_as_uint(norm));
+    }
+    if (threadIdx.x == 0 && blockIdx.x < norms.zero) norms.zeros[blockIdx.x] = 0;
   }
   UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    if (row_of(i) >= n) continue;
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= n) continue;
+    e4m3* to = out + (size_t(head) * n + row + 8 * r) * d + quad_lane * 16;
     UNROLL
-    for (int e = 0; e < 8; ++e) v[i][e] *= inverse;
-    *reinterpret_cast<uint2*>(out + place_of(i)) = pack_eight(v[i]);
+    for (int c = 0; c < d / 64; ++c) {
+      uint32_t four[4];
+      UNROLL
+      for (int i = 0; i < 4; ++i) {
+        float* of = v[4 * c + i][0] + 2 * r;
+        four[i] = fa::pack_e4m3(of[0] * inverse, of[1] * inverse, of[4] * inverse, of[5] * inverse);
+      }
+      *reinterpret_cast<uint4*>(to + c * 64) = {four[0], four[1], four[2], four[3]};
+    }
   }
 }
 
 // --- host ----------------------------------------------------------------------------------------
 
 template <class T, bool kRotate>
-void quantise_blocks(const fa::Problem& p, const fa::Tensors<bf16>& t, float* q_norms,
-                     float* k_norms) {
-  const dim3 threads(kQuantiseThreads);
+void quantise_blocks(const fa::Problem& p, const fa::Tensors<bf16>& t, const Norms& q_norms,
+                     const Norms& k_norms) {
   fa::launch(quantise_block_kernel<T::d, kGroupRows, kRotate>,
-             {dim3(query_blocks(p, kGroupRows)), threads}, t.Q, t.scratch<e4m3>("Q8"),
+             {dim3(query_blocks(p, kGroupRows)), dim3(2 * kGroupRows)}, t.Q, t.scratch<e4m3>("Q8"),
              t.scratch<float>("Q_scale"), q_norms, p.N);
-  fa::launch(quantise_block_kernel<T::d, T::Bc, kRotate>, {dim3(key_blocks(p, T::Bc)), threads},
-             t.K, t.scratch<e4m3>("K8"), t.scratch<float>("K_scale"), k_norms, p.Nk);
+  fa::launch(quantise_block_kernel<T::d, T::Bc, kRotate>,
+             {dim3(key_blocks(p, T::Bc)), dim3(2 * T::Bc)}, t.K, t.scratch<e4m3>("K8"),
+             t.scratch<float>("K_scale"), k_norms, p.Nk);
 }
 template <template <int, bool> class Tiling>
 fa::Prediction blocks_traffic(const fa::Problem& p) {
@@ -119,7 +166,7 @@ fa::Prediction blocks_traffic(const fa::Problem& p) {
 template <template <int, bool> class Tiling>
 std::vector<fa::Scratch> workspace_blocks(const fa::Problem& p) {
   std::vector<fa::Scratch> all = operands<Tiling>(p);
-  all.push_back(statistics_of(p));
+  add_centred_workspace(p, all);
   return all;
 }
 
@@ -127,7 +174,7 @@ template <bool kRotate>
 void prepare_blocks(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch<Tiling>(p, [&](auto tiling) {
     using T = decltype(tiling);
-    quantise_blocks<T, kRotate>(p, t, nullptr, nullptr);
+    quantise_blocks<T, kRotate>(p, t, {}, {});
     quantise_centred_values<T::d>(p, t);
   });
 }

@@ -280,41 +280,27 @@ struct LateTiling {
   static constexpr int kConsumerRegisters = d == 64 ? 112 : d == 128 ? 160 : 232;
 };
 
-// The largest norm of each head's rows.
-static __global__ void largest_norm_kernel(const float* norms,  // [heads, blocks]
-                                           float* largest,      // [heads]
-                                           int blocks) {
-  float most = 0.f;
-  for (int i = threadIdx.x; i < blocks; i += kQuantiseThreads) {
-    most = fmaxf(most, norms[size_t(blockIdx.x) * blocks + i]);
-  }
-  most = block_max(most);
-  if (threadIdx.x == 0) largest[blockIdx.x] = most;
-}
-
 inline void prepare_late(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch<LateTiling>(p, [&](auto tiling) {
     using T = decltype(tiling);
-    float* k_norms = t.scratch<float>("K_norms");
-    quantise_blocks<T, true>(p, t, t.scratch<float>("Q_norm"), k_norms);
-    fa::launch(largest_norm_kernel, {dim3(p.kv_heads()), dim3(kQuantiseThreads)}, k_norms,
-               t.scratch<float>("K_norm"), fa::ceil_div(p.Nk, T::Bc));
+    unsigned* k_norm = t.scratch<unsigned>("K_norm");
+    quantise_blocks<T, true>(
+        p, t,
+        {.of_blocks = t.scratch<float>("Q_norm"), .zeros = k_norm, .zero = unsigned(p.kv_heads())},
+        {.of_heads = k_norm});
     quantise_centred_values<T::d>(p, t);
   });
 }
 inline fa::Prediction prepare_late_traffic(const fa::Problem& p) {
   fa::Prediction t = blocks_traffic<LateTiling>(p);
-  const uint64_t bytes = sizeof(float) * key_blocks(p, keys_of_tile<LateTiling>(p));
   t["Q_norm"].write = sizeof(float) * query_blocks(p, kGroupRows);
-  t["K_norms"] = {.read = bytes, .write = bytes};
-  t["K_norm"].write = sizeof(float) * p.kv_heads();
+  t["K_norm"] = {.write = 4 * p.kv_heads(),
+                 .atomic = 4 * key_blocks(p, keys_of_tile<LateTiling>(p))};
   return t;
 }
 inline std::vector<fa::Scratch> workspace_late(const fa::Problem& p) {
   std::vector<fa::Scratch> all = workspace_blocks<LateTiling>(p);
-  const size_t tiles = key_blocks(p, keys_of_tile<LateTiling>(p));
   all.push_back({.name = "Q_norm", .bytes = sizeof(float) * query_blocks(p, kGroupRows)});
-  all.push_back({.name = "K_norms", .bytes = sizeof(float) * tiles});
   all.push_back({.name = "K_norm", .bytes = sizeof(float) * p.kv_heads()});
   return all;
 }

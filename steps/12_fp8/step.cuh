@@ -1,7 +1,7 @@
 // Step 12: its description, for its program, library, tests and exercises.
 #pragma once
 
-#include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/10_warp_specialized/6_wide.cuh"
 #include "steps/12_fp8/7_late.cuh"
 
 namespace step12 {
@@ -17,7 +17,8 @@ inline fa::Variant tensor() {
           .fp8 = true,
           .traffic = traffic<Tiling>,
           .workspace = workspace<false>,
-          .writes_lse = true};
+          .writes_lse = true,
+          .advice = advice};
 }
 
 inline fa::Variant heads() {
@@ -66,12 +67,13 @@ inline fa::Variant late() {
 }
 
 inline fa::Step step() {
-  return {
-      .id = "12_fp8",
-      .idea = "e4m3: twice the tensor cores' rate, and what limits its error",
-      .support = support_late(),
-      .parents = {{.id = "10 scheduled", .traffic = step10::traffic, .support = step10::support()}},
-      .variants = {tensor(), heads(), centred(), blocks(), rotated(), late()}};
+  return {.id = "12_fp8",
+          .idea = "e4m3: twice the tensor cores' rate, and what limits its error",
+          .support = support_late(),
+          .parents = {{.id = "10 scheduled",
+                       .traffic = step10_wide::traffic,
+                       .support = step10_wide::support()}},
+          .variants = {tensor(), heads(), centred(), blocks(), rotated(), late()}};
 }
 
 }  // namespace step12

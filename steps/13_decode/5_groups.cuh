@@ -127,9 +127,9 @@ struct Totals {
   }
 };
 
-inline fa::Prediction traffic(const fa::Problem& p) {
+inline fa::Prediction traffic_of(const fa::Problem& p, const Splits& splits) {
   const Rows rows(p);
-  const Totals all(p, splits_of(p).keys, p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>);
+  const Totals all(p, splits.keys, p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>);
   const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
   const uint64_t parts = 4 * all.splits * H * N;  // one number per row
   fa::Prediction t;
@@ -144,6 +144,8 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t.flops = 4 * Hkv * kMma * rows.bands * rows.blocks * all.padded * d;
   return t;
 }
+
+inline fa::Prediction traffic(const fa::Problem& p) { return traffic_of(p, splits_of(p)); }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const size_t rows = splits_of(p).count * p.rows();

@@ -23,7 +23,7 @@ namespace step13_pages {
 
 using namespace step13;
 
-using step13_groups::Rows, step13_splits::Splits, step13_warps::Shared;
+using step13_groups::Rows, step13_groups::splits_of, step13_splits::Splits, step13_warps::Shared;
 
 // The row of the pools that holds a key, for one batch entry and head.
 struct KeyRows {
@@ -144,11 +144,11 @@ inline fa::Support support() {
   return s;
 }
 
-inline fa::Prediction traffic(const fa::Problem& p) {
+inline fa::Prediction traffic_of(const fa::Problem& p, const Splits& splits) {
   const Rows rows(p);
-  fa::Prediction t = step13_groups::traffic(p);
+  fa::Prediction t = step13_groups::traffic_of(p, splits);
   if (!p.cache.lengths.empty()) {
-    const uint64_t blocks = step13_groups::splits_of(p).count * rows.blocks * p.kv_heads();
+    const uint64_t blocks = splits.count * rows.blocks * p.kv_heads();
     t["lengths"].read = 4 * (blocks * kThreads + p.rows() * (p.d / 4));
     t.hbm.read += 4 * p.cache.lengths.size();
   }
@@ -160,11 +160,13 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
+inline fa::Prediction traffic(const fa::Problem& p) { return traffic_of(p, splits_of(p)); }
+
 using step13_groups::workspace;
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p);
-  const Splits splits = step13_groups::splits_of(p);
+  const Splits splits = splits_of(p);
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {

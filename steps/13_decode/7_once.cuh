@@ -20,7 +20,7 @@ namespace step13_once {
 
 using namespace step13;
 
-using step13_groups::Rows, step13_splits::Splits, step13_warps::Shared;
+using step13_groups::Rows, step13_groups::splits_of, step13_splits::Splits, step13_warps::Shared;
 using step13_pages::KeyRows;
 
 // Two blocks per SM, if the batch has enough: while one merges, the other keeps copying.
@@ -123,15 +123,15 @@ __global__ void __launch_bounds__(kThreads, 2)
 // What the kernels are made for; anything else is refused.
 inline fa::Support support() { return step13_pages::support(); }
 
-inline fa::Prediction traffic(const fa::Problem& p) {
+inline fa::Prediction traffic_of(const fa::Problem& p, const Splits& splits) {
   const Rows rows(p);
   const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d;
   uint64_t merged = 0, merged_splits = 0;  // entries with more than one split, and their splits
   for (int b = 0; b < p.B; ++b) {
-    const int count = fa::ceil_div(p.keys_of(b), step13_groups::splits_of(p).keys);
+    const int count = fa::ceil_div(p.keys_of(b), splits.keys);
     if (count > 1) merged += 1, merged_splits += count;
   }
-  fa::Prediction t = step13_pages::traffic(p);
+  fa::Prediction t = step13_pages::traffic_of(p, splits);
   if (!p.cache.lengths.empty()) t["lengths"].read -= 4 * p.rows() * (d / 4);  // no second kernel
   const uint64_t parts = 4 * merged_splits * H * N;                           // one number per row
   const uint64_t spared = t["O_parts"].write + t["LSE_parts"].write - parts * (d + 1);
@@ -145,6 +145,8 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
+inline fa::Prediction traffic(const fa::Problem& p) { return traffic_of(p, splits_of(p)); }
+
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   std::vector<fa::Scratch> all = step13_pages::workspace(p);
   const size_t counters = p.kv_heads() * Rows(p).blocks;
@@ -154,7 +156,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p);
-  const Splits splits = step13_groups::splits_of(p);
+  const Splits splits = splits_of(p);
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {

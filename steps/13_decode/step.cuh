@@ -2,6 +2,7 @@
 #pragma once
 
 #include "steps/07_tensor_cores/4_lazy.cuh"
+#include "steps/13_decode/10_early.cuh"
 #include "steps/13_decode/9_fp8.cuh"
 
 namespace step13 {
@@ -60,6 +61,17 @@ inline fa::Variant once() {
           .writes_lse = true};
 }
 
+inline fa::Variant early() {
+  return {.name = "early",
+          .idea = "all SMs merge, in a kernel that is launched early",
+          .parent = "13 once",
+          .support = step13_early::support(),
+          .forward = step13_early::forward,
+          .traffic = step13_early::traffic,
+          .workspace = step13_early::workspace,
+          .writes_lse = true};
+}
+
 inline fa::Variant fp8() {
   return {.name = "fp8",
           .idea = "K and V in 8 bits, multiplied in 16",
@@ -77,7 +89,7 @@ inline fa::Step step() {
           .idea = "one query, a long KV cache: nothing but memory bandwidth",
           .support = support(),
           .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
-          .variants = {warps(), splits(), groups(), pages(), once(), fp8()}};
+          .variants = {warps(), splits(), groups(), pages(), once(), early(), fp8()}};
 }
 
 }  // namespace step13

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "steps/13_decode/10_early.cuh"
 #include "steps/13_decode/9_fp8.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
@@ -17,13 +18,14 @@ static const fa::Variant& groups() { return fa::linked_variant("13 groups"); }
 static const fa::Variant& pages() { return fa::linked_variant("13 pages"); }
 static const fa::Variant& once() { return fa::linked_variant("13 once"); }
 static const fa::Variant& fp8() { return fa::linked_variant("13 fp8"); }
+static const fa::Variant& early() { return fa::linked_variant("13 early"); }
 static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 
 static const fa::Variant& any() {
-  return *GENERATE(&warps(), &splits(), &groups(), &pages(), &once(), &fp8());
+  return *GENERATE(&warps(), &splits(), &groups(), &pages(), &once(), &fp8(), &early());
 }
 /// Those that take a table and lengths.
-static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8()); }
+static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8(), &early()); }
 
 /// Keys of several batch entries: none, one, ends of tiles and of pages, a few splits.
 static fa::Problem ragged(int page, int d, int N = 1, bool causal = false) {
@@ -81,7 +83,7 @@ TEST_CASE("step 13: fewer keys than queries: rows without keys", "[step13]") {
 
 TEST_CASE("step 13: a split of which some queries see no key", "[step13]") {
   // The last split's only tile holds one or two keys; the first queries' mask ends before them.
-  const fa::Variant& variant = *GENERATE(&splits(), &groups(), &pages(), &once(), &fp8());
+  const fa::Variant& variant = *GENERATE(&splits(), &groups(), &pages(), &once(), &fp8(), &early());
   const int d = GENERATE(64, 128), tile = d == 64 ? step13::Bc<64> : step13::Bc<128>;
   const int Nk = 4 * step13_splits::kLeastTiles * tile + GENERATE(1, 2);
   CAPTURE(variant.name, Nk);
@@ -154,13 +156,14 @@ TEST_CASE("step 13: random problems", "[step13][all]") {
     return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
   };
   for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 200); ++i) {
-    const fa::Variant* variants[] = {&warps(), &splits(), &groups(), &pages(), &once(), &fp8()};
-    const fa::Variant& variant = *variants[i % 6];
+    const fa::Variant* variants[] = {&warps(), &splits(), &groups(), &pages(),
+                                     &once(),  &fp8(),    &early()};
+    const fa::Variant& variant = *variants[i % 7];
     const int Hkv = between(1, 2), B = between(1, 4), Nk = between(1, FA_BACKEND_GPU ? 5000 : 700);
     auto p = bf16_problem(between(1, 16), Nk, between(1, 2) * 64, between(0, 1), B,
                           Hkv * between(1, 8), Hkv);
-    if (i % 6 >= 3 && between(0, 3) > 0) p.cache.page = 16 << between(0, 4);
-    if (i % 6 >= 3 && between(0, 3) > 0) {
+    if (i % 7 >= 3 && between(0, 3) > 0) p.cache.page = 16 << between(0, 4);
+    if (i % 7 >= 3 && between(0, 3) > 0) {
       for (int b = 0; b < B; ++b) p.cache.lengths.push_back(between(0, Nk));
     }
     if (!fa::test::one_in(5)) continue;
@@ -435,7 +438,7 @@ TEST_CASE("step 13: the analysis finds nothing in pages", "[step13]") {
 }
 
 TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13][all]") {
-  const fa::Variant& variant = *GENERATE(&groups(), &pages(), &once(), &fp8());
+  const fa::Variant& variant = *GENERATE(&groups(), &pages(), &once(), &fp8(), &early());
   const uint64_t B = 2, H = 16, Hkv = 8, Nk = 1000, d = GENERATE(64, 128);
   if (!fa::test::one_in(3)) return;
   const auto p = fa::problem_for(variant, bf16_problem(1, Nk, d, false, B, H, Hkv));

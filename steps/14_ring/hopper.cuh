@@ -3,7 +3,7 @@
 // last block.
 #pragma once
 
-#include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/10_warp_specialized/6_wide.cuh"
 #include "steps/11_hopper_backward/7_columns.cuh"
 #include "steps/14_ring/rows.cuh"
 

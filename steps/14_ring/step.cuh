@@ -53,7 +53,7 @@ inline fa::Variant plain() {
           .idea = "a ring; each rank has one chunk of the rows",
           .newer = true,
           .forward = step10::forward,
-          .traffic = step10::traffic,
+          .traffic = step10_wide::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "10 scheduled",

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The steps' libraries on a GPU, from PyTorch: order on a stream, CUDA graphs, an illegal address.
+"""The steps' libraries on a GPU, from PyTorch: order on a stream, CUDA graphs, lengths that change,
+an illegal address.
 
     python3 tests/gpu/library_stream.py [build/gpu]
 
@@ -31,23 +32,30 @@ def require(right, sentence):
 
 
 class Case:
-    """One variant of one library, with tensors and what is right for them."""
+    """One variant of one library, with tensors and what is right for them. A decoding step has few
+    queries, and pages in any order where the variant supports them."""
 
     def __init__(self, library, index, n=1024):
         self.library, self.index = library, index
         self.variant = library.variants[index]
         self.name = f"{library.step} {self.variant['name']}"
-        d = 64
-        self.sizes = dict(b=2, h=4, hkv=4, n=n, nk=n, d=d, causal=True)
+        d, nk, supports = 64, n, self.variant["supports"]
+        n = supports["n"] or n
+        self.sizes = dict(b=2, h=4, hkv=4, n=n, nk=nk, d=d, causal=True)
         dtype = torch.float32 if self.variant["dtype"] == "fp32" else torch.bfloat16
-        shape = (2, 4, n, d)
+        q, k = (2, 4, n, d), (2, 4, nk, d)
         torch.manual_seed(3)
-        self.tensors = {
-            name: torch.randn(shape, device="cuda", dtype=dtype) for name in ("Q", "K", "V", "dO")
-        }
-        for name in ("O", "dQ", "dK", "dV"):
+        self.tensors = {}
+        if supports["pages"]:
+            self.sizes |= {"page": 64, "lengths": [nk, 300]}
+            k = (2 * nk // 64, 4, 64, d)
+            table = torch.randperm(k[0], device="cuda", dtype=torch.int32)
+            self.tensors["table"] = table.view(2, -1)
+        for name, shape in {"Q": q, "K": k, "V": k, "dO": q}.items():
+            self.tensors[name] = torch.randn(shape, device="cuda", dtype=dtype)
+        for name, shape in {"O": q, "dQ": q, "dK": k, "dV": k}.items():
             self.tensors[name] = torch.empty(shape, device="cuda", dtype=dtype)
-        self.tensors["LSE"] = torch.empty(shape[:3], device="cuda")
+        self.tensors["LSE"] = torch.empty(q[:3], device="cuda")
         self.written = ["O"] + ["dQ", "dK", "dV"] * self.variant["backward"]
         torch.cuda.synchronize()
 
@@ -57,14 +65,25 @@ class Case:
         for direction in ["prepare"] * prepare + ["forward"] + ["backward"] * backward:
             self.library.runner(direction, self.index, self.sizes, at, stream.cuda_stream)()
 
+    def keys(self, name):
+        """K or V, [B, H, Nk, d], of a cache in pages too."""
+        x = self.tensors[name]
+        if "table" not in self.tensors:
+            return x
+        return x[self.tensors["table"].long()].transpose(1, 2).flatten(2, 3)
+
     def forget(self):
         for name in self.written:
             self.tensors[name].fill_(float("nan"))
 
     def require_right(self, when):
         torch.cuda.synchronize()
-        inputs = [self.tensors[x].double().requires_grad_() for x in "QKV"]
-        out = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
+        inputs = [self.tensors["Q"], *map(self.keys, "KV")]
+        inputs = [x.double().requires_grad_() for x in inputs]
+        n, nk = self.sizes["n"], self.sizes["nk"]
+        keys = torch.tensor(self.sizes.get("lengths") or [nk], device="cuda").view(-1, 1, 1, 1)
+        row, key = torch.arange(n, device="cuda")[:, None], torch.arange(nk, device="cuda")
+        out = torch.nn.functional.scaled_dot_product_attention(*inputs, key <= row + keys - n)
         want = [out, *torch.autograd.grad(out, inputs, self.tensors["dO"].double())]
         for name, exact in zip(("O", "dQ", "dK", "dV"), want):
             if name in self.written:
@@ -118,6 +137,24 @@ def in_a_graph(case):
     case.require_right("replayed with other inputs")
 
 
+def other_lengths(case):
+    """Two runs wait on a stream: each must find its own lengths, whenever the host gave them."""
+    if "lengths" not in case.sizes:
+        return
+    case.run(torch.cuda.current_stream())
+    stream, found = torch.cuda.Stream(), []
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        for lengths in ([500, 17], [64, 900]):
+            case.sizes["lengths"] = lengths
+            case.run(stream)
+            found.append((lengths, case.tensors["O"].clone()))
+    require(not stream.query(), f"{case.name}: the stream was idle too early to prove anything")
+    for case.sizes["lengths"], case.tensors["O"] in found:
+        case.require_right(f"lengths {case.sizes['lengths']}")
+
+
 def first_run_under_capture(case):
     """Must be refused: nothing can be allocated. A step without workspace may run."""
     case.run(torch.cuda.current_stream())  # loads the kernels
@@ -139,10 +176,15 @@ def first_run_under_capture(case):
         require("before the capture" in str(refused), f"{case.name}: {refused}")
 
 
+def chosen(library):
+    """The variants' places, without a cache in 8 bits, which the library refuses."""
+    return [i for i, variant in enumerate(library.variants) if not variant["cache8"]]
+
+
 def illegal_address(path):
     """In a process of its own: the context is lost. What it prints is what the library says."""
     library = StepLibrary(path)
-    case = Case(library, len(library.variants) - 1)
+    case = Case(library, chosen(library)[-1])
     stream = torch.cuda.current_stream()
     case.run(stream)
     torch.cuda.synchronize()
@@ -174,9 +216,9 @@ def main():
     wrong = []
     for path in paths:
         library = StepLibrary(str(path))
-        for index in range(len(library.variants)):
+        for index in chosen(library):
             case = Case(library, index)
-            for test in (first_run_under_capture, on_a_stream, in_a_graph):
+            for test in (first_run_under_capture, on_a_stream, in_a_graph, other_lengths):
                 gc.collect()  # an old graph that is destroyed under a capture breaks it
                 try:
                     test(case)

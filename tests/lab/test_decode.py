@@ -19,7 +19,7 @@ from test_peers import FORWARD, GOOD, REFUSALS, PretendedTorch, compiled, descri
 
 STEPS = {
     "07_tensor_cores": ("mma", "lazy"),
-    "13_decode": ("warps", "splits", "groups", "pages", "once", "fp8"),
+    "13_decode": ("warps", "splits", "groups", "pages", "once", "early", "fp8"),
 }
 # Says how it was called, and a time: pages cost 1%, ragged lengths 50%, 8 bits take half.
 PROGRAM = r"""#!{python}
@@ -45,6 +45,7 @@ MS = {
     "13 splits": 4,
     "13 groups": 2,
     "13 once": 1,
+    "13 early": 0.8,
     "kernel": 0.002,
 }
 MS |= {"torch math": 6, "torch flash": 3, "copy": 0.5}
@@ -127,10 +128,11 @@ class Decode(unittest.TestCase):
             self.assertIn(words, self.text)
 
     def test_all_take_the_same_turns(self):
-        ours = ["07 lazy", "13 warps", "13 splits", "13 groups", "13 once"]
+        ours = ["07 lazy", "13 warps", "13 splits", "13 groups", "13 once", "13 early"]
         torch = ["torch math", "torch flash", "copy"]
         # Causal: PyTorch's mask is another one.
-        for turn in (ours + torch, ["13 splits", "13 once", *torch], ["13 once", "copy"]):
+        pair = ["13 once", "13 early"]
+        for turn in (ours + torch, ["13 splits", *pair, *torch], [*pair, "copy"]):
             self.assertIn(turn, self.all_turns)
 
     def test_pages_lengths_and_8_bits_run_through_the_program(self):
@@ -184,12 +186,18 @@ class Decode(unittest.TestCase):
                 "what=peers b=1 nk=4096",
                 "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0% | 3.00x (flash)",
             ),
-            ("what=variants b=1", "| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | torch"),
-            ("what=variants b=1 nk=262144", "| 1.00 ms, 27% | 6.00 ms | 3.00 ms | 500 us |"),
+            (
+                "what=variants b=1",
+                "| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | 13 early | torch",
+            ),
+            (
+                "what=variants b=1 nk=262144",
+                "| 1.00 ms, 27% | 800 us, 34% | 6.00 ms | 3.00 ms | 500 us |",
+            ),
             ("what=pages nk=65536", "| none | 16 | 64 | 256 |"),
             ("what=ragged", "| 8 | 32,640 | 2.00 ms, 2% | 3.00 ms, 1% |"),
-            ("what=queries", "| 32 | 4K | 16 | 1.00 ms, 14% | 500 us |"),
-            ("what=groups", "| 16 | 4.00 ms, 0% | 1.00 ms, 0% |"),
+            ("what=queries", "| 32 | 4K | 16 | 1.00 ms, 14% | 800 us, 17% | 500 us |"),
+            ("what=groups", "| 16 | 4.00 ms, 0% | 1.00 ms, 0% | 800 us, 1% |"),
             ("what=fp8", "| 13 once | 13 fp8 |"),
             ("what=card", "| Pretended GPU, PyTorch 2.99"),
         ):

@@ -21,6 +21,10 @@ MORE = {**SIZES, "n": 9}
 ILLEGAL_ADDRESS, INVALID_VALUE = 700, 1
 
 
+def paged(*lengths):
+    return {**SIZES, "b": 2, "page": 16, "lengths": lengths}
+
+
 def build(folder):
     """The library of fake_gpu/step.cpp, from the real library.cpp and stream.cpp."""
     cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
@@ -183,22 +187,73 @@ class Calls(unittest.TestCase):
         self.story(2, none)
         self.story(1, ("prepare", "99_fake both: it has no prepare"))
 
-    def test_a_cache_that_it_has_no_arguments_for_is_refused(self):
+    def test_lengths_are_copied_when_they_change(self):
+        def run(told, *lengths, **how):
+            return "forward", told, {"sizes": paged(*lengths), **how}
+
+        self.at["table"] = 4096
+        self.story(
+            4,
+            run("memcpy on 7, forward 8 0 on 7$", 8, 0, stream=7),
+            run("^forward 8 0 on 9$", 8, 0, stream=9),
+            run("^memcpy on 9, forward 1 2 on 9$", 1, 2, stream=9),
+            run("^forward on 0$"),
+            run("^forward 1 2 on 0$", 1, 2),
+        )
+        with_lengths, without = (
+            self.library.workspace_bytes(4, paged(*lengths)) for lengths in ((1, 2), ())
+        )
+        self.assertEqual(with_lengths - without, 8)
+        self.fake.fa_fake_capture(1)
+        captured = "^lengths: nothing can be allocated or copied while the stream is captured"
+        self.story(4, run(captured, 2, 2), run("^forward 1 2 on 0$", 1, 2))
+        self.fake.fa_fake_capture(0)
+        again = run("malloc, memcpy on 0, forward 1 2 on 0$", 1, 2)
+        self.library.release()
+        self.story(4, again, ("forward", "forward on 0$", {"sizes": {**paged(), "n": 900}}))
+        self.no_room()  # for more lengths
+        many = {**paged(*[1, 2] * 200), "b": 400, "n": 1}
+        self.story(4, ("forward", "^lengths: the device cannot", {"sizes": many}), again)
+
+    def test_a_wrong_cache_is_refused(self):
+        for sizes, words in (
+            (paged(9, 0), "^lengths 9: each must be 0 to 8, the keys of Nk$"),
+            (paged(-1, 0), "^lengths -1: each must be 0 to 8"),
+            (paged(1), "^lengths: 1 for 2 batch entries$"),
+            ({**paged(), "page": 8}, "^page 8: this step supports pages of 16, 32, 64, 128 or 256"),
+            ({**paged(), "page": -1}, "^page -1: this step supports pages"),
+            ({**paged(), "b": 0}, "^B 0: must be at least 1"),
+        ):
+            with self.assertRaisesRegex(Refused, words) as caught:
+                self.library.check(sizes)
+            self.assertEqual(caught.exception.status, 2)
+        no_pages = "^table: K and V have no pages, page is 0$"
+        self.story(
+            4,
+            ("forward", "table is a null pointer", {"sizes": paged()}),
+            ("forward", no_pages, {"sizes": SIZES, "table": 4096}),
+        )
+
+    def test_a_cache_that_a_variant_does_not_have_is_refused(self):
         words = "^variant cache8: its K and V are of 8 bits with scales, for which FaTensors has no"
         self.story(3, ("forward", words))
         with self.assertRaisesRegex(Refused, words) as caught:
             self.library.workspace_bytes(3, SIZES)
         self.assertEqual(caught.exception.status, 2)
         self.library.check(SIZES)  # what the step's other variants take
-        for name, value in (("lengths", [8]), ("page", 16), ("cache8", True)):
+        for name, value, words in (
+            ("lengths", [8], "lengths 8: variant both supports only as many keys in each .*Nk 8"),
+            ("page", 16, "page 16: variant both has no paged cache$"),
+            ("cache8", True, "cache8: the library has no argument"),
+        ):
             sizes = {**SIZES, name: value}
             for call in (
-                lambda: self.library.runner("forward", 1, sizes, self.at),
-                lambda: self.library.check(sizes),
-                lambda: self.library.workspace_bytes(0, sizes),
+                lambda: self.library.runner("forward", 1, sizes, self.at)(),
+                lambda: self.library.workspace_bytes(1, sizes),
             ):
-                with self.assertRaisesRegex(Refused, f"^{name} .*the library has no argument"):
+                with self.assertRaisesRegex(Refused, "^" + words) as caught:
                     call()
+                self.assertEqual(caught.exception.status, 2)
         self.assertEqual(self.calls(), [])
         without = {**SIZES, "lengths": None, "page": None, "cache8": False}
         self.story(1, ("forward", "forward on 0$", {"sizes": without}))

@@ -7,6 +7,7 @@ memory is thread-local storage, too large for what is loaded later.
 """
 
 import array
+import itertools
 import math
 import os
 import random
@@ -52,6 +53,9 @@ class OneLibrary:
         if "decode" in self.library.step:  # at most 16 queries
             yield {**sizes, "n": 13}
             yield {**sizes, "h": 4, "n": 3, "nk": 70, "causal": True}
+            for page in (0, 16, 64) if supports["pages"] else ():
+                grouped = {**sizes, "b": 5, "h": 4, "n": 3, "nk": 700, "causal": page != 0}
+                yield {**grouped, "page": page, "lengths": [0, 1, 65, 700, 16]}
             return
         yield sizes
         more = {"b": 2, "n": 23, "nk": 9 if supports["cross"] else 23, "causal": True}
@@ -64,6 +68,8 @@ class OneLibrary:
         with tempfile.TemporaryDirectory() as folder:
             command = [f"{BUILD}/steps/{self.library.step}", "--variant", variant["name"]]
             command += ["--workers", "1", "--out-dir", folder] + ["--causal"] * p["causal"]
+            if p.get("lengths"):
+                command += ["--lengths", ",".join(map(str, p["lengths"])), "--page", str(p["page"])]
             for name in ("Q", "K", "V") + ("dO",) * variant["backward"]:
                 shape = (p["b"], *shapes[name], p["d"])
                 path = write_npy(Path(folder, f"in_{name}.npy"), shape, given[name])
@@ -73,6 +79,25 @@ class OneLibrary:
                 raise RuntimeError(done.stdout + done.stderr)
             return {x.stem: read_npy(x)[1] for x in Path(folder).glob("[!i]*.npy")}
 
+    def pool(self, p, keys, table):
+        """K or V in pages; NaN where no key lies."""
+        d, page, columns = p["d"], p["page"], len(table) // p["b"]
+        rows = array.array("H", [0xFFFF]) * (d * page * p["hkv"] * (max(table) + 1))
+        for b, length in enumerate(p["lengths"]):
+            for h, c in itertools.product(range(p["hkv"]), range(length)):
+                to = (table[b * columns + c // page] * p["hkv"] + h) * page + c % page
+                at = (b * p["hkv"] + h) * p["nk"] + c
+                rows[to * d : (to + 1) * d] = keys[at * d : (at + 1) * d]
+        return rows
+
+    def table(self, p):
+        """Pages in any order, not all of a pool; -1 where there is no key."""
+        pages = [-(-length // p["page"]) for length in p["lengths"]]
+        order, most = list(range(sum(pages) + 9)), -(-p["nk"] // p["page"])
+        self.random.shuffle(order)
+        rows = [[order.pop() for _ in range(n)] + [-1] * (most - n) for n in pages]
+        return array.array("i", itertools.chain(*rows))
+
     def compare(self, index, variant, p):
         """Runs one variant; what is wrong, one sentence each."""
         rows = {"q": p["b"] * p["h"] * p["n"], "k": p["b"] * p["hkv"] * p["nk"]}
@@ -81,15 +106,18 @@ class OneLibrary:
             sizes[name] = sizes[same]
         small = variant["dtype"] == "bf16"
         codes = {name: "H" if small and name != "LSE" else "f" for name in sizes}
-        at, given = {}, {}
+        at, given, table = {}, {}, self.table(p) if p.get("page") else None
         for name, size in sizes.items():
             values = array.array(codes[name], [0xFFFF if codes[name] == "H" else math.nan] * size)
             if name in ("Q", "K", "V", "dO"):
                 given[name] = [self.random.gauss(0, 1) for _ in range(size)]
                 given[name] = [from_bf16(bf16(x)) for x in given[name]] if small else given[name]
                 values = array.array(codes[name], map(bf16, given[name]) if small else given[name])
-            at[name] = self.library.malloc(len(values) * values.itemsize)
-            self.library.upload(at[name], values)
+            if table and name in "KV":
+                values = self.pool(p, values, table)
+            at[name] = self.upload(values)
+        if table:
+            at["table"] = self.upload(table)
         passes = ["prepare"] * variant["prepare"] + ["forward"] + ["backward"] * variant["backward"]
         for one in passes:
             self.library.runner(one, index, p, at)()
@@ -110,6 +138,11 @@ class OneLibrary:
         for address in at.values():
             self.library.free(address)
         return wrong
+
+    def upload(self, values):
+        address = self.library.malloc(len(values) * values.itemsize)
+        self.library.upload(address, values)
+        return address
 
     def run(self):
         wrong = []
@@ -133,6 +166,8 @@ class OneLibrary:
         cases = [
             (run(sizes={**good, "d": 7}), 2, "d 7: "),
             (run(variant=99), 2, "variant 99: "),
+            (run(variant=0, sizes={**good, "page": 16}), 2, "has no paged cache"),
+            (run(variant=0, sizes={**good, "lengths": [1]}), 2, "supports only as many keys in"),
             (run(variant=-1), 2, "variant -1: "),
             (run(), 2, "Q is a null pointer"),
             (lambda: library.malloc(1 << 50), 3, "the device cannot allocate"),

@@ -2,6 +2,7 @@
 // fault, and a near twin without it.
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/more/dependent.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -245,6 +246,14 @@ const char* const kDevice = "race on device memory: kernel ";
 
 std::string line_of_exchange(int n) { return "races.cu:" + std::to_string(kExchange + n); }
 
+// --- a kernel that starts before the one in front has ended --------------------------------------
+
+// Threads from `waiting` on do not wait for it.
+__global__ void early(const float* x, float* y, unsigned waiting) {
+  if (threadIdx.x < waiting) fa::griddep_wait();
+  y[threadIdx.x] = x[threadIdx.x];
+}
+
 }  // namespace
 
 TEST_CASE("threads that exchange a word need a barrier that both meet at", "[sim][races]") {
@@ -428,4 +437,15 @@ TEST_CASE("races and uninitialised reads are looked for only when asked", "[sim]
   WithOptions without{sim::Options{}};
   SILENT(exchange, {1, 64}, y, 32, Between::nothing);
   SILENT(copy, {1, 64}, x, y, 64);
+}
+
+TEST_CASE("a kernel launched early touches no device memory before it waits", "[sim][races]") {
+  Buffer<float> x("x", 64), y("y", 64);
+  const auto run = [&](unsigned waiting) {
+    return [&, waiting] { fa::launch_early(early, {1, 64}, x, y, waiting); };
+  };
+  FOUND("thread (0,0,0): 4-byte load at races.cu: ... of buffer x before griddep_wait", run(0));
+  FOUND("thread (40,0,0): 4-byte load at races.cu: ... of buffer x before griddep_wait", run(40));
+  SILENT(run(64));
+  SILENT(early, {1, 64}, x, y, 0u);
 }

@@ -10,6 +10,7 @@
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/more/cluster.h"
+#include "common/dialect/ptx/more/dependent.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/reduce.h"

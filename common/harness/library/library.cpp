@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/dialect/cuda.h"
 #include "common/harness/backend.h"
@@ -30,14 +31,15 @@ const Step& the_step() { return linked_steps().at(0); }
 /// The steps' sentences name the programs' flags; a caller of the library has FaProblem's fields.
 std::string in_fields(const std::string& sentence) {
   std::string words = sentence;
-  for (const Size& size : kSizes) {
-    const std::string_view flag = size.flag;
+  const auto rename = [&](std::string_view flag, const char* field) {
     for (size_t at = 0; (at = words.find(flag, at)) != words.npos; ++at) {
       const char next = words.c_str()[at + flag.size()];  // 0 at the end
-      if (!std::isalnum(static_cast<unsigned char>(next)))
-        words.replace(at, flag.size(), size.symbol);
+      if (!std::isalnum(static_cast<unsigned char>(next))) words.replace(at, flag.size(), field);
     }
-  }
+  };
+  for (const Size& size : kSizes) rename(size.flag, size.symbol);
+  rename("--page", "page");
+  rename("--lengths", "lengths");
   return words;
 }
 
@@ -91,12 +93,7 @@ class Workspace {
     for (const Scratch& piece : pieces) {
       DeviceMemory<>& held = memory_[piece.name];
       if (held && held.bytes() >= piece.bytes) continue;
-      if (is_capturing()) {
-        throw UsageError(fmt::format(
-            "{}: nothing can be allocated while the stream is captured: run this variant and "
-            "problem once before the capture",
-            piece.name));
-      }
+      require_no_capture(piece.name);
       held = {};  // the old one first: both may not fit
       held = allocate(piece.name, piece.bytes);
       pointers_[piece.name] = held.get();
@@ -108,11 +105,7 @@ class Workspace {
   /// The tables of this problem: made when the last call was of another one.
   void put_tables(const Variant& v, const Problem& p) {
     if (!v.tables || tables_of_ == p) return;
-    if (is_capturing()) {
-      throw UsageError(
-          "tables: nothing can be copied to the device while the stream is captured: run this "
-          "variant and problem once before the capture");
-    }
+    require_no_capture("tables");
     tables_of_.reset();
     for (const Table& table : tables_of(v, p)) {
       const size_t bytes = sizeof(int) * table.values.size();
@@ -128,18 +121,41 @@ class Workspace {
     tables_of_ = p;
   }
 
+  /// [B] on the device, where the last ones stay; null where there are none.
+  const int* upload(const std::vector<int>& lengths) {
+    if (lengths.empty()) return nullptr;
+    if (lengths != lengths_) {
+      require_no_capture("lengths");
+      lengths_.clear();  // should this fail
+      const size_t bytes = lengths.size() * sizeof(int);
+      upload_device_memory(of({{"lengths", bytes}}).at("lengths"), lengths.data(), bytes);
+      lengths_ = lengths;
+    }
+    return static_cast<const int*>(pointers_.at("lengths"));
+  }
+
   void release() {
     last_prepare.reset();
     last_forward.reset();
     tables_of_.reset();
+    lengths_.clear();
     pointers_.clear();
     memory_.clear();
   }
 
  private:
+  static void require_no_capture(const std::string& name) {
+    if (!is_capturing()) return;
+    throw UsageError(fmt::format(
+        "{}: nothing can be allocated or copied while the stream is captured: run this variant and "
+        "problem once before the capture",
+        name));
+  }
+
   std::optional<Problem> tables_of_;
   std::map<std::string, DeviceMemory<>> memory_;
   std::map<std::string, void*> pointers_;
+  std::vector<int> lengths_;  // on the device
 };
 
 /// Per variant: its forward reads what its prepare left, and its backward may read what its forward
@@ -192,6 +208,8 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   p.d = given->d;
   p.causal = given->causal != 0;
   if (given->mask) p.mask = mask_of(*given->mask);
+  p.cache.page = given->page;
+  if (given->lengths) p.cache.lengths.assign(given->lengths, given->lengths + std::max(p.B, 0));
   p = problem_for(variant, p);
   if (variant.cache8) {
     throw UsageError(fmt::format(
@@ -235,12 +253,15 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     if (!runner) throw UsageError(the_step().id + " " + v.name + ": it has no " + name);
     const Problem p = problem_of(problem, v);
     if (!t) throw UsageError("no tensors: the pointer is null");
-    Tensors<void> tensors{t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV};
+    Tensors<void> tensors{
+        t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, nullptr, {.table = t->table}};
     const auto require = [&](Role role) {
       for (const Tensor* each : tensors_of(v, p)) {
-        if (each->role == role) require_pointer(each->name, each->device.get(tensors));
+        if (each->role != role || each->name == std::string_view("lengths")) continue;
+        require_pointer(each->name, each->device.get(tensors));
       }
     };
+    if (t->table && p.cache.page == 0) throw UsageError("table: K and V have no pages, page is 0");
     require(Role::input);
     if (!prepare) require(Role::output);
     Workspace& workspace = workspaces[index];
@@ -263,6 +284,7 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     workspace.put_tables(v, p);
     last_run = fmt::format("{} of variant {} ({}), {}", call, index, v.name, describe(p));
     tensors.workspace = &pieces;
+    tensors.cache.lengths = workspace.upload(p.cache.lengths);
     runner(p, tensors);
     if (prepare) workspace.last_prepare = p, workspace.prepared = inputs;
     if (direction == Direction::forward) workspace.last_forward = p;
@@ -297,6 +319,7 @@ int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
     const fa::Problem p = fa::problem_of(problem, v);
     for (const fa::Scratch& piece : fa::workspace_of(v, p)) *bytes += piece.bytes;
     for (const fa::Table& t : fa::tables_of(v, p)) *bytes += sizeof(int) * t.values.size();
+    *bytes += p.cache.lengths.size() * sizeof(int);
   });
 }
 

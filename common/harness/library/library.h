@@ -33,31 +33,42 @@ typedef struct {
 } FaMask;
 
 /// One attention problem; what the sizes mean: fa::Problem in common/harness/problem.h.
+///
+/// `page` and `lengths` are of a KV cache; zero where there is none. A step or variant whose
+/// "supports" in fa_describe() lacks them refuses them.
 typedef struct {
-  int32_t B;           ///< batch
-  int32_t H;           ///< query heads
-  int32_t Hkv;         ///< key and value heads; H is a multiple of it
-  int32_t N;           ///< queries
-  int32_t Nk;          ///< keys
-  int32_t d;           ///< head dimension
-  int32_t causal;      ///< not 0: key c is visible to row r when c <= r + Nk - N
-  const FaMask* mask;  ///< null: none beside causal. The first call of a problem makes its tables
+  int32_t B;       ///< batch
+  int32_t H;       ///< query heads
+  int32_t Hkv;     ///< key and value heads; H is a multiple of it
+  int32_t N;       ///< queries
+  int32_t Nk;      ///< keys
+  int32_t d;       ///< head dimension
+  int32_t causal;  ///< not 0: key c is visible to row r when c <= r + (keys of the entry) - N
+  int32_t page;    ///< keys of a page: 16, 32, 64, 128 or 256; 0: K and V are not paged
+  const int32_t* lengths;  ///< [B] in host memory, keys of each batch entry, 0 .. Nk; null: Nk
+  const FaMask* mask;      ///< null: none but causal. The first call of a problem makes its tables
 } FaProblem;
 
 /// Device pointers, aligned to 16 bytes, to row-major contiguous tensors of the variant's type
 /// (LSE: fp32). The prepare reads Q, K, V. The forward reads Q, K, V and writes O, and LSE if the
 /// variant writes it. Both ignore the rest. The backward reads Q, K, V, O, LSE (those of this
 /// variant's forward), dO and writes dQ, dK, dV.
+///
+/// Key c of batch entry b lies in page table[b, c / page], at row c % page. The pool may have any
+/// number of pages, and batch entries may share them. Rows behind an entry's last key and the
+/// table's entries for them are not read. The library cannot check what the table holds: a page
+/// outside of the pool is an illegal address.
 typedef struct {
-  const void* Q;   ///< [B, H, N, d]
-  const void* K;   ///< [B, Hkv, Nk, d]
-  const void* V;   ///< [B, Hkv, Nk, d]
-  void* O;         ///< [B, H, N, d]
-  float* LSE;      ///< [B, H, N], natural logarithm; null where the variant writes none
-  const void* dO;  ///< [B, H, N, d]
-  void* dQ;        ///< [B, H, N, d]
-  void* dK;        ///< [B, Hkv, Nk, d]
-  void* dV;        ///< [B, Hkv, Nk, d]
+  const void* Q;         ///< [B, H, N, d]
+  const void* K;         ///< [B, Hkv, Nk, d]; with pages [pages, Hkv, page, d]
+  const void* V;         ///< as K
+  void* O;               ///< [B, H, N, d]
+  float* LSE;            ///< [B, H, N], natural logarithm; null where the variant writes none
+  const void* dO;        ///< [B, H, N, d]
+  void* dQ;              ///< [B, H, N, d]
+  void* dK;              ///< [B, Hkv, Nk, d]
+  void* dV;              ///< [B, Hkv, Nk, d]
+  const int32_t* table;  ///< [B, ceil(Nk / page)]; null without pages
 } FaTensors;
 
 /// The step as JSON, as the program's --describe prints it (docs/json.md). Needs no device. Valid
@@ -93,10 +104,13 @@ FA_EXPORT int fa_prepare(int variant, const FaProblem* problem, const FaTensors*
 /// Where the variant has a prepare, its last one must have been of the same problem and the same
 /// Q, K and V: else status 2. After new values were written into them it must run again.
 ///
-/// A stream may be captured into a CUDA graph once the variant has run outside of the capture
-/// (status 2 before that: nothing can be allocated meanwhile). The graph holds the addresses of
-/// tensors and workspace: it must not be replayed after a run that needed more workspace, or after
-/// fa_release().
+/// `lengths` are read before it returns, and copied to the device, in the order of the stream, if
+/// they differ from those of the variant's last run.
+///
+/// A stream may be captured into a CUDA graph once the variant has run with this problem outside of
+/// the capture (status 2 before that: nothing can be allocated or copied meanwhile). The graph
+/// holds the addresses of tensors and workspace: it must not be replayed after a run that needed
+/// more workspace or had other lengths, or after fa_release().
 FA_EXPORT int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors,
                          void* stream);
 

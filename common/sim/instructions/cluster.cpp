@@ -1,4 +1,8 @@
 // Clusters: the barrier of all their threads. block_of_rank() and map_shared_rank() are scheduler/.
+// Kernels that start early.
+#include <utility>
+
+#include "common/dialect/ptx/more/dependent.h"
 #include "common/sim/instructions/async.h"
 
 namespace sim {
@@ -60,6 +64,10 @@ void cluster_wait(Where where) {
   }
   my_phase() = 0;
   for (auto& o : self->observers) o->acquire(*self, &c, c.phase);
+}
+
+void griddep_wait() {
+  if (std::exchange(self->current->early, false)) --self->early;
 }
 
 bool grid_is_together() { return self->launch->config.together; }

@@ -214,6 +214,10 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (b.host && info.for_host && inside) return;
     if (b.host) host_touch(info, pc);
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
+    if (b.early && b.current && b.current->early) {
+      fail(FaultKind::race, subject(size, kind, pc) + "of buffer " + info.name +
+                                " before griddep_wait: the kernel in front may still run");
+    }
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
     tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked, aligned});
@@ -262,7 +266,7 @@ template <bool kLog>
   if (offset < kHbmSpan) {
     const uint16_t number = page_owner[offset / kPage];
     const BufferInfo& info = buffers[number];
-    const bool inside = offset >= info.begin && offset + size <= info.end && !b.host;
+    const bool inside = offset >= info.begin && offset + size <= info.end && !b.host && !b.early;
     if (!inside || !belongs(Space::hbm, number, offset)) return false;
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
     if (other) {

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "common/dialect/ptx/more/dependent.h"
 #include "common/harness/backend.h"
 #include "common/sim/messages/messages.h"
 #include "common/sim/scheduler/residency.h"
@@ -23,6 +24,10 @@
 #include "common/sim/sim.h"
 
 namespace sim {
+
+static constinit thread_local bool launching_early = false;
+EarlyLaunch::EarlyLaunch() { launching_early = true; }
+EarlyLaunch::~EarlyLaunch() { launching_early = false; }
 
 alignas(1024) constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem];
 
@@ -36,6 +41,7 @@ struct Grid {
   unsigned cluster = 1;
   std::vector<Watcher*> watchers;
   uint64_t order = 0;             // sim::Options::block_order
+  bool early = false;             // launched by fa::launch_early()
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
 
@@ -178,6 +184,7 @@ void prepare(Block& b, const Grid& grid) {
   b.thrown = nullptr;
   if (!b.dynamic_base) first_use(b);
   b.launch = grid.launch;
+  b.launched_early = grid.early;
   b.host = false;
   const dim3 block = grid.launch->config.block;
   b.nthreads = block.x * block.y * block.z;
@@ -484,6 +491,7 @@ void run_grid(const Launch& launch) {
   grid.cluster =
       launch.config.together ? static_cast<unsigned>(grid.blocks) : launch.config.cluster;
   grid.order = o.block_order;
+  grid.early = launching_early;
   grid.watchers = watchers();
 
   int n = o.workers > 0

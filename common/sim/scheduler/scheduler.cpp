@@ -142,7 +142,11 @@ void place_block(Block& b, uint64_t linear) {
   const dim3 block = b.launch->config.block;
   sim_blockDim = {block.x, block.y, block.z};
   sim_gridDim = {grid.x, grid.y, grid.z};
-  for (unsigned i = 0; i < b.nthreads; ++i) b.threads[i].state = State::fresh;
+  for (unsigned i = 0; i < b.nthreads; ++i) {
+    b.threads[i].state = State::fresh;
+    b.threads[i].early = b.launched_early;
+  }
+  b.early = b.launched_early ? b.nthreads : 0;
   for (unsigned w = 0; w < b.nwarps; ++w) {
     const unsigned lanes = std::min(32u, b.nthreads - w * 32);
     b.ready[w] = b.member[w] = b.alive[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;

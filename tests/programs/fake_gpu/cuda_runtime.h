@@ -86,6 +86,11 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
   std::memcpy(to, from, bytes);
   return fake::note("memcpy");
 }
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t stream) {
+  std::memcpy(to, from, bytes);
+  return fake::note("memcpy", stream);
+}
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) {
   *s = fake::capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return fake::status;

@@ -21,8 +21,12 @@ namespace {
 void prepare(const fa::Problem&, const fa::Tensors<float>&) {
   fa::cuda_check(fake::note("prepare", fa::current_stream()));
 }
-void forward(const fa::Problem&, const fa::Tensors<float>&) {
-  fa::cuda_check(fake::note("forward", fa::current_stream()));
+void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
+  std::string lengths;  // as the device has them
+  for (size_t b = 0; b < p.cache.lengths.size(); ++b) {
+    lengths += " " + std::to_string(t.cache.lengths[b]);
+  }
+  fa::cuda_check(fake::note("forward" + lengths, fa::current_stream()));
 }
 void backward(const fa::Problem&, const fa::Tensors<float>&) {
   fa::cuda_check(fake::note("backward", fa::current_stream()));
@@ -51,6 +55,8 @@ static fa::Step step() {
   step.id = "99_fake";
   step.support.gqa = step.support.cross = true;
   fa::Variant v;
+  v.support = step.support;
+  step.support.lengths = step.support.pages = true;
   v.name = "kernel";
   v.forward = forward;
   v.traffic = traffic;
@@ -68,6 +74,10 @@ static fa::Step step() {
   v = step.variants[0];
   v.name = "cache8";
   v.cache8 = true;
+  step.variants.push_back(v);
+  v = step.variants[0];
+  v.name = "pages";
+  v.support = step.support;
   step.variants.push_back(v);
   return step;
 }

@@ -1,7 +1,7 @@
 // Step 11 -- dQ's sums stay in the L2.
 // Idea      With a place per block instead of one per head, the sums of dQ take 17 MB at N = 512,
 //           which the L2 holds. Which kernel is best depends on the size: whole heads, walks of
-//           any head, or one block per walk
+//           any head, few places, or one block per walk
 // Changed   since 11 11_persistent: the kernel before, which writes no zeros; the choice by size
 // Traffic   as 11_persistent, but dQ_sum: 4*d B per row that two walks or more see, written and
 //           read, and atomic for each walk between; no zeros
@@ -11,24 +11,11 @@
 #pragma once
 
 #include "steps/11_hopper_backward/12_own_sums.cuh"
+#include "steps/11_hopper_backward/13_places.cuh"
 
 namespace step11_resident {
 
 using namespace step11;
-
-// As columns_kernel, without zeros for dQ_sum.
-template <int d>
-__global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
-                               const bf16* dO,    // [B*H, N, d]
-                               const float* LSE,  // [B*H, N]
-                               bf16* columns,     // [B*H, Np, 8]
-                               int N, int Np, float scale) {
-  const RowLanes<d> at(N, Np);
-  const float delta = at.delta(O, dO);
-  if (at.lane > 0) return;
-  step11_columns::put_columns(columns + at.padded * step11_columns::kColumns, at.lse(LSE) / scale,
-                              delta);
-}
 
 // --- host ----------------------------------------------------------------------------------------
 
@@ -47,6 +34,14 @@ inline bool pays(const fa::Problem& p) {
 // Where the ends of walks cost more than the shorter rings: up to 17 tiles in the mean (measured).
 inline bool short_walks(const fa::Problem& p) {
   return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048);
+}
+
+// Without the mask the places gain 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
+inline bool places_pay(const fa::Problem& p) {
+  const int rows = p.H / p.Hkv * padded_rows(p), walks = fa::ceil_div(p.Nk, Bc);
+  const size_t sums = 4 * size_t(step11_places::first_places(p)) * rows * p.d;
+  return p.d == 128 && !p.causal && rows <= 8192 && sums <= size_t{20} << 20 &&
+         walks * int(p.kv_heads()) >= 8 * p.gpu.sms;
 }
 
 inline fa::Prediction traffic_of_walks(const fa::Problem& p) {
@@ -72,20 +67,25 @@ inline fa::Prediction traffic_of_walks(const fa::Problem& p) {
   return t;
 }
 
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  return places_pay(p) ? step11_places::workspace(p) : step11_persistent::workspace(p);
+}
+
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   if (pays(p)) return traffic_of_walks(p);
+  if (places_pay(p)) return step11_places::backward_traffic(p);
   return short_walks(p) ? step11_persistent::backward_traffic(p)
                         : step11_columns::backward_traffic(p);
 }
 
 inline void backward_by_heads(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  fa::launch(columns_kernel<64>, row_blocks(p, 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
-             p.N, padded_rows(p), p.scale());
+  step11_places::launch_columns<64>(p, t, nullptr, 0);
   step11_persistent::launch_backward<64>(p, t, OwnSums{t.scratch<float>("dQ_sum"), t.dQ, p.N});
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   if (pays(p)) return backward_by_heads(p, t);
+  if (places_pay(p)) return step11_places::backward(p, t);
   short_walks(p) ? step11_persistent::backward(p, t) : step11_columns::backward(p, t);
 }
 

@@ -1,0 +1,67 @@
+/// \file
+/// Programmatic dependent launch (sm_90): launch_early() prepares the launch while the kernel in
+/// front runs. The blocks start when all of that kernel's have returned; their stores need not be
+/// visible yet, hence the wait.
+///
+/// Older GPUs start the kernel behind the other one, and the wait does nothing. The simulator runs
+/// the kernels one after the other; it refuses an access to device memory before the wait.
+#pragma once
+
+#include "common/dialect/ptx/wrapper.h"
+
+#if !FA_BACKEND_GPU
+namespace sim {
+
+/// While it lives, the launches of this host thread are early ones.
+struct EarlyLaunch {
+  EarlyLaunch();
+  ~EarlyLaunch();
+};
+void griddep_wait();
+
+}  // namespace sim
+#endif
+
+namespace fa {
+
+#if defined(__CUDACC__)
+
+/// Waits until the kernel in front has ended and its stores to device memory are visible. By all
+/// threads of a kernel launched early, even those that read nothing of it: the kernel behind them
+/// waits for this one alone.
+FA_PTX void griddep_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// launch() of a kernel that calls griddep_wait(), without clusters and with at most 48 KB of
+/// shared memory.
+template <class... P, class... A>
+void launch_early(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  cudaLaunchAttribute serial{};
+  serial.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  serial.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = c.grid;
+  config.blockDim = c.block;
+  config.dynamicSmemBytes = c.smem;
+  config.stream = current_stream();
+  config.attrs = &serial;
+  config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, pass_as<P>(static_cast<A&&>(args))...));
+}
+
+#elif !FA_BACKEND_GPU
+
+FA_PTX void griddep_wait() { sim::griddep_wait(); }
+
+template <class... P, class... A>
+void launch_early(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  const sim::EarlyLaunch early;
+  launch(kernel, c, static_cast<A&&>(args)...);
+}
+
+#endif
+
+}  // namespace fa
