@@ -1,4 +1,5 @@
 // All steps over the range of inputs. Linked from all of them, as the ladder.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
