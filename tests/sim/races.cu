@@ -416,8 +416,9 @@ TEST_CASE("order between two blocks may come about by a third", "[sim][races]") 
   CHECK(run(2) == "");
   for (unsigned careless : {0u, 1u}) {
     CAPTURE(careless);
-    CHECK(says(run(careless), "race on device memory: kernel ... block (2,0,0), thread (0,0,0): "
-                              "load of y, byte 0 ... store by block (0,0,0)"));
+    CHECK(says(run(careless),
+               "race on device memory: kernel ... block (2,0,0), thread (0,0,0): "
+               "load of y, byte 0 ... store by block (0,0,0)"));
   }
 }
 

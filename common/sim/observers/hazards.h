@@ -64,9 +64,9 @@ struct Released {
 
 struct ThreadState {
   Stamp stamp = 0;
-  Stamp floor = 0;     ///< the past of everybody in the block up to here is visible, ...
-  SharedClock clock;   ///< ... and of each entry perhaps more; may be null
-  Stamp proxied = 0;   ///< its stores up to here lie in front of its fence.proxy.async
+  Stamp floor = 0;      ///< the past of everybody in the block up to here is visible, ...
+  SharedClock clock;    ///< ... and of each entry perhaps more; may be null
+  Stamp proxied = 0;    ///< its stores up to here lie in front of its fence.proxy.async
   SharedFenced fenced;  ///< what an atomic of this thread publishes; may be null
   std::shared_ptr<const Tickets> tickets;
 };
