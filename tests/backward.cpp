@@ -145,6 +145,7 @@ static void require_linear_in_do(const Kernels& of) {
 
 /// Gradients agree with those that `parent` computes in fp32 of the same, rounded inputs.
 static void require_gradients_as(const Variant& parent, const Kernels& of) {
+  if (of.d > 128) return;  // no step in fp32 has kernels of it
   auto p = bf16_problem(130, 130, of.d, GENERATE(false, true), 1, 2, 2);
   if (!one_in(3)) return;
   CAPTURE(p.causal);

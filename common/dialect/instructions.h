@@ -102,6 +102,9 @@ void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
 void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
 void bulk_store(void* to, const void* from, int bytes, Where);
+/// From this block's shared memory to the block of that rank; `to` and `bar` are there where they
+/// are in this block.
+void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where);
 void bulk_commit();
 /// `read_only`: until shared memory has been read (.read).
 void bulk_wait(int pending_groups, bool read_only);

@@ -63,11 +63,11 @@ __device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
 
 // dQ = dS K, or dQ += dS K, of 64 rows and 2 n features, a sum over the block's keys. dS lies as
 // [key][row]: its rows are contiguous, so it is MN-major.
-template <int d, bool add = false, int n>
+template <int d, bool add = false, int keys = Bc, int n>
 __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
   fa::wgmma_fence();
   UNROLL
-  for (int c = 0; c < Bc; c += kMma) {
+  for (int c = 0; c < keys; c += kMma) {
     const int group = c / kGroupKeys, inside = c % kGroupKeys;  // K: the tiles of the warpgroups
     fa::wgmma<fa::Major::mn, fa::Major::mn>(
         rdQ, fa::wgmma_advance(dS, c * kRowBytes),

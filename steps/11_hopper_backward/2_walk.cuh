@@ -33,11 +33,11 @@ struct WorkTile {
 };
 
 // Causal: the longest walks of a section first, whose Q, dO and dQ_sum stay in the L2.
-__device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows = Br) {
+__device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows = Br, int keys = Bc) {
   const int first = t / (p.section * p.Tc) * p.section;
   const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;
   const int bh_kv = first + rank % heads, j = rank / heads;
-  return {bh_kv, j, bh_kv * p.group, max(0, j * Bc - p.shift) / tile_rows};
+  return {bh_kv, j, bh_kv * p.group, max(0, j * keys - p.shift) / tile_rows};
 }
 
 // A tile of rows on the walk, which visits all heads that share the keys.
@@ -123,18 +123,18 @@ struct FloatSums {
 // --- host ----------------------------------------------------------------------------------------
 
 inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br; }
-// rows: of a tile.
-inline Shape shape_of(const fa::Problem& p, int rows = Br) {
-  constexpr size_t kL2 = size_t{16} << 20;  // bytes that the heads of a section may need
+// rows, keys: of a tile.
+inline Shape shape_of(const fa::Problem& p, int rows = Br, int keys = Bc) {
+  const size_t l2 = size_t(p.d == 256 ? 32 : 16) << 20;  // bytes that a section's heads may need
   const size_t head = 8 * size_t(p.d) * p.N * (p.H / p.Hkv);  // Q, dO: 2 bytes each; dQ_sum: 4
   return {.kv_heads = int(p.kv_heads()),
           .group = p.H / p.Hkv,
           .Np = padded_rows(p),
           .Nk = p.Nk,
           .Tr = fa::ceil_div(p.N, rows),
-          .Tc = fa::ceil_div(p.Nk, Bc),
+          .Tc = fa::ceil_div(p.Nk, keys),
           .shift = p.causal ? p.Nk - p.N : 1 << 29,
-          .section = p.causal ? int(std::clamp<size_t>(kL2 / head, 1, p.kv_heads())) : 1,
+          .section = p.causal ? int(std::clamp<size_t>(l2 / head, 1, p.kv_heads())) : 1,
           .scale = p.scale()};
 }
 

@@ -134,10 +134,10 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * rows}, {"LSE2", 4 * rows}, {"dQ_sum", 4 * rows * p.d}};
 }
 
-inline fa::Prediction traffic_of(const fa::Problem& p, int rows) {
+inline fa::Prediction traffic_of(const fa::Problem& p, int rows, int keys = Bc) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
   const uint64_t Nv = uint64_t(fa::ceil_div(p.N, rows)) * rows;  // in whole tiles
-  const fa::TileVisits v = fa::visited_tiles(p, rows, Bc);
+  const fa::TileVisits v = fa::visited_tiles(p, rows, keys);
   fa::Prediction t;
   t["O"].read = t["dQ"].write = 2 * BH * N * d;
   t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
@@ -149,7 +149,7 @@ inline fa::Prediction traffic_of(const fa::Problem& p, int rows) {
   t["dQ_sum"].atomic = 4 * BH * v.tiles * rows * d;
   t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (N + 2 * Nv + (Np + Nv) * d),
            .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * Np + (Np + Nv) * d)};
-  t.flops = BH * 10 * rows * Bc * v.tiles * d;  // five products; zeros are multiplied too
+  t.flops = BH * 10 * rows * keys * v.tiles * d;  // five products; zeros are multiplied too
   return t;
 }
 inline fa::Prediction backward_traffic(const fa::Problem& p) { return traffic_of(p, Br); }

@@ -6,6 +6,8 @@
 #include "steps/11_hopper_backward/11_persistent.cuh"
 #include "steps/11_hopper_backward/13_places.cuh"
 #include "steps/11_hopper_backward/14_resident.cuh"
+#include "steps/11_hopper_backward/15_wide.cuh"
+#include "steps/11_hopper_backward/16_paired.cuh"
 #include "steps/11_hopper_backward/3_wgmma.cuh"
 #include "steps/11_hopper_backward/4_late.cuh"
 #include "steps/11_hopper_backward/5_apart.cuh"
@@ -26,6 +28,7 @@ std::vector<fa::Scratch> both(const fa::Problem& p) {
 inline fa::Variant over_step_10(const char* name, const char* idea) {
   return {.name = name,
           .idea = idea,
+          .support = support(),
           .forward = step10_wide::forward,
           .traffic = step10_wide::traffic,
           .writes_lse = true,
@@ -107,15 +110,34 @@ inline fa::Variant resident() {
   return v;
 }
 
+inline fa::Variant wide() {
+  fa::Variant v = over_step_10("wide", "d = 256: a warpgroup for dV, one for dK, one for dQ");
+  v.support = step11_wide::support();
+  v.workspace = both<step11_columns::workspace>;
+  v.backward = step11_wide::backward;
+  v.backward_traffic = step11_wide::backward_traffic;
+  return v;
+}
+
+inline fa::Variant paired() {
+  fa::Variant v = over_step_10("paired", "d = 256: two blocks share Q, dO and dQ");
+  v.support = step11_wide::support();
+  v.workspace = both<step11_columns::workspace>;
+  v.backward_parent = "11 wide";
+  v.backward = step11_paired::backward;
+  v.backward_traffic = step11_paired::backward_traffic;
+  return v;
+}
+
 inline fa::Step step() {
   return {.id = "11_hopper_backward",
           .idea = "the backward on Hopper: TMA, wgmma, and a warpgroup for dQ",
-          .support = support(),
+          .support = step10_wide::support(),
           .parents = {{.id = "08 roles",
                        .backward_traffic = step08::backward_traffic,
                        .support = step07::support()}},
           .variants = {wgmma(), late(), apart(), deterministic(), persistent(), places(),
-                       resident(), columns()}};
+                       resident(), wide(), paired(), columns()}};
 }
 
 }  // namespace step11

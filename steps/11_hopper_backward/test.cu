@@ -17,12 +17,18 @@ static const fa::Variant& columns() { return fa::linked_variant("11 columns"); }
 static const fa::Variant& persistent() { return fa::linked_variant("11 persistent"); }
 static const fa::Variant& places() { return fa::linked_variant("11 places"); }
 static const fa::Variant& resident() { return fa::linked_variant("11 resident"); }
+static const fa::Variant& wide() { return fa::linked_variant("11 wide"); }
+static const fa::Variant& paired() { return fa::linked_variant("11 paired"); }
 
 // A test runs once with each variant and head dimension.
 static Kernels any() {
-  const auto* variant = GENERATE(&wgmma(), &late(), &apart(), &deterministic(), &columns());
-  return {variant, GENERATE(64, 128), /*square=*/false, /*one_order=*/variant == &deterministic()};
+  const auto* variant =
+      GENERATE(&wgmma(), &late(), &apart(), &deterministic(), &columns(), &wide(), &paired());
+  const int d = GENERATE_COPY(from_range(variant->support->d));
+  return {variant, d, /*square=*/false, /*one_order=*/variant == &deterministic()};
 }
+// Keys of a block, or of a cluster.
+static uint64_t keys_of(const Kernels& of) { return of.variant == &wide() ? 64 : 128; }
 
 TEST_CASE("step 11: what every backward on tensor cores is asked", "[step11][all]") {
   fa::test::require_backward(any(), parent());
@@ -305,9 +311,10 @@ TEST_CASE("step 11: the formulas of the headers", "[step11][all]") {
   if (!fa::test::one_in(3)) return;
   const auto p = bf16_problem(N, Nk, of.d, /*causal=*/false, /*B=*/1, BH, BHkv);
   const bool third = of.variant != &wgmma() && of.variant != &late();  // a third warpgroup
-  const uint64_t Tc = 3, Np = (N + 127) / 128 * 128;
-  const uint64_t Nv = third && d == 128 ? (N + 63) / 64 * 64 : Np;  // in whole tiles
-  const bool with_columns = of.variant == &columns() || of.variant == &deterministic();
+  const uint64_t Tc = (Nk + keys_of(of) - 1) / keys_of(of), Np = (N + 127) / 128 * 128;
+  const uint64_t Nv = third && d >= 128 ? (N + 63) / 64 * 64 : Np;  // in whole tiles
+  const bool with_columns =
+      of.variant == &columns() || of.variant == &deterministic() || of.d == 256;
   const uint64_t row = with_columns ? 16 : 8;  // bytes of LSE and delta
   const fa::Bytes counted = *fa::test::count_backward(*of.variant, p).requested;
   uint64_t read = 2 * BH * (2 * N + 2 * Tc * N) * d + 2 * BHkv * 2 * Nk * d +
@@ -317,6 +324,8 @@ TEST_CASE("step 11: the formulas of the headers", "[step11][all]") {
     read += 2 * BHkv * 2 * Nk * d + 8 * BH * Np * Tc;
     write += 8 * BHkv * Tc;
   }
+  if (of.variant == &paired())
+    read += 2 * BHkv * Nk * d / 2 + row * BH * Tc * Nv;  // half of K; the columns
   CHECK(counted.read == read);
   CHECK(counted.write == write);
   CHECK(counted.atomic == 4 * BH * Tc * Nv * d);
@@ -355,6 +364,10 @@ TEST_CASE("step 11: HBM sees each operand once a kernel", "[step11]") {
   if (of.variant == &deterministic()) {  // each row reads the same bounds
     const auto& bounds = counts.buffers.at("bounds").bytes;
     streamed.read -= bounds.read - bounds.write;
+  }
+  if (of.variant == &paired()) {  // both blocks of the cluster read these
+    streamed.read -= counts.buffers.at("K").bytes.read / 3;
+    streamed.read -= counts.buffers.at("columns").bytes.read / 2;
   }
   CHECK(of.variant->backward_traffic(p).hbm ==
         fa::Bytes{.read = streamed.read + streamed.atomic,

@@ -107,15 +107,17 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
   rotate<d, kRotate>(words, v);
   float most = 0.f, squares[2] = {};
   UNROLL
-  for (int i = 0; i < d / 2; ++i) {
-    const float number = v[i / 8][i / 4 % 2][i % 4];
-    most = fmaxf(most, fabsf(number)), squares[fa::half_of(i)] += number * number;
-  }
+  for (int i = 0; i < d / 2; ++i) most = fmaxf(most, fabsf(v[i / 8][i / 4 % 2][i % 4]));
   const float scale = scale_of(block_max<2 * rows>(most)), inverse = 1.f / scale;
   if (threadIdx.x == 0) scales[blockIdx.x] = scale * kOverRoot;
+  UNROLL
+  for (int i = 0; i < d / 2; ++i) {
+    float& number = v[i / 8][i / 4 % 2][i % 4];
+    number *= inverse, squares[fa::half_of(i)] += number * number;
+  }
   if (norms.of_blocks || norms.of_heads) {
     const float most = fmaxf(fa::quad_sum(squares[0]), fa::quad_sum(squares[1]));
-    const float norm = sqrtf(block_max<2 * rows>(most)) * kOverRoot;
+    const float norm = sqrtf(block_max<2 * rows>(most)) * scale * kOverRoot;
     if (threadIdx.x == 0 && norms.of_blocks) norms.of_blocks[blockIdx.x] = norm;
     if (threadIdx.x == 0 && norms.of_heads) {
       atomicMax(&norms.of_heads[head], __float_as_uint(norm));
@@ -132,7 +134,7 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
       UNROLL
       for (int i = 0; i < 4; ++i) {
         float* of = v[4 * c + i][0] + 2 * r;
-        four[i] = fa::pack_e4m3(of[0] * inverse, of[1] * inverse, of[4] * inverse, of[5] * inverse);
+        four[i] = fa::pack_e4m3(of[0], of[1], of[4], of[5]);
       }
       *reinterpret_cast<uint4*>(to + c * 64) = {four[0], four[1], four[2], four[3]};
     }

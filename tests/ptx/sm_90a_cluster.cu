@@ -53,6 +53,33 @@ __global__ void remote_arrive_kernel(int* out) {
   fa::cluster_sync();
 }
 
+// Each block sends its tile to its neighbour, twice; the second may go when the first was read.
+__global__ void send_kernel(int* out) {
+  __shared__ __align__(16) int tile[32], inbox[32];
+  __shared__ uint64_t full, empty;
+  const unsigned other = fa::cluster_rank() ^ 1, t = threadIdx.x;
+  if (t == 0) {
+    fa::mbarrier_init(&full, 1), fa::mbarrier_init(&empty, 32);
+    fa::mbarrier_init_fence();
+  }
+  fa::cluster_sync();
+  for (int round = 0; round < 2; ++round) {
+    tile[t] = static_cast<int>(1000 * blockIdx.x + 100 * round + t);
+    fa::fence_proxy_async();
+    __syncwarp();
+    if (t == 0) {
+      fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+      fa::bulk_send(inbox, tile, sizeof tile, &full, other);
+    }
+    __syncwarp();
+    fa::mbarrier_wait(&full, round);
+    out[(blockIdx.x * 2 + round) * 32 + t] = inbox[t];
+    fa::mbarrier_release_remote(&empty, other);
+    fa::mbarrier_wait(&empty, round);
+  }
+  fa::cluster_sync();
+}
+
 }  // namespace
 
 TEST_CASE("blocks of a cluster read each other's shared memory", "[ptx][cluster]") {
@@ -82,4 +109,10 @@ TEST_CASE("blocks of a cluster write to each other's shared memory", "[ptx][clus
 TEST_CASE("an arrival at another block's mbarrier releases what was written there",
           "[ptx][cluster]") {
   CHECK(test::results<int>(32, remote_arrive_kernel, {2, 32, 0, 2}) == std::vector<int>(32, 42));
+}
+
+TEST_CASE("a bulk send copies to another block and tells its mbarrier", "[ptx][cluster]") {
+  const auto want = test::each<int>(
+      4 * 64, [](int i) { return 1000 * (i / 64 ^ 1) + 100 * (i / 32 % 2) + i % 32; });
+  CHECK(test::results<int>(want.size(), send_kernel, {4, 32, 0, 2}) == want);
 }

@@ -67,6 +67,33 @@ __global__ void hand_over(float* y, Missing missing) {
   fa::cluster_sync();
 }
 
+// Each block sends its tile to its neighbour, twice.
+enum class Send { right, no_fence, no_wait, too_early, no_full_wait };
+__global__ void send(float* y, Send how) {
+  __shared__ __align__(16) float tile[32], inbox[32];
+  __shared__ uint64_t full, empty;
+  const unsigned t = threadIdx.x, other = fa::cluster_rank() ^ 1;
+  init(&full, 1), init(&empty, 32);
+  fa::cluster_sync();
+  for (int round = 0; round < 2; ++round) {
+    if (how != Send::no_wait && round > 0) fa::mbarrier_wait(&empty, round - 1);
+    tile[t] = t;
+    if (how != Send::no_fence) fa::fence_proxy_async();
+    __syncwarp();
+    if (t == 0) {
+      fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+      fa::bulk_send(inbox, tile, sizeof tile, &full, other);
+    }
+    __syncwarp();
+    if (how == Send::too_early) fa::mbarrier_release_remote(&empty, other);
+    if (how != Send::no_full_wait) fa::mbarrier_wait(&full, round);
+    y[blockIdx.x * 32 + t] = inbox[t];
+    if (how != Send::too_early) fa::mbarrier_release_remote(&empty, other);
+  }
+  fa::mbarrier_wait(&full, 1);
+  fa::cluster_sync();
+}
+
 __global__ void through_device(float* x, float* y, bool sync) {
   const int i = blockIdx.x * 32 + threadIdx.x;
   x[i] = i;
@@ -247,6 +274,17 @@ TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][
         multicast_ring, kTwoClusters, map, y, Fault::local);
   FOUND("race on shared memory", multicast_ring, kTwoClusters, map, y, Fault::no_full_wait);
   FOUND("race on shared memory", multicast_ring, kTwoClusters, map, y, Fault::empty_too_early);
+}
+
+TEST_CASE("a bulk send reads its own block and writes to another", "[sim][races][cluster]") {
+  Buffer<float> y("y", 64);
+  WithOptions with({.analyse = true});
+  SILENT(send, kTwoBlocks, y, Send::right);
+  CHECK(y.download()[40] == 8);
+  FOUND("no fence.proxy.async", send, kTwoBlocks, y, Send::no_fence);
+  FOUND("race on shared memory", send, kTwoBlocks, y, Send::no_wait);
+  FOUND("race on shared memory", send, kTwoBlocks, y, Send::too_early);
+  FOUND("race on shared memory", send, kTwoBlocks, y, Send::no_full_wait);
 }
 
 TEST_CASE("a block does not end while others use its shared memory", "[sim][races][cluster]") {

@@ -225,6 +225,14 @@ __global__ void fenced_by_another(float* partial, unsigned* ticket, float* y, bo
     for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
   }
 }
+// Blocks 0 and 2 add to a word; block 1 tells block 2 that 0 has. Block `careless` does not fence.
+__global__ void handed_on(float* y, unsigned* given, unsigned careless) {
+  if (blockIdx.x > 0 && atomicAdd(given + blockIdx.x - 1, 0u) == 0) return;
+  if (blockIdx.x == 2) __threadfence();
+  if (blockIdx.x != 1) y[0] += 1;
+  if (blockIdx.x != careless) __threadfence();
+  atomicAdd(given + blockIdx.x, 1u);
+}
 
 // --- uninitialised -------------------------------------------------------------------------------
 
@@ -395,6 +403,23 @@ TEST_CASE("the last block may read what others fenced before their ticket", "[si
   CHECK(says(run(last_block, Fence::early), kDevice));
   CHECK(says(run(fenced_by_another, false), "load of partial"));  // bar.arrive hands it over
   CHECK(run(fenced_by_another, true) == "");
+}
+
+TEST_CASE("order between two blocks may come about by a third", "[sim][races]") {
+  WithOptions with({.analyse = true});
+  Buffer<float> y("y", 1);
+  Buffer<unsigned> given("given", 3);
+  const auto run = [&](unsigned careless) {
+    given.fill(0);
+    return finding(handed_on, {3, 1}, y, given, careless);
+  };
+  CHECK(run(2) == "");
+  for (unsigned careless : {0u, 1u}) {
+    CAPTURE(careless);
+    CHECK(says(run(careless),
+               "race on device memory: kernel ... block (2,0,0), thread (0,0,0): "
+               "load of y, byte 0 ... store by block (0,0,0)"));
+  }
 }
 
 TEST_CASE("shared memory that this block has not written is uninitialised", "[sim][races]") {

@@ -214,6 +214,30 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   });
 }
 
+void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where where) {
+  const void* pc = __builtin_return_address(0);
+  const char* what = "a bulk send";
+  need_plain(what, from, to, bytes, where);
+  need_own_shared(what, to, bytes, kBulkAlign, where);
+  need_mbarrier(bar, what, where);
+  Block *home = &block_of_rank(rank), *sender = self;
+  void* there = map_shared_rank(to, rank);
+  auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, rank));
+  access(from, bytes, Kind::load, pc, By::engine);
+  const uint32_t read = tell_store(from, bytes, pc, where);
+  access(there, bytes, Kind::store, pc, By::engine);
+  const uint32_t operation = tell_load(*home, there, bytes, signal, pc, where);
+  defer([=] {
+    std::memcpy(there, from, bytes);
+    const uint32_t phase = mbarrier_phase(*home, signal);
+    for (auto& o : sender->observers) {
+      if (read) o->landed(*sender, read, signal, phase);
+    }
+    tell_landed(*home, operation, signal);
+    mbarrier_complete_tx(*home, signal, bytes);
+  });
+}
+
 void bulk_store(void* to, const void* from, int bytes, Where where) {
   const void* pc = __builtin_return_address(0);
   need_plain("a bulk store", from, to, bytes, where);

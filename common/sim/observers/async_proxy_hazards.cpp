@@ -104,7 +104,7 @@ void HazardObserver::landed(Block&, uint32_t number, const void* bar, uint32_t p
   findings.compare();
   Operation& o = operations_[number - first_];
   Released& released = open(bar, phase);
-  raise(released.clock, *o.past);
+  if (o.past) raise(released.clock, *o.past);
   set(released.clock, o.channel, o.stamp);
   o.past.reset();
 }

@@ -11,7 +11,8 @@
 // Shuffles do not. Who arrives without waiting (bar.arrive, mbarrier arrive) hands over what it did
 // until then, not what it does until the others have come. Blocks of different clusters are ordered
 // by one thing only: __threadfence() and then an atomic on some word by one block, and later an
-// atomic on the same word by the other ("the last block done").
+// atomic on the same word by the other ("the last block done"), also over a third block. An atomic
+// of 16 bytes is data: its old value, which would tell who came before, goes to no thread.
 //
 // A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
 // the copying thread too. TMA and wgmma: async_proxy_hazards.cpp.
@@ -225,9 +226,10 @@ void HazardObserver::acquire(Block& b, const void* object, uint32_t phase) {
 void HazardObserver::fence(Block& b) {
   launch_state.fences = true;
   ThreadState& me = threads_[b.current->id];
-  Clock clock;
-  add(clock, b.current->id, me);
-  me.fenced = std::make_shared<const Clock>(std::move(clock));
+  Fenced fenced;
+  add(fenced.clock, b.current->id, me);
+  if (me.tickets) fenced.tickets = *me.tickets;
+  me.fenced = std::make_shared<const Fenced>(std::move(fenced));
   me.stamp = ++launch_state.now;  // what follows is not fenced
 }
 
@@ -294,7 +296,7 @@ void HazardObserver::join(Block& b, unsigned first_warp, unsigned last_warp, con
 // The same for what goes beyond the block: fenced stores, tickets seen.
 void HazardObserver::join_blocks(Block&, unsigned first_warp, unsigned last_warp,
                                  const uint32_t* set, const Released* released) {
-  Clock fenced;
+  Fenced fenced;
   Tickets tickets;
   const Tickets* added = nullptr;
   if (released) {
@@ -308,8 +310,9 @@ void HazardObserver::join_blocks(Block&, unsigned first_warp, unsigned last_warp
       note(tickets, *added);
     }
   });
-  if (fenced.empty() && tickets.empty()) return;
-  auto shared_fenced = fenced.empty() ? nullptr : std::make_shared<const Clock>(std::move(fenced));
+  const bool any_fenced = !fenced.clock.empty();
+  if (!any_fenced && tickets.empty()) return;
+  auto shared_fenced = any_fenced ? std::make_shared<const Fenced>(std::move(fenced)) : nullptr;
   auto shared_tickets =
       tickets.empty() ? nullptr : std::make_shared<const Tickets>(std::move(tickets));
   for_each(first_warp, last_warp, set, [&](unsigned, ThreadState& thread) {
@@ -339,9 +342,9 @@ void HazardObserver::use_ticket(Block& b, uint64_t word) {
   if (me.fenced) {
     Ticket::Entry& entry =
         ticket.published.try_emplace(b.linear / blocks_of_cluster(b), when, nullptr).first->second;
-    Clock clock = *me.fenced;
-    if (entry.clock) raise(clock, *entry.clock);
-    entry.clock = std::make_shared<const Clock>(std::move(clock));
+    Fenced fenced = *me.fenced;
+    if (entry.fenced) raise(fenced, *entry.fenced);
+    entry.fenced = std::make_shared<const Fenced>(std::move(fenced));
   }
   Tickets tickets;
   if (me.tickets) tickets = *me.tickets;
@@ -356,15 +359,33 @@ bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b
                                            bool atomic) const {
   if (!me.tickets) return false;
   const auto own = launch_state.tickets.find(word);
-  for (const Seen& seen : *me.tickets) {
+  const auto ordered = [&](const Seen& seen) {
     // Atomics on one word come one after the other.
     if (atomic && own != launch_state.tickets.end() && seen.ticket == &own->second &&
         stamp <= seen.when) {
       return true;
     }
     const auto published = seen.ticket->published.find(block / blocks_of_cluster(b));
-    if (published == seen.ticket->published.end() || published->second.since > seen.when) continue;
-    if (has(published->second.clock, entry, stamp)) return true;
+    return published != seen.ticket->published.end() && published->second.since <= seen.when &&
+           has(published->second.fenced->clock, entry, stamp);
+  };
+  if (std::any_of(me.tickets->begin(), me.tickets->end(), ordered)) return true;
+  // What those had seen who published: the blocks in between.
+  Tickets all = *me.tickets;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Seen seen = all[i];
+    for (const auto& [cluster, published] : seen.ticket->published) {
+      if (published.since > seen.when) continue;
+      for (const Seen& before : published.fenced->tickets) {
+        const Seen then = {before.ticket, std::min(before.when, seen.when)};
+        const auto known = std::find_if(all.begin(), all.end(), [&](const Seen& other) {
+          return other.ticket == then.ticket && other.when >= then.when;
+        });
+        if (known != all.end()) continue;
+        if (ordered(then)) return true;
+        all.push_back(then);
+      }
+    }
   }
   return false;
 }
@@ -764,7 +785,7 @@ void HazardObserver::access_device(Block& b, const Access& a) {
       }
     }
   }
-  if (a.kind == Kind::atomic && launch_state.fences) use_ticket(b, first);
+  if (a.kind == Kind::atomic && a.size <= 8 && launch_state.fences) use_ticket(b, first);
   for (uint64_t word = first; word <= last; ++word) {
     if (whole && note_plain_load(b, a, word)) continue;
     check_device_word(b, a, word, bytes(word));

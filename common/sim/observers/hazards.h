@@ -29,20 +29,28 @@ using Stamp = uint32_t;
 using Clock = std::vector<Stamp>;
 using SharedClock = std::shared_ptr<const Clock>;
 
-/// A word of device memory that blocks synchronise on with atomics.
-struct Ticket {
-  struct Entry {
-    Stamp since;  ///< when the block or cluster published for the first time
-    SharedClock clock;
-  };
-  std::unordered_map<uint64_t, Entry> published;  ///< by cluster of blocks
-};
 /// A ticket that a thread has seen, and when.
+struct Ticket;
 struct Seen {
   const Ticket* ticket;
   Stamp when;
 };
 using Tickets = std::vector<Seen>;
+/// What lies in front of a __threadfence(): of the own cluster, and the tickets seen.
+struct Fenced {
+  Clock clock;
+  Tickets tickets;
+};
+using SharedFenced = std::shared_ptr<const Fenced>;
+
+/// A word of device memory that blocks synchronise on with atomics.
+struct Ticket {
+  struct Entry {
+    Stamp since;  ///< when the block or cluster published for the first time
+    SharedFenced fenced;
+  };
+  std::unordered_map<uint64_t, Entry> published;  ///< by cluster of blocks
+};
 
 /// What threads and copies have released to an mbarrier, a named barrier or the cluster's barrier.
 struct Released {
@@ -50,16 +58,16 @@ struct Released {
   uint32_t version = 0;  ///< counts changes
   Clock clock;           ///< until now; empty: nothing
   Clock before;          ///< before this phase
-  Clock fenced;          ///< the like of ThreadState; empty: nothing
+  Fenced fenced;         ///< the like of ThreadState
   Tickets tickets;
 };
 
 struct ThreadState {
   Stamp stamp = 0;
-  Stamp floor = 0;     ///< the past of everybody in the block up to here is visible, ...
-  SharedClock clock;   ///< ... and of each entry perhaps more; may be null
-  Stamp proxied = 0;   ///< its stores up to here lie in front of its fence.proxy.async
-  SharedClock fenced;  ///< what an atomic of this thread publishes
+  Stamp floor = 0;      ///< the past of everybody in the block up to here is visible, ...
+  SharedClock clock;    ///< ... and of each entry perhaps more; may be null
+  Stamp proxied = 0;    ///< its stores up to here lie in front of its fence.proxy.async
+  SharedFenced fenced;  ///< what an atomic of this thread publishes; may be null
   std::shared_ptr<const Tickets> tickets;
 };
 
@@ -255,8 +263,11 @@ class HazardObserver final : public Observer {
   // --- who knows what ----------------------------------------------------------------------------
 
   unsigned entry(unsigned thread) const { return base_ + thread; }
+  static bool has(const Clock& clock, unsigned entry, Stamp s) {
+    return entry < clock.size() && s <= clock[entry];
+  }
   static bool has(const SharedClock& clock, unsigned entry, Stamp s) {
-    return clock && entry < clock->size() && s <= (*clock)[entry];
+    return clock && has(*clock, entry, s);
   }
   bool sees(const ThreadState& thread, unsigned entry, Stamp s) const {
     return (s <= thread.floor && entry - base_ < padded_) || has(thread.clock, entry, s);
@@ -281,6 +292,10 @@ class HazardObserver final : public Observer {
   void for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set, F&& f);
   static void note(Tickets&, const Seen&);
   static void note(Tickets&, const Tickets&);
+  static void raise(Fenced& fenced, const Fenced& other) {
+    raise(fenced.clock, other.clock);
+    note(fenced.tickets, other.tickets);
+  }
   void use_ticket(Block&, uint64_t word);
   static bool same_cluster(const Block& b, uint64_t block) {
     return block == b.linear ||

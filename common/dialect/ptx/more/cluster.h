@@ -51,6 +51,30 @@ FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
       "r"(rank)
       : "memory");
 }
+/// One arrival likewise, of a thread that has only read what the other block may now overwrite: it
+/// hands over nothing, and no fence stands in front of it.
+FA_PTX void mbarrier_release_remote(uint64_t* bar, unsigned rank) {
+  asm volatile(
+      "{ .reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(shared_address(bar)),
+      "r"(rank)
+      : "memory");
+}
+/// Copies `bytes` bytes of this block's shared memory to where `to` is in block `rank`'s, then
+/// tells the barrier that is there where `bar` is here. TMA does it: what threads have written
+/// needs fence_proxy_async() before. Addresses and size: multiples of 16. `from` may be overwritten
+/// by who knows of the signal.
+FA_PTX void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank) {
+  asm volatile(
+      "{ .reg .b32 to, bar;\n"
+      "mapa.shared::cluster.u32 to, %0, %4;\n"
+      "mapa.shared::cluster.u32 bar, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%1], %2, "
+      "[bar]; }" ::"r"(shared_address(to)),
+      "r"(shared_address(from)), "r"(bytes), "r"(shared_address(bar)), "r"(rank)
+      : "memory");
+}
 /// As mbarrier_wait, and acquires what other blocks of the cluster released.
 FA_PTX void mbarrier_wait_cluster(uint64_t* bar, int parity) {
   asm volatile(
@@ -79,6 +103,13 @@ FA_PTX T* map_shared(T* p, unsigned rank) {
 }
 FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank, FA_WHERE) {
   sim::mbarrier_arrive(static_cast<uint64_t*>(sim::map_shared_rank(bar, rank)), 0, where);
+}
+FA_PTX void mbarrier_release_remote(uint64_t* bar, unsigned rank, FA_WHERE) {
+  sim::mbarrier_arrive(static_cast<uint64_t*>(sim::map_shared_rank(bar, rank)), 0, where);
+}
+FA_PTX void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank,
+                      FA_WHERE) {
+  sim::bulk_send(to, from, bytes, bar, rank, where);
 }
 FA_PTX void mbarrier_wait_cluster(uint64_t* bar, int parity, FA_WHERE) {
   sim::mbarrier_wait(bar, parity, where);

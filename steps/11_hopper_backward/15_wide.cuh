@@ -1,0 +1,358 @@
+// Step 11 -- wide heads: d = 256.
+// Idea      dK and dV of 64 keys are 128 registers per thread each, so no warpgroup holds both. One
+//           owns dV, and with it S and P; another owns dK, dP and dS of the same keys. P reaches it
+//           through shared memory, where dS replaces P for the third warpgroup's dQ
+// Changed   since 11 7_columns: a warpgroup per gradient instead of one per 64 keys; a warpgroup
+//           that copies; the product that ends a tile is issued before the next tile is awaited
+// Traffic   as 7_columns, with tiles of 64 keys and 64 rows
+// Launch    columns; backward (Tc * B*Hkv), 512 threads; convert
+// Owns      block: dK and dV of 64 keys; warpgroups: 0 dV, 1 dK, 2 dQ of a tile, 3 copies
+// Still bad a block of 64 keys reads Q and dO, and adds dQ, for half as many products as one of 128
+#pragma once
+
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "steps/11_hopper_backward/6_augmented.cuh"
+
+namespace step11_wide {
+
+using namespace step11;
+using step11_columns::kColumns, step11_columns::multiply_with_columns;
+
+constexpr int d = 256, Br = 64, Bc = 64;  // features; rows and keys of a tile
+constexpr int kStages = 2;                // of Q, dO and P
+constexpr int kThreads = 4 * kGroupThreads;
+constexpr int kGroupRegisters = 208, kCopierRegisters = 24;  // setmaxnreg: of 4 x 128
+constexpr int kThirdRegisters = 4 * 128 - 2 * kGroupRegisters - kCopierRegisters;
+
+// What a block keeps in shared memory: 210 KB. Panels as in 09.
+struct alignas(1024) Tiles {
+  bf16 K[Bc * d];
+  bf16 V[Bc * d];
+  bf16 Q[kStages][Br * d];               // and dK on its way out
+  bf16 dO[kStages][Br * d];              // and dV
+  bf16 P[kStages][Bc * Br];              // P^T, then dS^T: [Bc][64]
+  bf16 columns[kStages][Br * kColumns];  // with dO
+  uint64_t k_full, v_full;               // mbarriers
+  uint64_t q_full[kStages], q_empty[kStages];
+  uint64_t o_full[kStages], o_empty[kStages];
+  uint64_t p_full[kStages], ds_full[kStages], ds_empty[kStages];
+};
+
+// --- one thread copies ---------------------------------------------------------------------------
+
+__device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
+                               const fa::TensorMap* V, const fa::TensorMap* dO,
+                               const bf16* columns,  // [B*H, Np, 8]
+                               const Shape& shape, const WorkTile& work) {
+  const unsigned tiles = shape.group * (shape.Tr - work.first);
+  RowTile at = work;
+  fa::mbarrier_arrive_expect_tx(&smem.k_full, sizeof smem.K);
+  fa::tma_load(smem.K, K, &smem.k_full, {0, work.j * Bc, 0, work.bh_kv});
+  UNROLL_BY(1)
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+    const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
+    const size_t row = size_t(at.head) * shape.Np + at.i * Br;
+    uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
+    fa::mbarrier_wait(&smem.o_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0] + sizeof smem.columns[0]);
+    fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br, 0, at.head});
+    fa::bulk_load(smem.columns[stage], columns + row * kColumns, sizeof smem.columns[0], o_full);
+    fa::mbarrier_wait(&smem.q_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0]);
+    fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br, 0, at.head});
+    if (n > 0) continue;
+    fa::mbarrier_arrive_expect_tx(&smem.v_full, sizeof smem.V);
+    fa::tma_load(smem.V, V, &smem.v_full, {0, work.j * Bc, 0, work.bh_kv});
+  }
+}
+
+// --- the third warpgroup multiplies dQ -----------------------------------------------------------
+
+// dQ of each tile, 64 features at a time, once dS is there.
+template <class Sums>
+__device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTile& work,
+                                   const Sums& dQ_sum) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const unsigned tiles = shape.group * (shape.Tr - work.first);
+  RowTile at = work;
+  fa::mbarrier_wait(&smem.k_full, 0);
+  const uint64_t first_k = descriptor(smem.K), first_ds = descriptor(smem.P[0]);
+  UNROLL_BY(1)
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+    const unsigned stage = n % kStages;
+    const uint64_t k = first_k + (n >> 31);  // + 0: see 4_late's zero()
+    const uint64_t ds = first_ds + stage * (sizeof smem.P[0] >> 4);
+    fa::mbarrier_wait(&smem.ds_full[stage], n / kStages & 1);
+    UNROLL_BY(1)
+    for (int panel = 0; panel < d / kPanel; ++panel) {
+      float rdQ[kPanel / 2];
+      multiply_keys<d, false, Bc>(ds, k + panel * (Bc * kRowBytes >> 4), rdQ);
+      const int half = (at.head * shape.Np + at.i * Br) / 64;
+      const auto dQ_part = dQ_sum.template part<d>(half, panel * kPanel);
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rdQ);
+      if (panel == d / kPanel - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
+      dQ_part.add(rdQ);
+    }
+  }
+}
+
+// --- the others multiply, and compute P and dS ---------------------------------------------------
+
+// dv: S^T = K Q^T becomes P, and dV += P^T dO. Else dP^T = V dO^T becomes dS, and dK += dS^T Q.
+// Registers: see 1_products.cuh.
+template <bool dv>
+struct Group {
+  Tiles& smem;
+  const Shape& shape;
+  const WorkTile work;
+  const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
+  const int key = work.j * Bc;  // the first
+  // Descriptors differ by constants from that of the first tile.
+  const uint64_t first = descriptor(smem.K);
+  // 0, which the compiler cannot know. It keeps nvcc from computing all descriptors before the
+  // loop: there are no registers for them.
+  __device__ unsigned zero() const { return n >> 31; }
+  __device__ uint64_t first_tile() const { return first + zero(); }
+  static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
+    return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
+  }
+  static constexpr size_t kQ = offsetof(Tiles, Q), kDo = offsetof(Tiles, dO);
+  static constexpr uint64_t kKv = distance(dv ? 0 : offsetof(Tiles, V));     // K or V
+  static constexpr uint64_t kFeatures = distance(dv ? kQ : kDo);             // of S or dP
+  static constexpr uint64_t kRows = distance(dv ? kDo : kQ, Br* kRowBytes);  // of dV or dK
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;                      // from stage to stage
+
+  unsigned n = 0;                         // number of the tile,
+  RowTile at = work;                      // and the tile
+  float rX[Br / 2], rSum[2][d / 4] = {};  // rSum: dV or dK, half of the features each
+  uint32_t rP[Br / kMma][4];              // P or dS
+  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
+  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  uint32_t ones[4];
+
+  __device__ Group(Tiles& smem, const Shape& shape, const WorkTile& work)
+      : smem(smem), shape(shape), work(work) {
+    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
+    const int pair = lane % 4;                                // of columns
+    ones[0] = ones[1] = dv ? (pair == 0   ? kLower | kUpper
+                              : pair == 1 ? kLower
+                                          : 0)
+                           : (pair == 2   ? kLower | kUpper
+                              : pair == 1 ? kUpper
+                                          : 0);
+    ones[2] = ones[3] = 0;  // columns 8 to 15
+    fa::pin_registers(ones);
+  }
+
+  // Of the walk, of all heads that share the keys.
+  __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
+  // One arrival of a warp, after what all its lanes have read.
+  __device__ void arrive(uint64_t* bar) {
+    __syncwarp();
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+
+  // (S - LSE / scale)^T or (dP - delta)^T of tile n, once it is there.
+  __device__ void issue_features() {
+    const unsigned stage = n % kStages;
+    fa::mbarrier_wait(&smem.o_full[stage], n / kStages & 1);
+    if (dv) fa::mbarrier_wait(&smem.q_full[stage], n / kStages & 1);
+    // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
+    const uint64_t columns =
+        fa::wgmma_descriptor(smem.columns[stage], fa::Swizzle::none, 0, 8 * 2 * kColumns);
+    multiply_with_columns<d>(first_tile() + kKv, first_tile() + kFeatures + stage * kStageOf, ones,
+                             columns, rX);
+  }
+  __device__ void wait_for_features(unsigned stage) {
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rX);
+    arrive(dv ? &smem.q_empty[stage] : &smem.o_empty[stage]);
+  }
+  // dV += P^T dO or dK += dS^T Q of tile i. The kernel is compiled for 128 registers, which are too
+  // few for a wgmma of 256 features, so two of 128.
+  __device__ void issue_rows(unsigned i) {
+    if (!dv) fa::mbarrier_wait(&smem.q_full[i % kStages], i / kStages & 1);
+    const uint64_t rows = first_tile() + kRows + i % kStages * kStageOf;
+    fa::wgmma_fence();
+    UNROLL
+    for (int r = 0; r < Br; r += kMma) {
+      UNROLL
+      for (int half = 0; half < 2; ++half) {
+        fa::wgmma<fa::Major::mn>(rSum[half], rP[r / kMma],
+                                 fa::wgmma_advance(rows, half * Br * d + r * kRowBytes));
+      }
+    }
+    fa::wgmma_commit();
+  }
+  template <int pending>
+  __device__ void wait_for_rows() {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(rSum[0]), fa::pin_registers(rSum[1]);
+  }
+
+  // S becomes P.
+  __device__ void softmax() {
+    const int row = at.i * Br, last = key + Bc - 1;
+    if (last >= shape.Nk || last > row + shape.shift) {
+      const int k = key + thread / fa::kWarp * 16 + fa::row_of(lane), r = row + fa::column_of(lane);
+      mask(rX, hidden(shape, k, r), hidden(shape, k + 8, r));
+    }
+    const float scale_log2 = shape.scale * fa::kLog2e;
+    UNROLL
+    for (int i = 0; i < Br / 2; ++i) rX[i] = fa::exp2_approx(rX[i] * scale_log2);
+  }
+  // In a stage of P: the lane's 16 bytes of the rows r .. r + 15, of the warp's 16 keys; swizzled.
+  __device__ bf16* place(unsigned stage, int r) {
+    const int k = thread / fa::kWarp * 16 + lane % 16;
+    return smem.P[stage] + ((k * kPanel + (lane / 16 ^ k % 8) * 8) ^ r);
+  }
+  // dP becomes dS, once P is there. A warp reads what it will replace.
+  __device__ void differentiate() {
+    fa::mbarrier_wait(&smem.p_full[n % kStages], n / kStages & 1);
+    UNROLL
+    for (int r = 0; r < Br; r += kMma) {
+      uint32_t P[4];
+      fa::ldmatrix_x4(P, place(n % kStages, r));
+      UNROLL
+      for (int i = 0; i < 8; i += 2) {
+        multiply_by_p(P[i / 2], rX[r / 2 + i], rX[r / 2 + i + 1]);  // dS = P (dP - delta)
+      }
+    }
+  }
+  __device__ void compute() {
+    dv ? softmax() : differentiate();
+    fa::pin_registers(rX);
+    pack(rX, rP);
+  }
+  // P, or dS in its place, of tile i to shared memory.
+  __device__ void put(unsigned i) {
+    const unsigned stage = i % kStages;
+    if (dv) fa::mbarrier_wait(&smem.ds_empty[stage], (i / kStages & 1) ^ 1);
+    UNROLL
+    for (int r = 0; r < Br; r += kMma) fa::stmatrix_x4(place(stage, r), rP[r / kMma]);
+    if (!dv) fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
+    arrive(dv ? &smem.p_full[stage] : &smem.ds_full[stage]);
+  }
+
+  __device__ void run(const fa::TensorMap* to) {
+    // --- prologue
+    fa::mbarrier_wait(dv ? &smem.k_full : &smem.v_full, 0);
+    issue_features();
+    wait_for_features(0);
+    compute();
+
+    // --- mainloop: dV or dK of this tile, which is there, before S or dP of the next one, which
+    // may have to wait for its copy
+    while (++n < tiles()) {
+      at.next(work, shape.Tr);
+      const unsigned stage = n % kStages, last = (n - 1) % kStages;
+      put(n - 1);
+      issue_rows(n - 1);
+      issue_features();
+      wait_for_rows<1>();
+      arrive(dv ? &smem.o_empty[last] : &smem.q_empty[last]);
+      wait_for_features(stage);
+      compute();
+    }
+
+    // --- epilogue: dV or dK of the last tile; then through the place of a next one
+    const float factor = dv ? 1.f : shape.scale, factors[2] = {factor, factor};
+    put(n - 1);
+    issue_rows(n - 1);
+    wait_for_rows<0>();
+    fa::mbarrier_wait(&(dv ? smem.o_empty : smem.q_empty)[n % kStages], (n / kStages & 1) ^ 1);
+    bf16* out = (dv ? smem.dO : smem.Q)[n % kStages];
+    put_rows<d / 2>(rSum[0], factors, out);
+    put_rows<d / 2>(rSum[1], factors, out + Bc * d / 2);
+    fa::fence_proxy_async();                  // TMA reads what this thread has written ...
+    fa::bar_sync(dv ? 1 : 2, kGroupThreads);  // ... and what the warpgroup's others have
+    if (thread == 0) {
+      fa::tma_store(to, out, {0, key, 0, work.bh_kv});
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+    }
+  }
+};
+
+// A block owns 64 keys and walks the tiles of rows that see them, of all heads that share them.
+template <class Sums>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 rows
+                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of 64
+                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
+                    const bf16* columns,                       // [B*H, Np, 8]
+                    Sums dQ_sum, Shape shape) {
+  Tiles& smem = *fa::dynamic_shared<Tiles>();
+  if (threadIdx.x == 0) {
+    constexpr int kWarps = kGroupThreads / fa::kWarp;  // of a warpgroup
+    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
+    init(smem.q_full, 1), init(smem.q_empty, 2 * kWarps);
+    init(smem.o_full, 1), init(smem.o_empty, 2 * kWarps);
+    init(smem.p_full, kWarps), init(smem.ds_full, kWarps), init(smem.ds_empty, kWarps);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();  // all threads see the barriers
+  const WorkTile work = work_tile_at(blockIdx.x, shape, Br, Bc);
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == 3) {
+    fa::setmaxnreg_dec<kCopierRegisters>();
+    if (threadIdx.x % kGroupThreads == 0) produce(smem, &Q, &K, &V, &dO, columns, shape, work);
+  } else if (wg == 2) {
+    fa::setmaxnreg_dec<kThirdRegisters>();
+    multiply_dq(smem, shape, work, dQ_sum);
+  } else {
+    fa::setmaxnreg_inc<kGroupRegisters>();
+    if (wg == 0) {
+      Group<true>(smem, shape, work).run(&dV);
+    } else {
+      Group<false>(smem, shape, work).run(&dK);
+    }
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+inline fa::Support support() { return {.d = {d}, .gqa = true, .cross = true}; }
+
+// keys: of a tile.
+inline fa::Prediction traffic_of_walks(const fa::Problem& p, int keys) {
+  fa::Prediction traffic = traffic_of(p, Br, keys);
+  const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;  // in whole tiles
+  const uint64_t tiles = fa::visited_tiles(p, Br, keys).tiles;
+  traffic.buffers.erase("LSE2"), traffic.buffers.erase("delta");
+  traffic["columns"] = {.read = row * BH * tiles * Br, .write = row * BH * Np};
+  traffic.hbm.read += (row - 8) * BH * Nv, traffic.hbm.write += (row - 8) * BH * Np;
+  traffic.flops += 2 * 2 * BH * Br * keys * tiles * kMma;  // 16 columns more in S and dP
+  return traffic;
+}
+inline fa::Prediction backward_traffic(const fa::Problem& p) { return traffic_of_walks(p, Bc); }
+
+// As tensor_map(), in boxes of 64 rows and `features` features.
+inline fa::TensorMap map_of(const bf16* x, uint64_t heads, uint64_t rows, uint32_t features = d) {
+  return fa::tensor_map(x,
+                        {{kPanel, 1, kPanel},
+                         {rows, d, 64},
+                         {d / kPanel, kPanel, features / kPanel},
+                         {heads, rows * d, 1}},
+                        fa::Swizzle::b128);
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Shape shape = shape_of(p, Br, Bc);
+  const FloatSums dQ_sum{t.scratch<float>("dQ_sum")};
+  const auto rows = [&](const bf16* x) { return map_of(x, p.heads(), p.N); };
+  const auto keys = [&](const bf16* x) { return map_of(x, p.kv_heads(), p.Nk); };
+  const dim3 work_tiles(unsigned(shape.Tc * p.kv_heads()));
+  step11_columns::launch_columns<d>(p, t);
+  fa::launch(backward_kernel<FloatSums>, {work_tiles, dim3(kThreads), sizeof(Tiles)}, rows(t.Q),
+             keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<bf16>("columns"),
+             dQ_sum, shape);
+  launch_convert<d>(p, t, dQ_sum);
+}
+
+}  // namespace step11_wide
