@@ -4,6 +4,11 @@
 #include "steps/15_masks/4_packed_backward.cuh"
 #include "steps/15_masks/6_lists_backward.cuh"
 #include "steps/15_masks/8_scores_backward.cuh"
+#ifndef FA_NO_WGMMA
+#include "steps/15_masks/11_wgmma_lists.cuh"
+#include "steps/15_masks/12_wgmma_scores.cuh"
+#include "steps/15_masks/16_wgmma_lists_backward.cuh"
+#endif
 
 namespace step15 {
 
@@ -66,6 +71,48 @@ inline fa::Variant scores() {
           .backward_traffic = step15_scores_backward::backward_traffic};
 }
 
+#ifndef FA_NO_WGMMA  // else nvcc compiles for GPUs that are not Hopper's
+inline fa::Variant wgmma() {
+  return {.name = "wgmma",
+          .idea = "windows and packs in 10's kernel: its scheduler draws from the table",
+          .parent = "15 packed",
+          .support = step15_wgmma::support(),
+          .newer = true,
+          .forward = step15_wgmma::forward,
+          .traffic = step15_wgmma::traffic,
+          .workspace = step15_wgmma_backward::workspace,
+          .tables = step15_wgmma_backward::tables,
+          .writes_lse = true,
+          .backward_parent = "15 packed",
+          .backward = step15_wgmma_backward::backward,
+          .backward_traffic = step15_wgmma_backward::backward_traffic};
+}
+
+inline fa::Variant wgmma_lists() {
+  fa::Variant v = wgmma();
+  v.name = "wgmma_lists", v.idea = "any mask in 10's kernel: lists, and bits while products run";
+  v.parent = "15 lists", v.support = step15_wgmma_lists::support();
+  v.forward = step15_wgmma_lists::forward, v.traffic = step15_wgmma_lists::traffic;
+  v.workspace = step15_wgmma_lists_backward::workspace;
+  v.tables = step15_wgmma_lists_backward::tables;
+  v.backward_parent = "15 lists", v.backward = step15_wgmma_lists_backward::backward;
+  v.backward_traffic = step15_wgmma_lists_backward::backward_traffic;
+  return v;
+}
+
+inline fa::Variant wgmma_scores() {
+  fa::Variant v = wgmma();
+  v.name = "wgmma_scores", v.idea = "soft cap, ALiBi and sinks in 10's kernel";
+  v.parent = "15 scores", v.support = step15_wgmma_scores::support();
+  v.forward = step15_wgmma_scores::forward, v.traffic = step15_wgmma_scores::traffic;
+  // Their backward is sm_80's: 11's subtracts LSE before a score could be capped.
+  v.workspace = step15_wgmma_scores::workspace, v.tables = step15_wgmma_scores::tables;
+  v.backward_parent = "15 packed", v.backward = step15_scores_backward::backward;
+  v.backward_traffic = step15_scores_backward::backward_traffic;
+  return v;
+}
+#endif
+
 // What any of the variants supports.
 inline fa::Support support() {
   fa::Support s = step15_lists::support();
@@ -73,16 +120,23 @@ inline fa::Support support() {
   return s;
 }
 
+// On Hopper, too, the default is a kernel of sm_80 until a GPU has measured the others.
 inline fa::Step step() {
-  return {.id = "15_masks",
-          .idea = "a mask is a list of tiles to visit, and a test in those that it cuts",
-          .support = support(),
-          .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()},
-                      {.id = "08 atomics",
-                       .backward_traffic = step08::backward_traffic,
-                       .support = step07::support()}},
-          .predicates = predicates(),
-          .variants = {window(), packed(), lists(), scores()}};
+  fa::Step s{
+      .id = "15_masks",
+      .idea = "a mask is a list of tiles to visit, and a test in those that it cuts",
+      .support = support(),
+      .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()},
+                  {.id = "08 atomics",
+                   .backward_traffic = step08::backward_traffic,
+                   .support = step07::support()}},
+      .predicates = predicates(),
+      .variants = {window(), packed(), lists()}};
+#ifndef FA_NO_WGMMA
+  for (const fa::Variant& v : {wgmma(), wgmma_lists(), wgmma_scores()}) s.variants.push_back(v);
+#endif
+  s.variants.push_back(scores());
+  return s;
 }
 
 }  // namespace step15

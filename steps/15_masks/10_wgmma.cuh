@@ -1,0 +1,364 @@
+// Step 15 -- windows and packs on Hopper's tensor cores.
+// Idea      The test of a cut tile is a bit per score, whoever makes the bits: a band computes them
+//           while the products run. A walk may be cut at both ends, and a warpgroup skips tiles at
+//           both that only others see
+// Changed   since 10 5_scheduled: its consumers: causal becomes a window; tiles skipped at both
+//           ends; a test by bits; rows and keys of a document, which lie in shared memory
+// Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys of the visited boxes of Bc keys, which
+//                     write 2*BH*N*d + 4*BH*N B        go on behind a document's end, as Q's do
+//           and             32 B of `work_tiles` and 4 B of `taken`, atomic, for each work tile;
+//                           4 B, atomic, for each block, and 8 B
+//           compulsory      as 1_window
+// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies, zeroes and
+//           stores, 2 (d = 128) or 4 consumers
+// Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
+// Still bad not run on a GPU yet: right in the simulator, not measured
+#pragma once
+
+#include "steps/15_masks/9_table.cuh"
+
+namespace step15_wgmma {
+
+// --- the consumers multiply, and compute the softmax ---------------------------------------------
+
+// A warpgroup that owns 64 rows of each work tile. Its registers: see 10's 2_warpgroup.cuh.
+template <class T, class Mask>
+struct Consumer {
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
+  Tiles<T>& smem;
+  float* LSE;  // [B*H, N]
+  const Mask& mask;
+  const Shape& shape;
+  const int wg;  // which consumer
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const uint64_t q0 = descriptor(smem.Q[0][wg]), k0 = descriptor(smem.K[0]);
+  const uint64_t v0 = descriptor(smem.V[0], kPanelBytes);
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  Places at;         // .first: the place whose scores come next
+  int trailing = 0;  // places behind at.last
+  int skipped = 0;   // tiles of which K was released, and V not yet
+  // V of the tile in use, of those skipped behind it, and of all but one skipped before the next
+  // one must fit.
+  static constexpr int kMostSkipped = (T::Br - kGroupRows + Bc - 1) / Bc;
+  static_assert(2 * kMostSkipped <= T::kStagesV);
+  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
+  uint32_t rP[Bc / kMma][4];
+
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Mask& mask, const Shape& shape, int wg)
+      : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
+
+  // The lane's first row of the work tile; the other one is 8 further down.
+  __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
+
+  // One arrival of a warp: its 32 lanes are at the same place.
+  __device__ void arrive(uint64_t* bar) {
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  // This warp has read the ring's stage. On to the next one.
+  template <class Ring>
+  __device__ void release(Ring& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  }
+
+  // S = Q K^T of a tile, without waiting for the product. b: which Q.
+  __device__ void issue_scores(unsigned b, unsigned stage) {
+    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+  }
+  // O += P V of the tile before, once its V is there, without waiting for the product.
+  __device__ void issue_values() {
+    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
+    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+  }
+  template <int pending>
+  __device__ void wait_scores() {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(rS);
+  }
+  __device__ void wait_values() {
+    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rO);
+    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    release(v, smem.v_empty);
+  }
+
+  template <class Ring>
+  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+    fa::mbarrier_wait(&full[ring.stage], ring.parity);
+    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    release(ring, empty);
+  }
+  // Tiles that this warpgroup's rows do not see are released unread: K at once, V after the P V
+  // whose V is earlier in the ring.
+  __device__ void skip_keys(int tiles) {
+    skipped += tiles;
+    for (int s = 0; s < tiles; ++s) skip(k, smem.k_full, smem.k_empty);
+  }
+  __device__ void skip_values() {
+    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
+  }
+  // The block's n-th work tile, up to its first K that is used; false when there is none. The
+  // shuffles tell the compiler that all lanes have the same places.
+  __device__ bool take(unsigned n) {
+    fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
+    const WorkTile& work = smem.work[n % 2][wg];
+    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
+    const Places places = mask.template places<Bc>(work, wg * kGroupRows);
+    at.first = __shfl_sync(fa::kFullMask, places.first, 0);
+    at.left = __shfl_sync(fa::kFullMask, places.left, 0);
+    at.full = __shfl_sync(fa::kFullMask, places.full, 0);
+    at.last = __shfl_sync(fa::kFullMask, places.last, 0);
+    trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
+    skip_keys(at.first);
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    return true;
+  }
+
+  __device__ bool is_cut() const { return at.first <= at.left || at.first > at.full; }
+  __device__ void test(unsigned b, uint32_t (&bits)[2]) const {
+    mask.template seen<Bc>(smem.work[b][wg], at.first, row(), bits);
+  }
+  __device__ void change(unsigned b) {
+    mask.template change<Bc>(rS, smem.work[b][wg], at.first, row());
+  }
+  __device__ void first_softmax(unsigned b, const uint32_t (&bits)[2]) {
+    const WorkTile& work = smem.work[b][wg];
+    change(b);
+    if (is_cut()) hide(rS, bits);
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      l[h] = 0.f;
+    }
+    mask.start(m, l, work);
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      if (row() + 8 * h >= work.rows) m[h] = INFINITY;  // the next document's: no vote, no P
+    }
+    compute_p(rS, shape.scale_log2, m, l);
+  }
+
+  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  template <bool kCut>
+  __device__ void next_tile(unsigned b) {
+    ++at.first;
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(b, k.stage);
+    issue_values();
+    uint32_t bits[2];
+    if (kCut) test(b, bits);
+    wait_scores<1>();
+    release(k, smem.k_empty);
+    change(b);
+    if (kCut) hide(rS, bits);
+    const bool grown = has_grown(rS, m, shape.scale_log2);
+    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    compute_p(rS, shape.scale_log2, m, l);
+    wait_values();
+    pack(rS, rP);
+    if (__builtin_expect(grown, 0)) {
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
+    }
+  }
+
+  __device__ void run() {
+    // --- prologue: the first tile of the first work tile
+    uint32_t bits[2] = {};
+    take(0);
+    skip_values();
+    issue_scores(0, k.stage);
+    if (is_cut()) test(0, bits);
+    wait_scores<0>();
+    release(k, smem.k_empty);
+    first_softmax(0, bits);
+    pack(rS, rP);
+
+    bool more = true;
+    for (unsigned n = 0; more; ++n) {
+      const unsigned b = n % 2;
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+
+      // --- mainloop: cut, full and, in a second round, cut
+      while (at.first < at.last) {
+        while (at.first < at.left) next_tile<true>(b);
+        while (at.first < at.full) next_tile<false>(b);
+        at.left = at.last;
+      }
+      skip_keys(trailing);
+
+      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
+      // one that product is of old tiles, and no thread reads it: a branch around it would make
+      // ptxas wait for each product.
+      const float old_m[2] = {m[0], m[1]};
+      float old_l[2] = {l[0], l[1]}, normalise[2];
+      more = take(n + 1);
+      issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
+      issue_values();
+      if (more && is_cut()) test(b ^ 1, bits);
+      wait_scores<1>();
+      if (more) {
+        release(k, smem.k_empty);
+        first_softmax(b ^ 1, bits);
+      }
+      const WorkTile& old = smem.work[b][wg];
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        old_l[h] = fa::quad_sum(old_l[h]);
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
+        const int r = row() + 8 * h;
+        if (fa::leads_quad(lane) && r < old.rows) {
+          LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
+        }
+      }
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rO);
+      fa::pin_registers(rS);
+      release(v, smem.v_empty);
+      skip_values();
+      pack(rS, rP);
+
+      // --- epilogue
+      fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
+      put_rows<d>(rO, normalise, smem.Q[b][wg]);
+      fa::fence_proxy_async();  // TMA reads what this thread has written ...
+      __syncwarp();             // ... and what the other lanes have
+      arrive(&smem.o_full[b][wg]);
+    }
+  }
+};
+
+template <class T, class Mask>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,      // [B*H, N, d]
+                     const __grid_constant__ fa::TensorMap K,      // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap V,      // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d]
+                     bf16* O,                                      // the same
+                     float* LSE,                                   // [B*H, N]
+                     const __grid_constant__ Mask mask, const __grid_constant__ Shape shape,
+                     unsigned* taken) {  // [2]: work tiles, blocks that left
+  Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
+  if (threadIdx.x == 0) init_barriers<T>(smem);
+  __syncthreads();  // all threads see the barriers
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == 0) {
+    fa::setmaxnreg_dec<T::kProducerRegisters>();
+    const int warp = threadIdx.x / fa::kWarp;
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, mask, shape, taken);
+    if (warp == 1) store<T>(smem, &map_O, O, shape);
+    if (warp == 2) clear<T>(smem, shape);
+  } else {
+    fa::setmaxnreg_inc<T::kConsumerRegisters>();
+    Consumer<T, Mask>(smem, LSE, mask, shape, wg - 1).run();
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// What the kernels are made for; anything else is refused.
+inline fa::Support support() {
+  return {.d = {64, 128}, .gqa = true, .cross = true, .window = true, .documents = true};
+}
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem&) {
+  return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
+}
+
+// f(Tiling) for the problem's head dimension.
+template <class F>
+void dispatch(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) { f(Tiling<d>{}); });
+}
+
+// Of all heads.
+template <class T>
+int work_tiles_of(const fa::Problem& p) {
+  int tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), T::Br);
+  return tiles * int(p.heads());
+}
+
+inline std::vector<fa::Table> tables(const fa::Problem& p) {
+  fa::Table table;
+  dispatch(p,
+           [&](auto T) { table = table_of(in_order<decltype(T)>(p, row_tiles(p, T.Br, T.Bc))); });
+  return {table};
+}
+
+// keys: of all visited boxes.
+template <class T, class Mask>
+fa::Prediction traffic_of(const fa::Problem& p, const std::vector<WorkTile>& work, uint64_t keys,
+                          const Mask& mask) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  const uint64_t tiles = work.size(), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
+  uint64_t rows = 0, products = 0;  // of boxes of Q; of 64 rows and Bc keys
+  for (const WorkTile& w : work) {
+    for (int r = 0; r < T::Br; r += kGroupRows) {
+      const Places places = mask.template places<T::Bc>(w, r);
+      products += places.last - places.first + 1;
+      rows += std::clamp(p.N - w.row - r, 0, kGroupRows);
+    }
+  }
+  fa::Prediction t;
+  t["Q"].read = 2 * rows * d;
+  t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * keys * d;
+  t["LSE"].write = 4 * BH * N;
+  t["work_tiles"].read = sizeof(WorkTile) * tiles;
+  t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
+  t.flops = 4 * products * kGroupRows * T::Bc * d;
+  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(WorkTile) * tiles,
+           .write = 2 * BH * N * d + 4 * BH * N};
+  return t;
+}
+
+inline Bands bands_of(const fa::Problem& p, const int4* work = nullptr, int count = 0) {
+  return {{work, count}, step15::band_of(p)};
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  dispatch(p, [&](auto tiling) {
+    using T = decltype(tiling);
+    const std::vector<WorkTile> work = in_order<T>(p, row_tiles(p, T::Br, T::Bc));
+    uint64_t keys = 0;
+    for (const WorkTile& w : work) {
+      const int first = w.key + w.first * T::Bc;
+      keys += std::min(w.tiles * T::Bc, p.Nk - first);
+    }
+    t = traffic_of<T>(p, work, keys, bands_of(p));
+  });
+  return t;
+}
+
+// With fewer blocks than SMs for tests.
+template <class T, class Mask>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, int blocks) {
+  constexpr int d = T::d;
+  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  fa::launch(flash_fwd_kernel<T, Mask>,
+             {.grid = dim3(std::min(blocks, mask.count)),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
+             tensor_map<d>(t.Q, BH, N, kGroupRows), tensor_map<d>(t.K, BHkv, Nk, T::Bc),
+             tensor_map<d>(t.V, BHkv, Nk, T::Bc), tensor_map<d>(t.O, BH, N, kGroupRows), t.O, t.LSE,
+             mask, shape, t.template scratch<unsigned>("taken"));
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  dispatch(p, [&](auto tiling) {
+    using T = decltype(tiling);
+    launch<T>(p, t, bands_of(p, t.scratch<const int4>("work_tiles"), work_tiles_of<T>(p)),
+              p.gpu.sms);
+  });
+}
+
+}  // namespace step15_wgmma
