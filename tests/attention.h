@@ -15,6 +15,8 @@
 namespace fa::test {
 
 Problem problem(int N, int d, bool causal, int B = 1, int H = 2);
+/// 64 where it is supported.
+int some_d(const Support& support);
 
 /// The same in bf16, with what the tensor-core steps allow besides: N queries and Nk keys, and H
 /// query heads that share Hkv key heads.
