@@ -51,7 +51,7 @@ TEST_CASE("step 11: random shapes", "[step11][all]") {
     const fa::Problem p = fa::test::random_problem(random);
     if (!fa::test::one_in(4)) continue;
     const fa::Variant& variant =
-        *std::array{&wgmma(), &late(), &apart(), &deterministic(), &columns()}[i % 5];
+        *std::array{&wgmma(), &late(), &apart(), &deterministic(), &columns(), &places()}[i % 6];
     CAPTURE(i, variant.name, fa::describe(p));
     fa::test::require_right(variant, p);
   }
@@ -209,6 +209,22 @@ TEST_CASE("step 11: persistent, resident, places: ends of walks", "[step11][all]
 #endif
 }
 
+TEST_CASE("step 11: persistent, resident, places: a NaN stays in its row, whoever sums next",
+          "[step11][all]") {
+  const auto [variant, d] =
+      GENERATE(std::pair(on_few_blocks<resident>(), 64), std::pair(on_few_blocks<persistent>(), 64),
+               std::pair(on_few_blocks<places>(), 64), std::pair(on_few_blocks<places>(), 128));
+  const fa::Problem p = of_heads(140, 300, GENERATE(false, true), 6, 3, d);
+  if (!fa::test::one_in(3)) return;
+  CAPTURE(variant.name, d, p.causal);
+  fa::Inputs in = fa::normal_inputs(p, 22);
+  in.dO[5 * d + 3] = NAN;
+  const fa::Outputs out = fa::run(variant, p, in);
+  for (size_t i = 0; i < out.dQ.size(); ++i) {
+    if ((i / d == 5) != std::isnan(out.dQ[i])) FAIL("dQ[" << i / d << "][" << i % d << "]");
+  }
+}
+
 TEST_CASE("step 11: resident: keys that no row sees, and few heads, are columns' work",
           "[step11]") {
   fa::test::require_right(on_few_blocks<resident>(), of_heads(200, 130, true, 2, 2));
@@ -238,7 +254,7 @@ std::vector<float> dq_in_order(const fa::Variant& v, const fa::Problem& p, const
 }
 
 // In eight orders of the blocks: deterministic()'s dQ keeps its bits, that of floats does not, or
-// the orders would test nothing.
+// the orders would test nothing. With the mask so few bits of bf16 differ that none may.
 void require_same_bits_in_any_order(const fa::Problem& p, const fa::Inputs& in) {
   const std::vector<float> first = dq_in_order(deterministic(), p, in, 0);
   const std::vector<float> of_floats = dq_in_order(columns(), p, in, 0);
@@ -248,7 +264,7 @@ void require_same_bits_in_any_order(const fa::Problem& p, const fa::Inputs& in) 
     REQUIRE(dq_in_order(deterministic(), p, in, order) == first);
     floats_differ |= dq_in_order(columns(), p, in, order) != of_floats;
   }
-  CHECK(floats_differ);
+  CHECK((floats_differ || p.causal));
 }
 
 TEST_CASE("step 11: deterministic: any order of the blocks gives the same bits", "[step11][all]") {
