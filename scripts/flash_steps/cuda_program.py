@@ -15,9 +15,8 @@ from pathlib import Path
 from flash_steps import building
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
-from flash_steps.files import require_writable
+from flash_steps.files import ROOT, require_writable, text_of
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
 STAND_INS = os.path.join(ROOT, "common", "sim", "program", "include")
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
@@ -57,40 +56,17 @@ UNSUPPORTED = [
         "SIMD intrinsics of bytes and halves of a word",
     ),
 ]
-LIBRARIES = {
-    "cublasXt": "cuBLASXt",
-    "cublas": "cuBLAS",
-    "cudnn": "cuDNN",
-    "cufft": "cuFFT",
-    "curand": "cuRAND",
-    "cusparse": "cuSPARSE",
-    "cusolver": "cuSOLVER",
-    "thrust/": "Thrust",
-    "cub/": "CUB",
-    "cute/": "CUTLASS",
-    "cutlass": "CUTLASS",
-    "cuda/": "libcu++",
-    "nvtx": "NVTX",
-    "nvToolsExt": "NVTX",
-    "nccl": "NCCL",
-    "mpi.h": "MPI",
-    "torch/": "PyTorch",
-    "ATen/": "PyTorch",
-    "npp": "NPP",
-    "nvjpeg": "nvJPEG",
-    "cuda_fp4": "fp4 types",
-    "cuda_fp6": "fp6 types",
-    "GL/": "OpenGL",
-    "cuda_gl_interop": "OpenGL",
-    "texture_": "textures",
-    "channel_descriptor": "textures",
-    "surface_": "surfaces",
-    "nvml": "NVML",
-    "cupti": "CUPTI",
-    "nvrtc": "NVRTC",
-    "cuda_pipeline": "pipelines",
-    "cudnn_frontend": "cuDNN",
-}
+# Beginnings of headers, and the library that they are of.
+LIBRARIES = """
+cublasXt: cuBLASXt, cublas: cuBLAS, cudnn: cuDNN, cufft: cuFFT, curand: cuRAND,
+cusparse: cuSPARSE, cusolver: cuSOLVER, thrust/: Thrust, cub/: CUB, cute/: CUTLASS,
+cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.h: MPI,
+torch/: PyTorch, ATen/: PyTorch, npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
+cuda_fp6: fp6 types, GL/: OpenGL, cuda_gl_interop: OpenGL, texture_: textures,
+channel_descriptor: textures, surface_: surfaces, nvml: NVML, cupti: CUPTI, nvrtc: NVRTC,
+cuda_pipeline: pipelines, cudnn_frontend: cuDNN
+"""
+LIBRARIES = dict(pair.split(": ") for pair in " ".join(LIBRARIES.split()).split(", "))
 
 
 class Refused(Exception):
@@ -175,13 +151,6 @@ def folder_of_toolkit(folder):
     """The include folder of a CUDA toolkit that `folder` is or lies in."""
     here = Path(folder)
     return next((p for p in [here, *here.parents] if (p / "cuda_runtime_api.h").is_file()), None)
-
-
-def text_of(path):
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def toolkit_header(text):

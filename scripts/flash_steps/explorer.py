@@ -69,17 +69,15 @@ def content_of(build, shown, run):
         "idea": report["variant_idea"],
         "run": {"n": run.n, "causal": run.causal, "smem": run.smem},
         "registers": shown.registers.get(run.variant, ""),
-        "counted": {
-            name: {
-                buffer: counts["counted"]
-                for buffer, counts in part["traffic"]["requested"]["buffers"].items()
-            }
-            for name, part in passes.items()
-            if part
-        },
+        "counted": {name: counted_of(part) for name, part in passes.items() if part},
         "hows": hows,
         "blocks": packed_events(trace, hows),
     }
+
+
+def counted_of(part):
+    buffers = part["traffic"]["requested"]["buffers"]
+    return {name: counts["counted"] for name, counts in buffers.items()}
 
 
 def pack(tree):

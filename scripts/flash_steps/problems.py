@@ -48,18 +48,14 @@ def lengths_tag(problem):
 
 def tag(problem):
     """In the names of files."""
-    return (
-        f"b{problem['b']}_h{problem['h']}_n{problem['n']}_d{problem['d']}"
-        + "".join(
-            f"_{key}{problem[key]}"
-            for key, same in (("hkv", "h"), ("nk", "n"))
-            if problem.get(key, problem[same]) != problem[same]
-        )
-        + ("_causal" if problem["causal"] else "")
-        + (f"_m{problem['smem']}" if problem.get("smem") else "")
-        + (f"_l{lengths_tag(problem)}" if problem.get("lengths") else "")
-        + (f"_p{problem['page']}" if problem.get("page") else "")
-    )
+    words = [f"{key}{problem[key]}" for key in "bhnd"]
+    for key, same in (("hkv", "h"), ("nk", "n")):
+        if problem.get(key, problem[same]) != problem[same]:
+            words.append(f"{key}{problem[key]}")
+    words += ["causal"] * problem["causal"]
+    words += [f"m{problem['smem']}"] if problem.get("smem") else []
+    words += [f"l{lengths_tag(problem)}"] if problem.get("lengths") else []
+    return "_".join(words + ([f"p{problem['page']}"] if problem.get("page") else []))
 
 
 def flags(problem):

@@ -49,6 +49,21 @@ def flops_text(per_second):
     return "-" if per_second is None else three_digits(per_second / 1e12)
 
 
+def common_lines(one, other):
+    """How many lines two texts have in common, in order: the length of their longest common
+    subsequence, in a time of len(one) * len(other) / 64. Hyyro, "Bit-parallel LCS-length
+    computation revisited", 2004: a bit of `row` is 0 where the length grows."""
+    places = {}
+    for bit, line in enumerate(one):
+        places[line] = places.get(line, 0) | 1 << bit
+    everything = (1 << len(one)) - 1
+    row = everything
+    for line in other:
+        matches = row & places.get(line, 0)
+        row = (row + matches | row - matches) & everything
+    return len(one) - row.bit_count()
+
+
 @dataclass
 class Column:
     head: tuple  # two lines

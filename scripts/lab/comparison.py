@@ -152,19 +152,12 @@ class Comparison:
     def row(self, contender, direction, found, peers, is_ours):
         ms = found[contender.label]["ms"]
         rate = flops_of(self.problem, direction) / (ms * 1e-3)
-        return {
-            **self.problem,
-            "problem": self.text,
-            "direction": direction,
-            "step": contender.step if is_ours else None,
-            "commit": here() if is_ours else None,
-            "variant": contender.name,
-            "label": contender.label,
-            "ms": ms,
-            "flops_per_s": rate,
-            "ratios": {p.name: found[p.label]["ms"] / ms for p in peers} if is_ours else {},
-            "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
-        }
+        ratios = {p.name: found[p.label]["ms"] / ms for p in peers} if is_ours else {}
+        step, commit = (contender.step, here()) if is_ours else (None, None)
+        row = {**self.problem, "problem": self.text, "direction": direction}
+        row |= {"step": step, "commit": commit, "variant": contender.name}
+        row |= {"label": contender.label, "ms": ms, "flops_per_s": rate, "ratios": ratios}
+        return {**row, "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"])}
 
 
 def first_line(error):

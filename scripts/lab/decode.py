@@ -174,20 +174,12 @@ class DecodeMeasurement(Measurement):
 
         def row(shape, turns):
             variant, p = sides[shape]
-            return {
-                **p,
-                "problem": problem_text(p),
-                "step": STEP,
-                "commit": here(),
-                "variant": variant,
-                "label": f"13 {variant}",
-                "ms": statistics.median(turns[shape]),
-                "each_ms": turns[shape],
-                "ratios": {
-                    first: statistics.median(a / b for a, b in zip(turns[first], turns[shape]))
-                },
-                **({} if shape == variant else {"shape": shape}),
-            }
+            ratios = [a / b for a, b in zip(turns[first], turns[shape])]
+            found = {**p, "problem": problem_text(p), "step": STEP, "commit": here()}
+            found |= {"variant": variant, "label": f"13 {variant}"}
+            found |= {"ms": statistics.median(turns[shape]), "each_ms": turns[shape]}
+            found |= {"ratios": {first: statistics.median(ratios)}}
+            return found if shape == variant else {**found, "shape": shape}
 
         def rows():
             turns = {shape: [] for shape in sides}

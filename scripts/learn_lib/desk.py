@@ -137,11 +137,8 @@ class Desk:
     def has_changed(self, exercise):
         """Whether the repository's exercise is another one than the copy was made from."""
         made = self.state["made"].get(exercise.name)
-        return (
-            self.path(exercise).exists()
-            and made is not None
-            and made != digest(exercise.unsolved())
-        )
+        same = made in (None, digest(exercise.unsolved()))
+        return self.path(exercise).exists() and not same
 
     def reset(self, exercise):
         """A fresh copy. The old one's new name, or None where there was none."""
