@@ -102,8 +102,7 @@ def copy_scripts(root):
 
 def git(root, *arguments):
     call = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    done = subprocess.run([*call, *arguments], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return said([*call, *arguments], cwd=root, check=True).stdout.strip()
 
 
 def commit_all(root):
@@ -118,11 +117,5 @@ def commit_all(root):
 
 def maintain(*args, root=ROOT, python=(), **environment):
     """What ./scripts/maintain says, in this tree or in a copy; `python`: options of Python."""
-    script = os.path.join(root, "scripts", "maintain")
-    return subprocess.run(
-        [sys.executable, *python, script, *args],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env={**os.environ, **environment},
-    )
+    command = [sys.executable, *python, os.path.join(root, "scripts", "maintain"), *args]
+    return said(command, cwd=root, env={**os.environ, **environment})

@@ -4,10 +4,9 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
 
-from copies import SCRIPTS, Folder, for_all, main, typed
+from copies import SCRIPTS, Folder, for_all, main, said, typed
 from flash_steps import problems, results
 from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
 
@@ -256,10 +255,7 @@ class Table(Scripts):
 
     def test_bad_files_get_one_sentence(self):
         path = self.folder / "bad.json"
-        no_run, prediction = (
-            "holds no run of a step",
-            [sim(), sim(ok=None)],
-        )  # --predict runs nothing
+        no_run, prediction = "holds no run of a step", [sim(), sim(ok=None)]  # of --predict
         for text, words in (
             (None, "No such file"),
             *((text, "is not JSON") for text in ("{", "[]x")),
@@ -298,8 +294,8 @@ class Diff(Scripts):
         shown = self.diff([sim(), sim(n=64), sim(step="09_x")], [sim(n=64), sim()])
         self.assertEqual(shown.count("A: "), 2)
         self.assertNotIn("09 naive", shown)
-        said = self.diff([sim(), sim(n=64)], [sim(n=65), sim(n=66)], status=2)
-        self.assertIn("no step and problem is in both files", said)
+        told = self.diff([sim(), sim(n=64)], [sim(n=65), sim(n=66)], status=2)
+        self.assertIn("no step and problem is in both files", told)
         self.diff(sim(), status=2)
 
 
@@ -315,14 +311,8 @@ class Pictures(Scripts):
             size = {"b": 16384 // n, "h": 32, "hkv": 32, "n": n, "nk": n, "causal": False}
             return gpu(name, ms, step=step, variant=variant, flops=10**12, **size)
 
-        runs = [
-            run_of(step, variant, ms, n)
-            for step, variant, ms in (
-                ("01_naive", "naive", 100),
-                ("06_work_partitioning", "registers", 10),
-            )
-            for n in (1024, 2048, 4096)
-        ]
+        forwards = ("01_naive", "naive", 100), ("06_work_partitioning", "registers", 10)
+        runs = [run_of(*of, n) for of in forwards for n in (1024, 2048, 4096)]
         # HBM was not measured there: the formula's.
         runs.append(run_of("10_warp_specialized", "scheduled", 1))
         runs[-1]["traffic"]["hbm"]["measured"] = None
@@ -343,10 +333,7 @@ class Pictures(Scripts):
         for data, word in (
             ([gpu()], "no measured time"),
             ([run for run in runs if run["problem"]["n"] < 4096], "N = 4096"),
-            (
-                [*runs, run_of("01_naive", "naive", 1, name="NVIDIA A100")],
-                "one picture shows one GPU",
-            ),
+            ([*runs, run_of(*forwards[0], name="NVIDIA A100")], "one picture shows one GPU"),
         ):
             self.refused(self.draw(data)[0], 2, word)
 
@@ -428,16 +415,15 @@ class Report(Scripts):
         page = self.folder / "report.html"
         page.write_text("the old page")
         command = [sys.executable, "-S", os.path.join(SCRIPTS, "maintain"), "report", self.folder]
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
         for path, status, words in (
             (page, 3, "cannot be written: File too large"),
             (f"{self.folder}/no/page.html", 2, "cannot be written: its folder does not exist"),
         ):
-            done = subprocess.run(
-                [*command, "--out", path],
-                capture_output=True,
-                text=True,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-            )
+            done = said([*command, "--out", path], preexec_fn=limit)
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertRegex(done.stderr, f"^maintain report: .*{path}:? {words}\n$")
         self.assertEqual(page.read_text(), "the old page")

@@ -104,8 +104,7 @@ class Build(Folder):
 
     def test_only_the_tests_need_catch2(self):
         status, text = self.configure(
-            f"-DCMAKE_PREFIX_PATH={self.folder / 'here'}",
-            "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+            f"-DCMAKE_PREFIX_PATH={self.folder / 'here'}", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF"
         )
         self.assertEqual(status, 0, text)
         build = ["cmake", "--build", self.folder / "build", "--target"]

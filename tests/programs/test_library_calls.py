@@ -159,10 +159,7 @@ class Calls(unittest.TestCase):
         self.story(
             2,
             none,
-            (
-                *("prepare", "^malloc, malloc, memset on 7, prepare on 7$"),
-                {"stream": 7, **others},
-            ),
+            (*("prepare", "^malloc, malloc, memset on 7, prepare on 7$"), {"stream": 7, **others}),
             ("forward", "^forward on 7$", {"stream": 7}),
             ("forward", "^forward on 9$", {"stream": 9}),
             ("backward", "^backward on 0$"),

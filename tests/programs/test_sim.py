@@ -1,6 +1,5 @@
 """./scripts/sim: the programs of tests/any_program, what it reports of them, what it refuses."""
 
-import json
 import os
 import re
 import resource
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copies import ROOT, Folder, for_all, main, said
 from flash_steps import cuda_program
 from flash_steps.cuda_translator import TranslationError, Translator
+from flash_steps.files import read_json
 from flash_steps.nvcc import find_nvcc
 
 SIM = os.path.join(ROOT, "scripts", "sim")
@@ -39,7 +39,7 @@ REFUSED = {
         ("dim3(1025)", r"kernel set: a block of 1025 threads; .*, at errors.cu:@"),
     ],
     "grid_sync": [
-        ("dim3(100000)", r"kernel prefix_sums: a cooperative launch of 100000 .* grid_sync.cu:@"),
+        ("dim3(100000)", r"kernel prefix_sums: a cooperative launch of 100000 .* grid_sync.cu:@")
     ],
 }
 
@@ -192,8 +192,7 @@ class Jobs:
 
     def json(self, name):
         self[name]
-        with open(self.path(name.replace(" ", ".") + ".json"), encoding="utf-8") as file:
-            return json.load(file)
+        return read_json(self.path(name.replace(" ", ".") + ".json"))
 
 
 def setUpModule():
@@ -267,29 +266,18 @@ class Report(unittest.TestCase):
         for name in ("transposes", "transposes analysed"):
             kernels = self.kernels(name)
             self.assertEqual(list(kernels), ["spread", "tiled<T>", "tiled<T + 1>"])
-            for kernel, launches, sectors in (
-                ("spread", 1, 32),
-                ("tiled<T>", 1, 4),
-                ("tiled<T + 1>", 2, 4),
-            ):
+            for kernel, launches, sectors in zip(kernels, (1, 1, 2), (32, 4, 4)):
                 k, n = kernels[kernel], 128 * launches
                 self.assertEqual((k["launches"], k["first_shape"]), (launches, "(2,2) x (32,32)"))
                 self.assertEqual((k["blocks"], k["threads"]), (4 * launches, 4096 * launches))
-                self.assertEqual(
-                    k["buffers"],
-                    {
-                        "m.in": {
-                            "bytes": {"read": 128 * n, "write": 0, "atomic": 0},
-                            "requests": {"load": n, "store": 0, "atomic": 0},
-                            "sectors": {"load": 4 * n, "store": 0, "atomic": 0},
-                        },
-                        "m.out[i]": {
-                            "bytes": {"read": 0, "write": 128 * n, "atomic": 0},
-                            "requests": {"load": 0, "store": n, "atomic": 0},
-                            "sectors": {"load": 0, "store": sectors * n, "atomic": 0},
-                        },
-                    },
-                )
+                self.assertEqual(list(k["buffers"]), ["m.in", "m.out[i]"])
+                for buffer, way, kind, each in zip(
+                    k["buffers"].values(), ("read", "write"), ("load", "store"), (4, sectors)
+                ):
+                    none = {"load": 0, "store": 0, "atomic": 0}
+                    moved = {"read": 0, "write": 0, "atomic": 0, way: 128 * n}
+                    sums = {"requests": {**none, kind: n}, "sectors": {**none, kind: each * n}}
+                    self.assertEqual(buffer, {"bytes": moved, **sums})
 
     def test_bank_conflicts(self):
         kernels = self.kernels("transposes")
@@ -335,8 +323,7 @@ class Report(unittest.TestCase):
         self.assertEqual(sites[tiled, "shared load32"], (384, 128 * 32 + 256, 384))
         self.assertEqual(sites[tiled, "m.out[i] store32"], (384, 384 * 4, 384 * 4))
         self.assertRegex(
-            JOBS["transposes analysed"].stderr,
-            rf"{spread} +m.out\[i\] store32 +128 +8.00\n",
+            JOBS["transposes analysed"].stderr, rf"{spread} +m.out\[i\] store32 +128 +8.00\n"
         )
         self.assertEqual(JOBS.json("transposes")["sites"], [])
 

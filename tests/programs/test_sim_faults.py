@@ -1,7 +1,6 @@
 """./scripts/sim: what it finds and refuses while a program runs. One program, faults.cu, whose
 first argument says what it does."""
 
-import json
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ import unittest
 from pathlib import Path
 
 from copies import main, said
+from flash_steps.files import read_json
 from test_sim import sim, told
 
 NAME = "host side.cu"
@@ -140,8 +140,7 @@ class Faults(unittest.TestCase):
             last = "no race and no other finding until it was ended: the rest did not run\n"
             self.assertTrue(done.stderr.endswith(last), done.stderr)
             self.assertNotIn("spins", done.stderr)
-            with open(report, encoding="utf-8") as file:
-                self.assertFalse(json.load(file)["complete"])
+            self.assertFalse(read_json(report)["complete"])
         self.assertIn(placed("computes_on was ended at @\n", "computes"), done.stderr)
 
     def test_the_last_line_says_whether_races_were_looked_for(self):

@@ -3,10 +3,9 @@
 import os
 
 import copies
-from flash_steps import results, steps, tour_table
+from flash_steps import standing, steps, tour_table
 from flash_steps.results import join_for_reading, published
-from flash_steps.standing import rows_of
-from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
+from sample_results import few_blocks, gpu, rows_of, sim, with_backward, with_prepare
 
 
 def spends(data, **parts):
@@ -20,12 +19,8 @@ def spends(data, **parts):
 
 
 class Made(copies.Folder):
-    def rows(self, *runs):
-        paths = [write(self.folder / f"{i}.json", data) for i, data in enumerate(runs)]
-        return join_for_reading([run for path in paths for run in results.load(path)])
-
     def screen(self, *runs, width=80):
-        said = tour_table.tour_screen(self.rows(*runs))
+        said = tour_table.tour_screen(rows_of(self.folder, runs))
         self.assertLessEqual(max(map(len, "\n".join(said).splitlines())), width)
         return said
 
@@ -66,10 +61,7 @@ class Made(copies.Folder):
         self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
         self.assertNotIn("14 plain", table)
         self.assertIn("mpirun", table)
-        for note in (
-            "04: O moves once per tile of keys",
-            "12: quantising Q, K and V takes 30 us",
-        ):
+        for note in ("04: O moves once per tile of keys", "12: quantising Q, K and V takes 30 us"):
             self.assertIn(note, " ".join(table.split()))
         self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
 
@@ -96,7 +88,7 @@ class Order(copies.Folder):
     def test_the_estimates_have_the_order_of_an_h200(self):
         measured = {
             row.any.label: row.ms
-            for row in rows_of(published(os.path.join(copies.ROOT, "docs", "results")))
+            for row in standing.rows_of(published(os.path.join(copies.ROOT, "docs", "results")))
             if row.gpu_get("device.name") == "NVIDIA H200"
             and tour_table.sizes_of(row) == "B=16 H=32 N=1024 d=64 causal"
         }
