@@ -68,7 +68,7 @@ def content_of(build, shown, run):
         **{key: about[key] for key in ("lines", "stacks", "requests")},
         "idea": report["variant_idea"],
         "run": {"n": run.n, "causal": run.causal, "smem": run.smem},
-        "registers": shown.registers.get(run.variant, ""),
+        "registers": shown.registers_of(run.variant),
         "counted": {name: counted_of(part) for name, part in passes.items() if part},
         "hows": hows,
         "blocks": packed_events(trace, hows),

@@ -73,33 +73,22 @@ class Picture:
         self.add(rect + (f">{inside}</rect>" if inside else "/>"), y + height)
 
     def dot(self, x, y, color, radius):
-        self.add(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" stroke="{color}" fill="none"/>',
-            y + radius,
-        )
+        at = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}"'
+        self.add(f'<circle {at} stroke="{color}" fill="none"/>', y + radius)
 
-    def curve(self, points, color, width=1, dash=None):
+    def curve(self, points, color, dash=None):
         """Straight from point to point."""
         at = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        line = f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="1"'
         dash = f' stroke-dasharray="{dash}"' if dash else ""
-        self.add(
-            f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="{width:g}"'
-            f"{dash}/>",
-            max(y for _, y in points),
-        )
+        self.add(f"{line}{dash}/>", max(y for _, y in points))
 
     def svg(self, description=""):
         width, height = self.width, self.bottom + 16
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" '
-                f'viewBox="0 0 {width} {height:g}">',
-                *([element("desc", description)] if description else []),
-                f"<style>{style_of(''.join(self.parts))}</style>",
-                f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
-                'fill="var(--paper)" class="edge"/>',
-                *self.parts,
-                "</svg>",
-                "",
-            ]
-        )
+        size = f'width="{width}" height="{height:g}" viewBox="0 0 {width} {height:g}"'
+        paper = f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
+        lines = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>']
+        lines += [element("desc", description)] if description else []
+        lines += [f"<style>{style_of(''.join(self.parts))}</style>"]
+        lines += [paper + 'fill="var(--paper)" class="edge"/>', *self.parts, "</svg>", ""]
+        return "\n".join(lines)

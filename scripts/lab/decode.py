@@ -206,13 +206,6 @@ class DecodeMeasurement(Measurement):
         }
         return self.in_turns("ragged", shapes)
 
-    def tables(self, rows):
-        found = [(what, rows_for(what, rows)) for what in TABLES]
-        return [(what, *table(what, mine)) for what, mine in found if mine]
-
-    def facts(self, result):
-        return "; ".join(f"{head}: {text}" for head, text in card(result).items())
-
 
 # --- tables ---------------------------------------------------------------------------------------
 

@@ -85,13 +85,6 @@ class RingMeasurement(Measurement):
         first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
         return first + more
 
-    def tables(self, rows):
-        found = [(what, rows_for(what, rows)) for what in TABLES]
-        return [(what, *table(what, mine)) for what, mine in found if mine]
-
-    def facts(self, result):
-        return "; ".join(f"{head}: {text}" for head, text in card(result).items())
-
     # --- jobs ---
 
     def launched(self, ranks, variant, p, channels=None, **more_environment):

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import re
-import stat
 import sys
 import tempfile
 import unittest
@@ -47,10 +46,8 @@ NO_EFFICIENT = {"efficient": REFUSALS["flash"], "cudnn": REFUSALS["cudnn"]}
 class Decode(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.build = folder.name
-        cls.json = os.path.join(folder.name, "decode_h200.json")
+        cls.build = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.json = os.path.join(cls.build, "decode_h200.json")
         steps = os.path.join(cls.build, "steps")
         os.makedirs(steps)
         for step, names in STEPS.items():
@@ -60,7 +57,7 @@ class Decode(unittest.TestCase):
         cls.program = os.path.join(steps, "13_decode")
         with open(cls.program, "w", encoding="utf-8") as file:
             file.write(PROGRAM.format(python=sys.executable))
-        os.chmod(cls.program, os.stat(cls.program).st_mode | stat.S_IXUSR)
+        os.chmod(cls.program, 0o755)
         # All of it, which most tests read: it runs a hundred programs, and one problem fails.
         cls.text, cls.result = cls.measure(status=1)
         with open(cls.program + ".log", encoding="utf-8") as file:

@@ -142,9 +142,8 @@ class PretendedTorch:
 class Peers(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.build, cls.json = folder.name, os.path.join(folder.name, "peers.json")
+        cls.build = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.json = os.path.join(cls.build, "peers.json")
         steps = os.path.join(cls.build, "steps")
         os.makedirs(steps)
         for step, variants in STEPS.items():

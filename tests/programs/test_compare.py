@@ -80,36 +80,27 @@ class Table(Scripts):
         own = {key: sim()[key] for key in ("estimate", "estimate_heads")}  # by --estimate
         a100 = gpu("NVIDIA A100-SXM4-40GB", 0.8)
         heads, limit = sim(estimate_heads=64), "L1 lines 132"
+        time, both = (
+            f"400 us {limit}",
+            "estimated for H200 (132 SMs), measured on NVIDIA A100-SXM4-40GB",
+        )
+        never = "~: times estimated for A10 were never measured ~ in 02"
+        without = "~ in 02: without plain arithmetic, so a GPU may take longer"
+        more = "01: estimated for more heads than were measured, so not shown"
         names = ("estimated for", "estimated time", "limited by", "busy SMs", "measured time")
         for runs, cells, shown in (
-            ([sim()], f"400 us {limit}", "!measured !TFLOP !250us !>= !~"),
+            ([sim()], time, "!measured !TFLOP !250us !>= !~"),
             ([few_blocks(sim())], "400 us waiting 4", "!measured !>="),
-            ([sim(), gpu(median_ms=0.8)], f"400 us {limit} 800 us 0.50x", "!~"),
-            (
-                [sim(), a100],
-                f"400 us {limit} 800 us",
-                "estimated for H200 (132 SMs), measured on NVIDIA A100-SXM4-40GB",
-            ),
-            ([{**gpu(median_ms=0.2), **own}], f"400 us {limit} 200 us 2.00x", "!~"),
+            ([sim(), gpu(median_ms=0.8)], f"{time} 800 us 0.50x", "!~"),
+            ([sim(), a100], f"{time} 800 us", both),
+            ([{**gpu(median_ms=0.2), **own}], f"{time} 200 us 2.00x", "!~"),
             ([older, gpu()], "500 us", "!~"),
-            (
-                [a10, partly],
-                f"A10 (72 SMs) ~400 us {limit}",
-                "~: times estimated for A10 were never measured ~ in 02",
-            ),
-            (
-                [partly],
-                f"~400 us {limit}",
-                "~ in 02: without plain arithmetic, so a GPU may take longer",
-            ),
-            (
-                [heads, gpu()],
-                "500 us",
-                "01: estimated for more heads than were measured, so not shown",
-            ),
-            ([heads], f"400 us {limit}", ", estimated for 64 heads on H200 (132 SMs)"),
-            ([heads], f"400 us {limit}", "!shown"),
-            ([heads, partly], f"64 heads on H200 (132 SMs) 400 us {limit}", "~ in 02"),
+            ([a10, partly], f"A10 (72 SMs) ~{time}", never),
+            ([partly], f"~{time}", without),
+            ([heads, gpu()], "500 us", more),
+            ([heads], time, ", estimated for 64 heads on H200 (132 SMs)"),
+            ([heads], time, "!shown"),
+            ([heads, partly], f"64 heads on H200 (132 SMs) {time}", "~ in 02"),
         ):
             with self.subTest(cells=cells, shown=shown):
                 found, text = self.cells(*runs, label=runs[0]["step"][:2] + " naive")

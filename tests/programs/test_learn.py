@@ -836,14 +836,11 @@ class Commands(Classroom):
 
     def test_the_keys_are_those_that_do_something(self):
         desk = Desk(self.folder / "learn", EXERCISES)
-        for name, done, keys in (
-            ("scores", False, "nhlcxq"),
-            ("scores", True, "nhalcxq"),
-            ("reduction", False, "nhwlcxq"),
-        ):
+        names, all_keys = ("scores", "scores", "reduction"), ("nhlcxq", "nhalcxq", "nhwlcxq")
+        for name, keys in zip(names, all_keys):
             e = exercise(name)
             desk.go_to(e)
-            if done:
+            if "a" in keys:
                 desk.mark_done(e)
             foot = Watch(desk, None).foot()
             self.assertLessEqual(max(map(len, foot.splitlines())), 80)

@@ -50,9 +50,7 @@ def build(folder):
 class Calls(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.path = str(build(Path(folder.name)))
+        cls.path = str(build(Path(cls.enterClassContext(tempfile.TemporaryDirectory()))))
 
     def setUp(self):
         self.library = StepLibrary(self.path)

@@ -145,10 +145,9 @@ class OwnKernel(Copy):
             ("fa_step_main", "program/step_main.cpp"),
         ):
             self.write(common / source, f"// lib{target}.a\n")
-            lines += [
-                f"target_link_options({target} INTERFACE",  # one option: none is taken away
-                f"  LINKER:--whole-archive,{BUILD}/common/lib{target}.a,--no-whole-archive)",
-            ]
+            library = f"{BUILD}/common/lib{target}.a"
+            option = f"LINKER:--whole-archive,{library},--no-whole-archive"  # none is taken away
+            lines.append(f"target_link_options({target} INTERFACE {option})")
         with open(common / "CMakeLists.txt", "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -322,11 +321,8 @@ def update():
     """Puts the real outputs between the page's markers."""
     text = DOC.read_text()
     for name, output in OUTPUTS.items():
-        text = re.sub(
-            rf"(?s)(<!-- output: {name} -->\n).*?(<!-- /output -->)",
-            lambda m: f"{m[1]}```\n{output}\n```\n{m[2]}",
-            text,
-        )
+        block = rf"(?s)(<!-- output: {name} -->\n).*?(<!-- /output -->)"
+        text = re.sub(block, lambda m, o=output: f"{m[1]}```\n{o}\n```\n{m[2]}", text)
     DOC.write_text(text)
 
 

@@ -64,10 +64,11 @@ def placed(pattern, word):
 class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.source = os.path.join(cls.folder.name, NAME)
-        cls.program = os.path.join(cls.folder.name, "program")
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.source, cls.program = (
+            os.path.join(cls.folder, NAME),
+            os.path.join(cls.folder, "program"),
+        )
         Path(cls.source).write_text(TEXT, encoding="utf-8")
         kept = sim(cls.source, "-o", cls.program)
         if kept.returncode:
@@ -133,7 +134,7 @@ class Faults(unittest.TestCase):
         self.assertEqual(self.run_as("copies", "analyse", status=0).findings, [])
 
     def test_a_program_that_was_ended_has_no_clean_bill(self):
-        report = os.path.join(self.folder.name, "report.json")
+        report = os.path.join(self.folder, "report.json")
         for mode, limit in (("stores on", "limit 0.01"), ("computes on", "limit 0.5")):
             wishes = (limit, "patience 0", "analyse", "watchdog 2", "json " + report)
             done = self.run_as(mode, *wishes, status=124)
