@@ -6,9 +6,9 @@ DIRECTIONS = ("forward", "backward")
 TOKENS, WIDTH = 16384, 2048  # B*N and H*d of FlashAttention's series
 
 
-def series(n, d, causal, tokens=TOKENS):
+def series(n, d, causal):
     """A problem of FlashAttention's own series."""
-    return dict(b=max(1, tokens // n), h=max(1, WIDTH // d), n=n, d=d, causal=causal)
+    return dict(b=max(1, TOKENS // n), h=max(1, WIDTH // d), n=n, d=d, causal=causal)
 
 
 def in_series(p):

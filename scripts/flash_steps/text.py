@@ -5,13 +5,13 @@ import textwrap
 from dataclasses import dataclass
 
 
-def scaled(value, units, step=1000):
+def scaled(value, units):
     """Three significant digits: 1073741824 -> "1.07 G" with units of ("", "K", "M", "G")."""
     if value is None:
         return "-"
     exponent = 0
     while abs(value) >= 999.5 and exponent < len(units) - 1:
-        value /= step
+        value /= 1000
         exponent += 1
     digits = 0 if exponent == 0 and value == int(value) else max(0, 2 - int(math.log10(abs(value))))
     return f"{value:.{digits}f} {units[exponent]}".rstrip()

@@ -198,7 +198,7 @@ class Check(Session):
         ladder, ok, found = numbered_steps(), True, []
         for step, expected in ((ladder[0], 3), (ladder[-1], 0)):
             case = step, self.variants_of("gpu", step)[-1], problem
-            status, _, line = self.run("gpu", case, "--iters=3", timeout=300, folder="memory")
+            status, line = self.run("gpu", case, "--iters=3", timeout=300, folder="memory")
             if status is None:
                 return False, f"{step}: {line}"
             self.say(f"{' '.join([step, *flags(problem)])}: exit status {status}\n  {line}")

@@ -76,13 +76,11 @@ class Desk:
         return exercise.name in self.state["done"]
 
     def mark_done(self, exercise):
-        """Whether this was the first time. Then the solution may be looked at."""
+        """Then the solution may be looked at."""
         write_whole(self.solution_path(exercise), exercise.solution())
-        if self.is_done(exercise):
-            return False
-        with self.change() as state:
-            state["done"][exercise.name] = time.strftime("%Y-%m-%d %H:%M:%S")
-        return True
+        if not self.is_done(exercise):
+            with self.change() as state:
+                state["done"][exercise.name] = time.strftime("%Y-%m-%d %H:%M:%S")
 
     def next_hint(self, exercise):
         """(number, text) of the next hint; after the last one, the last again."""

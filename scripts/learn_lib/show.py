@@ -89,10 +89,10 @@ def stars(exercise):
     return "*" * exercise.difficulty
 
 
-def beside(first, second, gap=3):
+def beside(first, second):
     """Two texts in one line, or in two."""
-    fits = len(visible(first)) + gap + len(visible(second)) <= width()
-    return f"{first}{' ' * gap}{second}" if fits else f"{first}\n{second}"
+    line = f"{first}   {second}"
+    return line if len(visible(line)) <= width() else f"{first}\n{second}"
 
 
 def title(exercise):
@@ -235,7 +235,7 @@ def line_of_filled(exercise, path, v):
     return next((hole.line for hole in holes if not hole.empty), None)
 
 
-def short_verdict(exercise, path, v, where=True):
+def short_verdict(exercise, path, v, where):
     """One line, for the end of a page that is longer than the screen."""
     if v.ok:
         return paint("green", f"done: {exercise.title}")

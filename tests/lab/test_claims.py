@@ -33,7 +33,7 @@ def simulated(line):
 
 @functools.cache
 def results(name):
-    return read_json(os.path.join(ROOT, "docs", "results", name))
+    return read_json(ROOT / "docs" / "results" / name)
 
 
 def h200(variant, n, causal=False):
@@ -400,7 +400,7 @@ CLAIMS = (
 
 def page_rows():
     """[(claim, found here, the programs' lines)]"""
-    for line in read_text(os.path.join(ROOT, "docs", "claims.md")).splitlines():
+    for line in read_text(ROOT / "docs" / "claims.md").splitlines():
         if line.startswith("| ") and not line.startswith("| claim"):
             claim, found, how = (cell.strip() for cell in line.strip("| ").split(" | "))
             yield claim, found, re.findall(r"`((?:mpirun -n \d+ )?\d\d_[^`]*)`", how)

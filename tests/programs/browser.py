@@ -144,9 +144,9 @@ class Page:
             raise BrowserError(details.get("exception", {}).get("description", details["text"]))
         return found["result"].get("value")
 
-    def until(self, script, seconds=PATIENCE):
+    def until(self, script):
         """The value of an expression, as soon as it is true."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE
         while not (found := self.eval(script)):
             if time.monotonic() > end:
                 raise BrowserError(f"never true: {script}; {self.errors()}")

@@ -18,15 +18,15 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-SCRIPTS = os.path.join(ROOT, "scripts")
-sys.path.insert(0, SCRIPTS)  # for `from flash_steps import ...`
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+sys.path.insert(0, str(SCRIPTS))  # for `from flash_steps import ...`
 HAVE_GIT = shutil.which("git") is not None
 _WORDS = [word for word in sys.argv[1:] if not word.startswith("--")]
 _FOR_ALL = "--for-all" in sys.argv[1:]
-BUILD = os.path.join(ROOT, "build", "sim")
+BUILD = ROOT / "build" / "sim"
 if _WORDS and os.path.isdir(_WORDS[0]):
-    BUILD = os.path.abspath(_WORDS.pop(0))
+    BUILD = Path(_WORDS.pop(0)).absolute()
 
 
 def for_all(case):
@@ -86,7 +86,7 @@ def typed(script, *words):
     with mock.patch.object(sys, "argv", [script, *map(str, words)]):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             try:
-                runpy.run_path(os.path.join(SCRIPTS, script), run_name="__main__")
+                runpy.run_path(str(SCRIPTS / script), run_name="__main__")
             except SystemExit as end:
                 status = end.code or 0
     return subprocess.CompletedProcess(words, status, out.getvalue(), errors.getvalue())

@@ -405,7 +405,7 @@ class Report(Scripts):
         self.add("01_naive.naive.sim", sim())
         page = self.folder / "report.html"
         page.write_text("the old page")
-        command = [sys.executable, "-S", os.path.join(SCRIPTS, "maintain"), "report", self.folder]
+        command = [sys.executable, "-S", SCRIPTS / "maintain", "report", self.folder]
 
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

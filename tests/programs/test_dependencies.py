@@ -7,10 +7,8 @@ import tarfile
 import unittest
 from pathlib import Path
 
-import copies
-from copies import Folder, main, said
+from copies import ROOT, Folder, main, said
 
-ROOT = Path(copies.ROOT)
 NOWHERE = "http://127.0.0.1:1/small.tar.gz"  # nobody listens
 
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """README.md is one screen that leads to everything; the dev container and the notebook start what
 is there, and the notebook's cells do what they say, with stand-ins for what takes minutes."""
 
@@ -10,14 +9,11 @@ import re
 import sys
 import types
 import unittest
-from pathlib import Path
 from unittest import mock
 
-import copies
-from copies import Folder, main, said
+from copies import BUILD, ROOT, Folder, main, said
 from learn_lib import exercises
 
-ROOT = Path(copies.ROOT)
 MOST_LINES = 120
 NOTEBOOK = ROOT / "docs" / "flash_steps.ipynb"
 CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
@@ -58,7 +54,7 @@ class Readme(Folder):
         shown = re.findall(r">(\d\d): .*?>([\d.]+ MB)<", picture, re.DOTALL)
         self.assertEqual([step for step, _ in shown], ["01", "06"])
         for step, megabytes in shown:
-            program = next(Path(copies.BUILD, "steps").glob(f"{step}_*"))
+            program = next((BUILD / "steps").glob(f"{step}_*"))
             path = self.folder / f"{step}.json"
             said([program, *"--predict --h 1 --n 1024 --d 64 --json".split(), path])
             hbm = json.loads(path.read_text())["traffic"]["hbm"]["predicted"]

@@ -22,8 +22,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
 
-import copies
-from copies import Folder, for_all, typed
+from copies import BUILD, ROOT, Folder, for_all, main, typed
 from learn_lib import check as checking
 from learn_lib import exercises as catalogue
 from learn_lib import grade as grading
@@ -31,7 +30,6 @@ from learn_lib import show
 from learn_lib.desk import Desk
 from learn_lib.watch import Watch
 
-ROOT, BUILD = Path(copies.ROOT), Path(copies.BUILD)
 LEARN = ROOT / "scripts" / "learn"
 EXERCISES = catalogue.load()
 SEED = 20260
@@ -887,10 +885,10 @@ class Watching(Classroom):
         self.addCleanup(process.kill)
         return process
 
-    def until(self, words, seconds=60):
+    def until(self, words):
         """Waits until `words` are printed; what follows them is left for the next call. Returns
         what came before."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             before, found, after = self.printed.partition(words)
             if found:
@@ -1141,4 +1139,4 @@ if __name__ == "__main__":
     if "--record" in sys.argv:
         record()
     else:
-        copies.main()
+        main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What a step's library asks of CUDA, with a runtime that only writes the calls down: which stream,
 what under a graph's capture, which sentence after an error.
 
@@ -10,11 +9,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import copies
-from copies import main, said
+from copies import BUILD, ROOT, main, said
 from flash_steps.step_library import Refused, StepLibrary
-
-ROOT, BUILD = Path(copies.ROOT), Path(copies.BUILD)
 
 SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
 MORE = {**SIZES, "n": 9}

@@ -7,12 +7,11 @@ import re
 import resource
 import shutil
 import sys
-from pathlib import Path
 
 from copies import BUILD, ROOT, Folder, for_all, main, said, typed
 from flash_steps.nvcc import find_nvcc
 
-DOC = Path(ROOT, "docs", "own_kernel.md")
+DOC = ROOT / "docs" / "own_kernel.md"
 OUTPUTS = {}  # what the page shows, by the name in its markers
 
 
@@ -24,10 +23,10 @@ class Copy(Folder):
         self.root = self.folder / "repository"
         unwanted = shutil.ignore_patterns("__pycache__", "*.json", "*.html", "*.svg")
         for name in ("docs", "scripts", "steps", "tests"):
-            shutil.copytree(Path(ROOT, name), self.root / name, ignore=unwanted)
-        shutil.copytree(Path(ROOT, "common"), self.root / "common")
+            shutil.copytree(ROOT / name, self.root / name, ignore=unwanted)
+        shutil.copytree(ROOT / "common", self.root / "common")
         for name in ("CMakeLists.txt", "CMakePresets.json"):
-            shutil.copy(Path(ROOT, name), self.root)
+            shutil.copy(ROOT / name, self.root)
         self.list = self.root / "steps" / "CMakeLists.txt"
         self.mine = self.root / "steps" / "mine"
 

@@ -15,12 +15,9 @@ import struct
 import subprocess
 import termios
 import tty
-from pathlib import Path
 
-import copies
-from copies import Folder, main
+from copies import BUILD, ROOT, Folder, main
 
-ROOT, BUILD = Path(copies.ROOT), Path(copies.BUILD)
 NAIVE = BUILD / "steps" / "01_naive"
 FUSED = BUILD / "steps" / "04_fused"
 SMALL = ["--h", "2", "--n", "40", "--d", "32"]

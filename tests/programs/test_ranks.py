@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Step 14 on simulated ranks, as a user starts them: results, bytes, failures.
 Without mpirun, or in a build without MPI, it says so and is skipped."""
 
@@ -15,7 +14,7 @@ from pathlib import Path
 from copies import BUILD, Folder, main, said
 from flash_steps import mpi
 
-PROGRAM = Path(BUILD, "steps", "14_ring")
+PROGRAM = BUILD / "steps" / "14_ring"
 
 MPIRUN = shutil.which("mpirun")
 ENVIRONMENT = mpi.environment(tempfile.gettempdir())

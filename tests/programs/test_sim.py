@@ -18,8 +18,8 @@ from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import read_json
 from flash_steps.nvcc import find_nvcc
 
-SIM = os.path.join(ROOT, "scripts", "sim")
-FOLDER = os.path.join(ROOT, "tests", "any_program")
+SIM = ROOT / "scripts" / "sim"
+FOLDER = str(ROOT / "tests" / "any_program")
 FILES = {"several_files": ["several_files.cu", "several_files_cpp.cpp", "several_files_c.c"]}
 PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if name.endswith(".cu"))
 # What most programs have; the others are for --all.
@@ -251,7 +251,7 @@ class Programs(unittest.TestCase):
             return said([*command, "-c", "-o", os.devnull, file])
 
         files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS]
-        files.append(os.path.join(ROOT, "tests", "programs", "faults.cu"))
+        files.append(ROOT / "tests/programs/faults.cu")
         for file, done in zip(files, JOBS.pool.map(compiled, files)):
             with self.subTest(file):
                 self.assertEqual(done.returncode, 0, done.stderr)

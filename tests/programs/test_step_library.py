@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The steps' shared libraries in the simulator, through step_library.py: forward and backward of
 each variant against what the step's program writes, which compares it with fp64.
 
@@ -196,7 +195,7 @@ def preloaded(library, *words):
 
 class Libraries(unittest.TestCase):
     def test_each_step(self):
-        libraries = sorted(Path(BUILD, "steps").glob("lib[0-9][0-9]_*.so"))
+        libraries = sorted((BUILD / "steps").glob("lib[0-9][0-9]_*.so"))
         self.assertTrue(libraries)
         for path in libraries:
             with self.subTest(library=path.name):
@@ -204,7 +203,7 @@ class Libraries(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
     def test_beside_each_program_and_nothing_else_exported(self):
-        for program in Path(BUILD, "steps").glob("[0-9][0-9]_*"):
+        for program in (BUILD / "steps").glob("[0-9][0-9]_*"):
             library = program.with_name(f"lib{program.name}.so")
             shown = said(["nm", "-D", "--defined-only", library], check=True).stdout
             names = shown.split()[2::3]

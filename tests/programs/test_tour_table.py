@@ -1,8 +1,6 @@
 """The tour's table: of runs made by hand, and of the steps' results beside an H200's times."""
 
-import os
-
-import copies
+from copies import BUILD, ROOT, Folder, main
 from flash_steps import standing, steps, tour_table
 from flash_steps.results import join_for_reading, published
 from sample_results import few_blocks, gpu, rows_of, sim, with_backward, with_prepare
@@ -18,7 +16,7 @@ def spends(data, **parts):
     return data
 
 
-class Made(copies.Folder):
+class Made(Folder):
     def screen(self, *runs, width=80):
         said = tour_table.tour_screen(rows_of(self.folder, runs))
         self.assertLessEqual(max(map(len, "\n".join(said).splitlines())), width)
@@ -82,19 +80,19 @@ class Made(copies.Folder):
         self.assertEqual(learned, "")
 
 
-class Order(copies.Folder):
+class Order(Folder):
     """docs/results holds an H200's times of 16 x 32 heads of the tour's size."""
 
     def test_the_estimates_have_the_order_of_an_h200(self):
         measured = {
             row.any.label: row.ms
-            for row in standing.rows_of(published(os.path.join(copies.ROOT, "docs", "results")))
+            for row in standing.rows_of(published(ROOT / "docs" / "results"))
             if row.gpu_get("device.name") == "NVIDIA H200"
             and tour_table.sizes_of(row) == "B=16 H=32 N=1024 d=64 causal"
         }
         runs = []
         for step in steps.numbered_steps()[:12]:
-            program = steps.program_of(copies.BUILD, step)
+            program = steps.program_of(BUILD, step)
             last = steps.described(program)["variants"][-1]
             forward = (last["forward_of"] or "").split()
             for variant in forward[1:] * (forward[:1] == [step[:2]]) + [last["name"]]:
@@ -117,4 +115,4 @@ class Order(copies.Folder):
 
 
 if __name__ == "__main__":
-    copies.main()
+    main()
