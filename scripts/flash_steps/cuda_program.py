@@ -1,6 +1,5 @@
 """./scripts/sim: translates, compiles, links and runs a CUDA program in the simulator."""
 
-import argparse
 import functools
 import os
 import re
@@ -12,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from flash_steps import building
+from flash_steps import building, command
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import ROOT, require_writable, text_of
@@ -226,11 +225,8 @@ def explain(error, path):
 def compile_file(path, how, options, folder, number):
     """One source file to an object, with C files as C."""
     base = os.path.join(folder, f"{number}_{os.path.basename(path)}")
-    given = [
-        f"-I{os.path.dirname(path) or '.'}",
-        *[f"-I{i}" for i in options.include],
-        *[f"-D{d}" for d in options.define],
-    ]
+    given = [f"-I{folder}" for folder in (os.path.dirname(path) or ".", *options.include)]
+    given += [f"-D{name}" for name in options.define]
     openmp = ["-fopenmp"] if options.openmp else []
 
     def call(*command, before=lambda said: None):
@@ -322,10 +318,8 @@ def parse(words, description):
     except BadInput as error:
         say(error)
         sys.exit(2)
-    parser = argparse.ArgumentParser(
-        prog="sim", description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="sim [options] FILE.cu [more files] [-- its arguments]",
-    )  # fmt: skip
+    parser = command.parser(description)
+    parser.prog, parser.usage = "sim", "sim [options] FILE.cu [more files] [-- its arguments]"
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help=".cu, .cpp or .c")
     add("--analyse", action="store_true", help="look for races and uninitialised reads")

@@ -84,7 +84,10 @@ def hbm_against_n(rows):
     sizes = sorted({n for points in measured.values() for n, _ in points})
     bytes_ = [y for found in (measured, predicted) for line in found.values() for _, y in line]
     picture = Picture(f"{device}, d=64, fp32, not causal")
-    below = say_standing(picture, chosen, 52)
+    below = 52
+    for reason in reasons_of(chosen):
+        picture.text(20, below, reason)
+        below += 18
     ticks = decades(list(filter(None, bytes_)))
     low, high = min(ticks), max(ticks)
     x_range = sizes[0] / 1.15, sizes[-1] * 1.15
@@ -189,7 +192,7 @@ def hero(rows, files, theme):
             text = f"{name} {beside[label] / 1e12:.3g}"
             words(x + 4 * side, y + 12, text, 12, dim, text_anchor=anchor)
     last = "05, 08 and 11 are the backward, 13 decoding, 14 several GPUs."
-    for sentence in [last, *sorted({standing_of(row.gpu) for row in chosen} - {None})]:
+    for sentence in [last, *reasons_of(chosen)]:
         y += 18
         words(0, y + 14, sentence, 12, dim)
     inside = element("title", html.escape(claim)) + element("desc", commits_of(chosen))
@@ -217,12 +220,9 @@ def commits_of(rows):
     return "commits " + " ".join(f"{step}={commit}" for step, commit in commits.items())
 
 
-def say_standing(picture, rows, y):
-    """Of runs that are not of this tree's kernels at the GPU's full speed; the line below."""
-    for reason in sorted({standing_of(row.gpu) for row in rows} - {None}):
-        picture.text(20, y, reason)
-        y += 18
-    return y
+def reasons_of(rows):
+    """Why some are not runs of this tree's kernels at the GPU's full speed."""
+    return sorted({standing_of(row.gpu) for row in rows} - {None})
 
 
 def main():

@@ -67,9 +67,8 @@ class Comparison:
         beside = self.beside()
         for name in self.backends():
             try:
-                contenders.append(
-                    self.torch.backend(name, self.problem, self.tensors, direction, self.require)
-                )
+                about = self.problem, self.tensors, direction, self.require
+                contenders.append(self.torch.backend(name, *about))
             except (RuntimeError, AssertionError, ValueError) as error:
                 self.refused(name, error)
         contenders += beside
@@ -77,10 +76,8 @@ class Comparison:
         for contender in contenders:
             time = found[contender.label]
             if 10 * time["late"] > time["runs"]:
-                self.notes.append(
-                    f"{contender.label}, {self.text}: {time['late']} of "
-                    f"{time['runs']} runs started before the host had queued them."
-                )
+                words = f"{time['late']} of {time['runs']} runs started before the host had queued"
+                self.notes.append(f"{contender.label}, {self.text}: {words} them.")
         return [
             self.row(contender, direction, found, contenders[ours:], is_ours=i < ours)
             for i, contender in enumerate(contenders)

@@ -211,15 +211,8 @@ class DecodeMeasurement(Measurement):
 
 ONCE = "13 once"
 # {table: the keys of its lines}; `variants` has the rows of `peers`.
-TABLES = {
-    "peers": ("b", "nk"),
-    "variants": ("b", "nk"),
-    "fp8": ("b", "nk"),
-    "pages": ("b", "nk"),
-    "queries": ("b", "nk", "n"),
-    "groups": ("group",),
-    "ragged": ("b", "keys"),
-}
+TABLES = dict.fromkeys(("peers", "variants", "fp8", "pages"), ("b", "nk"))
+TABLES |= {"queries": ("b", "nk", "n"), "groups": ("group",), "ragged": ("b", "keys")}
 TITLES = {"b": "B", "nk": "keys", "n": "queries", "group": "heads of a group"}
 TITLES["keys"] = "keys in all"
 

@@ -263,11 +263,8 @@ class Check(Session):
     def everything(self):
         options = self.options
         self.results["model_gpu"] = model_of(self.results["device"]) or "H200"
-        self.say(
-            "{device}, driver {driver}, CUDA {toolkit}, the simulator models {model_gpu}\n".format(
-                **self.results
-            )
-        )
+        words = "{device}, driver {driver}, CUDA {toolkit}, the simulator models {model_gpu}\n"
+        self.say(words.format(**self.results))
         chosen = (options.sections or " ".join(OF_FIGURES if options.figures else SECTIONS)).split()
         targets = set(self.steps)
         if "memory" in chosen:

@@ -90,7 +90,8 @@ class RingMeasurement(Measurement):
     def launched(self, ranks, variant, p, channels=None, **more_environment):
         """What the program writes with --json, started on so many GPUs."""
         by_nccl = {"FLASH_STEPS_MESSAGES": "nccl", "NCCL_MAX_CTAS": str(channels)}
-        iters = 1 if p["n"] >= LONG or self.is_small(p) else self.iters
+        small = p["n"] == SMALL * self.options.ranks
+        iters = 1 if small or p["n"] >= LONG else self.iters
         line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
         line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
         line += [f"--limit={WAIT_LIMIT}"]
@@ -146,9 +147,6 @@ class RingMeasurement(Measurement):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = visible.split(",") if visible else [str(i) for i in range(self.options.ranks)]
         return self.launched(1, VARIANT, p, CUDA_VISIBLE_DEVICES=names[gpu])
-
-    def is_small(self, p):
-        return p["n"] == SMALL * self.options.ranks
 
     def right(self, variant, p, channels=None):
         """Not timed: whether the gradients are right, too."""

@@ -181,9 +181,8 @@ def scale_table(results, filters, figures=None):
     figures = figures or filters.pop("figure", ",".join(SCALE_FIGURES)).split(",")
     rows = list(filter(is_measured_series, chosen_rows("scale", results, filters)))
     if not rows:
-        raise BadInput(
-            "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
-        )
+        wanted = "no measured run with B*N = 16384 and H*d = 2048"
+        raise BadInput(f"table 'scale': {wanted} passes its filters")
     tables = []
     for figure in figures:
         if figure not in SCALE_FIGURES:
@@ -347,9 +346,8 @@ def picture_findings(rows):
         there = {row.any.data["step"]: str(row.gpu.get("commit")) for row in rows_of_picture(rows)}
         if old := [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]:
             steps = ", ".join(old)
-            findings.append(
-                f"{name}: drawn from other results ({steps}): run ./scripts/maintain plots"
-            )
+            why = f"drawn from other results ({steps}): run ./scripts/maintain plots"
+            findings.append(f"{name}: {why}")
     return findings
 
 
@@ -374,11 +372,8 @@ def output_of(command):
 
 
 def markdown_files():
-    return [
-        path
-        for pattern in ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
-        for path in sorted(glob.glob(os.path.join(ROOT, pattern)))
-    ]
+    patterns = ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
+    return [path for p in patterns for path in sorted(glob.glob(os.path.join(ROOT, p)))]
 
 
 def main():
@@ -415,10 +410,8 @@ def main():
             continue
         after = fill(before, results, args.run)
         if re.search(r"^ *<!-- figure:", after, re.MULTILINE):
-            raise BadInput(
-                f"{name}: a browser takes a line that begins with a figure's marker for HTML: "
-                "put a word before it"
-            )
+            why = "a browser takes a line that begins with a figure's marker for HTML"
+            raise BadInput(f"{name}: {why}: put a word before it")
         if after != before:
             findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
             if not args.check:

@@ -154,19 +154,12 @@ class Exercise:
     def heading(self):
         stars = "*" * self.difficulty
         rule = "=" * 97
-        lines = [
-            rule,
-            f"Exercise {self.number}, {self.kind}: {self.title}   ({stars}, about "
-            f"{self.minutes} minutes)",
-            "",
-        ]
+        about = f"({stars}, about {self.minutes} minutes)"
+        lines = [rule, f"Exercise {self.number}, {self.kind}: {self.title}   {about}", ""]
         for paragraph in self.task.strip().split("\n\n"):
             lines += [*textwrap.wrap(paragraph, 97), ""]
-        lines += [
-            f"check  ./scripts/learn run {self.name}",
-            f"hint   ./scripts/learn hint {self.name}",
-            rule,
-        ]
+        lines += [f"check  ./scripts/learn run {self.name}"]
+        lines += [f"hint   ./scripts/learn hint {self.name}", rule]
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
     def variant(self):

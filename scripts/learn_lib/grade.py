@@ -225,16 +225,12 @@ def write_junit(path, grades, seed):
             case = inside(suite, "testcase", of)
             if g.result == "wrong":
                 failure = inside(case, "failure", type=g.kind, message=g.kind)
-                failure.text = printable(g.message)
+                # What XML can hold.
+                failure.text = "".join(c for c in g.message if c in "\n\t" or c.isprintable())
             elif g.result != "ok":
                 inside(case, "skipped", message=g.result)
     ElementTree.indent(root)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
-
-
-def printable(text):
-    """Without what XML cannot hold."""
-    return "".join(c for c in text if c in "\n\t" or c.isprintable())
 
 
 def write_json(path, grades, seed):

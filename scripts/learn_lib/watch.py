@@ -96,13 +96,9 @@ class Watch:
         keys += ["w: show the lines of the bug"] if exercise.kind == "find the bug" else []
         keys += ["a: answer to the question"] if self.desk.is_done(exercise) else []
         keys += ["l: list", "c: check all", "x: fresh copy of the file", "q: quit"]
-        lines = textwrap.wrap(
-            "   ".join(key.replace(" ", "\0") for key in keys),  # a key stays beside its words
-            show.width(),
-            initial_indent="Keys  ",
-            subsequent_indent="      ",
-            break_on_hyphens=False,
-        )
+        line = "   ".join(key.replace(" ", "\0") for key in keys)  # a key stays beside its words
+        how = {"initial_indent": "Keys  ", "subsequent_indent": "      "}
+        lines = textwrap.wrap(line, show.width(), **how, break_on_hyphens=False)
         return "\n".join(show.paint("dim", line.replace("\0", " ")) for line in lines)
 
     def prepare(self, exercises):
