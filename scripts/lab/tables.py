@@ -312,8 +312,9 @@ def value(kind, spec, results):
 
 
 def fill(text, results, run=False):
-    """The last figure of a paragraph says what is to be said of any of them."""
-    of_paragraph = []
+    """The last figure of a paragraph says what is to be said of any of them, or, where a section
+    has it, the figure `standing` at its end."""
+    said_of = []
 
     def filled(match):
         begin, kind, spec, old, end = match.groups()
@@ -321,14 +322,21 @@ def fill(text, results, run=False):
             return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
         if spec == "where" and not where.built():
             return match[0]  # as it was: test.sh, which builds, holds it to the programs
+        below = text[match.end() :]
+        if spec == "standing":
+            said = "; ".join(standing_parts(said_of)) or "all of this version of the kernels"
+            said_of.clear()
+            return begin + said[0].upper() + said[1:] + end
         new, reasons = value(kind, spec, results)
         if kind == "table":
             return f"{begin}\n{new}{standing_text(reasons)}\n{end}"
-        of_paragraph.extend(reasons)
-        if "<!-- figure:" not in text[match.end() :].split("\n\n", 1)[0]:
-            if said := standing_parts(of_paragraph):
+        said_of.extend(reasons)
+        if "<!-- figure: standing" in below.split("\n#", 1)[0]:
+            return begin + new + end
+        if "<!-- figure:" not in below.split("\n\n", 1)[0]:
+            if said := standing_parts(said_of):
                 new += f" ({'; '.join(said)})"
-            of_paragraph.clear()
+            said_of.clear()
         return begin + new + end
 
     return MARKER.sub(filled, text)

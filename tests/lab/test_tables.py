@@ -153,6 +153,11 @@ class Pages(Folder):
             f"a 1.20x, b 1.20x ({said}, 10_warp_specialized).\n\nc 1.20x ({said})\n",
         )
         self.assertIn(f"*O{said[1:]}.*", self.table("means step=07_tensor_cores", data))
+        end = "<!-- figure: standing -->x<!-- /figure -->\n"
+        text = self.fill(f"a {first}.\n\nb {second} {end}", data)
+        text = re.sub(r"<!-- .*? -->", "", text)
+        self.assertEqual(text.count("earlier"), 1)
+        self.assertTrue(text.endswith(f"O{said[1:]}, 10_warp_specialized\n"), text)
 
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))
