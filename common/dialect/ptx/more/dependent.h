@@ -27,6 +27,7 @@ void griddep_wait();
 namespace fa {
 
 #if defined(__CUDACC__) || !FA_BACKEND_GPU
+/// \throws std::invalid_argument with clusters or more than 48 KB of dynamic shared memory.
 inline void require_early(const LaunchConfig& c) {
   if (c.smem > 48 * 1024 || c.cluster != 1) {
     throw std::invalid_argument("launch_early: no clusters, at most 48 KB of shared memory");
@@ -45,8 +46,7 @@ FA_PTX void griddep_wait() {
 #endif
 }
 
-/// launch() of a kernel that calls griddep_wait().
-/// \throws std::invalid_argument with clusters or more than 48 KB of shared memory.
+/// launch() of a kernel that calls griddep_wait(), as require_early() allows.
 template <class... P, class... A>
 void launch_early(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
   require_early(c);
