@@ -80,10 +80,8 @@ class Table(Scripts):
         own = {key: sim()[key] for key in ("estimate", "estimate_heads")}  # by --estimate
         a100 = gpu("NVIDIA A100-SXM4-40GB", 0.8)
         heads, limit = sim(estimate_heads=64), "L1 lines 132"
-        time, both = (
-            f"400 us {limit}",
-            "estimated for H200 (132 SMs), measured on NVIDIA A100-SXM4-40GB",
-        )
+        time = f"400 us {limit}"
+        both = "estimated for H200 (132 SMs), measured on NVIDIA A100-SXM4-40GB"
         never = "~: times estimated for A10 were never measured ~ in 02"
         without = "~ in 02: without plain arithmetic, so a GPU may take longer"
         more = "01: estimated for more heads than were measured, so not shown"

@@ -725,12 +725,11 @@ class Commands(Classroom):
     def asked(self, *arguments, setup=0):
         """What it builds where nothing is built, and how it ends: (targets, done)"""
         calls, run = [], mock.Mock(**{"run.return_value.returncode": setup})
+        fails = {"side_effect": lambda *call: calls.append(call) or ["cmake", "."]}
         with (
             mock.patch.object(checking, "is_built", lambda *_: False),
             mock.patch.object(checking, "subprocess", run),
-            mock.patch.object(
-                checking.building, "build", lambda *call: calls.append(call) or ["cmake", "."]
-            ),
+            mock.patch.object(checking.building, "build", **fails),
         ):
             done = self.typed(*arguments)
         self.assertEqual(done.returncode, 3)

@@ -325,9 +325,8 @@ class Report(Case):
         small, large = (
             self.json_of(*sizes, "--gpu", gpu, program=program) for gpu in ("T4", "RTX 4090")
         )
-        read = [
-            r["traffic"]["requested"]["buffers"]["K"]["counted"]["read"] for r in (small, large)
-        ]
+        buffers = [r["traffic"]["requested"]["buffers"] for r in (small, large)]
+        read = [buffer["K"]["counted"]["read"] for buffer in buffers]
         self.assertEqual(read[0], 2 * read[1])
         self.assertEqual((small["model_gpu"], small["ok"], large["ok"]), ("T4", True, True))
 
@@ -378,11 +377,8 @@ class Files(Case):
         n, d = 5, 32
         q, k, v = numbers(n * d, 0.7), numbers(n * d, 1.3), numbers(n * d, 2.1)
         shape, files = (1, 1, n, d), []
-        for name, values, kind in (
-            ("q", q, {}),
-            ("k", k, {}),
-            ("v", v, {"typecode": "d", "descr": "<f8"}),
-        ):
+        wide = {"typecode": "d", "descr": "<f8"}
+        for name, values, kind in (("q", q, {}), ("k", k, {}), ("v", v, wide)):
             files += [f"--{name}", self.tensor(f"{name}.npy", shape, values, **kind)]
         out = self.folder / "O.npy"
         r = self.json_of(*files, "--out", out, "--out-dir", self.folder / "all")

@@ -457,10 +457,8 @@ class Building(unittest.TestCase):
     """scripts/flash_steps/building.py"""
 
     def test_a_file_is_told_every_15_s_what_is_being_done(self):
-        heard, line = (
-            io.StringIO(),
-            "[  7%] Building CXX object common/CMakeFiles/fa.dir/ranks/run.cpp.o\n",
-        )
+        heard = io.StringIO()
+        line = "[  7%] Building CXX object common/CMakeFiles/fa.dir/ranks/run.cpp.o\n"
         with mock.patch.object(building, "QUIET_SECONDS", 1):
             with building.Progress(heard) as progress:
                 progress.heard(line)

@@ -160,11 +160,8 @@ class Jobs:
             files = [os.path.join(FOLDER, f) for f in FILES.get(name, [name + ".cu"])]
             self.add(name, *files, "--json", self.path(name + ".json"))
         for name in ANALYSED:
-            self.add(
-                name + " analysed",
-                *("--analyse", "--lines", os.path.join(FOLDER, name + ".cu")),
-                *("--json", self.path(name + ".analysed.json")),
-            )
+            words = ("--analyse", "--lines", os.path.join(FOLDER, name + ".cu"))
+            self.add(name + " analysed", *words, "--json", self.path(name + ".analysed.json"))
         for name, (text, _, *more) in ERRORS.items():
             self.add("error " + name, self.write(name, text), *(more[1] if more[1:] else ()))
         none = self.write("no_kernel", "\nint main() { void* p; return cudaMalloc(&p, 4); }\n")
@@ -290,10 +287,8 @@ class Report(unittest.TestCase):
             self.assertEqual(shared["load_wavefronts"], 128 * times * each)
             self.assertEqual(shared["store_wavefronts"], 128 * times)
             self.assertEqual(shared["wavefronts"], 128 * times * (each + 1))
-        self.assertIn(
-            "bank conflicts: 4,224 wavefronts, 16.50 times the 256 without any",
-            JOBS["transposes"].stderr,
-        )
+        words = "bank conflicts: 4,224 wavefronts, 16.50 times the 256 without any"
+        self.assertIn(words, JOBS["transposes"].stderr)
 
     def test_atomics_and_copies(self):
         kernels = self.kernels("atomics")

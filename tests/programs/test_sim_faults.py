@@ -65,10 +65,8 @@ class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        cls.source, cls.program = (
-            os.path.join(cls.folder, NAME),
-            os.path.join(cls.folder, "program"),
-        )
+        cls.source = os.path.join(cls.folder, NAME)
+        cls.program = os.path.join(cls.folder, "program")
         Path(cls.source).write_text(TEXT, encoding="utf-8")
         kept = sim(cls.source, "-o", cls.program)
         if kept.returncode:
