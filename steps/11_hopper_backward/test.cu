@@ -182,7 +182,7 @@ TEST_CASE("step 11: persistent, resident, places: ends of walks", "[step11][all]
   const auto [H, Hkv] = GENERATE(std::pair(2, 2), std::pair(6, 3));
   // Walks of one tile, of many; one key more or less than a tile; a walk alone.
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(60, 300), std::pair(128, 128),
-                                std::pair(129, 257), std::pair(260, 387), std::pair(512, 512));
+                                std::pair(129, 257), std::pair(260, 387));
   if (!fa::test::one_in(6)) return;
   CAPTURE(variant.name, d, causal, H, N, Nk);
   const fa::Problem p = of_heads(N, Nk, causal, H, Hkv, d);
