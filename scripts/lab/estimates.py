@@ -144,11 +144,12 @@ def chosen(filters):
     for key in filters:
         if key not in KEY:
             raise BadInput(f"table filter '{key}': choose from {', '.join(KEY)}")
-    return {
-        place: row
-        for place, row in kept(ESTIMATES).items()
-        if all(str(row[key]).lower() == wanted.lower() for key, wanted in filters.items())
-    }
+
+    def passes(row):
+        known = dict(zip(KEY, key_of(row)))
+        return all(str(known[key]).lower() == wanted.lower() for key, wanted in filters.items())
+
+    return {place: row for place, row in kept(ESTIMATES).items() if passes(row)}
 
 
 def accuracy(rows):
