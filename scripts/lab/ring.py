@@ -263,7 +263,7 @@ def card(result):
     return {
         "GPU": f"{result['ranks']} x {result['device']}",
         "clock": "not recorded",
-        "timing": f"medians of {result['iters']} batches of runs; in the same work the GPUs differ "
+        "timing": f"medians of {result['iters']} batches of runs; on the same work the GPUs differ "
         f"by up to {percent_text(difference(result['rows']))}",
         "copy rate": f"{three_digits(rate / 1e12, always=True)} TB/s from GPU to GPU, by "
         f"{result['carrier']}",
