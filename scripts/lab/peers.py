@@ -41,9 +41,8 @@ from .torch_attention import BACKENDS, Torch
 def load_libraries(options):
     known = find_libraries(options.build)
     if not known:
-        raise NotHere(
-            f"no step is built in {options.build}: cmake --preset gpu && cmake --build --preset gpu"
-        )
+        build = "cmake --preset gpu && cmake --build --preset gpu"
+        raise NotHere(f"no step is built in {options.build}: {build}")
     libraries = []
     for name in chosen_of(known, options.steps, f"{options.build} has"):
         path = library_path(options.build, name)
@@ -96,12 +95,8 @@ def problems_of(options, dtype):
         sizes, ds, causals = [512 << i for i in range(6)], [64, 128], [False, True]
     if options.causal:
         causals = {"no": [False], "yes": [True], "both": [False, True]}[options.causal]
-    problems = [
-        series(n, d, causal)
-        for d in options.d or ds
-        for causal in causals
-        for n in options.n or sizes
-    ]
+    sizes, ds = options.n or sizes, options.d or ds
+    problems = [series(n, d, causal) for d in ds for causal in causals for n in sizes]
     return [{**p, "hkv": p["h"], "nk": p["n"], "dtype": dtype} for p in problems]
 
 
