@@ -1,0 +1,91 @@
+"""./scripts/model predict, and what its formulas must keep."""
+
+import dataclasses
+import re
+import sys
+import unittest
+
+from basis import ROOT, main, said
+from flash_steps import model_cost
+from flash_steps.command import BadInput
+from flash_steps.model import predict
+from flash_steps.model_cost import PARTS, SHAPES, longest, memory
+
+
+def model(*words):
+    return said([sys.executable, ROOT / "scripts" / "model", *words])
+
+
+class Predicted(unittest.TestCase):
+    def test_memory_grows_as_n_or_as_its_square(self):
+        for shape in SHAPES.values():
+
+            def growth(how):
+                """Of what depends on N, from N to 2 N of one sequence."""
+                a, b, c = (memory(shape, 1, n, how) for n in (16384, 32768, 65536))
+                return (c - b) / (b - a)
+
+            self.assertAlmostEqual(growth("kept"), 2)
+            self.assertAlmostEqual(growth("recomputed"), 2)
+            self.assertTrue(3 < growth("naive") < 4)
+            ends = [longest(shape, how, 141e9) for how in ("naive", "kept", "recomputed")]
+            self.assertEqual(ends, sorted(ends))
+            for how, n in zip(("naive", "kept", "recomputed"), ends):
+                self.assertLessEqual(memory(shape, 1, n, how), 141e9)
+                self.assertGreater(memory(shape, 1, n + 1, how), 141e9)
+        self.assertEqual(longest(SHAPES["gpt2-xl"], "kept", 1e9), 0)
+
+    def test_parameters_are_gpt2s(self):
+        shape = SHAPES["gpt2"]
+        layer = 12 * 768 * 768
+        self.assertEqual(shape.parameters, 12 * layer + 768 * 50257)
+
+    def test_a_rate_is_that_of_the_nearest_length(self):
+        known = model_cost.rates("H200")
+        self.assertLessEqual({part for parts in PARTS.values() for part in parts}, set(known))
+        shape = SHAPES["gpt2"]
+        for name in PARTS:
+            one, two = (model_cost.attention_ms(shape, 1, n, name, known) for n in (1 << 20, 1 << 21))
+            self.assertAlmostEqual(two / one, 4)
+        lone = {part: {(64, 512): 1e12, (64, 4096): 2e12} for part in PARTS["08"]}
+        for n, rate in ((600, 1e12), (3000, 2e12), (9000, 2e12)):
+            seconds = 12 * 2 * 12 * n * n * 64 * 3.5 / rate
+            self.assertAlmostEqual(
+                model_cost.attention_ms(shape, 1, n, "08", lone), 1e3 * seconds
+            )
+        wide = dataclasses.replace(shape, heads=6)
+        self.assertIsNone(model_cost.attention_ms(wide, 1, 512, "08", lone))
+
+    def test_amdahl(self):
+        self.assertEqual(model_cost.with_attention(50, 50, 50), 1)
+        self.assertEqual(model_cost.with_attention(50, 50, 0), 2)
+
+    def test_what_it_prints(self):
+        for words in ([], ["--model", "gpt2-xl"], ["--gpu=H100", "--n", "1024 65536"]):
+            done = model("predict", *words)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+            self.assertRegex(" ".join(done.stdout.split()), r"the update [\d.]+x. The longest seq")
+            rows = re.findall(r"(?m)^ *\d+  .*$", done.stdout)
+            self.assertEqual(len(rows), 2 if "--n" in words else 7)
+
+    def test_refusals(self):
+        for words, told in (
+            (["--gpu", "H1"], "no such row"),
+            (["--gpu", "A100"], "has no times of it"),
+            (["--n", "0"], "at least 1"),
+        ):
+            with self.assertRaisesRegex(BadInput, told):
+                predict(words)
+        for words, status, told in (
+            ([], 0, "predict     time and memory"),
+            (["nope"], 2, "no command 'nope': the commands are predict, train"),
+            (["train", "--json", ""], 2, "its value is empty"),
+        ):
+            done = model(*words)
+            self.assertEqual(done.returncode, status)
+            self.assertIn(told, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    main()
