@@ -4,15 +4,19 @@
     train       trains a small GPT on this project's pages: --step 10
     generate    the same, and then a text by step 13's KV cache
     measure     an update of GPT-2 small at N = 512 to 32768, and where memory ends, as JSON
+    draw        docs/pictures/model.svg from docs/results
 
-All but predict need PyTorch, the built libraries and a Hopper GPU (steps 01 to 06: any).
+The others need PyTorch, the built libraries and a Hopper GPU (steps 01 to 06: any).
 Exit status: 0 done, 1 something is wrong, 2 bad use, 3 no GPU, PyTorch or library.
 """
 
+import glob
+import os
 import sys
 
 from . import command
 from .command import BadInput, NotHere
+from .files import ROOT, write_text
 from .gpu_table import find_model
 from .model_cost import (
     PARTS,
@@ -71,22 +75,36 @@ def predict(words):
     columns += [Column(("share", "in 10"), share), peak(("memory", "naive"), "naive")]
     columns += [peak(("", "fused"), "kept"), peak(("", "recomputed"), "recomputed")]
     rows = [row(n) for n in options.n]
-    print(f"{options.model} ({shape.layers} layers, {shape.heads} heads of {shape.d}) on {gpu['name']},")
-    print(f"predicted for an update of {options.tokens:,} tokens, B = {options.tokens:,} / N, in ms:\n")
-    print(text_table(columns, rows), end="\n\n")
     n, batch, times = (rows[-1][key] for key in ("n", "batch", "times"))
+    scores, lse = scores_bytes(shape, batch, n), 4 * batch * shape.heads * n
     before, after = times["08"], times["10"]
     update = with_attention(rows[-1]["rest"], before, after)
     ends = [f"{longest(shape, how, room):,} tokens" for how in ("naive", "kept", "recomputed")]
     print(
-        for_screen(
-            f"At N = {n} S and P of a layer are {bytes_text(scores_bytes(shape, batch, n))} in step "
-            f"01; a fused step writes {bytes_text(4 * batch * shape.heads * n)} of LSE. There step "
-            f"10's attention is {before / after:.2f}x as fast as 08's, and the update {update:.2f}x. "
-            f"The longest sequence in {bytes_text(room)}: {ends[0]} naive, {ends[1]} fused, {ends[2]} "
-            "with the blocks recomputed."
-        )
+        f"{options.model} ({shape.layers} layers, {shape.heads} heads of {shape.d}) on "
+        f"{gpu['name']},\npredicted for an update of {options.tokens:,} tokens, "
+        f"B = {options.tokens:,} / N, in ms:\n\n{text_table(columns, rows)}\n"
     )
+    said = (
+        f"At N = {n} S and P of a layer are {bytes_text(scores)} in step 01; a fused step writes "
+        f"{bytes_text(lse)} of LSE. There step 10's attention is {before / after:.2f}x as fast as "
+        f"08's, and the update {update:.2f}x. The longest sequence in {bytes_text(room)}: "
+        f"{ends[0]} naive, {ends[1]} fused, {ends[2]} with the blocks recomputed."
+    )
+    print(for_screen(said))
+    return 0
+
+
+def draw(words):
+    from lab import model_tables
+
+    command.parser("Draws docs/pictures/model.svg.").parse_args(words)
+    found = sorted(glob.glob(os.path.join(ROOT, "docs", "results", "model_*.json")))
+    if not found:
+        raise BadInput(
+            "no docs/results/model_*.json: ./scripts/model measure --json FILE writes one"
+        )
+    write_text(os.path.join(ROOT, "docs", "pictures", "model.svg"), model_tables.picture(found[-1]))
     return 0
 
 
@@ -110,4 +128,5 @@ def main():
     if words[0] not in known:
         raise BadInput(f"no command '{words[0]}': the commands are {', '.join(known)}")
     sys.argv[0] = f"model {words[0]}"
-    return predict(words[1:]) if words[0] == "predict" else on_a_gpu(words[0], words[1:])
+    here = {"predict": predict, "draw": draw}.get(words[0])
+    return here(words[1:]) if here else on_a_gpu(words[0], words[1:])

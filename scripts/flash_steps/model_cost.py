@@ -95,8 +95,8 @@ def longest(shape, how, room):
 
 
 def rates(gpu):
-    """{"01 naive forward": {(d, n): FLOP/s}} of causal attention: the clock's estimates for the GPU;
-    what has none, as measured on an H200."""
+    """{"01 naive forward": {(d, n): FLOP/s}} of causal attention: the clock's estimates for the
+    GPU; what has none, as measured on an H200."""
     found = {}
     results = os.path.join(ROOT, "docs", "results")
     for row in read_json(os.path.join(results, "estimates.json"))["rows"]:

@@ -1,6 +1,7 @@
 """Trains and measures the GPT of flash_steps/gpt.py on a GPU: ./scripts/model."""
 
 import dataclasses
+import datetime
 import glob
 import os
 import time
@@ -8,26 +9,35 @@ import time
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # no holes
 
 import torch
-from torch.nn import functional as F
-
 from flash_steps import command
 from flash_steps.command import BadInput, NotHere
 from flash_steps.commits import here
 from flash_steps.files import ROOT, read_json, require_writable, write_rows
 from flash_steps.gpt import GPT, attention_of, generate
 from flash_steps.model_cost import SHAPES, longest
+from flash_steps.torch_operator import _variant
+from torch.nn import functional as F
+
+from .model_tables import LABELS, ORDER
 
 
 def corpus():
     """The project's own pages, as bytes."""
-    places = ("README.md", "docs/*.md", "docs/*/*.md", "steps/*/*.md", "steps/*.md", "common/*/*.md")
+    places = (
+        "README.md",
+        "docs/*.md",
+        "docs/*/*.md",
+        "steps/*/*.md",
+        "steps/*.md",
+        "common/*/*.md",
+    )
     paths = sorted({path for p in places for path in glob.glob(os.path.join(ROOT, p))})
     text = b"".join(open(path, "rb").read() for path in paths)
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).long().cuda()
 
 
 class Stamp(torch.autograd.Function):
-    """Its tensors, unchanged; an event where the forward passes, and one where the backward does."""
+    """Its tensors, unchanged; an event where the forward passes, one where the backward does."""
 
     @staticmethod
     def forward(ctx, events, *tensors):
@@ -172,15 +182,19 @@ def options_of(words, doc, *more):
     return options
 
 
-def keep(options, key, row):
+def keep(options, what, row):
     """Prints it, and adds it to the file."""
-    print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+    words = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items() if k != "losses"}
+    print(what, *(f"{k} {v}" for k, v in words.items()), flush=True)
     if not options.json:
         return
-    tree = read_json(options.json) if os.path.exists(options.json) else {}
-    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "commit": here()}
-    tree = {**about, **tree}
-    tree.setdefault(key, {"rows": []})["rows"].append(row)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    tree = {"schema": 1, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    tree |= {"run": now, "rows": []}
+    if os.path.exists(options.json):
+        tree = read_json(options.json)
+    step = None if row["name"] in LABELS else _variant(row["name"])[0].step
+    tree["rows"].append({"what": what, "step": step, "commit": step and here(), **row})
     write_rows(options.json, tree)
 
 
@@ -198,7 +212,9 @@ def trained(options):
 
 
 def train_command(words):
-    options = options_of(words, "Trains a GPT of 20 million parameters on this project's pages.", *TRAINING)
+    options = options_of(
+        words, "Trains a GPT of 20 million parameters on this project's pages.", *TRAINING
+    )
     _, found = trained(options)
     if options.json:
         keep(options, "training", found)
@@ -207,7 +223,9 @@ def train_command(words):
 
 def generate_command(words):
     more = ("--prompt", "# The online softmax"), ("--tokens", 400), ("--temperature", 0.7)
-    options = options_of(words, "Trains as train does, then writes a text by a KV cache.", *TRAINING, *more)
+    options = options_of(
+        words, "Trains as train does, then writes a text by a KV cache.", *TRAINING, *more
+    )
     model, _ = trained(options)
     prompt = torch.tensor([list(options.prompt.encode())], device="cuda")
     tokens = generate(model, prompt, options.tokens, options.step, options.temperature)
@@ -215,7 +233,6 @@ def generate_command(words):
     return 0
 
 
-CONTENDERS = "10", "cudnn", "flash", "08", "06", "01"
 SLOW = {"06": 8192, "01": 2048}  # the largest N
 
 
@@ -249,16 +266,20 @@ def ends_of(name, shape, recompute, room):
 
 def measure_command(words):
     more = ("--model", "gpt2"), ("--tokens", 32768), ("--updates", 3)
-    options = options_of(words, "Measures updates at N = 512 to 32768, and where memory ends.", *more)
+    options = options_of(
+        words, "Measures updates at N = 512 to 32768, and where memory ends.", *more
+    )
     if options.model not in SHAPES:
         raise BadInput(f"--model {options.model}: {', '.join(SHAPES)}")
     shape = dataclasses.replace(SHAPES[options.model], vocabulary=256)
     for n in [512 << i for i in range(7)]:
-        for name in CONTENDERS:
+        for name in ORDER[::-1]:
             if n <= SLOW.get(name, n):
                 batch = max(1, options.tokens // n)
                 row = one_update(name, shape, batch, n, 1 if name in SLOW else options.updates)
-                row["alone_ms"] = shape.layers * alone(name, shape, batch, n, 1 if name in SLOW else 6)
+                row["alone_ms"] = shape.layers * alone(
+                    name, shape, batch, n, 1 if name in SLOW else 6
+                )
                 keep(options, "updates", {"name": name, "n": n, "batch": batch, **row})
     for name, recompute in (("unfused", False), ("10", False), ("10", True)):
         room = torch.cuda.mem_get_info()[0]

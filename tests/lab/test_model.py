@@ -1,15 +1,20 @@
 """./scripts/model predict, and what its formulas must keep."""
 
 import dataclasses
+import os
 import re
 import sys
+import tempfile
 import unittest
 
 from basis import ROOT, main, said
 from flash_steps import model_cost
 from flash_steps.command import BadInput
+from flash_steps.files import write_rows
 from flash_steps.model import predict
 from flash_steps.model_cost import PARTS, SHAPES, longest, memory
+from flash_steps.text import markdown_table
+from lab import model_tables
 
 
 def model(*words):
@@ -45,14 +50,14 @@ class Predicted(unittest.TestCase):
         self.assertLessEqual({part for parts in PARTS.values() for part in parts}, set(known))
         shape = SHAPES["gpt2"]
         for name in PARTS:
-            one, two = (model_cost.attention_ms(shape, 1, n, name, known) for n in (1 << 20, 1 << 21))
+            one, two = (
+                model_cost.attention_ms(shape, 1, n, name, known) for n in (1 << 20, 1 << 21)
+            )
             self.assertAlmostEqual(two / one, 4)
         lone = {part: {(64, 512): 1e12, (64, 4096): 2e12} for part in PARTS["08"]}
         for n, rate in ((600, 1e12), (3000, 2e12), (9000, 2e12)):
             seconds = 12 * 2 * 12 * n * n * 64 * 3.5 / rate
-            self.assertAlmostEqual(
-                model_cost.attention_ms(shape, 1, n, "08", lone), 1e3 * seconds
-            )
+            self.assertAlmostEqual(model_cost.attention_ms(shape, 1, n, "08", lone), 1e3 * seconds)
         wide = dataclasses.replace(shape, heads=6)
         self.assertIsNone(model_cost.attention_ms(wide, 1, 512, "08", lone))
 
@@ -85,6 +90,49 @@ class Predicted(unittest.TestCase):
             done = model(*words)
             self.assertEqual(done.returncode, status)
             self.assertIn(told, done.stdout + done.stderr)
+
+
+class Tables(unittest.TestCase):
+    """Of a card on which the rest takes 50 ms, and attention N / 1024 or twice that."""
+
+    def setUp(self):
+        speeds = {"flash": 2, "08": 2, "cudnn": 2, "10": 1}
+        self.rows = [
+            {"what": "updates", "name": name, "n": n, "ms": 50 + x * n / 1024}
+            | {"attention_ms": x * n / 1024, "alone_ms": x * n / 1024}
+            for name, x in speeds.items()
+            for n in (1024, 51200)
+        ]
+        losses = ([5.0] * 300, [5.0] * 280 + [5.5] * 20)
+        self.rows += [
+            {"what": "training", "name": name, "losses": x, "tokens_per_s": 10**6}
+            | {"attention": 0.1, "peak_bytes": 2e9}
+            for name, x in zip(("10", "flash"), losses)
+        ]
+
+    def markdown(self, what):
+        rows = model_tables.rows_for(what, self.rows)
+        return markdown_table(*model_tables.table(what, rows)).splitlines()[2:]
+
+    def test_by_length(self):
+        self.assertEqual(self.markdown("updates")[1], "| 51200 | - | - | 150 | 150 | 150 | 100 |")
+        attention = "| 51200 | - | - | 66.7% | 66.7% | 66.7% | 50.0% |"
+        self.assertEqual(self.markdown("attention")[1], attention)
+        self.assertEqual(self.markdown("amdahl")[0].split(" | ")[-1], "+0.0% |")
+        self.rows[-3]["alone_ms"] += 10  # of step 10, N = 51200
+        self.assertEqual(self.markdown("amdahl")[1].split(" | ")[-1], "+10.0% |")
+
+    def test_losses(self):
+        want = "| PyTorch flash | 5.5000 | 0.5000 | 1,000,000 | 10.0% | 2.00 GB |"
+        self.assertEqual(self.markdown("training")[1], want)
+
+    def test_the_picture(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model_h100.json")
+            write_rows(path, {"device": "H100", "run": "2026-11-27", "rows": self.rows})
+            svg = model_tables.picture(path)
+        self.assertIn("N = 51200", svg)
+        self.assertEqual(svg.count("<rect"), 1 + 5 + 2 * 2 * 4)  # paper, legend, bars in two parts
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ import unittest
 from basis import ROOT, main
 
 try:
-    import torch
-
     import flash_steps
+    import torch
     from flash_steps import torch_operator
 except ImportError:
     torch = None
