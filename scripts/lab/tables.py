@@ -25,6 +25,7 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
     peers_run          how that was measured
     decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
                        copy rate and date
+    model              the same of model_tables.py
     accuracy, estimated    estimated beside measured times (estimates.json)
     neighbours, where  of the tree itself; where needs build/sim
 
@@ -61,7 +62,7 @@ from flash_steps.standing import rows_of, standing, standing_of, standing_parts,
 from flash_steps.steps import ROOT
 from flash_steps.text import bytes_text, flops_text, markdown_table, range_text, time_text
 
-from . import decode, estimates, measured, neighbours, peers, ring, where
+from . import decode, estimates, measured, model_tables, neighbours, peers, ring, where
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -81,7 +82,9 @@ class Results:
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             of_device[found["device"]] = {**found, **both}
         self.of = {"peers": measured.with_standing(list(of_device.values()))}
-        self.of |= {name: measured.load(name, folder) for name in ("decode", "ring", "rivals")}
+        self.of |= {
+            name: measured.load(name, folder) for name in ("decode", "ring", "model", "rivals")
+        }
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -247,6 +250,7 @@ TABLES = {
     "peers_run": peers_run,
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
+    "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
     "neighbours": lambda results, filters: (neighbours.markdown(), []),
