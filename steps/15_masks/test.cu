@@ -232,6 +232,21 @@ TEST_CASE("step 15: random packs", "[step15][all]") {
   }
 }
 
+TEST_CASE("step 15: many short walks on few blocks", "[step15][all]") {
+  const auto [length, count] = GENERATE(std::pair(512, 32), std::pair(100, 40), std::pair(1, 300));
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
+  for (const fa::Variant* v : both("packed", "wgmma")) {
+    if (!v->newer) continue;
+    const int documents = FA_BACKEND_GPU ? count : count / 8;
+    const auto p = bf16_problem(1, 1, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 16 : 2, /*Hkv=*/2);
+    const fa::Variant few = fa::test::on_blocks(*v, FA_BACKEND_GPU ? 132 : 2);
+    CAPTURE(length, d, causal);
+    fa::test::require_right(few, packed(p, std::vector<int>(documents, length)));
+  }
+}
+
 TEST_CASE("step 15: a pack of one document is that document, bit for bit", "[step15]") {
   const auto p = bf16_problem(200, 330, GENERATE(64, 128), GENERATE(false, true), 1, 2, 1);
   const auto in = fa::normal_inputs(p, 5);
