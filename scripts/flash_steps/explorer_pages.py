@@ -239,13 +239,13 @@ STEPS = [
         "15_masks",
         "Masks",
         "08 atomics",
-        "Grey: scores that the mask leaves. A block visits the tiles that hold some: it tests those "
-        "that the mask cuts (c), not the full ones (F).",
+        "Grey: scores that the mask leaves. A block visits the tiles that hold some: it tests "
+        "those that the mask cuts (c), not the full ones (F).",
         {
             "window": "Registers: O, m and l of the block's rows, or dK and dV of its keys; the "
             "first and the last tile of the walk.",
-            "packed": "Registers: as in window. Which rows and keys a block has it reads in a table.",
-            "lists": "Registers: as in window. Which tiles a block visits it reads in a list.",
+            "packed": "Registers: as in window. A table says which rows and keys a block has.",
+            "lists": "Registers: as in window. A list says which tiles a block visits.",
         },
         [Run("15_masks", variant, 1024, mask=mask) for mask, (variant, *_) in MASKS.items()],
         result="packed",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .command import BadInput
 from .files import read_json
 from .gpu_table import model_of, sms_of
-from .problems import SIZES, cache_of, in_series, own_tiles, problem_text
+from .problems import SIZES, cache_of, in_series, mask_of, own_tiles, problem_text
 from .text import (
     Column,
     bytes_text,
@@ -85,7 +85,7 @@ class Run:
         """What two runs share when they moved the same bytes: input and seed do not matter."""
         p = self.data["problem"]
         sizes = tuple(p.get(k) for k in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype"))
-        more = p.get("smem") or 0, *cache_of(p)
+        more = p.get("smem") or 0, *cache_of(p), mask_of(p)
         return (self.data["step"], self.variant, self.direction, (*sizes, *more))
 
 
