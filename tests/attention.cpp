@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#if !FA_BACKEND_GPU
+#include "tests/sim/diagnosis.h"
+#endif
+
 namespace fa::test {
 namespace {
 
@@ -90,6 +94,17 @@ Variant on_blocks(const Variant& v, int blocks) {
   return few;
 }
 
+Outputs run_in_order([[maybe_unused]] uint64_t order, const Variant& v, const Problem& p,
+                     const Inputs& in) {
+#if !FA_BACKEND_GPU
+  sim::Options options = sim::options();
+  options.block_order = order;
+  options.workers = 1;  // else threads decide, too
+  const sim::test::WithOptions with(options);
+#endif
+  return run(v, p, in);
+}
+
 Problem random_problem(std::mt19937& random) {
   auto between = [&](int low, int high) {
     return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
@@ -139,6 +154,8 @@ void require_equal(Prediction prediction, const Counts& counts) {
   }
   REQUIRE(counts.buffers.size() == prediction.buffers.size());
   REQUIRE(counts.requested == prediction.total());
+  const uint64_t on_tensor_cores = counts.tensor_flops.value_or(0);
+  if (on_tensor_cores > 0 && prediction.flops > 0) CHECK(on_tensor_cores == prediction.flops);
 }
 
 void require_prepare_predicted(const Variant& v, const Problem& p) {
@@ -239,6 +256,10 @@ void require_agrees_fp32(const Variant& v, const Variant& parent) {
   const Outputs now = run(v, p, in), before = run(parent, p, in);
   REQUIRE(max_difference(now.O, before.O) <= 2e-6);
   if (v.writes_lse && parent.writes_lse) REQUIRE(max_difference(now.LSE, before.LSE) <= 4e-6);
+  if (!v.backward || !parent.backward) return;
+  REQUIRE(max_difference(now.dQ, before.dQ) <= 5e-6);
+  REQUIRE(max_difference(now.dK, before.dK) <= 5e-6);
+  REQUIRE(max_difference(now.dV, before.dV) <= 5e-6);
 }
 
 void require_predicted_fp32(const Variant& v) {
@@ -250,16 +271,61 @@ void require_predicted_fp32(const Variant& v) {
   require_predicted(v, problem(N, d, causal, 1, N == 1024 ? 1 : 3));
 }
 
-void require_clean_accesses(const Counts& counts) {
+void require_no_finding_fp32(const Variant& v) {
+  const int N = GENERATE(1, 33, 75);
+  const bool causal = GENERATE(false, true);
+  if (!one_in(5)) return;
+  CAPTURE(v.name, N, causal);
+  count_forward(v, problem(N, 64, causal), /*analyse=*/true);
+}
+
+void require_no_conflicts(const Counts& counts) {
   for (const KernelCount& k : counts.kernels) {
     CAPTURE(k.name);
     CHECK(k.shared_wavefronts == k.shared_ideal);
+  }
+}
+
+void require_clean_accesses(const Counts& counts) {
+  require_no_conflicts(counts);
+  for (const KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
     CHECK(k.sectors.load * 32 == k.bytes.read);
   }
 }
 
+void require_clean_accesses_fp32(const Variant& v) {
+  const Problem p = problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
+  if (!one_in(5)) return;
+  CAPTURE(v.name, p.d, p.causal);
+  require_clean_accesses(count_forward(v, p));
+}
+
+#if !FA_BACKEND_GPU
+Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p) {
+  CAPTURE(v.name, describe(p));
+  sim::Options less = sim::options();
+  less.block_shared_bytes = bytes;
+  const sim::test::WithOptions with(less);
+  p.gpu = this_gpu();
+  require_right(v, p);
+  const Counts counts =
+      count_pass(v, p, v.backward ? Pass::backward : Pass::forward, /*analyse=*/true);
+  require_equal(v.backward ? v.backward_traffic(p) : v.traffic(p), counts);
+  require_no_conflicts(counts);
+  return counts;
+}
+#endif
+
+/// With as many keys as rows, and a key head for each query head, where there must be.
+static Problem as_supported(const Variant& v, Problem p) {
+  if (v.support && !v.support->cross) p.Nk = p.N;
+  if (v.support && !v.support->gqa) p.Hkv = p.H;
+  return p;
+}
+
 /// One more and one less than the rows and keys of tiles, warps and products.
-void require_right_at_edges(const Variant& v) {
+static void require_right_at_edges(const Variant& v) {
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 200, 257);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
@@ -269,7 +335,7 @@ void require_right_at_edges(const Variant& v) {
 }
 
 /// Eight query heads on 8, 4, 2 and 1 key heads.
-void require_right_with_shared_heads(const Variant& v) {
+static void require_right_with_shared_heads(const Variant& v) {
   const int Hkv = GENERATE(8, 4, 2, 1);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
@@ -278,7 +344,7 @@ void require_right_with_shared_heads(const Variant& v) {
   require_right(v, bf16_problem(70, 90, d, causal, /*B=*/2, /*H=*/8, Hkv));
 }
 
-void require_right_for_lengths(const Variant& v) {
+static void require_right_for_lengths(const Variant& v) {
   const auto [N, Nk] = GENERATE(from_range(kLengths));
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
@@ -311,7 +377,7 @@ void require_blind_rows(const Variant& v) {
 
 /// Nk - N, and Nk, leave every remainder by each tile of up to 128 keys: which tiles the diagonal
 /// and the end cut is a comparison that only one of them may show to be off by one.
-void require_right_for_every_remainder(const Variant& v) {
+static void require_right_for_every_remainder(const Variant& v) {
   constexpr int kTile = 128;
   const int d = GENERATE(64, 128);
   for (int more = kTile / 2; more < kTile + kTile / 2; ++more) {
@@ -322,19 +388,21 @@ void require_right_for_every_remainder(const Variant& v) {
   }
 }
 
-void require_right_for_random_shapes(const Variant& v, unsigned seed) {
+void require_right_for_random_shapes(const std::vector<const Variant*>& variants, unsigned seed) {
   std::mt19937 random(seed);
   for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
     const Problem p = random_problem(random);
     if (!one_in(4)) continue;
-    CAPTURE(i, describe(p));
+    const Variant& v = *variants[i % variants.size()];
+    CAPTURE(i, v.name, describe(p));
     require_right(v, p);
   }
 }
 
 void require_right_for_real_and_outliers(const Variant& v) {
+  const int d = GENERATE(64, 128);
   const auto p =
-      problem_for(v, bf16_problem(150, 200, GENERATE(64, 128), true, /*B=*/1, /*H=*/4, /*Hkv=*/2));
+      problem_for(v, as_supported(v, bf16_problem(150, 200, d, true, /*B=*/2, /*H=*/2, /*Hkv=*/1)));
   require_right(v, p, real_inputs(p, 1));
   require_right(v, p, outlier_inputs(p, 1));
 }
@@ -363,6 +431,21 @@ void require_same_bits(const Variant& v) {
   REQUIRE(once.LSE == twice.LSE);
 }
 
+void require_same_bits_on_blocks(const Variant& v) {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(330, 400, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
+  const auto in = normal_inputs(p, 7);
+  const Outputs one = run(on_blocks(v, 1), p, in);
+  for (const int blocks : {2, 3}) {
+    const Outputs out = run(on_blocks(v, blocks), p, in);
+    REQUIRE(out.O == one.O);
+    REQUIRE(out.LSE == one.LSE);
+  }
+}
+
 Inputs inputs_with_scores(const Problem& p, int rows, const std::function<float(int)>& score) {
   REQUIRE((p.d == 64 && p.kv_heads() == 1));  // 1 / sqrt(64) is a power of two
   Inputs in = normal_inputs(p, 8);
@@ -381,7 +464,7 @@ Inputs inputs_with_scores(const Problem& p, int rows, const std::function<float(
   return in;
 }
 
-void require_right_for_any_maxima(const Variant& v, int rows, int Bc) {
+static void require_right_for_growing_maxima(const Variant& v, int rows, int Bc) {
   const auto p = bf16_problem(128, 7 * Bc, 64, GENERATE(false, true));
   // 2^8 is e^5.545: a tile's step of 5.5 leaves O as it is, one of 5.75 does not.
   const float step = GENERATE(0.f, 1.f, 2.75f, 5.5f, 5.75f, 6.f, 20.f, 100.f);
@@ -399,7 +482,7 @@ void require_right_for_any_maxima(const Variant& v, int rows, int Bc) {
                 }));
 }
 
-void require_right_far_from_zero(const Variant& v, int rows) {
+static void require_right_far_from_zero(const Variant& v, int rows) {
   const auto p = bf16_problem(128, 448, 64, GENERATE(false, true));
   const float far = GENERATE(-30000.f, -2000.f, 2000.f, 30000.f);
   const int peak = GENERATE(0, 63, 64, 127, 128, 300, 447);
@@ -409,6 +492,15 @@ void require_right_far_from_zero(const Variant& v, int rows) {
                   return round_to(DType::bf16, far * (c % 3 ? 1 : 1.125f));
                 }));
   require_right(v, p, inputs_with_scores(p, rows, [&](int c) { return c == peak ? 64.f : 0.f; }));
+}
+
+void require_right_for_any_maxima(const Variant& v, int rows, int Bc) {
+  SECTION("maxima that grow slowly, fast, not at all") {
+    require_right_for_growing_maxima(v, rows, Bc);
+  }
+  SECTION("far from zero, and one key that outweighs all others") {
+    require_right_far_from_zero(v, rows);
+  }
 }
 
 /// Scores below -1e30, which bf16 can make.
@@ -434,7 +526,7 @@ void require_predicted_for_lengths(const Variant& v) {
   const bool causal = GENERATE(false, true);
   if (!one_in(5)) return;
   CAPTURE(N, Nk, d, causal);
-  require_predicted(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
+  require_predicted(v, as_supported(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1)));
 }
 
 void require_header_formulas(const Variant& v, int Br) {
@@ -452,10 +544,10 @@ void require_header_formulas(const Variant& v, int Br) {
 
 /// And keys once a group of heads.
 void require_compulsory_hbm(const Variant& v) {
-  const uint64_t N = 256, Nk = 512, d = 64;
-  const auto p = bf16_problem(N, Nk, d, false, 1, /*H=*/4, /*Hkv=*/2);
-  CHECK(v.traffic(p).hbm ==
-        Bytes{.read = 2 * (4 * N + 2 * 2 * Nk) * d, .write = 4 * (2 * N * d + 4 * N)});
+  const uint64_t N = 256, d = 64;
+  const auto p = as_supported(v, bf16_problem(N, 512, d, false, 1, /*H=*/4, /*Hkv=*/2));
+  CHECK(v.traffic(p).hbm == Bytes{.read = 2 * (4 * N + 2 * uint64_t(p.Hkv) * p.Nk) * d,
+                                  .write = 4 * (2 * N * d + 4 * N)});
   const Counts counts = count_forward(v, p);
   REQUIRE(counts.hbm);
   CHECK(*counts.hbm == v.traffic(p).hbm);
@@ -468,34 +560,36 @@ void require_no_finding(const Variant& v) {
   const bool causal = GENERATE(false, true);
   if (!one_in(5)) return;
   CAPTURE(N, Nk, d, causal);
-  count_forward(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/2), /*analyse=*/true);
+  count_forward(v, as_supported(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/2)), /*analyse=*/true);
 }
 
 void require_forward(const Variant& v, [[maybe_unused]] bool predicted) {
   SECTION("right at the edges of tiles and products") { require_right_at_edges(v); }
-  SECTION("right where heads share keys") { require_right_with_shared_heads(v); }
-  SECTION("right for as many keys as one likes") { require_right_for_lengths(v); }
-  SECTION("a row without keys gives O = 0 and LSE = -inf") { require_blind_rows(v); }
-  SECTION("right whatever remains of a tile") { require_right_for_every_remainder(v); }
-  SECTION("two runs give the same bits") { require_same_bits(v); }
   SECTION("right for real input and outliers") {
     if (is_now(true)) require_right_for_real_and_outliers(v);
-  }
-  SECTION("behaves as attention must") {
-    if (is_now(true)) require_bf16_properties(v);
-  }
-  SECTION("right for scores below -1e30") {
-    if (is_now(true)) require_right_for_huge_negative_scores(v);
   }
 #if !FA_BACKEND_GPU
   SECTION("predicted bytes are counted bytes") {
     if (predicted) require_predicted_for_lengths(v);
   }
   SECTION("HBM sees inputs and outputs only") {
-    if (is_now(true)) require_compulsory_hbm(v);
+    if (!v.fp8 && is_now(true)) require_compulsory_hbm(v);
   }
   SECTION("the analysis finds nothing") { require_no_finding(v); }
 #endif
+  if (v.support && !v.support->cross) return;
+  SECTION("right where heads share keys") { require_right_with_shared_heads(v); }
+  SECTION("right for as many keys as one likes") { require_right_for_lengths(v); }
+  SECTION("a row without keys gives O = 0 and LSE = -inf") { require_blind_rows(v); }
+  SECTION("right whatever remains of a tile") { require_right_for_every_remainder(v); }
+  SECTION("two runs give the same bits") { require_same_bits(v); }
+  if (v.fp8) return;
+  SECTION("behaves as attention must") {
+    if (is_now(true)) require_bf16_properties(v);
+  }
+  SECTION("right for scores below -1e30") {
+    if (is_now(true)) require_right_for_huge_negative_scores(v);
+  }
 }
 
 void require_agrees(const Variant& v, const Variant& parent) {
@@ -510,8 +604,13 @@ void require_agrees(const Variant& v, const Variant& parent) {
   REQUIRE(max_difference(now.LSE, before.LSE) <= 2e-5);
 }
 
+int some_d(const Support& support) {
+  const std::vector<int>& all = support.d;
+  return std::find(all.begin(), all.end(), 64) == all.end() ? all.front() : 64;
+}
+
 void require_any_scale(const Variant& v, const Support& support) {
-  Problem p = problem(support.most_n ? 5 : 60, 64, /*causal=*/true);
+  Problem p = problem(support.most_n ? 5 : 60, some_d(support), /*causal=*/true);
   if (support.cross && !v.backward) p.Nk = 150;  // a sum of dQ over blocks of keys has any order
   p.dtype = v.forward.dtype();
   p = problem_for(v, p);

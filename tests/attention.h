@@ -15,6 +15,8 @@
 namespace fa::test {
 
 Problem problem(int N, int d, bool causal, int B = 1, int H = 2);
+/// 64 where it is supported.
+int some_d(const Support& support);
 
 /// The same in bf16, with what the tensor-core steps allow besides: N queries and Nk keys, and H
 /// query heads that share Hkv key heads.
@@ -23,6 +25,9 @@ Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, in
 /// A variant that has a block on each SM, as if the GPU had so few, so that a small problem has
 /// seams between work tiles; 0: one, two or three, as the problem says.
 Variant on_blocks(const Variant& v, int blocks);
+
+/// The GPU chooses an order of the blocks in each run, the simulator the one that a number says.
+Outputs run_in_order(uint64_t order, const Variant& v, const Problem& p, const Inputs& in);
 
 /// N and Nk of no common tile; a long walk for one row; one key more, or less, than there are rows.
 inline const int kLong = FA_BACKEND_GPU ? 1024 : 512;
@@ -50,7 +55,9 @@ Counts count_forward(const Variant& v, const Problem& p, bool analyse = false);
 /// The bytes of one backward, behind one forward that is not counted.
 Counts count_backward(const Variant& v, const Problem& p, bool analyse = false);
 
-/// Predicted requested bytes are the counted ones, per buffer, to the byte. Simulator only.
+/// Predicted requested bytes are the counted ones, per buffer, to the byte, and so are the
+/// operations of tensor cores, where there are any: a prepare has no prediction of them. Simulator
+/// only.
 void require_equal(Prediction prediction, const Counts& counts);
 void require_prepare_predicted(const Variant& v, const Problem& p);
 void require_predicted(const Variant& v, const Problem& p);
@@ -80,28 +87,40 @@ void require_right_at_edges_fp32(const Variant& v);
 /// \param smem what a block may take of shared memory, where the variant asks (Method::smem).
 void require_fp32_properties(const Variant& v, size_t smem = 0);
 
-/// O is another variant's, and so is LSE where both write one; d = 96.
+/// O is another variant's, and so are LSE and gradients where both write them; d = 96.
 void require_agrees_fp32(const Variant& v, const Variant& parent);
 
 /// Predicted bytes are counted bytes. Simulator only.
 void require_predicted_fp32(const Variant& v);
 
-/// No bank conflicts, and every byte of every sector that is loaded was asked for.
+void require_no_finding_fp32(const Variant& v);
+
+/// No bank conflicts.
+void require_no_conflicts(const Counts& counts);
+/// And every byte of every sector that is loaded was asked for.
 void require_clean_accesses(const Counts& counts);
+void require_clean_accesses_fp32(const Variant& v);
+
+/// Where a block gets so few bytes of shared memory: right, bytes as predicted, without bank
+/// conflicts and findings. Simulator only.
+/// \return what is counted: of the backward where there is one.
+Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p);
 
 // --- what every forward on tensor cores is asked -------------------------------------------------
 //
 // Each belongs into a TEST_CASE of its own, with the tag [all]: some GENERATE.
 
-/// In sections: right at the edges of tiles, for shared heads, any lengths, rows without keys, any
-/// remainder of a tile, real input, outliers and scores below -1e30; it behaves as attention must,
-/// and gives the same bits twice. In the simulator: bytes are as predicted, HBM sees inputs and
-/// outputs only, and the analysis finds nothing.
+/// In sections: right at the edges of tiles, for real input and outliers; if it supports other
+/// numbers of keys than of rows, also for shared heads, any lengths, rows without keys, any
+/// remainder of a tile and scores below -1e30; it behaves as attention must, and gives the same
+/// bits twice. In the simulator: bytes are as predicted, HBM sees inputs and outputs only, and the
+/// analysis finds nothing. In 8 bits no tolerance holds what attention must do, large scores have
+/// no digits, and HBM sees more.
 /// \param predicted false where a test launches the variant in another way than its formula says.
 void require_forward(const Variant& v, bool predicted = true);
 
-/// A few of them; 1000 on a GPU.
-void require_right_for_random_shapes(const Variant& v, unsigned seed);
+/// A few of them; 1000 on a GPU. The variants in turn.
+void require_right_for_random_shapes(const std::vector<const Variant*>& variants, unsigned seed);
 
 /// O and LSE are another variant's, up to the rounding of bf16.
 void require_agrees(const Variant& v, const Variant& parent);
@@ -111,24 +130,20 @@ void require_agrees(const Variant& v, const Variant& parent);
 /// narrow one.
 Inputs inputs_with_scores(const Problem& p, int rows, const std::function<float(int)>& score);
 
-/// Maxima that grow slowly, fast, not at all, from tile to tile of Bc keys. `rows`: of a warp.
+/// In sections: maxima that grow slowly, fast, not at all, from tile to tile of Bc keys; a maximum
+/// far from zero, and one key that outweighs all others. `rows`: of a warp.
 void require_right_for_any_maxima(const Variant& v, int rows, int Bc);
-
-/// A maximum far from zero, and one key that outweighs all others.
-void require_right_far_from_zero(const Variant& v, int rows);
 
 /// The formulas that a header shows, of a kernel whose blocks have Br rows. Simulator only.
 void require_header_formulas(const Variant& v, int Br);
 
 // --- parts of require_forward(), for variants that are not asked all of it -----------------------
 
-void require_right_at_edges(const Variant& v);
-void require_right_with_shared_heads(const Variant& v);
-void require_right_for_lengths(const Variant& v);
 void require_blind_rows(const Variant& v);
-void require_right_for_every_remainder(const Variant& v);
 void require_right_for_real_and_outliers(const Variant& v);
 void require_same_bits(const Variant& v);
+/// And on one, two and three blocks, as on_blocks().
+void require_same_bits_on_blocks(const Variant& v);
 void require_predicted_for_lengths(const Variant& v);
 void require_compulsory_hbm(const Variant& v);
 void require_no_finding(const Variant& v);

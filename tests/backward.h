@@ -13,12 +13,17 @@ struct Kernels {
   bool one_order = false;  ///< the sum of dQ has one, so its bits are the same in each run
 };
 
-/// In sections: right at the edges of tiles, for few rows and keys, any remainder of a tile, shared
-/// heads, rows without keys, real input, outliers, any size of score; no gradient where V is
-/// constant, known sums over the keys, linear in dO, as `parent` in fp32, the same in each run. In
-/// the simulator: bytes and operations are as predicted, and the analysis finds nothing. Belongs
-/// into a TEST_CASE of its own, with the tag [all].
+/// In sections: right at the edges of tiles, for real input, outliers, any size of score; no
+/// gradient where V is constant, known sums over the keys, linear in dO, as `parent` in fp32, the
+/// same in each run. Unless the kernels are `square`, also for few rows and keys, any remainder of
+/// a tile, shared heads, rows without keys. In the simulator: bytes and operations are as
+/// predicted, and the analysis finds nothing. Belongs into a TEST_CASE of its own, with the tag
+/// [all].
 void require_backward(const Kernels& of, const Variant& parent);
+
+/// Some of these sections: no gradient where V is constant, known sums over the keys, linear in dO,
+/// the same in each run. In fp32, too; there with a case of their own.
+void require_gradient_properties(const Kernels& of);
 
 /// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows. Each tile's end has
 /// one key less than it holds, or one more.

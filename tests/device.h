@@ -45,6 +45,19 @@ std::vector<T> results(size_t n, void (*kernel)(P...), const fa::LaunchConfig& c
   return out.download();
 }
 
+/// In a kernel: issue() starts loads of so many bytes in thread 0, and all threads wait for them.
+template <class F>
+__device__ void load_and_wait(uint64_t* full, int bytes, const F& issue) {
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(full, 1);
+    fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(full, bytes);
+    issue();
+  }
+  __syncthreads();
+  fa::mbarrier_wait(full, 0);
+}
+
 /// As many blocks as `n` threads need.
 inline fa::LaunchConfig threads(size_t n) { return {static_cast<unsigned>((n + 127) / 128), 128}; }
 

@@ -7,8 +7,12 @@
 // ctest runs the second as test_NAME_all, labelled `all`: `ctest -LE all` is short.
 #pragma once
 
-#if __has_include(<catch2/catch_all.hpp>)
-#include <catch2/catch_all.hpp>
+#if __has_include(<catch2/catch_test_macros.hpp>)  // 3.x
+#include <catch2/catch_approx.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_range.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
 #else

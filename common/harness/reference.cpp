@@ -5,9 +5,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 #include <set>
+#include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "common/harness/parallel.h"
 
@@ -343,6 +346,20 @@ struct ScoreSizes {
 
 constexpr double kE4m3Error = 2 * 0x1p-4;  // of a score, as in check.cpp
 
+/// What the square of each key's P counts in a root: equal keys (and values) have equal errors,
+/// which add up. n of them count n^2 times, so the n-th counts n^2 - (n - 1)^2.
+std::vector<double> weights_of_keys(const float* K, const float* V, int keys, int d) {
+  const auto bytes_of = [&](const float* row) {
+    return std::string_view(reinterpret_cast<const char*>(row), d * sizeof *row);
+  };
+  std::map<std::pair<std::string_view, std::string_view>, int> copies;
+  std::vector<double> weights;
+  for (int c = 0; c < keys; ++c, K += d, V += d) {
+    weights.push_back(2 * ++copies[{bytes_of(K), bytes_of(V)}] - 1);
+  }
+  return weights;
+}
+
 /// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q. The terms
 /// of a score may also be spread evenly over its features: a kernel may rotate Q and K.
 template <class Worker>
@@ -371,7 +388,7 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
         const double log_P = std::log(std::max<double>(P[k][c], DBL_TRUE_MIN));
         out.adrift[begin + k] += std::exp(std::min(log_P + error, 600.));
       }
-      P[k][c] *= P[k][c];
+      P[k][c] *= P[k][c] * w.key_weights[c];
       squares += P[k][c] * score;
       sums[k] += of_scores[k][c] = P[k][c] * (score + common);
     }
@@ -436,7 +453,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       std::vector<double> V_sizes;  // largest |V| of each key
       Softmax<A> softmax;
       Block<Real> q, o, score_squares;
-      std::vector<double> k_squares;
+      std::vector<double> k_squares, key_weights;
       std::vector<int> rows;
       std::vector<Range> features, seen;
     };
@@ -466,6 +483,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
             w.score_squares.resize(Nk);
             w.k_squares.clear();
             for (const double k : w.scores.k_norms) w.k_squares.push_back(k * k);
+            w.key_weights = weights_of_keys(K, V, keys, p.d);
             for (Real& v : w.V_squares.data) v *= v;
             for (Real& k : w.K_squares.data) k *= k;
           }

@@ -8,7 +8,7 @@ results.py           JSON of the programs: runs, and rows that join them
 standing.py          is a result of this tree's text, measured at full speed?
 commits.py           the commit that a result belongs to, and what has changed since
 text.py              figures and tables for people
-axes.py picture.py   SVG of results
+picture.py           SVG of results
 gpu_table.py         the GPUs that the simulator models
 nvcc.py              which compiler there is
 step_library.py      a step's shared library

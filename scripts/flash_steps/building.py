@@ -86,30 +86,49 @@ class Progress:
             self.stream.flush()
 
 
+_running = set()  # process groups
+_lock = threading.Lock()
+_stopping = False
+
+
+def _kill_group(process):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def group_of(command, **options):
-    """A process in its own group, which ends with the block."""
-    process = subprocess.Popen(command, start_new_session=True, **options)
+    """A process in its own group, all of which ends with the block, however it is left. Ctrl-C
+    of a terminal does not reach it, so that only this program says something."""
+    with _lock:
+        if _stopping:
+            raise KeyboardInterrupt
+        process = subprocess.Popen(command, start_new_session=True, **options)
+        _running.add(process)
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_group(process)
         process.wait()
-        process.stdout.close()
+        if process.stdout:
+            process.stdout.close()
+        with _lock:
+            _running.discard(process)
 
 
-def run(command, log, progress, group=group_of):
+def stop_all():
+    """Ends what other threads have started, and lets them start nothing more."""
+    global _stopping
+    with _lock:
+        _stopping = True
+        for process in _running:
+            _kill_group(process)
+
+
+def run(command, log, progress):
     """The exit status; its output goes to the open file `log`, line by line."""
-    with group(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
+    ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with group_of(command, cwd=ROOT, text=True, errors="replace", **ends) as process:
         for line in process.stdout:
             log.write(line)
             log.flush()
@@ -148,12 +167,12 @@ def alone(folder, progress):
         yield
 
 
-def build(preset, targets, log, stream=None, folder=None, group=group_of):
+def build(preset, targets, log, stream=None, folder=None):
     """Configures and builds: None, or the command that failed."""
     with Progress(stream, "cmake configures the build") as progress:
         with alone(folder or os.path.join(ROOT, "build", preset), progress):
             for command in commands(preset, targets, folder):
-                if run(command, log, progress, group):
+                if run(command, log, progress):
                     return command
     return None
 

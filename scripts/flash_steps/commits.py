@@ -16,13 +16,8 @@ from .files import read_json, read_text
 from .steps import ROOT
 
 EQUAL_CODE = os.path.join(ROOT, "docs", "results", "equal_code.json")
-DECIDES = (
-    "steps/",
-    "common/dialect/",
-    "common/ranks/",
-    "common/harness/tiles.h",
-    "common/harness/ranks.h",
-)
+DECIDES = ("steps/", "common/dialect/", "common/ranks/")
+DECIDES += ("common/harness/tiles.h", "common/harness/ranks.h")
 UNCOMMITTED = "+"  # behind a commit: the tree had changes
 UNKNOWN = "unknown"  # where there is no git, and nobody said it
 
@@ -113,11 +108,8 @@ def is_current(step, commit):
     differing = None if commit.endswith(UNCOMMITTED) else files_since(commit)
     if differing is None:
         return False
-    return not any(
-        has_changed(path, differing[path], commit)
-        for path in files & {*differing}
-        if path.startswith(DECIDES)
-    ) or any(
+    paths = [path for path in files & {*differing} if path.startswith(DECIDES)]
+    return not any(has_changed(path, differing[path], commit) for path in paths) or any(
         entry["since"] == commit and step in entry["steps"] and is_current(step, entry["at"])
         for entry in equal_code()
     )

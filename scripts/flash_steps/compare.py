@@ -68,12 +68,9 @@ def diff_lines(a, b):
         ratio = f"{y[0] / x[0]:.3g}x" if x and y and x[0] else "-"
         cells.append((name, text(x[0]) if x else "-", text(y[0]) if y else "-", ratio))
     widths = [max(len(line[i]) for line in cells) for i in range(4)]
-    for line in cells:
-        lines.append(
-            "  ".join(
-                [line[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(line[1:], widths[1:])]
-            ).rstrip()
-        )
+    for name, *more in cells:
+        words = [name.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(more, widths[1:]))]
+        lines.append("  ".join(words).rstrip())
     return lines
 
 

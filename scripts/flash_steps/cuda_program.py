@@ -1,6 +1,5 @@
 """./scripts/sim: translates, compiles, links and runs a CUDA program in the simulator."""
 
-import argparse
 import functools
 import os
 import re
@@ -12,12 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from flash_steps import building
+from flash_steps import building, command
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
-from flash_steps.files import require_writable
+from flash_steps.files import ROOT, require_writable, text_of
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
 STAND_INS = os.path.join(ROOT, "common", "sim", "program", "include")
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
@@ -57,40 +55,17 @@ UNSUPPORTED = [
         "SIMD intrinsics of bytes and halves of a word",
     ),
 ]
-LIBRARIES = {
-    "cublasXt": "cuBLASXt",
-    "cublas": "cuBLAS",
-    "cudnn": "cuDNN",
-    "cufft": "cuFFT",
-    "curand": "cuRAND",
-    "cusparse": "cuSPARSE",
-    "cusolver": "cuSOLVER",
-    "thrust/": "Thrust",
-    "cub/": "CUB",
-    "cute/": "CUTLASS",
-    "cutlass": "CUTLASS",
-    "cuda/": "libcu++",
-    "nvtx": "NVTX",
-    "nvToolsExt": "NVTX",
-    "nccl": "NCCL",
-    "mpi.h": "MPI",
-    "torch/": "PyTorch",
-    "ATen/": "PyTorch",
-    "npp": "NPP",
-    "nvjpeg": "nvJPEG",
-    "cuda_fp4": "fp4 types",
-    "cuda_fp6": "fp6 types",
-    "GL/": "OpenGL",
-    "cuda_gl_interop": "OpenGL",
-    "texture_": "textures",
-    "channel_descriptor": "textures",
-    "surface_": "surfaces",
-    "nvml": "NVML",
-    "cupti": "CUPTI",
-    "nvrtc": "NVRTC",
-    "cuda_pipeline": "pipelines",
-    "cudnn_frontend": "cuDNN",
-}
+# Beginnings of headers, and the library that they are of.
+LIBRARIES = """
+cublasXt: cuBLASXt, cublas: cuBLAS, cudnn: cuDNN, cufft: cuFFT, curand: cuRAND,
+cusparse: cuSPARSE, cusolver: cuSOLVER, thrust/: Thrust, cub/: CUB, cute/: CUTLASS,
+cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.h: MPI,
+torch/: PyTorch, ATen/: PyTorch, npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
+cuda_fp6: fp6 types, GL/: OpenGL, cuda_gl_interop: OpenGL, texture_: textures,
+channel_descriptor: textures, surface_: surfaces, nvml: NVML, cupti: CUPTI, nvrtc: NVRTC,
+cuda_pipeline: pipelines, cudnn_frontend: cuDNN
+"""
+LIBRARIES = dict(pair.split(": ") for pair in " ".join(LIBRARIES.split()).split(", "))
 
 
 class Refused(Exception):
@@ -177,13 +152,6 @@ def folder_of_toolkit(folder):
     return next((p for p in [here, *here.parents] if (p / "cuda_runtime_api.h").is_file()), None)
 
 
-def text_of(path):
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def toolkit_header(text):
     """Whether what the preprocessor gave enters a real toolkit's header: the simulator has its own
     of the runtime's, which are found first; the libraries' need the real runtime. A toolkit may lie
@@ -257,11 +225,8 @@ def explain(error, path):
 def compile_file(path, how, options, folder, number):
     """One source file to an object, with C files as C."""
     base = os.path.join(folder, f"{number}_{os.path.basename(path)}")
-    given = [
-        f"-I{os.path.dirname(path) or '.'}",
-        *[f"-I{i}" for i in options.include],
-        *[f"-D{d}" for d in options.define],
-    ]
+    given = [f"-I{folder}" for folder in (os.path.dirname(path) or ".", *options.include)]
+    given += [f"-D{name}" for name in options.define]
     openmp = ["-fopenmp"] if options.openmp else []
 
     def call(*command, before=lambda said: None):
@@ -353,10 +318,8 @@ def parse(words, description):
     except BadInput as error:
         say(error)
         sys.exit(2)
-    parser = argparse.ArgumentParser(
-        prog="sim", description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="sim [options] FILE.cu [more files] [-- its arguments]",
-    )  # fmt: skip
+    parser = command.parser(description)
+    parser.prog, parser.usage = "sim", "sim [options] FILE.cu [more files] [-- its arguments]"
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help=".cu, .cpp or .c")
     add("--analyse", action="store_true", help="look for races and uninitialised reads")

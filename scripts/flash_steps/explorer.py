@@ -69,18 +69,16 @@ def content_of(build, shown, run):
         "idea": report["variant_idea"],
         "run": {"n": run.n, "causal": run.causal, "smem": run.smem}
         | ({"mask": run.mask} if run.mask else {}),
-        "registers": shown.registers.get(run.variant, ""),
-        "counted": {
-            name: {
-                buffer: counts["counted"]
-                for buffer, counts in part["traffic"]["requested"]["buffers"].items()
-            }
-            for name, part in passes.items()
-            if part
-        },
+        "registers": shown.registers_of(run.variant),
+        "counted": {name: counted_of(part) for name, part in passes.items() if part},
         "hows": hows,
         "blocks": packed_events(trace, hows),
     }
+
+
+def counted_of(part):
+    buffers = part["traffic"]["requested"]["buffers"]
+    return {name: counts["counted"] for name, counts in buffers.items()}
 
 
 def pack(tree):

@@ -49,15 +49,24 @@ class Run:
 @dataclass(frozen=True)
 class Shown:
     """A step. `name` is what a reader may know it by, `before` what its result is shown beside.
-    `registers`: {variant: what a block keeps there, which no trace sees}."""
+    `registers`: {variants: what a block keeps there, which no trace sees}."""
 
     step: str
     name: str
     before: str
     caption: str
     registers: dict
-    runs: list
+    ns: tuple = (256, 512)  # of its runs
     result: str = ""  # where it is not the last of the runs
+    own: tuple = ()  # runs, where they are not as others
+
+    @property
+    def runs(self):
+        return [*self.own] or grid(self.step, " ".join(self.registers).split(), self.ns)
+
+    def registers_of(self, variant):
+        found = (words for names, words in self.registers.items() if variant in names.split())
+        return next(found, "")
 
 
 def grid(step, variants, ns=(256, 512), smems=(0,)):
@@ -81,6 +90,9 @@ def decoding(variants, page=0):
 # The runs of a step on the page; without a run are variants that request the same bytes as another.
 BACKWARD = (128, 256)
 ROWS = "Registers: O, m and l of the block's rows, until the last key."
+SPLITS = "Registers: each warp has all rows of Q, and O, m and l of the keys that it has seen."
+KEYS = "Registers: dK and dV of the block's keys."
+CONSUMERS = "Registers of the consumers: O, m and l of their rows, S and P."
 STEPS = [
     Shown(
         "01_naive",
@@ -88,7 +100,6 @@ STEPS = [
         "01 naive",
         "Three kernels. S and P, N × N elements each, are written and read back before O appears.",
         {"naive": "Registers: one output per thread."},
-        grid("01_naive", ["naive"]),
     ),
     Shown(
         "02_tiled",
@@ -100,7 +111,6 @@ STEPS = [
             "shared": "Registers: one score, or one element of O, per thread.",
             "registers": "Registers: 4 × 4 scores per thread.",
         },
-        grid("02_tiled", ["shared", "registers"]),
     ),
     Shown(
         "03_online_softmax",
@@ -112,7 +122,6 @@ STEPS = [
             "online": "Registers: a row's maximum and sum, found in one pass.",
             "one_pass": "Registers: m, l and O of the block's rows.",
         },
-        grid("03_online_softmax", ["safe", "online", "one_pass"]),
     ),
     Shown(
         "04_fused",
@@ -126,7 +135,7 @@ STEPS = [
             "fused": "Registers: one tile of S, and O of one tile of Q, stored when the inner "
             "loop advances.",
         },
-        grid("04_fused", ["tile"]) + grid("04_fused", ["fused"], smems=(0, 32 * KB, 128 * KB)),
+        own=grid("04_fused", ["tile"]) + grid("04_fused", ["fused"], smems=(0, 32 * KB, 128 * KB)),
     ),
     Shown(
         "05_recompute_backward",
@@ -135,10 +144,10 @@ STEPS = [
         "Forward, then backward. The variant standard stores P, dP and dS, N × N elements each; "
         "recompute derives tiles of P from LSE.",
         {
-            **dict.fromkeys(("standard", "delta", "from_lse"), "Registers: a tile of one product."),
+            "standard delta from_lse": "Registers: a tile of one product.",
             "recompute": "Registers: tiles of P, dP and dS; dQ goes through memory.",
         },
-        grid("05_recompute_backward", ["standard", "delta", "from_lse", "recompute"], BACKWARD),
+        BACKWARD,
     ),
     Shown(
         "06_work_partitioning",
@@ -147,13 +156,12 @@ STEPS = [
         "The loops are swapped: a block keeps one tile of Q and walks over K and V. O stays in "
         "registers and is written once.",
         {
-            "swapped": ROWS,
-            "registers": ROWS,
+            "swapped registers": ROWS,
             "backward": "Registers: dK and dV of the block's keys; dQ by atomic additions.",
         },
-        grid("06_work_partitioning", ["swapped", "registers"])
-        + grid("06_work_partitioning", ["backward"], BACKWARD),
         result="registers",
+        own=grid("06_work_partitioning", ["swapped", "registers"])
+        + grid("06_work_partitioning", ["backward"], BACKWARD),
     ),
     Shown(
         "07_tensor_cores",
@@ -161,8 +169,7 @@ STEPS = [
         "06 registers",
         "The loop of step 06 in bf16: half the bytes. cp.async copies the next tile while this one "
         "is multiplied.",
-        dict.fromkeys(("mma", "pipelined", "lazy"), ROWS + " S becomes P there."),
-        grid("07_tensor_cores", ["mma", "pipelined", "lazy"]),
+        {"mma pipelined lazy": ROWS + " S becomes P there."},
     ),
     Shown(
         "08_tensor_core_backward",
@@ -170,11 +177,8 @@ STEPS = [
         "06 backward",
         "A block owns a tile of keys and walks over the queries. dQ is a sum over all blocks: by "
         "atomics, or in a separate kernel that reads Q, K, V and dO again.",
-        dict.fromkeys(
-            ("keys", "deterministic", "atomics", "roles"),
-            "Registers: dK and dV of the block's keys.",
-        ),
-        grid("08_tensor_core_backward", ["keys", "deterministic", "atomics", "roles"], BACKWARD)
+        {"keys deterministic atomics roles": KEYS},
+        own=grid("08_tensor_core_backward", ["keys", "deterministic", "atomics", "roles"], BACKWARD)
         + [Run("08_tensor_core_backward", "atomics", 1024, causal=True)],  # beside step 15
         result="roles",
     ),
@@ -184,8 +188,7 @@ STEPS = [
         "07 lazy",
         "One thread issues the copy of a whole tile (TMA), and the tensor cores read it from "
         "shared memory directly (wgmma).",
-        dict.fromkeys(("tma", "wgmma"), ROWS + " P, the operand of the second product."),
-        grid("09_tma_wgmma", ["tma", "wgmma"]),
+        {"tma wgmma": ROWS + " P, the operand of the second product."},
     ),
     Shown(
         "10_warp_specialized",
@@ -193,11 +196,7 @@ STEPS = [
         "09 wgmma",
         "A producer thread only copies; consumer warpgroups only compute. The next tiles arrive "
         "while the consumers still read the current ones.",
-        dict.fromkeys(
-            ("producer", "specialized", "scheduled"),
-            "Registers of the consumers: O, m and l of their rows, S and P.",
-        ),
-        grid("10_warp_specialized", ["producer", "specialized", "scheduled"]),
+        {"producer specialized scheduled": CONSUMERS},
     ),
     Shown(
         "11_hopper_backward",
@@ -205,10 +204,8 @@ STEPS = [
         "08 roles",
         "The backward with TMA and wgmma. In columns a separate warpgroup computes dQ and adds it "
         "to the sums in device memory (purple).",
-        dict.fromkeys(
-            ("late", "deterministic", "columns"), "Registers: dK and dV of the block's keys."
-        ),
-        grid("11_hopper_backward", ["late", "deterministic", "columns"], BACKWARD),
+        {"late deterministic columns": KEYS},
+        BACKWARD,
     ),
     Shown(
         "12_fp8",
@@ -216,11 +213,8 @@ STEPS = [
         "10 scheduled",
         "First, separate kernels quantise Q, K and V to 8 bits with scales. Then the forward "
         "reads tiles half the size of step 10's.",
-        dict.fromkeys(
-            ("tensor", "centred", "blocks", "late"),
-            "Registers of the consumers: O, m and l of their rows, S and P.",
-        ),
-        grid("12_fp8", ["tensor", "centred", "blocks", "late"], BACKWARD),
+        {"tensor centred blocks late": CONSUMERS},
+        BACKWARD,
     ),
     Shown(
         "13_decode",
@@ -228,11 +222,8 @@ STEPS = [
         "13 splits",
         "One query for each of four heads, which share K and V. Each block handles a split of the "
         "keys and stores a part of O; a merge combines the parts.",
-        dict.fromkeys(
-            ("warps", "splits", "groups", "pages", "once", "early", "fp8"),
-            "Registers: each warp has all rows of Q, and O, m and l of the keys that it has seen.",
-        ),
-        decoding(["warps", "splits", "groups"])
+        {"warps splits groups pages once early fp8": SPLITS},
+        own=decoding(["warps", "splits", "groups"])
         + decoding(["pages", "once", "early", "fp8"], page=64),
     ),
     Shown(
@@ -247,7 +238,7 @@ STEPS = [
             "packed": "Registers: as in window. A table says which rows and keys a block has.",
             "lists": "Registers: as in window. A list says which tiles a block visits.",
         },
-        [Run("15_masks", variant, 1024, mask=mask) for mask, (variant, *_) in MASKS.items()],
+        own=[Run("15_masks", variant, 1024, mask=mask) for mask, (variant, *_) in MASKS.items()],
         result="packed",
     ),
 ]
@@ -258,7 +249,6 @@ RING = Shown(
     "Each rank keeps its rows of Q; K and V travel round the ring. With a causal mask and the "
     "plain cut the first rank waits; zig-zag gives all the same work in each hop.",
     {},
-    [],
 )
 
 # The story. `at`: the moment at which an idea opens, a share of the run. In `note`, {03 one_pass}

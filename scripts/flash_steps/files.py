@@ -15,6 +15,15 @@ def read_text(path):
         return file.read()
 
 
+def text_of(path):
+    """ "" where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def write_text(path, text, aside=None):
     """`aside`: a file that is written first and then becomes the one at `path`."""
     try:

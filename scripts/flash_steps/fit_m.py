@@ -10,6 +10,7 @@ Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory or program.
 """
 
 import os
+import statistics
 
 from . import command
 from .problems import problem_text
@@ -37,14 +38,8 @@ def smem_of(keys):
 
 def least_squares(xs, ys):
     """(a, b, R^2) of y = a + b x."""
-    n = len(xs)
-    mean_x, mean_y = sum(xs) / n, sum(ys) / n
-    spread = sum((x - mean_x) ** 2 for x in xs)
-    b = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys)) / spread
-    a = mean_y - b * mean_x
-    left = sum((y - a - b * x) ** 2 for x, y in zip(xs, ys))
-    all_of_it = sum((y - mean_y) ** 2 for y in ys)
-    return a, b, 1 - left / all_of_it if all_of_it else 1.0
+    b, a = statistics.linear_regression(xs, ys)
+    return a, b, statistics.correlation(xs, ys) ** 2
 
 
 def fits(points, n):

@@ -8,16 +8,10 @@ import re
 HERE = "::sim::Where::here()"
 SHARED = "::sim::program::shared_pointer"
 
-REGISTERS = {
-    "laneid": "::sim::program::lane()",
-    "clock": "(unsigned)::sim::program::ticks()",
-    "clock64": "::sim::program::ticks()",
-    "globaltimer": "::sim::program::ticks()",
-    "tid.x": "threadIdx.x",
-    "ctaid.x": "blockIdx.x",
-    "ntid.x": "blockDim.x",
-    "nctaid.x": "gridDim.x",
-}
+TICKS = "::sim::program::ticks()"
+REGISTERS = {"laneid": "::sim::program::lane()", "clock": f"(unsigned){TICKS}"}
+REGISTERS |= {"clock64": TICKS, "globaltimer": TICKS, "tid.x": "threadIdx.x"}
+REGISTERS |= {"ctaid.x": "blockIdx.x", "ntid.x": "blockDim.x", "nctaid.x": "gridDim.x"}
 
 
 class PtxError(Exception):

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import tempfile
 
+from .files import read_json
+
 END_LIMIT = 10  # seconds from SIGTERM to SIGKILL
 
 
@@ -39,6 +41,15 @@ def run(line, env, limit):
         except subprocess.TimeoutExpired:
             process.kill()
     return None, ""
+
+
+def report(line, limit=None, **more):
+    """(exit status, what it says, what it writes with --json or None) of a line that starts a
+    step's program, mostly with mpirun. `more`: of its environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "run.json")
+        status, said = run([*line, f"--json={path}"], {**environment(folder), **more}, limit)
+        return status, said, read_json(path) if os.path.exists(path) else None
 
 
 def has_mpi(program):

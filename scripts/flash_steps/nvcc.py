@@ -18,17 +18,12 @@ def arches_of(needs=None):
     return (needs,) if needs.endswith("a") else tuple(dict.fromkeys((needs, "sm_90")))
 
 
-def codes_of(nvcc):
-    """["sm_75", ...]: what it makes code for."""
-    command = [nvcc, "--list-gpu-code"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-
-
 def every_arch_of(needs, nvcc):
     """All of ALL_ARCHES that run the step and that this nvcc makes code for."""
     if needs and needs.endswith("a"):
         return (needs,)
-    made = codes_of(nvcc)
+    command = [nvcc, "--list-gpu-code"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return tuple(arch for arch in ALL_ARCHES if arch in made and runs_on(arch, needs))
 
 

@@ -1,8 +1,6 @@
-"""The SVG of docs/pictures: a sheet of paper with text, boxes and plots. Positions are pixels."""
+"""The SVG of docs/pictures: a sheet of paper with text, boxes and lines. Positions are pixels."""
 
-from dataclasses import dataclass
-
-from .axes import element
+import html
 
 WIDTH = 800
 # The theme: a colour on light paper, and on dark. The palette is Okabe and Ito's, which readers of
@@ -40,8 +38,18 @@ def style_of(used):
     return f"svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}{LOOKS}"
 
 
-def escaped(words):
-    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def attributes(**named):
+    """' data-tip="2.2 GB"': escaped; an underscore becomes a hyphen; None is left out."""
+    return "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        for name, value in named.items()
+        if value is not None
+    )
+
+
+def element(name, content="", **named):
+    """Its content is not escaped."""
+    return f"<{name}{attributes(**named)}>{content}</{name}>"
 
 
 class Picture:
@@ -58,82 +66,29 @@ class Picture:
     def text(self, x, y, words, look="", **more):
         """look: words of LOOKS."""
         more = {"x": f"{x:g}", "y": f"{y:g}", "class_": look or None, **more}
-        self.add(element("text", escaped(words), **more), y + 6)
+        self.add(element("text", html.escape(words, quote=False), **more), y + 6)
 
     def box(self, x, y, width, height, fill, inside=""):
         rect = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
         self.add(rect + (f">{inside}</rect>" if inside else "/>"), y + height)
 
     def dot(self, x, y, color, radius):
-        self.add(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" stroke="{color}" fill="none"/>',
-            y + radius,
-        )
+        at = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}"'
+        self.add(f'<circle {at} stroke="{color}" fill="none"/>', y + radius)
 
-    def curve(self, points, color, width=1, dash=None):
+    def curve(self, points, color, dash=None):
         """Straight from point to point."""
         at = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        line = f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="1"'
         dash = f' stroke-dasharray="{dash}"' if dash else ""
-        self.add(
-            f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="{width:g}"'
-            f"{dash}/>",
-            max(y for _, y in points),
-        )
+        self.add(f"{line}{dash}/>", max(y for _, y in points))
 
     def svg(self, description=""):
         width, height = self.width, self.bottom + 16
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" '
-                f'viewBox="0 0 {width} {height:g}">',
-                *([element("desc", description)] if description else []),
-                f"<style>{style_of(''.join(self.parts))}</style>",
-                f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
-                'fill="var(--paper)" class="edge"/>',
-                *self.parts,
-                "</svg>",
-                "",
-            ]
-        )
-
-
-@dataclass
-class Plot:
-    """A part of a picture with an axis (axes.py) along its bottom and one along its left side."""
-
-    picture: Picture
-    left: float
-    top: float
-    width: float
-    height: float
-    x: object
-    y: object
-
-    def at(self, x, y):
-        return (
-            self.left + self.width * self.x.share(x),
-            self.top + self.height * (1 - self.y.share(y)),
-        )
-
-    def grid(self, x_name="", y_name=""):
-        """Lines and texts at the ticks, and what the axes mean."""
-        right, bottom = self.left + self.width, self.top + self.height
-        for tick in self.x.ticks:
-            x, _ = self.at(tick, self.y.low)
-            self.picture.curve([(x, self.top), (x, bottom)], EDGE)
-            self.picture.text(x, bottom + 18, self.x.text(tick), "middle quiet")
-        for tick in self.y.ticks:
-            _, y = self.at(self.x.low, tick)
-            self.picture.curve([(self.left, y), (right, y)], EDGE)
-            self.picture.text(self.left - 8, y + 4, self.y.text(tick), "end quiet")
-        self.picture.curve([(self.left, self.top), (self.left, bottom), (right, bottom)], INK)
-        if x_name:
-            self.picture.text(self.left + self.width / 2, bottom + 38, x_name, "middle")
-        if y_name:
-            self.picture.text(self.left - 48, self.top - 12, y_name)
-
-    def curve(self, points, color, width=1, dash=None):
-        self.picture.curve([self.at(*point) for point in points], color, width, dash)
-
-    def dot(self, x, y, color, radius):
-        self.picture.dot(*self.at(x, y), color, radius)
+        size = f'width="{width}" height="{height:g}" viewBox="0 0 {width} {height:g}"'
+        paper = f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
+        lines = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>']
+        lines += [element("desc", description)] if description else []
+        lines += [f"<style>{style_of(''.join(self.parts))}</style>"]
+        lines += [paper + 'fill="var(--paper)" class="edge"/>', *self.parts, "</svg>", ""]
+        return "\n".join(lines)

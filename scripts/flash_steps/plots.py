@@ -11,17 +11,60 @@ Exit status: 0 done, 2 bad use or no result to draw.
 
 import html
 import itertools
+import math
 import os
+import re
 
 from . import command
-from .axes import LogAxis, element
 from .command import BadInput
 from .files import read_json, replace_text
-from .picture import QUIET, STRONG, Picture, Plot
+from .picture import EDGE, INK, QUIET, STRONG, Picture, element
 from .results import HERO, HERO_N, PICTURES, published, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
 from .text import bytes_text
+
+
+class Plot:
+    """A part of a picture with a logarithmic axis along its bottom and one along its left side;
+    `x` and `y`: (from, to)."""
+
+    def __init__(self, picture, left, top, width, height, x, y):
+        self.picture, self.ranges = picture, (x, y)
+        self.left, self.top, self.width, self.height = left, top, width, height
+
+    def at(self, *values):
+        x, y = (
+            math.log(max(value, low) / low) / math.log(high / low)
+            for value, (low, high) in zip(values, self.ranges)
+        )
+        return self.left + self.width * x, self.top + self.height * (1 - y)
+
+    def grid(self, x_ticks, y_ticks, x_name, y_name):
+        """Lines and texts at the ticks, {value: text}, and what the axes mean."""
+        right, bottom = self.left + self.width, self.top + self.height
+        for tick, text in x_ticks.items():
+            x, _ = self.at(tick, 0)
+            self.picture.curve([(x, self.top), (x, bottom)], EDGE)
+            self.picture.text(x, bottom + 18, text, "middle quiet")
+        for tick, text in y_ticks.items():
+            _, y = self.at(0, tick)
+            self.picture.curve([(self.left, y), (right, y)], EDGE)
+            self.picture.text(self.left - 8, y + 4, text, "end quiet")
+        self.picture.curve([(self.left, self.top), (self.left, bottom), (right, bottom)], INK)
+        self.picture.text(self.left + self.width / 2, bottom + 38, x_name, "middle")
+        self.picture.text(self.left - 48, self.top - 12, y_name)
+
+    def curve(self, points, color, dash=None):
+        self.picture.curve([self.at(*point) for point in points], color, dash=dash)
+
+
+def decades(values):
+    """{power of ten: its text}, from the one below all bytes to the one above them."""
+    first = math.floor(math.log10(min(values)))
+    last = max(math.ceil(math.log10(max(values))), first + 1)
+    ticks = [10.0**power for power in range(first, last + 1)]
+    return {tick: re.sub(r"\.0+(?!\d)", "", bytes_text(tick)) for tick in ticks}
 
 
 def hbm_against_n(rows):
@@ -41,16 +84,20 @@ def hbm_against_n(rows):
     sizes = sorted({n for points in measured.values() for n, _ in points})
     bytes_ = [y for found in (measured, predicted) for line in found.values() for _, y in line]
     picture = Picture(f"{device}, d=64, fp32, not causal")
-    below = say_standing(picture, chosen, 52)
-    y_axis = LogAxis.of_decades(bytes_, bytes_text)
-    x_axis = LogAxis(sizes[0] / 1.15, sizes[-1] * 1.15, sizes, str)
-    plot = Plot(picture, 68, below + 24, 520, 330, x_axis, y_axis)
-    plot.grid("N", "HBM bytes per head, forward")
+    below = 52
+    for reason in reasons_of(chosen):
+        picture.text(20, below, reason)
+        below += 18
+    ticks = decades(list(filter(None, bytes_)))
+    low, high = min(ticks), max(ticks)
+    x_range = sizes[0] / 1.15, sizes[-1] * 1.15
+    plot = Plot(picture, 68, below + 24, 520, 330, x_range, (low, high))
+    plot.grid({n: str(n) for n in sizes}, ticks, "N", "HBM bytes per head, forward")
     # Through the largest and the smallest point at the left, moved a little out of the way.
     at_left = [y for points in measured.values() for n, y in points if n == sizes[0]]
     for power, y, factor in ((2, max(at_left), 1.6), (1, min(at_left), 1 / 1.6)):
         guide = [(n, factor * y * (n / sizes[0]) ** power) for n in sizes]
-        guide = [point for point in guide if y_axis.low <= point[1] <= y_axis.high]
+        guide = [point for point in guide if low <= point[1] <= high]
         if guide:
             plot.curve(guide, QUIET, dash="1 3")
             x, y = plot.at(*guide[-1])
@@ -63,7 +110,7 @@ def hbm_against_n(rows):
     for i, (step, points) in enumerate(measured.items()):
         plot.curve(points, colors[step])
         for n, y in points:  # steps that move the same bytes lie on one another: rings around rings
-            plot.dot(n, y, colors[step], radius=2.5 + 2 * (len(measured) - 1 - i))
+            picture.dot(*plot.at(n, y), colors[step], 2.5 + 2 * (len(measured) - 1 - i))
         ends.append((plot.at(*max(points))[1], step))
     below = 0
     for y, step in sorted(ends):  # each label below the one before
@@ -101,9 +148,8 @@ def hero(rows, files, theme):
     parts = []
 
     def words(x, y, text, size=14, fill=ink, **more):
-        parts.append(
-            element("text", html.escape(text), x=x, y=y, font_size=size, fill=fill, **more)
-        )
+        more = {"x": x, "y": y, "font_size": size, "fill": fill, **more}
+        parts.append(element("text", html.escape(text), **more))
 
     def bar(x, y, width, colour, text):
         parts.append(element("rect", x=x, y=y, width=f"{width:.1f}", height=16, fill=colour))
@@ -146,21 +192,13 @@ def hero(rows, files, theme):
             text = f"{name} {beside[label] / 1e12:.3g}"
             words(x + 4 * side, y + 12, text, 12, dim, text_anchor=anchor)
     last = "05, 08 and 11 are the backward, 13 decoding, 14 several GPUs."
-    for sentence in [last, *sorted({standing_of(row.gpu) for row in chosen} - {None})]:
+    for sentence in [last, *reasons_of(chosen)]:
         y += 18
         words(0, y + 14, sentence, 12, dim)
     inside = element("title", html.escape(claim)) + element("desc", commits_of(chosen))
-    return (
-        element(
-            "svg",
-            "\n".join([inside, *parts, ""]),
-            xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 830 {y + 20}",
-            role="img",
-            font_family="system-ui, sans-serif",
-        )
-        + "\n"
-    )
+    kind = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 830 {y + 20}", "role": "img"}
+    kind["font_family"] = "system-ui, sans-serif"
+    return element("svg", "\n".join([inside, *parts, ""]), **kind) + "\n"
 
 
 def per_head(row, path):
@@ -182,20 +220,16 @@ def commits_of(rows):
     return "commits " + " ".join(f"{step}={commit}" for step, commit in commits.items())
 
 
-def say_standing(picture, rows, y):
-    """Of runs that are not of this tree's kernels at the GPU's full speed; the line below."""
-    for reason in sorted({standing_of(row.gpu) for row in rows} - {None}):
-        picture.text(20, y, reason)
-        y += 18
-    return y
+def reasons_of(rows):
+    """Why some are not runs of this tree's kernels at the GPU's full speed."""
+    return sorted({standing_of(row.gpu) for row in rows} - {None})
 
 
 def main():
     parser = command.parser(__doc__)
-    parser.add_argument(
-        "files", nargs="*", metavar="results.json", help="default: all of docs/results"
-    )
-    parser.add_argument("--out", metavar="DIR", default=os.path.join(ROOT, "docs", "pictures"))
+    add = parser.add_argument
+    add("files", nargs="*", metavar="results.json", help="default: all of docs/results")
+    add("--out", metavar="DIR", default=os.path.join(ROOT, "docs", "pictures"))
     args = parser.parse_args()
     files = args.files or published(os.path.join(ROOT, "docs", "results"))
     rows = rows_of(files)  # as tables takes them

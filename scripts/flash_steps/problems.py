@@ -7,9 +7,9 @@ DIRECTIONS = ("forward", "backward")
 TOKENS, WIDTH = 16384, 2048  # B*N and H*d of FlashAttention's series
 
 
-def series(n, d, causal, tokens=TOKENS):
+def series(n, d, causal):
     """A problem of FlashAttention's own series."""
-    return dict(b=max(1, tokens // n), h=max(1, WIDTH // d), n=n, d=d, causal=causal)
+    return dict(b=max(1, TOKENS // n), h=max(1, WIDTH // d), n=n, d=d, causal=causal)
 
 
 def in_series(p):
@@ -73,18 +73,14 @@ def lengths_tag(problem):
 
 def tag(problem):
     """In the names of files."""
-    return (
-        f"b{problem['b']}_h{problem['h']}_n{problem['n']}_d{problem['d']}"
-        + "".join(
-            f"_{key}{problem[key]}"
-            for key, same in (("hkv", "h"), ("nk", "n"))
-            if problem.get(key, problem[same]) != problem[same]
-        )
-        + ("_causal" if problem["causal"] else "")
-        + (f"_m{problem['smem']}" if problem.get("smem") else "")
-        + (f"_l{lengths_tag(problem)}" if problem.get("lengths") else "")
-        + (f"_p{problem['page']}" if problem.get("page") else "")
-    )
+    words = [f"{key}{problem[key]}" for key in "bhnd"]
+    for key, same in (("hkv", "h"), ("nk", "n")):
+        if problem.get(key, problem[same]) != problem[same]:
+            words.append(f"{key}{problem[key]}")
+    words += ["causal"] * problem["causal"]
+    words += [f"m{problem['smem']}"] if problem.get("smem") else []
+    words += [f"l{lengths_tag(problem)}"] if problem.get("lengths") else []
+    return "_".join(words + ([f"p{problem['page']}"] if problem.get("page") else []))
 
 
 def flags(problem):

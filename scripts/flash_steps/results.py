@@ -13,15 +13,7 @@ from .command import BadInput
 from .files import read_json
 from .gpu_table import model_of, sms_of
 from .problems import SIZES, cache_of, in_series, mask_of, own_tiles, problem_text
-from .text import (
-    Column,
-    bytes_text,
-    count_text,
-    flops_text,
-    for_screen,
-    text_table,
-    time_text,
-)
+from .text import Column, bytes_text, count_text, flops_text, for_screen, text_table, time_text
 
 
 def get(tree, path):

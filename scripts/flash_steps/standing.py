@@ -1,5 +1,7 @@
 """Whether a measured figure belongs to this tree's kernels, on a GPU at its full speed."""
 
+import math
+
 from .commits import is_current
 from .gpu_table import peak_of
 from .results import join_for_reading, load
@@ -24,12 +26,9 @@ def mark_slowed(runs):
     for run in runs:
         device = run.get("device.name")
         roofs = {key: rate for key, rate in (run.get("roofs") or {}).items() if rate}
-        run.data["slowed"] = any(
-            rate < 0.9 * best[device, key]
-            or key == "fp32_flops"
-            and rate < 0.9 * (peaks[device] or 0)
-            for key, rate in roofs.items()
-        )
+        under_peak = roofs.get("fp32_flops", math.inf) < 0.9 * (peaks.get(device) or 0)
+        low = [key for key, rate in roofs.items() if rate < 0.9 * best[device, key]]
+        run.data["slowed"] = under_peak or bool(low)
 
 
 def standing_of(run):

@@ -14,11 +14,8 @@ from .results import load
 def find_steps(wanted=None):
     """All, sorted, or those of a text with numbers or names in it."""
     folder = os.path.join(ROOT, "steps")
-    known = sorted(
-        name
-        for name in (os.listdir(folder) if os.path.isdir(folder) else [])
-        if os.path.exists(os.path.join(folder, name, "main.cu"))
-    )
+    there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    known = [name for name in there if os.path.exists(os.path.join(folder, name, "main.cu"))]
     return chosen_of(known, wanted, "there are")
 
 
@@ -95,10 +92,9 @@ def _run(command, preset):
     try:
         return subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
-        raise NotHere(
-            f"{os.path.relpath(command[0])}: {error.strerror}; it is not built: "
-            f"cmake --preset {preset} && cmake --build --preset {preset}"
-        ) from None
+        build = f"cmake --preset {preset} && cmake --build --preset {preset}"
+        path = os.path.relpath(command[0])
+        raise NotHere(f"{path}: {error.strerror}; it is not built: {build}") from None
 
 
 def described(program, preset="sim"):

@@ -5,15 +5,7 @@ import collections
 from .explorer_runs import dtype_of
 from .gpu_table import sms_of
 from .problems import problem_text
-from .results import (
-    HERO,
-    busy_sms,
-    estimated_time,
-    get,
-    limited_by,
-    notes_on_estimates,
-    verdict,
-)
+from .results import HERO, busy_sms, estimated_time, get, limited_by, notes_on_estimates, verdict
 from .text import Column, bytes_text, for_screen, text_table, three_digits, time_text
 
 NAMES = {label: words[0] for label, words in HERO.items()} | {

@@ -67,9 +67,8 @@ class Comparison:
         beside = self.beside()
         for name in self.backends():
             try:
-                contenders.append(
-                    self.torch.backend(name, self.problem, self.tensors, direction, self.require)
-                )
+                about = self.problem, self.tensors, direction, self.require
+                contenders.append(self.torch.backend(name, *about))
             except (RuntimeError, AssertionError, ValueError, ImportError) as error:
                 self.refused(name, error)
         contenders += beside
@@ -77,10 +76,8 @@ class Comparison:
         for contender in contenders:
             time = found[contender.label]
             if 10 * time["late"] > time["runs"]:
-                self.notes.append(
-                    f"{contender.label}, {self.text}: {time['late']} of "
-                    f"{time['runs']} runs started before the host had queued them."
-                )
+                words = f"{time['late']} of {time['runs']} runs started before the host had queued"
+                self.notes.append(f"{contender.label}, {self.text}: {words} them.")
         return [
             self.row(contender, direction, found, contenders[ours:], is_ours=i < ours)
             for i, contender in enumerate(contenders)
@@ -152,19 +149,12 @@ class Comparison:
     def row(self, contender, direction, found, peers, is_ours):
         ms = found[contender.label]["ms"]
         rate = flops_of(self.problem, direction) / (ms * 1e-3)
-        return {
-            **self.problem,
-            "problem": self.text,
-            "direction": direction,
-            "step": contender.step if is_ours else None,
-            "commit": here() if is_ours else None,
-            "variant": contender.name,
-            "label": contender.label,
-            "ms": ms,
-            "flops_per_s": rate,
-            "ratios": {p.name: found[p.label]["ms"] / ms for p in peers} if is_ours else {},
-            "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
-        }
+        ratios = {p.name: found[p.label]["ms"] / ms for p in peers} if is_ours else {}
+        step, commit = (contender.step, here()) if is_ours else (None, None)
+        row = {**self.problem, "problem": self.text, "direction": direction}
+        row |= {"step": step, "commit": commit, "variant": contender.name}
+        row |= {"label": contender.label, "ms": ms, "flops_per_s": rate, "ratios": ratios}
+        return {**row, "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"])}
 
 
 def first_line(error):

@@ -120,10 +120,8 @@ def compare_counters(rows):
         sum(word in e["step"].split() for e in compared) for word in ("bwd", "prep")
     )
     atomics = sum("atomic" in e["figure"] for e in compared)
-    lines.append(
-        f"{backward} of the figures are of backward passes, {atomics} of atomics, {prepare} of "
-        "prepare passes"
-    )
+    passes = f"{backward} of the figures are of backward passes, {atomics} of atomics"
+    lines.append(f"{passes}, {prepare} of prepare passes")
     lines += [f"note: {note}" for note in dict.fromkeys(e.get("note") for e in entries) if note]
     if unequal:
         lines.append(f"{len(unequal)} of {len(compared)} figures differ; {worst_of(unequal)}")

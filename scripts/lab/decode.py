@@ -174,20 +174,12 @@ class DecodeMeasurement(Measurement):
 
         def row(shape, turns):
             variant, p = sides[shape]
-            return {
-                **p,
-                "problem": problem_text(p),
-                "step": STEP,
-                "commit": here(),
-                "variant": variant,
-                "label": f"13 {variant}",
-                "ms": statistics.median(turns[shape]),
-                "each_ms": turns[shape],
-                "ratios": {
-                    first: statistics.median(a / b for a, b in zip(turns[first], turns[shape]))
-                },
-                **({} if shape == variant else {"shape": shape}),
-            }
+            ratios = [a / b for a, b in zip(turns[first], turns[shape])]
+            found = {**p, "problem": problem_text(p), "step": STEP, "commit": here()}
+            found |= {"variant": variant, "label": f"13 {variant}"}
+            found |= {"ms": statistics.median(turns[shape]), "each_ms": turns[shape]}
+            found |= {"ratios": {first: statistics.median(ratios)}}
+            return found if shape == variant else {**found, "shape": shape}
 
         def rows():
             turns = {shape: [] for shape in sides}
@@ -214,27 +206,13 @@ class DecodeMeasurement(Measurement):
         }
         return self.in_turns("ragged", shapes)
 
-    def tables(self, rows):
-        found = [(what, rows_for(what, rows)) for what in TABLES]
-        return [(what, *table(what, mine)) for what, mine in found if mine]
-
-    def facts(self, result):
-        return "; ".join(f"{head}: {text}" for head, text in card(result).items())
-
 
 # --- tables ---------------------------------------------------------------------------------------
 
 ONCE = "13 once"
 # {table: the keys of its lines}; `variants` has the rows of `peers`.
-TABLES = {
-    "peers": ("b", "nk"),
-    "variants": ("b", "nk"),
-    "fp8": ("b", "nk"),
-    "pages": ("b", "nk"),
-    "queries": ("b", "nk", "n"),
-    "groups": ("group",),
-    "ragged": ("b", "keys"),
-}
+TABLES = dict.fromkeys(("peers", "variants", "fp8", "pages"), ("b", "nk"))
+TABLES |= {"queries": ("b", "nk", "n"), "groups": ("group",), "ragged": ("b", "keys")}
 TITLES = {"b": "B", "nk": "keys", "n": "queries", "group": "heads of a group"}
 TITLES["keys"] = "keys in all"
 

@@ -20,16 +20,9 @@ import tempfile
 from flash_steps import mpi
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current
-from flash_steps.files import read_json, replace_text
+from flash_steps.files import replace_text
 from flash_steps.nvcc import arches_of, find_nvcc, nvcc_command, version_of
-from flash_steps.steps import (
-    ROOT,
-    chosen_of,
-    described,
-    needs_of,
-    numbered_steps,
-    program_of,
-)
+from flash_steps.steps import ROOT, chosen_of, described, needs_of, numbered_steps, program_of
 
 RANKS = 3
 CODE = (".text.", ".nv.constant", ".nv.shared.")  # sections of a kernel
@@ -88,18 +81,13 @@ def calls_of(step):
 
 def launches(root, step, arguments, ranks):
     """What one run launches and sends; None of a variant that the tree does not have."""
-    program = program_of(os.path.join(root, "build", "sim"), step)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "run.json")
-        line = [program, *arguments, f"--json={path}"]
-        if ranks > 1:
-            line = ["mpirun", "-n", str(ranks), *line]
-        status, said = mpi.run(line, mpi.environment(folder), 600)
-        if status == 2 and "--variant" in said:
-            return None
-        if status not in (0, 4):  # right; or too few digits to say
-            raise Failure(f"{' '.join(line)}: {said.strip()[-300:]}")
-        run = read_json(path)
+    line = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
+    line += [program_of(os.path.join(root, "build", "sim"), step), *arguments]
+    status, said, run = mpi.report(line, 600)
+    if status == 2 and "--variant" in said:
+        return None
+    if status not in (0, 4):  # right; or too few digits to say
+        raise Failure(f"{' '.join(line)}: {said.strip()[-300:]}")
     passes = [p for p in (run.get("prepare"), run, run.get("backward")) if p]
     kept = ("rows", "scores", "sent", "requested")
     of_ranks = [{key: rank[key] for key in kept} for rank in run.get("ranks") or []]

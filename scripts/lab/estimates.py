@@ -12,15 +12,14 @@ Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 import concurrent.futures
 import os
 import statistics
-import subprocess
-import tempfile
 
-from flash_steps.command import BadInput, Failure, NotHere, parser
+from flash_steps.command import BadInput, parser
 from flash_steps.commits import here
 from flash_steps.files import read_json, write_rows
-from flash_steps.problems import in_series, own_tiles
+from flash_steps.gpu_table import model_of
+from flash_steps.problems import flags, in_series, own_tiles
 from flash_steps.results import PASSES, load, published
-from flash_steps.steps import ROOT, chosen_of, numbered_steps
+from flash_steps.steps import ROOT, chosen_of, numbered_steps, program_of, run_program
 from flash_steps.text import Column, time_text
 
 from . import measured
@@ -36,11 +35,6 @@ FEW_HEADS = 4  # simulated as they are
 FEW_KEYS = 65536  # of all batch entries, where they differ from the queries: all heads run
 
 
-def short_name(device):
-    """H200 of "NVIDIA H200"."""
-    return device.removeprefix("NVIDIA ").split()[0]
-
-
 def plain(problem):
     return problem["hkv"] == problem["h"] and problem["nk"] == problem["n"] and own_tiles(problem)
 
@@ -53,12 +47,12 @@ def measured_times():
         tree = read_json(path)
         for row in (tree.get("peers") or {}).get("rows", []):
             if plain(row):
-                times[key_of({**row, "gpu": short_name(tree["device"])})] = row["ms"]
+                times[key_of({**row, "gpu": model_of(tree["device"])})] = row["ms"]
         times |= {key: run.get("time.median_ms") for key, run in timed(load(path))}
     for result in measured.load("decode", RESULTS):
         for row in result["rows"]:
             if row["what"] == "peers" and row["step"] == DECODE:
-                gpu = short_name(result["device"])
+                gpu = model_of(result["device"])
                 times[key_of({**row, "gpu": gpu, "direction": "forward"})] = row["ms"]
     return times
 
@@ -81,7 +75,7 @@ def timed(runs):
     for run in runs:
         problem = run.data["problem"]
         if run.get("time.median_ms") and plain(problem) and not run.borrowed:
-            place = short_name(run.get("device.name")), run.data["step"], run.variant
+            place = model_of(run.get("device.name")), run.data["step"], run.variant
             yield (*place, run.direction, *(problem[size] for size in SIZES)), run
 
 
@@ -89,26 +83,13 @@ def simulate(cell):
     """{direction: what a row of estimates.json holds beside its key}."""
     gpu, step, variant, *sizes = cell
     sizes = dict(zip(SIZES, sizes))
-    program = os.path.join(ROOT, "build/sim/steps", step)
-    if not os.path.exists(program):
-        raise NotHere(f"{program} is not there: build the preset sim first")
-    heads = sizes["b"] * sizes["h"]
-    with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "run.json")
-        call = [program, "--variant", variant, "--input", "normal", "--gpu", gpu, "--json", report]
-        if sizes["nk"] != sizes["n"]:
-            for key in ("b", "h", "hkv", "nk"):
-                call += ["--" + key, str(sizes[key])]
-            call += ["--estimate-heads", "0"]
-        else:
-            call += ["--h", str(heads if heads <= FEW_HEADS else 1)]
-            call += ["--estimate-heads", str(heads)]
-        call += ["--n", str(sizes["n"]), "--d", str(sizes["d"])]
-        call += ["--causal"] if sizes["causal"] else []
-        done = subprocess.run(call, capture_output=True, text=True)
-        if done.returncode:
-            raise Failure(f"{' '.join(call)} failed: {done.stderr.strip()}")
-        run = read_json(report)
+    heads, shown = sizes["b"] * sizes["h"], 0
+    if sizes["nk"] == sizes["n"]:
+        shown, one = heads, {key: sizes[key] for key in ("n", "d", "causal")}
+        sizes = {**one, "h": heads if heads <= FEW_HEADS else 1}
+    call = [f"--variant={variant}", "--input=normal", f"--gpu={gpu}", f"--estimate-heads={shown}"]
+    program = program_of(os.path.join(ROOT, "build", "sim"), step)
+    run = run_program(program, *call, *flags(sizes))[0].data
     found = {"forward": run["estimate"]}
     for direction in ("prepare", "backward"):
         if run.get(direction):
@@ -163,11 +144,12 @@ def chosen(filters):
     for key in filters:
         if key not in KEY:
             raise BadInput(f"table filter '{key}': choose from {', '.join(KEY)}")
-    return {
-        place: row
-        for place, row in kept(ESTIMATES).items()
-        if all(str(row[key]).lower() == wanted.lower() for key, wanted in filters.items())
-    }
+
+    def passes(row):
+        known = dict(zip(KEY, key_of(row)))
+        return all(str(known[key]).lower() == wanted.lower() for key, wanted in filters.items())
+
+    return {place: row for place, row in kept(ESTIMATES).items() if passes(row)}
 
 
 def accuracy(rows):

@@ -17,11 +17,10 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.files import read_json, write_rows
-from flash_steps.steps import ROOT, chosen_of, described, numbered_steps, program_of
+from flash_steps.steps import ROOT, chosen_of, described, numbered_steps, program_of, run_program
 
 INSTRUCTIONS = "common/data/instructions.json"
 PROBLEM = {"h": 4, "n": 1024}  # the simulator counts one head of it: they are alike
@@ -58,13 +57,10 @@ def measure(folder, steps):
     os.makedirs(folder, exist_ok=True)
     sizes = [part for name, value in PROBLEM.items() for part in (f"--{name}", str(value))]
     flags = ["--csv", "--page", "raw", "--print-units", "base", "--metrics"]
+    env = {**os.environ, "FLASH_STEPS_UNDER_TOOL": "1"}
     for name, call in programs(os.path.join(ROOT, "build/gpu"), steps):
-        done = subprocess.run(
-            [ncu, *flags, ",".join(METRICS.values()), *call, *sizes],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "FLASH_STEPS_UNDER_TOOL": "1"},
-        )
+        command = [ncu, *flags, ",".join(METRICS.values()), *call, *sizes]
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         if done.returncode:
             raise Failure(f"{name}: ncu ended with {done.returncode}: {done.stderr.strip()[-200:]}")
         with open(os.path.join(folder, name + ".csv"), "w", encoding="utf-8") as file:
@@ -90,13 +86,7 @@ def bare(kernel):
 
 def mixes(path, call):
     """The rows of instructions.json that one program's launches give."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "run.json")
-        sizes = ["--h", "1", "--n", str(PROBLEM["n"]), "--json", report]
-        done = subprocess.run([*call, *sizes], capture_output=True, text=True)
-        if done.returncode:
-            raise Failure(f"{' '.join(call)} failed: {done.stderr.strip()}")
-        run = read_json(report)
+    run = run_program(*call, "--h=1", f"--n={PROBLEM['n']}")[0].data
     passes = [p for p in (run.get("prepare"), run, run["backward"]) if p]  # as they are launched
     counted = [k for p in passes for k in p["kernels"] if k["instructions"]]
     measured = launches(path)[: len(counted)]

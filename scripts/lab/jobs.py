@@ -39,6 +39,8 @@ class Measurement:
     jobs()         [Job]: what matters most comes first
     tables(rows)   [(title, columns, lines)] for the screen
     facts(result)  a sentence: where and how it was measured
+
+    Its module has TABLES, rows_for(), table() and card(), of which these two are made, or its own.
     """
 
     def __init__(self, options):
@@ -46,6 +48,15 @@ class Measurement:
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self.result = {"device": None, "run": now, "iters": self.iters, "turns": options.turns}
         self.result |= {"notes": [], "failures": [], "left_out": [], "done": {}, "rows": []}
+
+    def tables(self, rows):
+        page = sys.modules[self.__module__]
+        found = [(what, page.rows_for(what, rows)) for what in page.TABLES]
+        return [(what, *page.table(what, mine)) for what, mine in found if mine]
+
+    def facts(self, result):
+        about = sys.modules[self.__module__].card(result)
+        return "; ".join(f"{head}: {text}" for head, text in about.items())
 
     def runs_on(self, device, **about):
         r"""To be called as soon as the device is known. \raises BadInput"""

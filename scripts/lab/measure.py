@@ -198,7 +198,7 @@ class Check(Session):
         ladder, ok, found = numbered_steps(), True, []
         for step, expected in ((ladder[0], 3), (ladder[-1], 0)):
             case = step, self.variants_of("gpu", step)[-1], problem
-            status, _, line = self.run("gpu", case, "--iters=3", timeout=300, folder="memory")
+            status, line = self.run("gpu", case, "--iters=3", timeout=300, folder="memory")
             if status is None:
                 return False, f"{step}: {line}"
             self.say(f"{' '.join([step, *flags(problem)])}: exit status {status}\n  {line}")
@@ -263,11 +263,8 @@ class Check(Session):
     def everything(self):
         options = self.options
         self.results["model_gpu"] = model_of(self.results["device"]) or "H200"
-        self.say(
-            "{device}, driver {driver}, CUDA {toolkit}, the simulator models {model_gpu}\n".format(
-                **self.results
-            )
-        )
+        words = "{device}, driver {driver}, CUDA {toolkit}, the simulator models {model_gpu}\n"
+        self.say(words.format(**self.results))
         chosen = (options.sections or " ".join(OF_FIGURES if options.figures else SECTIONS)).split()
         targets = set(self.steps)
         if "memory" in chosen:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flash_steps import command
 from flash_steps.files import read_text
 from flash_steps.steps import ROOT
-from flash_steps.text import Column, markdown_table
+from flash_steps.text import Column, common_lines, markdown_table
 
 # {file: (its share at most, why it adds more than half)}
 EXCUSED = {
@@ -80,18 +80,6 @@ class Neighbour:
 def lines_of(text):
     """Without white space."""
     return ["".join(line.split()) for line in text.splitlines()]
-
-
-def common_lines(a, b):
-    """Length of the longest common subsequence."""
-    row = [0] * (len(b) + 1)
-    for line in a:
-        before = 0  # of the row above, one to the left
-        for i, other in enumerate(b, 1):
-            above = row[i]
-            row[i] = before + 1 if line == other else max(above, row[i - 1])
-            before = above
-    return row[-1]
 
 
 def lesson_files(root=ROOT):

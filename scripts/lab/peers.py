@@ -46,9 +46,8 @@ from .torch_attention import BACKENDS, Torch
 def load_libraries(options):
     known = find_libraries(options.build)
     if not known:
-        raise NotHere(
-            f"no step is built in {options.build}: cmake --preset gpu && cmake --build --preset gpu"
-        )
+        build = "cmake --preset gpu && cmake --build --preset gpu"
+        raise NotHere(f"no step is built in {options.build}: {build}")
     libraries = []
     for name in chosen_of(known, options.steps, f"{options.build} has"):
         path = library_path(options.build, name)
@@ -101,14 +100,13 @@ def problems_of(options, dtype):
         sizes, ds, causals = [512 << i for i in range(6)], [64, 128], [False, True]
     if options.causal:
         causals = {"no": [False], "yes": [True], "both": [False, True]}[options.causal]
-    if options.masks:
-        sizes = sizes[-1:]
+    ds, ns = options.d or ds, options.n or (sizes[-1:] if options.masks else sizes)
     problems = [
         {**series(n, d, causal), **mask}
-        for d in options.d or ds
+        for d in ds
         for causal in causals
         for mask in options.masks or [{}]
-        for n in mask.get("row_starts", [])[-1:] or options.n or sizes
+        for n in mask.get("row_starts", [])[-1:] or ns
     ]
     one_batch = {"b": 1} if options.masks else {}
     return [{**p, **one_batch, "hkv": p["h"], "nk": p["n"], "dtype": dtype} for p in problems]

@@ -39,12 +39,6 @@ def identity(data):
     return run.key, run.kind, run.get("device.name" if run.kind == "gpu" else "model_gpu")
 
 
-def runs_in(folder):
-    """The programs' JSON in a folder; the object of a forward holds all passes."""
-    found = [run for name in ("gpu", "sim") for run in load_folder(os.path.join(folder, name))]
-    return [run.data for run in found if run.direction == "forward"]
-
-
 def published_peers(result):
     """Of what peers.py wrote: the repeats on a GPU at full speed, of each step's row the ratios."""
     rates = {}
@@ -88,10 +82,12 @@ def publish(folders, target):
             raise BadInput(f"'{device}' is not in common/data/gpus.json: add it there")
         measured = os.path.join(folder, "peers.json")
         peers = read_json(measured) if os.path.exists(measured) else {"rows": []}
+        found = [run for name in ("gpu", "sim") for run in load_folder(os.path.join(folder, name))]
+        made = [run.data for run in found if run.direction == "forward"]  # which holds all passes
         for suffix, fp32 in (("", True), ("_bf16", False)):
             path = os.path.join(target, f"{model.lower()}{suffix}.json")
             old = read_json(path) if os.path.exists(path) else {}
-            runs = [r for r in runs_in(folder) if (get(r, "problem.dtype") == "fp32") == fp32]
+            runs = [r for r in made if (get(r, "problem.dtype") == "fp32") == fp32]
             mine = [row for row in peers["rows"] if (row["dtype"] == "fp32") == fp32]
             if not runs and not mine:
                 continue

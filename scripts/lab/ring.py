@@ -21,12 +21,11 @@ import concurrent.futures
 import os
 import shutil
 import statistics
-import tempfile
 
 from flash_steps import mpi
 from flash_steps.command import BadInput, Failure, NotHere
 from flash_steps.commits import here
-from flash_steps.files import read_json, write_text
+from flash_steps.files import write_text
 from flash_steps.problems import flags, flops_of, problem_text
 from flash_steps.steps import ROOT
 from flash_steps.text import bytes_text, flops_text, percent_text, three_digits, time_text
@@ -86,46 +85,31 @@ class RingMeasurement(Measurement):
         first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
         return first + more
 
-    def tables(self, rows):
-        found = [(what, rows_for(what, rows)) for what in TABLES]
-        return [(what, *table(what, mine)) for what, mine in found if mine]
-
-    def facts(self, result):
-        return "; ".join(f"{head}: {text}" for head, text in card(result).items())
-
     # --- jobs ---
 
     def launched(self, ranks, variant, p, channels=None, **more_environment):
         """What the program writes with --json, started on so many GPUs."""
         by_nccl = {"FLASH_STEPS_MESSAGES": "nccl", "NCCL_MAX_CTAS": str(channels)}
-        iters = 1 if p["n"] >= LONG or self.is_small(p) else self.iters
-        with tempfile.TemporaryDirectory() as folder:
-            env = {**mpi.environment(folder), **(by_nccl if channels else {}), **more_environment}
-            path = os.path.join(folder, "run.json")
-            line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
-            line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
-            line += [f"--limit={WAIT_LIMIT}"]
-            status, said = mpi.run([*line, f"--json={path}"], env, RUN_LIMIT)
-            if status is None:
-                raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s")
-            if status != 0:
-                raise Failure(f"{' '.join(line)}: exit status {status}:\n{said.strip()}")
-            return read_json(path)
+        small = p["n"] == SMALL * self.options.ranks
+        iters = 1 if small or p["n"] >= LONG else self.iters
+        line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
+        line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
+        line += [f"--limit={WAIT_LIMIT}"]
+        more = {**(by_nccl if channels else {}), **more_environment}
+        status, said, report = mpi.report(line, RUN_LIMIT, **more)
+        if status is None:
+            raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s")
+        if status != 0:
+            raise Failure(f"{' '.join(line)}: exit status {status}:\n{said.strip()}")
+        return report
 
     def row_of(self, what, variant, p, channels):
         """A new one, or what earlier turns found."""
-        row = {
-            "what": what,
-            **p,
-            "problem": problem_text(p),
-            "tokens": p["n"] // self.options.ranks,
-            "ranks": self.options.ranks,
-            "step": STEP,
-            "commit": here(),
-            "variant": variant,
-            **({"channels": channels} if channels else {}),
-            "turns": [],
-        }
+        ranks = self.options.ranks
+        row = {"what": what, **p, "problem": problem_text(p), "tokens": p["n"] // ranks}
+        row |= {"ranks": ranks, "step": STEP, "commit": here(), "variant": variant}
+        row |= {"channels": channels} if channels else {}
+        row["turns"] = []
         before = [old for old in self.result["rows"] if place_of(old) == place_of(row)]
         return before[0] if before else row
 
@@ -163,9 +147,6 @@ class RingMeasurement(Measurement):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = visible.split(",") if visible else [str(i) for i in range(self.options.ranks)]
         return self.launched(1, VARIANT, p, CUDA_VISIBLE_DEVICES=names[gpu])
-
-    def is_small(self, p):
-        return p["n"] == SMALL * self.options.ranks
 
     def right(self, variant, p, channels=None):
         """Not timed: whether the gradients are right, too."""
@@ -282,7 +263,7 @@ def card(result):
     return {
         "GPU": f"{result['ranks']} x {result['device']}",
         "clock": "not recorded",
-        "timing": f"medians of {result['iters']} batches of runs; in the same work the GPUs differ "
+        "timing": f"medians of {result['iters']} batches of runs; on the same work the GPUs differ "
         f"by up to {percent_text(difference(result['rows']))}",
         "copy rate": f"{three_digits(rate / 1e12, always=True)} TB/s from GPU to GPU, by "
         f"{result['carrier']}",

@@ -1,7 +1,6 @@
 """Draws what each rank of `maintain ring` computed and sent, from the lanes of one run."""
 
-from flash_steps.axes import element
-from flash_steps.picture import EDGE, LANE, STRONG, Picture
+from flash_steps.picture import EDGE, LANE, STRONG, Picture, element
 
 WIDTH, LEFT, RIGHT, HEIGHT, TOP = 1000, 130, 20, 24, 98
 KINDS = {  # of spans: colour and words

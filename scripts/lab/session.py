@@ -232,21 +232,18 @@ class Session:
         return [variant["name"] for variant in self.described(preset, step)["variants"]]
 
     def run(self, kind, case, *more, timeout=None, folder=None):
-        """(exit status, JSON or None, what the program said of it); the JSON lands in `folder`,
-        which is gpu/ or sim/ where none is named."""
+        """(exit status, what the program said of it); its JSON lands in `folder`, which is gpu/ or
+        sim/ where none is named."""
         path = self.path_of(folder or kind, case)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.exists(path):
             os.remove(path)  # of an earlier call
         call = [*self.call_of(kind, case), f"--json={path}", *more]
         status, output = self.shell(f"{folder or kind} {name_of(case)}", call, timeout)
-        data = None
         if status in (0, 1) and os.path.exists(path):
-            data = load(path)[0].data
-            data["commit"] = here()
-            write_json(path, data)
+            write_json(path, {**load(path)[0].data, "commit": here()})
         ran = status in (0, 1, 4)
-        return status, data, answer(output) if ran else self.said(status, output)
+        return status, answer(output) if ran else self.said(status, output)
 
     def simulate(self, cases):
         """Runs what no earlier call ran, side by side, one simulator thread each: (ok, one line).
@@ -259,9 +256,9 @@ class Session:
         def one(case):
             """A step that this GPU cannot run is simulated on the default one."""
             if os.path.exists(self.path_of("sim", case)):
-                return 0, None, ""
+                return 0, ""
             if self.remaining() <= 0:
-                return None, None, OUT_OF_TIME
+                return None, OUT_OF_TIME
             fits = runs_on(modelled["arch"], self.described("sim", case[0])["needs"])
             model = [f"--gpu={modelled['name']}"] if fits else []
             # Beside a GPU's run of as many heads.
@@ -277,7 +274,7 @@ class Session:
             done = list(pool.map(one, ordered))
         failed = [
             f"{name_of(case)}: {'' if status is None else f'exit {status}: '}{line}"
-            for case, (status, _, line) in zip(ordered, done)
+            for case, (status, line) in zip(ordered, done)
             if status not in (0, 2)
         ]
         line = f"{len(done) - len(failed)} of {len(done)} problems simulated"
@@ -300,7 +297,7 @@ class Session:
         if self.remaining() < SHORTEST_RUN:
             raise Failure(OUT_OF_TIME)
         start = time.monotonic()
-        status, _, line = self.run("gpu", case, *more, timeout=timeout)
+        status, line = self.run("gpu", case, *more, timeout=timeout)
         if status != 0:
             # None and 2 (this step does not support it): the line says it.
             what = {None: "", 1: "wrong result: ", 2: ""}.get(status, f"exit {status}: ")

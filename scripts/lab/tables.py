@@ -181,9 +181,8 @@ def scale_table(results, filters, figures=None):
     figures = figures or filters.pop("figure", ",".join(SCALE_FIGURES)).split(",")
     rows = list(filter(is_measured_series, chosen_rows("scale", results, filters)))
     if not rows:
-        raise BadInput(
-            "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
-        )
+        wanted = "no measured run with B*N = 16384 and H*d = 2048"
+        raise BadInput(f"table 'scale': {wanted} passes its filters")
     tables = []
     for figure in figures:
         if figure not in SCALE_FIGURES:
@@ -313,8 +312,9 @@ def value(kind, spec, results):
 
 
 def fill(text, results, run=False):
-    """The last figure of a paragraph says what is to be said of any of them."""
-    of_paragraph = []
+    """The last figure of a paragraph says what is to be said of any of them, or, where a section
+    has it, the figure `standing` at its end."""
+    said_of = []
 
     def filled(match):
         begin, kind, spec, old, end = match.groups()
@@ -322,14 +322,21 @@ def fill(text, results, run=False):
             return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
         if spec == "where" and not where.built():
             return match[0]  # as it was: test.sh, which builds, holds it to the programs
+        below = text[match.end() :]
+        if spec == "standing":
+            said = "; ".join(standing_parts(said_of)) or "all of this version of the kernels"
+            said_of.clear()
+            return begin + said[0].upper() + said[1:] + end
         new, reasons = value(kind, spec, results)
         if kind == "table":
             return f"{begin}\n{new}{standing_text(reasons)}\n{end}"
-        of_paragraph.extend(reasons)
-        if "<!-- figure:" not in text[match.end() :].split("\n\n", 1)[0]:
-            if said := standing_parts(of_paragraph):
+        said_of.extend(reasons)
+        if "<!-- figure: standing" in below.split("\n#", 1)[0]:
+            return begin + new + end
+        if "<!-- figure:" not in below.split("\n\n", 1)[0]:
+            if said := standing_parts(said_of):
                 new += f" ({'; '.join(said)})"
-            of_paragraph.clear()
+            said_of.clear()
         return begin + new + end
 
     return MARKER.sub(filled, text)
@@ -347,9 +354,8 @@ def picture_findings(rows):
         there = {row.any.data["step"]: str(row.gpu.get("commit")) for row in rows_of_picture(rows)}
         if old := [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]:
             steps = ", ".join(old)
-            findings.append(
-                f"{name}: drawn from other results ({steps}): run ./scripts/maintain plots"
-            )
+            why = f"drawn from other results ({steps}): run ./scripts/maintain plots"
+            findings.append(f"{name}: {why}")
     return findings
 
 
@@ -374,11 +380,8 @@ def output_of(command):
 
 
 def markdown_files():
-    return [
-        path
-        for pattern in ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
-        for path in sorted(glob.glob(os.path.join(ROOT, pattern)))
-    ]
+    patterns = ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
+    return [path for p in patterns for path in sorted(glob.glob(os.path.join(ROOT, p)))]
 
 
 def main():
@@ -415,10 +418,8 @@ def main():
             continue
         after = fill(before, results, args.run)
         if re.search(r"^ *<!-- figure:", after, re.MULTILINE):
-            raise BadInput(
-                f"{name}: a browser takes a line that begins with a figure's marker for HTML: "
-                "put a word before it"
-            )
+            why = "a browser takes a line that begins with a figure's marker for HTML"
+            raise BadInput(f"{name}: {why}: put a word before it")
         if after != before:
             findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
             if not args.check:

@@ -152,10 +152,8 @@ class Torch:
             import torch
             from torch.nn.attention import SDPBackend, sdpa_kernel
         except ImportError:
-            raise NotHere(
-                "this Python has no PyTorch (2.5 or newer): pip install torch, or name "
-                "one that has it"
-            ) from None
+            words = "this Python has no PyTorch (2.5 or newer): pip install torch, or name one"
+            raise NotHere(f"{words} that has it") from None
         if not torch.cuda.is_available():
             raise NotHere("PyTorch finds no CUDA GPU")
         warnings.filterwarnings("ignore")  # why a backend refuses; ours says that it does
@@ -222,13 +220,9 @@ class Torch:
         found = []
         for batch, head in sorted({(0, 0), (problem["b"] - 1, problem["hkv"] - 1)}):
             heads = slice(head * group, (head + 1) * group)
-            args = (
-                tensors["Q"][batch, heads],
-                tensors["K"][batch, head],
-                tensors["V"][batch, head],
-                tensors["dO"][batch, heads],
-                masks.sees_of(torch, problem),
-            )
+            places = {"Q": heads, "K": head, "V": head, "dO": heads}
+            sees = masks.sees_of(torch, problem)
+            args = *(tensors[x][batch, at] for x, at in places.items()), sees
             exact = unfused(torch, *args, torch.float64, lambda x: x)
             inputs = [args]
             if fp8:

@@ -3,7 +3,6 @@
 Nothing here uses a network. The program runs in a folder of its own below build/<preset>/learn.
 """
 
-import contextlib
 import dataclasses
 import errno
 import functools
@@ -22,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 from flash_steps import building
+from flash_steps.building import group_of
 from flash_steps.command import NotHere
 from flash_steps.steps import all_needs_of, runs_on
 
@@ -121,14 +121,10 @@ def for_gpus(words, needs):
     if not needs or not needs[-1].endswith("a"):
         return words
     newest = needs[-1]
-    gpus = [
-        f"sm_{n}" for word in words for n in re.findall(r"^--generate-code=arch=\D*(\d+)", word)
-    ]
-    if (
-        gpus
-        and len(needs) > 1
-        and all(runs_on(g, needs[0]) and not runs_on(g, newest) for g in gpus)
-    ):
+    numbers = re.findall(r"(?m)^--generate-code=arch=\D*(\d+)", "\n".join(words))
+    gpus = [f"sm_{n}" for n in numbers]
+    older = all(runs_on(gpu, needs[0]) and not runs_on(gpu, newest) for gpu in gpus)
+    if gpus and len(needs) > 1 and older:
         return [*words, "-DFA_NO_WGMMA"]
     code = f"--generate-code=arch={newest.replace('sm', 'compute')},code=[{newest}]"
     return [w for w in words if not w.startswith("--generate-code")] + [code]
@@ -151,11 +147,8 @@ class Toolchain:
             words = words[1:]
         out = words.index("-o")
         del words[out : out + 2]
-        self.compile_words = [
-            w
-            for w in words
-            if not w.endswith("prelude.cu") and w not in ("-c", "-M", "-MD", "-MT", "-MF")
-        ]
+        own = ("-c", "-M", "-MD", "-MT", "-MF")
+        self.compile_words = [w for w in words if w not in own and not w.endswith("prelude.cu")]
         self.link_words = link
         self.judge = self.build / "steps/exercise_checker/exercise_judge"
         self.gpu = Path(link[0]).name.startswith("nvcc")
@@ -237,14 +230,10 @@ def measured(step, problem):
     path = ROOT / "docs" / "results" / "h200_bf16.json"
     sizes = {key: problem[key] for key in SIZES if key in problem}
     sizes["causal"] = problem.get("causal", False)
-    return {
-        run["variant"]: run["time"]["median_ms"]
-        for run in json.loads(path.read_text(encoding="utf-8"))["runs"]
-        if run["step"] == step
-        and run["variant"] in problem["variants"]
-        and {key: run["problem"][key] for key in sizes} == sizes
-        and run.get("time")
-    }
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    runs = [run for run in runs if run["step"] == step and run["variant"] in problem["variants"]]
+    runs = [run for run in runs if run.get("time") and sizes.items() <= run["problem"].items()]
+    return {run["variant"]: run["time"]["median_ms"] for run in runs}
 
 
 def newest(*patterns):
@@ -275,14 +264,13 @@ def build_library(build, preset, say, steps=()):
         f"two ({log.relative_to(ROOT)})"
     )
     if subprocess.run(["./scripts/setup.sh"], cwd=ROOT).returncode:
-        raise NotBuilt(
-            "something is missing, as shown above: install it, and run ./scripts/learn again"
-        )
+        missing = "something is missing, as shown above"
+        raise NotBuilt(f"{missing}: install it, and run ./scripts/learn again")
     log.parent.mkdir(exist_ok=True)
     with open(log, "a+", encoding="utf-8", errors="replace") as file:
         begun = file.seek(0, os.SEEK_END)
         targets = ["exercises", *[f"{step}_built" for step in steps]]
-        failed = building.build(preset, targets, file, None, build, group_of)
+        failed = building.build(preset, targets, file, None, build)
         if failed:
             file.seek(begun)
             end = building.reason(file.read(), 12)
@@ -312,44 +300,6 @@ shift 2
 exec "$@"
 """
 
-_running = set()  # process groups
-_lock = threading.Lock()
-_stopping = False
-
-
-def _kill_group(process):
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def group_of(command, **options):
-    """A process in its own group, all of which ends with the block, however it is left. Ctrl-C
-    of a terminal does not reach it, so that only this program says something."""
-    with _lock:
-        if _stopping:
-            raise KeyboardInterrupt
-        process = subprocess.Popen(command, start_new_session=True, **options)
-        _running.add(process)
-    try:
-        yield process
-    finally:
-        _kill_group(process)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
-        with _lock:
-            _running.discard(process)
-
-
-def stop_all():
-    """Ends what other threads have started, and lets them start nothing more."""
-    global _stopping
-    with _lock:
-        _stopping = True
-        for process in _running:
-            _kill_group(process)
-
 
 def _resident(pid):
     """Of a process and its children: isolated() is between this program and the student's."""
@@ -367,14 +317,8 @@ def limited(command, folder, cpu, addresses=0, seconds=None, resident=0, pipes=(
     kind of fault, standard error)"""
     words = ["/bin/sh", "-c", LIMITED, "learn", str(cpu), str(addresses >> 10), *command]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        with group_of(
-            words,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=pipes,
-        ) as process:
+        ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+        with group_of(words, cwd=folder, pass_fds=pipes, **ends) as process:
             for pipe in pipes:
                 os.close(pipe)
             begun, status = time.monotonic(), None
@@ -550,25 +494,16 @@ class Check:
         request = json.dumps(self.request()).encode()
         (to_program, from_judge), (from_program, to_judge) = os.pipe(), os.pipe()
         program = [*(isolated() if self.isolate else []), str(self.folder / "check")]
+        program += [str(to_program), str(to_judge)]
         judge = [str(self.toolchain.judge), str(from_program), str(from_judge)]
-        with group_of(
-            judge,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(from_program, from_judge),
-        ) as judging:
+        ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        limits = {"seconds": RUN_SECONDS, "resident": RUN_BYTES, "pipes": (to_program, to_judge)}
+        with group_of(judge, pass_fds=(from_program, from_judge), **ends) as judging:
             os.close(from_program)
             os.close(from_judge)
             with judging.stdin as pipe:
                 pipe.write(request)
-            status, errors = limited(
-                [*program, str(to_program), str(to_judge)],
-                self.folder,
-                2 * RUN_SECONDS,
-                seconds=RUN_SECONDS,
-                resident=RUN_BYTES,
-                pipes=(to_program, to_judge),
-            )
+            status, errors = limited(program, self.folder, 2 * RUN_SECONDS, **limits)
             return status, errors, json.loads(judging.stdout.read())
 
     def run(self):
@@ -590,9 +525,8 @@ class Check:
             name = signal.Signals(-status).name + ": " if status < 0 else ""
             return self.made("crash", name + last)
         if not seen["ok"] and not kind:
-            return self.made(
-                "no verdict", f"the program ended after {len(problems)} of {count} problems"
-            )
+            words = f"the program ended after {len(problems)} of {count} problems"
+            return self.made("no verdict", words)
         if kind == "wrong result":
             first = message.splitlines()[0]
             if "never written" in first:

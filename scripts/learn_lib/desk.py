@@ -76,13 +76,11 @@ class Desk:
         return exercise.name in self.state["done"]
 
     def mark_done(self, exercise):
-        """Whether this was the first time. Then the solution may be looked at."""
+        """Then the solution may be looked at."""
         write_whole(self.solution_path(exercise), exercise.solution())
-        if self.is_done(exercise):
-            return False
-        with self.change() as state:
-            state["done"][exercise.name] = time.strftime("%Y-%m-%d %H:%M:%S")
-        return True
+        if not self.is_done(exercise):
+            with self.change() as state:
+                state["done"][exercise.name] = time.strftime("%Y-%m-%d %H:%M:%S")
 
     def next_hint(self, exercise):
         """(number, text) of the next hint; after the last one, the last again."""
@@ -137,11 +135,8 @@ class Desk:
     def has_changed(self, exercise):
         """Whether the repository's exercise is another one than the copy was made from."""
         made = self.state["made"].get(exercise.name)
-        return (
-            self.path(exercise).exists()
-            and made is not None
-            and made != digest(exercise.unsolved())
-        )
+        same = made in (None, digest(exercise.unsolved()))
+        return self.path(exercise).exists() and not same
 
     def reset(self, exercise):
         """A fresh copy. The old one's new name, or None where there was none."""

@@ -154,19 +154,12 @@ class Exercise:
     def heading(self):
         stars = "*" * self.difficulty
         rule = "=" * 97
-        lines = [
-            rule,
-            f"Exercise {self.number}, {self.kind}: {self.title}   ({stars}, about "
-            f"{self.minutes} minutes)",
-            "",
-        ]
+        about = f"({stars}, about {self.minutes} minutes)"
+        lines = [rule, f"Exercise {self.number}, {self.kind}: {self.title}   {about}", ""]
         for paragraph in self.task.strip().split("\n\n"):
             lines += [*textwrap.wrap(paragraph, 97), ""]
-        lines += [
-            f"check  ./scripts/learn run {self.name}",
-            f"hint   ./scripts/learn hint {self.name}",
-            rule,
-        ]
+        lines += [f"check  ./scripts/learn run {self.name}"]
+        lines += [f"hint   ./scripts/learn hint {self.name}", rule]
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
     def variant(self):
@@ -187,39 +180,24 @@ class Exercise:
         """The program around the student's file. Only kernels that are checked are compiled."""
         p = self.program
         includes = p.get("include", self.source)  # the student's file, or what includes it
+        includes = [includes] if isinstance(includes, str) else includes
         without = {32, 64, 96, 128, 256} - {problem["d"] for problem in self.check["problems"]}
-        lines = [
-            f'#include "steps/exercise_checker/{"prediction" if self.predicts else "exercise"}.h"',
-            *[
-                f"template <>\ninline constexpr bool fa::has_kernels_of<{d}> = false;"
-                for d in sorted(without)
-            ],
-            *[
-                f'#include "{name}"'
-                for name in ([includes] if isinstance(includes, str) else includes)
-            ],
-            "",
-        ]
-        if self.predicts:
-            lines += [
-                "int main(int argc, char** argv) {",
-                f"  return fa::prediction_main(argc, argv, {p['function']});",
-                "}",
-            ]
-            return "\n".join(lines) + "\n"
-        namespace, variant = self.variant()
-        changes = {"forward": p.get("forward")}
-        changes["backward"] = p.get("backward") if self.check.get("pass") == "backward" else "{}"
-        lines += [
-            f"namespace {namespace} {{",
-            variant + "}",
-            "int main(int argc, char** argv) {",
-            f"  fa::Variant yours = {namespace}::{p['variant']}();",
-            *[f"  yours.{field} = {value};" for field, value in changes.items() if value],
-            "  return fa::exercise_main(argc, argv, yours);",
-            "}",
-        ]
-        return "\n".join(lines) + "\n"
+        kind = "prediction" if self.predicts else "exercise"
+        lines = [f'#include "steps/exercise_checker/{kind}.h"']
+        for d in sorted(without):
+            lines += ["template <>", f"inline constexpr bool fa::has_kernels_of<{d}> = false;"]
+        lines += [*(f'#include "{name}"' for name in includes), ""]
+        yours, body = p.get("function"), []
+        if not self.predicts:
+            namespace, variant = self.variant()
+            lines += [f"namespace {namespace} {{", variant + "}"]
+            yours, of_backward = "yours", self.check.get("pass") == "backward"
+            changes = {"forward": p.get("forward")}
+            changes["backward"] = p.get("backward") if of_backward else "{}"
+            body = [f"  fa::Variant yours = {namespace}::{p['variant']}();"]
+            body += [f"  yours.{field} = {value};" for field, value in changes.items() if value]
+        lines += ["int main(int argc, char** argv) {", *body]
+        return "\n".join([*lines, f"  return fa::{kind}_main(argc, argv, {yours});", "}", ""])
 
 
 def replace_once(text, before, after, where):

@@ -7,7 +7,10 @@ import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from .check import check, stop_all
+from flash_steps.building import stop_all
+from flash_steps.text import common_lines
+
+from .check import check
 from .exercises import code_lines, find
 from .show import prose, width
 
@@ -104,21 +107,6 @@ def copied(exercise, path, text):
     return ""
 
 
-def common_lines(one, other):
-    """How many lines two texts have in common, in order: the length of their longest common
-    subsequence, in a time of len(one) * len(other) / 64. Hyyro, "Bit-parallel LCS-length
-    computation revisited", 2004: a bit of `row` is 0 where the length grows."""
-    places = {}
-    for bit, line in enumerate(one):
-        places[line] = places.get(line, 0) | 1 << bit
-    everything = (1 << len(one)) - 1
-    row = everything
-    for line in other:
-        matches = row & places.get(line, 0)
-        row = (row + matches | row - matches) & everything
-    return len(one) - row.bit_count()
-
-
 class Grader:
     def __init__(self, exercises, toolchain, seed, jobs, say):
         self.exercises = exercises
@@ -147,23 +135,14 @@ class Grader:
             return at_once("untouched")
         key = exercise.name, text
         if key not in self.known:  # the same text, the same verdict
-            self.known[key] = pool.submit(
-                check, exercise, path, self.toolchain, seed=self.seed, isolate=True
-            )
+            how = {"seed": self.seed, "isolate": True}
+            self.known[key] = pool.submit(check, exercise, path, self.toolchain, **how)
 
         def wait():
             v = self.known[key].result()
-            return Grade(
-                student,
-                exercise,
-                "ok" if v.ok else "wrong",
-                v.kind,
-                v.message,
-                v.seconds,
-                lines_outside(exercise, text),
-                copied(exercise, path, text),
-                v.holes,
-            )
+            result = "ok" if v.ok else "wrong", v.kind, v.message, v.seconds
+            seen = lines_outside(exercise, text), copied(exercise, path, text)
+            return Grade(student, exercise, *result, *seen, v.holes)
 
         return wait
 
@@ -231,58 +210,37 @@ def padded(cells):
 
 
 def write_junit(path, grades, seed):
+    inside = ElementTree.SubElement
     root = ElementTree.Element("testsuites", name="flash-steps")
     for name, row in grades.items():
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=name,
-            tests=str(len(row)),
-            failures=str(sum(g.result == "wrong" for g in row)),
-            errors="0",
-            skipped=str(sum(g.result in ("missing", "untouched") for g in row)),
-            time=f"{sum(g.seconds for g in row):.2f}",
-        )
-        properties = ElementTree.SubElement(suite, "properties")
-        ElementTree.SubElement(properties, "property", name="seed", value=str(seed))
+        results = [g.result for g in row]
+        suite = inside(root, "testsuite", name=name, tests=str(len(row)))
+        suite.set("failures", str(results.count("wrong")))
+        suite.set("errors", "0")
+        suite.set("skipped", str(results.count("missing") + results.count("untouched")))
+        suite.set("time", f"{sum(g.seconds for g in row):.2f}")
+        inside(inside(suite, "properties"), "property", name="seed", value=str(seed))
         for g in row:
-            case = ElementTree.SubElement(
-                suite, "testcase", classname=name, name=g.exercise.label, time=f"{g.seconds:.2f}"
-            )
+            of = {"classname": name, "name": g.exercise.label, "time": f"{g.seconds:.2f}"}
+            case = inside(suite, "testcase", of)
             if g.result == "wrong":
-                failure = ElementTree.SubElement(case, "failure", type=g.kind, message=g.kind)
-                failure.text = printable(g.message)
+                failure = inside(case, "failure", type=g.kind, message=g.kind)
+                # What XML can hold.
+                failure.text = "".join(c for c in g.message if c in "\n\t" or c.isprintable())
             elif g.result != "ok":
-                ElementTree.SubElement(case, "skipped", message=g.result)
+                inside(case, "skipped", message=g.result)
     ElementTree.indent(root)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def printable(text):
-    """Without what XML cannot hold."""
-    return "".join(c for c in text if c in "\n\t" or c.isprintable())
-
-
 def write_json(path, grades, seed):
+    def of(g):
+        found = {"name": g.exercise.name, "number": g.exercise.number, "result": g.result}
+        found |= {"kind": g.kind, "message": g.message, "seconds": round(g.seconds, 2)}
+        return {**found, "lines_outside": g.outside, "copied": g.copied, "holes": g.holes}
+
     students = [
-        {
-            "name": name,
-            "done": sum(g.result == "ok" for g in row),
-            "exercises": [
-                {
-                    "name": g.exercise.name,
-                    "number": g.exercise.number,
-                    "result": g.result,
-                    "kind": g.kind,
-                    "message": g.message,
-                    "seconds": round(g.seconds, 2),
-                    "lines_outside": g.outside,
-                    "copied": g.copied,
-                    "holes": g.holes,
-                }
-                for g in row
-            ],
-        }
+        {"name": name, "done": sum(g.result == "ok" for g in row), "exercises": list(map(of, row))}
         for name, row in grades.items()
     ]
     document = {"schema": 1, "seed": seed, "students": students}

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from flash_steps.files import text_of
+
 from .exercises import ROOT
 
 # What is said instead of the lines of a bug to find, where a verdict names none.
@@ -68,19 +70,12 @@ def page(parts, short, keys=()):
 
 def prose(text, indent=2):
     """Wrapped paragraphs; lines that begin with a space stay as they are."""
-    out = []
+    out, blanks = [], " " * indent
+    how = {"initial_indent": blanks, "subsequent_indent": blanks}
+    how |= {"break_on_hyphens": False, "break_long_words": False}
     for line in text.splitlines():
-        if line.startswith(" ") or not line:
-            out.append(" " * indent + line)
-        else:
-            out += textwrap.wrap(
-                line,
-                width(),
-                initial_indent=" " * indent,
-                subsequent_indent=" " * indent,
-                break_on_hyphens=False,
-                break_long_words=False,
-            )
+        whole = line.startswith(" ") or not line
+        out += [blanks + line] if whole else textwrap.wrap(line, width(), **how)
     return "\n".join(out)
 
 
@@ -94,20 +89,15 @@ def stars(exercise):
     return "*" * exercise.difficulty
 
 
-def beside(first, second, gap=3):
+def beside(first, second):
     """Two texts in one line, or in two."""
-    fits = len(visible(first)) + gap + len(visible(second)) <= width()
-    return f"{first}{' ' * gap}{second}" if fits else f"{first}\n{second}"
+    line = f"{first}   {second}"
+    return line if len(visible(line)) <= width() else f"{first}\n{second}"
 
 
 def title(exercise):
-    return beside(
-        paint("bold", f"{exercise.number}. {exercise.title}"),
-        paint(
-            "dim",
-            f"{exercise.kind}, step {exercise.step}, {stars(exercise)}, ~{exercise.minutes} min",
-        ),
-    )
+    about = f"{exercise.kind}, step {exercise.step}, {stars(exercise)}, ~{exercise.minutes} min"
+    return beside(paint("bold", f"{exercise.number}. {exercise.title}"), paint("dim", about))
 
 
 def place(message, path):
@@ -138,13 +128,6 @@ def snippet(lines):
             if part.strip() or not (carets or number):
                 out.append(f"  {head if number == 0 else ' ' * len(head)}{bar}{part}")
     return out
-
-
-def text_of(path):
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def places(message, path):
@@ -252,7 +235,7 @@ def line_of_filled(exercise, path, v):
     return next((hole.line for hole in holes if not hole.empty), None)
 
 
-def short_verdict(exercise, path, v, where=True):
+def short_verdict(exercise, path, v, where):
     """One line, for the end of a page that is longer than the screen."""
     if v.ok:
         return paint("green", f"done: {exercise.title}")
@@ -269,12 +252,8 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
     parts = []
     if untouched:
         wrong = " As it stands, this is what is wrong:" if v.kind != "empty" else ""
-        parts.append(
-            prose(
-                f"Open {relative(path)} in your editor: its first lines say what to do. It is "
-                f"checked when you save it (or run this command again).{wrong}"
-            )
-        )
+        todo = f"Open {relative(path)} in your editor: its first lines say what to do. It is "
+        parts.append(prose(f"{todo}checked when you save it (or run this command again).{wrong}"))
     word, line = head_of(exercise, path, v, where)
     if v.kind == "empty":
         todo = v.message.replace(Path(path).name, relative(path))
@@ -312,15 +291,12 @@ def right(exercise, v):
 def after_success(exercise, desk):
     """The way on: a solution, a question, where it stands in the ladder."""
     chapter = ROOT / "steps" / exercise.step / "README.md"
-    lines = [
-        f"  one solution  {link(desk.solution_path(exercise))}",
-        f"  its step      {link(ROOT / exercise.source)}",
-        f"  its chapter   {link(chapter)}",
-        "",
-        paint("bold", "  A question to think about"),
-        prose(exercise.question),
-    ]
-    return "\n".join(lines)
+    question = paint("bold", "  A question to think about")
+    return (
+        f"  one solution  {link(desk.solution_path(exercise))}\n"
+        f"  its step      {link(ROOT / exercise.source)}\n"
+        f"  its chapter   {link(chapter)}\n\n{question}\n{prose(exercise.question)}"
+    )
 
 
 def check_all(desk, check):

@@ -96,13 +96,9 @@ class Watch:
         keys += ["w: show the lines of the bug"] if exercise.kind == "find the bug" else []
         keys += ["a: answer to the question"] if self.desk.is_done(exercise) else []
         keys += ["l: list", "c: check all", "x: fresh copy of the file", "q: quit"]
-        lines = textwrap.wrap(
-            "   ".join(key.replace(" ", "\0") for key in keys),  # a key stays beside its words
-            show.width(),
-            initial_indent="Keys  ",
-            subsequent_indent="      ",
-            break_on_hyphens=False,
-        )
+        line = "   ".join(key.replace(" ", "\0") for key in keys)  # a key stays beside its words
+        how = {"initial_indent": "Keys  ", "subsequent_indent": "      "}
+        lines = textwrap.wrap(line, show.width(), **how, break_on_hyphens=False)
         return "\n".join(show.paint("dim", line.replace("\0", " ")) for line in lines)
 
     def prepare(self, exercises):
@@ -132,12 +128,8 @@ class Watch:
         clear()
         parts = [self.head()]
         if self.desk.has_changed(exercise):
-            parts.append(
-                show.prose(
-                    "The repository has a newer version of this exercise. Your file stays "
-                    "as it is; x makes a fresh copy and keeps yours."
-                )
-            )
+            newer = "The repository has a newer version of this exercise. Your file stays as it "
+            parts.append(show.prose(f"{newer}is; x makes a fresh copy and keeps yours."))
         untouched = self.desk.is_untouched(exercise)
         parts.append(show.verdict(exercise, path, verdict, untouched, where, "The key w"))
         if verdict.ok:
@@ -177,10 +169,12 @@ class Watch:
         if not self.desk.is_done(self.desk.current):
             print("\n  The question and its answer come when the exercise is done.")
         else:
-            print(
-                "\n" + show.paint("bold", "  answer") + "\n" + show.prose(self.desk.current.answer)
-            )
+            print("\n" + show.paint("bold", "  answer"))
+            print(show.prose(self.desk.current.answer))
         sys.stdout.flush()
+
+    def listing(self):
+        print("\n" + show.listing(self.desk), flush=True)
 
     def check_all(self):
         print()
@@ -197,22 +191,14 @@ class Watch:
         if self.keys.next(30) != "x":
             return
         kept = self.desk.reset(exercise)
-        print(
-            f"  yours is now {show.relative(kept)}" if kept else "  made a fresh copy", flush=True
-        )
+        said = f"yours is now {show.relative(kept)}" if kept else "made a fresh copy"
+        print(f"  {said}", flush=True)
         time.sleep(1)
         self.stamp = None
 
     def run(self):
-        actions = {
-            "n": self.next,
-            "w": self.show_where,
-            "h": self.hint,
-            "a": self.answer,
-            "c": self.check_all,
-            "x": self.reset,
-            "l": lambda: print("\n" + show.listing(self.desk), flush=True),
-        }
+        actions = {"n": self.next, "w": self.show_where, "h": self.hint, "a": self.answer}
+        actions |= {"c": self.check_all, "x": self.reset, "l": self.listing}
         self.desk.open(self.desk.current)
         with keys_at_once():
             while True:

@@ -25,11 +25,7 @@ TEST_CASE("step 02: predicted bytes are counted bytes", "[step02][all]") {
 }
 
 TEST_CASE("step 02: no bank conflicts, coalesced loads", "[step02][all]") {
-  const fa::Variant& variant = any();
-  const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
-  if (!fa::test::one_in(5)) return;
-  CAPTURE(variant.name, p.d, p.causal);
-  fa::test::require_clean_accesses(fa::test::count_forward(variant, p));
+  fa::test::require_clean_accesses_fp32(any());
 }
 
 TEST_CASE("step 02: requests fall by the tile width, the N*N in HBM stays", "[step02]") {
@@ -43,10 +39,6 @@ TEST_CASE("step 02: requests fall by the tile width, the N*N in HBM stays", "[st
 }
 
 TEST_CASE("step 02: the analysis finds nothing", "[step02][all]") {
-  const auto* variant = GENERATE(&shared(), &registers());
-  const int N = GENERATE(1, 33, 75);
-  const bool causal = GENERATE(false, true);
-  if (!fa::test::one_in(5)) return;
-  fa::test::count_forward(*variant, fa::test::problem(N, 64, causal), /*analyse=*/true);
+  fa::test::require_no_finding_fp32(any());
 }
 #endif

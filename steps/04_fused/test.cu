@@ -152,10 +152,7 @@ TEST_CASE("step 04: no bank conflicts, coalesced loads", "[step04][all]") {
   const auto p = Bc == 0 ? fa::test::problem(128, d, causal) : tiled(Bc, 128, d, causal);
   CAPTURE(d, Bc, causal);
   const fa::Counts counts = fa::test::count_forward(Bc == 0 ? tile() : fused(), p);
-  for (const fa::KernelCount& k : counts.kernels) {
-    CAPTURE(k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
-  }
+  fa::test::require_no_conflicts(counts);
   for (const char* name : {"Q", "K", "V", "O", "LSE"}) {
     CAPTURE(name);
     if (!counts.buffers.contains(name)) continue;

@@ -1,9 +1,6 @@
 // Tests of step 05. steps/CMakeLists.txt says what it is linked with.
 #include "common/harness/tiles.h"
 #include "tests/backward.h"
-#if !FA_BACKEND_GPU
-#include "tests/sim/diagnosis.h"
-#endif
 
 static const fa::Variant& standard() { return fa::linked_variant("05 standard"); }
 static const fa::Variant& delta() { return fa::linked_variant("05 delta"); }
@@ -12,13 +9,6 @@ static const fa::Variant& recompute() { return fa::linked_variant("05 recompute"
 static const fa::Variant& parent() { return fa::linked_variant("04 fused"); }
 
 namespace {
-
-/// Sum of the rows of one head of a tensor [heads, N, d], feature by feature.
-std::vector<double> sum_over_rows(const std::vector<float>& t, const fa::Problem& p, size_t head) {
-  std::vector<double> sum(p.d);
-  for (size_t i = 0; i < size_t(p.N) * p.d; ++i) sum[i % p.d] += t[head * p.N * p.d + i];
-  return sum;
-}
 
 /// <dO, O> in fp64: the scalar whose gradients dQ, dK and dV are.
 double loss(const fa::Problem& p, const fa::Inputs& in) {
@@ -83,34 +73,6 @@ TEST_CASE("step 05: gradients are the difference quotients of the loss", "[step0
   }
 }
 
-TEST_CASE("step 05: V = 1 makes O constant, so dQ and dK are 0", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
-  const auto p = fa::test::problem(75, 64, GENERATE(false, true));
-  fa::Inputs in = fa::normal_inputs(p, 8);
-  std::fill(in.V.begin(), in.V.end(), 1.f);
-  const fa::Outputs out = fa::run(*variant, p, in);
-  const std::vector<float> zero(p.q_size(), 0.f);
-  REQUIRE(fa::test::max_difference(out.dQ, zero) <= 1e-5);
-  REQUIRE(fa::test::max_difference(out.dK, zero) <= 1e-5);
-}
-
-TEST_CASE("step 05: what the gradients of all keys sum to", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
-  const auto p = fa::test::problem(75, 64, GENERATE(false, true));
-  const fa::Inputs in = fa::normal_inputs(p, 9);
-  const fa::Outputs out = fa::run(*variant, p, in);
-  for (size_t head = 0; head < p.heads(); ++head) {
-    // A row of P sums to 1, a row of dS to 0.
-    const auto dV = sum_over_rows(out.dV, p, head), dO = sum_over_rows(in.dO, p, head);
-    const auto dK = sum_over_rows(out.dK, p, head);
-    for (int x = 0; x < p.d; ++x) {
-      CAPTURE(variant->name, head, x);
-      CHECK(dV[x] == Approx(dO[x]).margin(1e-4));
-      CHECK(dK[x] == Approx(0).margin(1e-4));
-    }
-  }
-}
-
 TEST_CASE("step 05: keys in another order, gradients in that order", "[step05]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(75, 64, false, 1, 1);
@@ -131,53 +93,17 @@ TEST_CASE("step 05: keys in another order, gradients in that order", "[step05]")
   REQUIRE(fa::test::max_difference(reversed(after.dV), before.dV) <= 5e-6);
 }
 
-TEST_CASE("step 05: twice dO, exactly twice the gradients", "[step05]") {
+TEST_CASE("step 05: behaves as a gradient must", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
-  const auto p = fa::test::problem(75, 96, true);
-  fa::Inputs in = fa::normal_inputs(p, 11);
-  fa::Outputs once = fa::run(*variant, p, in);
-  for (float& g : in.dO) g *= 2;
-  const fa::Outputs twice = fa::run(*variant, p, in);
-  for (std::vector<float>* t : {&once.dQ, &once.dK, &once.dV}) {
-    for (float& g : *t) g *= 2;
-  }
-  REQUIRE(twice.dQ == once.dQ);
-  REQUIRE(twice.dK == once.dK);
-  REQUIRE(twice.dV == once.dV);
+  fa::test::require_gradient_properties({variant, 64, /*square=*/true, /*one_order=*/true});
 }
 
-TEST_CASE("step 05: the same bits in each run", "[step05][all]") {
-  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
-  const auto p = fa::test::problem(130, 64, GENERATE(false, true), 1, 4);
-  if (!fa::test::one_in(3)) return;
-  const fa::Inputs in = fa::normal_inputs(p, 12);
-  const fa::Outputs first = fa::run(*variant, p, in);
-  fa::Session session(p, in, *variant);
-  session.forward();
-  session.backward();
-  session.backward();  // adds to nothing that the one before has left
-  const fa::Outputs second = session.download();
-  REQUIRE(second.dQ == first.dQ);
-  REQUIRE(second.dK == first.dK);
-  REQUIRE(second.dV == first.dV);
+TEST_CASE("step 05: agrees with step 04", "[step05]") {
+  fa::test::require_agrees_fp32(*GENERATE(&standard(), &from_lse(), &recompute()), parent());
 }
 
-TEST_CASE("step 05: the variants agree, and with step 04", "[step05]") {
-  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
-  const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs before = fa::run(parent(), p, in), stored = fa::run(standard(), p, in);
-  REQUIRE(fa::test::max_difference(stored.O, before.O) <= 2e-6);
-  for (const fa::Variant* variant : {&delta(), &from_lse(), &recompute()}) {
-    CAPTURE(variant->name);
-    const fa::Outputs now = fa::run(*variant, p, in);
-    if (variant != &delta()) {  // it borrows step 02's forward
-      REQUIRE(now.O == before.O);
-      REQUIRE(now.LSE == before.LSE);
-    }
-    REQUIRE(fa::test::max_difference(stored.dQ, now.dQ) <= 5e-6);
-    REQUIRE(fa::test::max_difference(stored.dK, now.dK) <= 5e-6);
-    REQUIRE(fa::test::max_difference(stored.dV, now.dV) <= 5e-6);
-  }
+TEST_CASE("step 05: the variants agree", "[step05]") {
+  fa::test::require_agrees_fp32(*GENERATE(&delta(), &from_lse(), &recompute()), standard());
 }
 
 TEST_CASE("step 05: five products instead of four, no N * N in memory", "[step05]") {
@@ -245,9 +171,9 @@ TEST_CASE("step 05: no bank conflicts, coalesced loads", "[step05][all]") {
   if (!fa::test::one_in(5)) return;
   const fa::Counts counts =
       fa::test::count_backward(*variant, fa::test::problem(128, d, causal, 1, 1));
+  fa::test::require_no_conflicts(counts);
   for (const fa::KernelCount& k : counts.kernels) {
     CAPTURE(variant->name, d, causal, k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
     if (k.name.find("softmax_backward") != std::string::npos && (causal || variant == &delta())) {
       continue;  // it reads what a causal row sees, or one delta: not whole sectors
     }
@@ -274,18 +200,8 @@ TEST_CASE("step 05: smaller tiles where a block gets 64 KB of shared memory, as 
   const bool causal = GENERATE(false, true);
   if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, d, N, causal);
-  sim::Options t4 = sim::options();
-  t4.block_shared_bytes = 65536;
-  const sim::test::WithOptions with(t4);
-  const auto p = fa::test::problem(N, d, causal);
-  fa::test::require_right(*variant, p);
-  fa::test::require_backward_predicted(*variant, p);
-  const fa::Counts counts = fa::test::count_backward(*variant, p, /*analyse=*/true);
-  for (const fa::KernelCount& k : counts.kernels) {
-    CAPTURE(k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
-  }
-  const auto prediction = variant->backward_traffic(p);
-  CHECK(prediction.buffers.at("LSE").read == 4u * 2 * N * fa::ceil_div(N, Bc));  // two heads
+  const fa::Counts counts =
+      fa::test::require_with_shared_memory(65536, *variant, fa::test::problem(N, d, causal));
+  CHECK(counts.buffers.at("LSE").bytes.read == 4u * 2 * N * fa::ceil_div(N, Bc));  // two heads
 }
 #endif

@@ -4,9 +4,6 @@
 #include "steps/06_work_partitioning/2_registers.cuh"
 #include "steps/06_work_partitioning/3_backward.cuh"
 #include "tests/backward.h"
-#if !FA_BACKEND_GPU
-#include "tests/sim/diagnosis.h"
-#endif
 
 static const fa::Variant& parent() { return fa::linked_variant("04 fused"); }
 static const fa::Variant& backward_parent() { return fa::linked_variant("05 recompute"); }
@@ -33,13 +30,7 @@ TEST_CASE("step 06: scores far below zero, where 2^(0 - LSE) of a key past the e
 }
 
 TEST_CASE("step 06: gradients agree with step 05", "[step06]") {
-  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
-  const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs now = fa::run(with_backward(), p, in),
-                    before = fa::run(backward_parent(), p, in);
-  REQUIRE(fa::test::max_difference(now.dQ, before.dQ) <= 5e-6);
-  REQUIRE(fa::test::max_difference(now.dK, before.dK) <= 5e-6);
-  REQUIRE(fa::test::max_difference(now.dV, before.dV) <= 5e-6);
+  fa::test::require_agrees_fp32(with_backward(), backward_parent());
 }
 
 TEST_CASE("step 06: two runs give the same bits, dQ alone only the same number", "[step06]") {
@@ -138,17 +129,10 @@ TEST_CASE("step 06: smaller tiles where a block gets 64 KB of shared memory, as 
   const int N = GENERATE(1, 33, 64, 100);
   const bool causal = GENERATE(false, true);
   if (!fa::test::one_in(5)) return;
-  CAPTURE(variant->name, d, N, causal);
-  sim::Options t4 = sim::options();
-  t4.block_shared_bytes = 65536;
-  const sim::test::WithOptions with(t4);
-  const auto p = fa::test::problem(N, d, causal);
-  fa::test::require_right(*variant, p);
-  fa::test::require_predicted(*variant, p);
-  const fa::Counts counts = fa::test::count_forward(*variant, p, /*analyse=*/true);
+  const fa::Counts counts =
+      fa::test::require_with_shared_memory(65536, *variant, fa::test::problem(N, d, causal));
   REQUIRE(counts.kernels.size() == 1);
   CHECK(counts.kernels[0].blocks == 2u * fa::ceil_div(N, Bc));  // two heads
-  CHECK(counts.kernels[0].shared_wavefronts == counts.kernels[0].shared_ideal);
 }
 
 TEST_CASE("step 06: the backward's tiles where a block gets 99 or 64 KB of shared memory",
@@ -158,18 +142,12 @@ TEST_CASE("step 06: the backward's tiles where a block gets 99 or 64 KB of share
   const int N = GENERATE(1, 33, 64, 100);
   const bool causal = GENERATE(false, true);
   if (!fa::test::one_in(5)) return;
-  CAPTURE(bytes, d, N, causal);
-  sim::Options smaller = sim::options();
-  smaller.block_shared_bytes = bytes;
-  const sim::test::WithOptions with(smaller);
-  const auto p = fa::test::problem(N, d, causal);
-  fa::test::require_right(with_backward(), p);
-  fa::test::require_backward_predicted(with_backward(), p);
-  const fa::Counts counts = fa::test::count_backward(with_backward(), p, /*analyse=*/true);
+  CAPTURE(bytes);
+  const fa::Counts counts =
+      fa::test::require_with_shared_memory(bytes, with_backward(), fa::test::problem(N, d, causal));
   const int Bc = bytes == 65536 && d > 64 ? 32 : 64;
   REQUIRE(counts.kernels.size() == 2);
   CHECK(counts.kernels[1].blocks == 2u * fa::ceil_div(N, Bc));  // two heads
-  CHECK(counts.kernels[1].shared_wavefronts == counts.kernels[1].shared_ideal);
 }
 
 TEST_CASE("step 06: dQ is added once for each tile of keys, and read by no kernel", "[step06]") {

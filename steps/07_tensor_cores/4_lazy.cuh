@@ -9,7 +9,7 @@
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
-// Still bad while a warp computes exponentials, only other warps use its tensor core: step 09
+// Still bad outside P V a warp's tensor core works only for other warps: step 09
 #pragma once
 
 #include <cfloat>

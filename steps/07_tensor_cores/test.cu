@@ -17,24 +17,12 @@ static const fa::Variant& parent() { return fa::linked_variant("06 registers"); 
 static const fa::Variant& early() { return *GENERATE(&mma(), &pipelined(), &bands()); }
 static const fa::Variant& any() { return *GENERATE(&mma(), &pipelined(), &bands(), &lazy()); }
 
-TEST_CASE("step 07: right at the edges of tiles, bands and mmas", "[step07][all]") {
-  fa::test::require_right_at_edges(early());
-}
-
 TEST_CASE("step 07: what every forward on tensor cores is asked", "[step07][all]") {
-  fa::test::require_forward(lazy());
+  fa::test::require_forward(any());
 }
 
 TEST_CASE("step 07: random shapes", "[step07][all]") {
-  fa::test::require_right_for_random_shapes(lazy(), 7);
-}
-
-TEST_CASE("step 07: real input and outliers, a key head per query head", "[step07]") {
-  const fa::Variant& variant = early();
-  const auto p = bf16_problem(200, 200, GENERATE(64, 128), true, /*B=*/2, /*H=*/3, /*Hkv=*/3);
-  CAPTURE(variant.name, p.d);
-  fa::test::require_right(variant, p, fa::real_inputs(p, 1));
-  fa::test::require_right(variant, p, fa::outlier_inputs(p, 1));
+  fa::test::require_right_for_random_shapes({&lazy()}, 7);
 }
 
 TEST_CASE("step 07: maxima that grow, fall, and lie far from zero, as many keys as queries",
@@ -67,24 +55,10 @@ TEST_CASE("step 07: maxima that grow slowly, fast, not at all", "[step07][all]")
   fa::test::require_right_for_any_maxima(lazy(), step07::kWarpRows, step07::Bc<64>);
 }
 
-TEST_CASE("step 07: a maximum far from zero, and one key that outweighs all others",
-          "[step07][all]") {
-  fa::test::require_right_far_from_zero(lazy(), step07::kWarpRows);
-}
-
 // --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
 static constexpr int keys_of_tile(int d) { return d == 64 ? step07::Bc<64> : step07::Bc<128>; }
-
-TEST_CASE("step 07: predicted bytes are counted bytes, as many keys as queries", "[step07][all]") {
-  const fa::Variant& variant = early();
-  const int N = GENERATE(1, 17, 64, 129, 257, 300);
-  const auto p = bf16_problem(N, N, GENERATE(64, 128), GENERATE(false, true), 1, 3, 3);
-  if (!fa::test::one_in(5)) return;
-  CAPTURE(variant.name, N, p.d, p.causal);
-  fa::test::require_predicted(variant, p);
-}
 
 TEST_CASE("step 07: the formulas of the header", "[step07][all]") {
   fa::test::require_header_formulas(lazy(), step07::Br);
@@ -132,17 +106,6 @@ TEST_CASE("step 07: no bank conflicts, coalesced accesses", "[step07]") {
         (tiles * q_bytes + step07::kWarps * kv_bytes + q_bytes) / 128);
 }
 
-TEST_CASE("step 07: HBM sees inputs and outputs only, as many keys as queries", "[step07]") {
-  const fa::Variant& variant = early();
-  CAPTURE(variant.name);
-  const uint64_t N = 256, d = 64;
-  const auto p = bf16_problem(N, N, d, false);
-  CHECK(variant.traffic(p).hbm == fa::Bytes{.read = 2 * 3 * N * d, .write = 2 * N * d + 4 * N});
-  const fa::Counts counts = fa::test::count_forward(variant, p);
-  REQUIRE(counts.hbm);
-  CHECK(*counts.hbm == variant.traffic(p).hbm);
-}
-
 TEST_CASE("step 07: causal tiles above the diagonal are not visited", "[step07]") {
   constexpr uint64_t d = 64, key = 2 * d;  // bytes
   const auto square = fa::test::count_forward(lazy(), bf16_problem(512, 512, d, true));
@@ -152,23 +115,5 @@ TEST_CASE("step 07: causal tiles above the diagonal are not visited", "[step07]"
   CHECK(wide.buffers.at("K").bytes.read == (384 + 512) * key);
   const auto tall = fa::test::count_forward(lazy(), bf16_problem(512, 256, d, true));
   CHECK(tall.buffers.at("V").bytes.read == (0 + 0 + 128 + 256) * key);
-}
-
-TEST_CASE("step 07: multiplies no more than it says, on tensor cores", "[step07][all]") {
-  const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
-  const fa::Variant& variant = early();
-  if (!fa::test::one_in(5)) return;
-  CHECK(fa::test::count_forward(lazy(), p).tensor_flops == lazy().traffic(p).flops);
-  const auto square = bf16_problem(300, 300, p.d, p.causal);
-  CHECK(fa::test::count_forward(variant, square).tensor_flops == variant.traffic(square).flops);
-}
-
-TEST_CASE("step 07: the analysis finds nothing, as many keys as queries", "[step07][all]") {
-  const fa::Variant& variant = early();
-  const int N = GENERATE(1, 33, 75, 150, 300);
-  const auto p = bf16_problem(N, N, GENERATE(64, 128), GENERATE(false, true), 1, 2, 2);
-  if (!fa::test::one_in(3)) return;
-  CAPTURE(variant.name, N, p.d, p.causal);
-  fa::test::count_forward(variant, p, /*analyse=*/true);
 }
 #endif

@@ -2,9 +2,6 @@
 #include "steps/08_tensor_core_backward/7_roles.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
-#if !FA_BACKEND_GPU
-#include "tests/sim/diagnosis.h"
-#endif
 
 using fa::test::bf16_problem, fa::test::Kernels;
 
@@ -58,15 +55,7 @@ TEST_CASE("step 08: as many keys as one likes", "[step08][all]") {
 }
 
 TEST_CASE("step 08: random shapes", "[step08][all]") {
-  std::mt19937 random(8);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
-    const fa::Problem p = fa::test::random_problem(random);
-    if (!fa::test::one_in(3)) continue;
-    const fa::Variant& variant =
-        *std::array{&wide(), &deterministic(), &atomics(), &roles()}[i % 4];
-    CAPTURE(i, variant.name, fa::describe(p));
-    fa::test::require_right(variant, p);
-  }
+  fa::test::require_right_for_random_shapes({&wide(), &deterministic(), &atomics(), &roles()}, 8);
 }
 
 TEST_CASE("step 08: d = 64 has no roles", "[step08]") {
@@ -76,16 +65,6 @@ TEST_CASE("step 08: d = 64 has no roles", "[step08]") {
   const fa::Outputs a = fa::run(roles(), p, in), b = fa::run(atomics(), p, in);
   REQUIRE(a.dK == b.dK);
   REQUIRE(a.dV == b.dV);
-}
-
-TEST_CASE("step 08: one key head per query head: real input, outliers, any size of score",
-          "[step08]") {
-  const int d = GENERATE(64, 128);
-  CAPTURE(d);
-  const auto p = bf16_problem(150, 150, d, true, /*B=*/2, /*H=*/2, /*Hkv=*/2);
-  fa::test::require_right(keys(), p, fa::real_inputs(p, 1));
-  fa::test::require_right(keys(), p, fa::outlier_inputs(p, 1));
-  fa::test::require_any_score_size(keys(), bf16_problem(75, 75, d, GENERATE(false, true)));
 }
 
 static __global__ void pack_kernel(const float* P,  // [2]
@@ -136,23 +115,16 @@ TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query head",
-          "[step08][all]") {
-  const auto p =
-      bf16_problem(GENERATE(1, 65, 257), 0, GENERATE(64, 128), GENERATE(false, true), 1, 2, 2);
-  if (!fa::test::one_in(5)) return;
-  fa::Problem square = p;
-  square.Nk = p.N;
-  CAPTURE(square.N, square.d, square.causal);
-  const fa::Counts counts = fa::test::count_backward(keys(), square);
-  fa::test::require_equal(keys().backward_traffic(square), counts);
-  CHECK(counts.tensor_flops == keys().backward_traffic(square).flops);
-  const uint64_t BH = 2, N = square.N, d = square.d, Tc = (N + 63) / 64, Tr = (N + 127) / 128;
-  if (square.causal) return;
-  CHECK(counts.requested->read ==
-        2 * BH * (6 + 2 * Tc + 2 * Tr) * N * d + 4 * BH * (3 + 2 * Tc) * N);
-  CHECK(counts.requested->write == 2 * BH * 3 * N * d + 8 * BH * N);
-  const fa::Bytes least = keys().backward_traffic(square).hbm;
+TEST_CASE("step 08: the formulas of 3_keys.cuh", "[step08][all]") {
+  const uint64_t N = GENERATE(1, 65, 257), d = GENERATE(64, 128), BH = 2;
+  if (!fa::test::one_in(3)) return;
+  CAPTURE(N, d);
+  const auto p = bf16_problem(N, N, d, /*causal=*/false, 1, BH, BH);
+  const uint64_t Tc = (N + 63) / 64, Tr = (N + 127) / 128;
+  const fa::Bytes counted = *fa::test::count_backward(keys(), p).requested;
+  CHECK(counted.read == 2 * BH * (6 + 2 * Tc + 2 * Tr) * N * d + 4 * BH * (3 + 2 * Tc) * N);
+  CHECK(counted.write == 2 * BH * 3 * N * d + 8 * BH * N);
+  const fa::Bytes least = keys().backward_traffic(p).hbm;
   CHECK(least.read + least.write == 2 * BH * 13 * N * d + 4 * BH * 7 * N);
 }
 
@@ -201,10 +173,7 @@ TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors",
   CAPTURE(variant->name, d, p.causal);
   const fa::Counts counts = fa::test::count_backward(*variant, p);
   REQUIRE(counts.kernels.size() == 3);
-  for (const fa::KernelCount& k : counts.kernels) {
-    CAPTURE(k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
-  }
+  fa::test::require_no_conflicts(counts);
   for (const auto& [name, count] : counts.buffers) {
     CAPTURE(name);
     CHECK(count.sectors.atomic * 32 == count.bytes.atomic);
@@ -259,34 +228,14 @@ TEST_CASE("step 08: dQ without atomics costs seven products instead of five", "[
   CHECK(5 * deterministic().backward_traffic(p).flops == 7 * atomics().backward_traffic(p).flops);
 }
 
-TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[step08][all]") {
-  const int N = GENERATE(1, 33, 75, 150), d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  if (!fa::test::one_in(5)) return;
-  CAPTURE(N, d, causal);
-  fa::test::count_backward(keys(), bf16_problem(N, N, d, causal, 1, 2, 2), /*analyse=*/true);
-}
-
 TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[step08][all]") {
   const auto [variant, d] = any();
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 65), std::pair(131, 70),
                                 std::pair(64, 200), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
   if (!fa::test::one_in(7)) return;
-  CAPTURE(variant->name, N, Nk, d, causal);
-  sim::Options consumer = sim::options();  // of the RTX 30, 40 and 50 series
-  consumer.block_shared_bytes = 99 * 1024;
-  const sim::test::WithOptions with(consumer);
   const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/4, /*Hkv=*/2);
-  fa::test::require_right(*variant, p);
-  const fa::Counts counts = fa::test::count_backward(*variant, p, /*analyse=*/true);
-  const fa::Prediction prediction = variant->backward_traffic(p);
-  fa::test::require_equal(prediction, counts);
-  CHECK(counts.tensor_flops == prediction.flops);
-  for (const fa::KernelCount& k : counts.kernels) {
-    CAPTURE(k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
-  }
+  fa::test::require_with_shared_memory(99 * 1024, *variant, p);  // of the RTX 30, 40 and 50 series
 }
 
 TEST_CASE("step 08: keys of a block, where shared memory is short", "[step08]") {

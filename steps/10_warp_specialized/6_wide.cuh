@@ -2,8 +2,8 @@
 // Idea      64 rows of O are 128 registers of each thread, and two Q would leave shared memory for
 //           three tiles of keys; one Q leaves five. It is free once the work tile's last S is
 //           there, and the next one arrives beside the last P V. O leaves from registers
-// Changed   since 10 5_scheduled: tiles of 64 keys; one Q, which the consumers release; at the seam
-//           P V first, then the wait for Q, and the next S; no thread that stores
+// Changed   since 10 5_scheduled: tiles of 64 keys, always from the last on; one Q, which consumers
+//           release; at the seam P V first, then Q; draws at a walk's start; sections by heads only
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters

@@ -1,7 +1,7 @@
 // Step 11 -- few places for dQ's sums.
-// Idea      The sums of the heads in flight take 17 MB, which the L2 holds, if a head hands its
-//           place to a later one. The last walk of a head rounds dQ and leaves zeros: no kernel
-//           writes zeros before, and none converts after
+// Idea      The sums of the heads in flight take 17 MB (d = 128, N = Nk, H = Hkv), which the L2
+//           holds, if a head hands its place to a later one. The last walk of a head rounds dQ and
+//           leaves zeros: no kernel writes zeros before, and none converts after
 // Changed   since 11 7_columns: where dQ's sums are; what the last walk of a head does
 // Traffic   as 7_columns, and of the state 8*BHkv*Tc + 4*(2*BHkv - places) B atomic,
 //           4 + 8*BHkv B written
@@ -100,15 +100,15 @@ struct Places {
       reinterpret_cast<uint4*>(zeros)[i] = make_uint4(0, 0, 0, 0);
     }
     fa::fence_proxy_async();                   // TMA reads the zeros, ...
-    fa::bar_sync(5, kGroups * kGroupThreads);  // ... when all have read their sums
+    fa::bar_sync(5, kGroups * kGroupThreads);  // ... when all have read their sums,
     if (threadIdx.x > 0) return;
+    fa::fence_proxy_async_global();  // and it overwrites what they read and others added
     float* const place_sums = sums + size_t(first_half) * 64 * d;
-    for (int x = 0; x < end * 64 * d; x += sizeof zeros / 4) {
+    for (size_t x = 0; x < size_t(end) * 64 * d; x += sizeof zeros / 4) {
       fa::bulk_store(place_sums + x, zeros, sizeof zeros);
     }
     fa::tma_store_commit();
     fa::tma_store_wait<0>();
-    fa::fence_proxy_async_global();
     __threadfence();  // the zeros, before the place is handed on
     const unsigned next = first + atomicAdd(given, 1u);
     if (next < unsigned(shape.kv_heads)) atomicCAS(&place[next], 0u, ends().place + 1);

@@ -7,7 +7,7 @@
 //           read, and atomic for each walk between; no zeros
 // Launch    columns; backward (SMs, or fewer heads), 512 threads
 // Owns      block: a head at a time
-// Still bad with fewer heads than SMs, or sums that the L2 does not hold, 7_columns is faster
+// Still bad whole heads pay only with two or more per SM, and sums that the L2 holds
 #pragma once
 
 #include "steps/11_hopper_backward/12_own_sums.cuh"

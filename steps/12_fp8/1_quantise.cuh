@@ -7,6 +7,7 @@
 #include "common/dialect/cuda.h"
 #include "common/dialect/ptx/fp8.h"
 #include "common/dialect/warp.h"
+#include "common/harness/backend.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -210,7 +211,7 @@ inline unsigned blocks_for_largest(size_t n) {
 }
 inline void find_largest(const bf16* x, size_t parts, size_t n, unsigned* largest) {
   const unsigned blocks = blocks_for_largest(n);
-  fa::cuda_check(cudaMemset(largest, 0, parts * sizeof *largest));
+  fa::zero_device_memory(largest, parts * sizeof *largest);
   fa::launch(largest_kernel, {dim3(parts * blocks), dim3(kQuantiseThreads)}, x, largest, n,
              int(blocks));
 }
@@ -297,13 +298,16 @@ inline void add_values_traffic(const fa::Problem& p, bool per_head, fa::Predicti
   add_transpose_traffic(p, t);
 }
 
-// Where quantising takes longer than 8 bits save, as measured on an H100 for d = 64 and 128.
+// Where quantising takes longer than 8 bits save, as measured on an H100 for d = 64 and 128, N = Nk
+// and H = Hkv. In general, scores per row that is quantised, three for each query there, count.
 inline std::string advice(const fa::Problem& p) {
-  const uint64_t least = 524288, work = uint64_t(p.Nk) * p.d / (p.causal ? 2 : 1);
-  if (work >= least) return "";
-  const uint64_t keys = least / p.d * (p.causal ? 2 : 1);
-  return "use 10 scheduled here, or quantise where Q, K and V are written: from " +
-         std::to_string(keys) + " keys on 8 bits save more time than the prepare takes";
+  const double queries = double(p.H) * p.N, rows = queries + 2. * p.Hkv * p.Nk;
+  const double least = 524288, work = 3 * queries * p.Nk / rows * p.d / (p.causal ? 2 : 1);
+  if (p.d == 256 || work >= least) return "";
+  const int keys = int(least) / p.d * (p.causal ? 2 : 1);
+  return "use 10 scheduled here, or quantise where Q, K and V are written: 8 bits save more time "
+         "than the prepare takes from " +
+         std::to_string(keys) + " queries and keys on";
 }
 
 }  // namespace step12

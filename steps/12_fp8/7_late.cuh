@@ -1,8 +1,8 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
 // Idea      P, not S, is checked against the range of e4m3 while exponentials are computed: nothing
 //           waits for the answer. When a P exceeds it, which is rare, P, l and O are scaled down
-//           afterwards. P may be large until then, but not infinite: the norms of its rows show
-//           whether a work tile's scores can jump that far.
+//           afterwards. P may be large until then, but not infinite: the norms of the rows of Q
+//           and K show whether a work tile's scores can jump that far.
 //           Second, tiles of 96 or 64 keys leave registers for one consumer more
 // Changed   since 12 4_tensor: late_softmax() where the norms allow it; smaller tiles of keys;
 //           norms from the quantisation

@@ -47,32 +47,26 @@ static fa::TensorCheck check_of_O(const fa::Variant& v, fa::Problem p, const fa:
   return fa::check(p, in, fa::run(v, p, in), fa::sample_of(p, 1, 1e18)).tensors.at(0);
 }
 
-TEST_CASE("step 12: right at the edges of tiles and products", "[step12][all]") {
-  fa::test::require_right_at_edges(any_kernel());
+TEST_CASE("step 12: what every forward on tensor cores is asked", "[step12][all]") {
+  fa::test::require_forward(any_kernel(), /*predicted=*/false);
 }
 
-TEST_CASE("step 12: heads that share keys and values", "[step12][all]") {
-  fa::test::require_right_with_shared_heads(any_kernel());
-}
-
-TEST_CASE("step 12: as many keys as one likes", "[step12][all]") {
-  fa::test::require_right_for_lengths(any_kernel());
-}
-
-TEST_CASE("step 12: a row without keys gives O = 0 and LSE = -inf", "[step12][all]") {
-  fa::test::require_blind_rows(any());
-}
-
-TEST_CASE("step 12: right whatever remains of a tile", "[step12][all]") {
-  fa::test::require_right_for_every_remainder(any_kernel());
+TEST_CASE("step 12: the same with other scales", "[step12][all]") {
+  const fa::Variant& variant = *GENERATE(&heads(), &centred(), &blocks());
+  CAPTURE(variant.name);
+  SECTION("rows without keys") { fa::test::require_blind_rows(variant); }
+  SECTION("two runs give the same bits") { fa::test::require_same_bits(variant); }
+  SECTION("real input and outliers") {
+    if (fa::test::is_now(true)) fa::test::require_right_for_real_and_outliers(variant);
+  }
+#if !FA_BACKEND_GPU
+  SECTION("the analysis finds nothing") { fa::test::require_no_finding(variant); }
+#endif
 }
 
 TEST_CASE("step 12: random shapes", "[step12][all]") {
-  fa::test::require_right_for_random_shapes(few_blocks(), 10);
-}
-
-TEST_CASE("step 12: random shapes, the maximum asked early", "[step12][all]") {
-  fa::test::require_right_for_random_shapes(rotated_on_few_blocks(), 11);
+  fa::test::require_right_for_random_shapes({GENERATE(&few_blocks(), &rotated_on_few_blocks())},
+                                            10);
 }
 
 TEST_CASE("step 12: a head dimension of 256", "[step12][all]") {
@@ -90,10 +84,6 @@ TEST_CASE("step 12: a head dimension of 256", "[step12][all]") {
 #endif
 }
 
-TEST_CASE("step 12: real input and outliers", "[step12]") {
-  fa::test::require_right_for_real_and_outliers(any());
-}
-
 TEST_CASE("step 12: V with a mean", "[step12][all]") {
   const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(150, 200, GENERATE(64, 128), GENERATE(false, true), 1, 2);
@@ -103,23 +93,8 @@ TEST_CASE("step 12: V with a mean", "[step12][all]") {
   fa::test::require_right(variant, p, with_mean(fa::normal_inputs(p, 3), mean));
 }
 
-TEST_CASE("step 12: two runs give the same bits", "[step12][all]") {
-  fa::test::require_same_bits(any());
-}
-
 TEST_CASE("step 12: as many blocks as one likes give the same bits", "[step12][all]") {
-  const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  if (!fa::test::one_in(3)) return;
-  CAPTURE(d, causal);
-  const auto p = bf16_problem(330, 400, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
-  const auto in = fa::normal_inputs(p, 7);
-  const fa::Outputs one = fa::run(late_on<1>(), p, in);
-  for (const fa::Variant* more : {&late_on<2>(), &late_on<3>()}) {
-    const fa::Outputs out = fa::run(*more, p, in);
-    REQUIRE(out.O == one.O);
-    REQUIRE(out.LSE == one.LSE);
-  }
+  fa::test::require_same_bits_on_blocks(late());
 }
 
 TEST_CASE("step 12: near step 10", "[step12][all]") {
@@ -268,12 +243,6 @@ TEST_CASE("step 12: rows whose first tile is all masked", "[step12][all]") {
   fa::test::require_right(few_blocks(), p);
 }
 
-TEST_CASE("step 12: a maximum far from zero, and one key that outweighs all others",
-          "[step12][all]") {
-  fa::test::require_right_far_from_zero(*GENERATE(&rotated_on_few_blocks(), &few_blocks()),
-                                        step12::kGroupRows / 4);
-}
-
 // --- the quantisation ----------------------------------------------------------------------------
 
 TEST_CASE("step 12: places of V^T hold each key once, as P's bytes do", "[step12]") {
@@ -357,16 +326,6 @@ TEST_CASE("step 12: no bank conflicts in the attention", "[step12]") {
   const fa::Counts counts = fa::test::count_forward(variant, p, /*analyse=*/true);
   REQUIRE(counts.kernels.size() == 1);
   CHECK(counts.kernels[0].shared_wavefronts == counts.kernels[0].shared_ideal);
-}
-
-TEST_CASE("step 12: multiplies no more than it says, on tensor cores", "[step12]") {
-  const fa::Variant& variant = any_forward();
-  const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
-  CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
-}
-
-TEST_CASE("step 12: the analysis finds nothing", "[step12][all]") {
-  fa::test::require_no_finding(any());
 }
 
 TEST_CASE("step 12: the analysis finds nothing in the quantisation", "[step12]") {

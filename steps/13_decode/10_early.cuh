@@ -4,7 +4,7 @@
 //           each row in a block of its own. Programmatic dependent launch prepares it while the
 //           first kernel runs. Splits take turns at the keys: all read one region at a time
 // Changed   since 13 7_once: the merge is a kernel again, launched early, with a block per row that
-//           loads all its parts at once; split s of S has rounds s, s + S, s + 2 S, ...
+//           loads all its parts at once; split i of s has rounds i, i + s, i + 2 s, ...
 // Traffic   requested read  as 7_once, LSE_parts once by each thread of a row
 //                           + 4 B per thread of the merge  lengths
 //                     write as 7_once, without counters

@@ -6,9 +6,6 @@
 #include "steps/13_decode/9_fp8.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
-#if !FA_BACKEND_GPU
-#include "tests/sim/diagnosis.h"
-#endif
 
 using fa::test::bf16_problem;
 
@@ -227,18 +224,6 @@ TEST_CASE("step 13: agrees with step 07", "[step13]") {
   REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
 }
 
-// The GPU chooses an order of the blocks in each run, the simulator the one that a number says.
-static fa::Outputs run_in_order([[maybe_unused]] uint64_t order, const fa::Variant& variant,
-                                const fa::Problem& p, const fa::Inputs& in) {
-#if !FA_BACKEND_GPU
-  sim::Options options = sim::options();
-  options.block_order = order;
-  options.workers = 1;  // else threads decide, too
-  const sim::test::WithOptions with(options);
-#endif
-  return fa::run(variant, p, in);
-}
-
 TEST_CASE("step 13: any order of the blocks gives the same bits", "[step13]") {
   const fa::Variant& variant = any();
   CAPTURE(variant.name);
@@ -246,10 +231,10 @@ TEST_CASE("step 13: any order of the blocks gives the same bits", "[step13]") {
       fa::problem_for(variant, bf16_problem(4, FA_BACKEND_GPU ? 2000 : 700, 128, true, 1, 4, 2));
   REQUIRE(step13_groups::splits_of(p).count > 2);
   const auto in = fa::normal_inputs(p, 7);
-  const fa::Outputs first = run_in_order(0, variant, p, in);
+  const fa::Outputs first = fa::test::run_in_order(0, variant, p, in);
   for (const uint64_t order : {1, 2, 3}) {
     CAPTURE(order);
-    const fa::Outputs again = run_in_order(order, variant, p, in);
+    const fa::Outputs again = fa::test::run_in_order(order, variant, p, in);
     REQUIRE(again.O == first.O);
     REQUIRE(again.LSE == first.LSE);
   }
@@ -266,20 +251,6 @@ TEST_CASE("step 13: where the pages lie changes no bit", "[step13]") {
     const fa::Outputs shuffled = fa::run(variant, p, in);
     REQUIRE(contiguous.O == shuffled.O);
     REQUIRE(contiguous.LSE == shuffled.LSE);
-  }
-}
-
-TEST_CASE("step 13: run after run, the counters of blocks start at zero", "[step13]") {
-  const fa::Variant& variant = *GENERATE(&once(), &fp8());
-  const auto p = fa::problem_for(variant, ragged(16, 64, 2, true));
-  const auto in = fa::normal_inputs(p, 9);
-  fa::Session session(p, in, variant);
-  for (int i = 0; i < 3; ++i) {
-    session.forget_forward();
-    session.forward();
-    const fa::Outputs out = session.download();
-    CHECK(out.damage.empty());
-    REQUIRE(fa::check(p, in, out, fa::sample_of(p, 1, 1e18)).ok());
   }
 }
 
@@ -366,11 +337,7 @@ TEST_CASE("step 13: no bank conflicts, whole sectors", "[step13]") {
       fa::problem_for(variant, bf16_problem(GENERATE(1, 8), 700, GENERATE(64, 128), true, 1, 8, 2));
   CAPTURE(variant.name, p.N, p.d);
   const fa::Counts counts = fa::test::count_forward(variant, p);
-  CHECK(counts.tensor_flops == variant.traffic(p).flops);
-  for (const fa::KernelCount& k : counts.kernels) {
-    CAPTURE(k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
-  }
+  fa::test::require_no_conflicts(counts);
   for (const char* name : {"K", "V", "O"}) {
     const fa::BufferCount& buffer = counts.buffers.at(name);
     CHECK(buffer.sectors.load * 32 == buffer.bytes.read);

@@ -12,7 +12,7 @@ using fa::Part;
 
 namespace {
 
-const fa::ClockFigures& figures = fa::clock_figures("H200");
+const fa::ClockFigures figures = fa::clock_figures("H200");
 
 const double kFixed = figures.launch_seconds + figures.timing_seconds;  // of a run of one kernel
 

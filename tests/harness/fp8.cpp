@@ -117,6 +117,25 @@ TEST_CASE("fp8: kernels that quantise in other blocks than the baseline are righ
   }
 }
 
+TEST_CASE("fp8: errors of equal keys are equal, and do not average out", "[fp8]") {
+  const Problem once = fp8_problem(3, 50, 64, false), often = fp8_problem(3, 16 * 50, 64, false);
+  const fa::Inputs in = fa::normal_inputs(once, 8);
+  fa::Inputs copies = in;
+  for (int n = 1; n < 16; ++n) {
+    copies.K.insert(copies.K.end(), in.K.begin(), in.K.end());
+    copies.V.insert(copies.V.end(), in.V.begin(), in.V.end());
+  }
+  const auto reference = [](const Problem& p, const fa::Inputs& of) {
+    return fa::attention_fp64(p, of, fa::sample_of(p, 1, 1e18));
+  };
+  const auto want = reference(once, in), got = reference(often, copies);
+  for (size_t row = 0; row < 3; ++row) {
+    CHECK(got.root_PV[row] == Approx(want.root_PV[row]));
+    CHECK(got.root_PS[row] == Approx(want.root_PS[row]));
+    CHECK(got.root_PSV[row] == Approx(want.root_PSV[row]));
+  }
+}
+
 TEST_CASE("fp8: a P that saturates is wrong", "[fp8]") {
   const Problem p = fp8_problem(64, 512, 64, GENERATE(false, true));
   const auto in = fa::normal_inputs(p, 4);

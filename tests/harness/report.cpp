@@ -106,6 +106,21 @@ fa::Estimate some_estimate() {
   return e;
 }
 
+/// With it, for the heads that ran.
+fa::RunReport estimated_run() {
+  fa::RunReport r = simulated_run();
+  r.estimate_heads = r.problem.heads();
+  r.forward.estimate = some_estimate();
+  return r;
+}
+
+/// And with a backward like the forward.
+fa::RunReport with_backward(fa::RunReport r) {
+  r.backward = r.forward;
+  r.backward->name = "backward";
+  return r;
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream in(text);
@@ -228,11 +243,9 @@ TEST_CASE("the first line is the answer: verdict, HBM, time and limiter", "[repo
 }
 
 TEST_CASE("without --details a report is one screen, whatever is wrong", "[report]") {
-  fa::RunReport r = simulated_run();
+  fa::RunReport r = with_backward(simulated_run());
   r.idea = std::string(75, 'i') + " two lines";
   r.variant_idea = std::string(65, 'v') + " two lines";
-  r.backward = r.forward;
-  r.backward->name = "backward";
   for (fa::Pass* pass : {&r.forward, &*r.backward}) {
     pass->estimate = some_estimate();
     pass->parent->id = "05 recompute";
@@ -311,13 +324,9 @@ TEST_CASE("a change too small for a factor is given in bytes", "[report]") {
 TEST_CASE("the simulator's details say what it knows", "[report]") {
   const std::string text = details(simulated_run());
   check_width(text);
-  CHECK_THAT(line_with(text, "Q"), ContainsSubstring("68,719,476,736") &&
-                                       ContainsSubstring("16.5") && ContainsSubstring(" ="));
   CHECK_THAT(line_with(text, "modelled"), ContainsSubstring("900 kB") &&
                                               ContainsSubstring("1.90 MB") &&
                                               ContainsSubstring("H200's L2 52.4 MB"));
-  CHECK_THAT(line_with(text, "change"),
-             ContainsSubstring("97_before") && ContainsSubstring("2.00x fewer"));
   CHECK_THAT(line_with(text, "bound"),
              ContainsSubstring("at least 1.00 us on H200, a lower bound"));
   CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
@@ -489,7 +498,7 @@ TEST_CASE("the table's heads say which bytes are only predicted", "[report]") {
   check_width(fa::text(r));
 }
 
-TEST_CASE("--details does not say again what failed", "[report]") {
+TEST_CASE("what failed is named with the reason, and --details does not say it again", "[report]") {
   fa::RunReport r = simulated_run();
   const auto lines_from = [&r](const std::string& start) {
     const auto lines = lines_of(details(r));
@@ -497,10 +506,15 @@ TEST_CASE("--details does not say again what failed", "[report]") {
                          [&](const std::string& line) { return line.starts_with(start); });
   };
   SECTION("a wrong result") {
-    r.check.tensors[0].ok = false;
-    r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
+    fa::TensorCheck& O = r.check.tensors[0];
+    O.ok = false, O.max_abs_err = std::nan(""), O.message = "O[0, 1, 2, 3] was never written";
     CHECK(lines_from("check") == 1);
-    CHECK(times_in(details(r), "was never written") == 1);
+    CHECK(times_in(details(r), O.message) == 1);
+    CHECK_THAT(line_with(details(r), "O"), ContainsSubstring("nan") && ContainsSubstring("WRONG"));
+    CHECK_FALSE(line_with(details(r), "WRONG").empty());
+    CHECK(line_with(details(r), "right").empty());
+    CHECK(fa::to_json(r)["check"][0]["max_abs_err"].is_null());
+    CHECK(fa::to_json(r)["ok"] == false);
   }
   SECTION("a wrong later run") {
     r.again = "O differs";
@@ -508,8 +522,7 @@ TEST_CASE("--details does not say again what failed", "[report]") {
     CHECK(times_in(details(r), "WRONG in a later run: O differs") == 1);
   }
   SECTION("a wrong prediction") {
-    r.backward = r.forward;
-    r.backward->name = "backward";
+    r = with_backward(r);
     r.forward.seen.buffers["S"].bytes.write += 1;
     CHECK(lines_from("forward, bytes requested") == 1);
     CHECK(lines_from("backward, bytes requested") == 1);
@@ -527,21 +540,6 @@ TEST_CASE("--details does not say again what failed", "[report]") {
     CHECK(r.ok());
   }
   check_width(details(r));
-}
-
-TEST_CASE("a wrong tensor is named, with the reason", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.check.tensors[0].ok = false;
-  r.check.tensors[0].max_abs_err = std::nan("");
-  r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
-  const std::string text = details(r);
-  CHECK_FALSE(r.ok());
-  CHECK_THAT(line_with(text, "O"), ContainsSubstring("nan") && ContainsSubstring("WRONG"));
-  CHECK_THAT(text, ContainsSubstring("O[0, 1, 2, 3] was never written"));
-  CHECK_FALSE(line_with(text, "WRONG").empty());
-  CHECK(line_with(text, "right").empty());
-  CHECK(fa::to_json(r)["check"][0]["max_abs_err"].is_null());
-  CHECK(fa::to_json(r)["ok"] == false);
 }
 
 TEST_CASE("what is not checkable is neither right nor wrong", "[report]") {
@@ -592,9 +590,7 @@ TEST_CASE("each finding is a paragraph", "[report]") {
 }
 
 TEST_CASE("a backward is reported beside the forward, and judged too", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.backward = r.forward;
-  r.backward->name = "backward";
+  fa::RunReport r = with_backward(simulated_run());
   r.backward->predicted["dQ"].atomic = 4096;
   r.backward->seen.buffers["dQ"].bytes.atomic = 4096;
   CHECK(r.ok());
@@ -655,10 +651,8 @@ TEST_CASE("a prepare is reported before the forward, and judged too", "[report]"
 }
 
 TEST_CASE("the verdict names the passes that nobody predicted", "[report]") {
-  fa::RunReport r = simulated_run();
+  fa::RunReport r = with_backward(simulated_run());
   r.prepare = some_prepare(r.model);
-  r.backward = r.forward;
-  r.backward->name = "backward";
   const auto words = [&r] { return joined(details(r)); };
   CHECK_THAT(words(), ContainsSubstring("; predicted and counted bytes agree. "));
   r.forward.predicts = false;
@@ -766,9 +760,7 @@ TEST_CASE("remarks of the analysis make nothing wrong", "[report]") {
 }
 
 TEST_CASE("an estimate stands in the place of the bound, the longest kernel first", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.estimate_heads = r.problem.heads();
-  r.forward.estimate = some_estimate();
+  const fa::RunReport r = estimated_run();
   const std::string text = details(r);
   check_width(text);
   CHECK(line_with(text, "bound").empty());
@@ -786,9 +778,8 @@ TEST_CASE("an estimate stands in the place of the bound, the longest kernel firs
 }
 
 TEST_CASE("an estimate says what it is not", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.estimate_heads = r.problem.heads();
-  fa::Estimate& e = r.forward.estimate.emplace(some_estimate());
+  fa::RunReport r = estimated_run();
+  fa::Estimate& e = *r.forward.estimate;
   SECTION("of a GPU that nobody has measured") {
     e.verified = false;
     e.gpu = "A100";
@@ -822,10 +813,8 @@ TEST_CASE("an estimate says what it is not", "[report]") {
 }
 
 TEST_CASE("the source line that takes most of what limits the pass is named", "[report]") {
-  fa::RunReport r = simulated_run();
+  fa::RunReport r = estimated_run();
   r.analysed = true;
-  r.estimate_heads = r.problem.heads();
-  r.forward.estimate = some_estimate();
   r.forward.seen.sites = {{"kernel.cuh:7", "shared load32", 1, 1, 1, 900},
                           {"kernel.cuh:8", "K load32", 1, 1, 1, 30},
                           {"kernel.cuh:9", "Q load32", 1, 1, 1, 40},
@@ -842,10 +831,7 @@ TEST_CASE("the source line that takes most of what limits the pass is named", "[
 }
 
 TEST_CASE("beside a measured time the estimate's difference stands", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.estimate_heads = r.problem.heads();
-  r.forward.estimate = some_estimate();
-  const TemporaryFile file(fa::to_json(r).dump());
+  const TemporaryFile file(fa::to_json(estimated_run()).dump());
   fa::RunReport gpu = gpu_run();  // 0.5 ms
   fa::read_estimates(file.path, gpu);
   CHECK(gpu.estimate_heads == gpu.problem.heads());
@@ -861,10 +847,7 @@ TEST_CASE("beside a measured time the estimate's difference stands", "[report]")
 }
 
 TEST_CASE("the estimates of all passes are read, and older reports have no prepare", "[report]") {
-  fa::RunReport r = simulated_run();
-  r.estimate_heads = r.problem.heads();
-  r.forward.estimate = some_estimate();
-  r.backward = r.forward;
+  fa::RunReport r = with_backward(estimated_run());
   r.backward->estimate->seconds = 2e-3;
   const auto read = [](const nlohmann::ordered_json& report, bool prepare) {
     const TemporaryFile file(report.dump());
@@ -887,10 +870,13 @@ TEST_CASE("the estimates of all passes are read, and older reports have no prepa
 }
 
 TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
-  fa::RunReport sim = simulated_run();
-  sim.estimate_heads = sim.problem.heads();
-  sim.forward.estimate = some_estimate();
-  const auto good = fa::to_json(sim);
+  const auto good = fa::to_json(estimated_run());
+  const auto accepted = [](const nlohmann::ordered_json& report, int page = 0) {
+    const TemporaryFile file(report.dump());
+    fa::RunReport gpu = gpu_run();
+    gpu.problem.cache.page = page;
+    fa::read_estimates(file.path, gpu);
+  };
   const auto refused = [](const std::string& words, const std::string& why, bool backward = false) {
     CAPTURE(why);
     const TemporaryFile file(words);
@@ -907,33 +893,20 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
     (j["problem"].contains(key) ? j["problem"][key] : j[key]) = value;
     return j.dump();
   };
-  {
-    const TemporaryFile file(good.dump());
-    fa::RunReport gpu = gpu_run();
-    CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
-  }
-  {
-    auto one_head = good;  // ran, for all
-    one_head["problem"]["h"] = one_head["problem"]["hkv"] = 1;
-    const TemporaryFile file(one_head.dump());
-    fa::RunReport gpu = gpu_run();
-    CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
-  }
+  CHECK_NOTHROW(accepted(good));
+  auto one_head = good;  // ran, for all
+  one_head["problem"]["h"] = one_head["problem"]["hkv"] = 1;
+  CHECK_NOTHROW(accepted(one_head));
+  auto older = good;  // from before there were lengths
+  for (const char* key : {"lengths", "page", "cache8"}) older["problem"].erase(key);
+  CHECK_NOTHROW(accepted(older));
+  CHECK_THROWS_WITH(accepted(older, /*page=*/16), ContainsSubstring(other));
   for (const char* key : {"n", "nk", "d"}) refused(changed(key, 7), other);
   refused(changed("causal", true), other);
   refused(changed("hkv", 1), other);
   refused(changed("smem", 4096), other);
   refused(changed("page", 16), other);
   refused(changed("lengths", {256}), other);
-  {
-    auto older = good;  // from before there were lengths
-    for (const char* key : {"lengths", "page", "cache8"}) older["problem"].erase(key);
-    const TemporaryFile file(older.dump());
-    fa::RunReport gpu = gpu_run();
-    CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
-    gpu.problem.cache.page = 16;
-    CHECK_THROWS_WITH(fa::read_estimates(file.path, gpu), ContainsSubstring(other));
-  }
   refused(changed("step", "97_before"), other);
   refused(changed("variant", "other"), other);
   refused(changed("estimate_heads", 128), other);

@@ -120,28 +120,6 @@ TEST_CASE("what a step did not write is known", "[run]") {
   CHECK_FALSE(fa::never_written(-NAN));
 }
 
-TEST_CASE("poison() forgets an earlier run", "[run]") {
-  const Problem p = small();
-  const fa::Inputs in = fa::normal_inputs(p, 1);
-  fa::Session session(p, in, variant(copy_all<float>));
-  session.forward();
-  CHECK(unwritten(session.download().O) == 0);
-  session.poison();
-  CHECK(unwritten(session.download().O) == p.q_size());
-}
-
-TEST_CASE("the backward has its tensors and its workspace", "[run]") {
-  const Problem p = small();
-  const fa::Inputs in = fa::normal_inputs(p, 1);
-  fa::Variant v = variant(copy_all<float>);
-  v.backward = zero_gradients;
-  v.workspace = [](const Problem&) { return std::vector<fa::Scratch>{{"sums", 40}}; };
-  const fa::Outputs out = fa::run(v, p, in);
-  CHECK(out.dQ == std::vector<float>(p.q_size(), 0));
-  CHECK(out.dK == std::vector<float>(p.kv_size(), 0));
-  CHECK(out.dV == std::vector<float>(p.kv_size(), 0));
-}
-
 TEST_CASE("a prepare runs before the forward, which finds its workspace", "[run]") {
   const Problem p = small();
   const fa::Inputs in = fa::normal_inputs(p, 1);

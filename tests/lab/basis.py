@@ -6,6 +6,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "programs"))
 
 from copies import (  # noqa: E402, F401
+    BUILD,
     HAVE_GIT,
     ROOT,
     Folder,

@@ -1,29 +1,20 @@
 """docs/claims.md: each figure that it says was found is found again, by the row's own commands in
-the simulator or in docs/results.
-
-Argument: a build folder.
-"""
+the simulator or in docs/results."""
 
 import functools
 import os
 import re
 import shlex
 import statistics
-import subprocess
-import sys
-import tempfile
 import unittest
 
-from basis import ROOT
+from basis import BUILD, ROOT, main
 from flash_steps import mpi
 from flash_steps.files import read_json, read_text
 from flash_steps.gpu_table import find_model
 from flash_steps.problems import own_tiles
 from flash_steps.results import total
 from flash_steps.text import bytes_text
-
-BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else os.path.join(ROOT, "build", "sim")
-
 
 # --- where figures come from ----------------------------------------------------------------------
 
@@ -34,18 +25,15 @@ def simulated(line):
     *launcher, program = re.match(r"(?:(mpirun) (-n) (\d+) )?(\S+)", line).groups()
     launcher = [word for word in launcher if word]
     flags = shlex.split(line)[len(launcher) + 1 :]
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "run.json")
-        call = [*launcher, os.path.join(BUILD, "steps", program), *flags]
-        call += ["--estimate-heads=0", "--json", path]
-        done = subprocess.run(call, capture_output=True, text=True, env=mpi.environment(folder))
-        assert done.returncode in (0, 1), done.stderr
-        return read_json(path)
+    call = [*launcher, os.path.join(BUILD, "steps", program), *flags, "--estimate-heads=0"]
+    status, said, report = mpi.report(call)
+    assert status in (0, 1), said
+    return report
 
 
 @functools.cache
 def results(name):
-    return read_json(os.path.join(ROOT, "docs", "results", name))
+    return read_json(ROOT / "docs" / "results" / name)
 
 
 def h200(variant, n, causal=False):
@@ -412,7 +400,7 @@ CLAIMS = (
 
 def page_rows():
     """[(claim, found here, the programs' lines)]"""
-    for line in read_text(os.path.join(ROOT, "docs", "claims.md")).splitlines():
+    for line in read_text(ROOT / "docs" / "claims.md").splitlines():
         if line.startswith("| ") and not line.startswith("| claim"):
             claim, found, how = (cell.strip() for cell in line.strip("| ").split(" | "))
             yield claim, found, re.findall(r"`((?:mpirun -n \d+ )?\d\d_[^`]*)`", how)
@@ -433,4 +421,4 @@ class Claims(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=["test"])
+    main()

@@ -31,8 +31,8 @@ class Copy(Folder):
         super().setUp()
         unwanted = shutil.ignore_patterns("__pycache__", "exercises", "*.npy", "learn_lib")
         for name in ("docs", "scripts", "steps", "common"):
-            shutil.copytree(os.path.join(ROOT, name), self.folder / name, ignore=unwanted)
-        shutil.copy(os.path.join(ROOT, "README.md"), self.folder)
+            shutil.copytree(ROOT / name, self.folder / name, ignore=unwanted)
+        shutil.copy(ROOT / "README.md", self.folder)
         self.commit = commit_all(self.folder)
 
     def read(self, path):

@@ -2,18 +2,17 @@
 
 import contextlib
 import io
-import json
 import os
 import re
-import stat
 import sys
 import tempfile
 import unittest
 from unittest import mock
 
-import basis  # noqa: F401 -- finds the packages
+from basis import write
 from flash_steps import commits
 from flash_steps.command import BadInput, NotHere
+from flash_steps.files import read_json
 from lab import decode, estimates, peers, tables, torch_attention
 from test_peers import FORWARD, GOOD, REFUSALS, PretendedTorch, compiled, described
 
@@ -38,17 +37,8 @@ run = {{"step": "13_decode", "variant": flags["variant"], "problem": problem, "o
 with open(flags["json"], "w") as out:
     json.dump({{**run, "time": {{"median_ms": ms}}}}, out)
 """
-MS = {
-    "matmul": 1,
-    "07 lazy": 9,
-    "13 warps": 8,
-    "13 splits": 4,
-    "13 groups": 2,
-    "13 once": 1,
-    "13 early": 0.8,
-    "kernel": 0.002,
-}
-MS |= {"torch math": 6, "torch flash": 3, "copy": 0.5}
+MS = {"matmul": 1, "07 lazy": 9, "13 warps": 8, "13 splits": 4, "13 groups": 2, "13 once": 1}
+MS |= {"13 early": 0.8, "kernel": 0.002, "torch math": 6, "torch flash": 3, "copy": 0.5}
 COPY_RATE = 4e12
 NO_EFFICIENT = {"efficient": REFUSALS["flash"], "cudnn": REFUSALS["cudnn"]}
 
@@ -56,10 +46,8 @@ NO_EFFICIENT = {"efficient": REFUSALS["flash"], "cudnn": REFUSALS["cudnn"]}
 class Decode(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.build = folder.name
-        cls.json = os.path.join(folder.name, "decode_h200.json")
+        cls.build = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.json = os.path.join(cls.build, "decode_h200.json")
         steps = os.path.join(cls.build, "steps")
         os.makedirs(steps)
         for step, names in STEPS.items():
@@ -69,7 +57,7 @@ class Decode(unittest.TestCase):
         cls.program = os.path.join(steps, "13_decode")
         with open(cls.program, "w", encoding="utf-8") as file:
             file.write(PROGRAM.format(python=sys.executable))
-        os.chmod(cls.program, os.stat(cls.program).st_mode | stat.S_IXUSR)
+        os.chmod(cls.program, 0o755)
         # All of it, which most tests read: it runs a hundred programs, and one problem fails.
         cls.text, cls.result = cls.measure(status=1)
         with open(cls.program + ".log", encoding="utf-8") as file:
@@ -77,8 +65,7 @@ class Decode(unittest.TestCase):
         cls.all_turns = cls.turns
 
     def setUp(self):
-        with open(self.json, "w", encoding="utf-8") as file:
-            json.dump(self.result, file)
+        write(self.json, self.result)
 
     @classmethod
     def measure(cls, status=0, named=True):
@@ -108,8 +95,7 @@ class Decode(unittest.TestCase):
             contextlib.redirect_stderr(io.StringIO()),
         ):
             assert decode.main() == status, out.getvalue()
-        with open(cls.json, encoding="utf-8") as file:
-            return " ".join(out.getvalue().split()), json.load(file)
+        return " ".join(out.getvalue().split()), read_json(cls.json)
 
     def rows(self, what, result=None, **keys):
         rows = [row for row in (result or self.result)["rows"] if row["what"] == what]
@@ -154,9 +140,8 @@ class Decode(unittest.TestCase):
         for equal, uneven in zip(ragged[::2], ragged[1::2]):
             self.assertEqual(sum(equal["lengths"]), sum(uneven["lengths"]))
             self.assertLessEqual(max(equal["lengths"]) - min(equal["lengths"]), 1)
-            self.assertEqual(
-                (len(equal["lengths"]), equal["bytes"]), (uneven["b"], uneven["bytes"])
-            )
+            self.assertEqual(len(equal["lengths"]), uneven["b"])
+            self.assertEqual(equal["bytes"], uneven["bytes"])
 
     def test_a_failure_costs_only_its_problem(self):
         (failure,) = self.result["failures"]
@@ -181,19 +166,13 @@ class Decode(unittest.TestCase):
         return tables.fill(text, tables.Results(self.build))
 
     def test_tables(self):
+        peers = "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0% | 3.00x (flash)"
+        names = "| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | 13 early | torch"
+        times = "| 1.00 ms, 27% | 800 us, 34% | 6.00 ms | 3.00 ms | 500 us |"
         for spec, line in (
-            (
-                "what=peers b=1 nk=4096",
-                "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0% | 3.00x (flash)",
-            ),
-            (
-                "what=variants b=1",
-                "| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | 13 early | torch",
-            ),
-            (
-                "what=variants b=1 nk=262144",
-                "| 1.00 ms, 27% | 800 us, 34% | 6.00 ms | 3.00 ms | 500 us |",
-            ),
+            ("what=peers b=1 nk=4096", peers),
+            ("what=variants b=1", names),
+            ("what=variants b=1 nk=262144", times),
             ("what=pages nk=65536", "| none | 16 | 64 | 256 |"),
             ("what=ragged", "| 8 | 32,640 | 2.00 ms, 2% | 3.00 ms, 1% |"),
             ("what=queries", "| 32 | 4K | 16 | 1.00 ms, 14% | 800 us, 17% | 500 us |"),
@@ -210,15 +189,13 @@ class Decode(unittest.TestCase):
             with self.assertRaisesRegex(BadInput, words):
                 self.table(spec)
         rows = [{**r, "commit": r["commit"] and None} for r in self.result["rows"]]
-        with open(self.json, "w", encoding="utf-8") as file:
-            json.dump({**self.result, "rows": rows}, file)
+        write(self.json, {**self.result, "rows": rows})
         older = "*Of an earlier version of the kernel: 07_tensor_cores, 13_decode.*"
         self.assertIn(older, self.table("what=peers"))
 
     def test_estimates_take_the_short_caches(self):
         """Of the clock: all heads are simulated, since the splits depend on them."""
-        with open(self.json, "w", encoding="utf-8") as file:
-            json.dump({**self.result, "device": "NVIDIA H200"}, file)
+        write(self.json, {**self.result, "device": "NVIDIA H200"})
         with mock.patch.object(estimates, "RESULTS", self.build):
             times = estimates.measured_times()
         key = ("H200", "13_decode", "once", "forward", 1, 32, 1, 128, False, 8, 4096)

@@ -22,6 +22,7 @@ from basis import (
     write,
 )
 from flash_steps.command import BadInput
+from flash_steps.files import read_json
 from lab import publish
 
 # 02_tiled keeps S and P; 04_fused does not, has --smem, a prepare, and a backward with atomics;
@@ -312,15 +313,13 @@ class Check(Copy):
         folder.mkdir(parents=True)
         write(folder / "h200.json", {"runs": [gpu(step="03_x")], "peers": None})
         (path,) = publish.publish([out], folder)
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+        found = read_json(path)
         self.assertEqual((found["device"], found["driver"]), ("NVIDIA H200", "580.1"))
         self.assertEqual({run["step"] for run in found["runs"]}, {"03_x", *STEPS})
         self.assertTrue(all(run["commit"] for run in found["runs"]))
         self.assertNotIn("prediction_ok", json.dumps(found))
         publish.publish([out], folder)  # takes its own place
-        with open(path, encoding="utf-8") as file:
-            self.assertEqual(len(json.load(file)["runs"]), len(found["runs"]))
+        self.assertEqual(len(read_json(path)["runs"]), len(found["runs"]))
 
 
 def peers_result(*ms, torch="2.11", slow=1, step="07_x"):

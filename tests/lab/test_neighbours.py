@@ -4,11 +4,10 @@ import pathlib
 import tempfile
 import unittest
 
-import basis  # noqa: F401 -- finds the packages
+from basis import ROOT
 from flash_steps.command import BadInput
 from lab import neighbours
 
-ROOT = pathlib.Path(basis.ROOT)
 LARGEST_SHARE, LONGEST, LONGEST_CHAPTER = 0.5, 375, 350
 # They change no other file.
 NEW = {"01 1_naive", "03 1_merge", "12 1_quantise", "13 2_merge", "14 1_merge", "14 2_hops"}

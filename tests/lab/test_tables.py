@@ -26,14 +26,14 @@ def peers(rows, **result):
     return {"device": "NVIDIA H200", "runs": [gpu()], "peers": {**about, "rows": rows}, **result}
 
 
-def peers_rows(runs=3, commit=HERE):
+def peers_rows(commit=HERE):
     """Steps 07 and 10 against flash, in two cells: medians of 2x and 1.5x, least 1.2x."""
     rows = []
     for step, variant in (("07_tensor_cores", "mma"), ("10_warp_specialized", "persistent")):
         for n, ratios in ((512, (1.9, 2, 2.1)), (1024, (1.2, 1.5, 1.6))):
             row = {**PEER, "n": n, "nk": n, "step": step, "variant": variant, "commit": commit}
             repeats = [{**row, "run": str(i), "ratios": {"flash": r}} for i, r in enumerate(ratios)]
-            row |= {"problem": f"N={n}", "label": step, "repeats": repeats[:runs]}
+            row |= {"problem": f"N={n}", "label": step, "repeats": repeats}
             rows.append({**row, "ratios": {"flash": ratios[1]}})
     return rows
 
@@ -64,50 +64,26 @@ class Pages(Folder):
         peer = {**ours, "step": None, "variant": "math", "label": "torch math", "ms": 3.0}
         peer |= {"flops_per_s": 2e13, "of_matmul": 0.4, "ratios": {}}
         beside = peers([ours, peer, {**ours, "n": 1024, "step": "01_naive", "label": "01 naive"}])
+        two_sizes = ["| TFLOP/s | N=1024 | N=4096 |", "| 06 registers | 0.537 | 0.134 |"]
+        small = ["| Time | N=1024 | N=4096 |", "| 06 registers | 1.00 ms | 4.00 ms |"]
+        small += ["| 01 naive | 2.00 kB | 2.00 kB |", "| 01 naive | 62.0 MB | 62.0 MB |"]
+        small += ["Requested bytes, predicted"]
+        speeds = ["| TFLOP/s | N=4096 |\n|:--|--:|\n| 06 registers | 30 |\n| torch math | 20 |"]
+        means = ["| 06 registers | 1 | 1.5x, least 1.5x (N=4096 d=64) |"]
+        how = ["| PyTorch | 2.11 |", "medians of up to 1 repeats of 2 rounds"]
         for spec, data, lines, absent in (
             ("steps n=1024", [sim(), sim(n=64), gpu()], ["| 01 naive | 2.00 GB |"], "N=64"),
             ("steps device=NVIDIA_A100", two, ["1.50 ms"], "H200"),
             ("steps", [borrowed, gpu()], ["| 01 naive |", "| 05 y bwd |"], "| 05 y |"),
             ("steps direction=prepare", prepared, ["| 12 naive prep |"], "| 12 naive |"),
             ("speed", [borrowed, of_series()], ["| 01 naive |", "| 05 y bwd |"], "| 05 y |"),
-            (
-                "speed d=64",
-                scaled,
-                ["| TFLOP/s | N=1024 | N=4096 |", "| 06 registers | 0.537 | 0.134 |"],
-                "N=2048",
-            ),
-            (
-                "scale d=64 causal=false",
-                scaled,
-                [
-                    "| Time | N=1024 | N=4096 |",
-                    "| 06 registers | 1.00 ms | 4.00 ms |",
-                    "| 01 naive | 2.00 kB | 2.00 kB |",
-                    "| 01 naive | 62.0 MB | 62.0 MB |",
-                    "Requested bytes, predicted",
-                ],
-                "N=2048",
-            ),
+            ("speed d=64", scaled, two_sizes, "N=2048"),
+            ("scale d=64 causal=false", scaled, small, "N=2048"),
             ("scale figure=time", prepared, ["| 12 naive prep | 20 us |"], "TFLOP"),
             ("scale figure=speed", prepared, ["| 12 naive |"], "prep"),
-            (
-                "peers dtype=fp32 step=06_x",
-                beside,
-                ["| TFLOP/s | N=4096 |\n|:--|--:|\n| 06 registers | 30 |\n| torch math | 20 |"],
-                "01 naive",
-            ),
-            (
-                "means step=06_x",
-                beside,
-                ["| 06 registers | 1 | 1.5x, least 1.5x (N=4096 d=64) |"],
-                "01 naive",
-            ),
-            (
-                "peers_run",
-                beside,
-                ["| PyTorch | 2.11 |", "medians of up to 1 repeats of 2 rounds"],
-                "01 naive",
-            ),
+            ("peers dtype=fp32 step=06_x", beside, speeds, "01 naive"),
+            ("means step=06_x", beside, means, "01 naive"),
+            ("peers_run", beside, how, "01 naive"),
         ):
             with self.subTest(spec=spec):
                 text = self.table(spec, data)
@@ -131,24 +107,21 @@ class Pages(Folder):
         other = gpu()
         other["traffic"]["sectors"]["load"] += 1
         both = [of_series(causal=causal) for causal in (True, False)]
+        once = peers(peers_rows())
+        twice = peers([*peers_rows(), {**peers_rows()[0], "d": 8}])
         for make, spec, data, words in (
             (self.table, "nosuch", sim(), "choose from"),
             (self.table, "steps n", sim(), "key=value"),
             (self.table, "steps n=3", sim(), "no result"),
             (self.table, "steps x=3", sim(), "choose from"),
-            (self.table, "peers n=77", peers(peers_rows()), "no result passes"),
-            (
-                self.table,
-                "peers",
-                peers([*peers_rows(), {**peers_rows()[0], "d": 8}]),
-                "two results of",
-            ),
+            (self.table, "peers n=77", once, "no result passes"),
+            (self.table, "peers", twice, "two results of"),
             (self.table, "scale", gpu(n=2048), "no measured run"),
             (self.table, "scale figure=x", of_series(), "choose from"),
             (self.table, "scale d=64", both, "two results of"),
-            (self.figure, "most step=x", peers(peers_rows()), "choose from"),
-            (self.figure, "mean step=07_tensor_cores", peers(peers_rows()), "name the backend"),
-            (self.figure, "mean against=cudnn", peers(peers_rows()), "no ratio"),
+            (self.figure, "most step=x", once, "choose from"),
+            (self.figure, "mean step=07_tensor_cores", once, "name the backend"),
+            (self.figure, "mean against=cudnn", once, "no ratio"),
             (self.figure, "counters", [sim(), other], "or a figure differs"),
             (self.figure, "counters", [sim(), gpu(n=512, nk=512)], "nothing was counted"),
         ):
@@ -180,13 +153,17 @@ class Pages(Folder):
             f"a 1.20x, b 1.20x ({said}, 10_warp_specialized).\n\nc 1.20x ({said})\n",
         )
         self.assertIn(f"*O{said[1:]}.*", self.table("means step=07_tensor_cores", data))
+        end = "<!-- figure: standing -->x<!-- /figure -->\n"
+        text = self.fill(f"a {first}.\n\nb {second} {end}", data)
+        text = re.sub(r"<!-- .*? -->", "", text)
+        self.assertEqual(text.count("earlier"), 1)
+        self.assertTrue(text.endswith(f"O{said[1:]}, 10_warp_specialized\n"), text)
 
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))
         found = {key: run.get("time.median_ms") for key, run in estimates.timed(load(path))}
-        self.assertEqual(
-            {key[3]: ms for key, ms in found.items()}, {"forward": 0.5, "prepare": 0.02}
-        )
+        times = {key[3]: ms for key, ms in found.items()}
+        self.assertEqual(times, {"forward": 0.5, "prepare": 0.02})
         self.assertEqual({estimates.label(key) for key in found}, {"12 naive", "12 naive prep"})
 
     # --- the command ---
@@ -226,9 +203,8 @@ class Pages(Folder):
             said, text = self.maintain(block, "--check", status=1)
             self.assertEqual(text, block)
             self.assertIn(f"page.md: nothing below '{name}'", said)
-        self.maintain(
-            "<!-- run: echo one -->\n```\n$ echo one\none\n```\n<!-- /run -->\n", "--check"
-        )
+        page = "<!-- run: echo one -->\n```\n$ echo one\none\n```\n<!-- /run -->\n"
+        self.maintain(page, "--check")
 
     def test_runs_commands_when_asked(self):
         write(self.folder / "r.json", sim())

@@ -41,26 +41,14 @@ class Browser:
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         from_us, to_chromium = os.pipe()
         from_chromium, to_us = os.pipe()
-        options = [
-            "--headless=new",
-            "--remote-debugging-pipe",  # DevTools on the descriptors 3 and 4
-            f"--user-data-dir={self.folder.name}",
-            "--no-sandbox",  # as root, in a container
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            "--no-first-run",
-            "--hide-scrollbars",
-            "--force-color-profile=srgb",
-            "about:blank",
-        ]
-        self.process = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" "$@" 3<&{from_us} 4>&{to_us}', FOUND, *options],
-            pass_fds=(from_us, to_us),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        # DevTools on the descriptors 3 and 4; no sandbox as root, in a container.
+        options = "headless=new remote-debugging-pipe no-sandbox disable-gpu disable-dev-shm-usage"
+        options += " disable-background-networking no-first-run hide-scrollbars"
+        options = [f"--{option}" for option in f"{options} force-color-profile=srgb".split()]
+        options += [f"--user-data-dir={self.folder.name}", "about:blank"]
+        command = ["sh", "-c", f'exec "$0" "$@" 3<&{from_us} 4>&{to_us}', FOUND, *options]
+        ends = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, pass_fds=(from_us, to_us), **ends)
         os.close(from_us)
         os.close(to_us)
         self.to_chromium, self.from_chromium = to_chromium, from_chromium
@@ -149,17 +137,16 @@ class Page:
 
     def eval(self, script):
         """The value of a JavaScript expression; a promise's, once it has one."""
-        found = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
+        how = {"returnByValue": True, "awaitPromise": True}
+        found = self.call("Runtime.evaluate", expression=script, **how)
         if "exceptionDetails" in found:
             details = found["exceptionDetails"]
             raise BrowserError(details.get("exception", {}).get("description", details["text"]))
         return found["result"].get("value")
 
-    def until(self, script, seconds=PATIENCE):
+    def until(self, script):
         """The value of an expression, as soon as it is true."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE
         while not (found := self.eval(script)):
             if time.monotonic() > end:
                 raise BrowserError(f"never true: {script}; {self.errors()}")

@@ -18,15 +18,15 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-SCRIPTS = os.path.join(ROOT, "scripts")
-sys.path.insert(0, SCRIPTS)  # for `from flash_steps import ...`
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+sys.path.insert(0, str(SCRIPTS))  # for `from flash_steps import ...`
 HAVE_GIT = shutil.which("git") is not None
 _WORDS = [word for word in sys.argv[1:] if not word.startswith("--")]
 _FOR_ALL = "--for-all" in sys.argv[1:]
-BUILD = os.path.join(ROOT, "build", "sim")
+BUILD = ROOT / "build" / "sim"
 if _WORDS and os.path.isdir(_WORDS[0]):
-    BUILD = os.path.abspath(_WORDS.pop(0))
+    BUILD = Path(_WORDS.pop(0)).absolute()
 
 
 def for_all(case):
@@ -52,9 +52,7 @@ class Folder(unittest.TestCase):
     """A test with a folder of its own."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def write(self, path, text):
         """A file in the folder: its path."""
@@ -88,7 +86,7 @@ def typed(script, *words):
     with mock.patch.object(sys, "argv", [script, *map(str, words)]):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             try:
-                runpy.run_path(os.path.join(SCRIPTS, script), run_name="__main__")
+                runpy.run_path(str(SCRIPTS / script), run_name="__main__")
             except SystemExit as end:
                 status = end.code or 0
     return subprocess.CompletedProcess(words, status, out.getvalue(), errors.getvalue())
@@ -102,8 +100,7 @@ def copy_scripts(root):
 
 def git(root, *arguments):
     call = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    done = subprocess.run([*call, *arguments], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return said([*call, *arguments], cwd=root, check=True).stdout.strip()
 
 
 def commit_all(root):
@@ -118,11 +115,5 @@ def commit_all(root):
 
 def maintain(*args, root=ROOT, python=(), **environment):
     """What ./scripts/maintain says, in this tree or in a copy; `python`: options of Python."""
-    script = os.path.join(root, "scripts", "maintain")
-    return subprocess.run(
-        [sys.executable, *python, script, *args],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env={**os.environ, **environment},
-    )
+    command = [sys.executable, *python, os.path.join(root, "scripts", "maintain"), *args]
+    return said(command, cwd=root, env={**os.environ, **environment})

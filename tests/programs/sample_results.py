@@ -2,9 +2,10 @@
 
 import copy
 import json
+from pathlib import Path
 
 import copies  # noqa: F401 -- finds the package
-from flash_steps import commits
+from flash_steps import commits, results
 
 HERE = commits.here()
 
@@ -128,6 +129,12 @@ def with_prepare(data):
         prepare["estimate"]["ms"] = 0.03
     data["prepare"] = {**prepare, "flops": 0, "flops_executed": 0}
     return data
+
+
+def rows_of(folder, documents):
+    """The rows of a table of these runs, from files in a folder."""
+    paths = [write(Path(folder, f"{i}.json"), data) for i, data in enumerate(documents)]
+    return results.join_for_reading([run for path in paths for run in results.load(path)])
 
 
 def write(path, data):

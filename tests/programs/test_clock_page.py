@@ -1,15 +1,12 @@
-#!/usr/bin/env python3
 """docs/clock.md gives each figure of common/data/clock_h200.json with its value, and the figure of
 the microbenchmarks that it comes from."""
 
 import re
 import unittest
-from pathlib import Path
 
-import copies
+from copies import ROOT, main
 from flash_steps.files import read_json
 
-ROOT = Path(copies.ROOT)
 FIGURES = ROOT / "common" / "data" / "clock_h200.json"
 PAGE = ROOT / "docs" / "clock.md"
 MEASURED = ROOT / "docs" / "results" / "microbenchmarks_h200.json"
@@ -51,4 +48,4 @@ class Page(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    copies.main()
+    main()

@@ -4,10 +4,9 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
 
-from copies import SCRIPTS, Folder, for_all, main, typed
+from copies import SCRIPTS, Folder, for_all, main, said, typed
 from flash_steps import problems, results
 from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
 
@@ -81,36 +80,25 @@ class Table(Scripts):
         own = {key: sim()[key] for key in ("estimate", "estimate_heads")}  # by --estimate
         a100 = gpu("NVIDIA A100-SXM4-40GB", 0.8)
         heads, limit = sim(estimate_heads=64), "L1 lines 132"
+        time = f"400 us {limit}"
+        both = "estimated for H200 (132 SMs), measured on NVIDIA A100-SXM4-40GB"
+        never = "~: times estimated for A10 were never measured ~ in 02"
+        without = "~ in 02: without plain arithmetic, so a GPU may take longer"
+        more = "01: estimated for more heads than were measured, so not shown"
         names = ("estimated for", "estimated time", "limited by", "busy SMs", "measured time")
         for runs, cells, shown in (
-            ([sim()], f"400 us {limit}", "!measured !TFLOP !250us !>= !~"),
+            ([sim()], time, "!measured !TFLOP !250us !>= !~"),
             ([few_blocks(sim())], "400 us waiting 4", "!measured !>="),
-            ([sim(), gpu(median_ms=0.8)], f"400 us {limit} 800 us 0.50x", "!~"),
-            (
-                [sim(), a100],
-                f"400 us {limit} 800 us",
-                "estimated for H200 (132 SMs), measured on NVIDIA A100-SXM4-40GB",
-            ),
-            ([{**gpu(median_ms=0.2), **own}], f"400 us {limit} 200 us 2.00x", "!~"),
+            ([sim(), gpu(median_ms=0.8)], f"{time} 800 us 0.50x", "!~"),
+            ([sim(), a100], f"{time} 800 us", both),
+            ([{**gpu(median_ms=0.2), **own}], f"{time} 200 us 2.00x", "!~"),
             ([older, gpu()], "500 us", "!~"),
-            (
-                [a10, partly],
-                f"A10 (72 SMs) ~400 us {limit}",
-                "~: times estimated for A10 were never measured ~ in 02",
-            ),
-            (
-                [partly],
-                f"~400 us {limit}",
-                "~ in 02: without plain arithmetic, so a GPU may take longer",
-            ),
-            (
-                [heads, gpu()],
-                "500 us",
-                "01: estimated for more heads than were measured, so not shown",
-            ),
-            ([heads], f"400 us {limit}", ", estimated for 64 heads on H200 (132 SMs)"),
-            ([heads], f"400 us {limit}", "!shown"),
-            ([heads, partly], f"64 heads on H200 (132 SMs) 400 us {limit}", "~ in 02"),
+            ([a10, partly], f"A10 (72 SMs) ~{time}", never),
+            ([partly], f"~{time}", without),
+            ([heads, gpu()], "500 us", more),
+            ([heads], time, ", estimated for 64 heads on H200 (132 SMs)"),
+            ([heads], time, "!shown"),
+            ([heads, partly], f"64 heads on H200 (132 SMs) {time}", "~ in 02"),
         ):
             with self.subTest(cells=cells, shown=shown):
                 found, text = self.cells(*runs, label=runs[0]["step"][:2] + " naive")
@@ -256,10 +244,7 @@ class Table(Scripts):
 
     def test_bad_files_get_one_sentence(self):
         path = self.folder / "bad.json"
-        no_run, prediction = (
-            "holds no run of a step",
-            [sim(), sim(ok=None)],
-        )  # --predict runs nothing
+        no_run, prediction = "holds no run of a step", [sim(), sim(ok=None)]  # of --predict
         for text, words in (
             (None, "No such file"),
             *((text, "is not JSON") for text in ("{", "[]x")),
@@ -298,8 +283,8 @@ class Diff(Scripts):
         shown = self.diff([sim(), sim(n=64), sim(step="09_x")], [sim(n=64), sim()])
         self.assertEqual(shown.count("A: "), 2)
         self.assertNotIn("09 naive", shown)
-        said = self.diff([sim(), sim(n=64)], [sim(n=65), sim(n=66)], status=2)
-        self.assertIn("no step and problem is in both files", said)
+        told = self.diff([sim(), sim(n=64)], [sim(n=65), sim(n=66)], status=2)
+        self.assertIn("no step and problem is in both files", told)
         self.diff(sim(), status=2)
 
 
@@ -315,14 +300,8 @@ class Pictures(Scripts):
             size = {"b": 16384 // n, "h": 32, "hkv": 32, "n": n, "nk": n, "causal": False}
             return gpu(name, ms, step=step, variant=variant, flops=10**12, **size)
 
-        runs = [
-            run_of(step, variant, ms, n)
-            for step, variant, ms in (
-                ("01_naive", "naive", 100),
-                ("06_work_partitioning", "registers", 10),
-            )
-            for n in (1024, 2048, 4096)
-        ]
+        forwards = ("01_naive", "naive", 100), ("06_work_partitioning", "registers", 10)
+        runs = [run_of(*of, n) for of in forwards for n in (1024, 2048, 4096)]
         # HBM was not measured there: the formula's.
         runs.append(run_of("10_warp_specialized", "scheduled", 1))
         runs[-1]["traffic"]["hbm"]["measured"] = None
@@ -343,10 +322,7 @@ class Pictures(Scripts):
         for data, word in (
             ([gpu()], "no measured time"),
             ([run for run in runs if run["problem"]["n"] < 4096], "N = 4096"),
-            (
-                [*runs, run_of("01_naive", "naive", 1, name="NVIDIA A100")],
-                "one picture shows one GPU",
-            ),
+            ([*runs, run_of(*forwards[0], name="NVIDIA A100")], "one picture shows one GPU"),
         ):
             self.refused(self.draw(data)[0], 2, word)
 
@@ -427,17 +403,16 @@ class Report(Scripts):
         self.add("01_naive.naive.sim", sim())
         page = self.folder / "report.html"
         page.write_text("the old page")
-        command = [sys.executable, "-S", os.path.join(SCRIPTS, "maintain"), "report", self.folder]
+        command = [sys.executable, "-S", SCRIPTS / "maintain", "report", self.folder]
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
         for path, status, words in (
             (page, 3, "cannot be written: File too large"),
             (f"{self.folder}/no/page.html", 2, "cannot be written: its folder does not exist"),
         ):
-            done = subprocess.run(
-                [*command, "--out", path],
-                capture_output=True,
-                text=True,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
-            )
+            done = said([*command, "--out", path], preexec_fn=limit)
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertRegex(done.stderr, f"^maintain report: .*{path}:? {words}\n$")
         self.assertEqual(page.read_text(), "the old page")

@@ -7,10 +7,8 @@ import tarfile
 import unittest
 from pathlib import Path
 
-import copies
-from copies import Folder, main, said
+from copies import ROOT, Folder, main, said
 
-ROOT = Path(copies.ROOT)
 NOWHERE = "http://127.0.0.1:1/small.tar.gz"  # nobody listens
 
 
@@ -104,8 +102,7 @@ class Build(Folder):
 
     def test_only_the_tests_need_catch2(self):
         status, text = self.configure(
-            f"-DCMAKE_PREFIX_PATH={self.folder / 'here'}",
-            "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+            f"-DCMAKE_PREFIX_PATH={self.folder / 'here'}", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF"
         )
         self.assertEqual(status, 0, text)
         build = ["cmake", "--build", self.folder / "build", "--target"]

@@ -1,34 +1,22 @@
-"""The page docs/explorer/index.html: its runs are the programs', and it works in a browser.
-
-Argument: a build folder.
-"""
+"""The page docs/explorer/index.html: its runs are the programs', and it works in a browser."""
 
 import html
 import json
-import os
 import pathlib
 import re
 import shutil
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
+import sample_results
 from browser import FOUND, MISSING, Browser
-from copies import ROOT, copy_scripts, maintain
-from sample_results import gpu, sim, with_backward, with_prepare, write
-
-BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else f"{ROOT}/build/sim"
-
-from flash_steps import (  # noqa: E402  (copies.py makes it known)
-    explorer,
-    explorer_runs,
-    report,
-    results,
-)
-from flash_steps.explorer_pages import IDEAS, RING, STEPS  # noqa: E402
-from flash_steps.files import read_json  # noqa: E402
-from flash_steps.steps import program_of, run_program  # noqa: E402
+from copies import BUILD, ROOT, copy_scripts, main, maintain
+from flash_steps import explorer, explorer_runs, report
+from flash_steps.explorer_pages import IDEAS, RING, STEPS
+from flash_steps.files import read_json
+from flash_steps.steps import program_of, run_program
+from sample_results import gpu, sim, with_backward, with_prepare
 
 FOLDER = pathlib.Path(explorer.FOLDER)
 LARGEST = 2_500_000  # all files together, bytes
@@ -108,19 +96,14 @@ class Files(unittest.TestCase):
 
     def test_full_size_is_what_was_measured(self):
         """Read from docs/results without the code that made the page."""
-        full = {
-            run["id"]: run
-            for run in explorer_runs.published_series()["runs"]
-            if not run["causal"] and run["pass"] == "forward"
-        }
+        runs = explorer_runs.published_series()["runs"]
+        runs = [run for run in runs if not run["causal"] and run["pass"] == "forward"]
+        full = {run["id"]: run for run in runs}
+        wanted = {"n": 4096, "d": 64, "causal": False}.items()
         for name, file in (("06 registers", "h200"), ("10 scheduled", "h200_bf16")):
-            run = next(
-                run
-                for run in read_json(f"{ROOT}/docs/results/{file}.json")["runs"]
-                if (run["step"][:2], run["variant"]) == tuple(name.split())
-                and (run["problem"]["n"], run["problem"]["d"]) == (4096, 64)
-                and not run["problem"]["causal"]
-            )
+            runs = read_json(f"{ROOT}/docs/results/{file}.json")["runs"]
+            runs = [run for run in runs if f"{run['step'][:2]} {run['variant']}" == name]
+            run = next(run for run in runs if wanted <= run["problem"].items())
             hbm = run["traffic"]["hbm"]
             moved = sum((hbm.get("measured") or hbm["predicted"]).values())
             heads = run["problem"]["b"] * run["problem"]["h"]
@@ -152,8 +135,7 @@ def tour():
 
 def rows_of(documents):
     with tempfile.TemporaryDirectory() as folder:
-        paths = [write(f"{folder}/{i}.json", data) for i, data in enumerate(documents)]
-        return results.join_for_reading([run for path in paths for run in results.load(path)])
+        return sample_results.rows_of(folder, documents)
 
 
 class Series(unittest.TestCase):
@@ -223,9 +205,8 @@ class InBrowser(unittest.TestCase):
                     page = self.open(address, size, address in ("#2", "#06", "#ladder"), file)
                     self.assertEqual(page.errors(), [])
                     self.assertEqual(page.overflow(), 0)
-                    self.assertLessEqual(
-                        page.eval("document.documentElement.scrollHeight"), size[1]
-                    )
+                    height = page.eval("document.documentElement.scrollHeight")
+                    self.assertLessEqual(height, size[1])
                     self.assertEqual(page.eval(FAINT), [])
                     if address not in TABS:
                         self.assertEqual(page.eval(CUT), [])
@@ -453,4 +434,4 @@ class InBrowser(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """scripts/fit_m.py: step 04's traffic against its shared memory."""
 
 import re

@@ -8,11 +8,10 @@ import re
 import shutil
 import sys
 import unittest
-from pathlib import Path
 
 from copies import BUILD, ROOT, main, said
 
-DOC = Path(ROOT, "docs", "debugging.md")
+DOC = ROOT / "docs" / "debugging.md"
 SHOWN = re.compile(r"(<!-- output: gdb -->\n```\n)(.*?)(```\n<!-- /output -->)", re.DOTALL)
 
 
@@ -20,13 +19,13 @@ SHOWN = re.compile(r"(<!-- output: gdb -->\n```\n)(.*?)(```\n<!-- /output -->)",
 def run_gdb():
     """What the documented command prints, from the breakpoint on."""
     command = re.search(r"```sh\n(gdb .*?)```", DOC.read_text(), re.DOTALL)[1]
-    command = command.replace("build/sim", BUILD)
+    command = command.replace("build/sim", str(BUILD))
     done = said(["bash", "-c", command], cwd=ROOT, timeout=300)
     output = done.stdout
     start = output.find("hit Breakpoint")
     if start < 0:
         raise AssertionError(f"gdb did not stop:\n{output}\n{done.stderr}")
-    return output[output.rfind("\n", 0, start) + 1 :].replace(ROOT + "/", "")
+    return output[output.rfind("\n", 0, start) + 1 :].replace(f"{ROOT}/", "")
 
 
 @unittest.skipUnless(shutil.which("gdb"), "gdb is not installed")
@@ -40,7 +39,7 @@ class Gdb(unittest.TestCase):
         self.assertNotEqual(before, after)  # other threads ran while this one was at the barrier
         self.assertEqual(thread, "{x = 3, y = 5, z = 0}")  # and gdb came back to this one
         stopped_at, stepped_to = (int(n) for n in re.findall(r"^(\d+)\t", output, re.MULTILINE))
-        lines = Path(ROOT, "steps/02_tiled/1_shared.cuh").read_text().splitlines()
+        lines = (ROOT / "steps/02_tiled/1_shared.cuh").read_text().splitlines()
         self.assertIn("__syncthreads();", lines[stopped_at - 1])
         self.assertEqual(stepped_to, stopped_at + 1)
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What the simulator counts of each kernel, against an H200's counters (kernels_h200.json)."""
 
 import json

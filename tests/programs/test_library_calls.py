@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What a step's library asks of CUDA, with a runtime that only writes the calls down: which stream,
 what under a graph's capture, which sentence after an error.
 
@@ -10,11 +9,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import copies
-from copies import main, said
+from copies import BUILD, ROOT, main, said
 from flash_steps.step_library import Refused, StepLibrary
-
-ROOT, BUILD = Path(copies.ROOT), Path(copies.BUILD)
 
 SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
 MORE = {**SIZES, "n": 9}
@@ -50,9 +46,7 @@ def build(folder):
 class Calls(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.path = str(build(Path(folder.name)))
+        cls.path = str(build(Path(cls.enterClassContext(tempfile.TemporaryDirectory()))))
 
     def setUp(self):
         self.library = StepLibrary(self.path)
@@ -159,10 +153,7 @@ class Calls(unittest.TestCase):
         self.story(
             2,
             none,
-            (
-                *("prepare", "^malloc, malloc, memset on 7, prepare on 7$"),
-                {"stream": 7, **others},
-            ),
+            (*("prepare", "^malloc, malloc, memset on 7, prepare on 7$"), {"stream": 7, **others}),
             ("forward", "^forward on 7$", {"stream": 7}),
             ("forward", "^forward on 9$", {"stream": 9}),
             ("backward", "^backward on 0$"),

@@ -7,12 +7,11 @@ import re
 import resource
 import shutil
 import sys
-from pathlib import Path
 
 from copies import BUILD, ROOT, Folder, for_all, main, said, typed
 from flash_steps.nvcc import find_nvcc
 
-DOC = Path(ROOT, "docs", "own_kernel.md")
+DOC = ROOT / "docs" / "own_kernel.md"
 OUTPUTS = {}  # what the page shows, by the name in its markers
 
 
@@ -24,10 +23,10 @@ class Copy(Folder):
         self.root = self.folder / "repository"
         unwanted = shutil.ignore_patterns("__pycache__", "*.json", "*.html", "*.svg")
         for name in ("docs", "scripts", "steps", "tests"):
-            shutil.copytree(Path(ROOT, name), self.root / name, ignore=unwanted)
-        shutil.copytree(Path(ROOT, "common"), self.root / "common")
+            shutil.copytree(ROOT / name, self.root / name, ignore=unwanted)
+        shutil.copytree(ROOT / "common", self.root / "common")
         for name in ("CMakeLists.txt", "CMakePresets.json"):
-            shutil.copy(Path(ROOT, name), self.root)
+            shutil.copy(ROOT / name, self.root)
         self.list = self.root / "steps" / "CMakeLists.txt"
         self.mine = self.root / "steps" / "mine"
 
@@ -145,10 +144,9 @@ class OwnKernel(Copy):
             ("fa_step_main", "program/step_main.cpp"),
         ):
             self.write(common / source, f"// lib{target}.a\n")
-            lines += [
-                f"target_link_options({target} INTERFACE",  # one option: none is taken away
-                f"  LINKER:--whole-archive,{BUILD}/common/lib{target}.a,--no-whole-archive)",
-            ]
+            library = f"{BUILD}/common/lib{target}.a"
+            option = f"LINKER:--whole-archive,{library},--no-whole-archive"  # none is taken away
+            lines.append(f"target_link_options({target} INTERFACE {option})")
         with open(common / "CMakeLists.txt", "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -322,11 +320,8 @@ def update():
     """Puts the real outputs between the page's markers."""
     text = DOC.read_text()
     for name, output in OUTPUTS.items():
-        text = re.sub(
-            rf"(?s)(<!-- output: {name} -->\n).*?(<!-- /output -->)",
-            lambda m: f"{m[1]}```\n{output}\n```\n{m[2]}",
-            text,
-        )
+        block = rf"(?s)(<!-- output: {name} -->\n).*?(<!-- /output -->)"
+        text = re.sub(block, lambda m, o=output: f"{m[1]}```\n{o}\n```\n{m[2]}", text)
     DOC.write_text(text)
 
 

@@ -7,7 +7,6 @@ already; a stand-in for g++ takes them from there and leaves everything else to 
 import re
 import shutil
 import unittest
-from pathlib import Path
 
 from copies import BUILD, ROOT, Folder, main, said
 from flash_steps.nvcc import find_nvcc
@@ -36,10 +35,10 @@ os.execvp("g++", ["g++", *words])
 @unittest.skipUnless(NVCC, "nvcc is not installed")
 class OneLineBuild(Folder):
     def test_builds_and_refuses_without_a_gpu(self):
-        page = Path(ROOT, "steps/01_naive/worklog.md").read_text()
+        page = (ROOT / "steps/01_naive/worklog.md").read_text()
         command = re.search(r"```sh\n(nvcc .*?)```", page, re.DOTALL)[1]
         program, log = self.folder / "01_naive", self.folder / "log"
-        text = HOST_COMPILER.replace("@BUILD@", BUILD).replace("@LOG@", str(log))
+        text = HOST_COMPILER.replace("@BUILD@", str(BUILD)).replace("@LOG@", str(log))
         compiler = self.program("g++", text)
         for old, new in (  # -O0: it will not run, only say so
             ("nvcc ", f"{NVCC} "),

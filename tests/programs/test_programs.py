@@ -15,12 +15,9 @@ import struct
 import subprocess
 import termios
 import tty
-from pathlib import Path
 
-import copies
-from copies import Folder, main
+from copies import BUILD, ROOT, Folder, main
 
-ROOT, BUILD = Path(copies.ROOT), Path(copies.BUILD)
 NAIVE = BUILD / "steps" / "01_naive"
 FUSED = BUILD / "steps" / "04_fused"
 SMALL = ["--h", "2", "--n", "40", "--d", "32"]
@@ -134,6 +131,7 @@ class BadUse(Case):
             (["--gpu", "H201"], "--gpu H201", "H200", "T4"),
             (["--workers", "25"], "--workers 25", "24"),
             (["--estimate", "run.json"], "--estimate needs a GPU"),
+            (["--q", "/nowhere/q.npy"], "/nowhere/q.npy"),
         ):
             self.refuses(arguments, 2, *words)
         for step, gpu, arch in (("07", "T4", "sm_75"), ("09", "RTX 4090", "sm_89")):
@@ -141,21 +139,6 @@ class BadUse(Case):
             self.refuses(["--gpu", gpu], 2, f"--gpu {gpu}", "needs sm_", arch, program=program)
         tile = ["--variant", "tile", "--smem", "65536"]
         self.refuses(tile, 2, "--smem 65536", "variant tile", program=FUSED)
-
-    def test_wrong_npy_files(self):
-        good = self.tensor("good.npy", (1, 2, 8, 32))
-        other = self.tensor("other.npy", (1, 2, 9, 32))
-        pipe = self.folder / "pipe.npy"
-        os.mkfifo(pipe)  # nobody writes to it
-        for files, *words in (
-            (["--q", self.folder / "missing.npy"], "missing.npy"),
-            (["--q", self.tensor("flat.npy", (8, 32))], "flat.npy", "32"),
-            (["--q", good, "--k", good, "--v", other], "other.npy"),
-            (["--q", good, "--n", "9"], "--n 9"),
-            (["--q", self.tensor("d48.npy", (1, 1, 4, 48))], "48", "32, 64, 96, 128"),
-            (["--q", pipe], f"{pipe}: is a ", "pipe"),
-        ):
-            self.refuses(files, 2, *words)
 
     def test_unwritable_files_are_found_before_the_run(self):
         missing, folder = self.folder / "no" / "such", self.folder / "results" / "LSE.npy"
@@ -266,22 +249,13 @@ class Report(Case):
         for none in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             self.assertEqual(in_terminal(80, SMALL, "stdout", **none).splitlines(), plain)
 
-    def test_json_has_every_promised_key(self):
+    def test_what_the_json_says_of_a_run(self):
         r = self.json_of(*SMALL, "--causal", "--seed", "5", "--input", "normal")
-        keys = "schema step variant device problem check traffic time estimate bound_ms host_ms"
-        keys += " flops flops_executed workspace_bytes prepare backward ok"
-        self.assertLessEqual(set(keys.split()), set(r))
         self.assertEqual((r["schema"], r["step"], r["ok"]), (1, "01_naive", True))
-        self.assertLessEqual({"kind", "name", "arch"}, set(r["device"]))
         expected = dict(b=1, h=2, hkv=2, n=40, nk=40, d=32, causal=True, dtype="fp32", seed=5)
         expected["input"] = "normal"
         self.assertEqual(expected, {key: r["problem"][key] for key in expected})
-        keys = {"tensor", "max_abs_err", "bound", "ok", "baseline_err", "rows_checked"}
-        for tensor in r["check"]:
-            self.assertLessEqual(keys, set(tensor))
-            self.assertTrue(tensor["ok"])
         self.assertEqual([t["rows_checked"] for t in r["check"] if t["tensor"] == "O"], [80])
-        self.assertEqual(set(r["traffic"]["hbm"]), {"predicted", "model", "measured"})
         self.assertEqual(r["flops"], 4 * 2 * 40 * 40 * 32 / 2)
         self.assertEqual(r["workspace_bytes"], 2 * 2 * 40 * 40 * 4)
 
@@ -290,7 +264,8 @@ class Report(Case):
         example = json.loads(re.search(r"```json\n(.*?)```", example, re.S).group(1))
         r = self.json_of(*SMALL, "--analyse")
         self.assertEqual(set(example), set(r))
-        for path in ("traffic", "problem", "kernels 0", "estimate", "estimate kernels 0"):
+        paths = "traffic,traffic hbm,problem,device,check 0,kernels 0,estimate,estimate kernels 0"
+        for path in paths.split(","):
             ours, its = example, r
             for key in path.split():
                 ours, its = (tree[int(key) if key == "0" else key] for tree in (ours, its))
@@ -350,9 +325,8 @@ class Report(Case):
         small, large = (
             self.json_of(*sizes, "--gpu", gpu, program=program) for gpu in ("T4", "RTX 4090")
         )
-        read = [
-            r["traffic"]["requested"]["buffers"]["K"]["counted"]["read"] for r in (small, large)
-        ]
+        buffers = [r["traffic"]["requested"]["buffers"] for r in (small, large)]
+        read = [buffer["K"]["counted"]["read"] for buffer in buffers]
         self.assertEqual(read[0], 2 * read[1])
         self.assertEqual((small["model_gpu"], small["ok"], large["ok"]), ("T4", True, True))
 
@@ -403,11 +377,8 @@ class Files(Case):
         n, d = 5, 32
         q, k, v = numbers(n * d, 0.7), numbers(n * d, 1.3), numbers(n * d, 2.1)
         shape, files = (1, 1, n, d), []
-        for name, values, kind in (
-            ("q", q, {}),
-            ("k", k, {}),
-            ("v", v, {"typecode": "d", "descr": "<f8"}),
-        ):
+        wide = {"typecode": "d", "descr": "<f8"}
+        for name, values, kind in (("q", q, {}), ("k", k, {}), ("v", v, wide)):
             files += [f"--{name}", self.tensor(f"{name}.npy", shape, values, **kind)]
         out = self.folder / "O.npy"
         r = self.json_of(*files, "--out", out, "--out-dir", self.folder / "all")

@@ -7,13 +7,12 @@ import re
 import shutil
 import sys
 import unittest
-from pathlib import Path
 
 from copies import ROOT, SCRIPTS, Folder, copy_scripts, main, said
 from flash_steps import nvcc, ptxas
 from flash_steps.files import read_json
 
-PAGE = Path(ROOT, "docs", "ptxas.md")
+PAGE = ROOT / "docs" / "ptxas.md"
 PAGE_NVCC = "13.0"  # remarks differ between versions
 
 # What ptxas 13.0 says: two remarks on one kernel, one on a function that was not inlined, one that
@@ -215,7 +214,7 @@ class Program(Folder):
         return super().write(name, text)
 
     def ptxas(self, *args):
-        return said([sys.executable, os.path.join(SCRIPTS, "ptxas"), *args], cwd=self.folder)
+        return said([sys.executable, SCRIPTS / "ptxas", *args], cwd=self.folder)
 
     def check(self, text, status=0, name="kernel.cu"):
         """(the kernels' lines as words, the findings)"""
@@ -260,7 +259,7 @@ class Compile(Program):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("01_naive for sm_90, nvcc", done.stdout)
         shown = [line.split() for line in done.stdout.splitlines()[2:-1]]
-        known = read_json(os.path.join(ROOT, ptxas.REGISTERS))["kernels"]
+        known = read_json(ROOT / ptxas.REGISTERS)["kernels"]
         self.assertTrue(shown)
         for registers, smem, *_, name in shown:
             template, angle, arguments = name.partition("<")

@@ -244,9 +244,9 @@ class Tour(Sandbox):
         self.stand_in("scripts/setup.sh")
         self.tool("cmake")
         gpus = os.path.join("common", "data", "gpus.json")
-        self.write(self.root / gpus, Path(ROOT, gpus).read_text())
+        self.write(self.root / gpus, (ROOT / gpus).read_text())
         (self.root / "docs").mkdir()
-        (self.root / "docs/explorer").symlink_to(Path(ROOT, "docs/explorer"))
+        (self.root / "docs/explorer").symlink_to(ROOT / "docs/explorer")
         for name, variants in self.VARIANTS.items():
             self.add(name, variants)
 
@@ -434,7 +434,7 @@ class Help(unittest.TestCase):
         last |= {"test.sh": "with --all what was not run.", "learn": "Ctrl-C.", "diff": "3 no git."}
         for name, end in last.items():
             with self.subTest(script=name):
-                help = [os.path.join(SCRIPTS, name), "--help"]
+                help = [SCRIPTS / name, "--help"]
                 done = said(help, env={**os.environ, "COLUMNS": "80"})
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
@@ -457,10 +457,8 @@ class Building(unittest.TestCase):
     """scripts/flash_steps/building.py"""
 
     def test_a_file_is_told_every_15_s_what_is_being_done(self):
-        heard, line = (
-            io.StringIO(),
-            "[  7%] Building CXX object common/CMakeFiles/fa.dir/ranks/run.cpp.o\n",
-        )
+        heard = io.StringIO()
+        line = "[  7%] Building CXX object common/CMakeFiles/fa.dir/ranks/run.cpp.o\n"
         with mock.patch.object(building, "QUIET_SECONDS", 1):
             with building.Progress(heard) as progress:
                 progress.heard(line)
@@ -486,7 +484,7 @@ class Building(unittest.TestCase):
 @unittest.skipUnless(HAVE_GIT, "no git here")
 class Diff(Folder):
     def diff(self, *words):
-        return said([os.path.join(SCRIPTS, "diff"), *words])
+        return said([SCRIPTS / "diff", *words])
 
     def test_prints_each_file_beside_the_one_that_it_changes(self):
         for step in numbered_steps():

@@ -1,6 +1,5 @@
 """./scripts/sim: the programs of tests/any_program, what it reports of them, what it refuses."""
 
-import json
 import os
 import re
 import resource
@@ -16,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from copies import ROOT, Folder, for_all, main, said
 from flash_steps import cuda_program
 from flash_steps.cuda_translator import TranslationError, Translator
+from flash_steps.files import read_json
 from flash_steps.nvcc import find_nvcc
 
-SIM = os.path.join(ROOT, "scripts", "sim")
-FOLDER = os.path.join(ROOT, "tests", "any_program")
+SIM = ROOT / "scripts" / "sim"
+FOLDER = str(ROOT / "tests" / "any_program")
 FILES = {"several_files": ["several_files.cu", "several_files_cpp.cpp", "several_files_c.c"]}
 PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if name.endswith(".cu"))
 # What most programs have; the others are for --all.
@@ -39,7 +39,7 @@ REFUSED = {
         ("dim3(1025)", r"kernel set: a block of 1025 threads; .*, at errors.cu:@"),
     ],
     "grid_sync": [
-        ("dim3(100000)", r"kernel prefix_sums: a cooperative launch of 100000 .* grid_sync.cu:@"),
+        ("dim3(100000)", r"kernel prefix_sums: a cooperative launch of 100000 .* grid_sync.cu:@")
     ],
 }
 
@@ -160,11 +160,8 @@ class Jobs:
             files = [os.path.join(FOLDER, f) for f in FILES.get(name, [name + ".cu"])]
             self.add(name, *files, "--json", self.path(name + ".json"))
         for name in ANALYSED:
-            self.add(
-                name + " analysed",
-                *("--analyse", "--lines", os.path.join(FOLDER, name + ".cu")),
-                *("--json", self.path(name + ".analysed.json")),
-            )
+            words = ("--analyse", "--lines", os.path.join(FOLDER, name + ".cu"))
+            self.add(name + " analysed", *words, "--json", self.path(name + ".analysed.json"))
         for name, (text, _, *more) in ERRORS.items():
             self.add("error " + name, self.write(name, text), *(more[1] if more[1:] else ()))
         none = self.write("no_kernel", "\nint main() { void* p; return cudaMalloc(&p, 4); }\n")
@@ -192,8 +189,7 @@ class Jobs:
 
     def json(self, name):
         self[name]
-        with open(self.path(name.replace(" ", ".") + ".json"), encoding="utf-8") as file:
-            return json.load(file)
+        return read_json(self.path(name.replace(" ", ".") + ".json"))
 
 
 def setUpModule():
@@ -252,7 +248,7 @@ class Programs(unittest.TestCase):
             return said([*command, "-c", "-o", os.devnull, file])
 
         files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS]
-        files.append(os.path.join(ROOT, "tests", "programs", "faults.cu"))
+        files.append(ROOT / "tests/programs/faults.cu")
         for file, done in zip(files, JOBS.pool.map(compiled, files)):
             with self.subTest(file):
                 self.assertEqual(done.returncode, 0, done.stderr)
@@ -267,29 +263,18 @@ class Report(unittest.TestCase):
         for name in ("transposes", "transposes analysed"):
             kernels = self.kernels(name)
             self.assertEqual(list(kernels), ["spread", "tiled<T>", "tiled<T + 1>"])
-            for kernel, launches, sectors in (
-                ("spread", 1, 32),
-                ("tiled<T>", 1, 4),
-                ("tiled<T + 1>", 2, 4),
-            ):
+            for kernel, launches, sectors in zip(kernels, (1, 1, 2), (32, 4, 4)):
                 k, n = kernels[kernel], 128 * launches
                 self.assertEqual((k["launches"], k["first_shape"]), (launches, "(2,2) x (32,32)"))
                 self.assertEqual((k["blocks"], k["threads"]), (4 * launches, 4096 * launches))
-                self.assertEqual(
-                    k["buffers"],
-                    {
-                        "m.in": {
-                            "bytes": {"read": 128 * n, "write": 0, "atomic": 0},
-                            "requests": {"load": n, "store": 0, "atomic": 0},
-                            "sectors": {"load": 4 * n, "store": 0, "atomic": 0},
-                        },
-                        "m.out[i]": {
-                            "bytes": {"read": 0, "write": 128 * n, "atomic": 0},
-                            "requests": {"load": 0, "store": n, "atomic": 0},
-                            "sectors": {"load": 0, "store": sectors * n, "atomic": 0},
-                        },
-                    },
-                )
+                self.assertEqual(list(k["buffers"]), ["m.in", "m.out[i]"])
+                for buffer, way, kind, each in zip(
+                    k["buffers"].values(), ("read", "write"), ("load", "store"), (4, sectors)
+                ):
+                    none = {"load": 0, "store": 0, "atomic": 0}
+                    moved = {"read": 0, "write": 0, "atomic": 0, way: 128 * n}
+                    sums = {"requests": {**none, kind: n}, "sectors": {**none, kind: each * n}}
+                    self.assertEqual(buffer, {"bytes": moved, **sums})
 
     def test_bank_conflicts(self):
         kernels = self.kernels("transposes")
@@ -302,10 +287,8 @@ class Report(unittest.TestCase):
             self.assertEqual(shared["load_wavefronts"], 128 * times * each)
             self.assertEqual(shared["store_wavefronts"], 128 * times)
             self.assertEqual(shared["wavefronts"], 128 * times * (each + 1))
-        self.assertIn(
-            "bank conflicts: 4,224 wavefronts, 16.50 times the 256 without any",
-            JOBS["transposes"].stderr,
-        )
+        words = "bank conflicts: 4,224 wavefronts, 16.50 times the 256 without any"
+        self.assertIn(words, JOBS["transposes"].stderr)
 
     def test_atomics_and_copies(self):
         kernels = self.kernels("atomics")
@@ -335,8 +318,7 @@ class Report(unittest.TestCase):
         self.assertEqual(sites[tiled, "shared load32"], (384, 128 * 32 + 256, 384))
         self.assertEqual(sites[tiled, "m.out[i] store32"], (384, 384 * 4, 384 * 4))
         self.assertRegex(
-            JOBS["transposes analysed"].stderr,
-            rf"{spread} +m.out\[i\] store32 +128 +8.00\n",
+            JOBS["transposes analysed"].stderr, rf"{spread} +m.out\[i\] store32 +128 +8.00\n"
         )
         self.assertEqual(JOBS.json("transposes")["sites"], [])
 

@@ -1,7 +1,6 @@
 """./scripts/sim: what it finds and refuses while a program runs. One program, faults.cu, whose
 first argument says what it does."""
 
-import json
 import os
 import re
 import shutil
@@ -10,6 +9,7 @@ import unittest
 from pathlib import Path
 
 from copies import main, said
+from flash_steps.files import read_json
 from test_sim import sim, told
 
 NAME = "host side.cu"
@@ -64,10 +64,9 @@ def placed(pattern, word):
 class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.source = os.path.join(cls.folder.name, NAME)
-        cls.program = os.path.join(cls.folder.name, "program")
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.source = os.path.join(cls.folder, NAME)
+        cls.program = os.path.join(cls.folder, "program")
         Path(cls.source).write_text(TEXT, encoding="utf-8")
         kept = sim(cls.source, "-o", cls.program)
         if kept.returncode:
@@ -133,15 +132,14 @@ class Faults(unittest.TestCase):
         self.assertEqual(self.run_as("copies", "analyse", status=0).findings, [])
 
     def test_a_program_that_was_ended_has_no_clean_bill(self):
-        report = os.path.join(self.folder.name, "report.json")
+        report = os.path.join(self.folder, "report.json")
         for mode, limit in (("stores on", "limit 0.01"), ("computes on", "limit 0.5")):
             wishes = (limit, "patience 0", "analyse", "watchdog 2", "json " + report)
             done = self.run_as(mode, *wishes, status=124)
             last = "no race and no other finding until it was ended: the rest did not run\n"
             self.assertTrue(done.stderr.endswith(last), done.stderr)
             self.assertNotIn("spins", done.stderr)
-            with open(report, encoding="utf-8") as file:
-                self.assertFalse(json.load(file)["complete"])
+            self.assertFalse(read_json(report)["complete"])
         self.assertIn(placed("computes_on was ended at @\n", "computes"), done.stderr)
 
     def test_the_last_line_says_whether_races_were_looked_for(self):

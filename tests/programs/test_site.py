@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The documentation site: what fails its build, the order of its pages, and how they look in a
 browser. Argument: a build folder. The site itself is looked at where it was built from these pages
 (target docs)."""
@@ -8,14 +7,11 @@ import os
 import re
 import shutil
 import unittest
-from pathlib import Path
 
 import browser
-import copies
-from copies import Folder, main, said
+from copies import BUILD, ROOT, Folder, main, said
 
-ROOT = Path(copies.ROOT)
-HTML = Path(copies.BUILD) / "docs" / "html"
+HTML = BUILD / "docs" / "html"
 SITE = ROOT / "docs" / "site"
 TOOLS = ROOT / "build" / "site"
 

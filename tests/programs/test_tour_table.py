@@ -1,12 +1,9 @@
 """The tour's table: of runs made by hand, and of the steps' results beside an H200's times."""
 
-import os
-
-import copies
-from flash_steps import results, steps, tour_table
+from copies import BUILD, ROOT, Folder, main
+from flash_steps import standing, steps, tour_table
 from flash_steps.results import join_for_reading, published
-from flash_steps.standing import rows_of
-from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
+from sample_results import few_blocks, gpu, rows_of, sim, with_backward, with_prepare
 
 
 def spends(data, **parts):
@@ -19,13 +16,9 @@ def spends(data, **parts):
     return data
 
 
-class Made(copies.Folder):
-    def rows(self, *runs):
-        paths = [write(self.folder / f"{i}.json", data) for i, data in enumerate(runs)]
-        return join_for_reading([run for path in paths for run in results.load(path)])
-
+class Made(Folder):
     def screen(self, *runs, width=80):
-        said = tour_table.tour_screen(self.rows(*runs))
+        said = tour_table.tour_screen(rows_of(self.folder, runs))
         self.assertLessEqual(max(map(len, "\n".join(said).splitlines())), width)
         return said
 
@@ -66,10 +59,7 @@ class Made(copies.Folder):
         self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
         self.assertNotIn("14 plain", table)
         self.assertIn("mpirun", table)
-        for note in (
-            "04: O moves once per tile of keys",
-            "12: quantising Q, K and V takes 30 us",
-        ):
+        for note in ("04: O moves once per tile of keys", "12: quantising Q, K and V takes 30 us"):
             self.assertIn(note, " ".join(table.split()))
         self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
 
@@ -90,19 +80,19 @@ class Made(copies.Folder):
         self.assertEqual(learned, "")
 
 
-class Order(copies.Folder):
+class Order(Folder):
     """docs/results holds an H200's times of 16 x 32 heads of the tour's size."""
 
     def test_the_estimates_have_the_order_of_an_h200(self):
         measured = {
             row.any.label: row.ms
-            for row in rows_of(published(os.path.join(copies.ROOT, "docs", "results")))
+            for row in standing.rows_of(published(ROOT / "docs" / "results"))
             if row.gpu_get("device.name") == "NVIDIA H200"
             and tour_table.sizes_of(row) == "B=16 H=32 N=1024 d=64 causal"
         }
         runs = []
         for step in steps.numbered_steps()[:12]:
-            program = steps.program_of(copies.BUILD, step)
+            program = steps.program_of(BUILD, step)
             last = steps.described(program)["variants"][-1]
             forward = (last["forward_of"] or "").split()
             for variant in forward[1:] * (forward[:1] == [step[:2]]) + [last["name"]]:
@@ -125,4 +115,4 @@ class Order(copies.Folder):
 
 
 if __name__ == "__main__":
-    copies.main()
+    main()

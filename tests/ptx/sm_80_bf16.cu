@@ -43,8 +43,8 @@ bool same(double x, double y) {
 
 }  // namespace
 
-// The second factors: 1, the power of two that chapter 13 needs, one that makes subnormal products
-// of normal numbers, and some that round.
+// The second factors: 1, the power of two that makes bf16 of e4m3 in chapter 13, one that makes
+// subnormal products of normal numbers, and some that round.
 TEST_CASE("multiply_bf16x2 rounds all products to nearest even", "[ptx][bf16]") {
   const uint32_t factor =
       GENERATE(0x3f80, 0x7b80, 0x0480, 0x3f81, 0xbfff, 0x0001, 0x0000, 0x8000, 0x7f80);
@@ -62,19 +62,4 @@ TEST_CASE("multiply_bf16x2 rounds all products to nearest even", "[ptx][bf16]") 
   }
   CAPTURE(first);
   CHECK(wrong == 0);
-}
-
-TEST_CASE("multiply_bf16x2 turns moved e4m3 into their values", "[ptx][bf16]") {
-  const auto moved = test::each<uint32_t>(
-      256, [](uint32_t e4m3) { return (e4m3 & 0x80) << 8 | (e4m3 & 0x7f) << 4 | 0x3f800000; });
-  const auto got = products(moved, std::vector<uint32_t>(256, 0x7b807b80));
-  for (uint32_t e4m3 = 0; e4m3 < 256; ++e4m3) {
-    if ((e4m3 & 0x7f) == 0x7f) continue;  // NaN
-    CAPTURE(e4m3);
-    const int exponent = static_cast<int>(e4m3 >> 3 & 15), mantissa = static_cast<int>(e4m3 & 7);
-    const double x =
-        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(mantissa + 8, exponent - 10);
-    CHECK(same(value(got[e4m3] & 0xffff), e4m3 & 0x80 ? -x : x));
-    CHECK(value(got[e4m3] >> 16) == std::ldexp(1.0, 120));
-  }
 }

@@ -1,7 +1,4 @@
-// From registers to memory: stmatrix, red_add_v4, and the conversion that sums of integers need.
-#include <climits>
-#include <cmath>
-
+// From registers to memory: stmatrix and red_add_v4.
 #include "common/dialect/ptx/reduce.h"
 #include "tests/device.h"
 #include "tests/test.h"
@@ -22,11 +19,6 @@ __global__ void stmatrix_kernel(uint16_t* out) {
 __global__ void add_kernel(float* sums) {  // each block the same four numbers a lane
   const float x = static_cast<float>(threadIdx.x);
   fa::red_add_v4(sums + 4 * threadIdx.x, x, -x, 0.5f, 1.f);
-}
-
-__global__ void round_kernel(const float* x, int n, int* y) {
-  const int i = threadIdx.x;
-  if (i < n) y[i] = __float2int_rn(x[i]);
 }
 
 }  // namespace
@@ -52,14 +44,4 @@ TEST_CASE("red_add_v4 adds four floats side by side, of all blocks", "[ptx][redu
           const float added[] = {1.f * (i / 4), -1.f * (i / 4), 0.5f, 1.f};
           return 2 + kBlocks * added[i % 4];
         }));
-}
-
-TEST_CASE("__float2int_rn: ties to even, saturated, NaN is 0", "[ptx][reduce]") {
-  const std::vector<float> x = {0.5f,      1.5f,  2.5f,           -0.5f,   -1.5f,
-                                0.49f,     7.51f, 1e10f,          -1e10f,  INFINITY,
-                                -INFINITY, NAN,   0x1.fffffep30f, -0x1p31f};
-  const std::vector<int> want = {0,       2,       2,       0,       -2, 0,          8,
-                                 INT_MAX, INT_MIN, INT_MAX, INT_MIN, 0,  0x7fffff80, INT_MIN};
-  const int n = static_cast<int>(x.size());
-  CHECK(test::results<int>(x.size(), round_kernel, {1, 32}, x, n) == want);
 }

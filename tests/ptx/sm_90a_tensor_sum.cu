@@ -36,15 +36,10 @@ __global__ void __launch_bounds__(128)
                    const T* A, float* D, int steps, bool accumulate, bool registers) {
   __shared__ __align__(1024) char sA[kM * kRowBytes], sB[kN * kRowBytes];
   __shared__ uint64_t full;
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 1);
-    fa::mbarrier_init_fence();
-    fa::mbarrier_arrive_expect_tx(&full, sizeof sA + sizeof sB);
+  test::load_and_wait(&full, sizeof sA + sizeof sB, [&] {
     fa::tma_load(sA, &map_a, &full, {0, 0});
     fa::tma_load(sB, &map_b, &full, {0, 0});
-  }
-  __syncthreads();
-  fa::mbarrier_wait(&full, 0);
+  });
   float d[kN / 2];
   UNROLL
   for (int i = 0; i < kN / 2; ++i) {
@@ -316,25 +311,19 @@ TEST_CASE("floats become fp8 as the hardware rounds: every bf16, and every tie",
   }
 }
 
+template <class T>
+static float of_bits(int bits) {
+  T x;
+  x.__x = static_cast<uint8_t>(bits);
+  return static_cast<float>(x);
+}
+
 TEST_CASE("fp8 becomes floats: its first and last numbers", "[ptx][fp8]") {
-  const auto e4 = [](int bits) {
-    __nv_fp8_e4m3 x;
-    x.__x = static_cast<uint8_t>(bits);
-    return static_cast<float>(x);
-  };
-  CHECK(e4(0x01) == 0x1p-9f);
-  CHECK(e4(0x07) == 7 * 0x1p-9f);
-  CHECK(e4(0x08) == 0x1p-6f);
-  CHECK(e4(0x38) == 1);
-  CHECK(e4(0xb9) == -1.125f);
-  CHECK(e4(0x7e) == fa::kLargestE4m3);
-  CHECK(std::isnan(e4(0x7f)));
-  CHECK(std::isnan(e4(0xff)));
-  __nv_fp8_e5m2 x;
-  x.__x = 0x7b;
-  CHECK(static_cast<float>(x) == 57344);
-  x.__x = 0x7c;
-  CHECK(std::isinf(static_cast<float>(x)));
-  x.__x = 0x01;
-  CHECK(static_cast<float>(x) == 0x1p-16f);
+  const std::pair<int, float> e4[] = {{0x01, 0x1p-9f}, {0x07, 7 * 0x1p-9f},
+                                      {0x08, 0x1p-6f}, {0x38, 1.f},
+                                      {0xb9, -1.125f}, {0x7e, fa::kLargestE4m3}};
+  for (const auto& [bits, value] : e4) CHECK(of_bits<__nv_fp8_e4m3>(bits) == value);
+  for (const int bits : {0x7f, 0xff}) CHECK(std::isnan(of_bits<__nv_fp8_e4m3>(bits)));
+  const std::pair<int, float> e5[] = {{0x01, 0x1p-16f}, {0x7b, 57344.f}, {0x7c, INFINITY}};
+  for (const auto& [bits, value] : e5) CHECK(of_bits<__nv_fp8_e5m2>(bits) == value);
 }

@@ -21,16 +21,9 @@ template <class T, int width, Swizzle swizzle>
 __global__ void load_kernel(const __grid_constant__ TensorMap map, int x, int y, T* out) {
   T* tile = fa::dynamic_shared<T>();
   __shared__ uint64_t full;
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 1);
-    fa::mbarrier_init_fence();
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    fa::mbarrier_arrive_expect_tx(&full, kRows * width * sizeof(T));
+  test::load_and_wait(&full, kRows * width * sizeof(T), [&] {
     fa::tma_load(tile, &map, &full, {x, y});
-  }
-  fa::mbarrier_wait(&full, 0);
+  });
   for (int i = threadIdx.x; i < kRows * width; i += blockDim.x) {
     out[i] = tile[box_index<T>(i / width, i % width, width, swizzle)];
   }
@@ -210,17 +203,12 @@ __global__ void bulk_kernel(const float* x, float* between, int n, float* out) {
   for (int i = threadIdx.x; i < n; i += blockDim.x) between[i] = 2 * x[i];
   fa::fence_proxy_async_global();
   __syncthreads();
-  if (threadIdx.x == 0) {
-    const int bytes = n * int(sizeof(float));
-    fa::mbarrier_init(&full, 1);
-    fa::mbarrier_init_fence();
-    fa::mbarrier_arrive_expect_tx(&full, bytes);
-    fa::bulk_load(tile, between, bytes, &full);
-    fa::mbarrier_wait(&full, 0);
-    fa::bulk_store(out, tile, bytes);
-    fa::tma_store_commit();
-    fa::tma_store_wait<0>();
-  }
+  const int bytes = n * int(sizeof(float));
+  test::load_and_wait(&full, bytes, [&] { fa::bulk_load(tile, between, bytes, &full); });
+  if (threadIdx.x != 0) return;
+  fa::bulk_store(out, tile, bytes);
+  fa::tma_store_commit();
+  fa::tma_store_wait<0>();
 }
 
 }  // namespace

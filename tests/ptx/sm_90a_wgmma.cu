@@ -56,66 +56,39 @@ __device__ void write_accumulators(float* D, const float (&d)[N / 2]) {
   }
 }
 
-// D[64][N] = A[64][64] B[N][64]^T, A and B from shared memory.
-template <int N, Major a_major, Major b_major, Swizzle swizzle>
+// D[64][N] = A[64][64] B[N][64]^T, both from shared memory, or A from registers.
+template <int N, Major a_major, Major b_major, Swizzle swizzle, bool registers>
 __global__ void __launch_bounds__(128)
-    product_kernel(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                   float* D) {
+    product_kernel(const bf16* gA, const __grid_constant__ TensorMap map_a,
+                   const __grid_constant__ TensorMap map_b, float* D) {
   using A = Operand<kM, a_major, swizzle>;
   using B = Operand<N, b_major, swizzle>;
   char* sA = fa::dynamic_shared<char>();
   char* sB = sA + A::kBytes;
   __shared__ uint64_t full;
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 1);
-    fa::mbarrier_init_fence();
-    fa::mbarrier_arrive_expect_tx(&full, A::kBytes + B::kBytes);
+  test::load_and_wait(&full, A::kBytes + B::kBytes, [&] {
     A::load(sA, &map_a, &full);
     B::load(sB, &map_b, &full);
-  }
-  __syncthreads();
-  fa::mbarrier_wait(&full, 0);
-  float d[N / 2];
-  fa::wgmma_fence();
-  UNROLL
-  for (int step = 0; step < kK / 16; ++step) {
-    fa::wgmma<a_major, b_major>(d, A::descriptor(sA, step), B::descriptor(sB, step), step > 0);
-  }
-  fa::wgmma_commit();
-  fa::wgmma_wait<0>();
-  write_accumulators<N>(D, d);
-}
-
-// The same with A from registers.
-template <int N, Major b_major, Swizzle swizzle>
-__global__ void __launch_bounds__(128)
-    register_a_kernel(const bf16* A, const __grid_constant__ TensorMap map_b, float* D) {
-  using B = Operand<N, b_major, swizzle>;
-  char* sB = fa::dynamic_shared<char>();
-  __shared__ uint64_t full;
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 1);
-    fa::mbarrier_init_fence();
-    fa::mbarrier_arrive_expect_tx(&full, B::kBytes);
-    B::load(sB, &map_b, &full);
-  }
+  });
   uint32_t a[kK / 16][4];
   UNROLL
   for (int step = 0; step < kK / 16; ++step) {
     UNROLL
     for (int r = 0; r < 4; ++r) {
       const fa::RowCol e = fa::wgmma_a_element(threadIdx.x, 2 * r);  // and its right neighbour
-      const bf16* p = A + e.row * kK + step * 16 + e.col;
+      const bf16* p = gA + e.row * kK + step * 16 + e.col;
       a[step][r] = fa::pack_bf16(static_cast<float>(p[0]), static_cast<float>(p[1]));
     }
   }
-  __syncthreads();
-  fa::mbarrier_wait(&full, 0);
   float d[N / 2];
   fa::wgmma_fence();
   UNROLL
   for (int step = 0; step < kK / 16; ++step) {
-    fa::wgmma<b_major>(d, a[step], B::descriptor(sB, step), step > 0);
+    if constexpr (registers) {
+      fa::wgmma<b_major>(d, a[step], B::descriptor(sB, step), step > 0);
+    } else {
+      fa::wgmma<a_major, b_major>(d, A::descriptor(sA, step), B::descriptor(sB, step), step > 0);
+    }
   }
   fa::wgmma_commit();
   fa::wgmma_wait<0>();
@@ -143,59 +116,48 @@ std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& 
   });
 }
 
-template <int N, Major a_major, Major b_major, Swizzle swizzle>
-void check_shared() {
+template <int N, Major a_major, Major b_major, Swizzle swizzle, bool registers = false>
+void check() {
   CAPTURE(N, static_cast<int>(a_major), static_cast<int>(b_major), static_cast<int>(swizzle));
   const auto a = test::small_integers<bf16>(kM * kK, 1), b = test::small_integers<bf16>(N * kK, 2);
   const Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kM, kK));
   const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
   using OperandA = Operand<kM, a_major, swizzle>;
   using OperandB = Operand<N, b_major, swizzle>;
-  const auto got = test::results<float>(kM * N, product_kernel<N, a_major, b_major, swizzle>,
-                                        {1, 128, OperandA::kBytes + OperandB::kBytes},
-                                        OperandA::map(A), OperandB::map(B));
-  CHECK((got == product(a, b, N)));
-}
-
-template <int N, Major b_major, Swizzle swizzle>
-void check_registers() {
-  CAPTURE(N, static_cast<int>(b_major), static_cast<int>(swizzle));
-  const auto a = test::small_integers<bf16>(kM * kK, 3), b = test::small_integers<bf16>(N * kK, 4);
-  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
-  using OperandB = Operand<N, b_major, swizzle>;
-  const auto got = test::results<float>(kM * N, register_a_kernel<N, b_major, swizzle>,
-                                        {1, 128, OperandB::kBytes}, a, OperandB::map(B));
+  const auto got = test::results<float>(
+      kM * N, product_kernel<N, a_major, b_major, swizzle, registers>,
+      {1, 128, OperandA::kBytes + OperandB::kBytes}, a, OperandA::map(A), OperandB::map(B));
   CHECK((got == product(a, b, N)));
 }
 
 }  // namespace
 
 TEST_CASE("wgmma multiplies K-major operands of every swizzle", "[ptx][wgmma]") {
-  check_shared<128, Major::k, Major::k, Swizzle::b128>();
-  check_shared<128, Major::k, Major::k, Swizzle::b64>();
-  check_shared<128, Major::k, Major::k, Swizzle::b32>();
-  check_shared<128, Major::k, Major::k, Swizzle::none>();
+  check<128, Major::k, Major::k, Swizzle::b128>();
+  check<128, Major::k, Major::k, Swizzle::b64>();
+  check<128, Major::k, Major::k, Swizzle::b32>();
+  check<128, Major::k, Major::k, Swizzle::none>();
 }
 
 TEST_CASE("wgmma multiplies MN-major operands of every swizzle", "[ptx][wgmma]") {
-  check_shared<128, Major::k, Major::mn, Swizzle::b128>();
-  check_shared<128, Major::mn, Major::k, Swizzle::b128>();
-  check_shared<128, Major::mn, Major::mn, Swizzle::b128>();
-  check_shared<128, Major::mn, Major::mn, Swizzle::b64>();
-  check_shared<128, Major::mn, Major::mn, Swizzle::b32>();
-  check_shared<128, Major::mn, Major::mn, Swizzle::none>();
+  check<128, Major::k, Major::mn, Swizzle::b128>();
+  check<128, Major::mn, Major::k, Swizzle::b128>();
+  check<128, Major::mn, Major::mn, Swizzle::b128>();
+  check<128, Major::mn, Major::mn, Swizzle::b64>();
+  check<128, Major::mn, Major::mn, Swizzle::b32>();
+  check<128, Major::mn, Major::mn, Swizzle::none>();
 }
 
 TEST_CASE("wgmma has every width that attention uses", "[ptx][wgmma]") {
-  check_shared<32, Major::k, Major::k, Swizzle::b128>();
-  check_shared<64, Major::k, Major::mn, Swizzle::b128>();
-  check_shared<96, Major::k, Major::k, Swizzle::b128>();
-  check_shared<192, Major::k, Major::mn, Swizzle::b128>();
-  check_shared<256, Major::k, Major::k, Swizzle::b128>();
+  check<32, Major::k, Major::k, Swizzle::b128>();
+  check<64, Major::k, Major::mn, Swizzle::b128>();
+  check<96, Major::k, Major::k, Swizzle::b128>();
+  check<192, Major::k, Major::mn, Swizzle::b128>();
+  check<256, Major::k, Major::k, Swizzle::b128>();
 }
 
 TEST_CASE("wgmma takes A from registers", "[ptx][wgmma]") {
-  check_registers<128, Major::k, Swizzle::b128>();
-  check_registers<128, Major::mn, Swizzle::b128>();
-  check_registers<64, Major::mn, Swizzle::b128>();
+  check<128, Major::k, Major::k, Swizzle::b128, true>();
+  check<128, Major::k, Major::mn, Swizzle::b128, true>();
+  check<64, Major::k, Major::mn, Swizzle::b128, true>();
 }

@@ -152,7 +152,6 @@ __global__ void memcpy_to_shared(const float* x, float* y) {
 __global__ void bf16_scale(const bf16* x, bf16* y) {
   y[threadIdx.x] = __float2bfloat16(2.0f * __bfloat162float(x[threadIdx.x]));
 }
-__global__ void atomics(float* y) { atomicAdd(&y[threadIdx.x % 4], 1.f); }
 
 }  // namespace
 
@@ -201,12 +200,6 @@ TEST_CASE("memcpy, memmove and memset are counted and checked", "[sim][probe]") 
   FOUND("at byte 992 of buffer x, which has 1024 bytes", memcpy_of_any_length, {1, 32}, x, y, 36);
 }
 
-TEST_CASE("an atomic counts once, beside reads and writes", "[sim][probe]") {
-  Buffer<float> y("y", 32);
-  CHECK(counted(atomics, {2, 32}, y).requested == fa::Bytes{0, 0, 256});
-  CHECK(y.download()[0] == 16.f);
-}
-
 TEST_CASE("memsets and copies inside a recording are counted", "[sim][probe]") {
   Buffer<float> x("x", 64), y("y", 64);
   auto counts = counted([&] {
@@ -215,19 +208,4 @@ TEST_CASE("memsets and copies inside a recording are counted", "[sim][probe]") {
   });
   CHECK(counts.buffers["x"].bytes == fa::Bytes{128, 256, 0});
   CHECK(counts.buffers["y"].bytes == fa::Bytes{0, 128, 0});
-}
-
-TEST_CASE("the same counts with any number of workers", "[sim][probe]") {
-  Buffer<float> x("x", 1 << 14), y("y", 1 << 14);
-  std::vector<fa::Counts> seen;
-  for (const int workers : {1, 2, 5}) {
-    const WithOptions with({.workers = workers, .requests = true});
-    seen.push_back(counted([&] {
-      fa::launch(vector_copy, {64, 32}, x, y);
-      fa::launch(accumulate_in_memory, {64, 32}, x, y);
-    }));
-    CHECK(seen.back().requested == seen[0].requested);
-    CHECK(seen.back().requests == seen[0].requests);
-    CHECK(seen.back().sectors == seen[0].sectors);
-  }
 }

@@ -224,8 +224,7 @@ TEST_CASE("TMA and wgmma have rows with their wavefronts of shared memory", "[si
   CHECK(a.work[0].latency == b.work[0].latency);
 }
 
-TEST_CASE("each fault planted in the pipeline is found", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
+ANALYSED("each fault planted in the pipeline is found", "[sim][races][async]") {
   Run run;
   const std::pair<Fault, std::string> faults[] = {
       {Fault::no_q_wait,

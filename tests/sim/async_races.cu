@@ -33,22 +33,17 @@ __global__ void exchange(const float* x, float* y, int distance, bool wait, bool
   y[threadIdx.x] = tile[(threadIdx.x ^ distance) * 4];
 }
 // One warp copies a tile and returns; the other one reads it behind a barrier. Without the wait the
-// copies are still on their way when it reads (warp 1 copies) or landed when their thread returned.
-__global__ void leave_in_flight(const float* x, float* y, bool wait, int copier) {
+// copies are still on their way when it reads (warp 1 copies) or landed when their thread returned;
+// a late one comes behind the other warp's load.
+enum class Wait { no, yes, late };
+__global__ void leave_in_flight(const float* x, float* y, Wait wait, int copier) {
   __shared__ __align__(16) float tile[32 * 4];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp == copier) fa::cp_async_16(&tile[lane * 4], &x[lane * 4]);
-  if (wait) fa::cp_async_wait_all();
+  if (wait == Wait::yes) fa::cp_async_wait_all();
   __syncthreads();
   if (warp != copier) y[lane] = tile[lane];
-}
-// The same, and the other warp's load comes to an end before the wait does.
-__global__ void read_in_flight(const float* x, float* y) {
-  __shared__ __align__(16) float tile[32 * 4];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warp == 0) fa::cp_async_16(&tile[lane * 4], &x[lane * 4]);
-  __syncthreads();
-  if (warp == 1) y[lane] = tile[lane];
+  if (wait != Wait::late) return;
   __syncthreads();
   fa::cp_async_wait_all();
 }
@@ -353,17 +348,6 @@ __global__ void arrive_at_neighbour() {
   if (fa::cluster_rank() == 1) fa::mbarrier_wait_cluster(&full, 0);
   fa::cluster_sync();
 }
-// Only threads use the mbarrier: order is enough.
-__global__ void no_copy(float* y) {
-  __shared__ float tile[kTile];
-  __shared__ uint64_t full;
-  if (threadIdx.x == 0) fa::mbarrier_init(&full, kTile);
-  __syncthreads();
-  tile[threadIdx.x] = threadIdx.x;
-  fa::mbarrier_arrive(&full);
-  fa::mbarrier_wait(&full, 0);
-  y[threadIdx.x] = tile[threadIdx.x ^ 1];
-}
 // The same 8 bytes are a barrier twice; only the first init is shown.
 __global__ void init_again(const float* x, float* y, bool fence) {
   __shared__ __align__(128) float tile[kTile];
@@ -388,41 +372,35 @@ __device__ void behind_the_store(Fence fence) {
   if (fence == Fence::shared) fa::fence_proxy_async();
   if (fence == Fence::device) fa::fence_proxy_async_global();
 }
-// Thread 0 loads x when all are here.
-__device__ void load_and_read(const float* x, float* y, Fence fence = Fence::none) {
+// Thread 0 loads x, maybe through a map of it, when all are here.
+__device__ void load_and_read(const float* x, float* y, Fence fence = Fence::none,
+                              const TensorMap* map = nullptr) {
   __shared__ __align__(128) float tile[kTile];
   __shared__ uint64_t full;
   __syncthreads();
   if (threadIdx.x == 0) {
     if (fence == Fence::issuer) fa::fence_proxy_async_global();
     init(&full);
-    start_load(tile, x, &full);
+    if (map == nullptr) {
+      start_load(tile, x, &full);
+    } else {
+      fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+      fa::tma_load(tile, map, &full, {0});
+    }
     fa::mbarrier_wait(&full, 0);
   }
   __syncthreads();
   y[threadIdx.x] = tile[threadIdx.x];
 }
 // 64 threads store to device memory, thread 0 loads it back.
-__global__ void through_device(float* x, float* y, Fence fence, bool atomics) {
+enum class Way { plain, atomics, map };
+__global__ void through_device(const __grid_constant__ TensorMap map, float* x, float* y,
+                               Fence fence, Way way) {
   if (fence == Fence::early) fa::fence_proxy_async_global();
-  if (!atomics) x[threadIdx.x] = threadIdx.x;
-  if (atomics) atomicAdd(&x[threadIdx.x], 1.f);
+  if (way != Way::atomics) x[threadIdx.x] = threadIdx.x;
+  if (way == Way::atomics) atomicAdd(&x[threadIdx.x], 1.f);
   behind_the_store(fence);
-  load_and_read(x, y, fence);
-}
-// The same through a tensor map.
-__global__ void through_map(const __grid_constant__ TensorMap map, float* x, Fence fence) {
-  __shared__ __align__(128) float tile[kTile];
-  __shared__ uint64_t full;
-  if (threadIdx.x == 0) init(&full);
-  x[threadIdx.x] = threadIdx.x;
-  behind_the_store(fence);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
-    fa::tma_load(tile, &map, &full, {0});
-  }
-  fa::mbarrier_wait(&full, 0);
+  load_and_read(x, y, fence, way == Way::map ? &map : nullptr);
 }
 // The last block loads what all have stored.
 __global__ void last_block(float* x, float* y, unsigned* done, Fence fence) {
@@ -465,17 +443,17 @@ TEST_CASE("cp.async's wait is for the thread's own copies only", "[sim][races]")
 TEST_CASE("a copy that nobody waits for is still a store", "[sim][races]") {
   WithOptions with({.requests = true, .analyse = true});
   Buffer<float> x("x", 256), y("y", 64);
-  FOUND("have no barrier between them", leave_in_flight, kTwoWarps, x, y, false, 0);
-  FOUND("have no cp.async wait between them", leave_in_flight, kTwoWarps, x, y, false, 1);
-  SILENT(leave_in_flight, kTwoWarps, x, y, true, 0);
-  SILENT(leave_in_flight, kTwoWarps, x, y, true, 1);
+  FOUND("have no barrier between them", leave_in_flight, kTwoWarps, x, y, Wait::no, 0);
+  FOUND("have no cp.async wait between them", leave_in_flight, kTwoWarps, x, y, Wait::no, 1);
+  SILENT(leave_in_flight, kTwoWarps, x, y, Wait::yes, 0);
+  SILENT(leave_in_flight, kTwoWarps, x, y, Wait::yes, 1);
 }
 
 TEST_CASE("from its issue to its wait nobody touches a copy's place", "[sim][races]") {
   Buffer<float> x("x", 256), y("y", 64);
   {
     WithOptions with({.requests = true, .analyse = true});
-    FOUND("have no cp.async wait between them", read_in_flight, kTwoWarps, x, y);
+    FOUND("have no cp.async wait between them", leave_in_flight, kTwoWarps, x, y, Wait::late, 0);
     FOUND("have no cp.async wait between them", exchange, kTwoWarps, x, y, 0, false, false);
     SILENT(exchange, kTwoWarps, x, y, 0, true, false);
     FOUND("store of tile, byte 0", copy_twice, {1, 1}, x);
@@ -501,9 +479,7 @@ TEST_CASE("a copy engine makes no requests, cp.async does", "[sim][requests]") {
   CHECK(lsu.sectors == fa::Ops{32, 0, 0});
 }
 
-TEST_CASE("stores need fence.proxy.async before TMA reads them", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 64);
+ANALYSED("stores need fence.proxy.async before TMA reads them", "[sim][races][async]") {
   FOUND(
       "race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA store that reads "
       "tile, byte 0 at " +
@@ -520,8 +496,7 @@ TEST_CASE("stores need fence.proxy.async before TMA reads them", "[sim][races][a
   CHECK(y.download()[63] == 63);
 }
 
-TEST_CASE("stores need fence.proxy.async before wgmma reads them", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
+ANALYSED("stores need fence.proxy.async before wgmma reads them", "[sim][races][async]") {
   Buffer<bf16> x("x", kElements);
   Buffer<float> y("y", 128);
   for (const Writer writer : {Writer::plain, Writer::stmatrix, Writer::cp_async}) {
@@ -537,9 +512,7 @@ TEST_CASE("stores need fence.proxy.async before wgmma reads them", "[sim][races]
   SILENT(one_writer, kWarpgroup, y, true);
 }
 
-TEST_CASE("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 128);
+ANALYSED("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
   FOUND(
       "thread (0,0,0): store of tile, byte 0 at async_races.cu: ... and a wgmma by the warpgroup "
       "of thread (0,0,0) at  ... have no wgmma_wait between them",
@@ -552,9 +525,7 @@ TEST_CASE("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
   SILENT(overwritten_operand, {1, 256}, y, Overwrite::behind_the_wait);
 }
 
-TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 128);
+ANALYSED("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
   FOUND(
       "race on registers: kernel  ... thread (0,0,0): load of the accumulators, element 3, at "
       "async_races.cu: ... and the wgmma at async_races.cu: ... have no wgmma_wait between them",
@@ -567,9 +538,7 @@ TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
   CHECK(y.download()[7] == 16);
 }
 
-TEST_CASE("a read of A's registers before wgmma_wait is a remark", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 128);
+ANALYSED("a read of A's registers before wgmma_wait is a remark", "[sim][races][async]") {
   const auto of = [&](Registers fault) {
     const auto remarks = counted([&] {
                            fa::launch(registers, kWarpgroup, y, fault);
@@ -591,8 +560,7 @@ TEST_CASE("a read of A's registers before wgmma_wait is a remark", "[sim][races]
   SILENT(registers, kWarpgroup, y, Registers::read_a);
 }
 
-TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
+ANALYSED("a TMA load writes until its mbarrier's phase is waited for", "[sim][races][async]") {
   Buffer<float> x("x", std::vector<float>(2 * kTile, 1.f)), y("y", kTile);
   SILENT(load_tiles, kTwoWarps, x, y, Load::right);
   CHECK(y.download()[5] == 2);
@@ -608,9 +576,8 @@ TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][r
   FOUND("ends without a wait for a TMA", load_tiles, kTwoWarps, x, y, Load::left_behind);
 }
 
-TEST_CASE("a TMA store reads until tma_store_wait_read", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", kTile), y("y", kTile), z("z", kTile);
+ANALYSED("a TMA store reads until tma_store_wait_read", "[sim][races][async]") {
+  Buffer<float> z("z", kTile);
   SILENT(use_tile_again, kTwoWarps, x, y, Store::right);
   FOUND(
       "store of tile, byte 12 at async_races.cu: ... and a TMA store by thread (0,0,0) at "
@@ -636,8 +603,7 @@ TEST_CASE("TMA and wgmma are looked at only when asked", "[sim][races][async]") 
   SILENT(use_tile_again, kTwoWarps, x, y, Store::not_waited);
 }
 
-TEST_CASE("an initialised mbarrier must be shown to TMA", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
+ANALYSED("an initialised mbarrier must be shown to TMA", "[sim][races][async]") {
   Buffer<float> x("x", std::vector<float>(kTile, 3.f)), y("y", kTile);
   FOUND(
       "race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load that signals "
@@ -660,14 +626,11 @@ TEST_CASE("an initialised mbarrier must be shown to TMA", "[sim][races][async]")
   }
   FOUND("no fence.mbarrier_init", init_again, kTwoWarps, x, y, false);
   SILENT(init_again, kTwoWarps, x, y, true);
-  SILENT(no_copy, kTwoWarps, y);
 }
 
-TEST_CASE("the mbarriers of all blocks of a cluster must be shown to it",
-          "[sim][races][async][cluster]") {
-  Buffer<float> x("x", kTile), y("y", 2 * kTile);
+ANALYSED("the mbarriers of all blocks of a cluster must be shown to it",
+         "[sim][races][async][cluster]") {
   const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, Swizzle::none);
-  WithOptions with({.analyse = true});
   FOUND("no fence.mbarrier_init", multicast, kCluster, map, y, Shown::no);
   // fence.proxy.async is for the block itself.
   FOUND(
@@ -678,28 +641,29 @@ TEST_CASE("the mbarriers of all blocks of a cluster must be shown to it",
   SILENT(arrive_at_neighbour, kCluster);  // of the arrivals of threads nothing is asked
 }
 
-TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them",
-          "[sim][races][async]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", kTile), y("y", kTile);
+ANALYSED("stores to device memory need fence.proxy.async before TMA reads them",
+         "[sim][races][async]") {
   const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, Swizzle::none);
   FOUND(
       "race on device memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load that reads x, "
       "byte 0 at async_races.cu: ... and a store by thread (0,0,0) at async_races.cu: ... have no "
       "fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, in "
       "front of the barrier, or behind it by the thread that issues)",
-      through_device, kTwoWarps, x, y, Fence::none, false);
-  FOUND("for device memory", through_device, kTwoWarps, x, y, Fence::shared, false);
-  FOUND("for device memory", through_device, kTwoWarps, x, y, Fence::early, false);
+      through_device, kTwoWarps, map, x, y, Fence::none, Way::plain);
+  for (const Fence fence : {Fence::shared, Fence::early}) {
+    FOUND("for device memory", through_device, kTwoWarps, map, x, y, fence, Way::plain);
+  }
   for (const Fence fence : {Fence::device, Fence::issuer}) {
-    SILENT(through_device, kTwoWarps, x, y, fence, false);
+    SILENT(through_device, kTwoWarps, map, x, y, fence, Way::plain);
     CHECK(y.download()[63] == 63);
   }
   FOUND("TMA load that reads x, byte 0 at ... and an atomic by thread (0,0,0) at async_races.cu:",
-        through_device, kTwoWarps, x, y, Fence::none, true);
-  SILENT(through_device, kTwoWarps, x, y, Fence::device, true);
-  FOUND("TMA load that reads x, byte 0 at", through_map, kTwoWarps, map, x, Fence::none);
-  SILENT(through_map, kTwoWarps, map, x, Fence::device);
+        through_device, kTwoWarps, map, x, y, Fence::none, Way::atomics);
+  FOUND("TMA load that reads x, byte 0 at", through_device, kTwoWarps, map, x, y, Fence::none,
+        Way::map);
+  for (const Way way : {Way::atomics, Way::map}) {
+    SILENT(through_device, kTwoWarps, map, x, y, Fence::device, way);
+  }
   SILENT(store_and_load, kTwoWarps, x, y);
   SILENT([&] {
     fa::launch(only_store, kTwoWarps, x);
@@ -707,9 +671,7 @@ TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them"
   });
 }
 
-TEST_CASE("between blocks either side's fence is enough", "[sim][races][async]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", kTile), y("y", 32);
+ANALYSED("between blocks either side's fence is enough", "[sim][races][async]") {
   const auto of = [&](Fence fence) {
     Buffer<unsigned> done("done", 1);
     return finding(last_block, {2, 32}, x, y, done, fence);

@@ -297,9 +297,3 @@ TEST_CASE("the page cache of a control group counts as free", "[sim]") {
   CHECK(left() == 0);
   fs::remove_all(folder);
 }
-
-TEST_CASE("more device memory than there is is refused", "[sim]") {
-  void* p = nullptr;
-  CHECK(cudaMalloc(&p, sim::free_bytes() + (size_t{1} << 33)) == cudaErrorMemoryAllocation);
-  CHECK(p == nullptr);
-}

@@ -40,16 +40,6 @@ __global__ void exchange(float* y, Sync sync) {
   fa::cluster_sync();  // nobody leaves while others read
 }
 
-// The same in the other direction: block 0 stores into block 1's tile.
-__global__ void store_to_neighbour(float* y, bool sync) {
-  __shared__ float tile[64];
-  fa::cluster_sync();
-  if (fa::cluster_rank() == 0) fa::map_shared(tile, 1)[threadIdx.x] = 1;
-  if (sync) fa::cluster_sync();
-  if (fa::cluster_rank() == 1) y[threadIdx.x] = tile[threadIdx.x];
-  fa::cluster_sync();
-}
-
 // Block 0 fills block 1's tile and arrives at its mbarrier.
 enum class Missing { nothing, wait, arrival };
 __global__ void hand_over(float* y, Missing missing) {
@@ -234,9 +224,7 @@ TensorMap tiles_of(const Buffer<float>& x) {
 
 }  // namespace
 
-TEST_CASE("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", 256), y("y", 256);
+ANALYSED("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
   SILENT(exchange, kTwoClusters, y, Sync::cluster);
   CHECK(y.download()[64 + 5] == 37);
   FOUND(
@@ -245,27 +233,22 @@ TEST_CASE("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
       exchange, kTwoClusters, y, Sync::block);
   FOUND("race on shared memory", exchange, kTwoClusters, y, Sync::arrive_only);
   FOUND("race on shared memory", exchange, kTwoClusters, y, Sync::behind_arrival);
-  FOUND("race on shared memory ... block (0,0,0)", store_to_neighbour, {2, 64, 0, 2}, y, false);
-  SILENT(store_to_neighbour, {2, 64, 0, 2}, y, true);
   FOUND("race on device memory", through_device, {4, 32, 0, 2}, x, y, false);
   SILENT(through_device, {4, 32, 0, 2}, x, y, true);
 }
 
-TEST_CASE("a remote arrival orders two blocks; without it they wait for ever",
-          "[sim][races][cluster]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 32);
+ANALYSED("a remote arrival orders two blocks; without it they wait for ever",
+         "[sim][races][cluster]") {
   SILENT(hand_over, kTwoBlocks, y, Missing::nothing);
   CHECK(y.download()[7] == 1);
-  FOUND("race on shared memory", hand_over, kTwoBlocks, y, Missing::wait);
+  FOUND("race on shared memory ... block (0,0,0)", hand_over, kTwoBlocks, y, Missing::wait);
   FOUND(
       "deadlock in kernel (anonymous namespace)::hand_over ... of its cluster ... 32 threads wait "
       "at mbarrier",
       hand_over, kTwoBlocks, y, Missing::arrival);
 }
 
-TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][cluster]") {
-  WithOptions with({.analyse = true});
+ANALYSED("a multicast load waits for the readers of all blocks", "[sim][races][cluster]") {
   Buffer<float> x("x", std::vector<float>(kTiles * kTile, 1.f)), y("y", 128);
   const TensorMap map = tiles_of(x);
   SILENT(multicast_ring, kTwoClusters, map, y, Fault::none);
@@ -276,9 +259,7 @@ TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][
   FOUND("race on shared memory", multicast_ring, kTwoClusters, map, y, Fault::empty_too_early);
 }
 
-TEST_CASE("a bulk send reads its own block and writes to another", "[sim][races][cluster]") {
-  Buffer<float> y("y", 64);
-  WithOptions with({.analyse = true});
+ANALYSED("a bulk send reads its own block and writes to another", "[sim][races][cluster]") {
   SILENT(send, kTwoBlocks, y, Send::right);
   CHECK(y.download()[40] == 8);
   FOUND("no fence.proxy.async", send, kTwoBlocks, y, Send::no_fence);
@@ -287,9 +268,7 @@ TEST_CASE("a bulk send reads its own block and writes to another", "[sim][races]
   FOUND("race on shared memory", send, kTwoBlocks, y, Send::no_full_wait);
 }
 
-TEST_CASE("a block does not end while others use its shared memory", "[sim][races][cluster]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", kTiles * kTile), y("y", kTile);
+ANALYSED("a block does not end while others use its shared memory", "[sim][races][cluster]") {
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 0u);
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 1u);
   // Which of the two blocks runs first decides which of the two sentences is said.
@@ -304,9 +283,7 @@ TEST_CASE("a block does not end while others use its shared memory", "[sim][race
   FOUND("ends without a wait for", multicast_into_the_dead, kTwoBlocks, tiles_of(x), y, 1u);
 }
 
-TEST_CASE("a block is used only when it is known to have begun", "[sim][races][cluster]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", kTiles * kTile);
+ANALYSED("a block is used only when it is known to have begun", "[sim][races][cluster]") {
   const TensorMap map = tiles_of(x);
   for (const First first : {First::arrival, First::store, First::multicast}) {
     for (const unsigned user : {0u, 1u}) {

@@ -34,6 +34,13 @@ class WithOptions {
   Options saved_;
 };
 
+/// With memory for its kernels.
+struct Analysed {
+  Analysed() { options().analyse = true; }
+  WithOptions with{Options{}};
+  Buffer<float> x{"x", 512}, y{"y", 512};
+};
+
 /// What the simulator finds in `run`; empty when it finds nothing, and has looked if it was asked.
 template <class F>
 std::string finding(F&& run) {
@@ -78,6 +85,9 @@ inline bool says(const std::string& text, const std::string& pattern) {
 }
 
 }  // namespace sim::test
+
+/// A TEST_CASE whose launches are analysed.
+#define ANALYSED(...) TEST_CASE_METHOD(sim::test::Analysed, __VA_ARGS__)
 
 /// The finding of a launch (kernel, config, arguments) or a lambda: as the pattern says, or none.
 #define FOUND(pattern, ...)                                    \

@@ -184,8 +184,7 @@ __global__ void store_by_all(float* y, float* last, Values values, bool race) {
 
 }  // namespace
 
-TEST_CASE("parts of a word may belong to different threads", "[sim][races][parts]") {
-  WithOptions with({.analyse = true});
+ANALYSED("parts of a word may belong to different threads", "[sim][races][parts]") {
   Buffer<Byte> x("x", 64);
   SILENT(own_parts<Byte>, kBlock, nullptr, 0);
   SILENT(own_parts<uint16_t>, kBlock, nullptr, 0);
@@ -196,8 +195,7 @@ TEST_CASE("parts of a word may belong to different threads", "[sim][races][parts
   FOUND("race on device memory", own_parts<Byte>, kBlock, x, 1);
 }
 
-TEST_CASE("all writers and readers of a word's bytes are known", "[sim][races][parts]") {
-  WithOptions with({.analyse = true});
+ANALYSED("all writers and readers of a word's bytes are known", "[sim][races][parts]") {
   Buffer<Byte> x("x", 64), y("y", 64);
   FOUND("thread (2,0,0): load of shared, byte 0 at ... and a store by thread (0,0,0)",
         first_of_two_writers, kBlock, nullptr, y, false);
@@ -213,8 +211,7 @@ TEST_CASE("all writers and readers of a word's bytes are known", "[sim][races][p
   SILENT(first_of_two_readers, kBlock, x, y, 2);
 }
 
-TEST_CASE("a word is touched in parts and as a whole", "[sim][races][parts]") {
-  WithOptions with({.analyse = true});
+ANALYSED("a word is touched in parts and as a whole", "[sim][races][parts]") {
   Buffer<unsigned> x("x", 1);
   Buffer<Byte> y("y", 64);
   for (unsigned* word : {x.get(), static_cast<unsigned*>(nullptr)}) {
@@ -228,8 +225,7 @@ TEST_CASE("a word is touched in parts and as a whole", "[sim][races][parts]") {
   }
 }
 
-TEST_CASE("TMA meets all writers and readers of a word's bytes", "[sim][races][parts]") {
-  WithOptions with({.analyse = true});
+ANALYSED("TMA meets all writers and readers of a word's bytes", "[sim][races][parts]") {
   Buffer<Byte> x("x", 64), y("y", 64);
   FOUND(
       "TMA store that reads s, byte 1 at ... and a store by thread (1,0,0) ... no "
@@ -241,8 +237,7 @@ TEST_CASE("TMA meets all writers and readers of a word's bytes", "[sim][races][p
   SILENT(load_over_bytes, kBlock, x, y, true);
 }
 
-TEST_CASE("plain accesses must be in order with each atomic", "[sim][races]") {
-  WithOptions with({.analyse = true});
+ANALYSED("plain accesses must be in order with each atomic", "[sim][races]") {
   Buffer<int> y("y", 1), sum("sum", 1);
   FOUND("thread (1,0,0): atomic of shared, byte 0", add_and_use, kBlock, y, nullptr, false, true,
         Use::nothing, 0);
@@ -259,8 +254,7 @@ TEST_CASE("plain accesses must be in order with each atomic", "[sim][races]") {
   }
 }
 
-TEST_CASE("a byte beside a written one is not written", "[sim][races][parts]") {
-  WithOptions with({.analyse = true});
+ANALYSED("a byte beside a written one is not written", "[sim][races][parts]") {
   const fa::LaunchConfig one{1, 1};
   Buffer<Byte> x("x", 64, false), y("y", 64, false);
   Buffer<unsigned> z("z", 1);
@@ -282,9 +276,7 @@ TEST_CASE("a byte beside a written one is not written", "[sim][races][parts]") {
   FOUND("load of x, byte 2 at", copy<unsigned>, one, word, z);
 }
 
-TEST_CASE("a launch shows all its findings, each pair of lines once", "[sim][races][findings]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 64);
+ANALYSED("a launch shows all its findings, each pair of lines once", "[sim][races][findings]") {
   const auto both = finding(two_barriers, kBlock, y, false, false);
   CAPTURE(both);
   CHECK(says(both,
@@ -305,8 +297,7 @@ TEST_CASE("a launch shows all its findings, each pair of lines once", "[sim][rac
   CHECK_THAT(many, ContainsSubstring("\nalso: 3 more, at other lines"));
 }
 
-TEST_CASE("what ends a launch comes with the findings so far", "[sim][races][findings]") {
-  WithOptions with({.analyse = true});
+ANALYSED("what ends a launch comes with the findings so far", "[sim][races][findings]") {
   Buffer<float> y("y", 64);
   CHECK(count(finding(race_and_end, kBlock, y, End::none), "\n") == 0);
   FOUND("race on shared memory ... \nalso: kernel  ... at byte 256 of buffer y", race_and_end,
@@ -370,9 +361,8 @@ TEST_CASE("each finding has its kind", "[sim][findings]") {
   CHECK(kinds(uninitialised_read, y.get()) == Kinds{Kind::uninitialised});
 }
 
-TEST_CASE("stores of the same value are called so, and hide nothing", "[sim][races][findings]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 64), last("last", 1);
+ANALYSED("stores of the same value are called so, and hide nothing", "[sim][races][findings]") {
+  Buffer<float> last("last", 1);
   const auto of = [&](Values values, bool race) {
     return finding(store_by_all, kBlock, y, last, values, race);
   };

@@ -28,12 +28,6 @@ __global__ void exchange(float* y, int distance, Between between) {
   const float v = between == Between::shuffle ? __shfl_xor_sync(fa::kFullMask, 0.f, 1) : 0;
   y[blockIdx.x * 64 + t] = v + tile[t ^ distance];
 }
-__global__ void exchange_dynamic(float* y, bool barrier) {
-  float* tile = fa::dynamic_shared<float>();
-  tile[threadIdx.x] = threadIdx.x;
-  if (barrier) __syncthreads();
-  y[threadIdx.x] = tile[threadIdx.x ^ 32];
-}
 // Only warp 1 reads before only warp 0 overwrites: found from the loads, not from the stores.
 __global__ void overwrite(float* y, bool barrier) {
   __shared__ float tile[32];
@@ -49,18 +43,6 @@ __global__ void two_stores(float* y, int places) {
   tile[threadIdx.x % places] = threadIdx.x;
   __syncthreads();
   y[threadIdx.x] = tile[threadIdx.x];
-}
-__global__ void histogram(int* y, bool atomic) {
-  __shared__ int bins[4];
-  if (threadIdx.x < 4) bins[threadIdx.x] = 0;
-  __syncthreads();
-  if (atomic) {
-    atomicAdd(&bins[threadIdx.x % 4], 1);
-  } else {
-    bins[threadIdx.x % 4] += 1;
-  }
-  __syncthreads();
-  y[threadIdx.x] = bins[threadIdx.x % 4];
 }
 
 // --- shared memory: parts of a block -------------------------------------------------------------
@@ -264,9 +246,7 @@ __global__ void early(const float* x, float* y, unsigned waiting) {
 
 }  // namespace
 
-TEST_CASE("threads that exchange a word need a barrier that both meet at", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 128);
+ANALYSED("threads that exchange a word need a barrier that both meet at", "[sim][races]") {
   struct Case {
     int distance;
     Between between;
@@ -289,40 +269,27 @@ TEST_CASE("threads that exchange a word need a barrier that both meet at", "[sim
           line_of_exchange(4) + " and a load by thread (0,0,0) at " + line_of_exchange(9) +
           " have no barrier between them",
       exchange, {2, 64}, y, 32, Between::nothing);
-  FOUND(kShared, exchange_dynamic, {1, 64, 256}, y, false);
-  SILENT(exchange_dynamic, {1, 64, 256}, y, true);
 }
 
-TEST_CASE("a finding names the same place in every run", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 512);
+ANALYSED("a finding names the same place in every run", "[sim][races]") {
   const auto run = [&] { return finding(exchange, {8, 64}, y, 32, Between::nothing); };
   const auto first = run();
   REQUIRE(first != "");
   for (int i = 0; i < 3; ++i) CHECK(run() == first);
 }
 
-TEST_CASE("a store that overtakes the loads of another warp is a race", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 32);
+ANALYSED("a store that overtakes the loads of another warp is a race", "[sim][races]") {
   FOUND("store of tile, byte 0 at ... and a load by thread (0,0,0) at", overwrite, {1, 64}, y,
         false);
   SILENT(overwrite, {1, 64}, y, true);
 }
 
-TEST_CASE("two stores to one word are a race, atomics are in order", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 64);
-  Buffer<int> bins("bins", 64);
+ANALYSED("two stores to one word are a race", "[sim][races]") {
   FOUND("and a store by thread (0,0,0)", two_stores, {1, 64}, y, 32);
   SILENT(two_stores, {1, 64}, y, 64);
-  FOUND(kShared, histogram, {1, 64}, bins, false);
-  SILENT(histogram, {1, 64}, bins, true);
 }
 
-TEST_CASE("a named barrier orders those who take part", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 32);
+ANALYSED("a named barrier orders those who take part", "[sim][races]") {
   FOUND(kShared, named_barrier, {1, 96}, y, 2, false, Third::absent);
   SILENT(named_barrier, {1, 96}, y, 1, false, Third::absent);
   FOUND(kShared, named_barrier, {1, 96}, y, 2, true, Third::absent);
@@ -331,9 +298,7 @@ TEST_CASE("a named barrier orders those who take part", "[sim][races]") {
   SILENT(named_barrier, {1, 96}, y, 2, true, Third::after);
 }
 
-TEST_CASE("bar.arrive hands over what came before it, not what follows", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 32);
+ANALYSED("bar.arrive hands over what came before it, not what follows", "[sim][races]") {
   for (const bool stores : {false, true}) {
     for (const int arriver : {0, 1}) {
       CAPTURE(stores, arriver);
@@ -343,9 +308,7 @@ TEST_CASE("bar.arrive hands over what came before it, not what follows", "[sim][
   }
 }
 
-TEST_CASE("mbarriers order producer and consumer, both ways, phase by phase", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 64);
+ANALYSED("mbarriers order producer and consumer, both ways, phase by phase", "[sim][races]") {
   SILENT(pipeline, {2, 64}, y, true, true);
   CHECK(y.download()[0] == 0 + 1 + 2 + 3);
   FOUND("load of tile", pipeline, {1, 64}, y, false, true);
@@ -358,17 +321,14 @@ TEST_CASE("mbarriers order producer and consumer, both ways, phase by phase", "[
   SILENT(use_at_once, {1, 64}, true);
 }
 
-TEST_CASE("within a block a barrier orders device memory", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", 64), y("y", 64);
+ANALYSED("within a block a barrier orders device memory", "[sim][races]") {
   FOUND(kDevice, through_device, {1, 64}, x, y, false);
   SILENT(through_device, {1, 64}, x, y, true);
   SILENT(through_device, {1, 64}, x, y, true);  // launches are in order
 }
 
-TEST_CASE("nothing orders two blocks of a launch, but atomics are in order", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> x("x", 128), y("y", 256), z("z", 64);
+ANALYSED("nothing orders two blocks of a launch, but atomics are in order", "[sim][races]") {
+  Buffer<float> z("z", 64);
   FOUND(
       "race on device memory ... block (1,0,0), thread (0,0,0): load of x, byte 0 at races.cu: "
       "... and a store by block (0,0,0), thread (0,0,0) at races.cu:",
@@ -381,8 +341,7 @@ TEST_CASE("nothing orders two blocks of a launch, but atomics are in order", "[s
   SILENT(accumulate, {3, 64}, z, Add::atomic);
 }
 
-TEST_CASE("the last block may read what others fenced before their ticket", "[sim][races]") {
-  WithOptions with({.analyse = true});
+ANALYSED("the last block may read what others fenced before their ticket", "[sim][races]") {
   constexpr unsigned kBlocks = 5;
   Buffer<float> partial("partial", kBlocks * 64), y("y", 64);
   Buffer<unsigned> ticket("ticket", 1);
@@ -405,9 +364,7 @@ TEST_CASE("the last block may read what others fenced before their ticket", "[si
   CHECK(run(fenced_by_another, true) == "");
 }
 
-TEST_CASE("order between two blocks may come about by a third", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 1);
+ANALYSED("order between two blocks may come about by a third", "[sim][races]") {
   Buffer<unsigned> given("given", 3);
   const auto run = [&](unsigned careless) {
     given.fill(0);
@@ -422,9 +379,7 @@ TEST_CASE("order between two blocks may come about by a third", "[sim][races]") 
   }
 }
 
-TEST_CASE("shared memory that this block has not written is uninitialised", "[sim][races]") {
-  WithOptions with({.analyse = true});
-  Buffer<float> y("y", 128);
+ANALYSED("shared memory that this block has not written is uninitialised", "[sim][races]") {
   FOUND(
       "uninitialised shared memory: kernel ... thread (63,0,0): load of tile, byte 252 at "
       "races.cu: ... which this block has not written",
@@ -434,8 +389,7 @@ TEST_CASE("shared memory that this block has not written is uninitialised", "[si
   SILENT(partly_written, {2, 64}, y, 64u, 2u);
 }
 
-TEST_CASE("device memory that nobody has written is uninitialised", "[sim][races]") {
-  WithOptions with({.analyse = true});
+ANALYSED("device memory that nobody has written is uninitialised", "[sim][races]") {
   Buffer<float> x("x", 64, false), y("y", 64, false), z("z", 64);
   FOUND("load of x, byte 0 at races.cu:", copy, {1, 64}, x, y, 64);
   FOUND("atomic of x, byte 0", add_one, {1, 64}, x);

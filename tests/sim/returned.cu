@@ -64,17 +64,14 @@ __global__ void whole_warp(uint32_t* y, int first, int last) {
 
 }  // namespace
 
-TEST_CASE("an early return leaves a hole in the tile, no deadlock", "[sim]") {
+ANALYSED("an early return leaves a hole in the tile, no deadlock", "[sim]") {
   Buffer<float> x("x", std::vector<float>(64, 1.f)), y("y", 64);
-  WithOptions with({.analyse = true});
   FOUND("uninitialised ... tile, byte 200", tile_sum, {1, 64}, x, y, 50, true);
   SILENT(tile_sum, {1, 64}, x, y, 50, false);
   CHECK(y.download()[0] == 64.f);
 }
 
-TEST_CASE("what a thread did before it returned is known behind a barrier", "[sim]") {
-  Buffer<float> y("y", 64);
-  WithOptions with({.analyse = true});
+ANALYSED("what a thread did before it returned is known behind a barrier", "[sim]") {
   FOUND("tile, byte 0", last_words, {1, 64}, y, false);
   SILENT(last_words, {1, 64}, y, true);
   CHECK(y.download()[31] == 3.f);

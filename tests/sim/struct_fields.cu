@@ -3,9 +3,6 @@
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
-using sim::test::Buffer;
-using sim::test::WithOptions;
-
 namespace {
 
 template <int d>
@@ -89,17 +86,11 @@ __global__ void bad_barrier(float*) {
   fa::mbarrier_arrive(&smem.full);
 }
 
-/// In which the kernels run, and what is looked for.
-struct Searched {
-  Buffer<float> y{"y", 64};
-  WithOptions with{sim::Options{.analyse = true}};
-};
 const fa::LaunchConfig kBlock{1, 64, 16 * 1024};
 
 }  // namespace
 
-TEST_CASE_METHOD(Searched, "a race in a struct of dynamic shared memory names the field",
-                 "[sim][races]") {
+ANALYSED("a race in a struct of dynamic shared memory names the field", "[sim][races]") {
   const std::string dynamic = " of dynamic shared memory at struct_fields.cu:";
   FOUND("load of smem.Q[3][7], byte 796" + dynamic, by_reference<Field::q>, kBlock, y);
   FOUND("load of smem.rows[2].sum[1], byte 1616" + dynamic, by_reference<Field::row>, kBlock, y);
@@ -109,13 +100,13 @@ TEST_CASE_METHOD(Searched, "a race in a struct of dynamic shared memory names th
 #endif
 }
 
-TEST_CASE_METHOD(Searched, "a byte of a union has the name of each of its fields", "[sim][races]") {
+ANALYSED("a byte of a union has the name of each of its fields", "[sim][races]") {
   const std::string both = "load of smem.K[1][40] or smem.rest[72], byte 1440 of dynamic";
   FOUND(both, by_reference<Field::k>, kBlock, y);
   FOUND("load of smem.K[0][22] or smem.P[5], byte 1112", by_reference<Field::p>, kBlock, y);
 }
 
-TEST_CASE_METHOD(Searched, "bytes that are no field keep what is known of them", "[sim][races]") {
+ANALYSED("bytes that are no field keep what is known of them", "[sim][races]") {
   FOUND("load of smem.rows[1], byte 1593 of ", by_reference<Field::padding>, kBlock, y);
   FOUND("load of dynamic shared memory, byte 132 at", no_struct, kBlock, y);
   FOUND("load of dynamic shared memory, byte 1656 at", behind_the_struct, kBlock, y);
@@ -123,12 +114,12 @@ TEST_CASE_METHOD(Searched, "bytes that are no field keep what is known of them",
   FOUND("load of dynamic shared memory, byte 0 at", two_structs, kBlock, y);
 }
 
-TEST_CASE_METHOD(Searched, "so does a race in a static struct", "[sim][races]") {
+ANALYSED("so does a race in a static struct", "[sim][races]") {
   FOUND("load of tile.rows[1].l, byte 1572 at struct_fields.cu:", static_struct, kBlock, y);
   FOUND("load of stage[1].K[0][5] or stage[1].P[1], byte 1412 at", static_structs, kBlock, y);
   FOUND("load of vectors, byte 108 at", static_vectors, kBlock, y);
 }
 
-TEST_CASE_METHOD(Searched, "a fault of an mbarrier names it, too", "[sim]") {
+ANALYSED("a fault of an mbarrier names it, too", "[sim]") {
   FOUND("smem.full, byte ", bad_barrier, kBlock, y);
 }

@@ -11,7 +11,7 @@ using sim::test::WithOptions;
 
 namespace {
 
-const fa::ClockFigures& figures = fa::clock_figures("H200");
+const fa::ClockFigures figures = fa::clock_figures("H200");
 
 /// Of a __syncthreads() or bar.sync of so many warps.
 double barrier(unsigned warps) {

@@ -367,7 +367,7 @@ bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b
     }
     const auto published = seen.ticket->published.find(block / blocks_of_cluster(b));
     return published != seen.ticket->published.end() && published->second.since <= seen.when &&
-           has(published->second.fenced->clock, entry, stamp);
+           stamp <= seen.when && has(published->second.fenced->clock, entry, stamp);
   };
   if (std::any_of(me.tickets->begin(), me.tickets->end(), ordered)) return true;
   // What those had seen who published: the blocks in between.

@@ -7,6 +7,8 @@
 /// the kernels one after the other; it refuses an access to device memory before the wait.
 #pragma once
 
+#include <stdexcept>
+
 #include "common/dialect/ptx/wrapper.h"
 
 #if !FA_BACKEND_GPU
@@ -24,6 +26,15 @@ void griddep_wait();
 
 namespace fa {
 
+#if defined(__CUDACC__) || !FA_BACKEND_GPU
+/// \throws std::invalid_argument with clusters or more than 48 KB of dynamic shared memory.
+inline void require_early(const LaunchConfig& c) {
+  if (c.smem > 48 * 1024 || c.cluster != 1) {
+    throw std::invalid_argument("launch_early: no clusters, at most 48 KB of shared memory");
+  }
+}
+#endif
+
 #if defined(__CUDACC__)
 
 /// Waits until the kernel in front has ended and its stores to device memory are visible. By all
@@ -35,10 +46,10 @@ FA_PTX void griddep_wait() {
 #endif
 }
 
-/// launch() of a kernel that calls griddep_wait(), without clusters and with at most 48 KB of
-/// shared memory.
+/// launch() of a kernel that calls griddep_wait(), as require_early() allows.
 template <class... P, class... A>
 void launch_early(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  require_early(c);
   cudaLaunchAttribute serial{};
   serial.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   serial.val.programmaticStreamSerializationAllowed = 1;
@@ -58,6 +69,7 @@ FA_PTX void griddep_wait() { sim::griddep_wait(); }
 
 template <class... P, class... A>
 void launch_early(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  require_early(c);
   const sim::EarlyLaunch early;
   launch(kernel, c, static_cast<A&&>(args)...);
 }
