@@ -65,7 +65,10 @@ def groups_of(rows):
     order = sorted(found, key=lambda place: (place[0], not place[0] and place[1]))
     ways = ("forward", "backward")
     return [
-        (sizes + ", backward" * backward if other else ways[backward], found[other, backward, sizes])
+        (
+            sizes + ", backward" * backward if other else ways[backward],
+            found[other, backward, sizes],
+        )
         for other, backward, sizes in order
     ]
 
