@@ -1523,9 +1523,9 @@ function fillControls(entries, runs) {
   ["a", "b"].forEach((id, i) => $(`set-${id}`).value = state.pair[i]);
   const of = (key) => [...new Set(state.pair.flatMap((id) => runsOf(id)).map((r) => r[key]))].sort((a, b) => a - b);
   $("size").textContent = stepOf(state.pair[1]).size;
-  options($("set-n"), of("n").map((n) => [n, n]), state.n);
+  const masks = runsOf(state.pair[1]).flatMap(({ mask }) => mask ?? []);  // of one N
+  options($("set-n"), masks.length ? [] : of("n").map((n) => [n, n]), state.n);
   options($("set-m"), of("smem").map((m) => [m, m ? `${m / 1024} KB` : "its own"]), state.m);
-  const masks = runsOf(state.pair[1]).flatMap(({ mask }) => mask ?? []);
   options($("set-mask"), masks.map((mask) => [mask, mask]), state.mask);
   $("set-causal").checked = state.causal;
   $("set-causal").parentNode.hidden = of("causal").length < 2 || masks.length > 0;
