@@ -205,6 +205,36 @@ def means(rows):
     return columns + [column(name) for name in names], list(groups.values())
 
 
+def masked(rows):
+    """A row per mask and variant: TFLOP/s, and how many times as fast as each backend."""
+    lines = {}
+    for row in rows:
+        if row["step"]:
+            lines.setdefault((mask_text(row), row["variant"]), {})[row["direction"]] = row
+
+    def both(head, text):
+        def cell(line):
+            found = [lines[line].get(way) for way in DIRECTIONS]
+            return " / ".join(text(row) if row else "-" for row in found)
+
+        return Column(("", head), cell)
+
+    def against(name):
+        def text(row):
+            return f"{row['ratios'][name]:.2f}x" if name in row["ratios"] else "-"
+
+        return both(f"against {name}", text)
+
+    names = dict.fromkeys(name for row in rows for name in row["ratios"])
+    columns = [
+        Column(("", "mask"), lambda line: line[0], left=True),
+        Column(("", "variant"), lambda line: line[1], left=True),
+        both("TFLOP/s", lambda row: flops_text(row["flops_per_s"])),
+        *map(against, names),
+    ]
+    return columns, list(lines)
+
+
 def card(result):
     """A table of how it was measured."""
     count = max(len(repeats_of(row)) for row in result["rows"])
