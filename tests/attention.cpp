@@ -325,7 +325,7 @@ static Problem as_supported(const Variant& v, Problem p) {
 }
 
 /// One more and one less than the rows and keys of tiles, warps and products.
-static void require_right_at_edges(const Variant& v) {
+void require_right_at_edges(const Variant& v) {
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 200, 257);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
@@ -335,7 +335,7 @@ static void require_right_at_edges(const Variant& v) {
 }
 
 /// Eight query heads on 8, 4, 2 and 1 key heads.
-static void require_right_with_shared_heads(const Variant& v) {
+void require_right_with_shared_heads(const Variant& v) {
   const int Hkv = GENERATE(8, 4, 2, 1);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
@@ -377,7 +377,7 @@ void require_blind_rows(const Variant& v) {
 
 /// Nk - N, and Nk, leave every remainder by each tile of up to 128 keys: which tiles the diagonal
 /// and the end cut is a comparison that only one of them may show to be off by one.
-static void require_right_for_every_remainder(const Variant& v) {
+void require_right_for_every_remainder(const Variant& v) {
   constexpr int kTile = 128;
   const int d = GENERATE(64, 128);
   for (int more = kTile / 2; more < kTile + kTile / 2; ++more) {

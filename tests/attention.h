@@ -139,6 +139,9 @@ void require_header_formulas(const Variant& v, int Br);
 
 // --- parts of require_forward(), for variants that are not asked all of it -----------------------
 
+void require_right_at_edges(const Variant& v);
+void require_right_with_shared_heads(const Variant& v);
+void require_right_for_every_remainder(const Variant& v);
 void require_blind_rows(const Variant& v);
 void require_right_for_real_and_outliers(const Variant& v);
 void require_same_bits(const Variant& v);
