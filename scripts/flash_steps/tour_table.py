@@ -96,7 +96,8 @@ def why_slower(row, before):
         return "one block per head"
     more = (parts_of(row) - parts_of(before)).most_common(1)
     words = f"{WORDS.get(more[0][0], more[0][0])} +{time_text(more[0][1])}" if more else "slower"
-    return f"{words} since {number_of(before)}"
+    same = number_of(row) == number_of(before)
+    return f"{words} since {before.any.variant if same else number_of(before)}"
 
 
 def limiter(row):
