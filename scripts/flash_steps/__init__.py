@@ -12,6 +12,7 @@ picture.py           SVG of results
 gpu_table.py         the GPUs that the simulator models
 nvcc.py              which compiler there is
 step_library.py      a step's shared library
+torch_operator.py    attention(), a step in a PyTorch model
 
 compare.py           scripts/compare.py
 fit_m.py             scripts/fit_m.py
@@ -20,3 +21,12 @@ all others           tools of ./scripts/maintain
 
 What measures, and fills the documentation from results, is in ../lab.
 """
+
+
+def __getattr__(name):
+    """attention(), which alone needs PyTorch."""
+    if name != "attention":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from .torch_operator import attention
+
+    return attention

@@ -26,6 +26,7 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
     masks              step 15's variants beside those who know masks: a row per mask and variant
     decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
                        copy rate and date
+    model              the same of model_tables.py
     accuracy, estimated    estimated beside measured times (estimates.json)
     neighbours, where  of the tree itself; where needs build/sim
 
@@ -62,7 +63,7 @@ from flash_steps.standing import rows_of, standing, standing_of, standing_parts,
 from flash_steps.steps import ROOT
 from flash_steps.text import bytes_text, flops_text, markdown_table, range_text, time_text
 
-from . import decode, estimates, measured, neighbours, peers, ring, where
+from . import decode, estimates, measured, model_tables, neighbours, peers, ring, where
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -82,7 +83,7 @@ class Results:
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             of_device[found["device"]] = {**found, **both}
         self.of = {"peers": measured.with_standing(list(of_device.values()))}
-        names = ("decode", "ring", "rivals", "masks")
+        names = ("decode", "ring", "model", "rivals", "masks")
         self.of |= {name: measured.load(name, folder) for name in names}
 
 
@@ -250,6 +251,7 @@ TABLES = {
     "masks": peers_table(peers.masked, "masks"),
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
+    "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
     "neighbours": lambda results, filters: (neighbours.markdown(), []),

@@ -29,9 +29,6 @@ const fa::Variant& in_turn(const std::vector<const fa::Variant*>& variants) {
   return *variants[n++ % variants.size()];
 }
 
-/// Around a tile of keys, and larger than all.
-std::vector<int> limits() { return {-1, 0, 65, 1000}; }
-
 #if !FA_BACKEND_GPU
 /// Predicted is counted; where a mask leaves no tile, some buffers are not touched.
 void require_predicted(fa::Prediction prediction, const fa::Counts& counts) {
@@ -77,11 +74,11 @@ TEST_CASE("step 15: what every backward on tensor cores is asked", "[step15][all
 }
 
 TEST_CASE("step 15: a window, below, at and above a tile", "[step15][all]") {
-  const int left = GENERATE(from_range(limits())), right = GENERATE(-1, 0, 64);
+  const int left = GENERATE(-1, 0, 65), right = GENERATE(1000, 0, 64);
   const int N = GENERATE(1, 129, 300);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  if ((causal && right > 0) || !fa::test::one_in(19)) return;
+  if ((causal && right < 1000) || !fa::test::one_in(19)) return;
   const auto p = with_window(bf16_problem(N, N, d, causal), left, right);
   require_all(in_turn(both("window", "wgmma")), p);
 }
@@ -217,7 +214,7 @@ TEST_CASE("step 15: packs", "[step15][all]") {
 TEST_CASE("step 15: random packs", "[step15][all]") {
   std::mt19937 random(15);
   const auto below = [&random](int n) { return static_cast<int>(random() % n); };
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 16); ++i) {
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 12); ++i) {
     const int longest = !FA_BACKEND_GPU ? 200 : i % 10 == 0 ? 3000 : 500;
     Lengths lengths;
     for (int n = 1 + below(8); n > 0; --n) {
@@ -365,7 +362,7 @@ TEST_CASE("step 15: masks by name", "[step15][all]") {
 
 TEST_CASE("step 15: random masks", "[step15][all]") {
   std::mt19937 random(17);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 500 : 40); ++i) {
+  for (int i = 0; i < (FA_BACKEND_GPU ? 500 : 30); ++i) {
     Problem p = bf16_problem(1 + random() % 300, 1 + random() % 300, 64 << random() % 2,
                              random() % 2, 1, 2, 1 + random() % 2);
     p = fa::test::with_random_mask(p, random, /*predicates=*/true);

@@ -274,7 +274,9 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     if (backward) {
       require(Role::backward_input);
       require(Role::backward_output);
-      require_first("fa_forward", workspace.last_forward, true, call.c_str(), index, p);
+      if (!v.writes_lse) {  // P lies in the workspace
+        require_first("fa_forward", workspace.last_forward, true, call.c_str(), index, p);
+      }
     }
     require_device();
     const OnStream on_stream(stream);

@@ -51,8 +51,8 @@ typedef struct {
 
 /// Device pointers, aligned to 16 bytes, to row-major contiguous tensors of the variant's type
 /// (LSE: fp32). The prepare reads Q, K, V. The forward reads Q, K, V and writes O, and LSE if the
-/// variant writes it. Both ignore the rest. The backward reads Q, K, V, O, LSE (those of this
-/// variant's forward), dO and writes dQ, dK, dV.
+/// variant writes it. Both ignore the rest. The backward reads Q, K, V, O, LSE, dO and writes dQ,
+/// dK, dV.
 ///
 /// Key c of batch entry b lies in page table[b, c / page], at row c % page. The pool may have any
 /// number of pages, and batch entries may share them. Rows behind an entry's last key and the
@@ -114,8 +114,9 @@ FA_EXPORT int fa_prepare(int variant, const FaProblem* problem, const FaTensors*
 FA_EXPORT int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors,
                          void* stream);
 
-/// As fa_forward(). The variant's last forward must have been of the same tensors: some keep P
-/// from there in the workspace. Status 2 when it was of another problem, or when there was none.
+/// As fa_forward(). O and LSE may be of any forward that writes both. A variant that writes no
+/// LSE finds P in its workspace: its last forward must have been of the same tensors. Status 2 when
+/// it was of another problem, or when there was none.
 FA_EXPORT int fa_backward(int variant, const FaProblem* problem, const FaTensors* tensors,
                           void* stream);
 

@@ -70,6 +70,7 @@ static fa::Step step() {
   v.name = "prepared";
   v.prepare = prepare;
   v.prepare_traffic = traffic;
+  v.writes_lse = false;  // its backward needs its forward
   step.variants.push_back(v);
   v = step.variants[0];
   v.name = "cache8";

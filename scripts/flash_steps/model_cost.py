@@ -1,0 +1,157 @@
+"""What an update of a GPT costs, by formulas and by the clock's estimates: time and memory.
+
+The GPT is that of gpt.py under autocast: fp32 parameters and residual stream, bf16 products. `w` is
+the width, so that `6 * w` are six bytes per token and element of the width.
+"""
+
+import os
+from dataclasses import dataclass
+
+from .files import ROOT, read_json
+
+
+@dataclass
+class Shape:
+    layers: int = 6
+    width: int = 512
+    heads: int = 8
+    kv_heads: int = 4
+    vocabulary: int = 256  # bytes
+
+    @property
+    def d(self):
+        return self.width // self.heads
+
+    @property
+    def parameters(self):
+        """Of the products; the embedding is as large as the head."""
+        narrow = 2 * self.kv_heads * self.d
+        return self.layers * self.width * (10 * self.width + narrow) + self.width * self.vocabulary
+
+
+SHAPES = {
+    "gpt2": Shape(12, 768, 12, 12, 50257),
+    "gpt2-medium": Shape(24, 1024, 16, 16, 50257),
+    "gpt2-large": Shape(36, 1280, 20, 20, 50257),
+    "gpt2-xl": Shape(48, 1600, 25, 25, 50257),
+    "llama-like": Shape(16, 2048, 16, 4, 50257),
+    "small": Shape(),
+}
+
+# Forward and backward of a step in training, (step, variant, direction): each with its FLOP/s.
+PARTS = {
+    "01": ("01 naive forward", "02 registers forward", "05 standard backward"),  # P again
+    "06": ("06 registers forward", "06 backward backward"),
+    "08": ("07 lazy forward", "08 roles backward"),
+    "10": ("10 scheduled forward", "11 columns backward"),
+}
+# What products of such widths and element-wise kernels reach of the data sheet.
+MATMUL, COPY = 0.6, 0.85
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def kept_per_token(shape):
+    """Bytes that a layer keeps for its backward, per token, without N^2."""
+    w, kv = shape.width, shape.kv_heads * shape.d
+    stream = 2 * 4 * w  # x before each half
+    attention = 2 * w + 2 * (w + 2 * kv) + 2 * (w + kv) + 2 * 2 * w  # norm, qkv, q and k, O twice
+    mlp = 2 * w + 2 * 8 * w  # norm, before and after GELU
+    return stream + attention + mlp + 4 * shape.heads
+
+
+def scores_bytes(shape, batch, n):
+    """S and P of one layer of step 01, fp32."""
+    return 8 * batch * shape.heads * n * n
+
+
+def memory(shape, batch, n, how):
+    """Bytes at the peak of an update. `how`: "naive" (autograd keeps P of each layer, in fp32 and
+    bf16, and the mask), "kept" (a fused attention), "recomputed" (each block again, too)."""
+    tokens, w, layers = batch * n, shape.width, shape.layers
+    embedding = shape.width * shape.vocabulary
+    found = 12 * (shape.parameters + embedding) + 2 * shape.parameters  # Adam's, and bf16 copies
+    found += tokens * (12 * shape.vocabulary + 8 * w)
+    layer = tokens * kept_per_token(shape)
+    if how == "recomputed":
+        return found + layers * tokens * 4 * w + layer + tokens * 24 * w
+    if how == "kept":
+        return found + layers * layer + tokens * 4 * w  # the backward's fp32 dQ
+    pairs = batch * shape.heads * n * n
+    return found + layers * (layer + 6 * pairs + n * n) + 10 * pairs
+
+
+def longest(shape, how, room):
+    """The largest N of one sequence that fits into `room` bytes; 0: none."""
+    low, high = 0, 1 << 26
+    while high - low > 1:
+        n = (low + high) // 2
+        low, high = (n, high) if memory(shape, 1, n, how) <= room else (low, n)
+    return low
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def rates(gpu):
+    """{"01 naive forward": {(d, n): FLOP/s}} of causal attention: the clock's estimates for the
+    GPU; what has none, as measured on an H200."""
+    found = {}
+    results = os.path.join(ROOT, "docs", "results")
+    for row in read_json(os.path.join(results, "estimates.json"))["rows"]:
+        if row["gpu"] == gpu and row["causal"] and row["n"] >= 512:
+            keep(found, row)
+    estimated = set(found)
+    for row in read_json(os.path.join(results, "h200_bf16.json"))["peers"]["rows"]:
+        if row["step"] and row["causal"] and row["direction"] == "backward":
+            if name_of(row) not in estimated:
+                keep(found, row)
+    return found
+
+
+def name_of(row):
+    return f"{row['step'][:2]} {row['variant']} {row['direction']}"
+
+
+def keep(found, row):
+    flops = 2 * row["b"] * row["h"] * row["n"] ** 2 * row["d"]
+    flops *= 2.5 if row["direction"] == "backward" else 1
+    at = found.setdefault(name_of(row), {})
+    key = row["d"], row["n"]
+    at[key] = max(at.get(key, 0), flops / row["ms"] * 1e3)
+
+
+def attention_ms(shape, batch, n, name, known):
+    """Of all layers, forward and backward; None where nothing is known. The rate is that of the
+    nearest N: above the largest one it no longer changes."""
+    total = 0
+    for part in PARTS[name]:
+        there = {at: rate for (d, at), rate in known.get(part, {}).items() if d == shape.d}
+        if not there:
+            return None
+        rate = there[min(there, key=lambda at: abs(at.bit_length() - n.bit_length()))]
+        flops = 2 * batch * shape.heads * n * n * shape.d
+        total += flops * (2.5 if part.endswith("backward") else 1) / rate
+    return 1e3 * shape.layers * total
+
+
+def rest_ms(shape, batch, n, gpu):
+    """All but attention: products by FLOPs; element-wise kernels, as PyTorch runs them one by one,
+    and the optimizer by bytes. `gpu`: a row of gpus.json."""
+    tokens, w = batch * n, shape.width
+    kv = shape.kv_heads * shape.d
+    flops = 6 * tokens * shape.parameters
+    forward = 2 * (14 + 10) * w + 16 * w + 18 * (w + kv) + 8 * w  # norms, adds, GELU, RoPE, copies
+    backward = 2 * (30 + 12) * w + 24 * w + 20 * (w + kv) + 20 * w
+    elements = shape.layers * tokens * (forward + backward) + tokens * 30 * shape.vocabulary
+    optimizer = 40 * shape.parameters
+    seconds = flops / (MATMUL * gpu["bf16_flops"])
+    seconds += (elements + optimizer) / (COPY * gpu["hbm_bytes_per_s"])
+    return 1e3 * seconds
+
+
+def with_attention(rest, before, after):
+    """Amdahl: how many times faster an update is whose attention takes `after` instead of
+    `before`, beside `rest`."""
+    return (rest + before) / (rest + after)

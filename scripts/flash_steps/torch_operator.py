@@ -1,0 +1,193 @@
+"""A step as the attention of a PyTorch model: flash_steps.attention().
+
+PyTorch sees the operators flash_steps::forward and flash_steps::backward: torch.compile traces past
+them, and they run on the current stream. The step's library (step_library.py) reads and writes the
+tensors' own memory.
+"""
+
+import functools
+import os
+import threading
+from typing import List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .files import ROOT
+from .step_library import Refused, StepLibrary
+from .steps import find_libraries
+
+# Whose backward continues a forward, where it is not the step's own. Steps 01 to 03 write no LSE:
+# the backward of 05 standard computes P again, for one layer at a time.
+BACKWARD = {"01": "05 standard", "02": "05 standard", "03": "05 standard", "04": "05"}
+BACKWARD |= {"07": "08", "09": "11", "10": "11"}
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_lock = threading.RLock()  # a library serves one thread at a time; autograd has threads of its own
+_streams = {}  # of each variant's last run: its workspace is the next run's, too
+
+
+def attention(q, k, v, causal=False, step="10", lengths=None):
+    """softmax(q k^T / sqrt(d)) v by a step's kernels, with gradients: [B, H, N, d] like q.
+
+    q: [B, H, N, d]; k, v: [B, Hkv, Nk, d] on GPU 0, with any strides; H is a multiple of Hkv.
+    `causal`: the last query sees all keys, also where N != Nk (PyTorch's mask begins at the first
+    key instead). `step`: its number, for its result, or "11 resident" for one of its variants, or
+    the name of a step of your own. Steps 01 to 06 read fp32, the others bf16; under torch.autocast
+    the inputs are converted. `lengths`, step 13 alone: the keys of each batch entry.
+    A ValueError says what the step cannot do.
+    """
+    dtype, grouped = _reads(step)
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = (x.to(TYPES[dtype]) for x in (q, k, v))
+    if not grouped and k.shape[1] != q.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    return _forward(q, k, v, causal, step, lengths)[0]
+
+
+# --- libraries ------------------------------------------------------------------------------------
+
+
+def _folder():
+    """Of an installed package, else of the build."""
+    installed = os.path.join(os.path.dirname(__file__), "lib")
+    return installed if os.path.isdir(installed) else os.path.join(ROOT, "build", "gpu")
+
+
+@functools.cache
+def _library(step):
+    folder = _folder()
+    names = [name for name in find_libraries(folder) if name == step or name[:3] == step + "_"]
+    if not names:
+        build = "cmake --preset gpu && cmake --build --preset gpu"
+        raise ValueError(f"flash_steps.attention: no step '{step}' in {folder}: {build}")
+    return StepLibrary(os.path.join(folder, "steps", f"lib{names[0]}.so"))
+
+
+@functools.cache
+def _variant(step):
+    """The library of "10" or "11 resident", the variant's place and what it says of itself."""
+    step, _, name = step.partition(" ")
+    library = _library(step)
+    names = [v["name"] for v in library.variants if not v.get("cache8")]
+    if name and name not in names:
+        said = f"step {step} has no variant '{name}': {', '.join(names)}"
+        raise ValueError(f"flash_steps.attention: {said}")
+    place = names.index(name or names[-1])
+    return library, place, library.variants[place]
+
+
+@torch.compiler.assume_constant_result
+def _reads(step):
+    variant = _variant(step)[2]
+    return variant["dtype"], variant["supports"]["gqa"]
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _ready(x):
+    """As the libraries read it: contiguous, aligned to 16 bytes."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+def _require(step, q, k, v):
+    dtype = _variant(step)[2]["dtype"]
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        said = None
+        if x.dim() != 4:
+            said = f"has {x.dim()} dimensions: [B, H, N, d] are needed"
+        elif x.dtype != TYPES[dtype]:
+            said = f"is {str(x.dtype)[6:]}, the step reads {dtype}: convert it, or use autocast"
+        elif x.device != q.device or x.device.index not in (0, None):
+            said = f"is on {x.device}: all must be on GPU 0"
+        elif x.device.type != ("cuda" if _variant(step)[0].kind == "gpu" else "cpu"):
+            said = f"is on {x.device}: the steps run on a CUDA GPU"
+        if said:
+            raise ValueError(f"flash_steps.attention, step {step}: {name} {said}")
+    b, h, _, d = q.shape
+    if k.shape != v.shape or k.shape[0] != b or k.shape[3] != d or h % max(1, k.shape[1]):
+        shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+        raise ValueError(f"flash_steps.attention, step {step}: q, k, v do not fit: {shapes}")
+
+
+def _run(direction, step, causal, lengths=None, **tensors):
+    library, place, _ = _variant(step)
+    q, k = tensors["Q"], tensors["K"]
+    (b, h, n, d), hkv, nk = q.shape, k.shape[1], k.shape[2]
+    sizes = dict(b=b, h=h, hkv=hkv, n=n, nk=nk, d=d, causal=causal, lengths=lengths)
+    stream = torch.cuda.current_stream() if q.is_cuda else None
+    before = _streams.setdefault((library, place), stream)
+    if before != stream:
+        stream.wait_stream(before)
+        _streams[library, place] = stream
+    addresses = {name: x.data_ptr() for name, x in tensors.items()}
+    run = library.runner(direction, place, sizes, addresses, stream and stream.cuda_stream)
+    try:
+        try:
+            run()
+        except Refused as error:
+            if error.status != 3:
+                raise
+            torch.cuda.empty_cache()  # the workspace lies outside of what PyTorch keeps
+            run()
+    except Refused as error:
+        kind = ValueError if error.status == 2 else RuntimeError
+        raise kind(f"flash_steps.attention, step {step}: {error}") from None
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("flash_steps::forward", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, step: str, lengths: Optional[List[int]] = None
+) -> Tuple[Tensor, Tensor]:
+    _require(step, q, k, v)
+    q, k, v = map(_ready, (q, k, v))
+    o, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    with _lock:
+        if _variant(step)[2]["prepare"]:
+            _run("prepare", step, causal, Q=q, K=k, V=v)
+        _run("forward", step, causal, lengths, Q=q, K=k, V=v, O=o, LSE=lse)
+    return o, lse
+
+
+@_forward.register_fake
+def _(q, k, v, causal, step, lengths=None):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("flash_steps::backward", mutates_args=())
+def _backward(
+    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, causal: bool, step: str
+) -> Tuple[Tensor, Tensor, Tensor]:
+    step = step if _variant(step)[2]["backward"] else BACKWARD.get(step[:2], step)
+    if not _variant(step)[2]["backward"]:
+        raise ValueError(f"flash_steps.attention: step {step} has no backward")
+    q, k, v, do = map(_ready, (q, k, v, do))
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    with _lock:
+        if not _variant(step)[2]["writes_lse"]:  # it keeps P
+            o = torch.empty_like(o)
+            _run("forward", step, causal, Q=q, K=k, V=v, O=o)
+        tensors = dict(Q=q, K=k, V=v, O=o, LSE=lse, dO=do, dQ=dq, dK=dk, dV=dv)
+        _run("backward", step, causal, **tensors)
+    return dq, dk, dv
+
+
+@_backward.register_fake
+def _(q, k, v, o, lse, do, causal, step):
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+def _keep(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:3], *output)
+    ctx.causal, ctx.step = inputs[3:5]
+
+
+def _gradients(ctx, do, _):
+    return *_backward(*ctx.saved_tensors, do, ctx.causal, ctx.step), None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_keep)

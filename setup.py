@@ -1,0 +1,31 @@
+"""pip install .: flash_steps.attention(), with the steps' libraries, which cmake and nvcc build for
+the GPUs of this machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+from flash_steps.building import commands  # noqa: E402
+from flash_steps.steps import library_path, numbered_steps  # noqa: E402
+
+
+class WithLibraries(build_py):
+    def run(self):
+        super().run()
+        steps = [step for step in numbered_steps() if not step.startswith("14")]  # of several GPUs
+        for command in commands("gpu", [f"{step}_library" for step in steps]):
+            subprocess.run(command, cwd=ROOT, check=True)
+        folder = os.path.join(self.build_lib, "flash_steps", "lib", "steps")
+        os.makedirs(folder, exist_ok=True)
+        for step in steps:
+            shutil.copy(library_path(os.path.join(ROOT, "build", "gpu"), step), folder)
+
+
+setup(cmdclass={"build_py": WithLibraries})

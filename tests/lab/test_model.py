@@ -1,0 +1,139 @@
+"""./scripts/model predict, and what its formulas must keep."""
+
+import dataclasses
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+from basis import ROOT, main, said
+from flash_steps import model_cost
+from flash_steps.command import BadInput
+from flash_steps.files import write_rows
+from flash_steps.model import predict
+from flash_steps.model_cost import PARTS, SHAPES, longest, memory
+from flash_steps.text import markdown_table
+from lab import model_tables
+
+
+def model(*words):
+    return said([sys.executable, ROOT / "scripts" / "model", *words])
+
+
+class Predicted(unittest.TestCase):
+    def test_memory_grows_as_n_or_as_its_square(self):
+        for shape in SHAPES.values():
+
+            def growth(how):
+                """Of what depends on N, from N to 2 N of one sequence."""
+                a, b, c = (memory(shape, 1, n, how) for n in (16384, 32768, 65536))
+                return (c - b) / (b - a)
+
+            self.assertAlmostEqual(growth("kept"), 2)
+            self.assertAlmostEqual(growth("recomputed"), 2)
+            self.assertTrue(3 < growth("naive") < 4)
+            ends = [longest(shape, how, 141e9) for how in ("naive", "kept", "recomputed")]
+            self.assertEqual(ends, sorted(ends))
+            for how, n in zip(("naive", "kept", "recomputed"), ends):
+                self.assertLessEqual(memory(shape, 1, n, how), 141e9)
+                self.assertGreater(memory(shape, 1, n + 1, how), 141e9)
+        self.assertEqual(longest(SHAPES["gpt2-xl"], "kept", 1e9), 0)
+
+    def test_parameters_are_gpt2s(self):
+        shape = SHAPES["gpt2"]
+        layer = 12 * 768 * 768
+        self.assertEqual(shape.parameters, 12 * layer + 768 * 50257)
+
+    def test_a_rate_is_that_of_the_nearest_length(self):
+        known = model_cost.rates("H200")
+        self.assertLessEqual({part for parts in PARTS.values() for part in parts}, set(known))
+        shape = SHAPES["gpt2"]
+        for name in PARTS:
+            one, two = (
+                model_cost.attention_ms(shape, 1, n, name, known) for n in (1 << 20, 1 << 21)
+            )
+            self.assertAlmostEqual(two / one, 4)
+        lone = {part: {(64, 512): 1e12, (64, 4096): 2e12} for part in PARTS["08"]}
+        for n, rate in ((600, 1e12), (3000, 2e12), (9000, 2e12)):
+            seconds = 12 * 2 * 12 * n * n * 64 * 3.5 / rate
+            self.assertAlmostEqual(model_cost.attention_ms(shape, 1, n, "08", lone), 1e3 * seconds)
+        wide = dataclasses.replace(shape, heads=6)
+        self.assertIsNone(model_cost.attention_ms(wide, 1, 512, "08", lone))
+
+    def test_amdahl(self):
+        self.assertEqual(model_cost.with_attention(50, 50, 50), 1)
+        self.assertEqual(model_cost.with_attention(50, 50, 0), 2)
+
+    def test_what_it_prints(self):
+        for words in ([], ["--model", "gpt2-xl"], ["--gpu=H100", "--n", "1024 65536"]):
+            done = model("predict", *words)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+            self.assertRegex(" ".join(done.stdout.split()), r"the update [\d.]+x. The longest seq")
+            rows = re.findall(r"(?m)^ *\d+  .*$", done.stdout)
+            self.assertEqual(len(rows), 2 if "--n" in words else 7)
+
+    def test_refusals(self):
+        for words, told in (
+            (["--gpu", "H1"], "no such row"),
+            (["--gpu", "A100"], "has no times of it"),
+            (["--n", "0"], "at least 1"),
+        ):
+            with self.assertRaisesRegex(BadInput, told):
+                predict(words)
+        for words, status, told in (
+            ([], 0, "predict     time and memory"),
+            (["nope"], 2, "no command 'nope': the commands are predict, train"),
+            (["train", "--json", ""], 2, "its value is empty"),
+        ):
+            done = model(*words)
+            self.assertEqual(done.returncode, status)
+            self.assertIn(told, done.stdout + done.stderr)
+
+
+class Tables(unittest.TestCase):
+    """Of a card on which the rest takes 50 ms, and attention N / 1024 or twice that."""
+
+    def setUp(self):
+        speeds = {"flash": 2, "08": 2, "cudnn": 2, "10": 1}
+        self.rows = [
+            {"what": "updates", "name": name, "n": n, "ms": 50 + x * n / 1024}
+            | {"attention_ms": x * n / 1024, "alone_ms": x * n / 1024}
+            for name, x in speeds.items()
+            for n in (1024, 51200)
+        ]
+        losses = ([5.0] * 300, [5.0] * 280 + [5.5] * 20)
+        self.rows += [
+            {"what": "training", "name": name, "losses": x, "tokens_per_s": 10**6}
+            | {"attention": 0.1, "peak_bytes": 2e9}
+            for name, x in zip(("10", "flash"), losses)
+        ]
+
+    def markdown(self, what):
+        rows = model_tables.rows_for(what, self.rows)
+        return markdown_table(*model_tables.table(what, rows)).splitlines()[2:]
+
+    def test_by_length(self):
+        self.assertEqual(self.markdown("updates")[1], "| 51200 | - | - | 150 | 150 | 150 | 100 |")
+        attention = "| 51200 | - | - | 66.7% | 66.7% | 66.7% | 50.0% |"
+        self.assertEqual(self.markdown("attention")[1], attention)
+        self.assertEqual(self.markdown("amdahl")[0].split(" | ")[-1], "+0.0% |")
+        self.rows[-3]["alone_ms"] += 10  # of step 10, N = 51200
+        self.assertEqual(self.markdown("amdahl")[1].split(" | ")[-1], "+10.0% |")
+
+    def test_losses(self):
+        want = "| PyTorch flash | 5.5000 | 0.5000 | 1,000,000 | 10.0% | 2.00 GB |"
+        self.assertEqual(self.markdown("training")[1], want)
+
+    def test_the_picture(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model_h100.json")
+            write_rows(path, {"device": "H100", "run": "2026-11-27", "rows": self.rows})
+            svg = model_tables.picture(path)
+        self.assertIn("N = 51200", svg)
+        self.assertEqual(svg.count("<rect"), 1 + 5 + 2 * 2 * 4)  # paper, legend, bars in two parts
+
+
+if __name__ == "__main__":
+    main()
