@@ -201,7 +201,11 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
       landed.next();
     }
     __syncwarp();  // all lanes have read the work tile
-    if (lane < T::kConsumers) fa::mbarrier_arrive(&smem.q_empty[b][lane]);
+    if (lane < T::kConsumers) {
+      // Not before this consumer's Q is there: until then an arrival counts for the O before it.
+      fa::mbarrier_wait(&smem.q_full[b][lane], n / 2 & 1);
+      fa::mbarrier_arrive(&smem.q_empty[b][lane]);
+    }
   }
 }
 
