@@ -123,13 +123,13 @@ count=0
 all=0
 declare -A variants
 # The last variant is a step's result, and the one whose forward it has, where that is the step's,
-# too. Decoding has no other step to be compared with: its first variant runs, too.
+# too. Decoding and windows have no other step to be compared with: their first variants run, too.
 chosen='
 import json, sys
 variants = json.load(sys.stdin)["variants"]
 names = [v["name"] for v in variants]
 borrowed = (variants[-1].get("forward_of") or "").split()[1:]
-first = names[:1] if "decode" in sys.argv[1] else []
+first = names[:1] if sys.argv[1].endswith(("decode", "masks")) else []
 print(*(name for name in names if sys.argv[2:] or name in first + borrowed + names[-1:]))
 '
 for name in "${programs[@]}"; do
@@ -149,6 +149,7 @@ for name in "${programs[@]}"; do
       size=(--n "$n" --h 4)
       # One query, and a cache that is long enough for its variants to differ.
       [[ $name == *_decode ]] && size=(--n 1 --nk $((32 * n)) --h 8 --hkv 2)
+      [[ $name == *_masks ]] && size+=(--window "$((n / 4)),0")
       "build/$backend/steps/$name" --variant "$variant" --causal "${size[@]}" --d 64 \
         --estimate-heads "$heads" --input real --details --json "$file.json" > "$file.txt" 2>&1
       status=$?

@@ -67,7 +67,8 @@ def content_of(build, shown, run):
         **{key: about[key] for key in ("step", "variant", "problem", "kernels", "places")},
         **{key: about[key] for key in ("lines", "stacks", "requests")},
         "idea": report["variant_idea"],
-        "run": {"n": run.n, "causal": run.causal, "smem": run.smem},
+        "run": {"n": run.n, "causal": run.causal, "smem": run.smem}
+        | ({"mask": run.mask} if run.mask else {}),
         "registers": shown.registers_of(run.variant),
         "counted": {name: counted_of(part) for name, part in passes.items() if part},
         "hows": hows,

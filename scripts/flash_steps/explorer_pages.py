@@ -5,6 +5,17 @@ from dataclasses import dataclass
 KB = 1024
 
 
+DOCUMENTS = ["--causal", "--lengths=384,128,512"]
+MASKS = {  # of step 15; each as long as the others
+    "window 256": ["window", "--window=256,0"],
+    "window 192 both ways": ["window", "--window=192,192"],
+    "3 documents": ["packed", *DOCUMENTS],
+    "3 documents, window 192": ["packed", *DOCUMENTS, "--window=192,0"],
+    "strided 256": ["lists", "--mask=strided:256"],
+    "prefix 300": ["lists", "--mask=prefix:300"],
+}
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of a step's program, of one head; with `group`, of the query heads that share one."""
@@ -16,10 +27,11 @@ class Run:
     smem: int = 0  # --smem; 0: the step's own choice
     group: int = 0  # decoding: one query for each of so many heads, and n keys; 0: n of both
     page: int = 0  # --page; 0: the keys are not in pages
+    mask: str = ""  # of MASKS
 
     @property
     def name(self):
-        parts = [self.variant, f"n{self.n}"]
+        parts = [self.variant, f"n{self.n}", *self.mask.replace(",", "").split()]
         return "-".join(parts + ["causal"] * self.causal + [f"m{self.smem}"] * (self.smem > 0))
 
     @property
@@ -30,7 +42,7 @@ class Run:
             given += ["--n=1", f"--nk={self.n}", f"--h={self.group}", "--hkv=1"]
         else:
             given += [f"--n={self.n}", "--h=1"]
-        given += [f"--page={self.page}"] * (self.page > 0)
+        given += [f"--page={self.page}"] * (self.page > 0) + MASKS.get(self.mask, [])[1:]
         return given + ["--causal"] * self.causal + [f"--smem={self.smem}"] * (self.smem > 0)
 
 
@@ -166,7 +178,9 @@ STEPS = [
         "A block owns a tile of keys and walks over the queries. dQ is a sum over all blocks: by "
         "atomics, or in a separate kernel that reads Q, K, V and dO again.",
         {"keys deterministic atomics roles": KEYS},
-        BACKWARD,
+        own=grid("08_tensor_core_backward", ["keys", "deterministic", "atomics", "roles"], BACKWARD)
+        + [Run("08_tensor_core_backward", "atomics", 1024, causal=True)],  # beside step 15
+        result="roles",
     ),
     Shown(
         "09_tma_wgmma",
@@ -211,6 +225,21 @@ STEPS = [
         {"warps splits groups pages once early fp8": SPLITS},
         own=decoding(["warps", "splits", "groups"])
         + decoding(["pages", "once", "early", "fp8"], page=64),
+    ),
+    Shown(
+        "15_masks",
+        "Masks",
+        "08 atomics",
+        "Grey: scores that the mask leaves. A block visits the tiles that hold some: it tests "
+        "those that the mask cuts (c), not the full ones (F).",
+        {
+            "window": "Registers: O, m and l of the block's rows, or dK and dV of its keys; the "
+            "first and the last tile of the walk.",
+            "packed": "Registers: as in window. A table says which rows and keys a block has.",
+            "lists": "Registers: as in window. A list says which tiles a block visits.",
+        },
+        own=[Run("15_masks", variant, 1024, mask=mask) for mask, (variant, *_) in MASKS.items()],
+        result="packed",
     ),
 ]
 RING = Shown(

@@ -7,7 +7,7 @@ import os
 
 from .files import ROOT
 from .gpu_table import find_model
-from .problems import cache_of, own_tiles
+from .problems import cache_of, mask_of, own_tiles
 from .results import (
     columns_for,
     join_for_reading,
@@ -77,7 +77,7 @@ def comparable(rows):
     for row in rows:
         p = row.any.data["problem"]
         sizes = tuple(p.get(key) for key in ("b", "h", "hkv", "n", "nk", "d", "causal", "smem"))
-        groups[sizes, cache_of(p)].append(row)
+        groups[sizes, cache_of(p), mask_of(p)].append(row)
 
     def size(group):
         p = group[0].any.data["problem"]

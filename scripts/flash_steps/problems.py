@@ -1,5 +1,6 @@
 """A problem, {"b": ..., "h": ..., "n": ...}: FlashAttention's series, its flags, its text."""
 
+import itertools
 import zlib
 
 DIRECTIONS = ("forward", "backward")
@@ -28,8 +29,32 @@ def cache_of(problem):
 
 
 def own_tiles(problem):
-    """Is it a problem as most are: tiles of the step's own size, keys in one piece?"""
-    return not problem.get("smem") and cache_of(problem) == ((), 0)
+    """Is it a problem as most are: tiles of the step's own size, keys in one piece, no mask?"""
+    return not problem.get("smem") and cache_of(problem) == ((), 0) and not mask_of(problem)
+
+
+def mask_of(problem):
+    """What tells problems of the same sizes apart by their masks; () where there is none."""
+    keys = ("window", "row_starts", "key_starts", "mask", "cap", "alibi", "sinks")
+    return tuple((key, str(problem[key])) for key in keys if problem.get(key))
+
+
+def documents_of(problem):
+    """ "8192,32x256", the rows of documents in their order; "7..2048 (20)" of many lengths."""
+    starts = problem["row_starts"]
+    lengths = [end - start for start, end in zip(starts, starts[1:])]
+    parts = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
+    if len(parts) > 4:
+        return f"{min(lengths)}..{max(lengths)} ({len(lengths)})"
+    return ",".join(f"{count}x{length}" if count > 1 else str(length) for length, count in parts)
+
+
+def mask_text(problem):
+    """Of what hides keys beyond `causal`, or changes scores; "" where nothing does."""
+    parts = [f"window={','.join(map(str, problem['window']))}"] if problem.get("window") else []
+    parts += [f"documents={documents_of(problem)}"] if problem.get("row_starts") else []
+    parts += [f"{key}={problem[key]}" for key in ("mask", "cap") if problem.get(key)]
+    return " ".join(parts + [key for key in ("alibi", "sinks") if problem.get(key)])
 
 
 def lengths_text(problem):
@@ -71,10 +96,14 @@ def flags(problem):
 
 
 def flops_of(problem, direction):
-    """FlashAttention's convention: half of it with the mask, the backward 2.5 times the forward."""
+    """FlashAttention's convention: half of it with the mask, the backward 2.5 times the forward. Of
+    a problem that says how many `scores` a head has, those."""
+    way = 2.5 if direction == "backward" else 1
+    if problem.get("scores"):
+        return 4 * problem["b"] * problem["h"] * problem["d"] * problem["scores"] * way
     keys = sum(problem.get("lengths") or [problem["b"] * problem["nk"]])  # of all batch entries
     forward = 4 * problem["h"] * problem["n"] * keys * problem["d"]
-    return forward * (0.5 if problem["causal"] else 1) * (2.5 if direction == "backward" else 1)
+    return forward * (0.5 if problem["causal"] else 1) * way
 
 
 # The sizes by which problems differ: how they are called, and their text in a table.
@@ -90,6 +119,7 @@ SIZES = {
     "smem": lambda p: str(p["smem"]) if p.get("smem") else "-",
     "lengths": lambda p: lengths_text(p) or "-",
     "page": lambda p: str(p["page"]) if p.get("page") else "-",
+    "mask": lambda p: mask_text(p) or "-",
 }
 
 
@@ -108,5 +138,6 @@ def problem_text(p, omit=()):
     ]
     if "causal" not in omit:
         parts += ["causal"] if p["causal"] else []
+    parts += [mask_text(p)] if mask_of(p) and "mask" not in omit else []
     parts += [] if "type" in omit else [p["dtype"]]
     return " ".join(parts + (["fp8 cache"] if p.get("cache8") else []))

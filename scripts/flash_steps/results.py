@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .command import BadInput
 from .files import read_json
 from .gpu_table import model_of, sms_of
-from .problems import SIZES, cache_of, in_series, own_tiles, problem_text
+from .problems import SIZES, cache_of, in_series, mask_of, own_tiles, problem_text
 from .text import Column, bytes_text, count_text, flops_text, for_screen, text_table, time_text
 
 
@@ -77,7 +77,7 @@ class Run:
         """What two runs share when they moved the same bytes: input and seed do not matter."""
         p = self.data["problem"]
         sizes = tuple(p.get(k) for k in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype"))
-        more = p.get("smem") or 0, *cache_of(p)
+        more = p.get("smem") or 0, *cache_of(p), mask_of(p)
         return (self.data["step"], self.variant, self.direction, (*sizes, *more))
 
 
@@ -171,7 +171,7 @@ def load(path):
 def published(folder):
     """The files of docs/results that hold runs of steps on a GPU."""
     paths = sorted(glob.glob(os.path.join(folder, "*.json")))
-    others = ("decode_", "ring_", "model_", "rivals_", "microbenchmarks_")
+    others = ("decode_", "ring_", "model_", "rivals_", "masks_", "microbenchmarks_")
     others += ("estimates.", "times.", "equal_code.")
     return [path for path in paths if not os.path.basename(path).startswith(others)]
 

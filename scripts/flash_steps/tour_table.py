@@ -15,6 +15,10 @@ NAMES = {label: words[0] for label, words in HERO.items()} | {
     "11 columns bwd": "TMA and wgmma",
     "13 warps": "Decoding",
     "13 fp8": "Decoding, fp8",
+    "15 window": "Window",
+    "15 window bwd": "Window",
+    "15 wgmma": "Window, Hopper",
+    "15 wgmma bwd": "Window, Hopper",
 }
 WORDS = {"start": "launch"}  # of a limiter
 
@@ -50,17 +54,22 @@ def groups_of(rows):
     which is compared with its step's first variant. Rows are in reading order: a step's result is
     its last. Of a step that several ranks share only what they ran: one rank repeats others."""
     last = {(row.any.data["step"], row.any.direction): row for row in rows}
-    first = {row.any.data["step"]: row for row in reversed(rows)}
+    first = {(row.any.data["step"], row.any.direction): row for row in reversed(rows)}
     found = collections.defaultdict(list)
     for row in rows:
         sizes, way, step = sizes_of(row), row.any.direction, row.any.data["step"]
-        shown = last[step, way] is row or (sizes != sizes_of(rows[0]) and first[step] is row)
+        shown = last[step, way] is row or (sizes != sizes_of(rows[0]) and first[step, way] is row)
         repeats = step == "14_ring" and not row.any.get("ranks")
         if shown and way != "prepare" and not repeats:
             found[sizes != sizes_of(rows[0]), way != "forward", sizes].append(row)
+    order = sorted(found, key=lambda place: (place[0], not place[0] and place[1]))
+    ways = ("forward", "backward")
     return [
-        (sizes if other else ("forward", "backward")[backward], found[other, backward, sizes])
-        for other, backward, sizes in sorted(found)
+        (
+            sizes + ", backward" * backward if other else ways[backward],
+            found[other, backward, sizes],
+        )
+        for other, backward, sizes in order
     ]
 
 
@@ -87,7 +96,8 @@ def why_slower(row, before):
         return "one block per head"
     more = (parts_of(row) - parts_of(before)).most_common(1)
     words = f"{WORDS.get(more[0][0], more[0][0])} +{time_text(more[0][1])}" if more else "slower"
-    return f"{words} since {number_of(before)}"
+    same = number_of(row) == number_of(before)
+    return f"{words} since {before.any.variant if same else number_of(before)}"
 
 
 def limiter(row):

@@ -4,7 +4,7 @@ from flash_steps.command import Failure
 from flash_steps.commits import here
 from flash_steps.problems import flops_of, problem_text
 from flash_steps.results import Run
-from flash_steps.step_library import SIZES, Refused
+from flash_steps.step_library import MASK, SIZES, Refused
 
 from .torch_attention import GRADIENTS, Contender
 
@@ -16,7 +16,7 @@ class Comparison:
     def __init__(self, options, torch, sides, problem, notes):
         self.options, self.torch, self.notes = options, torch, notes
         self.sides, self.problem = sides, problem
-        self.sizes = {name: problem[name] for name in SIZES}
+        self.sizes = {name: problem[name] for name in (*SIZES, *MASK) if name in problem}
         self.text = problem_text(problem)
 
     def rows(self):
@@ -69,7 +69,7 @@ class Comparison:
             try:
                 about = self.problem, self.tensors, direction, self.require
                 contenders.append(self.torch.backend(name, *about))
-            except (RuntimeError, AssertionError, ValueError) as error:
+            except (RuntimeError, AssertionError, ValueError, ImportError) as error:
                 self.refused(name, error)
         contenders += beside
         found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)

@@ -5,6 +5,8 @@
     peers.py --steps "07 10" --backends flash --n "1024 4096" --d 64 --causal both
     peers.py --steps 02 --variants all                 the step's variants beside each other
     peers.py --steps 10 --contender my_module:flash3   beside a function of yours
+    peers.py --steps 15 --lengths "32x512 8192,32x256" --causal yes    packs, beside FlexAttention
+    peers.py --steps 15 --window "256,0 1024,0" --d 128                windows, of one sequence
 
 Each step's shared library (build/gpu/steps/lib*.so) and the backends of PyTorch's
 scaled_dot_product_attention that support its type (math, which is unfused, efficient, flash, cudnn)
@@ -13,9 +15,12 @@ type and the backends alternate, ten times, in the opposite order every other ti
 slows down under load slows down all of them. CUDA events enclose each run, and the L2 is swept with
 reads before it. Times are medians. A ratio above 1 means that the step is faster. In fp32, flash
 and cudnn refuse; math multiplies on the CUDA cores like the steps (TF32 is off); efficient uses the
-tensor cores, three TF32 products for each fp32 one, so it is not a like-for-like comparison. With
---json a run continues the one that the file holds, and --turns repeats each problem: tables show
-the medians of its repeats, and the least ratio of all.
+tensor cores, three TF32 products for each fp32 one, so it is not a like-for-like comparison. With a
+window, lengths or a mask the backends are others: flex (PyTorch's FlexAttention, compiled for it),
+varlen (its varlen_attn), flash3 and flash4 (FlashAttention's packed forms), as far as this Python
+has them; FLOPs are those of the scores that are seen. With --json a run continues the one that the
+file holds, and --turns repeats each problem: tables show the medians of its repeats, and the least
+ratio of all.
 Exit status: 0 done, 1 a step is wrong or there was no time, 2 bad use, 3 no PyTorch, GPU or
 library.
 """
@@ -26,12 +31,12 @@ import statistics
 
 from flash_steps.command import BadInput, Failure, NotHere
 from flash_steps.files import require_writable
-from flash_steps.problems import DIRECTIONS, problem_text, series
+from flash_steps.problems import DIRECTIONS, mask_text, problem_text, series
 from flash_steps.step_library import StepLibrary
 from flash_steps.steps import chosen_of, find_libraries, library_path
 from flash_steps.text import Column, flops_text
 
-from . import jobs
+from . import jobs, masks
 from .comparison import Comparison
 from .jobs import Job, Measurement
 from .measured import against_n, least_of, median_row, place_of, repeats_of
@@ -95,9 +100,16 @@ def problems_of(options, dtype):
         sizes, ds, causals = [512 << i for i in range(6)], [64, 128], [False, True]
     if options.causal:
         causals = {"no": [False], "yes": [True], "both": [False, True]}[options.causal]
-    sizes, ds = options.n or sizes, options.d or ds
-    problems = [series(n, d, causal) for d in ds for causal in causals for n in sizes]
-    return [{**p, "hkv": p["h"], "nk": p["n"], "dtype": dtype} for p in problems]
+    ds, ns = options.d or ds, options.n or (sizes[-1:] if options.masks else sizes)
+    problems = [
+        {**series(n, d, causal), **mask}
+        for d in ds
+        for causal in causals
+        for mask in options.masks or [{}]
+        for n in mask.get("row_starts", [])[-1:] or ns
+    ]
+    one_batch = {"b": 1} if options.masks else {}
+    return [{**p, **one_batch, "hkv": p["h"], "nk": p["n"], "dtype": dtype} for p in problems]
 
 
 class PeersMeasurement(Measurement):
@@ -122,7 +134,8 @@ class PeersMeasurement(Measurement):
                 self.turn = turn
                 self.torch.rates.clear()
             self.torch.matmul_rate(dtype)
-            return Comparison(self.options, self.torch, side, problem, self.result["notes"]).rows()
+            one = masks.counted(self.torch.torch, problem) if self.options.masks else problem
+            return Comparison(self.options, self.torch, side, one, self.result["notes"]).rows()
 
         who = "; ".join(
             f"{library.step[:2]} {' '.join(names_of(library)[i] for i in places)}"
@@ -145,6 +158,7 @@ class PeersMeasurement(Measurement):
         groups = {}
         for row in rows:
             mask = " causal" if row["causal"] else ""
+            mask = f"{mask} {mask_text(row)}".rstrip()
             title = f"{row['direction']}, {row['dtype']}, d={row['d']}{mask}"
             groups.setdefault(title, []).append(row)
         found = [(title, *speeds(groups[title])) for title in sorted(groups)]
@@ -191,6 +205,36 @@ def means(rows):
     return columns + [column(name) for name in names], list(groups.values())
 
 
+def masked(rows):
+    """A row per mask and variant: TFLOP/s, and how many times as fast as each backend."""
+    lines = {}
+    for row in rows:
+        if row["step"]:
+            lines.setdefault((mask_text(row), row["variant"]), {})[row["direction"]] = row
+
+    def both(head, text):
+        def cell(line):
+            found = [lines[line].get(way) for way in DIRECTIONS]
+            return " / ".join(text(row) if row else "-" for row in found)
+
+        return Column(("", head), cell)
+
+    def against(name):
+        def text(row):
+            return f"{row['ratios'][name]:.2f}x" if name in row["ratios"] else "-"
+
+        return both(f"against {name}", text)
+
+    names = dict.fromkeys(name for row in rows for name in row["ratios"])
+    columns = [
+        Column(("", "mask"), lambda line: line[0], left=True),
+        Column(("", "variant"), lambda line: line[1], left=True),
+        both("TFLOP/s", lambda row: flops_text(row["flops_per_s"])),
+        *map(against, names),
+    ]
+    return columns, list(lines)
+
+
 def card(result):
     """A table of how it was measured."""
     count = max(len(repeats_of(row)) for row in result["rows"])
@@ -228,14 +272,24 @@ def parse():
     add("--steps", metavar='"01 06"', help="by number or by name; default: all")
     said = "by name, or all; default: each step's last one, its result"
     add("--variants", metavar='"shared registers"', help=said)
-    add_words("--backends", BACKENDS, '"flash cudnn"')
+    known = [*BACKENDS, *masks.BACKENDS]
+    add("--backends", type=some_of(known), metavar='"flash cudnn"')
     said = "a Python function of (Q, K, V, causal), each [B, H, N, d], that returns O; repeatable"
     add("--contender", action="append", default=[], metavar="MODULE:FUNCTION", help=said)
     add_words("--directions", DIRECTIONS, '"forward backward"')
     add("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
     add("--d", type=numbers, metavar='"64 128"', help="head dimensions")
     add("--causal", choices=("no", "yes", "both"))
+    add("--window", metavar='"256,0 none"', help="keys before a row's own and behind it; -1: all")
+    add("--lengths", metavar='"512,30,9 8x64"', help="rows of documents behind each other")
+    add("--mask", metavar='"strided:64"', help=f"{', '.join(masks.PREDICATES)}, and a number")
     options = parser.parse_args()
+    options.masks = (
+        masks.masks_of(options) if options.window or options.lengths or options.mask else []
+    )
+    if options.masks and options.contender:
+        parser.error("a --contender knows no mask but causal")
+    options.backends = options.backends or list(masks.BACKENDS if options.masks else BACKENDS)
     if min([*(options.n or []), *(options.d or [])], default=1) < 1:
         parser.error("sizes must be at least 1")
     options.rounds, options.iters = 10, PeersMeasurement.iters

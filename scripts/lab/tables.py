@@ -23,6 +23,7 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
     peers_run          how that was measured
+    masks              step 15's variants beside those who know masks: a row per mask and variant
     decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
                        copy rate and date
     model              the same of model_tables.py
@@ -82,9 +83,8 @@ class Results:
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             of_device[found["device"]] = {**found, **both}
         self.of = {"peers": measured.with_standing(list(of_device.values()))}
-        self.of |= {
-            name: measured.load(name, folder) for name in ("decode", "ring", "model", "rivals")
-        }
+        names = ("decode", "ring", "model", "rivals", "masks")
+        self.of |= {name: measured.load(name, folder) for name in names}
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ def scale_table(results, filters, figures=None):
     return "\n\n".join(tables), runs_standing(row.gpu for row in rows)
 
 
-def peers_table(table):
+def peers_table(table, source="peers"):
     def filled(results, filters):
-        _, rows = one_result("peers", results, filters)
+        _, rows = one_result(source, results, filters)
         return markdown_table(*table(rows)), reasons_of(rows)
 
     return filled
@@ -248,6 +248,7 @@ TABLES = {
     "peers": peers_table(peers.speeds),
     "means": peers_table(peers.means),
     "peers_run": peers_run,
+    "masks": peers_table(peers.masked, "masks"),
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
     "model": measured_table("model", model_tables),

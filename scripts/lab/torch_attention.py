@@ -7,6 +7,8 @@ import warnings
 
 from flash_steps.command import BadInput, NotHere
 
+from . import masks
+
 BACKENDS = {
     "math": "MATH",
     "efficient": "EFFICIENT_ATTENTION",
@@ -97,14 +99,14 @@ def quantised(torch, x, headroom):
     return (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
 
 
-def unfused(torch, q, k, v, do, causal, working, rounded):
+def unfused(torch, q, k, v, do, sees, working, rounded):
     """{"O", "LSE", "dQ", "dK", "dV"} of one key/value head and the G query heads that read it.
 
-    q, do: [G, N, d]; k, v: [Nk, d]. Computed in the type `working`; what an unfused attention
-    stores (S, P, O, dP, dS and the gradients) passes through `rounded`. LSE is of the scores before
-    that: a kernel that writes LSE does not store S."""
+    q, do: [G, N, d]; k, v: [Nk, d]; sees: as masks.sees_of has it. Computed in the type `working`;
+    what an unfused attention stores (S, P, O, dP, dS and the gradients) passes through `rounded`.
+    LSE is of the scores before that: a kernel that writes LSE does not store S."""
     q, k, v, do = (x.to(working) for x in (q, k, v, do))
-    n, nk, scale = q.shape[1], k.shape[0], q.shape[2] ** -0.5
+    n, scale = q.shape[1], q.shape[2] ** -0.5
     parts = {name: [] for name in ("O", "LSE", "dQ")}
     dk, dv = torch.zeros_like(k), torch.zeros_like(v)
     for first in range(0, n, 1024):  # rows of S at a time
@@ -112,9 +114,9 @@ def unfused(torch, q, k, v, do, causal, working, rounded):
         exact = q[:, rows] @ k.T
         s = rounded(exact) * scale
         exact *= scale
-        if causal:
+        if sees:
             row = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
-            hidden = torch.arange(nk, device=q.device) > row + nk - n
+            hidden = ~sees(row, torch.arange(k.shape[0], device=q.device))
             s, exact = (x.masked_fill(hidden, float("-inf")) for x in (s, exact))
         lse = torch.logsumexp(exact, -1)
         p = rounded(torch.exp(s - torch.logsumexp(s, -1)[..., None]))
@@ -162,6 +164,7 @@ class Torch:
             if name in backends and hasattr(SDPBackend, word)
         }
         self.contenders = {name.partition(":")[2]: function_of(name) for name in contenders}
+        self.backends |= {name: name for name in masks.BACKENDS if name in backends}
         self.backends |= self.contenders
         torch.backends.cuda.matmul.allow_tf32 = False
         self.device = torch.cuda.get_device_properties(0).name
@@ -218,7 +221,8 @@ class Torch:
         for batch, head in sorted({(0, 0), (problem["b"] - 1, problem["hkv"] - 1)}):
             heads = slice(head * group, (head + 1) * group)
             places = {"Q": heads, "K": head, "V": head, "dO": heads}
-            args = *(tensors[x][batch, at] for x, at in places.items()), problem["causal"]
+            sees = masks.sees_of(torch, problem)
+            args = *(tensors[x][batch, at] for x, at in places.items()), sees
             exact = unfused(torch, *args, torch.float64, lambda x: x)
             inputs = [args]
             if fp8:
@@ -263,7 +267,10 @@ class Torch:
         \\raises RuntimeError with PyTorch's words when the backend refuses the problem."""
         torch, mine = self.torch, self.contenders.get(name)
         label = name if mine else f"torch {name}"
-        inputs = [tensors[x].detach() for x in "QKV"]
+        lay = back = lambda x: x
+        if name in masks.BACKENDS:
+            label, (mine, lay, back) = name, masks.BACKENDS[name](torch, problem)
+        inputs, gradient = [lay(tensors[x].detach()) for x in "QKV"], lay(tensors["dO"])
         words = {"is_causal": problem["causal"]}
         if problem["hkv"] != problem["h"]:
             words["enable_gqa"] = True
@@ -271,7 +278,7 @@ class Torch:
         def attention():
             if not mine:
                 return torch.nn.functional.scaled_dot_product_attention(*inputs, **words)
-            out = mine(*inputs, problem["causal"])
+            out = mine(*inputs, *[problem["causal"]] * (name in self.contenders))
             return out[0] if isinstance(out, tuple) else out
 
         def context():
@@ -282,7 +289,7 @@ class Torch:
                 return attention()
 
         def backward():
-            return torch.autograd.grad(out, inputs, tensors["dO"], retain_graph=True)
+            return torch.autograd.grad(out, inputs, gradient, retain_graph=True)
 
         if direction == "backward":
             inputs = [x.requires_grad_() for x in inputs]
@@ -292,5 +299,6 @@ class Torch:
         with context():
             found = run()
         if mine:
-            require(label, {"O": found} if run is forward else dict(zip(GRADIENTS, found)))
+            outputs = {"O": found} if run is forward else dict(zip(GRADIENTS, found))
+            require(label, {name: back(output) for name, output in outputs.items()})
         return Contender(name, label, run, context)

@@ -202,7 +202,7 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
     }
     __syncwarp();  // all lanes have read the work tile
     if (lane < T::kConsumers) {
-      // Before this consumer's Q is there, its buffer may wait for the O of two work tiles before.
+      // Not before this consumer's Q is there: until then an arrival counts for the O before it.
       fa::mbarrier_wait(&smem.q_full[b][lane], n / 2 & 1);
       fa::mbarrier_arrive(&smem.q_empty[b][lane]);
     }

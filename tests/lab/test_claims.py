@@ -298,6 +298,17 @@ def predicted_and_counted(*runs):
     return predicted, sum(map(requested, runs))
 
 
+def twice_the_rows(*runs):
+    flops = [run["flops_executed"] for run in runs]
+    return flops[1] / flops[0], flops[3] / flops[2]
+
+
+def strided(dense, sparse, causal):
+    yield dense["flops"] / (4 * 64) / (1024 * 1025 // 2)
+    for run in (dense, sparse):
+        yield requested(run, "K") / requested(causal, "K")
+
+
 def share_of_ideal(run):
     scores = [rank["scores"] for rank in run["ranks"]]
     return sum(map(sum, scores)) / 4 / sum(map(max, zip(*scores)))
@@ -381,6 +392,11 @@ CLAIMS = (
     ("With pages of 16 keys, {:.1%} to {:.1%} slower", slower_with_pages),
     ("{:.0%} of a copy's bandwidth at ... {:.0%} at 4,096 ... but {:.0%} at 4,096", of_copy),
     ("{:.2f} times as fast at 262,144 keys, {:.2f}", lambda: map(faster_in_8_bits, (262144, 4096))),
+    ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
+    # Masks.
+    ("{:.2f} times the FLOPs with a window of 256, and {:.2f} times with", twice_the_rows),
+    ("leaves {:.1%} of ... visits {:.1%} of the tiles; with 256, {:.1%}", strided),
+    ("{:.2f} times fewer FLOPs", lambda a, b: [b["flops_executed"] / a["flops_executed"]]),
     ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
     # Several GPUs.
     (

@@ -91,6 +91,14 @@ class Pages(Folder):
                     self.assertIn(line, text)
                 self.assertNotIn(absent, text)
 
+    def test_masks_beside_those_who_know_them(self):
+        row = {**PEER, "step": "15_masks", "variant": "packed", "window": [256, 0], "commit": HERE}
+        row |= {"direction": "forward", "ratios": {"flex": 1.5}, "flops_per_s": 2e14}
+        back = {**row, "direction": "backward", "ratios": {"flex": 0.5, "varlen": 2}}
+        write(self.folder / "masks_h100.json", {"device": "NVIDIA H100", "rows": [row, back]})
+        text = self.table("masks variant=packed", peers([]))
+        self.assertIn("| window=256,0 | packed | 200 / 200 | 1.50x / 0.50x | - / 2.00x |", text)
+
     def test_figures_in_a_sentence(self):
         three = peers(peers_rows())
         step = "against=flash step=07_tensor_cores"

@@ -216,6 +216,20 @@ class Table(Scripts):
         self.assertFalse(problems.own_tiles(p))
         self.assertTrue(problems.own_tiles(older["problem"]))
 
+    def test_masks_tell_problems_apart(self):
+        plain, packs = sim(), [sim(), sim()]
+        for pack, at in zip(packs, (5, 6)):
+            pack["problem"] |= {"row_starts": [0, at, 8, 15, 21, 1024], "window": [256, 0]}
+        keys = {results.Run(data, "forward").key for data in (plain, *packs)}
+        self.assertEqual(len(keys), 3)
+        p = packs[0]["problem"]
+        self.assertEqual(problems.mask_text(p), "window=256,0 documents=3..1003 (5)")
+        self.assertIn(" window=256,0 ", problems.problem_text(p))
+        self.assertFalse(problems.own_tiles(p))
+        p = {**p, "row_starts": [0, 512, 612, 712], "window": None, "scores": 7}
+        self.assertEqual(problems.mask_text(p), "documents=512,2x100")
+        self.assertEqual(problems.flops_of(p, "forward"), 4 * p["b"] * p["h"] * p["d"] * 7)
+
     def test_a_wrong_run_shows_and_fails(self):
         self.assertIn("WRONG", self.row(self.compare(sim(ok=False), status=1), "01 naive"))
 

@@ -15,6 +15,7 @@ from copies import BUILD, ROOT, copy_scripts, main, maintain
 from flash_steps import explorer, explorer_runs, report
 from flash_steps.explorer_pages import IDEAS, RING, STEPS
 from flash_steps.files import read_json
+from flash_steps.steps import program_of, run_program
 from sample_results import gpu, sim, with_backward, with_prepare
 
 FOLDER = pathlib.Path(explorer.FOLDER)
@@ -63,9 +64,9 @@ CUT = """[...Array(21).keys()].flatMap((i) => {
 
 class Files(unittest.TestCase):
     def test_bad_use(self):
-        done = maintain("explorer", "15")
+        done = maintain("explorer", "16")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("no step '15'; there are", done.stderr)
+        self.assertIn("no step '16'; there are", done.stderr)
 
     def test_they_are_up_to_date(self):
         done = maintain("explorer", "--check", "--build", BUILD)
@@ -399,6 +400,28 @@ class InBrowser(unittest.TestCase):
         self.assertTrue(page.eval("sides[0].node.hasAttribute('data-chosen')"))
         page.click("#open")
         page.until("!document.body.classList.contains('details')")
+
+    def test_the_tiles_of_masks(self):
+        """Each holds a score that is seen, and together they hold all: as many as the program says
+        by its FLOPs. The forward's are as many as it requests tiles of K."""
+        page = self.open("#15")
+        (shown,) = (shown for shown in STEPS if shown.step == "15_masks")
+        for run in shown.runs:
+            mask = json.dumps(run.mask)
+            page.eval(f"choose({{pair: ['08 atomics', '15 {run.variant}'], mask: {mask}}}, 1)")
+            page.until(f"{READY} && sides[1].run.run.mask === {mask}")
+            passes = page.eval(
+                """sides[1].run.kernels.map((_, k) => sides[1].run.tilesOf(k).map((t) => t.seen))
+                     .filter((seen) => seen.length)"""
+            )
+            report = run_program(program_of(BUILD, run.step), *run.arguments)[0].data
+            with self.subTest(run=run):
+                self.assertEqual(len(passes), 2)
+                for seen in passes:
+                    self.assertGreater(min(seen), 0)
+                    self.assertEqual(sum(seen), report["flops"] // (4 * 64))
+                counted = report["traffic"]["requested"]["buffers"]["K"]["counted"]["read"]
+                self.assertEqual(len(passes[0]), counted // (2 * 64 * 128))
 
     def test_the_ranks_of_step_14(self):
         """With a causal mask rank 0 of a plain ring waits in every hop but the first."""

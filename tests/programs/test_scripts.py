@@ -238,6 +238,7 @@ class Setup(Sandbox):
 class Tour(Sandbox):
     VARIANTS = {"01_naive": ["naive"], "02_tiled": ["shared", "registers", "after"]}
     MORE = {"13_decode": ["warps", "splits", "fp8"], "14_ring": ["fp32"]}
+    MORE["15_masks"] = ["window", "packed", "lists", "wgmma"]
 
     def setUp(self):
         super().setUp()
@@ -294,8 +295,8 @@ echo "the report of {name} $variant"
         for name, variants in self.MORE.items():
             self.add(name, variants)
         for words, variants in (
-            ("", "naive registers after warps splits fp8"),
-            ("--all", "naive shared registers after warps splits fp8"),
+            ("", "naive registers after warps splits fp8 window lists wgmma"),
+            ("--all", "naive shared registers after warps splits fp8 window packed lists wgmma"),
             ("--steps 14", "fp32"),
             ("--steps 02", "registers after"),
             ("--steps 02_tiled", "registers after"),
@@ -304,8 +305,10 @@ echo "the report of {name} $variant"
 
     def test_prints_a_table_and_writes_a_page(self):
         self.add("13_decode", ["warps"])
+        self.add("15_masks", ["window"])
         lines = self.tour("--n", "64").stdout.splitlines()
-        *calls, decode = self.text("calls").splitlines()
+        *calls, decode, window = self.text("calls").splitlines()
+        self.assertIn("--causal --n 64 --h 4 --window 16,0 --d 64", window)
         for call in calls:
             self.assertIn("--causal --n 64 --h 4 --d 64 --estimate-heads 128 --input real", call)
         self.assertIn("--causal --n 1 --nk 2048 --h 8 --hkv 2 --d 64 --estimate-heads 128", decode)

@@ -40,7 +40,13 @@ class Made(Folder):
             spends(sim(step="13_decode", variant="warps", n=1, variant_index=0), waiting=0.1),
             spends(sim(step="13_decode", variant="fp8", n=1, variant_index=1), HBM=0.05),
             sim(step="14_ring", variant="plain", **kinds),
+            *map(self.window, range(3), ("window", "packed", "wgmma")),
         ]
+
+    def window(self, place, variant):
+        run = sim(step="15_masks", variant=variant, variant_index=place, dtype="bf16")
+        run["problem"]["window"] = [256, 0]
+        return with_backward(run)
 
     def test_a_row_per_result_with_the_reason_where_it_is_slower(self):
         table, learned = self.screen(*self.ladder())
@@ -56,7 +62,11 @@ class Made(Folder):
         ):
             self.assertTrue(" ".join(shown[name].split()).endswith(f" {figures} {why}"))
         heads = [line for line in table.splitlines() if "(factor against" in line]
-        self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
+        first = ["forward", "backward", "B=1", "B=1", "B=1"]
+        self.assertEqual([x.split()[0] for x in heads], first)
+        self.assertIn("causal window=256,0 (factor against 15)", heads[3])
+        self.assertIn("causal window=256,0, backward (factor against 15)", heads[4])
+        self.assertEqual(table.count("15 Window"), 4)
         self.assertNotIn("14 plain", table)
         self.assertIn("mpirun", table)
         for note in ("04: O moves once per tile of keys", "12: quantising Q, K and V takes 30 us"):

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <exception>
 #include <limits>
 #include <map>
 #include <optional>
@@ -306,10 +307,20 @@ const char* fa_last_error() { return fa::last_error.c_str(); }
 
 int fa_check(const FaProblem* problem) {
   return fa::answer("fa_check", [&] {
-    const auto& variants = fa::the_step().variants;
-    const auto last = std::find_if(variants.rbegin(), variants.rend(),
-                                   [](const fa::Variant& v) { return !v.cache8; });
-    fa::problem_of(problem, last == variants.rend() ? variants.back() : *last);
+    // What any variant does is done; else the reason is that of the step's result.
+    std::vector<fa::Variant> variants = fa::the_step().variants;
+    std::reverse(variants.begin(), variants.end());
+    std::stable_partition(variants.begin(), variants.end(), [](auto& v) { return !v.cache8; });
+    std::exception_ptr reason;
+    for (const fa::Variant& v : variants) {
+      try {
+        fa::problem_of(problem, v);
+        return;
+      } catch (const fa::UsageError&) {
+        if (!reason) reason = std::current_exception();
+      }
+    }
+    std::rethrow_exception(reason);
   });
 }
 

@@ -193,6 +193,35 @@ class Run {
     return most ? `${name} → ${most[0]}` : name;
   }
 
+  // What of K blocks copy beside rows of Q; in a backward, what of Q beside keys. Each tile of scores once.
+  tilesOf(k) {
+    const kernel = this.kernels[k], walks = kernel.pass === "backward" ? "Q" : "K";
+    if (kernel.tiles) return kernel.tiles;
+    const found = new Map();
+    for (const { events } of kernel.blocks) {
+      const at = {};
+      for (const event of events) {
+        const { name, space } = this.placeOf(event);
+        if (space !== "global" || event.kind !== 0 || !event.rects.length) continue;
+        at[name] = event.rects[0];
+        if (name !== walks || !at.Q || !at.K) continue;
+        const rect = [at.Q[0], at.Q[1], at.K[0], at.K[1]], key = rect.join();
+        if (!found.has(key)) found.set(key, { rect, end: event.end, seen: this.seenIn(rect) });
+      }
+    }
+    return kernel.tiles = [...found.values()];
+  }
+
+  // How many scores of a tile the mask leaves.
+  seenIn([row, rows, key, keys]) {
+    let n = 0;
+    for (let r = row; r < row + rows; ++r) {
+      const sees = keysOf(this.problem, r);
+      for (let c = key; c < key + keys; ++c) n += sees(c);
+    }
+    return n;
+  }
+
   placeOf(event) { return this.places[event.place]; }
 
   // A ring of stages, or a tile without rows of its own: its columns are whole tiles.
@@ -224,6 +253,35 @@ class Run {
       own.length > depth && this.stacks[other.stack].slice(depth).join() === own.slice(depth).join());
     return from(0) || from(1) || null;  // the same line; else another of the same function's call
   }
+}
+
+// --- masks --------------------------------------------------------------------------------------
+
+const PREDICATES = {  // of steps/15_masks/predicates.h; `back`: how far before the row's own key a key is
+  strided: (back, n) => back >= 0 && (back < n || back % n === 0),
+  prefix: (back, n, key) => back >= 0 || key < n,
+};
+
+// Whether row r sees a key.
+function keysOf(problem, r) {
+  const { n, nk, causal, row_starts: rows = [0, n], key_starts: keys = [0, nk], window: [left, right] = [-1, -1] } = problem;
+  const after = rows.findIndex((first) => first > r), own = r + keys[after] - rows[after];  // of documents
+  const [name, number] = (problem.mask ?? "").split(":");
+  const limit = (given) => (given < 0 ? Infinity : given);
+  return (c) => c >= keys[after - 1] && c < keys[after] && own - c <= limit(left) &&
+    c - own <= Math.min(limit(right), causal ? 0 : Infinity) && (!name || PREDICATES[name](own - c, +number, c));
+}
+
+// The scores that are seen, a pixel each.
+function shapeOf(run) {
+  const { n, nk } = run.problem, canvas = make("canvas", { width: nk, height: n });
+  const image = new ImageData(nk, n);
+  for (let r = 0; r < n; ++r) {
+    const sees = keysOf(run.problem, r);
+    for (let c = 0; c < nk; ++c) image.data.set([128, 128, 128, sees(c) ? 110 : 0], 4 * (r * nk + c));
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
 }
 
 // --- what has moved so far ----------------------------------------------------------------------
@@ -313,11 +371,13 @@ function readColours() {
 const kindColour = (kind) => colours[KINDS[kind]];
 
 // Rows are queries: Q to the left, O to the right. Columns are keys: K and V lie on their side.
-function arrange(run) {
+// Beside the tiles of a mask only Q and K.
+function arrange(run, masked) {
   const n = run.problem.n * run.problem.h, { nk } = run.problem;  // the rows of all heads
   const boxes = { left: [], squares: [], right: [], top: [], bottom: [] };
   const small = [];
   for (const [name, place] of run.buffers) {
+    if (masked && !/^[QK]$/.test(name)) continue;
     const { rows, columns } = place.layout;
     const box = { name, rows, columns, turned: false };
     if (SQUARE.test(name) && columns === nk) boxes.squares.push(box);
@@ -355,7 +415,7 @@ class Picture {
 
   show(run) {
     this.run = run;
-    this.plan = arrange(run);
+    this.plan = arrange(run, this.masked);
     this.layout();
   }
 
@@ -487,6 +547,7 @@ class Picture {
     g.fillText(box.w > 190 ? "S, P: one tile at a time, on the chip" : box.w > 90 ? "S, P on the chip" : "",
                box.x + box.w / 2, box.y - 5, box.w);
     g.textAlign = "start";
+    if (this.masked) this.drawTiles(g, box);
     if (!this.tile || !this.tile.q || !this.tile.k) return;
     const [row, rows] = this.tile.q, [key, keys] = this.tile.k;
     const [x, y, w, h] = this.rect(box, [row, rows, key, keys]);
@@ -494,6 +555,23 @@ class Picture {
     g.globalAlpha = .75;
     g.fillRect(x, y, Math.max(1.5, w), Math.max(1.5, h));
     g.globalAlpha = 1;
+  }
+
+  // A mask, the tiles that the kernel visits, filled where it has, and whether they are cut or full.
+  drawTiles(g, box) {
+    g.drawImage(this.run.shape ??= shapeOf(this.run), box.x, box.y, box.w, box.h);
+    for (const { rect, end, seen } of this.run.tilesOf(this.kernel)) {
+      const [x, y, w, h] = this.rect(box, rect), full = seen === rect[1] * rect[3];
+      g.fillStyle = g.strokeStyle = colours.read;
+      g.globalAlpha = end <= this.counters.time ? .3 : 0;
+      g.fillRect(x, y, w, h);
+      g.globalAlpha = 1;
+      g.strokeRect(x + .5, y + .5, w - 1, h - 1);
+      g.fillStyle = colours.fg;
+      g.textAlign = "center";
+      if (w > 12 && h > 12) g.fillText(full ? "F" : "c", x + w / 2, y + h / 2 + 4);
+    }
+    g.textAlign = "start";
   }
 
   light(g, event, alpha, outlined) {
@@ -522,6 +600,14 @@ class Picture {
     const across = (x - box.x) / box.w, down = (y - box.y) / box.h;
     const row = Math.floor((box.turned ? across : down) * box.rows);
     const column = Math.floor((box.turned ? down : across) * box.columns);
+    if (box.ghost && this.masked) {
+      const tile = this.run.tilesOf(this.kernel).find(({ rect: [top, rows, left, keys] }) =>
+        row >= top && row < top + rows && column >= left && column < left + keys);
+      const what = !tile ? "skipped" : `${tile.seen === tile.rect[1] * tile.rect[3] ? "full" : "cut"}, ` +
+        `${exact(tile.seen)} of ${exact(tile.rect[1] * tile.rect[3])} scores are seen`;
+      return showTip(event.clientX, event.clientY, `query ${row} ${keysOf(this.run.problem, row)(column) ? "sees" :
+        "does not see"} key ${column}; the tile is ${what}`);
+    }
     if (box.ghost) {
       return showTip(event.clientX, event.clientY,
                      `query ${row}, key ${column}: this score exists only in shared memory or registers`);
@@ -886,6 +972,7 @@ class Side {
       const { holds, tile } = this.state(index);
       this.holds = holds;
       this.picture.tile = tile;
+      this.picture.kernel = step.kernel;
       this.picture.draw(this.counters, event, others);
       this.text = this.sentence(step, holds);
       this.picture.canvas.setAttribute("aria-label", this.text);
@@ -991,6 +1078,10 @@ function showFigures(node, sides, labels, note) {
       const sums = runs.map((run) => total(run.final.requested()));
       parts = [figure("bytes that threads request, this run, simulated", ["fewer bytes", "more bytes", "the same bytes"],
                       "write", labels, sums, bytes)];
+      if (sides[0].picture.masked) {
+        parts.unshift(figure("tiles that the forward visits", ["fewer tiles", "more tiles", "as many tiles"], "read", labels,
+                             runs.map((run) => run.tilesOf(0).length), exact));
+      }
     }
   }
   const ns = [...new Set(runs.map((run) => run.problem?.n))];
@@ -1282,7 +1373,7 @@ const onChip = new OnChip($("chip"));
 const loaded = new Map();
 // What is shown: two variants, "01 naive", and their problem. The address says it: #4 is an idea, #06 a step beside its
 // parent, #04.fused-06.swapped any two; then &n=512&causal&at=40 (percent)&block=1&more. #ladder is a tab.
-const state = { idea: 0, pair: [], n: 256, causal: false, m: 0, at: 0, block: 0, more: false, side: 1, tab: "" };
+const state = { idea: 0, pair: [], n: 256, causal: false, m: 0, mask: "", at: 0, block: 0, more: false, side: 1, tab: "" };
 
 function stepOf(id) { return PAGE.steps[id.slice(0, 2)]; }
 // A step's result is its idea in the README's words.
@@ -1314,7 +1405,8 @@ async function runOf(entry, id) {
 
 // The run of a variant that is nearest to what was chosen.
 function entryOf(id) {
-  const score = (r) => (r.causal === state.causal) - 4 * Math.abs(Math.log(r.n / state.n)) + (r.smem === state.m) / 2;
+  const score = (r) => (r.causal === state.causal) - 4 * Math.abs(Math.log(r.n / state.n)) + (r.smem === state.m) / 2 +
+    (r.mask === state.mask);
   return runsOf(id).reduce((best, r) => (score(r) > score(best) ? r : best));
 }
 
@@ -1341,9 +1433,9 @@ function showMore() {
 const player = new Player(show);
 
 function keepAddress() {
-  const { idea, pair, n, causal, m, block, more } = state;
+  const { idea, pair, n, causal, m, mask, block, more } = state;
   const named = pair.map((id) => id.replace(" ", ".")).join("-");
-  const words = [idea || named, n !== 256 && `n=${n}`, causal && "causal", m && `m=${m}`,
+  const words = [idea || named, n !== 256 && `n=${n}`, causal && "causal", m && `m=${m}`, mask && `mask=${encodeURIComponent(mask)}`,
                  `at=${Math.round(100 * player.at)}`, block && `block=${block}`, more && "more"];
   setAddress(words.filter((w) => w).join("&"));
 }
@@ -1368,7 +1460,7 @@ async function fromAddress() {
   if (pair.some((id) => !id)) return choose({ idea: 1 });
   if (pair.length === 1) pair = [stepOf(pair[0]).before, pair[0]];
   const ranks = stepOf(pair[1]).size === "ranks";
-  return choose({ idea, pair, n: +given.n || (ranks ? 4 : 256), m: +given.m || 0, block: +given.block || 0,
+  return choose({ idea, pair, n: +given.n || (ranks ? 4 : 256), m: +given.m || 0, mask: given.mask, block: +given.block || 0,
                   causal: ranks && words.length === 1 || !!given.causal, more: !!given.more },
                 given.at === undefined ? idea ? undefined : .5 : +given.at / 100);
 }
@@ -1382,16 +1474,18 @@ async function choose(changes, at) {
     Object.assign(state, { pair: idea.pair, n: changes.n || 256, causal: changes.causal || false, block: 0 });
     at ??= idea.at;
   }
+  state.n = entryOf(state.pair[1]).n;  // the nearest that there is
   const wanted = state.pair, entries = wanted.map(entryOf);
   document.body.ariaBusy = "true";
   const runs = await Promise.all(entries.map((entry, i) => runOf(entry, wanted[i])));
   if (wanted !== state.pair) return;  // the reader has chosen others meanwhile
-  state.n = entries[1].n;
+  state.mask = entries[1].mask ?? entries[0].mask;
   const labels = wanted.map((id) => (wanted[0].slice(0, 2) === wanted[1].slice(0, 2) ? id : id.slice(0, 2)));
   $("controls").hidden = !!idea;
   markIdea();
   $("about").textContent = idea ? idea.question : stepOf(wanted[1]).caption;
   sides.forEach((side, i) => {
+    side.picture.masked = !!state.mask;
     side.follow = Math.min(state.block, runs[i].kernels ? Math.max(...runs[i].kernels.map((k) => k.blocks.length)) - 1 : 0);
     side.node.querySelector("h2").replaceChildren(chapterOf(wanted[i].slice(0, 2), `${stepOf(wanted[i]).name} (${wanted[i]})`));
     side.node.querySelector(".idea").textContent = idea ? idea.say[i] : ideaOf(wanted[i]);
@@ -1429,10 +1523,12 @@ function fillControls(entries, runs) {
   ["a", "b"].forEach((id, i) => $(`set-${id}`).value = state.pair[i]);
   const of = (key) => [...new Set(state.pair.flatMap((id) => runsOf(id)).map((r) => r[key]))].sort((a, b) => a - b);
   $("size").textContent = stepOf(state.pair[1]).size;
-  options($("set-n"), of("n").map((n) => [n, n]), state.n);
+  const masks = runsOf(state.pair[1]).flatMap(({ mask }) => mask ?? []);  // of one N
+  options($("set-n"), masks.length ? [] : of("n").map((n) => [n, n]), state.n);
   options($("set-m"), of("smem").map((m) => [m, m ? `${m / 1024} KB` : "its own"]), state.m);
+  options($("set-mask"), masks.map((mask) => [mask, mask]), state.mask);
   $("set-causal").checked = state.causal;
-  $("set-causal").parentNode.hidden = of("causal").length < 2;
+  $("set-causal").parentNode.hidden = of("causal").length < 2 || masks.length > 0;
   const most = runs[1].kernels ? runs[1].kernels.reduce((a, b) => (b.blocks.length > a.blocks.length ? b : a)) : null;
   options($("set-block"), most ? most.blocks.map((b, i) => [i, runs[1].blockName(runs[1].kernels.indexOf(most), b.block)]) : [],
           state.block);
@@ -1467,6 +1563,7 @@ function begin() {
   }
   $("set-n").addEventListener("input", () => choose({ n: +$("set-n").value, pair: [...state.pair] }));
   $("set-m").addEventListener("input", () => choose({ m: +$("set-m").value, pair: [...state.pair] }));
+  $("set-mask").addEventListener("input", () => choose({ mask: $("set-mask").value, pair: [...state.pair] }));
   $("set-block").addEventListener("input", () => choose({ block: +$("set-block").value }));
   $("set-causal").addEventListener("input", () => choose({ causal: $("set-causal").checked, pair: [...state.pair] }));
   $("open").addEventListener("click", () => choose({ more: !state.more }));

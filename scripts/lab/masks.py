@@ -1,0 +1,169 @@
+"""Masks of peers.py: problems with them, which keys a row sees, and attention beside the steps that
+knows masks. A row sees its own key at least: documents have as many rows as keys."""
+
+import inspect
+import itertools
+
+from flash_steps.command import BadInput
+
+# A mask by its name, as in steps/15_masks/predicates.h: of the rows r, the keys c and a number.
+PREDICATES = {
+    "prefix": lambda r, c, n: (c < n) | (c <= r),
+    "strided": lambda r, c, n: (c <= r) & ((r - c < n) | ((r - c) % n == 0)),
+    "checkered": lambda r, c, n: (r // n + c // n) % 2 == 0,
+}
+
+
+def window(word):
+    """ "256,0" """
+    left, right = map(int, word.split(","))
+    return {"window": [left, right]}
+
+
+def lengths(word):
+    """ "8192,32x256": one document of 8192 rows, and 32 of 256."""
+    parts = [part.rpartition("x") for part in word.split(",")]
+    found = [int(rows) for count, _, rows in parts for _ in range(int(count or 1))]
+    starts = [0, *itertools.accumulate(found)]
+    return {"row_starts": starts, "key_starts": starts}
+
+
+def predicate(word):
+    """ "strided:64" """
+    name, number = word.split(":")
+    if name not in PREDICATES:
+        raise ValueError(name)
+    return {"mask": f"{name}:{int(number)}"}
+
+
+def masks_of(options):
+    r"""[keys of a problem]: each of --window with each of --lengths and --mask; "none" is one of
+    them, too. \raises BadInput"""
+    ways = []
+    for flag, parse in (("window", window), ("lengths", lengths), ("mask", predicate)):
+        given = (getattr(options, flag) or "none").split()
+        try:
+            ways.append([{} if word == "none" else parse(word) for word in given])
+        except ValueError as error:
+            raise BadInput(f"--{flag} {' '.join(given)}: {error}") from None
+    return [{**a, **b, **c} for a, b, c in itertools.product(*ways)]
+
+
+def sees_of(torch, problem):
+    """Whether rows see keys, sees(r, c) of tensors that broadcast; None where all see all."""
+    n, nk, causal = problem["n"], problem["nk"], problem["causal"]
+    left, right = problem.get("window", (-1, -1))
+    right = 0 if causal else right
+    starts = problem.get("row_starts")
+    name, _, number = problem.get("mask", "").partition(":")
+    if left < 0 and right < 0 and not starts and not name:
+        return None
+    document = None
+    if starts:
+        rows = torch.tensor(starts, device="cuda").diff()
+        document = torch.arange(len(rows), device="cuda").repeat_interleave(rows)
+
+    def sees(r, c):
+        back = r + nk - n - c  # of documents, too: they have as many rows as keys
+        seen = back == back
+        if left >= 0:
+            seen = seen & (back <= left)
+        if right >= 0:
+            seen = seen & (-back <= right)
+        if starts:
+            seen = seen & (document[r] == document[c])
+        return seen & PREDICATES[name](r, c, int(number)) if name else seen
+
+    return sees
+
+
+def scores_of(torch, problem, sees):
+    """How many scores of a head are seen."""
+    keys = torch.arange(problem["nk"], device="cuda")
+    rows = torch.arange(problem["n"], device="cuda")[:, None].split(1024)
+    return sum(int(sees(some, keys).sum()) for some in rows)
+
+
+def counted(torch, problem):
+    """The problem, with the number of scores that a head sees."""
+    sees = sees_of(torch, problem)
+    keys = torch.arange(problem["nk"], device="cuda")
+    rows = torch.arange(problem["n"], device="cuda")[:, None].split(1024)
+    return {**problem, "scores": sum(int(sees(some, keys).sum()) for some in rows)}
+
+
+# --- attention that knows masks -------------------------------------------------------------------
+# Each: (a function of Q, K, V that returns O; how it has tensors of [B, H, N, d], and back).
+
+
+def flex(torch, problem):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    sees, sizes = sees_of(torch, problem), (problem["n"], problem["nk"])
+    tiles = create_block_mask(lambda b, h, r, c: sees(r, c), None, None, *sizes, device="cuda")
+    attention = torch.compile(flex_attention, dynamic=False)
+    return lambda q, k, v: attention(q, k, v, block_mask=tiles), lambda x: x, lambda x: x
+
+
+def of_packs(load):
+    """FlashAttention's form: [rows, H, d], and where sequences begin. `load`: a function of a
+    window (left, right) that returns one of (q, k, v, these places, the longest)."""
+
+    def backend(torch, problem):
+        if problem.get("mask"):
+            raise ValueError("it knows windows and documents only")
+        left, right = problem.get("window", (-1, -1))
+        attention = load(left, 0 if problem["causal"] else right)
+        starts = problem.get("row_starts", [0, problem["n"]])
+        places = torch.tensor(starts, device="cuda", dtype=torch.int32)
+        longest = max(end - start for start, end in itertools.pairwise(starts))
+
+        def run(q, k, v):
+            out = attention(q, k, v, places, longest)
+            return out[0] if isinstance(out, tuple) else out
+
+        return run, lambda x: x[0].transpose(0, 1).contiguous(), lambda x: x.transpose(0, 1)[None]
+
+    return backend
+
+
+def varlen(left, right):
+    from torch.nn.attention.varlen import varlen_attn
+
+    more = {"window_size": (left, right)}
+    if "is_causal" in inspect.signature(varlen_attn).parameters:  # PyTorch 2.10
+        if left >= 0 or right > 0:
+            raise ValueError("it has no window in this PyTorch")
+        more = {"is_causal": right == 0}
+    return lambda q, k, v, places, n: varlen_attn(q, k, v, places, places, n, n, **more)
+
+
+def flash3(left, right):
+    from flash_attn_interface import flash_attn_varlen_func
+
+    def run(q, k, v, places, n):
+        return flash_attn_varlen_func(q, k, v, places, places, n, n, window_size=(left, right))
+
+    return run
+
+
+def flash4(left, right):
+    from flash_attn.cute import flash_attn_varlen_func
+
+    window = tuple(None if limit < 0 else limit for limit in (left, right))
+
+    def run(q, k, v, places, n):
+        return flash_attn_varlen_func(
+            *(q, k, v), cu_seqlens_q=places, cu_seqlens_k=places, max_seqlen_q=n, max_seqlen_k=n,
+            window_size=window,
+        )  # fmt: skip
+
+    return run
+
+
+BACKENDS = {
+    "flex": flex,
+    "varlen": of_packs(varlen),
+    "flash3": of_packs(flash3),
+    "flash4": of_packs(flash4),
+}
