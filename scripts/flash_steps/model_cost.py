@@ -45,8 +45,8 @@ PARTS = {
     "08": ("07 lazy forward", "08 roles backward"),
     "10": ("10 scheduled forward", "11 columns backward"),
 }
-# What products of such widths and element-wise kernels reach of the data sheet.
-MATMUL, COPY = 0.6, 0.85
+# What products of such widths and element-wise kernels reach of the data sheet (docs/model.md).
+MATMUL, COPY = 0.65, 0.65
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def kept_per_token(shape):
     """Bytes that a layer keeps for its backward, per token, without N^2."""
     w, kv = shape.width, shape.kv_heads * shape.d
     stream = 2 * 4 * w  # x before each half
-    attention = 2 * w + 2 * (w + 2 * kv) + 2 * (w + kv) + 2 * 2 * w  # norm, qkv, q and k, O twice
+    attention = 2 * w + 2 * (w + 2 * kv) + 2 * 2 * w  # norm; q, k, v; O in both layouts
     mlp = 2 * w + 2 * 8 * w  # norm, before and after GELU
     return stream + attention + mlp + 4 * shape.heads
 
@@ -68,18 +68,22 @@ def scores_bytes(shape, batch, n):
 
 def memory(shape, batch, n, how):
     """Bytes at the peak of an update. `how`: "naive" (autograd keeps P of each layer, in fp32 and
-    bf16, and the mask), "kept" (a fused attention), "recomputed" (each block again, too)."""
+    bf16, and the mask), "kept" (a fused attention), "recomputed" (each block again, too).
+
+    Before the backward there are parameters and the optimizer's state (12 bytes each), bf16 copies
+    (2), and what all layers keep; behind it the gradients (4), and what one layer keeps."""
     tokens, w, layers = batch * n, shape.width, shape.layers
-    embedding = shape.width * shape.vocabulary
-    found = 12 * (shape.parameters + embedding) + 2 * shape.parameters  # Adam's, and bf16 copies
-    found += tokens * (12 * shape.vocabulary + 8 * w)
+    each = shape.parameters + w * shape.vocabulary
     layer = tokens * kept_per_token(shape)
+    head = tokens * (12 * shape.vocabulary + 8 * w)
+    work = tokens * 4 * w  # fp32 dQ of the backward of step 11
     if how == "recomputed":
-        return found + layers * tokens * 4 * w + layer + tokens * 24 * w
-    if how == "kept":
-        return found + layers * layer + tokens * 4 * w  # the backward's fp32 dQ
-    pairs = batch * shape.heads * n * n
-    return found + layers * (layer + 6 * pairs + n * n) + 10 * pairs
+        kept = max(layers * tokens * 4 * w, 4 * each)
+        return 12 * each + max(head, layer + tokens * 13 * w) + kept + work
+    if how == "naive":
+        pairs = batch * shape.heads * n * n
+        layer, work = layer + 6 * pairs + n * n, 10 * pairs
+    return max(14 * each + layers * layer, 16 * each + layer) + head + work
 
 
 def longest(shape, how, room):

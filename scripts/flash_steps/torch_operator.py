@@ -41,7 +41,8 @@ def attention(q, k, v, causal=False, step="10", lengths=None):
         q, k, v = (x.to(TYPES[dtype]) for x in (q, k, v))
     if not grouped and k.shape[1] != q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    return _forward(q, k, v, causal, step, lengths)[0]
+    # Here, so that autograd keeps these and not what they are views of.
+    return _forward(q.contiguous(), k.contiguous(), v.contiguous(), causal, step, lengths)[0]
 
 
 # --- libraries ------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def _run(direction, step, causal, lengths=None, **tensors):
     q, k = tensors["Q"], tensors["K"]
     (b, h, n, d), hkv, nk = q.shape, k.shape[1], k.shape[2]
     sizes = dict(b=b, h=h, hkv=hkv, n=n, nk=nk, d=d, causal=causal, lengths=lengths)
-    stream = torch.cuda.current_stream() if q.is_cuda else None
+    stream = torch.cuda.current_stream(q.device) if q.is_cuda else None
     before = _streams.setdefault((library, place), stream)
     if before != stream:
         stream.wait_stream(before)
@@ -146,6 +147,8 @@ def _forward(
     _require(step, q, k, v)
     q, k, v = map(_ready, (q, k, v))
     o, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    if not _variant(step)[2]["writes_lse"]:
+        lse.zero_()
     with _lock:
         if _variant(step)[2]["prepare"]:
             _run("prepare", step, causal, Q=q, K=k, V=v)

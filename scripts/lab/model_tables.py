@@ -7,7 +7,7 @@ from flash_steps.text import bytes_text, percent_text, three_digits
 from .measured import column
 
 LABELS = {"flash": "PyTorch flash", "cudnn": "PyTorch cuDNN", "unfused": "PyTorch unfused"}
-ORDER = ("01", "06", "08", "flash", "cudnn", "10")
+ORDER = ("01", "unfused", "06", "08", "flash", "cudnn", "10")
 REFERENCE = "flash"  # whose update, less its attention, is "the rest" of all
 
 
@@ -77,12 +77,14 @@ def table(what, rows):
         sizes = sorted({row["n"] for row in rows})
         return TABLES[what], [{r["name"]: r for r in rows if r["n"] == n} for n in sizes]
     if what == "training":
-        rows = [{**r, "difference": largest_difference(rows[0]["losses"], r["losses"])} for r in rows]
+        rows = [
+            {**r, "difference": largest_difference(rows[0]["losses"], r["losses"])} for r in rows
+        ]
     return TABLES[what], rows
 
 
 def card(result):
-    how = "medians of 3 updates, of steps 01 and 06 one"
+    how = "medians of 5 updates, of steps 01 and 06 one"
     date = result["run"][:10]
     return {"GPU": result["device"], "PyTorch": result["torch"], "timing": how, "date": date}
 
@@ -90,7 +92,7 @@ def card(result):
 def picture(path):
     """SVG: an update against N, attention and the rest of it."""
     result = read_json(path)
-    names = [name for name in ORDER if name not in ("01", "06")]
+    names = ORDER[3:]
     rows = table("updates", rows_for("updates", result["rows"]))[1]
     most = max(row["ms"] for found in rows for row in found.values() if row["name"] in names)
     drawn = Picture(f"Attention in an update of GPT-2 small, 32,768 tokens, {result['device']}")
@@ -110,7 +112,9 @@ def picture(path):
         drawn.text(x + 38, bottom + 18, f"N = {n}", "middle")
         for i, name in enumerate(names):
             row = found[name]
-            rest, whole = (height * ms / most for ms in (row["ms"] - row["attention_ms"], row["ms"]))
+            rest, whole = (
+                height * ms / most for ms in (row["ms"] - row["attention_ms"], row["ms"])
+            )
             drawn.box(x + 20 * i, bottom - rest, 17, rest, EDGE)
             drawn.box(x + 20 * i, bottom - whole, 17, whole - rest, STRONG[i])
     drawn.curve([(left, bottom), (left + wide * len(rows), bottom)], INK)

@@ -147,7 +147,8 @@ class Operator(unittest.TestCase):
 
             doubles = [x.detach().double().requires_grad_() for x in self.inputs(step, problem)]
             bound = 1e-4 if torch_operator._reads(step)[0] == "fp32" else 2e-2
-            how = dict(atol=bound, rtol=bound, nondet_tol=bound, fast_mode=not GPU)
+            how = dict(atol=bound, rtol=bound, nondet_tol=bound)
+            how["fast_mode"] = not GPU or step not in ("06", "11")
             self.assertTrue(torch.autograd.gradcheck(Mixed.apply, doubles, **how))
 
     def test_opcheck(self):
