@@ -12,8 +12,7 @@
 // Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies, zeroes and
 //           stores, 2 (d = 128) or 4 consumers
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
-// Still bad the next work tile's entry is loaded when this one's last V is: after one short walk
-//           the other waits for it
+// Still bad a walk of few tiles pays as much for its seam as a long one
 #pragma once
 
 #include "steps/15_masks/9_table.cuh"
