@@ -12,7 +12,8 @@
 // Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies, zeroes and
 //           stores, 2 (d = 128) or 4 consumers
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
-// Still bad not run on a GPU yet: right in the simulator, not measured
+// Still bad the next work tile's entry is loaded when this one's last V is: after one short walk
+//           the other waits for it
 #pragma once
 
 #include "steps/15_masks/9_table.cuh"

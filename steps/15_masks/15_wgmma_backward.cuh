@@ -9,7 +9,8 @@
 //           kernels before and behind
 // Launch    columns; backward (tiles of keys of all documents * B*Hkv), 384 threads; convert
 // Owns      as 11 5_apart
-// Still bad not run on a GPU yet: right in the simulator, not measured
+// Still bad a block's begin and end take as long as four tiles, and no other block runs beside it;
+//           with short walks dQ's sums in HBM, zeroed before and rounded after, are a third
 #pragma once
 
 #include "steps/15_masks/14_wgmma_walk.cuh"

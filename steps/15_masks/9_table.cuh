@@ -141,9 +141,10 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     v.next();
     if (!whole) landed.next();
   };
-  for (int n = 0, t = blockIdx.x;; ++n) {
+  int t = blockIdx.x;
+  WorkTile work = mask.work(t);
+  for (int n = 0;; ++n) {
     const int b = n % 2;
-    const WorkTile work = mask.work(t);
     const int bh_kv = work.bh / shape.group;
     int key = work.tiles > 0 ? work.key + mask.tile(work, 0) * T::Bc : 0;
     if (work.tiles > 0) load_k(key, bh_kv);
@@ -162,13 +163,16 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     if (work.tiles == 0) break;
     const int drawn_at = max(0, work.tiles - 1 - kDrawBefore / T::Bc);
     UNROLL_BY(1)
-    for (int i = 0; i < work.tiles; ++i) {
+    for (int i = 0;; ++i) {
       const int now = key;
-      if (i == drawn_at) t = atomicAdd(&taken[0], 1u);  // not needed until the end
-      if (i + 1 < work.tiles) load_k(key = work.key + mask.tile(work, i + 1) * T::Bc, bh_kv);
-      load_v(now, bh_kv, i + 1 < work.tiles || keys_of_last<T>(work, shape.Nk) == T::Bc);
+      if (i == drawn_at) t = gridDim.x + atomicAdd(&taken[0], 1u);  // not needed until the end
+      if (i + 1 == work.tiles) break;
+      load_k(key = work.key + mask.tile(work, i + 1) * T::Bc, bh_kv);
+      load_v(now, bh_kv, true);
     }
-    t += gridDim.x;
+    const bool whole = keys_of_last<T>(work, shape.Nk) == T::Bc;
+    work = mask.work(t);  // arrives while V's stage is waited for
+    load_v(key, bh_kv, whole);
   }
   // The last block to leave resets the counters for the next launch. Launches that run at the same
   // time need counters of their own.

@@ -120,7 +120,6 @@ inline fa::Support support() {
   return s;
 }
 
-// On Hopper, too, the default is a kernel of sm_80 until a GPU has measured the others.
 inline fa::Step step() {
   fa::Step s{
       .id = "15_masks",
@@ -131,11 +130,10 @@ inline fa::Step step() {
                    .backward_traffic = step08::backward_traffic,
                    .support = step07::support()}},
       .predicates = predicates(),
-      .variants = {window(), packed(), lists()}};
+      .variants = {window(), packed(), lists(), scores()}};
 #ifndef FA_NO_WGMMA
-  for (const fa::Variant& v : {wgmma(), wgmma_lists(), wgmma_scores()}) s.variants.push_back(v);
+  for (const fa::Variant& v : {wgmma_scores(), wgmma_lists(), wgmma()}) s.variants.push_back(v);
 #endif
-  s.variants.push_back(scores());
   return s;
 }
 
