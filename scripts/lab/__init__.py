@@ -1,8 +1,8 @@
 """What the maintainers run: it measures on a GPU, and fills the documentation from results.
 
 measure.py           gpu_check.sh and `maintain measure`; session.py: its folder and its programs
-peers.py             scripts/peers.py, with comparison.py and torch_attention.py; decode.py and
-                     ring.py of steps 13 and 14. Each is how to measure and how to show it;
+peers.py             scripts/peers.py, with comparison.py, masks.py and torch_attention.py;
+                     decode.py and ring.py of steps 13 and 14. Each is how to measure and show it;
                      jobs.py: their run, measured.py: their rows
 publish.py           from what was measured to docs/results
 tables.py            from docs/results into pages, with estimates.py, neighbours.py and where.py
