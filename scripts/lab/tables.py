@@ -32,7 +32,8 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
 and of figures:
 
     mean, least        of peers' ratios to against=BACKEND: geometric mean of the medians, the
-                       minimum of all repeats; flash3, flash4 and best, the fastest of all, are in rivals_<gpu>.json
+                       minimum of all repeats; flash3, flash4 and best (of all) are in
+                       rivals_<gpu>.json
     speed, share       TFLOP/s beside it, and their share of the matmul rate: from, to
     counters           how many figures of requests, sectors and lines were both counted and
                        measured: an error where one of them differs
