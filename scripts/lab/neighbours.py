@@ -55,7 +55,7 @@ EXCUSED = {
     "15 6_lists_backward": (0.70, "uses 2_window_backward's kernel; new is the test by bits"),
     "15 7_scores": (0.77, "uses 1_window's kernel; new is what changes a score"),
     "15 8_scores_backward": (0.81, "uses 2_window_backward's kernel; new are the derivatives"),
-    "15 9_table": (0.72, "a half of a kernel: who copies, zeroes and stores, and the table"),
+    "15 9_table": (0.73, "a half of a kernel: who copies, zeroes and stores, and the table"),
     "15 11_wgmma_lists": (0.74, "uses 10_wgmma's kernel; what 5_lists has, by other bits"),
     "15 12_wgmma_scores": (0.65, "uses 10_wgmma's kernel; what 7_scores has, with other registers"),
     "15 13_wgmma_rows": (0.86, "the kernels before and behind the walks, and tables"),

@@ -33,7 +33,8 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
 and of figures:
 
     mean, least        of peers' ratios to against=BACKEND: geometric mean of the medians, the
-                       minimum of all repeats; flash3 and flash4 are in rivals_h200.json
+                       minimum of all repeats; flash3, flash4 and best (of all) are in
+                       rivals_<gpu>.json
     speed, share       TFLOP/s beside it, and their share of the matmul rate: from, to
     counters           how many figures of requests, sectors and lines were both counted and
                        measured: an error where one of them differs
@@ -207,6 +208,20 @@ def peers_table(table, source="peers"):
     return filled
 
 
+def rivals_table(results, filters):
+    """How many times as fast as its fastest rival a variant is: medians of the passes."""
+    _, rows = one_result("rivals", results, filters)
+    entries = [
+        (
+            f"{row['direction']}, d = {row['d']}, {'causal' if row['causal'] else 'full'}",
+            row["n"],
+            measured.ratio_text(row["ratios"]["best"]),
+        )
+        for row in rows
+    ]
+    return markdown_table(*measured.against_n("beside the fastest", entries)), reasons_of(rows)
+
+
 def peers_run(results, filters):
     result, _ = one_result("peers", results, filters)
     return markdown_table(*peers.card(result)), []
@@ -249,6 +264,7 @@ TABLES = {
     "means": peers_table(peers.means),
     "peers_run": peers_run,
     "masks": peers_table(peers.masked, "masks"),
+    "rivals": rivals_table,
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
     "model": measured_table("model", model_tables),
@@ -270,7 +286,7 @@ def of_peers(text):
         backend = filters.pop("against", None)
         if not backend:
             raise BadInput("a figure: name the backend, as in against=flash")
-        source = "rivals" if backend in ("flash3", "flash4") else "peers"
+        source = "rivals" if backend in ("flash3", "flash4", "best") else "peers"
         rows = [row for row in one_result(source, results, filters)[1] if backend in row["ratios"]]
         if not rows:
             raise BadInput(f"a figure: no ratio against '{backend}' passes its filters")
