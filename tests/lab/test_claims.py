@@ -313,6 +313,23 @@ def sent_text(run):
     return bytes_text(run["ranks"][0]["sent"]["forward"]["predicted"])
 
 
+def model(name, n, figure="ms"):
+    """Of an update with this attention."""
+    for row in rows("model_h100.json", what="updates", n=n):
+        if row["name"] == name:
+            return row[figure]
+    raise LookupError(f"{name}, N = {n}")
+
+
+def beside_unfused(*others):
+    return (model("unfused", 1024) / model(name, n) for name, n in others)
+
+
+def at_512():
+    faster = model("flash", 512) / model("10", 512) - 1
+    return faster, model("flash", 512, "attention_ms") / model("flash", 512)
+
+
 # --- the claims -----------------------------------------------------------------------------------
 
 # In the page's order: what it says was found, and a function of its commands' runs: the figures.
@@ -382,6 +399,13 @@ CLAIMS = (
     ("{:.0%} of a copy's bandwidth at ... {:.0%} at 4,096 ... but {:.0%} at 4,096", of_copy),
     ("{:.2f} times as fast at 262,144 keys, {:.2f}", lambda: map(faster_in_8_bits, (262144, 4096))),
     ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
+    # In a model.
+    (
+        "{:.1f} times with step 10, {:.1f} times with PyTorch's",
+        lambda: beside_unfused(("10", 1024), ("flash", 1024)),
+    ),
+    ("{:.1f} times as fast with step 10", lambda: beside_unfused(("10", 4096))),
+    ("to step 10 {:.0%} faster ... only {:.0%} of an update", at_512),
     # Several GPUs.
     (
         "reach {:.0%} of the ideal with 4 chunks and {:.0%} with 8",

@@ -10,7 +10,8 @@ import unittest
 from basis import ROOT, main, said
 from flash_steps import model_cost
 from flash_steps.command import BadInput
-from flash_steps.files import write_rows
+from flash_steps.files import read_json, write_rows
+from flash_steps.gpu_table import find_model
 from flash_steps.model import predict
 from flash_steps.model_cost import PARTS, SHAPES, longest, memory
 from flash_steps.text import markdown_table
@@ -90,6 +91,44 @@ class Predicted(unittest.TestCase):
             done = model(*words)
             self.assertEqual(done.returncode, status)
             self.assertIn(told, done.stdout + done.stderr)
+
+
+class Measured(unittest.TestCase):
+    """What docs/model.md says of its tables."""
+
+    def setUp(self):
+        path = ROOT / "docs" / "results" / "model_h100.json"
+        self.rows = read_json(path)["rows"]
+        updates = model_tables.rows_for("updates", self.rows)
+        self.by_length = model_tables.table("updates", updates)[1]
+
+    def test_amdahl_is_within_5_percent(self):
+        for rows in self.by_length:
+            for name, row in rows.items():
+                if (name, row["n"]) == ("06", 512):
+                    continue  # timed once
+                off = model_tables.off(row, rows["flash"])
+                self.assertLess(abs(off), 0.05, f"{name}, N = {row['n']}")
+
+    def test_step_10_is_never_slower(self):
+        for rows in self.by_length:
+            self.assertEqual(min(rows, key=lambda name: rows[name]["ms"]), "10")
+
+    def test_predictions_are_within_5_percent(self):
+        ends = model_tables.rows_for("ends", self.rows)
+        self.assertEqual(len(ends), 3)
+        for row in ends:
+            self.assertLess(abs(row["predicted"] / row["found"] - 1), 0.05)
+        shape = dataclasses.replace(SHAPES["gpt2"], vocabulary=256)
+        rest = model_cost.rest_ms(shape, 32, 1024, find_model("H100"))
+        for rows in self.by_length:
+            measured = rows["flash"]["ms"] - rows["flash"]["attention_ms"]
+            self.assertLess(abs(rest / measured - 1), 0.05)
+
+    def test_losses_end_together(self):
+        rows = model_tables.rows_for("training", self.rows)
+        ends = [sum(row["losses"][-20:]) / 20 for row in rows]
+        self.assertLess(max(ends) - min(ends), 0.02)
 
 
 class Tables(unittest.TestCase):
