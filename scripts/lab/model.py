@@ -187,39 +187,28 @@ def keep(options, what, row):
     write_rows(options.json, tree)
 
 
-TRAINING = ("--updates", 300), ("--batch", 16), ("--n", 512)
-
-
-def trained(options):
-    if min(options.batch, options.n, options.updates - 1) < 1:
-        raise BadInput("sizes must be at least 1, updates at least 2")
-    model, found = train(options.step, SHAPES["small"], options.batch, options.n, options.updates)
-    losses = found["losses"]
-    print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}, {found['tokens_per_s']:,} tokens/s, ", end="")
-    print(f"{100 * found['attention']:.0f}% in attention, {found['peak_bytes'] / 1e9:.2f} GB")
-    return model, found
-
-
-def train_command(words):
+def train_command(words, tokens=0):
     options = options_of(
-        words, "Trains a GPT of 17 million parameters on this project's pages.", *TRAINING
+        words,
+        "Trains a GPT of 17 million parameters on this project's pages; then writes --tokens more\n"
+        "bytes behind --prompt, by step 13 from a KV cache.",
+        *(("--updates", 300), ("--batch", 16), ("--n", 512)),
+        *(("--tokens", tokens), ("--prompt", "# The online softmax"), ("--temperature", 0.7)),
     )
-    _, found = trained(options)
-    if options.json:
-        keep(options, "training", found)
+    if min(options.batch, options.n, options.updates - 1) < 1 or not options.prompt:
+        raise BadInput("sizes must be at least 1, updates at least 2")
+    shape = SHAPES["small"]
+    model, found = train(options.step, shape, options.batch, options.n, options.updates)
+    keep(options, "training", found)
+    if options.tokens > 0:
+        prompt = torch.tensor([list(options.prompt.encode())], device="cuda")
+        text = generate(model, prompt, options.tokens, options.step, options.temperature)[0]
+        print(bytes(text.tolist()).decode(errors="replace"))
     return 0
 
 
 def generate_command(words):
-    more = ("--prompt", "# The online softmax"), ("--tokens", 400), ("--temperature", 0.7)
-    options = options_of(
-        words, "Trains as train does, then writes a text by a KV cache.", *TRAINING, *more
-    )
-    model, _ = trained(options)
-    prompt = torch.tensor([list(options.prompt.encode())], device="cuda")
-    tokens = generate(model, prompt, options.tokens, options.step, options.temperature)
-    print(bytes(tokens[0].tolist()).decode(errors="replace"))
-    return 0
+    return train_command(words, 400)
 
 
 MOST = {"06": 8192, "01": 2048, "unfused": 1024}  # the largest N
