@@ -101,14 +101,14 @@ def generate(model, prompt, count, step="10", temperature=0.0):
     size = shape.layers, batch, shape.kv_heads, most, shape.d
     keys, values = torch.zeros(2, *size, device=prompt.device, dtype=torch.bfloat16)
     tokens, new = prompt, prompt
-    for done in range(count):
+    for _ in range(count):
         start = tokens.shape[1] - new.shape[1]
         length = tokens.shape[1]
 
         def attend(layer, q, k, v):
             keys[layer, :, :, start:length], values[layer, :, :, start:length] = k, v
             if start == 0:
-                return attention(q, k, v, causal=True, step=step)
+                return attention_of(step)(q, k, v)
             lengths = [length] * batch
             return attention(q, keys[layer], values[layer], True, "13", lengths=lengths)
 

@@ -8,10 +8,8 @@ tensors' own memory.
 import functools
 import os
 import threading
-from typing import List, Optional, Tuple
 
 import torch
-from torch import Tensor
 
 from .files import ROOT
 from .step_library import Refused, StepLibrary
@@ -140,10 +138,20 @@ def _run(direction, step, causal, lengths=None, **tensors):
 # --- operators ------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("flash_steps::forward", mutates_args=())
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, step: str, lengths: Optional[List[int]] = None
-) -> Tuple[Tensor, Tensor]:
+def _operator(name, more, returned):
+    """Not by custom_op(), whose checks take the host as long as all else in a call."""
+    types = ", ".join(["Tensor"] * returned)
+    schema = f"(Tensor q, Tensor k, Tensor v, {more}) -> ({types})"
+    torch.library.define(f"flash_steps::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
+    return getattr(torch.ops.flash_steps, name).default
+
+
+_forward = _operator("forward", "bool causal, str step, int[]? lengths", 2)
+_backward = _operator("backward", "Tensor o, Tensor lse, Tensor do, bool causal, str step", 3)
+
+
+@torch.library.impl("flash_steps::forward", "default")
+def _(q, k, v, causal, step, lengths):
     _require(step, q, k, v)
     q, k, v = map(_ready, (q, k, v))
     o, lse = q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
@@ -156,15 +164,13 @@ def _forward(
     return o, lse
 
 
-@_forward.register_fake
-def _(q, k, v, causal, step, lengths=None):
+@torch.library.register_fake("flash_steps::forward")
+def _(q, k, v, causal, step, lengths):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("flash_steps::backward", mutates_args=())
-def _backward(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, do: Tensor, causal: bool, step: str
-) -> Tuple[Tensor, Tensor, Tensor]:
+@torch.library.impl("flash_steps::backward", "default")
+def _(q, k, v, o, lse, do, causal, step):
     step = step if _variant(step)[2]["backward"] else BACKWARD.get(step[:2], step)
     if not _variant(step)[2]["backward"]:
         raise ValueError(f"flash_steps.attention: step {step} has no backward")
@@ -179,7 +185,7 @@ def _backward(
     return dq, dk, dv
 
 
-@_backward.register_fake
+@torch.library.register_fake("flash_steps::backward")
 def _(q, k, v, o, lse, do, causal, step):
     return tuple(x.new_empty(x.shape) for x in (q, k, v))
 
@@ -193,4 +199,4 @@ def _gradients(ctx, do, _):
     return *_backward(*ctx.saved_tensors, do, ctx.causal, ctx.step), None, None, None
 
 
-_forward.register_autograd(_gradients, setup_context=_keep)
+torch.library.register_autograd("flash_steps::forward", _gradients, setup_context=_keep)

@@ -23,16 +23,9 @@ from .model_tables import LABELS, ORDER
 
 def corpus():
     """The project's own pages, as bytes."""
-    places = (
-        "README.md",
-        "docs/*.md",
-        "docs/*/*.md",
-        "steps/*/*.md",
-        "steps/*.md",
-        "common/*/*.md",
-    )
-    paths = sorted({path for p in places for path in glob.glob(os.path.join(ROOT, p))})
-    text = b"".join(open(path, "rb").read() for path in paths)
+    places = ("README.md", "docs/**/*.md", "steps/**/*.md", "common/**/*.md")
+    paths = [path for p in places for path in glob.glob(os.path.join(ROOT, p), recursive=True)]
+    text = b"".join(open(path, "rb").read() for path in sorted(paths))
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).long().cuda()
 
 
@@ -120,25 +113,20 @@ def train(name, shape, batch, n, updates):
     return model, found
 
 
-def one_update(name, shape, batch, n, updates=3, recompute=False):
+def one_update(name, shape, batch, n, updates):
     """{"ms", "attention_ms", "peak_bytes"} of an update, the median of several behind a first."""
-    model, optimizer = new(shape, recompute)
+    model, optimizer = new(shape)
     tokens = torch.randint(shape.vocabulary, (batch, n + 1), device="cuda")
     attend, times = Timed(name), []
-    try:
-        torch.cuda.reset_peak_memory_stats()
-        for i in range(updates + 1):
-            begin = mark()
-            update(model, optimizer, attend, tokens)
-            end = mark()
-            share = attend.ms()
-            times.append((begin.elapsed_time(end), share))
-        times = sorted(times[1:] or times)
-        ms, share = times[len(times) // 2]
-        return {"ms": ms, "attention_ms": share, "peak_bytes": torch.cuda.max_memory_allocated()}
-    finally:
-        del model, optimizer, attend
-        torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(updates + 1):
+        begin = mark()
+        update(model, optimizer, attend, tokens)
+        end = mark()
+        share = attend.ms()
+        times.append((begin.elapsed_time(end), share))
+    ms, share = sorted(times[1:])[updates // 2]
+    return {"ms": ms, "attention_ms": share, "peak_bytes": torch.cuda.max_memory_allocated()}
 
 
 def alone(name, shape, batch, n, runs=6):
@@ -199,43 +187,31 @@ def keep(options, what, row):
     write_rows(options.json, tree)
 
 
-TRAINING = ("--updates", 300), ("--batch", 16), ("--n", 512)
-
-
-def trained(options):
-    if min(options.batch, options.n, options.updates - 1) < 1:
-        raise BadInput("sizes must be at least 1, updates at least 2")
-    model, found = train(options.step, SHAPES["small"], options.batch, options.n, options.updates)
-    losses = found["losses"]
-    print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}, {found['tokens_per_s']:,} tokens/s, ", end="")
-    print(f"{100 * found['attention']:.0f}% in attention, {found['peak_bytes'] / 1e9:.2f} GB")
-    return model, found
-
-
-def train_command(words):
+def train_command(words, tokens=0):
     options = options_of(
-        words, "Trains a GPT of 20 million parameters on this project's pages.", *TRAINING
+        words,
+        "Trains a GPT of 17 million parameters on this project's pages; then writes --tokens more\n"
+        "bytes behind --prompt, by step 13 from a KV cache.",
+        *(("--updates", 300), ("--batch", 16), ("--n", 512)),
+        *(("--tokens", tokens), ("--prompt", "# The online softmax"), ("--temperature", 0.7)),
     )
-    _, found = trained(options)
-    if options.json:
-        keep(options, "training", found)
+    if min(options.batch, options.n, options.updates - 1) < 1 or not options.prompt:
+        raise BadInput("sizes must be at least 1, updates at least 2")
+    shape = SHAPES["small"]
+    model, found = train(options.step, shape, options.batch, options.n, options.updates)
+    keep(options, "training", found)
+    if options.tokens > 0:
+        prompt = torch.tensor([list(options.prompt.encode())], device="cuda")
+        text = generate(model, prompt, options.tokens, options.step, options.temperature)[0]
+        print(bytes(text.tolist()).decode(errors="replace"))
     return 0
 
 
 def generate_command(words):
-    more = ("--prompt", "# The online softmax"), ("--tokens", 400), ("--temperature", 0.7)
-    options = options_of(
-        words, "Trains as train does, then writes a text by a KV cache.", *TRAINING, *more
-    )
-    model, _ = trained(options)
-    prompt = torch.tensor([list(options.prompt.encode())], device="cuda")
-    tokens = generate(model, prompt, options.tokens, options.step, options.temperature)
-    print(bytes(tokens[0].tolist()).decode(errors="replace"))
-    return 0
+    return train_command(words, 400)
 
 
-SLOW = {"06": 8192, "01": 2048}  # the largest N; one update
-MOST = {**SLOW, "unfused": 1024}
+MOST = {"06": 8192, "01": 2048, "unfused": 1024}  # the largest N
 
 
 def ends_of(name, shape, recompute, room):
@@ -274,15 +250,11 @@ def measure_command(words):
     if options.model not in SHAPES:
         raise BadInput(f"--model {options.model}: {', '.join(SHAPES)}")
     wide = dataclasses.replace(SHAPES["llama-like"], vocabulary=256)
-    for name, recompute, most in (
-        ("unfused", False, 1e12),
-        ("10", False, 1e12),
-        ("10", True, 25e9),
-    ):
+    # An update that fills the card with the inputs of recomputed blocks would take minutes.
+    cases = ("unfused", False, 1e12), ("10", False, 1e12), ("10", True, 25e9)
+    for name, recompute, most in cases:
         free = torch.cuda.mem_get_info()[0]
-        room = int(
-            min(free, most)
-        )  # an update that fills more with recomputed blocks takes minutes
+        room = int(min(free, most))
         taken = torch.empty(free - room, dtype=torch.uint8, device="cuda")
         keep(options, "ends", {**ends_of(name, wide, recompute, room), "room_bytes": room})
         del taken
@@ -290,11 +262,9 @@ def measure_command(words):
     for n in [512 << i for i in range(7)]:
         for name in ORDER[::-1]:
             if n <= MOST.get(name, n):
-                batch = max(1, options.tokens // n)
-                row = one_update(name, shape, batch, n, 1 if name in SLOW else options.updates)
-                row["alone_ms"] = shape.layers * alone(
-                    name, shape, batch, n, 1 if name in SLOW else 6
-                )
+                batch, once = max(1, options.tokens // n), name == "01"
+                row = one_update(name, shape, batch, n, 1 if once else options.updates)
+                row["alone_ms"] = shape.layers * alone(name, shape, batch, n, 1 if once else 6)
                 keep(options, "updates", {"name": name, "n": n, "batch": batch, **row})
     return 0
 

@@ -324,6 +324,23 @@ def sent_text(run):
     return bytes_text(run["ranks"][0]["sent"]["forward"]["predicted"])
 
 
+def model(name, n, figure="ms"):
+    """Of an update with this attention."""
+    for row in rows("model_h100.json", what="updates", n=n):
+        if row["name"] == name:
+            return row[figure]
+    raise LookupError(f"{name}, N = {n}")
+
+
+def beside_unfused(*others):
+    return (model("unfused", 1024) / model(name, n) for name, n in others)
+
+
+def at_512():
+    faster = model("flash", 512) / model("10", 512) - 1
+    return faster, model("flash", 512, "attention_ms") / model("flash", 512)
+
+
 # --- the claims -----------------------------------------------------------------------------------
 
 # In the page's order: what it says was found, and a function of its commands' runs: the figures.
@@ -398,6 +415,13 @@ CLAIMS = (
     ("leaves {:.1%} of ... visits {:.1%} of the tiles; with 256, {:.1%}", strided),
     ("{:.2f} times fewer FLOPs", lambda a, b: [b["flops_executed"] / a["flops_executed"]]),
     ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
+    # In a model.
+    (
+        "{:.1f} times with step 10, {:.1f} times with PyTorch's",
+        lambda: beside_unfused(("10", 1024), ("flash", 1024)),
+    ),
+    ("{:.1f} times as fast with step 10", lambda: beside_unfused(("10", 4096))),
+    ("to step 10 {:.0%} faster ... only {:.0%} of an update", at_512),
     # Several GPUs.
     (
         "reach {:.0%} of the ideal with 4 chunks and {:.0%} with 8",

@@ -1,19 +1,17 @@
 """./scripts/model predict, and what its formulas must keep."""
 
 import dataclasses
-import os
 import re
 import sys
-import tempfile
 import unittest
 
 from basis import ROOT, main, said
 from flash_steps import model_cost
 from flash_steps.command import BadInput
-from flash_steps.files import write_rows
+from flash_steps.files import read_json, read_text
+from flash_steps.gpu_table import find_model
 from flash_steps.model import predict
 from flash_steps.model_cost import PARTS, SHAPES, longest, memory
-from flash_steps.text import markdown_table
 from lab import model_tables
 
 
@@ -92,49 +90,46 @@ class Predicted(unittest.TestCase):
             self.assertIn(told, done.stdout + done.stderr)
 
 
-class Tables(unittest.TestCase):
-    """Of a card on which the rest takes 50 ms, and attention N / 1024 or twice that."""
+class Measured(unittest.TestCase):
+    """What docs/model.md says of its tables."""
 
     def setUp(self):
-        speeds = {"flash": 2, "08": 2, "cudnn": 2, "10": 1}
-        self.rows = [
-            {"what": "updates", "name": name, "n": n, "ms": 50 + x * n / 1024}
-            | {"attention_ms": x * n / 1024, "alone_ms": x * n / 1024}
-            for name, x in speeds.items()
-            for n in (1024, 51200)
-        ]
-        losses = ([5.0] * 300, [5.0] * 280 + [5.5] * 20)
-        self.rows += [
-            {"what": "training", "name": name, "losses": x, "tokens_per_s": 10**6}
-            | {"attention": 0.1, "peak_bytes": 2e9}
-            for name, x in zip(("10", "flash"), losses)
-        ]
+        self.path = str(ROOT / "docs" / "results" / "model_h100.json")
+        self.rows = read_json(self.path)["rows"]
+        updates = model_tables.rows_for("updates", self.rows)
+        self.by_length = model_tables.table("updates", updates)[1]
 
-    def markdown(self, what):
-        rows = model_tables.rows_for(what, self.rows)
-        return markdown_table(*model_tables.table(what, rows)).splitlines()[2:]
+    def test_amdahl_is_within_5_percent(self):
+        for rows in self.by_length:
+            for name, row in rows.items():
+                if (name, row["n"]) == ("06", 512):
+                    continue  # timed once
+                off = model_tables.off(row, rows["flash"])
+                self.assertLess(abs(off), 0.05, f"{name}, N = {row['n']}")
 
-    def test_by_length(self):
-        self.assertEqual(
-            self.markdown("updates")[1], "| 51200 | - | - | - | 150 | 150 | 150 | 100 |"
-        )
-        attention = "| 51200 | - | - | - | 66.7% | 66.7% | 66.7% | 50.0% |"
-        self.assertEqual(self.markdown("attention")[1], attention)
-        self.assertEqual(self.markdown("amdahl")[0].split(" | ")[-1], "+0.0% |")
-        self.rows[-3]["alone_ms"] += 10  # of step 10, N = 51200
-        self.assertEqual(self.markdown("amdahl")[1].split(" | ")[-1], "+10.0% |")
+    def test_step_10_is_never_slower(self):
+        for rows in self.by_length:
+            self.assertEqual(min(rows, key=lambda name: rows[name]["ms"]), "10")
 
-    def test_losses(self):
-        want = "| PyTorch flash | 5.5000 | 0.5000 | 1,000,000 | 10.0% | 2.00 GB |"
-        self.assertEqual(self.markdown("training")[1], want)
+    def test_predictions_are_within_5_percent(self):
+        ends = model_tables.rows_for("ends", self.rows)
+        self.assertEqual(len(ends), 3)
+        for row in ends:
+            self.assertLess(abs(row["predicted"] / row["found"] - 1), 0.05)
+        shape = dataclasses.replace(SHAPES["gpt2"], vocabulary=256)
+        rest = model_cost.rest_ms(shape, 32, 1024, find_model("H100"))
+        for rows in self.by_length:
+            measured = rows["flash"]["ms"] - rows["flash"]["attention_ms"]
+            self.assertLess(abs(rest / measured - 1), 0.05)
 
-    def test_the_picture(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "model_h100.json")
-            write_rows(path, {"device": "H100", "run": "2026-11-27", "rows": self.rows})
-            svg = model_tables.picture(path)
-        self.assertIn("N = 51200", svg)
-        self.assertEqual(svg.count("<rect"), 1 + 5 + 2 * 2 * 4)  # paper, legend, bars in two parts
+    def test_the_picture_is_of_these_results(self):
+        drawn = read_text(ROOT / "docs" / "pictures" / "model.svg")
+        self.assertEqual(model_tables.picture(self.path), drawn)
+
+    def test_losses_end_together(self):
+        rows = model_tables.rows_for("training", self.rows)
+        ends = [sum(row["losses"][-20:]) / 20 for row in rows]
+        self.assertLess(max(ends) - min(ends), 0.02)
 
 
 if __name__ == "__main__":
