@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct GpuSpec {
   double bf16_flops = 0;  ///< dense tensor cores; 0: none
   double fp8_flops = 0;   ///< 0: none
 
+  /// 90 for "sm_90".
+  int arch_number() const { return std::atoi(arch.c_str() + 3); }
   /// Bytes of shared memory that one block can have.
   size_t block_shared_bytes() const { return sm.shared_bytes - sm.block_reserved_bytes; }
 };

@@ -57,6 +57,7 @@ void configure(const SimOptions& o) {
   configured() = o;
   sim::options().l2_sms = o.gpu.sms;
   sim::options().sms = std::max(1, static_cast<int>(std::lround(o.gpu.sms / o.times)));
+  sim::options().arch = o.gpu.arch_number();
   sim::options().block_shared_bytes = std::min(o.gpu.block_shared_bytes(), sim::kMaxDynamicSmem);
   sim::options().workers = o.workers;
   sim::options().watchdog_s = o.watchdog_s;

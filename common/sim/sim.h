@@ -29,6 +29,7 @@ struct Options {
   double l2_bytes = 0;       ///< > 0: model an L2 of this size, and with it DRAM traffic
   double l2_times = 1;  ///< with l2_bytes: so many problems like this one share launches and L2
   int sms = 132;        ///< what a kernel's host code is told
+  int arch = 90;        ///< whose tensor cores add: 90 for sm_90
   int l2_sms = 132;     ///< with l2_bytes: who shares it
   fa::SmSpec l2_sm;     ///< how many blocks each of them holds
   std::string gpu = "H200";                ///< whose latencies the clocks of the warps have

@@ -1,10 +1,14 @@
-// ldmatrix, packing and mma.sync against plain code; the fragments are placed by
-// common/dialect/ptx/layouts.h.
+// ldmatrix, packing and mma.sync against plain code, and the bits that mma.sync adds; the fragments
+// are placed by common/dialect/ptx/layouts.h.
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
+#include "common/dialect/ptx/fp8.h"
+#include "common/dialect/ptx/tensor_sum.h"
+#include "common/harness/backend.h"
 #include "tests/device.h"
 #include "tests/test.h"
 
@@ -129,9 +133,11 @@ TEST_CASE("pack_bf16 rounds to nearest even, the first into the low half", "[ptx
 
 namespace {
 
-// D[16][8] = A[16][16] B[16][8] + C, fragments filled element by element.
+// D[16][8] = A[16][16] B[16][8] + C in each block, fragments filled element by element.
 __global__ void mma_kernel(const bf16* A, const bf16* B, const float* C, float* D) {
   const int lane = threadIdx.x;
+  A += blockIdx.x * 16 * 16, B += blockIdx.x * 16 * 8;
+  C += blockIdx.x * 16 * 8, D += blockIdx.x * 16 * 8;
   uint32_t a[4], b[2];
   float d[4];
   for (int r = 0; r < 4; ++r) {
@@ -236,4 +242,121 @@ TEST_CASE("S = Q K^T, then S V, from ldmatrix fragments", "[ptx][mma]") {
       product(want, 16, 32, [&](int c, int x) { return static_cast<float>(v[c * 32 + x]); });
   want.insert(want.end(), o.begin(), o.end());
   CHECK(test::results<float>(want.size(), attention_like_kernel, {1, 32}, q, k, v) == want);
+}
+
+// --- bits against the rule -----------------------------------------------------------------------
+
+namespace {
+
+// One sum of all k products, step after step.
+float sum_of_steps(const fa::TensorSum& rule, int k, const float* a, const float* b, float c) {
+  for (int i = 0; i < k; i += rule.products) c = fa::tensor_sum(rule, a + i, b + i, c);
+  return c;
+}
+
+// What MMA-Sim says of a sum: bits, the first factor in the lowest ones of `a` and `b`.
+struct MmaSim {
+  int arch;
+  bool e4m3;
+  uint32_t a[8], b[8], c, d;
+};
+constexpr MmaSim kMmaSim[] = {
+#include "tests/ptx/mma_sim.inc"
+};
+
+// How one draws a number: exponents, the shares of zeros and of infinities and NaNs.
+struct Distribution {
+  const char* name;
+  int least, largest;
+  float zeros = 0, odd = 0;
+  int c_exponent = 0;  // C is about 2^this; -1000: 0
+};
+const Distribution kDistributions[] = {{"near 1", -1, 1},
+                                       {"wide", -12, 12},
+                                       {"wider", -60, 60, .5f},
+                                       {"no C", -12, 12, 0, 0, -1000},
+                                       {"sparse", -12, 12, .9f},
+                                       {"large C", -2, 2, 0, 0, 24},
+                                       {"small C", -2, 2, 0, 0, -24},
+                                       {"overflow", 62, 64, 0, 0, 127},
+                                       {"underflow", -66, -62, 0, 0, -127},
+                                       {"below every C", -72, -66, 0, 0, -1000},
+                                       {"subnormal", -134, -126, 0, 0, -127},
+                                       {"inf and NaN", -2, 2, .1f, .01f}};
+
+float number(const Distribution& of, std::mt19937& random) {
+  std::uniform_real_distribution<float> share(0, 1);
+  if (share(random) < of.zeros) return 0;
+  const float sign = share(random) < .5f ? -1.f : 1.f;
+  if (share(random) < of.odd) return share(random) < .5f ? NAN : sign * INFINITY;
+  return sign *
+         std::ldexp(1 + share(random), std::uniform_int_distribution(of.least, of.largest)(random));
+}
+
+void require_rule(const fa::TensorSum& rule) {
+  constexpr int kBlocks = 16, kM = 16, kN = 8, kK = 16;
+  std::mt19937 random(7);
+  for (const Distribution& of : kDistributions) {
+    auto a = test::each<bf16>(kBlocks * kM * kK, [&](int) { return number(of, random); });
+    auto b = test::each<bf16>(kBlocks * kK * kN, [&](int) { return number(of, random); });
+    for (int k = 0; k < kK; ++k) {  // padding: a row of A and a column of B
+      a[(kM - 1) * kK + k] = b[k * kN + kN - 1] = bf16(0.f);
+    }
+    const Distribution of_c{"C", of.c_exponent - 1, of.c_exponent + 1};
+    const auto c = test::each<float>(kBlocks * kM * kN, [&](int) {
+      return of.c_exponent == -1000 ? 0.f : number(of_c, random);
+    });
+    const auto got = test::results<float>(c.size(), mma_kernel, {kBlocks, 32}, a, b, c);
+    for (int i = 0; i < kBlocks * kM * kN; ++i) {
+      const int block = i / (kM * kN), row = i / kN % kM, column = i % kN;
+      float x[kK], y[kK];
+      for (int k = 0; k < kK; ++k) {
+        x[k] = static_cast<float>(a[(block * kM + row) * kK + k]);
+        y[k] = static_cast<float>(b[(block * kK + k) * kN + column]);
+      }
+      const float want = sum_of_steps(rule, kK, x, y, c[i]);
+      CAPTURE(of.name, i, c[i], got[i], want);
+      REQUIRE(std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(want));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("tensor_sum is MMA-Sim's, bit for bit", "[ptx][mma]") {
+  for (const MmaSim& sim : kMmaSim) {
+    const fa::TensorSum& rule = sim.e4m3 ? fa::kE4m3Sum : fa::mma_bf16_sum(sim.arch);
+    const int k = sim.e4m3 ? 32 : 16, bits = 256 / k;
+    float a[32], b[32];
+    const auto value = [&](const uint32_t* words, int i) {
+      const uint32_t x = words[i * bits / 32] >> i * bits % 32;
+      if (!sim.e4m3) return std::bit_cast<float>(x << 16);
+      __nv_fp8_e4m3 e;
+      e.__x = static_cast<uint8_t>(x);
+      return static_cast<float>(e);
+    };
+    for (int i = 0; i < k; ++i) a[i] = value(sim.a, i), b[i] = value(sim.b, i);
+    const float sum = sum_of_steps(rule, k, a, b, std::bit_cast<float>(sim.c));
+    CAPTURE(sim.arch, sim.e4m3, &sim - kMmaSim);
+    CHECK(std::bit_cast<uint32_t>(sum) == sim.d);
+  }
+}
+
+TEST_CASE("mma.sync adds as tensor_sum, on each architecture by its own rule", "[ptx][mma]") {
+  const std::string arch = fa::open_device("", "").arch;
+  if (arch != "sim") return require_rule(fa::mma_bf16_sum(std::atoi(arch.c_str() + 3)));
+  for (const char* name : {"A100", "RTX 4090", "RTX 5090", "H200"}) {  // the default last
+    CAPTURE(name);
+    fa::SimOptions options;
+    options.gpu = fa::find_gpu(name);
+    fa::configure(options);
+    require_rule(fa::mma_bf16_sum(options.gpu.arch_number()));
+  }
+}
+
+TEST_CASE("mma.sync: 8 products a step and 24 bits before Hopper, then 16 and 25", "[ptx][mma]") {
+  CHECK(fa::mma_bf16_sum(80).products == 8);
+  CHECK(fa::mma_bf16_sum(89).aligned_bits == 24);
+  CHECK(fa::mma_bf16_sum(90).products == 16);
+  CHECK(fa::mma_bf16_sum(120).aligned_bits == 25);
 }

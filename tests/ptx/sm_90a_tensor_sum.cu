@@ -217,6 +217,7 @@ TEST_CASE("wgmma of bf16 adds as tensor_sum", "[ptx][fp8]") {
                           {"any exponent", -133, 127, .5f},
                           {"overflow", 62, 64, 0, 0, 127},
                           {"underflow", -66, -62, 0, 0, -127},
+                          {"below every C", -72, -66, 0, 0, -1000},
                           {"subnormal factors", -134, -126, 0, 0, -127},
                           {"inf and NaN", -2, 2, 0, .01f},
                           {"inf, NaN and zeros", -2, 2, .5f, .01f}});
@@ -238,6 +239,8 @@ void require_rule_for_padding() {
   require_rule(a, b, c);
   require_rule(a, b, c, {.steps = 4});
   require_rule(a, b, c, {.accumulate = false});
+  b[0] = T(NAN);  // times 0
+  require_rule(a, b, c);
 }
 
 }  // namespace

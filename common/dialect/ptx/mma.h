@@ -68,7 +68,7 @@ FA_PTX void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
 /// lane holds  a[i / 2].half[i % 2] = A at mma_a_element(lane, i), i = 0..7
 ///             b[i / 2].half[i % 2] = B at mma_b_element(lane, i), i = 0..3
 ///             d[i]                 = D at mma_d_element(lane, i), i = 0..3
-/// All 32 lanes take part. The order of the additions is the hardware's own.
+/// All 32 lanes take part. It adds as tensor_sum(mma_bf16_sum()) says: tensor_sum.h.
 FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "

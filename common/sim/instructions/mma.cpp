@@ -4,6 +4,7 @@
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/tensor_core.h"
+#include "common/sim/sim.h"
 
 namespace sim {
 
@@ -81,30 +82,41 @@ struct MmaFrame {
 
 void do_mma(WarpMeeting& m) {
   need_all_lanes(m);
-  using Row [[gnu::vector_size(32)]] = float;  // of B and D
-  float A[16][16];
-  Row B[16], D[16];
+  constexpr int kM = 16, kN = 8, kK = 16;
+  TensorOperand<kK * kM> A;  // the product is D^T = B^T A^T, of as many columns as vectors like
+  TensorOperand<kN * kK> B;
+  float D[kN * kM];
+  // Element i of a lane lies as far from its element 0 as in lane 0: the compiler knows how far.
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = frame_of<MmaFrame>(m, lane);
+    const auto a = fa::mma_a_element(lane, 0), b = fa::mma_b_element(lane, 0),
+               d = fa::mma_d_element(lane, 0);
     for (int i = 0; i < 8; ++i) {
-      const auto [r, k] = fa::mma_a_element(lane, i);
-      A[r][k] = bf16_value(half(f.a[i / 2], i % 2));
+      const auto [r, k] = fa::mma_a_element(0, i);
+      A.value[(a.col + k) * kM + a.row + r] = bf16_value(half(f.a[i / 2], i % 2));
     }
     for (int i = 0; i < 4; ++i) {
-      const auto [k, c] = fa::mma_b_element(lane, i);
-      B[k][c] = bf16_value(half(f.b[i / 2], i % 2));
+      const auto [k, c] = fa::mma_b_element(0, i);
+      B.value[(b.col + c) * kK + b.row + k] = bf16_value(half(f.b[i / 2], i % 2));
+    }
+    for (int i = 0; i < 4; ++i) {
+      const auto [r, c] = fa::mma_d_element(0, i);
+      D[(d.col + c) * kM + d.row + r] = f.d[i];
     }
   }
-  for (int r = 0; r < 16; ++r) {
-    Row sum = {};
-    for (int k = 0; k < 16; ++k) sum += A[r][k] * B[k];
-    D[r] = sum;
+  const fa::TensorSum& rule = fa::mma_bf16_sum(options().arch);
+  find_exponents(rule, kK * kM, A.value, A.exponent);
+  find_exponents(rule, kN * kK, B.value, B.exponent);
+  for (int k = 0; k < kK; k += rule.products) {
+    multiply_add(rule, kN, kM, {B.value + k, B.exponent + k}, kK,
+                 {A.value + k * kM, A.exponent + k * kM}, D);
   }
   for (int lane = 0; lane < 32; ++lane) {
-    float* d = frame_of<MmaFrame>(m, lane).d;
+    float* to = frame_of<MmaFrame>(m, lane).d;
+    const auto d = fa::mma_d_element(lane, 0);
     for (int i = 0; i < 4; ++i) {
-      const auto [r, c] = fa::mma_d_element(lane, i);
-      d[i] += D[r][c];
+      const auto [r, c] = fa::mma_d_element(0, i);
+      to[i] = D[(d.col + c) * kM + d.row + r];
     }
   }
   self->tensor_flops += 2 * 16 * 8 * 16;

@@ -1,112 +1,179 @@
-// Of one element fa::tensor_sum says it all. Here a row of elements is added at once, in loops that
-// the compiler vectorises: terms in units of 2^(E - aligned_bits) are integers of 32 bits.
+// Of one element fa::tensor_sum says it all, whose three rules add() follows for 8 or 16 columns at
+// once: in units of 2^(E - aligned_bits) the terms are integers of 32 bits. By hand, because g++
+// keeps the sums of such loops in memory.
 #include "common/sim/instructions/tensor_core.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-
-// Twice as many lanes where the machine has them.
-#if defined(__x86_64__) && !defined(__clang__)
-#define FA_WIDE __attribute__((target_clones("avx2", "default")))
-#else
-#define FA_WIDE
-#endif
 
 namespace sim {
 
 namespace {
 
-// Exponents outside these go the slow way: here no term, unit or sum overflows or is subnormal.
-constexpr float kLeast = 0x1p-100f, kLargest = 0x1p120f;
+// Registers of `bytes`. The first two as they lie in memory, at any address.
+template <int bytes>
+struct Vectors;
+#define VECTORS(bytes)                                                                   \
+  template <>                                                                            \
+  struct Vectors<bytes> {                                                                \
+    using Shorts [[gnu::vector_size(bytes), gnu::aligned(2), gnu::may_alias]] = int16_t; \
+    using Floats [[gnu::vector_size(bytes), gnu::aligned(4), gnu::may_alias]] = float;   \
+    using Ints [[gnu::vector_size(bytes)]] = int;                                        \
+    using HalfOfShorts [[gnu::vector_size(bytes / 2), gnu::may_alias]] = int16_t;        \
+    using HalfOfLongs [[gnu::vector_size(bytes)]] = int64_t;                             \
+    using Longs [[gnu::vector_size(2 * bytes)]] = int64_t;                               \
+    using Doubles [[gnu::vector_size(2 * bytes)]] = double;                              \
+  };
+VECTORS(16)
+VECTORS(32)
 
-float power_of(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7f800000u); }
-
-struct Row {
-  float largest[kTensorColumns];                      // 2^E
-  float scale[kTensorColumns];                        // units to 1
-  int first[kTensorColumns], second[kTensorColumns];  // sums of units: one could overflow
-  int slow[kTensorColumns];                           // D is left as it was, for fa::tensor_sum
-};
-
-// All terms of a row, by the loops below. `a`, `power`: row r of A; `largest`: of `power`. Returns
-// whether a column of it is slow.
-FA_WIDE bool add_row(const fa::TensorSum& rule, const float* a, const float* power, float largest,
-                     const TensorOperand& B, int columns, float* D, Row& row) {
-  for (int c = 0; c < columns; ++c) row.largest[c] = power_of(D[c]);
-  for (int k = 0; k < rule.products; ++k) {
-    const float p = power[k];
-    if (p == 0) continue;
-    const float* q = B.power[k];
-    for (int c = 0; c < columns; ++c) {
-      const float both = p * q[c];
-      row.largest[c] = row.largest[c] < both ? both : row.largest[c];
-    }
-  }
-  const uint32_t bias = static_cast<uint32_t>(2 * 127 + rule.aligned_bits) << 23;
-  for (int c = 0; c < columns; ++c) {
-    const float scale = std::bit_cast<float>(bias - std::bit_cast<uint32_t>(row.largest[c]));
-    row.scale[c] = row.largest[c] >= kLeast && row.largest[c] <= kLargest ? scale : 0;
-    row.first[c] = row.scale[c] != 0 ? static_cast<int>(D[c] * row.scale[c]) : 0;
-    row.second[c] = 0;
-    // Zeros alone are frequent: tiles are padded with them, and so are masked rows of P.
-    const bool zeros = D[c] == 0 && (largest == 0 || B.row_largest[c] == 0);
-    row.slow[c] = row.scale[c] == 0 && !zeros;
-  }
-  for (int k = 0; k < rule.products; ++k) {
-    const float x = a[k];
-    if (x == 0) continue;
-    int* sum = k % 2 ? row.second : row.first;
-    const float* b = B.value[k];
-    for (int c = 0; c < columns; ++c) sum[c] += static_cast<int>(x * b[c] * row.scale[c]);
-  }
-  const double unit = std::ldexp(1., -rule.aligned_bits);
-  const uint64_t kept = ~uint64_t{0} << (52 - rule.kept_bits);
-  int slow = 0;
-  for (int c = 0; c < columns; ++c) {
-    slow |= row.slow[c];
-    const double sum = (double(row.first[c]) + double(row.second[c])) * (row.largest[c] * unit);
-    const auto cut = std::bit_cast<double>(std::bit_cast<uint64_t>(sum) & kept);
-    D[c] = row.slow[c] ? D[c] : static_cast<float>(cut);
-  }
-  return slow;
-}
+// Exponents of 0, and of an inf or a NaN: a sum of two that has one is beyond all others, too.
+constexpr int kZero = -5000, kEndless = 10000;
+// Outside these E goes the slow way: here no term, unit or sum overflows or is subnormal.
+constexpr int kLeast = -100, kLargest = 120;
 
 }  // namespace
 
-FA_WIDE void TensorOperand::set_powers(const fa::TensorSum& rule, int rows) {
-  const float least = std::ldexp(1.f, rule.least_exponent);
-  std::fill_n(row_largest, rows, 0.f);
-  for (int k = 0; k < rule.products; ++k) {
-    for (int r = 0; r < rows; ++r) {
-      const float p = power_of(value[k][r]);
-      const float normal = p < least ? least : p;
-      power[k][r] = value[k][r] == 0 ? 0 : normal;
-      row_largest[r] = row_largest[r] < power[k][r] ? power[k][r] : row_largest[r];
-    }
+#if defined(__x86_64__) && !defined(__clang__)
+[[gnu::target_clones("avx2", "default")]]
+#endif
+void find_exponents(const fa::TensorSum& rule, int n, const float* value,
+                            int16_t* exponent) {
+  const int least = rule.least_exponent;
+  for (int i = 0; i < n; ++i) {
+    const int bits = std::bit_cast<int>(value[i]) & 0x7fffffff;
+    const int e = (bits >> 23) - 127;
+    const int normal = e < least ? least : e;
+    const int finite = e == 128 ? kEndless : normal;
+    exponent[i] = static_cast<int16_t>(bits == 0 ? kZero : finite);
   }
-  largest = *std::max_element(row_largest, row_largest + rows);
 }
 
-void multiply_add(const fa::TensorSum& rule, const TensorOperand& A, const TensorOperand& B,
-                  int columns, float (*D)[kTensorColumns]) {
-  Row row;
-  float a[kTensorProducts], power[kTensorProducts], b[kTensorProducts];
-  for (int r = 0; r < kTensorRows; ++r) {
-    for (int k = 0; k < rule.products; ++k) a[k] = A.value[k][r], power[k] = A.power[k][r];
-    const float largest = A.row_largest[r];  // an inf or a NaN makes no other row slow
-    if (largest <= kLargest && B.largest <= kLargest &&
-        double{largest} * B.largest <= double{kLargest}) {
-      if (!add_row(rule, a, power, largest, B, columns, D[r], row)) continue;
-    } else {
-      std::fill_n(row.slow, columns, 1);
+namespace {
+
+// What remains of C where all products are 0: of masked keys, and of rows that pad a tile.
+[[gnu::always_inline]] inline void cut_row(const fa::TensorSum& rule, int columns, float* d) {
+  const uint32_t kept = ~uint32_t{0} << (23 - rule.kept_bits);
+  for (int c = 0; c < columns; ++c) {
+    const uint32_t bits = std::bit_cast<uint32_t>(d[c]), cut = bits & kept;
+    const uint32_t number = cut << 1 ? cut : 0;  // no -0
+    d[c] = std::bit_cast<float>(bits << 1 > 0xff000000u ? 0x7fffffffu : number);
+  }
+}
+
+// A comparison of vectors may be taken apart into its elements, where this is not.
+#define NEGATIVE(x) ((x) >> 31)
+
+// `products` is a constant to each caller.
+template <int bytes>
+[[gnu::always_inline]] inline void add(int products, const fa::TensorSum& rule, int rows,
+                                       int columns, const TensorFactors& A, int step,
+                                       const TensorFactors& B, float* D) {
+  using Shorts = typename Vectors<bytes>::Shorts;
+  using Floats = typename Vectors<bytes>::Floats;
+  using Ints = typename Vectors<bytes>::Ints;
+  using Longs = typename Vectors<bytes>::Longs;
+  using Doubles = typename Vectors<bytes>::Doubles;
+  constexpr int kHalf = bytes / 4, kEach = 2 * kHalf;  // columns of Floats, of Shorts
+  const int aligned_bits = rule.aligned_bits;
+  const auto kept = static_cast<int64_t>(~uint64_t{0} << (52 - rule.kept_bits));
+  int16_t largest = kZero;
+  for (int i = 0; i < products * columns; ++i) {
+    largest = largest < B.exponent[i] ? B.exponent[i] : largest;
+  }
+  for (int r = 0; r < rows; ++r) {
+    const float* a = A.value + r * step;
+    const int16_t* a_exponent = A.exponent + r * step;
+    int any_a = 0;
+    for (int k = 0; k < products; ++k) any_a |= std::bit_cast<int>(a[k]);
+    if (!any_a && largest < kEndless) {
+      cut_row(rule, columns, D + r * columns);
+      continue;
     }
-    for (int c = 0; c < columns; ++c) {
-      if (!row.slow[c]) continue;
-      for (int k = 0; k < rule.products; ++k) b[k] = B.value[k][c];
-      D[r][c] = fa::tensor_sum(rule, a, b, D[r][c]);
+    for (int column = 0; column < columns; column += kEach) {
+      // 1. E, the largest exponent
+      Shorts of_products = Shorts{} + int16_t{2 * kZero};
+      for (int k = 0; k < products; ++k) {
+        const int16_t* b_exponent = B.exponent + k * columns + column;
+        const Shorts e = a_exponent[k] + *reinterpret_cast<const Shorts*>(b_exponent);
+        of_products = e > of_products ? e : of_products;
+      }
+      const auto* halves =
+          reinterpret_cast<const typename Vectors<bytes>::HalfOfShorts*>(&of_products);
+      Floats c[2], scale[2];
+      Ints E[2], slow[2], sum[2] = {};
+      for (int i = 0; i < 2; ++i) {
+        c[i] = reinterpret_cast<Floats*>(D + r * columns + column)[i];
+        const auto bits = reinterpret_cast<Ints>(c[i]) & 0x7fffffff;
+        const Ints e = (bits >> 23) - 127 + (NEGATIVE(bits - 1) & kZero);
+        E[i] = __builtin_convertvector(halves[i], Ints);
+        E[i] += (e - E[i]) & ~NEGATIVE(e - E[i]);       // the larger one
+        const Ints zeros = NEGATIVE(E[i] - kZero / 2);  // frequent: tiles are padded with them
+        slow[i] = NEGATIVE((E[i] - kLeast) | (kLargest - E[i])) & ~zeros;
+        E[i] &= ~(slow[i] | zeros);
+        scale[i] = reinterpret_cast<Floats>((127 + aligned_bits - E[i]) << 23);
+      }
+      // 2. Cut off toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25
+      for (int k = 0; k < products; ++k) {
+        const auto* b = reinterpret_cast<const Floats*>(B.value + k * columns + column);
+        sum[0] += __builtin_convertvector(a[k] * b[0] * scale[0], Ints);
+        sum[1] += __builtin_convertvector(a[k] * b[1] * scale[1], Ints);
+      }
+      // 3. The sum, cut off to the bits kept
+      for (int i = 0; i < 2; ++i) {
+        const Ints from_c = __builtin_convertvector(c[i] * scale[i], Ints);
+        const Doubles all =
+            __builtin_convertvector(sum[i], Doubles) + __builtin_convertvector(from_c, Doubles);
+        const auto cut = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(all) & kept);
+        const auto unit = reinterpret_cast<Floats>((127 - aligned_bits + E[i]) << 23);
+        float* d = D + r * columns + column + i * kHalf;
+        *reinterpret_cast<Floats*>(d) = __builtin_convertvector(cut, Floats) * unit;
+      }
+      const auto words = reinterpret_cast<typename Vectors<bytes>::HalfOfLongs>(slow[0] | slow[1]);
+      int64_t any = 0;
+      for (int i = 0; i < bytes / 8; ++i) any |= words[i];
+      if (!any) continue;
+      for (int i = 0; i < kEach; ++i) {
+        if (!slow[i / kHalf][i % kHalf]) continue;
+        float b[kTensorProducts];
+        for (int k = 0; k < products; ++k) b[k] = B.value[k * columns + column + i];
+        D[r * columns + column + i] = fa::tensor_sum(rule, a, b, c[i / kHalf][i % kHalf]);
+      }
     }
   }
+}
+
+template <int bytes>
+[[gnu::always_inline]] inline void add(const fa::TensorSum& rule, int rows, int columns,
+                                       const TensorFactors& A, int step, const TensorFactors& B,
+                                       float* D) {
+  switch (rule.products) {
+    case 8:
+      return add<bytes>(8, rule, rows, columns, A, step, B, D);
+    case 16:
+      return add<bytes>(16, rule, rows, columns, A, step, B, D);
+    default:
+      return add<bytes>(kTensorProducts, rule, rows, columns, A, step, B, D);
+  }
+}
+
+#ifdef __x86_64__
+const bool has_avx2 = __builtin_cpu_supports("avx2");
+[[gnu::target("avx2")]] void add_avx2(const fa::TensorSum& rule, int rows, int columns,
+                                      const TensorFactors& A, int step, const TensorFactors& B,
+                                      float* D) {
+  add<32>(rule, rows, columns, A, step, B, D);
+}
+#endif
+
+}  // namespace
+
+void multiply_add(const fa::TensorSum& rule, int rows, int columns, const TensorFactors& A,
+                  int step, const TensorFactors& B, float* D) {
+#ifdef __x86_64__
+  if (has_avx2) return add_avx2(rule, rows, columns, A, step, B, D);
+#endif
+  add<16>(rule, rows, columns, A, step, B, D);
 }
 
 }  // namespace sim

@@ -38,21 +38,26 @@ struct E4m3 {
   }
 };
 
-constexpr int kTensorRows = 64, kTensorColumns = 256, kTensorProducts = 32;  // at most
+constexpr int kTensorProducts = 32;  // of an instruction, at most
 
-/// An operand, [k][row of A or column of B].
+/// `n` elements of an operand.
+template <int n>
 struct TensorOperand {
-  float value[kTensorProducts][kTensorColumns];
-  float power[kTensorProducts][kTensorColumns];  ///< 2^exponent; 0 for 0
-  float row_largest[kTensorColumns];             ///< power of each row; 0: all are 0
-  float largest;                                 ///< power; inf when there is an inf or a NaN
-
-  /// Fills all but `value` from the first `rows` values of each k.
-  void set_powers(const fa::TensorSum&, int rows);
+  float value[n];
+  int16_t exponent[n];
+};
+/// A part of one.
+struct TensorFactors {
+  const float* value;
+  const int16_t* exponent;
 };
 
-/// D[64][columns] = A B + D.
-void multiply_add(const fa::TensorSum&, const TensorOperand& A, const TensorOperand& B, int columns,
-                  float (*D)[kTensorColumns]);
+/// The exponents of `n` values, for multiply_add().
+void find_exponents(const fa::TensorSum&, int n, const float* value, int16_t* exponent);
+
+/// D[rows][columns] = A B + D, one step of the rule: A[rows][products], its rows `step` elements
+/// apart; B[products][columns]; `columns` is a multiple of 16.
+void multiply_add(const fa::TensorSum&, int rows, int columns, const TensorFactors& A, int step,
+                  const TensorFactors& B, float* D);
 
 }  // namespace sim

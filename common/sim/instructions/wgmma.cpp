@@ -14,7 +14,7 @@ namespace sim {
 namespace {
 
 constexpr int kThreads = 128;  // of a warpgroup
-constexpr int kM = kTensorRows;
+constexpr int kM = 64, kMostColumns = 256;
 constexpr int kChunk = 16;            // bytes that lie together, whatever the swizzle
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
@@ -45,8 +45,9 @@ fa::WgmmaOperand decode(uint64_t d) {
 // --- the product ---------------------------------------------------------------------------------
 
 struct Scratch {
-  TensorOperand A, B;
-  float D[kM][kTensorColumns];
+  TensorOperand<kM * kTensorProducts> A;
+  TensorOperand<kTensorProducts * kMostColumns> B;
+  float D[kM * kMostColumns];
   std::vector<uint32_t> chunks;
 };
 
@@ -70,9 +71,10 @@ void for_each_chunk(uint64_t descriptor, fa::Major major, int rows, F&& f) {
   }
 }
 
+// Element (r, k) becomes values[r * row_step + k * k_step].
 template <class T>
-void read_operand(uint64_t descriptor, fa::Major major, int rows, TensorOperand& operand,
-                  const Where& where) {
+void read_operand(uint64_t descriptor, fa::Major major, int rows, float* values, int row_step,
+                  int k_step, const Where& where) {
   using Bits = typename T::Bits;
   constexpr int kElements = kChunk / static_cast<int>(sizeof(Bits));
   for_each_chunk<T>(descriptor, major, rows, [&](int r, int k, uint64_t p) {
@@ -84,8 +86,8 @@ void read_operand(uint64_t descriptor, fa::Major major, int rows, TensorOperand&
     }
     Bits chunk[kElements];
     std::memcpy(chunk, reinterpret_cast<const void*>(p), kChunk);
-    float* to = &operand.value[k][r];
-    const int step = major == fa::Major::k ? kTensorColumns : 1;
+    float* to = values + r * row_step + k * k_step;
+    const int step = major == fa::Major::k ? k_step : row_step;
     for (int i = 0; i < kElements; ++i) to[i * step] = T::value(chunk[i]);
   });
   self->shared_bytes[static_cast<int>(Kind::load)] += sizeof(Bits) * rows * T::kSum.products;
@@ -126,12 +128,12 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
 // Calls f with each two neighbours of the accumulators: where they lie in a thread's registers, and
 // in D. (fa::wgmma_d_element in fewer steps.)
 template <class F>
-void for_each_pair(const WgmmaEvent& e, float (*D)[kTensorColumns], F&& f) {
+void for_each_pair(const WgmmaEvent& e, float* D, F&& f) {
   for (int thread = 0; thread < kThreads; ++thread) {
     for (int i = 0; i < 4; i += 2) {
       const auto [r, first] = fa::wgmma_d_element(thread, i);
       float* d = e.d[thread] + i;
-      for (int c = first; c < e.product.n; c += 8, d += 4) f(d, &D[r][c]);
+      for (int c = first; c < e.product.n; c += 8, d += 4) f(d, &D[r * e.product.n + c]);
     }
   }
 }
@@ -147,21 +149,22 @@ void perform(const WgmmaEvent& e) {
       for (int i = 0; i < 4 * kEach; ++i) {
         const auto [r, k] = T::a_element(thread, i);
         const uint32_t bits = e.a_registers[thread * 4 + i / kEach] >> (8 * kBytes * (i % kEach));
-        A.value[k][r] = T::value(static_cast<typename T::Bits>(bits));
+        A.value[r * kK + k] = T::value(static_cast<typename T::Bits>(bits));
       }
     }
   } else {
-    read_operand<T>(p.a, major(p.a_mn_major), kM, A, e.where);
+    read_operand<T>(p.a, major(p.a_mn_major), kM, A.value, kK, 1, e.where);
   }
-  read_operand<T>(p.b, major(p.b_mn_major), p.n, B, e.where);
-  A.set_powers(T::kSum, kM), B.set_powers(T::kSum, p.n);
+  read_operand<T>(p.b, major(p.b_mn_major), p.n, B.value, 1, p.n, e.where);
+  find_exponents(T::kSum, kM * kK, A.value, A.exponent);
+  find_exponents(T::kSum, kK * p.n, B.value, B.exponent);
 
   if (p.accumulate) {
     for_each_pair(e, D, [](float* of_thread, float* of_D) { std::copy_n(of_thread, 2, of_D); });
   } else {
-    for (auto& row : D) std::fill_n(row, p.n, 0.f);
+    std::fill_n(D, kM * p.n, 0.f);
   }
-  multiply_add(T::kSum, A, B, p.n, D);
+  multiply_add(T::kSum, kM, p.n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D);
   for_each_pair(e, D, [](float* of_thread, float* of_D) { std::copy_n(of_D, 2, of_thread); });
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
   ++self->wgmma;

@@ -151,9 +151,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   const fa::GpuSpec& gpu = session().gpu;
   *p = {};
   std::snprintf(p->name, sizeof p->name, "simulated %s", gpu.name.c_str());
-  const int arch = std::atoi(gpu.arch.c_str() + 3);
-  p->major = arch / 10;
-  p->minor = arch % 10;
+  p->major = gpu.arch_number() / 10;
+  p->minor = gpu.arch_number() % 10;
   p->totalGlobalMem = static_cast<size_t>(gpu.memory_bytes);
   p->sharedMemPerBlock = 48 * 1024;
   p->sharedMemPerBlockOptin = gpu.block_shared_bytes();
