@@ -117,7 +117,7 @@ def _run(direction, step, causal, lengths=None, **tensors):
     sizes = dict(b=b, h=h, hkv=hkv, n=n, nk=nk, d=d, causal=causal, lengths=lengths)
     stream = torch.cuda.current_stream(q.device) if q.is_cuda else None
     before = _streams.setdefault((library, place), stream)
-    if before != stream:
+    if before != stream and not torch.cuda.is_current_stream_capturing():  # into a CUDA graph
         stream.wait_stream(before)
         _streams[library, place] = stream
     addresses = {name: x.data_ptr() for name, x in tensors.items()}
