@@ -11,8 +11,9 @@ that of all together; the slowest GPU counts in both. O and LSE are checked in e
 in small problems before the others. The picture shows the timeline of one run. Copy engines send
 the messages where they can, NCCL in rows `nccl`. Needs mpirun, build/gpu with step 14, two GPUs.
 
-A result is kept after each run, and a further call continues it. The problems alternate, --turns
-times; what has not begun after --budget seconds is left out, and the last lines name it.
+A result is kept after each run, and a further call continues it. All --turns of 16K tokens come
+first, the others' second and later ones last; what has not begun after --budget seconds is left
+out, and the last lines name it.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no GPUs, mpirun or
 build.
 """
@@ -69,13 +70,13 @@ class RingMeasurement(Measurement):
         problems = [problem(n, ranks, causal) for n in TOKENS for causal in (True, False)]
         sixteen = problems[:2]
         small = problem(SMALL, ranks, causal=True)
-        shares, more = (
-            [self.timed("share", VARIANT, p, turn=turn) for turn in turns for p in problems]
-            for turns in ((0,), range(1, self.options.turns))
-        )
+        shares = [
+            [self.timed("share", VARIANT, p, turn=turn) for p in problems]
+            for turn in range(self.options.turns)
+        ]
         first = [self.right(v, small) for v in (VARIANT, *OTHERS)]
         first.append(self.right(VARIANT, small, CHANNELS[0]))
-        first += shares
+        first += [job for turn in shares for job in turn[:2]] + shares[0][2:]
         first += [self.timed("variants", v, p) for v in OTHERS for p in sixteen]
         first += [self.timed("nccl", VARIANT, sixteen[0], channels=c) for c in CHANNELS]
         long = problem(LONG, ranks, True, h=2, hkv=1)
@@ -83,7 +84,7 @@ class RingMeasurement(Measurement):
         # One rank's rows with its own keys: as long as a hop, and nothing around it.
         hops = [problem(tokens, 1, causal) for tokens, causal in HOPS]
         first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
-        return first + more
+        return first + [job for turn in shares[1:] for job in turn[2:]]
 
     # --- jobs ---
 
