@@ -22,6 +22,7 @@ from .model_cost import (
     PARTS,
     SHAPES,
     attention_ms,
+    estimated,
     longest,
     memory,
     rates,
@@ -33,33 +34,37 @@ from .text import Column, bytes_text, for_screen, percent_text, text_table, thre
 
 
 def sizes(text):
-    return [int(word) for word in text.split()]
+    return [int(word) for word in text.replace(",", " ").split()]
 
 
 def predict(words):
     parser = command.parser("Predicts an update of a GPT on a GPU, without one.")
     add = parser.add_argument
     add("--model", choices=SHAPES, default="gpt2")
-    add("--gpu", default="H200", help="H200, or H100 with steps 08 and 10 alone")
+    add("--gpu", type=str.upper, default="H200", help="or H100, with steps 08 and 10 alone")
     add("--tokens", type=int, default=32768, help="in a batch: B * N")
-    add("--n", type=sizes, default=[512 << i for i in range(7)], metavar='"1024 4096"')
+    add("--n", type=sizes, default=[512 << i for i in range(7)], metavar="1024,4096")
     options = parser.parse_args(words)
     if min([options.tokens, *options.n]) < 1:
         raise BadInput("sizes must be at least 1")
+    uneven = next((n for n in options.n if options.tokens % n), None)
+    if uneven:
+        said = f"{options.tokens:,} tokens are no multiple of it: choose --tokens"
+        raise BadInput(f"--n {uneven}: {said}")
+    if options.gpu not in ("H200", "H100"):
+        raise BadInput(f"--gpu {options.gpu}: choose H200 or H100")
     gpu, known = find_model(options.gpu), rates(options.gpu)
-    if "10 scheduled forward" not in known:
-        raise BadInput(f"--gpu {options.gpu}: docs/results/estimates.json has no times of it")
     shape, room = SHAPES[options.model], gpu["memory_bytes"]
 
     def row(n):
-        batch = max(1, options.tokens // n)
+        batch = options.tokens // n
         times = {name: attention_ms(shape, batch, n, name, known) for name in PARTS}
         return dict(n=n, batch=batch, rest=rest_ms(shape, batch, n, gpu), times=times)
 
     def whole(name, head):
         def text(r):
             ms = r["times"][name]
-            return "-" if ms is None else three_digits(r["rest"] + ms)
+            return "-" if ms is None else three_digits(r["rest"] + ms, always=True)
 
         return Column((head, name), text)
 
@@ -70,9 +75,9 @@ def predict(words):
         return percent_text(r["times"]["10"] / (r["times"]["10"] + r["rest"]))
 
     columns = [Column(("", "N"), lambda r: str(r["n"]))]
-    columns += [Column(("the", "rest"), lambda r: three_digits(r["rest"]))]
+    columns += [Column(("the", "rest"), lambda r: three_digits(r["rest"], always=True))]
     columns += [whole(name, "with" if name == "01" else "") for name in PARTS]
-    columns += [Column(("share", "in 10"), share), peak(("memory", "naive"), "naive")]
+    columns += [Column(("share", "in 10"), share), peak(("memory", "unfused"), "naive")]
     columns += [peak(("", "fused"), "kept"), peak(("", "recomputed"), "recomputed")]
     rows = [row(n) for n in options.n]
     n, batch, times = (rows[-1][key] for key in ("n", "batch", "times"))
@@ -89,10 +94,26 @@ def predict(words):
         f"At N = {n} S and P of a layer are {bytes_text(scores)} in step 01; a fused step writes "
         f"{bytes_text(lse)} of LSE. There step 10's attention is {before / after:.2f}x as fast as "
         f"08's, and the update {update:.2f}x. The longest sequence in {bytes_text(room)}: "
-        f"{ends[0]} naive, {ends[1]} fused, {ends[2]} with the blocks recomputed."
+        f"{ends[0]} unfused, {ends[1]} fused, {ends[2]} with the blocks recomputed."
     )
-    print(for_screen(said))
+    print(for_screen(said + of_other_rates(options, shape, known)))
     return 0
+
+
+def of_other_rates(options, shape, known):
+    """Sentences about rates that are not of this GPU, or not of this N."""
+    said, without = "", {}
+    if options.gpu != "H200":
+        said += " Step 10's backward, which is 11's, has the rate measured on an H200."
+    for name in PARTS:
+        there = estimated(shape, name, known)
+        missing = ", ".join(str(n) for n in options.n if there and n not in there)
+        if missing:
+            without.setdefault(missing, []).append(name)
+    if without:
+        which = "; ".join(f"{' and '.join(v)} at N = {k}" for k, v in without.items())
+        said += f" The rate of attention is that of the nearest N with an estimate: {which}."
+    return said
 
 
 def draw(words):

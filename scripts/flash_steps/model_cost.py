@@ -45,7 +45,8 @@ PARTS = {
     "08": ("07 lazy forward", "08 roles backward"),
     "10": ("10 scheduled forward", "11 columns backward"),
 }
-# What products of such widths and element-wise kernels reach of the data sheet (docs/model.md).
+# What products of such widths and element-wise kernels reach of the data sheet: a fit, which
+# docs/model.md compares with an H100.
 MATMUL, COPY = 0.65, 0.65
 
 
@@ -124,6 +125,12 @@ def keep(found, row):
     at = found.setdefault(name_of(row), {})
     key = row["d"], row["n"]
     at[key] = max(at.get(key, 0), flops / row["ms"] * 1e3)
+
+
+def estimated(shape, name, known):
+    """Each N at which all parts of a step have a rate of their own."""
+    parts = [known.get(part, {}) for part in PARTS[name]]
+    return set.intersection(*({n for d, n in part if d == shape.d} for part in parts))
 
 
 def attention_ms(shape, batch, n, name, known):

@@ -29,11 +29,12 @@ def attention(q, k, v, causal=False, step="10", lengths=None):
 
     q: [B, H, N, d]; k, v: [B, Hkv, Nk, d] on GPU 0, with any strides; H is a multiple of Hkv.
     `causal`: the last query sees all keys, also where N != Nk (PyTorch's mask begins at the first
-    key instead). `step`: its number, for its result, or "11 resident" for one of its variants, or
-    the name of a step of your own. Steps 01 to 06 read fp32, the others bf16; under torch.autocast
-    the inputs are converted. `lengths`, step 13 alone: the keys of each batch entry.
-    A ValueError says what the step cannot do.
+    key instead). `step`: its number, for its last variant, or "11 resident" for another, or a step
+    of your own. Steps 01 to 06 read fp32, the others bf16; under torch.autocast the inputs are
+    converted. `lengths`, step 13 alone: a list of how many keys each batch entry has.
+    There is no dropout and no other mask or scale. A ValueError says what a step does not support.
     """
+    step = str(step).zfill(2)
     dtype, grouped = _reads(step)
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(TYPES[dtype]) for x in (q, k, v))
@@ -55,17 +56,19 @@ def _folder():
 @functools.cache
 def _library(step):
     folder = _folder()
-    names = [name for name in find_libraries(folder) if name == step or name[:3] == step + "_"]
+    known = find_libraries(folder)
+    names = [name for name in known if name == step or name[:3] == step + "_"]
     if not names:
+        there = f"no step '{step}' in {folder}, which has {', '.join(known) or 'none'}"
         build = "cmake --preset gpu && cmake --build --preset gpu"
-        raise ValueError(f"flash_steps.attention: no step '{step}' in {folder}: {build}")
+        raise ValueError(f"flash_steps.attention: {there}: {build}")
     return StepLibrary(os.path.join(folder, "steps", f"lib{names[0]}.so"))
 
 
 @functools.cache
 def _variant(step):
     """The library of "10" or "11 resident", the variant's place and what it says of itself."""
-    step, _, name = step.partition(" ")
+    step, _, name = step.zfill(2).partition(" ")
     library = _library(step)
     names = [v["name"] for v in library.variants if not v.get("cache8")]
     if name and name not in names:

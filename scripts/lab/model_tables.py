@@ -45,7 +45,7 @@ def off(row, reference):
 
 
 TABLES = {
-    "updates": by_length(lambda row, _: row["ms"], three_digits),
+    "updates": by_length(lambda row, _: row["ms"], lambda ms: three_digits(ms, always=True)),
     "attention": by_length(lambda row, _: row["attention_ms"] / row["ms"], percent_text),
     "amdahl": by_length(off, "{:+.1%}".format),
     "ends": [

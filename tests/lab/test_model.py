@@ -64,18 +64,21 @@ class Predicted(unittest.TestCase):
         self.assertEqual(model_cost.with_attention(50, 50, 0), 2)
 
     def test_what_it_prints(self):
-        for words in ([], ["--model", "gpt2-xl"], ["--gpu=H100", "--n", "1024 65536"]):
+        for words in ([], ["--model", "gpt2-xl"], ["--gpu=h100", "--n", "1024,32768"]):
             done = model("predict", *words)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
-            self.assertRegex(" ".join(done.stdout.split()), r"the update [\d.]+x. The longest seq")
+            text = " ".join(done.stdout.split())
+            self.assertRegex(text, r"the update [\d.]+x. The longest seq")
+            self.assertRegex(text, r"the nearest N with an estimate: .*08 and 10 at N = 32768\.$")
+            self.assertEqual("measured on an H200" in text, "--gpu=h100" in words)
             rows = re.findall(r"(?m)^ *\d+  .*$", done.stdout)
             self.assertEqual(len(rows), 2 if "--n" in words else 7)
 
     def test_refusals(self):
         for words, told in (
-            (["--gpu", "H1"], "no such row"),
-            (["--gpu", "A100"], "has no times of it"),
+            (["--gpu", "A100"], "A100: choose H200 or H100"),
+            (["--n", "512,65536"], "--n 65536: 32,768 tokens are no multiple of it"),
             (["--n", "0"], "at least 1"),
         ):
             with self.assertRaisesRegex(BadInput, told):

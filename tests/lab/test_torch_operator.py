@@ -185,6 +185,13 @@ class Operator(unittest.TestCase):
             for x in torch.autograd.grad(out.float().sum(), inputs):
                 self.assertEqual(x.dtype, torch.float32)
 
+    def test_steps_by_number(self):
+        for step in self.some("06", "08", "10"):
+            inputs = self.inputs(step, (1, 2, 2, 9, 9, 64, True), grad=False)
+            want = flash_steps.attention(*inputs, True, step)
+            for name in (int(step), str(int(step))):
+                self.assertTrue(torch.equal(want, flash_steps.attention(*inputs, True, name)))
+
     def test_strides_and_alignment(self):
         for step in self.some("06", "08", "10"):
             q, k, v = self.inputs(step, (2, 2, 2, 8, 8, 64, True), grad=False)
@@ -234,7 +241,7 @@ class Operator(unittest.TestCase):
             ):
                 with self.assertRaisesRegex((ValueError, RuntimeError), told):
                     flash_steps.attention(*inputs, True, step)
-            with self.assertRaisesRegex(ValueError, "no step '77' in .*cmake --preset gpu"):
+            with self.assertRaisesRegex(ValueError, "no step '77' in .*, which has .*: cmake"):
                 flash_steps.attention(q, k, v, True, "77")
             with self.assertRaisesRegex(ValueError, "has no variant 'nope': "):
                 flash_steps.attention(q, k, v, True, step + " nope")
