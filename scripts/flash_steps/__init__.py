@@ -13,9 +13,12 @@ gpu_table.py         the GPUs that the simulator models
 nvcc.py              which compiler there is
 step_library.py      a step's shared library
 torch_operator.py    attention(), a step in a PyTorch model
+gpt.py               a GPT whose attention is a step, or PyTorch's
+model_cost.py        what an update of it costs, by formulas
 
 compare.py           scripts/compare.py
 fit_m.py             scripts/fit_m.py
+model.py             scripts/model, with model.py of ../lab
 ptxas.py             scripts/ptxas
 all others           tools of ./scripts/maintain
 

@@ -29,10 +29,10 @@ def attention(q, k, v, causal=False, step="10", lengths=None):
 
     q: [B, H, N, d]; k, v: [B, Hkv, Nk, d] on GPU 0, with any strides; H is a multiple of Hkv.
     `causal`: the last query sees all keys, also where N != Nk (PyTorch's mask begins at the first
-    key instead). `step`: its number, for its last variant, or "11 resident" for another, or a step
-    of your own. Steps 01 to 06 read fp32, the others bf16; under torch.autocast the inputs are
-    converted. `lengths`, step 13 alone: a list of how many keys each batch entry has.
-    There is no dropout and no other mask or scale. A ValueError says what a step does not support.
+    key instead). `step`: its number, for its last variant, or "11 resident" for another. Steps 01
+    to 06 read fp32, the others bf16; under torch.autocast the inputs are converted. `lengths`, step
+    13 alone: a list of how many keys each batch entry has. There is no dropout and no other mask or
+    scale. A ValueError says what a step does not support.
     """
     step = str(step).zfill(2)
     dtype, grouped = _reads(step)
@@ -46,11 +46,11 @@ def attention(q, k, v, causal=False, step="10", lengths=None):
 
 # --- libraries ------------------------------------------------------------------------------------
 
+INSTALLED = os.path.join(os.path.dirname(__file__), "lib")  # of a package
+
 
 def _folder():
-    """Of an installed package, else of the build."""
-    installed = os.path.join(os.path.dirname(__file__), "lib")
-    return installed if os.path.isdir(installed) else os.path.join(ROOT, "build", "gpu")
+    return INSTALLED if os.path.isdir(INSTALLED) else os.path.join(ROOT, "build", "gpu")
 
 
 @functools.cache
@@ -61,6 +61,9 @@ def _library(step):
     if not names:
         there = f"no step '{step}' in {folder}, which has {', '.join(known) or 'none'}"
         build = "cmake --preset gpu && cmake --build --preset gpu"
+        if folder == INSTALLED:
+            steps = " ".join([*(name[:2] for name in known), step])
+            build = f'STEPS="{steps}" pip install . in the checkout'
         raise ValueError(f"flash_steps.attention: {there}: {build}")
     return StepLibrary(os.path.join(folder, "steps", f"lib{names[0]}.so"))
 
@@ -135,6 +138,8 @@ def _run(direction, step, causal, lengths=None, **tensors):
             run()
     except Refused as error:
         kind = ValueError if error.status == 2 else RuntimeError
+        if "the device cannot allocate" in str(error):
+            kind = torch.OutOfMemoryError
         raise kind(f"flash_steps.attention, step {step}: {error}") from None
 
 

@@ -50,14 +50,12 @@ def masks_of(options):
 
 
 def sees_of(torch, problem):
-    """Whether rows see keys, sees(r, c) of tensors that broadcast; None where all see all."""
+    """Whether rows see keys: sees(r, c) of tensors that broadcast."""
     n, nk, causal = problem["n"], problem["nk"], problem["causal"]
     left, right = problem.get("window", (-1, -1))
     right = 0 if causal else right
     starts = problem.get("row_starts")
     name, _, number = problem.get("mask", "").partition(":")
-    if left < 0 and right < 0 and not starts and not name:
-        return None
     document = None
     if starts:
         rows = torch.tensor(starts, device="cuda").diff()
@@ -75,13 +73,6 @@ def sees_of(torch, problem):
         return seen & PREDICATES[name](r, c, int(number)) if name else seen
 
     return sees
-
-
-def scores_of(torch, problem, sees):
-    """How many scores of a head are seen."""
-    keys = torch.arange(problem["nk"], device="cuda")
-    rows = torch.arange(problem["n"], device="cuda")[:, None].split(1024)
-    return sum(int(sees(some, keys).sum()) for some in rows)
 
 
 def counted(torch, problem):

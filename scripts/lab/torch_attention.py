@@ -114,10 +114,9 @@ def unfused(torch, q, k, v, do, sees, working, rounded):
         exact = q[:, rows] @ k.T
         s = rounded(exact) * scale
         exact *= scale
-        if sees:
-            row = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
-            hidden = ~sees(row, torch.arange(k.shape[0], device=q.device))
-            s, exact = (x.masked_fill(hidden, float("-inf")) for x in (s, exact))
+        row = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
+        hidden = ~sees(row, torch.arange(k.shape[0], device=q.device))
+        s, exact = (x.masked_fill(hidden, float("-inf")) for x in (s, exact))
         lse = torch.logsumexp(exact, -1)
         p = rounded(torch.exp(s - torch.logsumexp(s, -1)[..., None]))
         o = rounded(p @ v)

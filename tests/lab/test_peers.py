@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import operator
 import os
 import subprocess
 import sys
@@ -87,6 +88,34 @@ def described(step, variants, **supports):
     return f"-DDESCRIPTION={json.dumps(json.dumps(about))}"
 
 
+class Keys(list):
+    """As much of a tensor as masks.counted() needs; one row at a time."""
+
+    def __getitem__(self, _):
+        return self
+
+    def split(self, _):
+        return list(self)
+
+    def sum(self):
+        return sum(self)
+
+    def __rsub__(self, x):
+        return Keys(x - key for key in self)
+
+    def __neg__(self):
+        return 0 - self
+
+    def __le__(self, x):
+        return Keys(key <= x for key in self)
+
+    def __eq__(self, other):
+        return Keys(map(operator.eq, self, other))
+
+    def __and__(self, other):
+        return Keys(map(operator.and_, self, other))
+
+
 class PretendedTorch:
     """The modules that peers.py imports, and who was timed, in order. Times are those of MS."""
 
@@ -129,6 +158,7 @@ class PretendedTorch:
         torch.cuda.current_stream.return_value.cuda_stream = 0x77
         device = types.SimpleNamespace(name="Pretended GPU", L2_cache_size=1 << 20)
         torch.cuda.get_device_properties.return_value = device
+        torch.arange = lambda count, device: Keys(range(count))
         for make in (torch.randn, torch.full):
             make.return_value.data_ptr.return_value = 0x1000
         torch.nn.functional.scaled_dot_product_attention.side_effect = attention
@@ -252,6 +282,17 @@ class Peers(unittest.TestCase):
         for wrong in ("--window=256", "--lengths=x", "--mask=zebra:3", "--mask=strided"):
             with self.assertRaisesRegex(BadInput, wrong.split("=")[0]):
                 self.compare(wrong)
+
+    def test_no_mask_beside_others(self):
+        """The scores of each problem are counted, also where all rows see all keys."""
+        flex = mock.MagicMock()
+        flex.create_block_mask = lambda sees, *_, device: self.assertIs(sees(0, 0, 7, 7), True)
+        args = ("--steps", "07", "--n", "8", "--d", "64", "--directions", "forward")
+        with mock.patch.dict(sys.modules, {"torch.nn.attention.flex_attention": flex}):
+            _, result = self.compare(*args, "--window", "2,0 none", "--backends", "flex")
+        ours = [row for row in result["rows"] if row["step"]]
+        self.assertEqual([row["scores"] for row in ours], [21, 64, 21, 36])
+        self.assertEqual([set(row["ratios"]) for row in ours], [{"flex"}] * 4)
 
     def test_a_slow_step_gets_fewer_rounds_and_a_host_that_is_late_is_told(self):
         late = "torch math, B=32 H=32 N=512 d=64 fp32: {} of {} runs started before"

@@ -10,6 +10,7 @@ preload them, as their shared memory is thread-local storage:
 import math
 import os
 import unittest
+from unittest import mock
 
 from basis import ROOT, main
 
@@ -17,6 +18,7 @@ try:
     import flash_steps
     import torch
     from flash_steps import torch_operator
+    from flash_steps.step_library import Refused
 except ImportError:
     torch = None
 
@@ -245,6 +247,16 @@ class Operator(unittest.TestCase):
                 flash_steps.attention(q, k, v, True, "77")
             with self.assertRaisesRegex(ValueError, "has no variant 'nope': "):
                 flash_steps.attention(q, k, v, True, step + " nope")
+            library = torch_operator._variant(step)[0]
+            for told, kind in (
+                ("S: the device cannot allocate 9.0 GB", torch.OutOfMemoryError),
+                ("no GPU found", RuntimeError),
+            ):
+                run = mock.Mock(side_effect=Refused(3, told))
+                with mock.patch.object(library, "runner", return_value=run):
+                    with self.assertRaisesRegex(RuntimeError, told) as caught:
+                        flash_steps.attention(q, k, v, True, step)
+                self.assertIs(type(caught.exception), kind)
         for step in self.some("06"):
             q, k, _ = self.inputs(step, (1, 2, 2, 4, 5, 64, True), grad=False)
             with self.assertRaisesRegex(ValueError, "Nk 5: "):
