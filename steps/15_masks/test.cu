@@ -1,4 +1,6 @@
 // Tests of step 15. steps/CMakeLists.txt says what it is linked with.
+#include <bit>
+
 #include "steps/15_masks/5_lists.cuh"
 #include "tests/backward.h"
 #include "tests/masks.h"
@@ -23,10 +25,11 @@ std::vector<const fa::Variant*> both(const std::string& sm_80, const std::string
 }
 std::vector<const fa::Variant*> packs() { return both("packed", "wgmma"); }
 
-/// They take turns: each combination of a case's values is for one of them.
+/// Each combination of a case's values is for one of them. The order is Thue's and Morse's: turns
+/// would be in step with a case's innermost parameter.
 const fa::Variant& in_turn(const std::vector<const fa::Variant*>& variants) {
   static size_t n = 0;
-  return *variants[n++ % variants.size()];
+  return *variants[std::popcount(n++) % variants.size()];
 }
 
 #if !FA_BACKEND_GPU

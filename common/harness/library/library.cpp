@@ -117,7 +117,7 @@ class Workspace {
         pointers_[table.name] = held.get();
       }
       cuda_check(cudaDeviceSynchronize());  // a run before may still read the old ones
-      held.upload(table.values);
+      upload_device_memory(held.get(), table.values.data(), bytes);
     }
     tables_of_ = p;
   }

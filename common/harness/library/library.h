@@ -46,7 +46,7 @@ typedef struct {
   int32_t causal;  ///< not 0: key c is visible to row r when c <= r + (keys of the entry) - N
   int32_t page;    ///< keys of a page: 16, 32, 64, 128 or 256; 0: K and V are not paged
   const int32_t* lengths;  ///< [B] in host memory, keys of each batch entry, 0 .. Nk; null: Nk
-  const FaMask* mask;      ///< null: none but causal. The first call of a problem makes its tables
+  const FaMask* mask;      ///< null: none but causal. Tables are made where it is another than last
 } FaProblem;
 
 /// Device pointers, aligned to 16 bytes, to row-major contiguous tensors of the variant's type
@@ -110,7 +110,7 @@ FA_EXPORT int fa_prepare(int variant, const FaProblem* problem, const FaTensors*
 /// A stream may be captured into a CUDA graph once the variant has run with this problem outside of
 /// the capture (status 2 before that: nothing can be allocated or copied meanwhile). The graph
 /// holds the addresses of tensors and workspace: it must not be replayed after a run that needed
-/// more workspace or had other lengths, or after fa_release().
+/// more workspace, had other lengths or another mask, or after fa_release().
 FA_EXPORT int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors,
                          void* stream);
 
