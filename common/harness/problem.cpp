@@ -163,24 +163,21 @@ Document Problem::document_of_key(int c, size_t b) const {
   return document(place_of(c, mask.key_starts));
 }
 
+static Range within(Range range, int own, int before, int after) {
+  if (before != Mask::kNoLimit) range.first = std::max(range.first, own - before);
+  if (after != Mask::kNoLimit) range.last = std::min(range.last, own + after + 1);
+  range.last = std::max(range.first, range.last);
+  return range;
+}
+
 Range Problem::seen(int r, size_t b) const {
   const Document doc = document_of(r, b);
-  const int own = doc.own_key(r), left = mask.left, right = causal ? 0 : mask.right;
-  Range keys = doc.keys;
-  if (left != Mask::kNoLimit) keys.first = std::max(keys.first, own - left);
-  if (right != Mask::kNoLimit) keys.last = std::min(keys.last, own + right + 1);
-  keys.last = std::max(keys.first, keys.last);
-  return keys;
+  return within(doc.keys, doc.own_key(r), mask.left, causal ? 0 : mask.right);
 }
 
 Range Problem::seen_by(int c, size_t b) const {
   const Document doc = document_of_key(c, b);
-  const int own = c - doc.own_key(0), left = mask.left, right = causal ? 0 : mask.right;
-  Range rows = doc.rows;
-  if (right != Mask::kNoLimit) rows.first = std::max(rows.first, own - right);
-  if (left != Mask::kNoLimit) rows.last = std::min(rows.last, own + left + 1);
-  rows.last = std::max(rows.first, rows.last);
-  return rows;
+  return within(doc.rows, c - doc.own_key(0), causal ? 0 : mask.right, mask.left);
 }
 
 int Problem::visible(int r, size_t b) const {
