@@ -17,7 +17,7 @@
 #                                  preset gpu and checks for spills on all GPUs
 #                                  from sm_75 on; fails without nvcc
 #
-# The first run takes about ten minutes on two cores, and 0.8 GB of disk; with
+# The first run takes about ten minutes on two cores, and 0.7 GB of disk; with
 # --all twenty minutes. Exit status: 0 all passed, 1 something failed; the last
 # line says what, and with --all what was not run.
 set -uo pipefail
@@ -77,7 +77,7 @@ if [[ $cuda && ! $nvcc ]]; then
   stop "FAILED: --cuda needs nvcc, which is not installed"
 fi
 [[ -e build/sim/tests/test_ladder || $cuda ]] \
-  || echo "the first run takes about $([[ $all ]] && echo twenty || echo ten) minutes on two cores, and 0.8 GB of disk (0.4 GB more for all packages)"
+  || echo "the first run takes about $([[ $all ]] && echo twenty || echo ten) minutes on two cores, and 0.7 GB of disk (0.4 GB more for all packages)"
 ./scripts/setup.sh "${yes[@]}" ${all:+mpi docs gdb format} || exit 1
 [[ $all ]] && ./scripts/setup.sh "${yes[@]}" browser # Ubuntu's apt has none: not with the others
 

@@ -104,16 +104,20 @@ struct Section {
   Reader from(uint64_t offset) const { return {begin + std::min(offset, size), begin + size}; }
 };
 
-Section section_of(std::string_view file, const char* wanted) {
+const Elf64_Shdr* header_of(std::string_view file, const char* wanted) {
   const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file.data());
   const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file.data() + header->e_shoff);
   const char* names = file.data() + sections[header->e_shstrndx].sh_offset;
-  for (int k = 0; k < header->e_shnum; ++k) {
-    const Elf64_Shdr& s = sections[k];
-    if (std::strcmp(names + s.sh_name, wanted) != 0 || s.sh_flags & SHF_COMPRESSED) continue;
-    return {reinterpret_cast<const unsigned char*>(file.data()) + s.sh_offset, s.sh_size};
-  }
-  return {};
+  const auto* end = sections + header->e_shnum;
+  const auto* found = std::find_if(
+      sections, end, [&](const auto& s) { return std::strcmp(names + s.sh_name, wanted) == 0; });
+  return found == end ? nullptr : found;
+}
+
+Section section_of(std::string_view file, const char* wanted) {
+  const Elf64_Shdr* s = header_of(file, wanted);
+  if (!s || s->sh_flags & SHF_COMPRESSED) return {};
+  return {reinterpret_cast<const unsigned char*>(file.data()) + s->sh_offset, s->sh_size};
 }
 
 // --- all entries ---------------------------------------------------------------------------------
@@ -481,6 +485,12 @@ Dynamic dynamic_of(const DebugInfo& info, uint64_t address) {
 }
 
 }  // namespace
+
+bool has_compressed_types(std::string_view file) {
+  if (file.empty()) return false;
+  const Elf64_Shdr* s = header_of(file, ".debug_info");
+  return s && s->sh_flags & SHF_COMPRESSED;
+}
 
 std::string dynamic_field(std::string_view file, uint64_t kernel, uint64_t byte) {
   const DebugInfo& info = debug_info(file);

@@ -10,6 +10,9 @@
 
 namespace sim {
 
+/// Whether the linker compressed what the functions below read: they find nothing.
+bool has_compressed_types(std::string_view file);
+
 /// An array, or a scalar, inside a struct or alone.
 struct Field {
   std::string name;  ///< "K", or "stages[1].K"

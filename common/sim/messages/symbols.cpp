@@ -50,6 +50,19 @@ bool may_be_shared(std::string_view name, const Elf64_Sym& s) {
   return !simulator || name == kDynamic;
 }
 
+// Mapped, and for as long as the program runs; empty: it cannot be read.
+std::string_view contents_of(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY);
+  struct stat st {};
+  void* mapping = MAP_FAILED;
+  if (fd >= 0 && fstat(fd, &st) == 0) {
+    mapping = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  }
+  if (fd >= 0) close(fd);
+  if (mapping == MAP_FAILED) return {};
+  return {static_cast<const char*>(mapping), static_cast<size_t>(st.st_size)};
+}
+
 struct SymbolTable {
   uint64_t base = 0;  // where the program was loaded
   std::string path = "/proc/" + std::to_string(getpid()) + "/exe";
@@ -67,13 +80,8 @@ struct SymbolTable {
         },
         this);
     if (path.starts_with("/proc/") && ::access(path.c_str(), R_OK) != 0) path = started_as;
-    const int fd = open(path.c_str(), O_RDONLY);
-    struct stat st {};
-    if (fd < 0 || fstat(fd, &st) != 0) return;
-    void* mapping = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (mapping == MAP_FAILED) return;
-    file = {static_cast<const char*>(mapping), static_cast<size_t>(st.st_size)};
+    file = contents_of(path);
+    if (file.empty()) return;
     const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file.data());
     const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file.data() + header->e_shoff);
     for (int k = 0; k < header->e_shnum; ++k) {
@@ -183,6 +191,23 @@ std::string quoted(const std::string& path) {  // for the shell
   return text + "'";
 }
 
+// The program, or where the linker compressed its debug information a copy that has it plain.
+std::string_view debug_file() {
+  static const std::string_view file = [] {
+    if (!has_compressed_types(table().file)) return table().file;
+    char copy[] = "/tmp/flash-steps-XXXXXX";
+    const int fd = mkstemp(copy);
+    if (fd < 0) return table().file;
+    close(fd);
+    const std::string command = "objcopy --only-keep-debug --decompress-debug-sections " +
+                                quoted(table().path) + " " + copy + " 2>/dev/null";
+    const std::string_view plain = std::system(command.c_str()) ? "" : contents_of(copy);
+    unlink(copy);
+    return plain.empty() ? table().file : plain;
+  }();
+  return file;
+}
+
 std::string tidy(std::string line) {
   while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
   if (const auto p = line.find(" (disc"); p != std::string::npos) line.resize(p);
@@ -254,7 +279,7 @@ std::string shared_name(const Block& b, uint64_t offset) {
     std::string field;
     if (b.launch && !table().file.empty()) {
       const auto kernel = reinterpret_cast<uint64_t>(b.launch->kernel) - table().base;
-      field = dynamic_field(table().file, kernel, dynamic);
+      field = dynamic_field(debug_file(), kernel, dynamic);
     }
     const std::string byte = "byte " + std::to_string(dynamic);
     return field.empty() ? "dynamic shared memory, " + byte
@@ -264,7 +289,7 @@ std::string shared_name(const Block& b, uint64_t offset) {
   if (!array) return "shared memory";
   const std::string name = last_name(array->second.name);
   const uint64_t byte = offset - array->first;
-  const std::string field = static_field(table().file, name, array->first, byte);
+  const std::string field = static_field(debug_file(), name, array->first, byte);
   return (field.empty() ? name : field) + ", byte " + std::to_string(byte);
 }
 
@@ -338,7 +363,7 @@ SharedArray shared_array(const Block& b, uint64_t offset) {
   if (offset - dynamic < kMaxDynamicSmem) {
     const auto kernel = reinterpret_cast<uint64_t>(b.launch->kernel) - table().base;
     const SharedArray found =
-        at_offset(arrays_of(dynamic_fields(table().file, kernel), dynamic), offset);
+        at_offset(arrays_of(dynamic_fields(debug_file(), kernel), dynamic), offset);
     if (found.bytes > 0) return found;
     return {"dynamic", dynamic, b.launch->config.smem, {}, {}};
   }
@@ -347,14 +372,14 @@ SharedArray shared_array(const Block& b, uint64_t offset) {
   const auto& [begin, symbol] = *array;
   const std::string name = last_name(symbol.name);
   const SharedArray found =
-      at_offset(arrays_of(static_fields(table().file, name, begin), begin), offset);
+      at_offset(arrays_of(static_fields(debug_file(), name, begin), begin), offset);
   return found.bytes > 0 ? found : SharedArray{name, begin, symbol.size, {}, {}};
 }
 
 std::vector<DeclaredArray> declared_arrays(const void* pc) {
   auto f = table().functions.upper_bound(reinterpret_cast<uint64_t>(pc) - table().base);
   if (f == table().functions.begin()) return {};
-  return declared_arrays(table().file, (--f)->first);
+  return declared_arrays(debug_file(), (--f)->first);
 }
 
 bool is_inside(const void* pc, const void* function) {
