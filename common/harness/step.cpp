@@ -62,7 +62,20 @@ Parent parent_of(const Step& step, const std::string& id) {
 
 void validate(const Problem& p, const Step& step, const Variant& v) {
   validate(p, step.support);
-  if (v.support) validate(p, *v.support, "variant " + v.name);
+  if (!v.support) return;
+  try {
+    validate(p, *v.support, "variant " + v.name);
+  } catch (const UsageError& e) {
+    std::string others;
+    for (const Variant& other : step.variants) {
+      try {
+        validate(p, support_of(step, other));
+        others += (others.empty() ? "; accepted by " : ", ") + other.name;
+      } catch (const UsageError&) {
+      }
+    }
+    throw UsageError(e.what() + others);
+  }
 }
 
 Gpu this_gpu() {

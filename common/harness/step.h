@@ -129,6 +129,7 @@ std::string id_of(const Step&, const Variant&);
 /// that one of them takes over. \throws std::out_of_range when there is none.
 Parent parent_of(const Step&, const std::string& id);
 /// \throws UsageError with one sentence when the step or this variant does not support the problem.
+/// The sentence names the variants that do.
 void validate(const Problem&, const Step&, const Variant&);
 
 /// The step as JSON: docs/json.md.

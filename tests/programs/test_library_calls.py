@@ -221,7 +221,7 @@ class Calls(unittest.TestCase):
         self.library.check(SIZES)  # what the step's other variants take
         for name, value, words in (
             ("lengths", [8], "lengths 8: variant both supports only as many keys in each .*Nk 8"),
-            ("page", 16, "page 16: variant both has no paged cache$"),
+            ("page", 16, "page 16: variant both has no paged cache; accepted by pages$"),
             ("cache8", True, "cache8: the library has no argument"),
         ):
             sizes = {**SIZES, name: value}
