@@ -157,8 +157,9 @@ TEST_CASE("an early rung may support less than its step", "[cli]") {
                     ContainsSubstring("--hkv 2: variant first supports"));
   CHECK_THROWS_WITH(parse({"--variant", "first", "--nk", "7"}, step),
                     ContainsSubstring("--nk 7: variant first supports"));
-  CHECK_THROWS_WITH(parse({"--variant", "first", "--d", "128"}, step),
-                    ContainsSubstring("--d 128: variant first supports --d 64; accepted by second"));
+  CHECK_THROWS_WITH(
+      parse({"--variant", "first", "--d", "128"}, step),
+      ContainsSubstring("--d 128: variant first supports --d 64; accepted by second"));
 }
 
 TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
