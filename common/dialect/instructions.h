@@ -138,6 +138,29 @@ void wgmma_wait(int pending_groups, Where);
 /// setmaxnreg of the current thread's warpgroup.
 void setmaxnreg(int registers, Where);
 
+// --- tcgen05.cpp ---------------------------------------------------------------------------------
+
+/// One tcgen05.mma: m128nNk16 of bf16.
+struct TensorProduct {
+  uint32_t d = 0;                   ///< address in tensor memory
+  uint64_t a = 0;                   ///< descriptor, or address in tensor memory
+  bool a_in_tensor_memory = false;  ///< which of them
+  uint64_t b = 0;                   ///< descriptor
+  uint32_t instruction = 0;         ///< descriptor of the instruction
+  bool accumulate = true;           ///< false: D = A B
+};
+void tcgen05_alloc(uint32_t* address, int columns, Where);
+void tcgen05_relinquish_alloc_permit(Where);
+void tcgen05_dealloc(uint32_t address, int columns, Where);
+uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle, int leading_bytes, int stride_bytes,
+                            Where);
+void tcgen05_mma(const TensorProduct&, Where);
+void tcgen05_commit(uint64_t* bar, Where);
+void tcgen05_fence(bool before);  // else after_thread_sync
+void tcgen05_ld(void* registers, int columns, uint32_t from, Where);
+void tcgen05_st(uint32_t to, const void* registers, int columns, Where);
+void tcgen05_wait(bool loads, Where);  // else stores
+
 // --- cluster.cpp ---------------------------------------------------------------------------------
 
 void cluster_arrive(Where);

@@ -5,6 +5,7 @@
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/bf16.h"
 #include "common/dialect/ptx/cp_async.h"
+#include "common/dialect/ptx/f32x2.h"
 #include "common/dialect/ptx/fp8.h"
 #include "common/dialect/ptx/layouts.h"
 #include "common/dialect/ptx/math.h"
@@ -15,4 +16,5 @@
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/reduce.h"
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/ptx/tcgen05.h"
 #include "common/dialect/ptx/tensor_sum.h"

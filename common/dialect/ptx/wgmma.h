@@ -55,20 +55,6 @@ FA_PTX void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/// No instruction: the compiler may move no use of these registers across this point, for example a
-/// read of the accumulators above wgmma_wait.
-template <int n>
-FA_PTX void pin_registers(float (&r)[n]) {
-  UNROLL
-  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
-}
-/// The same for operands and packed pairs.
-template <int n>
-FA_PTX void pin_registers(uint32_t (&r)[n]) {
-  UNROLL
-  for (int i = 0; i < n; ++i) asm volatile("" : "+r"(r[i])::"memory");
-}
-
 // A product of N columns has N / 2 accumulators a thread, and the instruction names each of them.
 
 /// D[64][64] = A[64][16] B[16][64] (+ D when `accumulate`): bf16 inputs, fp32 accumulators. Scalar
@@ -175,11 +161,6 @@ template <int pending>
 FA_PTX void wgmma_wait(FA_WHERE) {
   sim::wgmma_wait(pending, where);
 }
-template <int n>
-FA_PTX void pin_registers(float (&)[n]) {}
-template <int n>
-FA_PTX void pin_registers(uint32_t (&)[n]) {}
-
 FA_PTX void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool accumulate = true, FA_WHERE) {
   sim::wgmma(d, {.n = 64, .a = a, .b = b, .accumulate = accumulate}, where);
 }

@@ -27,6 +27,28 @@ namespace fa {
 FA_PTX uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
+
+/// No instruction: the compiler may move no use of these registers across this point, for example a
+/// read of the accumulators above wgmma_wait.
+template <int n>
+FA_PTX void pin_registers(float (&r)[n]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+/// The same for operands and packed pairs.
+template <int n>
+FA_PTX void pin_registers(uint32_t (&r)[n]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) asm volatile("" : "+r"(r[i])::"memory");
+}
+
+#elif !FA_BACKEND_GPU
+
+template <int n>
+FA_PTX void pin_registers(float (&)[n]) {}
+template <int n>
+FA_PTX void pin_registers(uint32_t (&)[n]) {}
+
 #endif
 
 }  // namespace fa

@@ -3,37 +3,14 @@
 /// to 256.
 #pragma once
 
+#include "common/dialect/ptx/registers.h"
 #include "common/dialect/ptx/wgmma.h"
 
 namespace fa {
 
 #if defined(__CUDACC__)
 
-// One asm statement per width. A statement needs its registers spelled out: "%0,%1,..." in the text
-// and "+f"(d[0]), "+f"(d[1]), ... as operands; the macros count them up in steps of 16.
-// clang-format off
-#define FA_ACCS(d, i)                                                                     \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),             \
-  "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]),         \
-  "+f"(d[i + 10]), "+f"(d[i + 11]), "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]),    \
-  "+f"(d[i + 15])
-#define FA_REGS_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define FA_REGS_32 FA_REGS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define FA_REGS_48 FA_REGS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define FA_REGS_64 FA_REGS_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define FA_REGS_80 FA_REGS_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define FA_REGS_96 FA_REGS_80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define FA_REGS_112 FA_REGS_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
-#define FA_REGS_128 FA_REGS_112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define FA_ACCS_16 FA_ACCS(d, 0)
-#define FA_ACCS_32 FA_ACCS_16, FA_ACCS(d, 16)
-#define FA_ACCS_48 FA_ACCS_32, FA_ACCS(d, 32)
-#define FA_ACCS_64 FA_ACCS_48, FA_ACCS(d, 48)
-#define FA_ACCS_80 FA_ACCS_64, FA_ACCS(d, 64)
-#define FA_ACCS_96 FA_ACCS_80, FA_ACCS(d, 80)
-#define FA_ACCS_112 FA_ACCS_96, FA_ACCS(d, 96)
-#define FA_ACCS_128 FA_ACCS_112, FA_ACCS(d, 112)
-// clang-format on
+// One asm statement per width, which needs its registers spelled out.
 #define FA_ARGS(...) __VA_ARGS__
 
 /// wgmma.mma_async m64nNk16 of one width N; see wgmma() below.
@@ -70,14 +47,14 @@ struct WgmmaOfWidth;
   };
 
 // clang-format off
-FA_WGMMA(32, FA_REGS_16, FA_ARGS(FA_ACCS_16), "%16", "%17", "%18", "%19", "%20", "%21", "%22")
-FA_WGMMA(64, FA_REGS_32, FA_ARGS(FA_ACCS_32), "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-FA_WGMMA(96, FA_REGS_48, FA_ARGS(FA_ACCS_48), "%48", "%49", "%50", "%51", "%52", "%53", "%54")
-FA_WGMMA(128, FA_REGS_64, FA_ARGS(FA_ACCS_64), "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-FA_WGMMA(160, FA_REGS_80, FA_ARGS(FA_ACCS_80), "%80", "%81", "%82", "%83", "%84", "%85", "%86")
-FA_WGMMA(192, FA_REGS_96, FA_ARGS(FA_ACCS_96), "%96", "%97", "%98", "%99", "%100", "%101", "%102")
-FA_WGMMA(224, FA_REGS_112, FA_ARGS(FA_ACCS_112), "%112", "%113", "%114", "%115", "%116", "%117", "%118")
-FA_WGMMA(256, FA_REGS_128, FA_ARGS(FA_ACCS_128), "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+FA_WGMMA(32, FA_REGS_16, FA_ARGS(FA_OPERANDS_16("+f", d)), "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+FA_WGMMA(64, FA_REGS_32, FA_ARGS(FA_OPERANDS_32("+f", d)), "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+FA_WGMMA(96, FA_REGS_48, FA_ARGS(FA_OPERANDS_48("+f", d)), "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+FA_WGMMA(128, FA_REGS_64, FA_ARGS(FA_OPERANDS_64("+f", d)), "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+FA_WGMMA(160, FA_REGS_80, FA_ARGS(FA_OPERANDS_80("+f", d)), "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+FA_WGMMA(192, FA_REGS_96, FA_ARGS(FA_OPERANDS_96("+f", d)), "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+FA_WGMMA(224, FA_REGS_112, FA_ARGS(FA_OPERANDS_112("+f", d)), "%112", "%113", "%114", "%115", "%116", "%117", "%118")
+FA_WGMMA(256, FA_REGS_128, FA_ARGS(FA_OPERANDS_128("+f", d)), "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 // clang-format on
 
 /// As wgmma() there, with N = 2 r columns; A at wgmma_offset(a, a_major, m, k).
