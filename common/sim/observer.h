@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,15 @@ class RequestLog;  // memory/request_log.h
 
 /// Lanes by warp: bit l of [w] is thread 32 w + l of the block.
 using ThreadSet = const uint32_t (&)[32];
+
+/// What an instruction does to columns of tensor memory.
+struct TensorAccess {
+  bool writes;
+  uint8_t quarters;  ///< bit q: in lanes 32 q to 32 q + 31
+  unsigned column, columns;
+};
+/// Who: tcgen05.mma, ld, st, dealloc.
+enum class TensorUse : uint8_t { product, load, store, free };
 
 /// One instance per OS worker; only that worker calls it (with races or L2: see each observer).
 class Observer {
@@ -82,7 +92,8 @@ class Observer {
     (void)bar;
     return 0;
   }
-  /// The data have arrived, in the mbarrier's phase number `phase`. `home`: who received them.
+  /// The data have arrived, or the products are complete, in the mbarrier's phase number `phase`.
+  /// `home`: whose they are.
   virtual void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) {
     (void)home, (void)operation, (void)bar, (void)phase;
   }
@@ -94,6 +105,25 @@ class Observer {
     (void)chunks, (void)pc;
     return operation;
   }
+  /// The current thread issues a tcgen05.mma that reads these chunks, and uses tensor memory.
+  virtual uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks,
+                                 std::span<const TensorAccess>, const void* pc, const Where&) {
+    (void)chunks, (void)pc;
+    return 0;
+  }
+  /// The current thread's warp issues a tcgen05.ld or st, or frees columns.
+  virtual uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) { return 0; }
+  /// The current thread's warp has waited for its tcgen05.ld, or st.
+  virtual void finish_moves(Block&, bool loads) { (void)loads; }
+  /// What these columns held is gone.
+  virtual void allocate_tensor(Block&, unsigned column, unsigned columns) {
+    (void)column, (void)columns;
+  }
+  /// The current thread executed tcgen05.fence::before_thread_sync, or after_thread_sync.
+  virtual void tensor_fence(Block&, bool before) { (void)before; }
+  /// The current thread issues a tcgen05.commit to this mbarrier. landed() will tell of the latest
+  /// product.
+  virtual void commit_products(Block&, const void* bar) { (void)bar; }
   /// The current thread issues a bulk store that reads the load's place.
   virtual uint32_t issue_store(Block&, const Access&, const Where&) { return 0; }
   /// The current thread knows by a wait that this wgmma or bulk store, and those of the same

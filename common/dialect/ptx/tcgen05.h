@@ -257,9 +257,13 @@ template <class T, int n>
 FA_PTX void tcgen05_st(uint32_t to, const T (&r)[n], FA_WHERE) requires(TensorColumns<n>) {
   sim::tcgen05_st(to, r, n, where);
 }
-/// (A parameter for the line cannot follow the registers.)
-template <class... R>
-FA_PTX void tcgen05_wait_ld(R&...) {
+FA_PTX void tcgen05_wait_ld(FA_WHERE) { sim::tcgen05_wait(true, where); }
+template <class T, int n>
+FA_PTX void tcgen05_wait_ld(T (&)[n], FA_WHERE) {
+  sim::tcgen05_wait(true, where);
+}
+template <class R, class... S>
+FA_PTX void tcgen05_wait_ld(R&, S&...) {  // no parameter with a default can follow these
   sim::tcgen05_wait(true, {});
 }
 FA_PTX void tcgen05_wait_st(FA_WHERE) { sim::tcgen05_wait(false, where); }

@@ -72,11 +72,12 @@ struct WgmmaEvent {
   uint32_t operation = 0;             ///< and this is their number; 0: none
 };
 
-/// Registers of one thread that wgmma has in use: nobody may touch an accumulator, nor write A.
+/// Registers of one thread that wgmma has in use: nobody may touch an accumulator, nor write A; or
+/// into which a tcgen05.ld loads.
 struct BusyRegisters {
   uintptr_t begin, end;
-  bool accumulator;
-  unsigned group;  ///< the last of the thread's groups that uses them
+  enum Use : uint8_t { a, accumulator, loaded } use;
+  unsigned group;  ///< of wgmma: the last of the thread's groups that uses them
   Where where;     ///< and a product of it
 };
 
@@ -99,12 +100,15 @@ struct ClusterBarrier {
   std::vector<std::pair<Block*, unsigned>> waiters;
 };
 
+struct TensorMemory;  // tcgen05.cpp
+
 struct AsyncState {
   std::vector<Groups<AsyncCopy>> copies;                   ///< by thread
   std::vector<Groups<std::shared_ptr<BulkStore>>> stores;  ///< by thread
   std::unordered_map<const void*, Mbarrier> mbarriers;
   Warpgroup warpgroups[8];
   ClusterBarrier cluster_barrier;
+  std::shared_ptr<TensorMemory> tensor;  ///< null until tcgen05 is used
   int registers[8] = {};  ///< by warpgroup: the least that setmaxnreg asked for; 0: it did not
   std::string asks_for_registers;  ///< the first thread that asked for more than the launch gave
   std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
@@ -118,12 +122,31 @@ Block* home_of(const void* p);
 /// Finding unless [p, p + bytes) is shared memory of this block, aligned to `alignment`.
 void need_own_shared(const char* what, const void* p, size_t bytes, size_t alignment, const Where&);
 
+// .sync.aligned instructions, of whole warps.
+
+constexpr uint32_t kWholeWarp = 0xffffffff;
+/// Finding unless every lane of the current thread's warp exists and runs.
+void need_whole_warp(const char* what, const Where&);
+/// Finding when a lane has returned while the others waited, and left nothing to work with.
+void need_all_lanes(const WarpMeeting&);
+template <class Frame>
+Frame& frame_of(WarpMeeting& m, int lane) {
+  return *static_cast<Frame*>(m.frame[lane]);
+}
+
 /// For the observers: the operand of an operation at [p, p + bytes) of `home`'s shared memory.
 Access async_operand(Block& home, const void* p, size_t bytes, Kind, const void* pc);
 /// The current thread returns: finding when a bulk store of it may still read shared memory.
 void need_stores_finished();
+/// The block's last thread returns: finding when it still has columns of tensor memory.
+void need_tensor_memory_freed();
+/// The current thread's registers wait for a tcgen05.ld; and no more.
+void wait_for_registers(const void* p, size_t bytes, const Where&);
+void registers_are_loaded();
 /// `bytes` of a copy have landed: mbarrier complete_tx.
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes);
+/// The tcgen05.commit at this line arrives.
+void mbarrier_arrive_later(Block& home, uint64_t* bar, const Where&);
 /// How many phases of the mbarrier are complete; 0: nobody has initialised it.
 uint32_t mbarrier_phase(Block& home, const void* bar);
 /// Finding unless `bar` is an initialised mbarrier of this block.

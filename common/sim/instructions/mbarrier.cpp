@@ -127,6 +127,21 @@ uint32_t mbarrier_phase(Block& home, const void* bar) {
   return found == all.end() ? 0 : found->second.phase;
 }
 
+void mbarrier_arrive_later(Block& home, uint64_t* bar, const Where& where) {
+  auto& all = async_of(home).mbarriers;
+  const auto found = all.find(bar);
+  if (found == all.end()) return;  // as below
+  Mbarrier& m = found->second;
+  if (m.pending == 0) {
+    fail(FaultKind::refused, "kernel " + kernel_name(*home.launch) +
+                                 ": one arrival too many: tcgen05.commit at " + at(where) +
+                                 " in a phase that has all its " + std::to_string(m.expected) +
+                                 " arrivals");
+  }
+  --m.pending;
+  settle(bar, m);
+}
+
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes) {
   auto& all = async_of(home).mbarriers;
   const auto found = all.find(bar);

@@ -8,22 +8,23 @@
 
 namespace sim {
 
-namespace {
-
-constexpr uint32_t kWholeWarp = 0xffffffff;
-
-template <class Frame>
-Frame& frame_of(WarpMeeting& m, int lane) {
-  return *static_cast<Frame*>(m.frame[lane]);
-}
-
-// A lane that returned while the others waited left nothing to work with.
 void need_all_lanes(const WarpMeeting& m) {
   if (m.arrived != kWholeWarp) {
     fail(FaultKind::refused, here() + " has returned, but the " + m.what + " at " + at(m.where) +
                                  " needs all lanes of its warp");
   }
 }
+
+void need_whole_warp(const char* what, const Where& where) {
+  const unsigned warp = self->current->id / 32;
+  if (self->alive[warp] == kWholeWarp) return;
+  refuse(what, where,
+         self->member[warp] == kWholeWarp ? " in a warp of which some lanes have returned"
+                                          : " in a warp of fewer than 32 threads");
+}
+
+namespace {
+
 
 // Element i of the two that one register packs.
 uint32_t half(uint32_t reg, int i) { return reg >> (16 * i) & 0xffff; }
@@ -109,7 +110,7 @@ void do_mma(WarpMeeting& m) {
   find_exponents(rule, kN * kK, B.value, B.exponent);
   for (int k = 0; k < kK; k += rule.products) {
     multiply_add(rule, kN, kM, {B.value + k, B.exponent + k}, kK,
-                 {A.value + k * kM, A.exponent + k * kM}, D);
+                 {A.value + k * kM, A.exponent + k * kM}, D, kM);
   }
   for (int lane = 0; lane < 32; ++lane) {
     float* to = frame_of<MmaFrame>(m, lane).d;
@@ -122,15 +123,6 @@ void do_mma(WarpMeeting& m) {
   self->tensor_flops += 2 * 16 * 8 * 16;
   ++self->mma;
   for (auto& o : self->observers) o->product(*self, m.warp);
-}
-
-// Every lane of the warp must exist and run: these are .sync.aligned instructions.
-void need_whole_warp(const char* what, const Where& where) {
-  const unsigned warp = self->current->id / 32;
-  if (self->alive[warp] == kWholeWarp) return;
-  refuse(what, where,
-         self->member[warp] == kWholeWarp ? " in a warp of which some lanes have returned"
-                                          : " in a warp of fewer than 32 threads");
 }
 
 // Only the lanes that name a row touch memory.

@@ -68,7 +68,7 @@ namespace {
 template <int bytes>
 [[gnu::always_inline]] inline void add(int products, const fa::TensorSum& rule, int rows,
                                        int columns, const TensorFactors& A, int step,
-                                       const TensorFactors& B, float* D) {
+                                       const TensorFactors& B, float* D, int d_step) {
   using Shorts = typename Vectors<bytes>::Shorts;
   using Floats = typename Vectors<bytes>::Floats;
   using Ints = typename Vectors<bytes>::Ints;
@@ -87,7 +87,7 @@ template <int bytes>
     int any_a = 0;
     for (int k = 0; k < products; ++k) any_a |= std::bit_cast<int>(a[k]);
     if (!any_a && largest < kEndless) {
-      cut_row(rule, columns, D + r * columns);
+      cut_row(rule, columns, D + r * d_step);
       continue;
     }
     for (int column = 0; column < columns; column += kEach) {
@@ -103,7 +103,7 @@ template <int bytes>
       Floats c[2], scale[2];
       Ints E[2], slow[2], sum[2] = {};
       for (int i = 0; i < 2; ++i) {
-        c[i] = reinterpret_cast<Floats*>(D + r * columns + column)[i];
+        c[i] = reinterpret_cast<Floats*>(D + r * d_step + column)[i];
         const auto bits = reinterpret_cast<Ints>(c[i]) & 0x7fffffff;
         const Ints e = (bits >> 23) - 127 + (NEGATIVE(bits - 1) & kZero);
         E[i] = __builtin_convertvector(halves[i], Ints);
@@ -126,7 +126,7 @@ template <int bytes>
             __builtin_convertvector(sum[i], Doubles) + __builtin_convertvector(from_c, Doubles);
         const auto cut = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(all) & kept);
         const auto unit = reinterpret_cast<Floats>((127 - aligned_bits + E[i]) << 23);
-        float* d = D + r * columns + column + i * kHalf;
+        float* d = D + r * d_step + column + i * kHalf;
         *reinterpret_cast<Floats*>(d) = __builtin_convertvector(cut, Floats) * unit;
       }
       const auto words = reinterpret_cast<typename Vectors<bytes>::HalfOfLongs>(slow[0] | slow[1]);
@@ -137,7 +137,7 @@ template <int bytes>
         if (!slow[i / kHalf][i % kHalf]) continue;
         float b[kTensorProducts];
         for (int k = 0; k < products; ++k) b[k] = B.value[k * columns + column + i];
-        D[r * columns + column + i] = fa::tensor_sum(rule, a, b, c[i / kHalf][i % kHalf]);
+        D[r * d_step + column + i] = fa::tensor_sum(rule, a, b, c[i / kHalf][i % kHalf]);
       }
     }
   }
@@ -146,14 +146,14 @@ template <int bytes>
 template <int bytes>
 [[gnu::always_inline]] inline void add(const fa::TensorSum& rule, int rows, int columns,
                                        const TensorFactors& A, int step, const TensorFactors& B,
-                                       float* D) {
+                                       float* D, int d_step) {
   switch (rule.products) {
     case 8:
-      return add<bytes>(8, rule, rows, columns, A, step, B, D);
+      return add<bytes>(8, rule, rows, columns, A, step, B, D, d_step);
     case 16:
-      return add<bytes>(16, rule, rows, columns, A, step, B, D);
+      return add<bytes>(16, rule, rows, columns, A, step, B, D, d_step);
     default:
-      return add<bytes>(kTensorProducts, rule, rows, columns, A, step, B, D);
+      return add<bytes>(kTensorProducts, rule, rows, columns, A, step, B, D, d_step);
   }
 }
 
@@ -161,19 +161,19 @@ template <int bytes>
 const bool has_avx2 = __builtin_cpu_supports("avx2");
 [[gnu::target("avx2")]] void add_avx2(const fa::TensorSum& rule, int rows, int columns,
                                       const TensorFactors& A, int step, const TensorFactors& B,
-                                      float* D) {
-  add<32>(rule, rows, columns, A, step, B, D);
+                                      float* D, int d_step) {
+  add<32>(rule, rows, columns, A, step, B, D, d_step);
 }
 #endif
 
 }  // namespace
 
 void multiply_add(const fa::TensorSum& rule, int rows, int columns, const TensorFactors& A,
-                  int step, const TensorFactors& B, float* D) {
+                  int step, const TensorFactors& B, float* D, int d_step) {
 #ifdef __x86_64__
-  if (has_avx2) return add_avx2(rule, rows, columns, A, step, B, D);
+  if (has_avx2) return add_avx2(rule, rows, columns, A, step, B, D, d_step);
 #endif
-  add<16>(rule, rows, columns, A, step, B, D);
+  add<16>(rule, rows, columns, A, step, B, D, d_step);
 }
 
 }  // namespace sim

@@ -1,6 +1,6 @@
 /// \file
-/// What tensor-core instructions multiply: bits in a register; and the product of one wgmma, as
-/// fa::tensor_sum adds it. Private to instructions/.
+/// What tensor-core instructions multiply: bits in a register; and the product of one instruction,
+/// as fa::tensor_sum adds it. Private to instructions/.
 #pragma once
 
 #include <bit>
@@ -56,8 +56,8 @@ struct TensorFactors {
 void find_exponents(const fa::TensorSum&, int n, const float* value, int16_t* exponent);
 
 /// D[rows][columns] = A B + D, one step of the rule: A[rows][products], its rows `step` elements
-/// apart; B[products][columns]; `columns` is a multiple of 16.
+/// apart, D's `d_step`; B[products][columns]; `columns` is a multiple of 16.
 void multiply_add(const fa::TensorSum&, int rows, int columns, const TensorFactors& A, int step,
-                  const TensorFactors& B, float* D);
+                  const TensorFactors& B, float* D, int d_step);
 
 }  // namespace sim

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/sim/instructions/async.h"
-#include "common/sim/instructions/tensor_core.h"
+#include "common/sim/instructions/shared_operand.h"
 #include "common/sim/messages/findings.h"
 
 namespace sim {
@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kThreads = 128;  // of a warpgroup
 constexpr int kM = 64, kMostColumns = 256;
-constexpr int kChunk = 16;            // bytes that lie together, whatever the swizzle
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
 Warpgroup& my_warpgroup() { return async_of(*self).warpgroups[self->current->id / kThreads]; }
@@ -33,10 +32,8 @@ constexpr uint64_t kCode[] = {0, 3, 2, 1};  // none, 32, 64, 128 bytes
 constexpr fa::Swizzle kSwizzle[] = {fa::Swizzle::none, fa::Swizzle::b128, fa::Swizzle::b64,
                                     fa::Swizzle::b32};
 
-uintptr_t origin() { return self->shared_base & ~uintptr_t{1023}; }
-
 fa::WgmmaOperand decode(uint64_t d) {
-  return {.start = origin() + ((d & 0xffff) << 4) + ((d >> 52 & 0x3ff) << 18),
+  return {.start = operand_origin(*self) + ((d & 0xffff) << 4) + ((d >> 52 & 0x3ff) << 18),
           .leading = static_cast<uint32_t>((d >> 16 & 0x3fff) << 4),
           .stride = static_cast<uint32_t>((d >> 32 & 0x3fff) << 4),
           .swizzle = kSwizzle[d >> 62]};
@@ -56,52 +53,6 @@ Scratch& scratch() {
   return *static_cast<Scratch*>(self->wgmma_scratch.get());
 }
 
-// Calls f(r, k, p) for each 16-byte chunk of the [rows][k] operand at `descriptor`: p is the
-// address of its first element (r, k); the others follow in k or, when it is MN-major, in r.
-template <class T, class F>
-void for_each_chunk(uint64_t descriptor, fa::Major major, int rows, F&& f) {
-  constexpr int kElements = kChunk / static_cast<int>(sizeof(typename T::Bits));
-  const fa::WgmmaOperand o = decode(descriptor);
-  const int row_step = major == fa::Major::mn ? kElements : 1;
-  const int k_step = major == fa::Major::k ? kElements : 1;
-  for (int r = 0; r < rows; r += row_step) {
-    for (int k = 0; k < T::kSum.products; k += k_step) {
-      f(r, k, fa::swizzled(o.start + T::offset(o, major, r, k), o.swizzle));
-    }
-  }
-}
-
-// Element (r, k) becomes values[r * row_step + k * k_step].
-template <class T>
-void read_operand(uint64_t descriptor, fa::Major major, int rows, float* values, int row_step,
-                  int k_step, const Where& where) {
-  using Bits = typename T::Bits;
-  constexpr int kElements = kChunk / static_cast<int>(sizeof(Bits));
-  for_each_chunk<T>(descriptor, major, rows, [&](int r, int k, uint64_t p) {
-    const uint64_t offset = p - self->shared_base;
-    if (!in_shared(*self, offset, kChunk)) {
-      fail(FaultKind::out_of_bounds, here() + ": an operand of the wgmma at " + at(where) +
-                                         " reaches beyond the block's shared memory, " +
-                                         shared_bounds(*self, offset));
-    }
-    Bits chunk[kElements];
-    std::memcpy(chunk, reinterpret_cast<const void*>(p), kChunk);
-    float* to = values + r * row_step + k * k_step;
-    const int step = major == fa::Major::k ? k_step : row_step;
-    for (int i = 0; i < kElements; ++i) to[i * step] = T::value(chunk[i]);
-  });
-  self->shared_bytes[static_cast<int>(Kind::load)] += sizeof(Bits) * rows * T::kSum.products;
-}
-
-// Offsets of the chunks that an operand of [rows][k] takes from shared memory.
-template <class T>
-void add_chunks(uint64_t descriptor, fa::Major major, int rows, std::vector<uint32_t>& chunks) {
-  for_each_chunk<T>(descriptor, major, rows, [&](int, int, uint64_t p) {
-    const uint64_t offset = p - self->shared_base;
-    if (offset < self->shared_size) chunks.push_back(static_cast<uint32_t>(offset));
-  });
-}
-
 fa::Major major(bool mn) { return mn ? fa::Major::mn : fa::Major::k; }
 // Calls f with the product's type of factors.
 template <class F>
@@ -116,8 +67,8 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
   const Wgmma& p = e.product;
   if (!std::exchange(e.told, true)) {
     with_type(p, [&]<class T>(T) {
-      if (!p.a_registers) add_chunks<T>(p.a, major(p.a_mn_major), kM, chunks);
-      add_chunks<T>(p.b, major(p.b_mn_major), p.n, chunks);
+      if (!p.a_registers) add_chunks<T>(*self, decode(p.a), major(p.a_mn_major), kM, chunks);
+      add_chunks<T>(*self, decode(p.b), major(p.b_mn_major), p.n, chunks);
     });
   }
   for (auto& o : self->observers) {
@@ -153,9 +104,9 @@ void perform(const WgmmaEvent& e) {
       }
     }
   } else {
-    read_operand<T>(p.a, major(p.a_mn_major), kM, A.value, kK, 1, e.where);
+    read_operand<T>(decode(p.a), major(p.a_mn_major), kM, A.value, kK, 1, "the wgmma", e.where);
   }
-  read_operand<T>(p.b, major(p.b_mn_major), p.n, B.value, 1, p.n, e.where);
+  read_operand<T>(decode(p.b), major(p.b_mn_major), p.n, B.value, 1, p.n, "the wgmma", e.where);
   find_exponents(T::kSum, kM * kK, A.value, A.exponent);
   find_exponents(T::kSum, kK * p.n, B.value, B.exponent);
 
@@ -164,7 +115,7 @@ void perform(const WgmmaEvent& e) {
   } else {
     std::fill_n(D, kM * p.n, 0.f);
   }
-  multiply_add(T::kSum, kM, p.n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D);
+  multiply_add(T::kSum, kM, p.n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, p.n);
   for_each_pair(e, D, [](float* of_thread, float* of_D) { std::copy_n(of_D, 2, of_thread); });
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
   ++self->wgmma;
@@ -203,27 +154,29 @@ WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
 
 // --- registers in use ----------------------------------------------------------------------------
 
-void use_registers(const void* p, size_t bytes, bool accumulator, const Where& where) {
+void use_registers(const void* p, size_t bytes, BusyRegisters::Use use, const Where& where) {
   Warpgroup& g = my_warpgroup();
   auto& busy = g.busy[my_place()];
   const auto begin = reinterpret_cast<uintptr_t>(p), end = begin + bytes;
   const unsigned group = g.committed[my_place()];
   for (BusyRegisters& r : busy) {
     const bool same = r.begin == begin && r.end == end;
-    const bool next = !accumulator && r.end == begin && r.group == group;  // A, 16 values further
-    if (r.accumulator != accumulator || !(same || next)) continue;
+    const bool next = use == BusyRegisters::a && r.end == begin && r.group == group;  // 16 further
+    if (r.use != use || !(same || next)) continue;
     r.end = end;
     r.group = group;
     r.where = where;
     return;
   }
-  busy.push_back({begin, end, accumulator, group, where});
+  busy.push_back({begin, end, use, group, where});
   if (!self->registers_watched) watch_registers(*self, true);
 }
 
 void free_registers(Warpgroup& g) {
   for (auto& busy : g.busy) {
-    std::erase_if(busy, [&](const BusyRegisters& r) { return r.group < g.performed; });
+    std::erase_if(busy, [&](const BusyRegisters& r) {
+      return r.use != BusyRegisters::loaded && r.group < g.performed;
+    });
   }
 }
 
@@ -281,7 +234,7 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
 uint64_t wgmma_descriptor(const void* tile, fa::Swizzle swizzle, int leading_bytes,
                           int stride_bytes, Where where) {
   need_own_shared("a wgmma descriptor", tile, 1, 16, where);
-  const uint64_t start = reinterpret_cast<uintptr_t>(tile) - origin();
+  const uint64_t start = reinterpret_cast<uintptr_t>(tile) - operand_origin(*self);
   const uint64_t code = kCode[std::countr_zero(static_cast<unsigned>(swizzle)) - 4];
   return (start & 0x3ffff) >> 4 | uint64_t(leading_bytes >> 4 & 0x3fff) << 16 |
          uint64_t(stride_bytes >> 4 & 0x3fff) << 32 | (start >> 18) << 52 | code << 62;
@@ -295,9 +248,9 @@ void wgmma(float* d, const Wgmma& product, Where where) {
   if (self->tell_operands) tell_issue(e, __builtin_return_address(0), where);
   e.d[my_place()] = d;
   if (e.operation) {
-    use_registers(d, product.n / 2 * sizeof(float), true, where);
+    use_registers(d, product.n / 2 * sizeof(float), BusyRegisters::accumulator, where);
     if (product.a_registers) {
-      use_registers(product.a_registers, 4 * sizeof(uint32_t), false, where);
+      use_registers(product.a_registers, 4 * sizeof(uint32_t), BusyRegisters::a, where);
     }
   }
   if (product.a_registers) {
@@ -310,21 +263,39 @@ void check_registers(uintptr_t address, unsigned size, Kind kind, const void* pc
   const unsigned thread = self->current->id;
   for (const BusyRegisters& r : self->async->warpgroups[thread / kThreads].busy[my_place()]) {
     if (address + size <= r.begin || address >= r.end) continue;
-    const bool slow = kind == Kind::load && !r.accumulator;  // right, but the compiler waits first
+    // Right, but the compiler waits first.
+    const bool slow = kind == Kind::load && r.use == BusyRegisters::a;
     Findings::Finding& finding = findings.at(slow ? Fault::register_read : Fault::register_race,
                                              {pc, nullptr}, {nullptr, &r.where});
     if (!finding.text.empty()) continue;
     const std::string access =
         here() + ": " + (kind == Kind::load ? "load" : "store") + " of " +
-        (r.accumulator ? "the accumulators" : "A's registers") + ", element " +
+        (r.use == BusyRegisters::accumulator ? "the accumulators"
+         : r.use == BusyRegisters::a         ? "A's registers"
+                                             : "registers") +
+        ", element " +
         std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) + ", at " +
         source_and_caller(pc);
     finding.text = slow ? access + " before a wgmma_wait for the wgmma at " + at(r.where) +
                               ": the compiler moves it behind that wait, so it does not overlap "
                               "with the product"
-                        : "race on registers: " + access + " and the wgmma at " + at(r.where) +
-                              " have no wgmma_wait between them";
+                   : "race on registers: " + access +
+                         (r.use == BusyRegisters::loaded ? " and the tcgen05.ld at " : " and the wgmma at ") +
+                         at(r.where) + " have no " +
+                         (r.use == BusyRegisters::loaded ? "tcgen05_wait_ld" : "wgmma_wait") +
+                         " between them";
   }
+}
+
+void wait_for_registers(const void* p, size_t bytes, const Where& where) {
+  use_registers(p, bytes, BusyRegisters::loaded, where);
+}
+
+void registers_are_loaded() {
+  if (!self->registers_watched) return;
+  std::erase_if(my_warpgroup().busy[my_place()],
+                [](const BusyRegisters& r) { return r.use == BusyRegisters::loaded; });
+  if (!any_busy()) watch_registers(*self, false);
 }
 
 void wgmma_fence() { my_warpgroup().fenced[my_place()] = true; }

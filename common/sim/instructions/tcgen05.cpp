@@ -1,0 +1,569 @@
+// tcgen05: products that one thread issues, whose results lie in tensor memory. A product is
+// performed when a tcgen05.commit behind it arrives at its mbarrier, that is, when no thread can
+// run any more; the products of one thread in order, those of others in any. A load is performed at
+// its wait::ld, a store at its wait::st. Who uses tensor memory without the waits and fences comes
+// to the observers' notice, and mostly out wrong.
+//
+// Each block has a tensor memory of its own, because no block sees another one's columns. Where an
+// SM holds several blocks, the columns of the others are those that they would have if they all did
+// as this one.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <unordered_map>
+
+#include "common/sim/instructions/async.h"
+#include "common/sim/instructions/shared_operand.h"
+#include "common/sim/scheduler/residency.h"
+#include "common/sim/sim.h"
+
+namespace sim {
+
+namespace {
+
+constexpr unsigned kLanes = 128, kColumns = 512, kUnit = 32;  // columns of an allocation
+constexpr unsigned kQuarter = 32;                             // lanes that a warp reaches
+constexpr int kM = 128, kMostColumns = 256, kK = fa::kBf16Sum.products;
+constexpr unsigned kWavefront = 128;  // bytes of shared memory
+
+enum class Owner : uint8_t { nobody, others, freed, mine };
+
+struct Allocation {
+  unsigned column, columns;
+};
+
+/// Bits of an address.
+unsigned lane_of(uint32_t address) { return address >> 16; }
+unsigned column_of(uint32_t address) { return address & 0xffff; }
+
+/// What an instruction descriptor says.
+struct Instruction {
+  int n;
+  fa::Major a, b;
+};
+
+struct Product {
+  TensorProduct product;
+  Instruction instruction;
+  fa::WgmmaOperand a, b;
+};
+struct Products {
+  std::vector<Product> issued;
+  size_t performed = 0;
+  uint32_t latest = 0;  // the observers' number of the last one
+};
+
+/// A tcgen05.ld or st of one warp.
+struct Move {
+  unsigned first_lane, column, columns;
+  void* registers[kQuarter];     // of a load
+  std::vector<uint32_t> values;  // of a store: [32][columns], as they were at issue
+};
+
+}  // namespace
+
+struct TensorMemory {
+  std::vector<uint32_t> cells = std::vector<uint32_t>(kLanes * kColumns);  // [lane][column]
+  std::vector<Allocation> allocated;
+  Owner owner[kColumns / kUnit] = {};
+  bool relinquished = false;
+  std::unordered_map<unsigned, Products> products;  // by thread
+  std::vector<Move> loads[32], stores[32];          // by warp
+  TensorOperand<kM * kK> A;                         // of the product that is performed
+  TensorOperand<kK * kMostColumns> B;
+  std::vector<uint32_t> chunks;  // of the one that is issued
+
+  uint32_t* at(unsigned lane, unsigned column) { return &cells[lane * kColumns + column]; }
+};
+
+namespace {
+
+TensorMemory& tensor_memory() {
+  auto& tensor = async_of(*self).tensor;
+  if (!tensor) tensor = std::make_shared<TensorMemory>();
+  return *tensor;
+}
+
+std::string range(unsigned first, unsigned n) {
+  return std::to_string(first) + " to " + std::to_string(first + n - 1);
+}
+
+// "columns 0 to 127 and 256 to 383"
+std::string allocations(const TensorMemory& t) {
+  std::string words;
+  for (const Allocation& a : t.allocated) {
+    words += (words.empty() ? "columns " : " and ") + range(a.column, a.columns);
+  }
+  return words.empty() ? "nothing" : words;
+}
+
+// Finding unless the block has these columns.
+void need_columns(const char* what, unsigned column, unsigned columns, const Where& where) {
+  const TensorMemory& t = tensor_memory();
+  for (unsigned c = column; c < column + columns; ++c) {
+    const Owner owner = c < kColumns ? t.owner[c / kUnit] : Owner::nobody;
+    if (owner == Owner::mine) continue;
+    const std::string uses = " uses " + (columns == 1 ? "column " + std::to_string(column)
+                                                      : "columns " + range(column, columns)) +
+                             " of tensor memory, of which column " + std::to_string(c);
+    fail(FaultKind::out_of_bounds,
+         here() + ": " + what + " at " + at(where) + uses +
+             (c >= kColumns           ? " does not exist: there are 512"
+              : owner == Owner::freed ? " is freed"
+                                      : " is not the block's, which has " + allocations(t)));
+  }
+}
+
+// --- allocation ----------------------------------------------------------------------------------
+
+struct AllocFrame {
+  uint32_t* address;        // where to store it
+  uint32_t tensor_address;  // of a dealloc
+  int columns;
+};
+
+void need_same(bool same, const char* what, const char* values, const Where& where) {
+  if (!same) refuse(what, where, std::string(": the lanes of the warp pass different ") + values);
+}
+
+void need_allocatable(const char* what, int columns, const Where& where) {
+  if (columns < static_cast<int>(kUnit) || columns > static_cast<int>(kColumns) ||
+      !std::has_single_bit(static_cast<unsigned>(columns))) {
+    refuse(what, where,
+           " of " + std::to_string(columns) + " columns; 32, 64, 128, 256 and 512 are possible");
+  }
+}
+
+// Blocks that an SM holds for certain: of an unknown kernel as many as if it had as many registers
+// and as much static shared memory as possible.
+unsigned resident() {
+  Resources r = resources_of(kernel_name(*self->launch));
+  if (!r.registers) {
+    constexpr unsigned kMostRegisters = 255;
+    r = {kMostRegisters, self->shared_size - kMaxDynamicSmem};
+  }
+  return blocks_per_sm(options().l2_sm, self->nthreads, self->launch->config.smem, r);
+}
+
+// The first of `columns` neighbours that nobody has, or nobody of this block; kColumns: none.
+unsigned place_for(const TensorMemory& t, unsigned columns, bool avoid_others) {
+  for (unsigned first = 0; first + columns <= kColumns; first += kUnit) {
+    const auto taken = [&](Owner o) {
+      return o == Owner::mine || (avoid_others && o == Owner::others);
+    };
+    if (std::none_of(&t.owner[first / kUnit], &t.owner[(first + columns) / kUnit], taken)) {
+      return first;
+    }
+  }
+  return kColumns;
+}
+
+void do_alloc(WarpMeeting& m) {
+  need_all_lanes(m);
+  const auto& f = frame_of<AllocFrame>(m, 0);
+  for (int lane = 1; lane < 32; ++lane) {
+    const auto& g = frame_of<AllocFrame>(m, lane);
+    need_same(g.address == f.address && g.columns == f.columns, "tcgen05.alloc", "operands",
+              m.where);
+  }
+  TensorMemory& t = tensor_memory();
+  if (t.relinquished) {
+    refuse("tcgen05.alloc", m.where, " behind the block's tcgen05.relinquish_alloc_permit");
+  }
+  const auto columns = static_cast<unsigned>(f.columns);
+  unsigned held = 0;
+  for (const Allocation& a : t.allocated) held += a.columns;
+  const std::string wait = here() + ": tcgen05.alloc at " + at(m.where) + " of " +
+                           std::to_string(columns) + " columns would wait for ever: the block ";
+  if (held + columns > kColumns) {
+    fail(FaultKind::deadlock, wait + "itself has " + std::to_string(held) + " of the SM's 512");
+  }
+  unsigned first = place_for(t, columns, true);
+  if (held == 0) {  // the other blocks of the SM have come as far
+    const unsigned blocks = std::min(resident(), kColumns / columns);
+    first = self->linear % blocks * columns;
+    std::fill_n(t.owner, blocks * columns / kUnit, Owner::others);
+  } else if (const unsigned blocks = std::min(resident(), kColumns / held);
+             blocks * held + columns > kColumns) {
+    fail(FaultKind::deadlock, wait + "has " + std::to_string(held) + " of 512, and so may all " +
+                                  std::to_string(blocks) + " blocks of the SM, each of which waits " +
+                                  "for the others");
+  }
+  if (first == kColumns) first = place_for(t, columns, false);
+  if (first == kColumns) {
+    fail(FaultKind::deadlock, wait + "has " + allocations(t) + ", and no " +
+                                  std::to_string(columns) + " others are neighbours");
+  }
+  std::fill_n(&t.owner[first / kUnit], columns / kUnit, Owner::mine);
+  t.allocated.push_back({first, columns});
+  for (unsigned lane = 0; lane < kLanes; ++lane) std::fill_n(t.at(lane, first), columns, ~0u);
+  for (auto& o : self->observers) o->allocate_tensor(*self, first, columns);
+  *f.address = first;
+}
+
+void do_dealloc(WarpMeeting& m) {
+  need_all_lanes(m);
+  const auto& f = frame_of<AllocFrame>(m, 0);
+  for (int lane = 1; lane < 32; ++lane) {
+    const auto& g = frame_of<AllocFrame>(m, lane);
+    need_same(g.tensor_address == f.tensor_address && g.columns == f.columns, "tcgen05.dealloc",
+              "operands", m.where);
+  }
+  TensorMemory& t = tensor_memory();
+  const auto found = std::find_if(t.allocated.begin(), t.allocated.end(), [&](const Allocation& a) {
+    return a.column == f.tensor_address && a.columns == static_cast<unsigned>(f.columns);
+  });
+  if (found == t.allocated.end()) {
+    refuse("tcgen05.dealloc", m.where,
+           " of " + std::to_string(f.columns) + " columns from lane " +
+               std::to_string(lane_of(f.tensor_address)) + ", column " +
+               std::to_string(column_of(f.tensor_address)) + " on; the block has " +
+               allocations(t));
+  }
+  const TensorAccess all{true, 0xf, found->column, found->columns};
+  for (auto& o : self->observers) o->move_tensor(*self, TensorUse::free, all, m.where);
+  std::fill_n(&t.owner[found->column / kUnit], found->columns / kUnit, Owner::freed);
+  t.allocated.erase(found);
+}
+
+void do_relinquish(WarpMeeting& m) {
+  need_all_lanes(m);
+  tensor_memory().relinquished = true;
+}
+
+// --- descriptors: PTX's bit fields ---------------------------------------------------------------
+//
+//   shared memory  0-13 start >> 4   16-29 leading >> 4   32-45 stride >> 4   46-47 version, 1
+//                  49-51 base offset, 0   52 mode of leading, 0   61-63 swizzle
+//
+// As for wgmma, an address is the offset from the 1024-byte boundary below the block's shared
+// memory; what does not fit goes to bits 53-60, which PTX leaves zero.
+
+constexpr uint64_t kCode[] = {0, 6, 4, 2};  // none, 32, 64, 128 bytes
+
+fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
+  fa::Swizzle swizzle{};
+  switch (d >> 61) {
+    case 0: swizzle = fa::Swizzle::none; break;
+    case 2: swizzle = fa::Swizzle::b128; break;
+    case 4: swizzle = fa::Swizzle::b64; break;
+    case 6: swizzle = fa::Swizzle::b32; break;
+    default:
+      refuse("the tcgen05.mma", where,
+             std::string(": ") + name + "'s descriptor has the swizzle code " +
+                 std::to_string(d >> 61) + "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 "
+                 "bytes is not simulated");
+  }
+  if ((d >> 46 & 3) != 1 || (d >> 49 & 15) != 0) {
+    refuse("the tcgen05.mma", where,
+           std::string(": ") + name +
+               "'s descriptor is not tcgen05_descriptor's: its version is not 1, or it has a base "
+               "offset");
+  }
+  return {.start = operand_origin(*self) + ((d & 0xffff) << 4) + ((d >> 53 & 0xff) << 18),
+          .leading = static_cast<uint32_t>((d >> 16 & 0x3fff) << 4),
+          .stride = static_cast<uint32_t>((d >> 32 & 0x3fff) << 4),
+          .swizzle = swizzle};
+}
+
+Instruction decode(uint32_t d, const Where& where) {
+  constexpr uint32_t kFormats = 3u << 4 | 7u << 7 | 7u << 10;
+  constexpr uint32_t kShape = 1u << 15 | 1u << 16 | 0x3fu << 17 | 0x1fu << 24;
+  const int n = static_cast<int>(d >> 17 & 0x3f) * 8, m = static_cast<int>(d >> 24 & 0x1f) * 16;
+  const auto wrong = [&](const std::string& why) {
+    refuse("the tcgen05.mma", where, ": its instruction descriptor says " + why);
+  };
+  if ((d & ~kShape) != (1u << 4 | 1u << 7 | 1u << 10)) {
+    wrong((d & kFormats) == (1u << 4 | 1u << 7 | 1u << 10)
+              ? "sparse, saturated, negated or shifted, which is not simulated"
+              : "other types than bf16 factors and fp32 sums");
+  }
+  if (m != kM || n < 16 || n > kMostColumns || n % 16 != 0) {
+    wrong("m" + std::to_string(m) + "n" + std::to_string(n) +
+          "; m128 with n of 16, 32, ... 256 is simulated");
+  }
+  return {n, d >> 15 & 1 ? fa::Major::mn : fa::Major::k, d >> 16 & 1 ? fa::Major::mn : fa::Major::k};
+}
+
+// What a descriptor and the instruction say together.
+void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows,
+                 const Where& where) {
+  const auto wrong = [&](const std::string& why) {
+    refuse("the tcgen05.mma", where, std::string(": ") + name + why);
+  };
+  const auto width = static_cast<uint64_t>(o.swizzle);
+  const std::string bytes = std::to_string(width) + " bytes";
+  const bool k_major = major == fa::Major::k;
+  if (o.swizzle == fa::Swizzle::none) {
+    if (!o.leading || !o.stride) wrong(" has no distances between its core matrices");
+    return;
+  }
+  if ((o.start - operand_origin(*self)) % (8 * width) >= width) {
+    wrong(" begins in row " +
+          std::to_string((o.start - operand_origin(*self)) % (8 * width) / width) +
+          " of a swizzle's 8 rows of " + bytes + ", not in row 0");
+  }
+  if (k_major && o.start % width + kK * 2 > width) {
+    wrong(" leaves its rows of " + bytes + ": they hold " + std::to_string(width / 2) +
+          " values of k, behind which another panel begins");
+  }
+  if (!o.stride) wrong(" has no distance between its groups of 8 rows");
+  if (!k_major && static_cast<uint64_t>(rows) * 2 > width && !o.leading) {
+    wrong(" is MN-major by the instruction descriptor, with " + std::to_string(rows) +
+          " columns, but its descriptor has no distance between panels of " +
+          std::to_string(width / 2));
+  }
+}
+
+// --- the product ---------------------------------------------------------------------------------
+
+void perform(TensorMemory& t, const Product& p) {
+  const auto [n, a_major, b_major] = p.instruction;
+  auto& A = t.A;
+  auto& B = t.B;
+  if (p.product.a_in_tensor_memory) {
+    const unsigned column = column_of(static_cast<uint32_t>(p.product.a));
+    for (int m = 0; m < kM; ++m) {
+      for (int k = 0; k < kK; ++k) {
+        A.value[m * kK + k] = bf16_value(t.at(m, column + k / 2)[0] >> 16 * (k % 2) & 0xffff);
+      }
+    }
+  } else {
+    for_each_chunk<Bf16>(p.a, a_major, kM, [&, major = a_major](int r, int k, uint64_t at) {
+      read_chunk<Bf16>(at, major, r, k, A.value, kK, 1);
+    });
+  }
+  for_each_chunk<Bf16>(p.b, b_major, n, [&, n = n, major = b_major](int r, int k, uint64_t at) {
+    read_chunk<Bf16>(at, major, r, k, B.value, 1, n);
+  });
+  find_exponents(fa::kBf16Sum, kM * kK, A.value, A.exponent);
+  find_exponents(fa::kBf16Sum, kK * n, B.value, B.exponent);
+  auto* D = reinterpret_cast<float*>(t.at(0, column_of(p.product.d)));
+  if (!p.product.accumulate) {
+    for (int m = 0; m < kM; ++m) std::fill_n(D + m * kColumns, n, 0.f);
+  }
+  multiply_add(fa::kBf16Sum, kM, n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, kColumns);
+}
+
+// The first `number` products of a thread.
+void perform(TensorMemory& t, unsigned thread, size_t number) {
+  Products& mine = t.products[thread];
+  for (; mine.performed < number; ++mine.performed) perform(t, mine.issued[mine.performed]);
+}
+
+// --- loads and stores ----------------------------------------------------------------------------
+
+struct MoveFrame {
+  void* registers;
+  uint32_t address;
+  int columns;
+  bool store;
+  uint32_t operation;
+};
+
+void do_move(WarpMeeting& m) {
+  need_all_lanes(m);
+  const auto& f = frame_of<MoveFrame>(m, 0);
+  for (int lane = 1; lane < 32; ++lane) {
+    const auto& g = frame_of<MoveFrame>(m, lane);
+    need_same(g.address == f.address, m.what, "addresses", m.where);
+  }
+  Move move{lane_of(f.address), column_of(f.address), static_cast<unsigned>(f.columns), {}, {}};
+  const unsigned first = m.warp % 4 * kQuarter;
+  if (move.first_lane != first) {
+    refuse(m.what, m.where,
+           " from lane " + std::to_string(move.first_lane) + " on; warp " + std::to_string(m.warp) +
+               " reaches lanes " + range(first, kQuarter));
+  }
+  need_columns(m.what, move.column, move.columns, m.where);
+  if (f.store) move.values.resize(kQuarter * move.columns);
+  for (unsigned lane = 0; lane < kQuarter; ++lane) {
+    void* registers = frame_of<MoveFrame>(m, static_cast<int>(lane)).registers;
+    move.registers[lane] = registers;
+    if (f.store) std::memcpy(&move.values[lane * move.columns], registers, move.columns * 4);
+  }
+  const TensorAccess access{f.store, static_cast<uint8_t>(1u << first / kQuarter), move.column,
+                            move.columns};
+  uint32_t operation = 0;
+  for (auto& o : self->observers) {
+    operation |= o->move_tensor(*self, f.store ? TensorUse::store : TensorUse::load, access,
+                                m.where);
+  }
+  for (int lane = 0; lane < 32; ++lane) frame_of<MoveFrame>(m, lane).operation = operation;
+  TensorMemory& t = tensor_memory();
+  (f.store ? t.stores : t.loads)[m.warp].push_back(std::move(move));
+}
+
+void do_wait_loads(WarpMeeting& m) {
+  need_all_lanes(m);
+  TensorMemory& t = tensor_memory();
+  for (const Move& move : t.loads[m.warp]) {
+    for (unsigned lane = 0; lane < kQuarter; ++lane) {
+      std::memcpy(move.registers[lane], t.at(move.first_lane + lane, move.column),
+                  move.columns * sizeof(uint32_t));
+    }
+  }
+  t.loads[m.warp].clear();
+  for (auto& o : self->observers) o->finish_moves(*self, true);
+}
+
+void do_wait_stores(WarpMeeting& m) {
+  need_all_lanes(m);
+  TensorMemory& t = tensor_memory();
+  for (const Move& move : t.stores[m.warp]) {
+    for (unsigned lane = 0; lane < kQuarter; ++lane) {
+      std::copy_n(&move.values[lane * move.columns], move.columns,
+                  t.at(move.first_lane + lane, move.column));
+    }
+  }
+  t.stores[m.warp].clear();
+  for (auto& o : self->observers) o->finish_moves(*self, false);
+}
+
+void move_tensor(const char* what, void* registers, int columns, uint32_t address, bool store,
+                 const Where& where) {
+  need_whole_warp(what, where);
+  MoveFrame f{registers, address, columns, store, 0};
+  meet_in_warp(what, kWholeWarp, do_move, &f, where);
+  if (f.operation && !store) {
+    wait_for_registers(registers, static_cast<size_t>(columns) * sizeof(uint32_t), where);
+  }
+}
+
+}  // namespace
+
+void tcgen05_alloc(uint32_t* address, int columns, Where where) {
+  need_whole_warp("tcgen05.alloc", where);
+  need_own_shared("tcgen05.alloc", address, sizeof *address, alignof(uint32_t), where);
+  need_allocatable("tcgen05.alloc", columns, where);
+  if (self->current->id % 32 == 0) {
+    access(address, sizeof *address, Kind::store, __builtin_return_address(0));
+  }
+  AllocFrame f{address, 0, columns};
+  meet_in_warp("tcgen05.alloc", kWholeWarp, do_alloc, &f, where);
+}
+
+void tcgen05_relinquish_alloc_permit(Where where) {
+  need_whole_warp("tcgen05.relinquish_alloc_permit", where);
+  meet_in_warp("tcgen05.relinquish_alloc_permit", kWholeWarp, do_relinquish, nullptr, where);
+}
+
+void tcgen05_dealloc(uint32_t address, int columns, Where where) {
+  need_whole_warp("tcgen05.dealloc", where);
+  need_allocatable("tcgen05.dealloc", columns, where);
+  AllocFrame f{nullptr, address, columns};
+  meet_in_warp("tcgen05.dealloc", kWholeWarp, do_dealloc, &f, where);
+}
+
+void need_tensor_memory_freed() {
+  const auto& tensor = async_of(*self).tensor;
+  if (!tensor || tensor->allocated.empty()) return;
+  fail(FaultKind::out_of_bounds,
+       here() + " ends the block, which still has " + allocations(*tensor) +
+           " of tensor memory; tcgen05_dealloc must come first");
+}
+
+uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle swizzle, int leading_bytes,
+                            int stride_bytes, Where where) {
+  need_own_shared("a tcgen05 descriptor", tile, 1, 16, where);
+  const uint64_t start = reinterpret_cast<uintptr_t>(tile) - operand_origin(*self);
+  const uint64_t code = kCode[std::countr_zero(static_cast<unsigned>(swizzle)) - 4];
+  return (start & 0x3ffff) >> 4 | uint64_t(leading_bytes >> 4 & 0x3fff) << 16 |
+         uint64_t(stride_bytes >> 4 & 0x3fff) << 32 | uint64_t{1} << 46 | (start >> 18) << 53 |
+         code << 61;
+}
+
+void tcgen05_mma(const TensorProduct& product, Where where) {
+  const void* pc = __builtin_return_address(0);
+  const char* what = "the tcgen05.mma";
+  const Instruction instruction = decode(product.instruction, where);
+  const auto n = static_cast<unsigned>(instruction.n);
+  TensorMemory& t = tensor_memory();
+  Product p{product, instruction, {}, decode("B", product.b, where)};
+  std::vector<TensorAccess> uses{{true, 0xf, column_of(product.d), n}};
+  t.chunks.clear();
+  const auto add = [&](const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows) {
+    need_layout(name, o, major, rows, where);
+    for_each_chunk<Bf16>(o, major, rows, [&](int, int, uint64_t at) {
+      need_chunk(at, what, where);
+      t.chunks.push_back(static_cast<uint32_t>(at - self->shared_base));
+    });
+  };
+  const auto need_lane_0 = [&](const char* name, uint32_t address) {
+    if (!lane_of(address)) return;
+    refuse(what, where, std::string(" has ") + name + " from lane " +
+                            std::to_string(lane_of(address)) + " on; its 128 rows begin at 0");
+  };
+  need_lane_0("D", product.d);
+  need_columns(what, column_of(product.d), n, where);
+  if (product.accumulate) uses.insert(uses.begin(), {false, 0xf, column_of(product.d), n});
+  if (product.a_in_tensor_memory) {
+    const auto a = static_cast<uint32_t>(product.a);
+    if (instruction.a == fa::Major::mn) {
+      refuse(what, where, ": its instruction descriptor says that A, in tensor memory, is MN-major");
+    }
+    need_lane_0("A", a);
+    need_columns(what, column_of(a), kK / 2, where);
+    uses.insert(uses.begin(), {false, 0xf, column_of(a), kK / 2});
+  } else {
+    p.a = decode("A", product.a, where);
+    add("A", p.a, instruction.a, kM);
+  }
+  add("B", p.b, instruction.b, instruction.n);
+
+  Products& mine = t.products[self->current->id];
+  if (self->tell_operands) {
+    for (auto& o : self->observers) {
+      if (const uint32_t number = o->issue_product(*self, t.chunks, uses, pc, where)) {
+        mine.latest = number;
+      }
+    }
+  }
+  mine.issued.push_back(p);
+  const auto bytes = t.chunks.size() * kChunk;
+  self->shared_bytes[static_cast<int>(Kind::load)] += bytes;
+  self->wgmma_wavefronts += bytes / kWavefront;
+  self->tensor_flops += uint64_t{2} * kM * n * kK;
+  ++self->wgmma;
+  self->wgmma_columns += 2 * n;  // in units of m64
+}
+
+void tcgen05_commit(uint64_t* bar, Where where) {
+  need_mbarrier(bar, "tcgen05.commit", where);
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
+  for (auto& o : self->observers) o->commit_products(*self, bar);
+  const unsigned thread = self->current->id;
+  const Products& mine = tensor_memory().products[thread];
+  defer([home = self, tensor = async_of(*self).tensor, thread, number = mine.issued.size(),
+         operation = mine.latest, bar, where] {
+    perform(*tensor, thread, number);
+    if (operation) {
+      const uint32_t phase = mbarrier_phase(*home, bar);
+      for (auto& o : home->observers) o->landed(*home, operation, bar, phase);
+    }
+    mbarrier_arrive_later(*home, bar, where);
+  });
+}
+
+void tcgen05_fence(bool before) {
+  for (auto& o : self->observers) o->tensor_fence(*self, before);
+}
+
+void tcgen05_ld(void* registers, int columns, uint32_t from, Where where) {
+  move_tensor("tcgen05.ld", registers, columns, from, false, where);
+}
+
+void tcgen05_st(uint32_t to, const void* registers, int columns, Where where) {
+  const size_t bytes = static_cast<size_t>(columns) * sizeof(uint32_t);
+  use_operand(registers, bytes, Kind::load, __builtin_return_address(0));
+  move_tensor("tcgen05.st", const_cast<void*>(registers), columns, to, true, where);
+}
+
+void tcgen05_wait(bool loads, Where where) {
+  const char* what = loads ? "tcgen05.wait::ld" : "tcgen05.wait::st";
+  need_whole_warp(what, where);
+  meet_in_warp(what, kWholeWarp, loads ? do_wait_loads : do_wait_stores, nullptr, where);
+  if (loads) registers_are_loaded();
+}
+
+}  // namespace sim

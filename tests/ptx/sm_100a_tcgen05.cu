@@ -1,0 +1,230 @@
+// tcgen05: operands in every layout, A from tensor memory, loads and stores of every width, and how
+// products add, to the bit.
+#include "common/dialect/ptx/tensor_sum.h"
+#include "tests/device.h"
+#include "tests/test.h"
+
+namespace {
+
+using fa::Major;
+using fa::Swizzle;
+using fa::TensorMap;
+using test::bf16;
+using test::Buffer;
+
+constexpr int kM = 128, kK = 64;
+
+// An operand of `mn` x 64 in shared memory, as TMA boxes of one swizzle width leave it: panels of
+// W / 2 columns, W bytes a row.
+template <int mn, Major major, Swizzle swizzle>
+struct Operand {
+  static constexpr int kWidth = static_cast<int>(swizzle);
+  static constexpr int kBytes = mn * kK * 2;
+  static constexpr int kRows = major == Major::k ? mn : kK;  // rows of memory
+  static constexpr int kCols = major == Major::k ? kK : mn;
+  static constexpr int kPanelCols = kWidth / 2;
+  static constexpr int kPanelBytes = kRows * kWidth;
+
+  static TensorMap map(const bf16* p) {
+    return fa::tensor_map(p, {{kCols, 1, kPanelCols}, {kRows, kCols, kRows}}, swizzle);
+  }
+  static FA_PTX void load(char* tile, const TensorMap* map, uint64_t* bar) {
+    for (int i = 0; i < kCols / kPanelCols; ++i) {
+      fa::tma_load(tile + i * kPanelBytes, map, bar, {i * kPanelCols, 0});
+    }
+  }
+  // The 16 values of k from 16 * step on.
+  static FA_PTX uint64_t descriptor(char* tile, int step) {
+    if constexpr (major == Major::k && swizzle == Swizzle::none) {
+      return fa::tcgen05_descriptor(tile + step * 2 * kPanelBytes, swizzle, kPanelBytes, 128);
+    } else if constexpr (major == Major::k) {
+      const int inner = step * 32 % kWidth, panel = step * 32 / kWidth;
+      return fa::tcgen05_advance(
+          fa::tcgen05_descriptor(tile + panel * kPanelBytes, swizzle, 0, 8 * kWidth), inner);
+    } else if constexpr (swizzle == Swizzle::none) {
+      return fa::tcgen05_descriptor(tile + step * 16 * kWidth, swizzle, 8 * kWidth, kPanelBytes);
+    } else {
+      return fa::tcgen05_advance(fa::tcgen05_descriptor(tile, swizzle, kPanelBytes, 8 * kWidth),
+                                 step * 16 * kWidth);
+    }
+  }
+};
+
+// D[128][N] = A[128][64] B[N][64]^T, A from shared or from tensor memory.
+template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem>
+__global__ void __launch_bounds__(128)
+    product_kernel(const bf16* gA, const __grid_constant__ TensorMap map_a,
+                   const __grid_constant__ TensorMap map_b, float* D) {
+  using A = Operand<kM, a_major, swizzle>;
+  using B = Operand<N, b_major, swizzle>;
+  constexpr int kColumns = N + kK / 2 <= 128 ? 128 : 512;
+  char* sA = fa::dynamic_shared<char>();
+  char* sB = sA + A::kBytes;
+  __shared__ uint64_t full, done;
+  __shared__ uint32_t address;
+  const int warp = threadIdx.x / 32;
+  if (warp == 0) fa::tcgen05_alloc(&address, kColumns);
+  if (threadIdx.x == 0) fa::mbarrier_init(&done, 1);
+  test::load_and_wait(&full, A::kBytes + B::kBytes, [&] {
+    A::load(sA, &map_a, &full);
+    B::load(sB, &map_b, &full);
+  });
+  const uint32_t d = address, a = d + N;  // columns of D, and of A if it is there
+  if constexpr (tmem) {
+    uint32_t row[kK / 2];
+    UNROLL
+    for (int i = 0; i < kK / 2; ++i) {
+      row[i] = *reinterpret_cast<const uint32_t*>(gA + threadIdx.x * kK + 2 * i);
+    }
+    fa::tcgen05_st(fa::tmem_address(a, 32 * warp, 0), row);
+    fa::tcgen05_wait_st();
+    fa::tcgen05_fence_before_thread_sync();
+    __syncthreads();
+    fa::tcgen05_fence_after_thread_sync();
+  }
+  if (threadIdx.x == 0) {
+    constexpr uint32_t kInstruction = fa::tcgen05_instruction(kM, N, a_major, b_major);
+    for (int step = 0; step < kK / 16; ++step) {
+      if constexpr (tmem) {
+        fa::tcgen05_mma_tmem(d, a + step * 8, B::descriptor(sB, step), kInstruction, step > 0);
+      } else {
+        fa::tcgen05_mma(d, A::descriptor(sA, step), B::descriptor(sB, step), kInstruction,
+                        step > 0);
+      }
+    }
+    fa::tcgen05_commit(&done);
+  }
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_fence_after_thread_sync();
+  for (int n = 0; n < N; n += 16) {
+    float r[16];
+    fa::tcgen05_ld(r, fa::tmem_address(d, 32 * warp, n));
+    fa::tcgen05_wait_ld(r);
+    UNROLL
+    for (int i = 0; i < 16; ++i) D[threadIdx.x * N + n + i] = r[i];
+  }
+  fa::tcgen05_fence_before_thread_sync();
+  __syncthreads();
+  if (warp == 0) fa::tcgen05_dealloc(address, kColumns);
+}
+
+// x[rows][cols] as x[cols][rows].
+std::vector<bf16> transposed(const std::vector<bf16>& x, int rows, int cols) {
+  std::vector<bf16> t(x.size());
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < cols; ++c) t[c * rows + r] = x[r * cols + c];
+  }
+  return t;
+}
+
+// The wrapper's scalar meaning: D[m][n] = sum over k of A[m][k] B[n][k], 16 of them in one step.
+std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& b, int N) {
+  return test::each<float>(kM * N, [&](int i) {
+    const int m = i / N, n = i % N;
+    float sum = 0;
+    for (int k = 0; k < kK; k += 16) {
+      float x[16], y[16];
+      for (int j = 0; j < 16; ++j) {
+        x[j] = static_cast<float>(a[m * kK + k + j]);
+        y[j] = static_cast<float>(b[n * kK + k + j]);
+      }
+      sum = fa::tensor_sum(fa::kBf16Sum, x, y, sum);
+    }
+    return sum;
+  });
+}
+
+// Over many powers of two, so that sums are rounded.
+std::vector<bf16> wide_numbers(size_t n, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  return test::each<bf16>(n, [&](int) { return std::ldexp(normal(rng), static_cast<int>(rng() % 24) - 12); });
+}
+
+template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem = false>
+void check() {
+  CAPTURE(N, static_cast<int>(a_major), static_cast<int>(b_major), static_cast<int>(swizzle));
+  const auto a = wide_numbers(kM * kK, 1), b = wide_numbers(N * kK, 2);
+  const Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kM, kK));
+  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
+  using OperandA = Operand<kM, a_major, swizzle>;
+  using OperandB = Operand<N, b_major, swizzle>;
+  const auto got = test::results<float>(
+      kM * N, product_kernel<N, a_major, b_major, swizzle, tmem>,
+      {1, 128, OperandA::kBytes + OperandB::kBytes}, a, OperandA::map(A), OperandB::map(B));
+  CHECK((got == product(a, b, N)));
+}
+
+// Each warp stores its lanes with one width and loads them with the same.
+template <int n>
+__global__ void move_kernel(uint32_t* out) {
+  __shared__ uint32_t address;
+  const int warp = threadIdx.x / 32;
+  if (warp == 4) fa::tcgen05_alloc(&address, 64);
+  __syncthreads();
+  uint32_t r[n], back[n];
+  UNROLL
+  for (int i = 0; i < n; ++i) r[i] = threadIdx.x * n + i;
+  const uint32_t mine = fa::tmem_address(address, 32 * (warp % 4), 0);
+  if (warp < 4) {
+    fa::tcgen05_st(mine, r);
+    fa::tcgen05_wait_st();
+    fa::tcgen05_ld(back, mine);
+    fa::tcgen05_wait_ld(back);
+    UNROLL
+    for (int i = 0; i < n; ++i) out[threadIdx.x * n + i] = back[i];
+  }
+  __syncthreads();
+  if (warp == 4) {
+    fa::tcgen05_dealloc(address, 64);
+    fa::tcgen05_relinquish_alloc_permit();
+  }
+}
+
+__global__ void packed_kernel(const float* x, float* out) {
+  const float2 a{x[0], x[1]}, b{x[2], x[3]}, c{x[4], x[5]};
+  const float2 sum = fa::add_f32x2(a, b), product = fa::mul_f32x2(a, b);
+  const float2 both = fa::fma_f32x2(a, b, c);
+  out[0] = sum.x, out[1] = sum.y, out[2] = product.x, out[3] = product.y;
+  out[4] = both.x, out[5] = both.y;
+}
+
+}  // namespace
+
+TEST_CASE("tcgen05.mma multiplies K-major operands of every swizzle", "[ptx][tcgen05]") {
+  check<128, Major::k, Major::k, Swizzle::b128>();
+  check<128, Major::k, Major::k, Swizzle::b64>();
+  check<128, Major::k, Major::k, Swizzle::b32>();
+  check<128, Major::k, Major::k, Swizzle::none>();
+}
+
+TEST_CASE("tcgen05.mma multiplies MN-major operands", "[ptx][tcgen05]") {
+  check<128, Major::k, Major::mn, Swizzle::b128>();
+  check<128, Major::mn, Major::mn, Swizzle::b128>();
+  check<64, Major::k, Major::mn, Swizzle::b64>();
+  check<64, Major::k, Major::mn, Swizzle::none>();
+}
+
+TEST_CASE("tcgen05.mma takes A from tensor memory", "[ptx][tcgen05]") {
+  check<64, Major::k, Major::mn, Swizzle::b128, true>();
+  check<128, Major::k, Major::mn, Swizzle::b128, true>();
+}
+
+TEST_CASE("tcgen05.mma has widths up to 256", "[ptx][tcgen05]") {
+  check<16, Major::k, Major::k, Swizzle::b128>();
+  check<256, Major::k, Major::k, Swizzle::b128>();
+}
+
+TEST_CASE("tcgen05.st and ld move 16, 32 and 64 columns", "[ptx][tcgen05]") {
+  const fa::LaunchConfig config{1, 160};
+  CHECK((test::results<uint32_t>(128 * 16, move_kernel<16>, config) == test::iota<uint32_t>(128 * 16)));
+  CHECK((test::results<uint32_t>(128 * 32, move_kernel<32>, config) == test::iota<uint32_t>(128 * 32)));
+  CHECK((test::results<uint32_t>(128 * 64, move_kernel<64>, config) == test::iota<uint32_t>(128 * 64)));
+}
+
+TEST_CASE("Packed arithmetic rounds like the scalar one", "[ptx]") {
+  const std::vector<float> x{1.1f, -3e-20f, 0.7f, 2e-30f, -0.77f, 1e-40f};
+  const std::vector<float> want{x[0] + x[2], x[1] + x[3], x[0] * x[2], x[1] * x[3],
+                                std::fma(x[0], x[2], x[4]), std::fma(x[1], x[3], x[5])};
+  CHECK((test::results<float>(6, packed_kernel, {1, 1}, x) == want));
+}
