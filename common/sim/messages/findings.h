@@ -31,6 +31,7 @@ enum class Fault : uint8_t {
   shared_race,
   device_race,
   register_race,
+  tensor_race,
   uninitialised,
   left_behind,
   register_read  ///< no fault but a remark: right, and slower than it looks

@@ -6,6 +6,7 @@
 //
 //   TMA load    writes until the phase of its mbarrier is complete: learnt by waiting on it
 //   wgmma       reads its operands until wgmma_wait: learnt by each thread of the warpgroup
+//   tcgen05.mma reads its operands until the mbarrier of a tcgen05.commit: learnt by waiting on it
 //   TMA store   reads until tma_store_wait_read, and has written the tensor at tma_store_wait:
 //               learnt by the thread that issued it
 //
@@ -22,8 +23,8 @@
 //
 // What is not found: a missing fence.proxy.async in front of an operation of another block, or
 // where a bulk store overwrites device memory; wgmma reading words that nobody wrote; that a TMA
-// load still reads device memory; of two bulk stores by different threads from the same bytes, the
-// earlier one.
+// load still reads device memory; of two bulk stores, or tcgen05.mma, by different threads that read
+// the same bytes, the earlier one.
 #include <algorithm>
 #include <bit>
 
@@ -394,12 +395,30 @@ void HazardObserver::check_async(const HazardObserver& by, const Block& b, const
 // --- sentences -----------------------------------------------------------------------------------
 
 std::string HazardObserver::describe(const Block& b, const Operation& o) const {
-  const char* what = o.engine == Operation::load    ? "a TMA load"
-                     : o.engine == Operation::wgmma ? "a wgmma"
-                                                    : "a TMA store";
-  const std::string thread = who(b, o.issuer, padded_);
-  return std::string(what) + (o.engine == Operation::wgmma ? " by the warpgroup of " : " by ") +
-         thread + " at " + at(o.where);
+  const std::string thread = " by " + who(b, o.issuer, padded_);
+  const std::string warp = " by warp " + std::to_string(o.issuer % padded_ / 32);
+  std::string what;
+  switch (o.engine) {
+    case Operation::load:
+      what = "a TMA load" + thread;
+      break;
+    case Operation::wgmma:
+      what = "a wgmma by the warpgroup of " + who(b, o.issuer, padded_);
+      break;
+    case Operation::store:
+      what = "a TMA store" + thread;
+      break;
+    case Operation::product:
+      what = "a tcgen05.mma" + thread;
+      break;
+    case Operation::tensor_load:
+      what = "a tcgen05.ld" + warp;
+      break;
+    case Operation::tensor_store:
+      what = "a tcgen05.st" + warp;
+      break;
+  }
+  return what + " at " + at(o.where);
 }
 
 std::string HazardObserver::missing(const HazardObserver& by, const Block& b, const Operation& o) {
@@ -413,6 +432,11 @@ std::string HazardObserver::missing(const HazardObserver& by, const Block& b, co
     case Operation::store:
       return me == o.issuer ? "no tma_store_wait_read"
                             : "no order (tma_store_wait_read" + handed_on;
+    case Operation::product:
+      return "no wait on the mbarrier of a tcgen05_commit";
+    case Operation::tensor_load:
+    case Operation::tensor_store:
+      break;  // not on shared memory
   }
   __builtin_unreachable();
 }

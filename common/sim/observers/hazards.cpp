@@ -15,7 +15,8 @@
 // of 16 bytes is data: its old value, which would tell who came before, goes to no thread.
 //
 // A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
-// the copying thread too. TMA and wgmma: async_proxy_hazards.cpp.
+// the copying thread too. TMA and wgmma: async_proxy_hazards.cpp. tcgen05:
+// tensor_memory_hazards.cpp.
 //
 // The search goes on behind a finding (findings.h).
 //
@@ -149,6 +150,7 @@ void HazardObserver::begin_block(Block& b) {
   inits_.clear();
   at_device_fence_.clear();
   begin_async();
+  if (tensor_used_) begin_tensor();
 }
 
 void HazardObserver::end_block(Block& b) {

@@ -1,6 +1,7 @@
 /// \file
 /// The search for races. Private to observers/: hazards.cpp has the accesses that threads make
-/// themselves, async_proxy_hazards.cpp those of TMA and of wgmma.
+/// themselves, async_proxy_hazards.cpp those of TMA and of wgmma, tensor_memory_hazards.cpp those of
+/// tcgen05.
 #pragma once
 
 #include <algorithm>
@@ -205,13 +206,19 @@ class SharedShadow {
 /// The latest asynchronous operations on a word, by number. Numbers of earlier blocks count for
 /// nothing.
 struct AsyncWord {
-  uint32_t write;     // a TMA load
-  uint32_t reads[9];  // by warpgroup: a wgmma; [8] a bulk store
+  uint32_t write;      // a TMA load
+  uint32_t reads[10];  // by warpgroup: a wgmma; [8] a bulk store; [9] a product of tcgen05
+};
+
+/// The same for a column in one quarter of tensor memory.
+struct TensorCell {
+  uint32_t write;     // a product, a store
+  uint32_t reads[9];  // by warpgroup: a load; [8] a product
 };
 
 /// What TMA or the tensor cores do to shared memory, from its issue to its completion.
 struct Operation {
-  enum Engine { load, wgmma, store } engine;
+  enum Engine { load, wgmma, store, product, tensor_load, tensor_store } engine;
   Where where;
   unsigned issuer;   ///< entry of the (first) thread that issued it
   unsigned channel;  ///< its completion: who has this entry up to `stamp` knows that it is over
@@ -256,6 +263,12 @@ class HazardObserver final : public Observer {
   void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override;
+  uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks,
+                         std::span<const TensorAccess>, const void* pc, const Where&) override;
+  uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) override;
+  void finish_moves(Block&, bool loads) override;
+  void allocate_tensor(Block&, unsigned column, unsigned columns) override;
+  void tensor_fence(Block&, bool before) override;
   uint32_t issue_store(Block&, const Access&, const Where&) override;
   void finished(Block&, uint32_t operation, bool written) override;
 
@@ -389,6 +402,13 @@ class HazardObserver final : public Observer {
   std::string describe(const Block&, const Operation&) const;
   static std::string missing(const HazardObserver& by, const Block&, const Operation&);
 
+  // --- tensor memory -----------------------------------------------------------------------------
+
+  void begin_tensor();
+  void use_tensor(const Block&, TensorUse, const TensorAccess&, uint32_t number, const Where&);
+  bool ordered(TensorUse, unsigned thread, const Operation&) const;
+  std::string missing(TensorUse, unsigned thread, const Operation&) const;
+
   std::vector<ThreadState> threads_ = std::vector<ThreadState>(1024);
   unsigned base_ = 0;         // this block's first entry
   unsigned padded_ = 0;       // threads of a block, rounded up to whole warps
@@ -442,6 +462,20 @@ class HazardObserver final : public Observer {
   std::vector<Operation> operations_;              // of this block; number first_ + index
   std::vector<uint32_t> need_at_;                  // by entry: place in Operation::needs, plus one
   uint32_t first_ = 1;
+  // Tensor memory, in use by this block: its cells, by quarter and column; by thread what it knew at
+  // its last after_thread_sync; by warp the latest load and store; by thread the latest product.
+  struct Latest {
+    unsigned channel = 0;
+    Stamp stamp = 0;
+  };
+  bool tensor_used_ = false;
+  std::vector<TensorCell> tensor_;
+  std::vector<SharedClock> behind_fence_;
+  Latest moves_[32][2];
+  std::unordered_map<unsigned, Latest> products_;
+  struct Fencing {
+    SharedClock from, result;
+  } fencing_;  // the latest before_thread_sync
   // Loads: by mbarrier the last one issued, and up to which stamp somebody has waited.
   struct Loads {
     uint32_t last;

@@ -75,7 +75,8 @@ struct Pattern {
 };
 
 /// Who uses shared memory without a request of a warp.
-enum Engine { kWgmma, kTmaLoad, kTmaStore };
+enum Engine { kWgmma, kTmaLoad, kTmaStore, kTensorProduct };
+constexpr size_t kChunk = 16;  // bytes of an operand that lie together
 struct EngineSite {
   uint64_t count = 0, wavefronts = 0;
 };
@@ -228,10 +229,19 @@ class RequestObserver final : public Observer {
 
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override {
-    constexpr size_t kChunk = 16;
     // Only the first thread of the warpgroup brings the operands.
     if (keep_sites_ && !chunks.empty()) count_engine(pc, kWgmma, chunks.size() * kChunk / kLine);
     return operation;
+  }
+
+  uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks, std::span<const TensorAccess>,
+                         const void* pc, const Where&) override {
+    if (keep_sites_) count_engine(pc, kTensorProduct, chunks.size() * kChunk / kLine);
+    return 0;
+  }
+  void commit_products(Block& b, const void* bar) override {
+    tell_loads(b);
+    clocks_.commit(b.current->id / kLanes, bar);
   }
 
   void merge(fa::Counts& counts, fa::KernelCount& kernel) override {
@@ -721,7 +731,7 @@ class RequestObserver final : public Observer {
   void merge_sites(fa::Counts& counts) const {
     static constexpr const char* kVerbs[] = {" load", " store", " atomic"};
     static constexpr const char* kEngines[] = {"shared wgmma", "shared TMA load",
-                                               "shared TMA store"};
+                                               "shared TMA store", "shared tcgen05.mma"};
     std::map<std::pair<std::string, std::string>, fa::SiteCount*> rows;
     for (fa::SiteCount& row : counts.sites) rows[{row.where, row.what}] = &row;
     std::vector<fa::SiteCount> fresh;

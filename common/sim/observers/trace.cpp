@@ -292,7 +292,7 @@ std::vector<const void*> calls_to(const void* pc, const void* kernel) {
 
 // --- the observer --------------------------------------------------------------------------------
 
-constexpr By kWgmma = static_cast<By>(7);
+constexpr By kWgmma = static_cast<By>(7), kProduct = static_cast<By>(8);
 
 const char* name_of(By by, Kind kind) {
   switch (by) {
@@ -307,7 +307,7 @@ const char* name_of(By by, Kind kind) {
     case By::thread:
       return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
   }
-  return "wgmma";
+  return by == kWgmma ? "wgmma" : "tcgen05.mma";
 }
 
 struct Key {
@@ -373,19 +373,27 @@ class TraceRecorder final : public Observer, public RequestSink {
 
   uint32_t issue_wgmma(Block& b, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override {
-    const uint32_t callers = callers_of(pc, kWgmma);
+    read_operands(b, kWgmma, chunks, pc);
+    return operation;
+  }
+  uint32_t issue_product(Block& b, const std::vector<uint32_t>& chunks,
+                         std::span<const TensorAccess>, const void* pc, const Where&) override {
+    read_operands(b, kProduct, chunks, pc);
+    return 0;
+  }
+  void read_operands(Block& b, By by, const std::vector<uint32_t>& chunks, const void* pc) {
+    const uint32_t callers = callers_of(pc, by);
     for (const uint32_t at : chunks) {
       const uint32_t place = recorder.shared_place(b, at);
       const unsigned thread = b.current->id;
       const fa::TracePlace& p = recorder.trace.places[place];
       const uint64_t first = at - base_of(b, p);
-      Open& e = event_of({pc, place, clock_[thread], Kind::load, kWgmma, thread / 128, callers,
+      Open& e = event_of({pc, place, clock_[thread], Kind::load, by, thread / 128, callers,
                           part_of(place, first)});
       add(e, p, first, kChunk);
       e.bytes += kChunk;
       e.transfers = (e.bytes + kWavefront - 1) / kWavefront;
     }
-    return operation;
   }
 
   void barrier(Block&, ThreadSet met, const void* object) override {

@@ -60,6 +60,10 @@ class WarpClocks {
   /// A signal for `object`: an arrival of the warp, or the end of a copy that it issues now.
   void arrive(unsigned warp, const void* object) { signal(object, at(warp)); }
   void copy_to(const void* object, Time issued, size_t bytes);
+  /// A tcgen05.commit of the warp: its products, beyond their own time.
+  void commit(unsigned warp, const void* object) {
+    signal(object, at(warp) + figures_.wgmma_latency);
+  }
   void acquire(unsigned warp, const void* object);
 
   Time at(unsigned warp);

@@ -1,0 +1,236 @@
+// Races on tensor memory, which mma, ld and st of tcgen05 use on their own, in no order but that of
+// one thread's products.
+//
+// As in async_proxy_hazards.cpp an operation lasts from its issue to its completion, an entry of the
+// vector clocks. Whoever uses the same columns next must know of it, and the tcgen05 instructions of
+// two threads are ordered by their fences alone:
+//
+//   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; whoever
+//        waits on it, the issuing thread too, needs an after_thread_sync. Another thread's mma needs
+//        no completion: before_thread_sync, a barrier, after_thread_sync
+//   ld   complete at the warp's wait::ld, st at its wait::st: enough for that warp. For others
+//        then before_thread_sync, a barrier or mbarrier, after_thread_sync
+//
+// A channel has two entries. Of a warp's loads, and of its stores: complete and in front of a
+// before_thread_sync; one further on, complete. Of a thread's products: complete; one further on,
+// issued in front of a before_thread_sync. after_thread_sync keeps a thread's clock as it is then
+// (behind_fence_), which is what later instructions may rely on. Freeing columns is synchronous and
+// needs completion and a barrier only.
+//
+// What is not found: two lanes of a warp of which one knows more than the last that came.
+#include "common/sim/observers/hazards.h"
+
+namespace sim {
+
+namespace {
+
+constexpr unsigned kColumns = 512, kQuarters = 4;
+constexpr unsigned kProductReads = 8, kSharedProductReads = 9;  // TensorCell, AsyncWord::reads
+
+const char* words_of(TensorUse use) {
+  switch (use) {
+    case TensorUse::product:
+      return "tcgen05.mma";
+    case TensorUse::load:
+      return "tcgen05.ld";
+    case TensorUse::store:
+      return "tcgen05.st";
+    case TensorUse::free:
+      return "tcgen05.dealloc";
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+void HazardObserver::begin_tensor() {
+  tensor_used_ = false;
+  behind_fence_.assign(behind_fence_.size(), nullptr);
+  for (auto& warp : moves_) warp[0] = warp[1] = {};
+  products_.clear();
+  fencing_ = {};
+}
+
+uint32_t HazardObserver::issue_product(Block& b, const std::vector<uint32_t>& chunks,
+                                       std::span<const TensorAccess> uses, const void* pc,
+                                       const Where& where) {
+  constexpr unsigned kChunk = 16;
+  const unsigned thread = b.current->id;
+  const uint32_t number =
+      new_operation(b, *this, Operation::product, &b.threads[thread].waits_for, where);
+  products_[thread] = {operations_.back().channel, operations_.back().stamp};
+  const Actor actor{"tcgen05.mma that reads", &where};
+  Access a{.at = 0,
+           .size = kChunk,
+           .kind = Kind::load,
+           .space = Space::shared,
+           .buffer = 0,
+           .pc = pc,
+           .home = &b,
+           .by = By::engine};
+  for (const uint32_t chunk : chunks) {
+    a.at = chunk;
+    for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
+      check_before_read(b, a, word, actor);
+      SharedCell& w = word_of(word);
+      AsyncWord& async = (*async_)[word];
+      if (!w.async) async = {};
+      async.reads[kSharedProductReads] = number;
+      w.async = true;
+    }
+  }
+  for (const TensorAccess& use : uses) use_tensor(b, TensorUse::product, use, number, where);
+  return number;
+}
+
+uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a,
+                                     const Where& where) {
+  if (use == TensorUse::free) {
+    use_tensor(b, use, a, 0, where);
+    return 0;
+  }
+  const unsigned warp = b.current->id / 32;
+  const Thread& first = b.threads[warp * 32];  // its members stand for channels
+  const bool loads = use == TensorUse::load;
+  const void* channel = loads ? static_cast<const void*>(&first.converged) : &first.early;
+  const uint32_t number = new_operation(
+      b, *this, loads ? Operation::tensor_load : Operation::tensor_store, channel, where);
+  moves_[warp][loads] = {operations_.back().channel, operations_.back().stamp};
+  use_tensor(b, use, a, number, where);
+  return number;
+}
+
+void HazardObserver::finish_moves(Block& b, bool loads) {
+  const unsigned warp = b.current->id / 32;
+  const Latest& latest = moves_[warp][loads];
+  if (!latest.stamp) return;
+  for (unsigned t = warp * 32; t < warp * 32 + 32; ++t) {
+    learn(threads_[t], latest.channel + 1, latest.stamp);
+  }
+}
+
+void HazardObserver::allocate_tensor(Block&, unsigned column, unsigned columns) {
+  if (tensor_.empty()) {
+    tensor_.resize(kQuarters * kColumns);
+    behind_fence_.resize(threads_.size());
+  }
+  tensor_used_ = true;
+  for (unsigned q = 0; q < kQuarters; ++q) {
+    for (unsigned c = column; c < column + columns; ++c) tensor_[q * kColumns + c] = {};
+  }
+}
+
+void HazardObserver::tensor_fence(Block& b, bool before) {
+  if (!tensor_used_) return;
+  const unsigned thread = b.current->id;
+  ThreadState& me = threads_[thread];
+  if (!before) {
+    behind_fence_[thread] = me.clock;
+    return;
+  }
+  if (me.clock && fencing_.from == me.clock) {
+    me.clock = fencing_.result;
+  } else if (me.clock) {
+    Clock clock = *me.clock;
+    for (const auto& warp : moves_) {
+      for (const Latest& latest : warp) {
+        if (latest.stamp && latest.channel + 1 < clock.size()) {
+          set(clock, latest.channel, clock[latest.channel + 1]);
+        }
+      }
+    }
+    fencing_ = {me.clock, std::make_shared<const Clock>(std::move(clock))};
+    me.clock = fencing_.result;
+  }
+  if (const auto mine = products_.find(thread); mine != products_.end()) {
+    learn(me, mine->second.channel + 1, mine->second.stamp);
+  }
+}
+
+// --- checks --------------------------------------------------------------------------------------
+
+// Does the thread know of the operation what it needs for this use?
+bool HazardObserver::ordered(TensorUse use, unsigned thread, const Operation& o) const {
+  const unsigned issuer = o.issuer - base_;
+  const SharedClock &now = threads_[thread].clock, &fenced = behind_fence_[thread];
+  if (o.engine == Operation::product) {
+    if (use == TensorUse::free) return has(now, o.channel, o.stamp);
+    if (use == TensorUse::product && (issuer == thread || has(fenced, o.channel + 1, o.stamp))) {
+      return true;
+    }
+    return has(fenced, o.channel, o.stamp);
+  }
+  if (use == TensorUse::free || issuer / 32 == thread / 32) {
+    return has(now, o.channel + 1, o.stamp);
+  }
+  return has(fenced, o.channel, o.stamp);
+}
+
+std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operation& o) const {
+  const unsigned issuer = o.issuer - base_;
+  const SharedClock& now = threads_[thread].clock;
+  const std::string after = "no tcgen05_fence_after_thread_sync (behind the wait or barrier)";
+  if (o.engine == Operation::product) {
+    if (has(now, o.channel, o.stamp)) return after;
+    return "no wait on the mbarrier of a tcgen05_commit";
+  }
+  const std::string wait =
+      o.engine == Operation::tensor_load ? "tcgen05_wait_ld" : "tcgen05_wait_st";
+  if (issuer / 32 == thread / 32) return "no " + wait;
+  if (!has(threads_[issuer].clock, o.channel + 1, o.stamp)) {
+    return "no " + wait + " (by the other warp, in front of a barrier)";
+  }
+  if (use != TensorUse::free && has(now, o.channel, o.stamp)) return after;
+  if (use != TensorUse::free && has(now, o.channel + 1, o.stamp)) {
+    return "no tcgen05_fence_before_thread_sync (by the other warp, in front of the barrier)";
+  }
+  return "no barrier";
+}
+
+// The current thread, or its warp, uses tensor memory by operation `number`.
+void HazardObserver::use_tensor(const Block& b, TensorUse use, const TensorAccess& a,
+                                uint32_t number, const Where& where) {
+  const unsigned me = b.current->id, warp = me / 32;
+  const auto sentence = [&](unsigned column) {
+    return here() + ": " + words_of(use) + (a.writes ? " that writes column " : " of column ") +
+           std::to_string(column) + " at " + at(where);
+  };
+  uint32_t known = 0;  // the latest operation that is in order
+  const auto check = [&](uint32_t earlier, unsigned column) {
+    const Operation* o = earlier == known || earlier == number ? nullptr : find(earlier);
+    if (!o) return;
+    if (ordered(use, me, *o)) {
+      known = earlier;
+      return;
+    }
+    Findings::Finding& finding =
+        findings.at(Fault::tensor_race, {nullptr, &where}, {nullptr, &o->where});
+    if (!finding.text.empty()) return;
+    finding.text = "race on tensor memory: " + sentence(column) + " and " + describe(b, *o) +
+                   " have " + missing(use, me, *o) + " between them";
+  };
+  for (unsigned q = 0; q < kQuarters; ++q) {
+    if (!(a.quarters >> q & 1)) continue;
+    for (unsigned column = a.column; column < a.column + a.columns; ++column) {
+      TensorCell& cell = tensor_[q * kColumns + column];
+      if (!a.writes && !find(cell.write)) {
+        Findings::Finding& finding =
+            findings.at(Fault::uninitialised, {nullptr, &where}, {});
+        ++finding.unexplained;
+        if (finding.text.empty()) {
+          finding.text = "uninitialised tensor memory: " + sentence(column) +
+                         ", which this block has not written yet";
+        }
+      }
+      check(cell.write, column);
+      if (!a.writes) {
+        cell.reads[use == TensorUse::product ? kProductReads : warp / 4] = number;
+        continue;
+      }
+      for (const uint32_t read : cell.reads) check(read, column);
+      cell = {number, {}};
+    }
+  }
+}
+
+}  // namespace sim

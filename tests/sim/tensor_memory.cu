@@ -1,0 +1,269 @@
+// Faults in the use of tensor memory: each in a kernel that has exactly one, beside the same kernel
+// without it.
+#include "common/dialect/ptx/ptx.h"
+#include "tests/sim/diagnosis.h"
+
+using fa::Major;
+using fa::Swizzle;
+using fa::tmem_address;
+using sim::test::finding;
+
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kM = 128, kN = 32, kK = 16, kColumns = 64;
+constexpr int kP = kN;  // column of the second product's A
+const fa::LaunchConfig kFiveWarps{3, 160, (kM + kN) * kK * sizeof(bf16)};
+
+enum class Fault {
+  none,
+  // allocation
+  no_allocation,
+  beyond,
+  freed,
+  kept,
+  freed_early,
+  // lanes
+  other_quarter,
+  // waits and fences
+  no_commit_wait,
+  other_parity,
+  no_after_fence,
+  no_wait_ld,
+  registers,
+  no_load_wait,
+  no_wait_st,
+  no_before_fence,
+  no_after_barrier,
+  other_thread,
+  unwritten,
+  // operands in shared memory
+  overwritten,
+  no_proxy_fence,
+};
+
+// Warps 0 to 3: S = A B^T, then P = S in bf16, O = P B^T, all in tensor memory; warp 4 allocates.
+__global__ void two_products(float* y, Fault fault) {
+  bf16* sA = fa::dynamic_shared<bf16>();  // [128][16] and [32][16] in core matrices
+  bf16* sB = sA + kM * kK;
+  __shared__ uint64_t done[2];
+  __shared__ uint32_t address;
+  const auto is = [&](Fault f) { return fault == f; };
+  const int thread = threadIdx.x, warp = thread / 32;
+  if (warp == 4 && !is(Fault::no_allocation)) fa::tcgen05_alloc(&address, kColumns);
+  if (thread == 0) {
+    fa::mbarrier_init(&done[0], 1);
+    fa::mbarrier_init(&done[1], 1);
+    if (is(Fault::no_allocation)) address = 0;
+  }
+  for (int i = thread; i < (kM + kN) * kK; i += blockDim.x) sA[i] = 1.f;
+  if (!is(Fault::no_proxy_fence)) fa::fence_proxy_async();
+  __syncthreads();
+  const uint32_t s = address, p = s + kP, mine = tmem_address(s, 32 * (warp % 4), 0);
+  const uint64_t a = fa::tcgen05_descriptor(sA, Swizzle::none, kM * 16, 128);
+  const uint64_t b = fa::tcgen05_descriptor(sB, Swizzle::none, kN * 16, 128);
+  constexpr uint32_t kInstruction = fa::tcgen05_instruction(kM, kN);
+  if (thread == 0) {
+    fa::tcgen05_mma(s, a, b, kInstruction, is(Fault::unwritten));
+    fa::tcgen05_commit(&done[0]);
+    if (is(Fault::overwritten)) sA[0] = 2.f;
+  }
+  if (warp < 4) {
+    if (!is(Fault::no_commit_wait)) fa::mbarrier_wait(&done[0], is(Fault::other_parity));
+    if (!is(Fault::no_after_fence)) fa::tcgen05_fence_after_thread_sync();
+    float r[kN];
+    const uint32_t from = is(Fault::other_quarter) ? s : is(Fault::beyond) ? mine + 48 : mine;
+    fa::tcgen05_ld(r, from);
+    if (is(Fault::registers)) y[blockIdx.x * kM + thread] = r[1];
+    if (!is(Fault::no_wait_ld)) fa::tcgen05_wait_ld(r);
+    uint32_t packed[kK];
+    UNROLL
+    for (int i = 0; i < kK; ++i) packed[i] = is(Fault::no_wait_ld) ? 0 : fa::pack_bf16(r[i], r[i]);
+    fa::tcgen05_st(mine + kP, packed);
+    if (!is(Fault::no_wait_st)) fa::tcgen05_wait_st();
+    if (!is(Fault::no_before_fence)) fa::tcgen05_fence_before_thread_sync();
+  }
+  __syncthreads();
+  const int issuer = is(Fault::other_thread) ? 32 : 0;
+  if (thread == issuer) {
+    if (!is(Fault::no_after_barrier)) fa::tcgen05_fence_after_thread_sync();
+    fa::tcgen05_mma_tmem(s, p, b, kInstruction, false);
+    fa::tcgen05_commit(&done[1]);
+  }
+  if (is(Fault::freed_early) && warp == 4) fa::tcgen05_dealloc(s, kColumns);
+  if (warp < 4) {
+    fa::mbarrier_wait(&done[1], 0);
+    fa::tcgen05_fence_after_thread_sync();
+    float r[kN];
+    fa::tcgen05_ld(r, mine);
+    if (!is(Fault::no_load_wait)) fa::tcgen05_wait_ld(r);
+    if (!is(Fault::no_load_wait)) y[blockIdx.x * kM + thread] = r[0];
+    fa::tcgen05_fence_before_thread_sync();
+  }
+  __syncthreads();
+  if (warp == 4 && !is(Fault::kept) && !is(Fault::freed_early)) fa::tcgen05_dealloc(s, kColumns);
+  if (is(Fault::freed) && warp == 4) {
+    float r[16];
+    fa::tcgen05_ld(r, s);
+  }
+}
+
+// One warp allocates what it is told, and frees it.
+struct Columns {
+  int first, second = 0, freed = 0;
+  bool relinquish = false;
+};
+__global__ void allocate(Columns columns) {
+  __shared__ uint32_t address[2];
+  fa::tcgen05_alloc(&address[0], columns.first);
+  if (columns.relinquish) fa::tcgen05_relinquish_alloc_permit();
+  if (columns.second) fa::tcgen05_alloc(&address[1], columns.second);
+  __syncwarp();
+  fa::tcgen05_dealloc(address[0], columns.freed ? columns.freed : columns.first);
+  if (columns.second) fa::tcgen05_dealloc(address[1], columns.second);
+}
+
+// A product whose descriptors are those of the test.
+struct Descriptors {
+  Swizzle swizzle = Swizzle::b128;
+  int begin = 0, leading = 0, stride = 1024, advance = 0;
+  uint32_t instruction = fa::tcgen05_instruction(128, 128);
+  bool hopper = false;
+};
+__global__ void describe(Descriptors x) {
+  char* tile = fa::dynamic_shared<char>();  // 128 rows of 128 bytes
+  __shared__ uint64_t done;
+  __shared__ uint32_t address;
+  fa::tcgen05_alloc(&address, 256);
+  if (threadIdx.x == 0) fa::mbarrier_init(&done, 1);
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    const uint64_t first =
+        x.hopper ? fa::wgmma_descriptor(tile, x.swizzle, x.leading, x.stride)
+                 : fa::tcgen05_descriptor(tile + x.begin, x.swizzle, x.leading, x.stride);
+    const uint64_t operand = fa::tcgen05_advance(first, x.advance);
+    fa::tcgen05_mma(address, operand, operand, x.instruction, false);
+    fa::tcgen05_commit(&done);
+  }
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_dealloc(address, 256);
+}
+
+}  // namespace
+
+ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
+  const auto run = [&](Fault fault) { return finding(two_products, kFiveWarps, y, fault); };
+  CHECK(run(Fault::none) == "");
+#define FAULT(name, pattern)              \
+  {                                       \
+    const auto found = run(Fault::name);  \
+    CAPTURE(found);                       \
+    CHECK(sim::test::says(found, pattern)); \
+  }
+  FAULT(no_allocation, "thread (0,0,0): the tcgen05.mma at tensor_memory.cu: ... uses columns 0 to 31 "
+                       "of tensor memory, of which column 0 is not the block's, which has nothing");
+  FAULT(beyond, "tcgen05.ld at tensor_memory.cu: ... uses columns 48 to 79 of tensor memory, of which "
+                "column 64 is not the block's, which has columns 0 to 63");
+  FAULT(freed, "tcgen05.ld at ... uses columns 0 to 15 of tensor memory, of which column 0 is freed");
+  FAULT(kept, "ends the block, which still has columns 0 to 63 of tensor memory; tcgen05_dealloc must "
+              "come first");
+  FAULT(freed_early, "race on tensor memory: ... tcgen05.dealloc that writes column 0 at ... and a "
+                     "tcgen05.mma by thread (0,0,0) at ... have no wait on the mbarrier of a "
+                     "tcgen05_commit between them");
+  FAULT(other_quarter, "tcgen05.ld at ... from lane 0 on; warp 1 reaches lanes 32 to 63");
+}
+
+ANALYSED("tensor memory is used behind waits and fences", "[sim][tcgen05]") {
+  const auto run = [&](Fault fault) { return finding(two_products, kFiveWarps, y, fault); };
+  FAULT(no_commit_wait, "race on tensor memory: ... tcgen05.ld of column 0 at ... and a tcgen05.mma by "
+                        "thread (0,0,0) at ... have no wait on the mbarrier of a tcgen05_commit");
+  FAULT(other_parity, "tcgen05.ld of column 0 at ... have no wait on the mbarrier of a tcgen05_commit");
+  FAULT(no_after_fence, "tcgen05.ld of column 0 at ... and a tcgen05.mma by thread (0,0,0) at ... have "
+                        "no tcgen05_fence_after_thread_sync (behind the wait or barrier)");
+  FAULT(no_wait_ld, "tcgen05.mma that writes column 0 at ... and a tcgen05.ld by warp 0 at ... have no "
+                    "tcgen05_wait_ld between them");
+  FAULT(registers, "race on registers: ... load of registers, element 1, at ... and the tcgen05.ld at "
+                   "... have no tcgen05_wait_ld between them");
+  FAULT(no_load_wait, "tcgen05.dealloc that writes column 0 at ... and a tcgen05.ld by warp 0 at ... "
+                      "have no tcgen05_wait_ld (by the other warp, in front of a barrier)");
+  FAULT(no_wait_st, "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 0 at ... have no "
+                    "tcgen05_wait_st between them");
+  FAULT(no_before_fence, "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
+                         "tcgen05_fence_before_thread_sync (by the other warp, in front of the "
+                         "barrier)");
+  FAULT(no_after_barrier, "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
+                          "tcgen05_fence_after_thread_sync (behind the wait or barrier)");
+  CHECK(run(Fault::other_thread) == "");
+  FAULT(unwritten, "uninitialised tensor memory: ... thread (0,0,0): tcgen05.mma of column 0 at ... "
+                   "which this block has not written yet");
+}
+
+ANALYSED("tcgen05.mma reads shared memory until its commit arrives", "[sim][tcgen05]") {
+  const auto run = [&](Fault fault) { return finding(two_products, kFiveWarps, y, fault); };
+  FAULT(overwritten, "race on shared memory: ... store of dynamic shared memory, byte 0 at ... and a "
+                     "tcgen05.mma by thread (0,0,0) at ... have no wait on the mbarrier of a "
+                     "tcgen05_commit between them");
+  FAULT(no_proxy_fence, "race on shared memory: ... tcgen05.mma that reads dynamic shared memory, byte "
+                        "0 at ... no fence.proxy.async");
+}
+
+TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcgen05]") {
+  const fa::LaunchConfig warp{1, 32};
+  for (const int n : {32, 64, 128, 256, 512}) SILENT(allocate, {4, 32}, Columns{n});
+  const std::string possible = " columns; 32, 64, 128, 256 and 512 are possible";
+  for (const int n : {0, 16, 48, 1024}) {
+    FOUND("tcgen05.alloc at tensor_memory.cu: ... of " + std::to_string(n) + possible, allocate, warp,
+          Columns{n});
+  }
+  FOUND("tcgen05.dealloc at ... of 64 columns from lane 0, column 0 on; the block has columns 0 to 31",
+        allocate, warp, Columns{.first = 32, .freed = 64});
+  FOUND("tcgen05.alloc at ... behind the block's tcgen05.relinquish_alloc_permit", allocate, warp,
+        Columns{.first = 32, .second = 32, .relinquish = true});
+}
+
+TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
+  const sim::test::WithOptions with{sim::options()};
+  const fa::LaunchConfig four{4, 32};
+  FOUND("tcgen05.alloc at ... of 32 columns would wait for ever: the block itself has 512 of the SM's "
+        "512",
+        allocate, four, Columns{.first = 512, .second = 32});
+  sim::options().l2_sm.blocks = 1;  // that an SM holds
+  SILENT(allocate, four, Columns{.first = 256, .second = 256});
+  sim::options().l2_sm.blocks = 2;
+  SILENT(allocate, four, Columns{.first = 512});
+  SILENT(allocate, four, Columns{.first = 128, .second = 128});
+  FOUND("tcgen05.alloc at ... of 256 columns would wait for ever: the block has 256 of 512, and so may "
+        "all 2 blocks of the SM, each of which waits for the others",
+        allocate, four, Columns{.first = 256, .second = 256});
+}
+
+TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
+  const fa::LaunchConfig warp{1, 32, 17 * 1024};
+  const auto mma = [](const std::string& text) { return "the tcgen05.mma at tensor_memory.cu: ... " + text; };
+  SILENT(describe, warp, Descriptors{});
+  SILENT(describe, warp, Descriptors{.advance = 96});
+  FOUND(mma("A leaves its rows of 64 bytes: they hold 32 values of k, behind which another panel begins"),
+        describe, warp, Descriptors{.swizzle = Swizzle::b64, .begin = 48, .stride = 512});
+  FOUND(mma("A begins in row 1 of a swizzle's 8 rows of 128 bytes, not in row 0"), describe, warp,
+        Descriptors{.advance = 128});
+  FOUND(mma("A has no distance between its groups of 8 rows"), describe, warp,
+        Descriptors{.stride = 0});
+  FOUND(mma("A has no distances between its core matrices"), describe, warp,
+        Descriptors{.swizzle = Swizzle::none, .leading = 0, .stride = 128});
+  FOUND(mma("A is MN-major by the instruction descriptor, with 128 columns, but its descriptor has no "
+            "distance between panels of 64"),
+        describe, warp,
+        Descriptors{.instruction = fa::tcgen05_instruction(128, 128, Major::mn, Major::mn)});
+  FOUND("an operand of the tcgen05.mma at ... reaches beyond the block's shared memory", describe, warp,
+        Descriptors{.stride = 2048});
+  FOUND(mma("'s descriptor is not tcgen05_descriptor's"), describe, warp, Descriptors{.hopper = true});
+  FOUND(mma("its instruction descriptor says m64n128; m128 with n of 16, 32, ... 256 is simulated"),
+        describe, warp, Descriptors{.instruction = fa::tcgen05_instruction(64, 128)});
+  FOUND(mma("its instruction descriptor says m128n8; m128"), describe, warp,
+        Descriptors{.instruction = fa::tcgen05_instruction(128, 8)});
+  FOUND(mma("its instruction descriptor says other types than bf16 factors and fp32 sums"), describe,
+        warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) & ~(1u << 7)});
+  FOUND(mma("its instruction descriptor says sparse, saturated, negated or shifted"), describe, warp,
+        Descriptors{.instruction = fa::tcgen05_instruction(128, 128) | 1u << 13});
+}
