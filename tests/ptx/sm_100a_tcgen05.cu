@@ -138,7 +138,8 @@ std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& 
 std::vector<bf16> wide_numbers(size_t n, unsigned seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
-  return test::each<bf16>(n, [&](int) { return std::ldexp(normal(rng), static_cast<int>(rng() % 24) - 12); });
+  return test::each<bf16>(
+      n, [&](int) { return std::ldexp(normal(rng), static_cast<int>(rng() % 24) - 12); });
 }
 
 template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem = false>
@@ -149,9 +150,9 @@ void check() {
   const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
   using OperandA = Operand<kM, a_major, swizzle>;
   using OperandB = Operand<N, b_major, swizzle>;
-  const auto got = test::results<float>(
-      kM * N, product_kernel<N, a_major, b_major, swizzle, tmem>,
-      {1, 128, OperandA::kBytes + OperandB::kBytes}, a, OperandA::map(A), OperandB::map(B));
+  const auto got = test::results<float>(kM * N, product_kernel<N, a_major, b_major, swizzle, tmem>,
+                                        {1, 128, OperandA::kBytes + OperandB::kBytes}, a,
+                                        OperandA::map(A), OperandB::map(B));
   CHECK((got == product(a, b, N)));
 }
 
@@ -217,14 +218,21 @@ TEST_CASE("tcgen05.mma has widths up to 256", "[ptx][tcgen05]") {
 
 TEST_CASE("tcgen05.st and ld move 16, 32 and 64 columns", "[ptx][tcgen05]") {
   const fa::LaunchConfig config{1, 160};
-  CHECK((test::results<uint32_t>(128 * 16, move_kernel<16>, config) == test::iota<uint32_t>(128 * 16)));
-  CHECK((test::results<uint32_t>(128 * 32, move_kernel<32>, config) == test::iota<uint32_t>(128 * 32)));
-  CHECK((test::results<uint32_t>(128 * 64, move_kernel<64>, config) == test::iota<uint32_t>(128 * 64)));
+  CHECK((test::results<uint32_t>(128 * 16, move_kernel<16>, config) ==
+         test::iota<uint32_t>(128 * 16)));
+  CHECK((test::results<uint32_t>(128 * 32, move_kernel<32>, config) ==
+         test::iota<uint32_t>(128 * 32)));
+  CHECK((test::results<uint32_t>(128 * 64, move_kernel<64>, config) ==
+         test::iota<uint32_t>(128 * 64)));
 }
 
 TEST_CASE("Packed arithmetic rounds like the scalar one", "[ptx]") {
   const std::vector<float> x{1.1f, -3e-20f, 0.7f, 2e-30f, -0.77f, 1e-40f};
-  const std::vector<float> want{x[0] + x[2], x[1] + x[3], x[0] * x[2], x[1] * x[3],
-                                std::fma(x[0], x[2], x[4]), std::fma(x[1], x[3], x[5])};
+  const std::vector<float> want{x[0] + x[2],
+                                x[1] + x[3],
+                                x[0] * x[2],
+                                x[1] * x[3],
+                                std::fma(x[0], x[2], x[4]),
+                                std::fma(x[1], x[3], x[5])};
   CHECK((test::results<float>(6, packed_kernel, {1, 1}, x) == want));
 }

@@ -155,57 +155,74 @@ __global__ void describe(Descriptors x) {
 ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
   const auto run = [&](Fault fault) { return finding(two_products, kFiveWarps, y, fault); };
   CHECK(run(Fault::none) == "");
-#define FAULT(name, pattern)              \
-  {                                       \
-    const auto found = run(Fault::name);  \
-    CAPTURE(found);                       \
+#define FAULT(name, pattern)                \
+  {                                         \
+    const auto found = run(Fault::name);    \
+    CAPTURE(found);                         \
     CHECK(sim::test::says(found, pattern)); \
   }
-  FAULT(no_allocation, "thread (0,0,0): the tcgen05.mma at tensor_memory.cu: ... uses columns 0 to 31 "
-                       "of tensor memory, of which column 0 is not the block's, which has nothing");
-  FAULT(beyond, "tcgen05.ld at tensor_memory.cu: ... uses columns 48 to 79 of tensor memory, of which "
-                "column 64 is not the block's, which has columns 0 to 63");
-  FAULT(freed, "tcgen05.ld at ... uses columns 0 to 15 of tensor memory, of which column 0 is freed");
-  FAULT(kept, "ends the block, which still has columns 0 to 63 of tensor memory; tcgen05_dealloc must "
-              "come first");
-  FAULT(freed_early, "race on tensor memory: ... tcgen05.dealloc that writes column 0 at ... and a "
-                     "tcgen05.mma by thread (0,0,0) at ... have no wait on the mbarrier of a "
-                     "tcgen05_commit between them");
+  FAULT(no_allocation,
+        "thread (0,0,0): the tcgen05.mma at tensor_memory.cu: ... uses columns 0 to 31 "
+        "of tensor memory, of which column 0 is not the block's, which has nothing");
+  FAULT(beyond,
+        "tcgen05.ld at tensor_memory.cu: ... uses columns 48 to 79 of tensor memory, of which "
+        "column 64 is not the block's, which has columns 0 to 63");
+  FAULT(freed,
+        "tcgen05.ld at ... uses columns 0 to 15 of tensor memory, of which column 0 is freed");
+  FAULT(kept,
+        "ends the block, which still has columns 0 to 63 of tensor memory; tcgen05_dealloc must "
+        "come first");
+  FAULT(freed_early,
+        "race on tensor memory: ... tcgen05.dealloc that writes column 0 at ... and a "
+        "tcgen05.mma by thread (0,0,0) at ... have no wait on the mbarrier of a "
+        "tcgen05_commit between them");
   FAULT(other_quarter, "tcgen05.ld at ... from lane 0 on; warp 1 reaches lanes 32 to 63");
 }
 
 ANALYSED("tensor memory is used behind waits and fences", "[sim][tcgen05]") {
   const auto run = [&](Fault fault) { return finding(two_products, kFiveWarps, y, fault); };
-  FAULT(no_commit_wait, "race on tensor memory: ... tcgen05.ld of column 0 at ... and a tcgen05.mma by "
-                        "thread (0,0,0) at ... have no wait on the mbarrier of a tcgen05_commit");
-  FAULT(other_parity, "tcgen05.ld of column 0 at ... have no wait on the mbarrier of a tcgen05_commit");
-  FAULT(no_after_fence, "tcgen05.ld of column 0 at ... and a tcgen05.mma by thread (0,0,0) at ... have "
-                        "no tcgen05_fence_after_thread_sync (behind the wait or barrier)");
-  FAULT(no_wait_ld, "tcgen05.mma that writes column 0 at ... and a tcgen05.ld by warp 0 at ... have no "
-                    "tcgen05_wait_ld between them");
-  FAULT(registers, "race on registers: ... load of registers, element 1, at ... and the tcgen05.ld at "
-                   "... have no tcgen05_wait_ld between them");
-  FAULT(no_load_wait, "tcgen05.dealloc that writes column 0 at ... and a tcgen05.ld by warp 0 at ... "
-                      "have no tcgen05_wait_ld (by the other warp, in front of a barrier)");
-  FAULT(no_wait_st, "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 0 at ... have no "
-                    "tcgen05_wait_st between them");
-  FAULT(no_before_fence, "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
-                         "tcgen05_fence_before_thread_sync (by the other warp, in front of the "
-                         "barrier)");
-  FAULT(no_after_barrier, "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
-                          "tcgen05_fence_after_thread_sync (behind the wait or barrier)");
+  FAULT(no_commit_wait,
+        "race on tensor memory: ... tcgen05.ld of column 0 at ... and a tcgen05.mma by "
+        "thread (0,0,0) at ... have no wait on the mbarrier of a tcgen05_commit");
+  FAULT(other_parity,
+        "tcgen05.ld of column 0 at ... have no wait on the mbarrier of a tcgen05_commit");
+  FAULT(no_after_fence,
+        "tcgen05.ld of column 0 at ... and a tcgen05.mma by thread (0,0,0) at ... have "
+        "no tcgen05_fence_after_thread_sync (behind the wait or barrier)");
+  FAULT(no_wait_ld,
+        "tcgen05.mma that writes column 0 at ... and a tcgen05.ld by warp 0 at ... have no "
+        "tcgen05_wait_ld between them");
+  FAULT(registers,
+        "race on registers: ... load of registers, element 1, at ... and the tcgen05.ld at "
+        "... have no tcgen05_wait_ld between them");
+  FAULT(no_load_wait,
+        "tcgen05.dealloc that writes column 0 at ... and a tcgen05.ld by warp 0 at ... "
+        "have no tcgen05_wait_ld (by the other warp, in front of a barrier)");
+  FAULT(no_wait_st,
+        "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 0 at ... have no "
+        "tcgen05_wait_st between them");
+  FAULT(no_before_fence,
+        "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
+        "tcgen05_fence_before_thread_sync (by the other warp, in front of the "
+        "barrier)");
+  FAULT(no_after_barrier,
+        "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
+        "tcgen05_fence_after_thread_sync (behind the wait or barrier)");
   CHECK(run(Fault::other_thread) == "");
-  FAULT(unwritten, "uninitialised tensor memory: ... thread (0,0,0): tcgen05.mma of column 0 at ... "
-                   "which this block has not written yet");
+  FAULT(unwritten,
+        "uninitialised tensor memory: ... thread (0,0,0): tcgen05.mma of column 0 at ... "
+        "which this block has not written yet");
 }
 
 ANALYSED("tcgen05.mma reads shared memory until its commit arrives", "[sim][tcgen05]") {
   const auto run = [&](Fault fault) { return finding(two_products, kFiveWarps, y, fault); };
-  FAULT(overwritten, "race on shared memory: ... store of dynamic shared memory, byte 0 at ... and a "
-                     "tcgen05.mma by thread (0,0,0) at ... have no wait on the mbarrier of a "
-                     "tcgen05_commit between them");
-  FAULT(no_proxy_fence, "race on shared memory: ... tcgen05.mma that reads dynamic shared memory, byte "
-                        "0 at ... no fence.proxy.async");
+  FAULT(overwritten,
+        "race on shared memory: ... store of dynamic shared memory, byte 0 at ... and a "
+        "tcgen05.mma by thread (0,0,0) at ... have no wait on the mbarrier of a "
+        "tcgen05_commit between them");
+  FAULT(no_proxy_fence,
+        "race on shared memory: ... tcgen05.mma that reads dynamic shared memory, byte "
+        "0 at ... no fence.proxy.async");
 }
 
 TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcgen05]") {
@@ -213,11 +230,13 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
   for (const int n : {32, 64, 128, 256, 512}) SILENT(allocate, {4, 32}, Columns{n});
   const std::string possible = " columns; 32, 64, 128, 256 and 512 are possible";
   for (const int n : {0, 16, 48, 1024}) {
-    FOUND("tcgen05.alloc at tensor_memory.cu: ... of " + std::to_string(n) + possible, allocate, warp,
-          Columns{n});
+    FOUND("tcgen05.alloc at tensor_memory.cu: ... of " + std::to_string(n) + possible, allocate,
+          warp, Columns{n});
   }
-  FOUND("tcgen05.dealloc at ... of 64 columns from lane 0, column 0 on; the block has columns 0 to 31",
-        allocate, warp, Columns{.first = 32, .freed = 64});
+  FOUND(
+      "tcgen05.dealloc at ... of 64 columns from lane 0, column 0 on; the block has columns 0 to "
+      "31",
+      allocate, warp, Columns{.first = 32, .freed = 64});
   FOUND("tcgen05.alloc at ... behind the block's tcgen05.relinquish_alloc_permit", allocate, warp,
         Columns{.first = 32, .second = 32, .relinquish = true});
 }
@@ -225,25 +244,32 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
 TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
   const sim::test::WithOptions with{sim::options()};
   const fa::LaunchConfig four{4, 32};
-  FOUND("tcgen05.alloc at ... of 32 columns would wait for ever: the block itself has 512 of the SM's "
-        "512",
-        allocate, four, Columns{.first = 512, .second = 32});
+  FOUND(
+      "tcgen05.alloc at ... of 32 columns would wait for ever: the block itself has 512 of the "
+      "SM's "
+      "512",
+      allocate, four, Columns{.first = 512, .second = 32});
   sim::options().l2_sm.blocks = 1;  // that an SM holds
   SILENT(allocate, four, Columns{.first = 256, .second = 256});
   sim::options().l2_sm.blocks = 2;
   SILENT(allocate, four, Columns{.first = 512});
   SILENT(allocate, four, Columns{.first = 128, .second = 128});
-  FOUND("tcgen05.alloc at ... of 256 columns would wait for ever: the block has 256 of 512, and so may "
-        "all 2 blocks of the SM, each of which waits for the others",
-        allocate, four, Columns{.first = 256, .second = 256});
+  FOUND(
+      "tcgen05.alloc at ... of 256 columns would wait for ever: the block has 256 of 512, and so "
+      "may "
+      "all 2 blocks of the SM, each of which waits for the others",
+      allocate, four, Columns{.first = 256, .second = 256});
 }
 
 TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
   const fa::LaunchConfig warp{1, 32, 17 * 1024};
-  const auto mma = [](const std::string& text) { return "the tcgen05.mma at tensor_memory.cu: ... " + text; };
+  const auto mma = [](const std::string& text) {
+    return "the tcgen05.mma at tensor_memory.cu: ... " + text;
+  };
   SILENT(describe, warp, Descriptors{});
   SILENT(describe, warp, Descriptors{.advance = 96});
-  FOUND(mma("A leaves its rows of 64 bytes: they hold 32 values of k, behind which another panel begins"),
+  FOUND(mma("A leaves its rows of 64 bytes: they hold 32 values of k, behind which another panel "
+            "begins"),
         describe, warp, Descriptors{.swizzle = Swizzle::b64, .begin = 48, .stride = 512});
   FOUND(mma("A begins in row 1 of a swizzle's 8 rows of 128 bytes, not in row 0"), describe, warp,
         Descriptors{.advance = 128});
@@ -251,19 +277,21 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
         Descriptors{.stride = 0});
   FOUND(mma("A has no distances between its core matrices"), describe, warp,
         Descriptors{.swizzle = Swizzle::none, .leading = 0, .stride = 128});
-  FOUND(mma("A is MN-major by the instruction descriptor, with 128 columns, but its descriptor has no "
+  FOUND(mma("A is MN-major by the instruction descriptor, with 128 columns, but its descriptor has "
+            "no "
             "distance between panels of 64"),
         describe, warp,
         Descriptors{.instruction = fa::tcgen05_instruction(128, 128, Major::mn, Major::mn)});
-  FOUND("an operand of the tcgen05.mma at ... reaches beyond the block's shared memory", describe, warp,
-        Descriptors{.stride = 2048});
-  FOUND(mma("'s descriptor is not tcgen05_descriptor's"), describe, warp, Descriptors{.hopper = true});
+  FOUND("an operand of the tcgen05.mma at ... reaches beyond the block's shared memory", describe,
+        warp, Descriptors{.stride = 2048});
+  FOUND(mma("'s descriptor is not tcgen05_descriptor's"), describe, warp,
+        Descriptors{.hopper = true});
   FOUND(mma("its instruction descriptor says m64n128; m128 with n of 16, 32, ... 256 is simulated"),
         describe, warp, Descriptors{.instruction = fa::tcgen05_instruction(64, 128)});
   FOUND(mma("its instruction descriptor says m128n8; m128"), describe, warp,
         Descriptors{.instruction = fa::tcgen05_instruction(128, 8)});
-  FOUND(mma("its instruction descriptor says other types than bf16 factors and fp32 sums"), describe,
-        warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) & ~(1u << 7)});
-  FOUND(mma("its instruction descriptor says sparse, saturated, negated or shifted"), describe, warp,
-        Descriptors{.instruction = fa::tcgen05_instruction(128, 128) | 1u << 13});
+  FOUND(mma("its instruction descriptor says other types than bf16 factors and fp32 sums"),
+        describe, warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) & ~(1u << 7)});
+  FOUND(mma("its instruction descriptor says sparse, saturated, negated or shifted"), describe,
+        warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) | 1u << 13});
 }

@@ -72,14 +72,14 @@ struct E4m3OfWidth;
   };
 
 // clang-format off
-FA_WGMMA_E4M3(32, FA_REGS_16, FA_ARGS(FA_ACCS_16), "%16", "%17", "%18", "%19", "%20", "%21")
-FA_WGMMA_E4M3(64, FA_REGS_32, FA_ARGS(FA_ACCS_32), "%32", "%33", "%34", "%35", "%36", "%37")
-FA_WGMMA_E4M3(96, FA_REGS_48, FA_ARGS(FA_ACCS_48), "%48", "%49", "%50", "%51", "%52", "%53")
-FA_WGMMA_E4M3(128, FA_REGS_64, FA_ARGS(FA_ACCS_64), "%64", "%65", "%66", "%67", "%68", "%69")
-FA_WGMMA_E4M3(160, FA_REGS_80, FA_ARGS(FA_ACCS_80), "%80", "%81", "%82", "%83", "%84", "%85")
-FA_WGMMA_E4M3(192, FA_REGS_96, FA_ARGS(FA_ACCS_96), "%96", "%97", "%98", "%99", "%100", "%101")
-FA_WGMMA_E4M3(224, FA_REGS_112, FA_ARGS(FA_ACCS_112), "%112", "%113", "%114", "%115", "%116", "%117")
-FA_WGMMA_E4M3(256, FA_REGS_128, FA_ARGS(FA_ACCS_128), "%128", "%129", "%130", "%131", "%132", "%133")
+FA_WGMMA_E4M3(32, FA_REGS_16, FA_ARGS(FA_OPERANDS_16("+f", d)), "%16", "%17", "%18", "%19", "%20", "%21")
+FA_WGMMA_E4M3(64, FA_REGS_32, FA_ARGS(FA_OPERANDS_32("+f", d)), "%32", "%33", "%34", "%35", "%36", "%37")
+FA_WGMMA_E4M3(96, FA_REGS_48, FA_ARGS(FA_OPERANDS_48("+f", d)), "%48", "%49", "%50", "%51", "%52", "%53")
+FA_WGMMA_E4M3(128, FA_REGS_64, FA_ARGS(FA_OPERANDS_64("+f", d)), "%64", "%65", "%66", "%67", "%68", "%69")
+FA_WGMMA_E4M3(160, FA_REGS_80, FA_ARGS(FA_OPERANDS_80("+f", d)), "%80", "%81", "%82", "%83", "%84", "%85")
+FA_WGMMA_E4M3(192, FA_REGS_96, FA_ARGS(FA_OPERANDS_96("+f", d)), "%96", "%97", "%98", "%99", "%100", "%101")
+FA_WGMMA_E4M3(224, FA_REGS_112, FA_ARGS(FA_OPERANDS_112("+f", d)), "%112", "%113", "%114", "%115", "%116", "%117")
+FA_WGMMA_E4M3(256, FA_REGS_128, FA_ARGS(FA_OPERANDS_128("+f", d)), "%128", "%129", "%130", "%131", "%132", "%133")
 // clang-format on
 
 /// D[64][N] = A[64][32] B[32][N] (+ D when `accumulate`), N = 2 r: e4m3 inputs, added as

@@ -118,8 +118,8 @@ FA_PTX uint64_t tcgen05_descriptor(const void* tile, Swizzle swizzle, int leadin
 ///     for (m = 0..127) for (n = 0..N-1) for (k = 0..15) D[m][n] += A[m][k] * B[k][n];
 ///
 /// in one step, which does not round as 16 additions would: tensor_sum(kBf16Sum) in tensor_sum.h.
-/// A at wgmma_offset(a, a_major, m, k), B at wgmma_offset(b, b_major, n, k) in shared memory; D[m][n]
-/// in tensor memory at lane m, column d + n.
+/// A at wgmma_offset(a, a_major, m, k) and B at wgmma_offset(b, b_major, n, k) in shared memory,
+/// D[m][n] in tensor memory at lane m, column d + n.
 /// \param d            address of lane 0
 /// \param instruction  tcgen05_instruction(128, N, a_major, b_major)
 FA_PTX void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
@@ -142,10 +142,9 @@ FA_PTX void tcgen05_mma_tmem(uint32_t d, uint32_t a, uint64_t b, uint32_t instru
 }
 /// When all products that this thread has issued are complete, `bar` receives one arrival.
 FA_PTX void tcgen05_commit(uint64_t* bar) {
-  asm volatile(
-      "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
-          shared_address(bar))
-      : "memory");
+  asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
+                   shared_address(bar))
+               : "memory");
 }
 
 /// What this thread has waited for stays in front of the barrier or arrival that follows.
@@ -162,31 +161,33 @@ template <int n>
 struct Tcgen05OfWidth;
 
 // address: the name of the operand behind the n registers.
-#define FA_TCGEN05(N, address)                                                                   \
-  template <>                                                                                    \
-  struct Tcgen05OfWidth<N> {                                                                     \
-    static FA_PTX void ld(float (&r)[N], uint32_t from) {                                        \
+#define FA_TCGEN05(N, address)                                                                    \
+  template <>                                                                                     \
+  struct Tcgen05OfWidth<N> {                                                                      \
+    static FA_PTX void ld(float (&r)[N], uint32_t from) {                                         \
       asm volatile("tcgen05.ld.sync.aligned.32x32b.x" #N ".b32 {" FA_REGS_##N "}, [" address "];" \
-                   : FA_OPERANDS_##N("=f", r)                                                    \
-                   : "r"(from)                                                                   \
-                   : "memory");                                                                  \
-    }                                                                                            \
-    static FA_PTX void ld(uint32_t (&r)[N], uint32_t from) {                                     \
+                   : FA_OPERANDS_##N("=f", r)                                                     \
+                   : "r"(from)                                                                    \
+                   : "memory");                                                                   \
+    }                                                                                             \
+    static FA_PTX void ld(uint32_t (&r)[N], uint32_t from) {                                      \
       asm volatile("tcgen05.ld.sync.aligned.32x32b.x" #N ".b32 {" FA_REGS_##N "}, [" address "];" \
-                   : FA_OPERANDS_##N("=r", r)                                                    \
-                   : "r"(from)                                                                   \
-                   : "memory");                                                                  \
-    }                                                                                            \
-    static FA_PTX void st(uint32_t to, const float (&r)[N]) {                                    \
-      asm volatile("tcgen05.st.sync.aligned.32x32b.x" #N ".b32 [" address "], {" FA_REGS_##N "};" \
-                   ::FA_OPERANDS_##N("f", r), "r"(to)                                            \
-                   : "memory");                                                                  \
-    }                                                                                            \
-    static FA_PTX void st(uint32_t to, const uint32_t (&r)[N]) {                                 \
-      asm volatile("tcgen05.st.sync.aligned.32x32b.x" #N ".b32 [" address "], {" FA_REGS_##N "};" \
-                   ::FA_OPERANDS_##N("r", r), "r"(to)                                            \
-                   : "memory");                                                                  \
-    }                                                                                            \
+                   : FA_OPERANDS_##N("=r", r)                                                     \
+                   : "r"(from)                                                                    \
+                   : "memory");                                                                   \
+    }                                                                                             \
+    static FA_PTX void st(uint32_t to, const float (&r)[N]) {                                     \
+      asm volatile("tcgen05.st.sync.aligned.32x32b.x" #N ".b32 [" address "], {" FA_REGS_##N      \
+                   "};" ::FA_OPERANDS_##N("f", r),                                                \
+                   "r"(to)                                                                        \
+                   : "memory");                                                                   \
+    }                                                                                             \
+    static FA_PTX void st(uint32_t to, const uint32_t (&r)[N]) {                                  \
+      asm volatile("tcgen05.st.sync.aligned.32x32b.x" #N ".b32 [" address "], {" FA_REGS_##N      \
+                   "};" ::FA_OPERANDS_##N("r", r),                                                \
+                   "r"(to)                                                                        \
+                   : "memory");                                                                   \
+    }                                                                                             \
   };
 FA_TCGEN05(16, "%16")
 FA_TCGEN05(32, "%32")
@@ -233,8 +234,8 @@ FA_PTX uint64_t tcgen05_descriptor(const void* tile, Swizzle swizzle, int leadin
 }
 FA_PTX void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
                         bool accumulate = true, FA_WHERE) {
-  sim::tcgen05_mma(
-      {.d = d, .a = a, .b = b, .instruction = instruction, .accumulate = accumulate}, where);
+  sim::tcgen05_mma({.d = d, .a = a, .b = b, .instruction = instruction, .accumulate = accumulate},
+                   where);
 }
 FA_PTX void tcgen05_mma_tmem(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction,
                              bool accumulate = true, FA_WHERE) {

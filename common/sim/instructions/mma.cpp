@@ -25,7 +25,6 @@ void need_whole_warp(const char* what, const Where& where) {
 
 namespace {
 
-
 // Element i of the two that one register packs.
 uint32_t half(uint32_t reg, int i) { return reg >> (16 * i) & 0xffff; }
 

@@ -103,9 +103,10 @@ void need_columns(const char* what, unsigned column, unsigned columns, const Whe
   for (unsigned c = column; c < column + columns; ++c) {
     const Owner owner = c < kColumns ? t.owner[c / kUnit] : Owner::nobody;
     if (owner == Owner::mine) continue;
-    const std::string uses = " uses " + (columns == 1 ? "column " + std::to_string(column)
-                                                      : "columns " + range(column, columns)) +
-                             " of tensor memory, of which column " + std::to_string(c);
+    const std::string uses =
+        " uses " +
+        (columns == 1 ? "column " + std::to_string(column) : "columns " + range(column, columns)) +
+        " of tensor memory, of which column " + std::to_string(c);
     fail(FaultKind::out_of_bounds,
          here() + ": " + what + " at " + at(where) + uses +
              (c >= kColumns           ? " does not exist: there are 512"
@@ -186,8 +187,8 @@ void do_alloc(WarpMeeting& m) {
   } else if (const unsigned blocks = std::min(resident(), kColumns / held);
              blocks * held + columns > kColumns) {
     fail(FaultKind::deadlock, wait + "has " + std::to_string(held) + " of 512, and so may all " +
-                                  std::to_string(blocks) + " blocks of the SM, each of which waits " +
-                                  "for the others");
+                                  std::to_string(blocks) +
+                                  " blocks of the SM, each of which waits " + "for the others");
   }
   if (first == kColumns) first = place_for(t, columns, false);
   if (first == kColumns) {
@@ -244,14 +245,23 @@ constexpr uint64_t kCode[] = {0, 6, 4, 2};  // none, 32, 64, 128 bytes
 fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
   fa::Swizzle swizzle{};
   switch (d >> 61) {
-    case 0: swizzle = fa::Swizzle::none; break;
-    case 2: swizzle = fa::Swizzle::b128; break;
-    case 4: swizzle = fa::Swizzle::b64; break;
-    case 6: swizzle = fa::Swizzle::b32; break;
+    case 0:
+      swizzle = fa::Swizzle::none;
+      break;
+    case 2:
+      swizzle = fa::Swizzle::b128;
+      break;
+    case 4:
+      swizzle = fa::Swizzle::b64;
+      break;
+    case 6:
+      swizzle = fa::Swizzle::b32;
+      break;
     default:
       refuse("the tcgen05.mma", where,
              std::string(": ") + name + "'s descriptor has the swizzle code " +
-                 std::to_string(d >> 61) + "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 "
+                 std::to_string(d >> 61) +
+                 "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 "
                  "bytes is not simulated");
   }
   if ((d >> 46 & 3) != 1 || (d >> 49 & 15) != 0) {
@@ -282,7 +292,8 @@ Instruction decode(uint32_t d, const Where& where) {
     wrong("m" + std::to_string(m) + "n" + std::to_string(n) +
           "; m128 with n of 16, 32, ... 256 is simulated");
   }
-  return {n, d >> 15 & 1 ? fa::Major::mn : fa::Major::k, d >> 16 & 1 ? fa::Major::mn : fa::Major::k};
+  return {n, d >> 15 & 1 ? fa::Major::mn : fa::Major::k,
+          d >> 16 & 1 ? fa::Major::mn : fa::Major::k};
 }
 
 // What a descriptor and the instruction say together.
@@ -386,8 +397,8 @@ void do_move(WarpMeeting& m) {
                             move.columns};
   uint32_t operation = 0;
   for (auto& o : self->observers) {
-    operation |= o->move_tensor(*self, f.store ? TensorUse::store : TensorUse::load, access,
-                                m.where);
+    operation |=
+        o->move_tensor(*self, f.store ? TensorUse::store : TensorUse::load, access, m.where);
   }
   for (int lane = 0; lane < 32; ++lane) frame_of<MoveFrame>(m, lane).operation = operation;
   TensorMemory& t = tensor_memory();
@@ -458,9 +469,9 @@ void tcgen05_dealloc(uint32_t address, int columns, Where where) {
 void need_tensor_memory_freed() {
   const auto& tensor = async_of(*self).tensor;
   if (!tensor || tensor->allocated.empty()) return;
-  fail(FaultKind::out_of_bounds,
-       here() + " ends the block, which still has " + allocations(*tensor) +
-           " of tensor memory; tcgen05_dealloc must come first");
+  fail(FaultKind::out_of_bounds, here() + " ends the block, which still has " +
+                                     allocations(*tensor) +
+                                     " of tensor memory; tcgen05_dealloc must come first");
 }
 
 uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle swizzle, int leading_bytes,
@@ -491,8 +502,9 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   };
   const auto need_lane_0 = [&](const char* name, uint32_t address) {
     if (!lane_of(address)) return;
-    refuse(what, where, std::string(" has ") + name + " from lane " +
-                            std::to_string(lane_of(address)) + " on; its 128 rows begin at 0");
+    refuse(what, where,
+           std::string(" has ") + name + " from lane " + std::to_string(lane_of(address)) +
+               " on; its 128 rows begin at 0");
   };
   need_lane_0("D", product.d);
   need_columns(what, column_of(product.d), n, where);
@@ -500,7 +512,8 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   if (product.a_in_tensor_memory) {
     const auto a = static_cast<uint32_t>(product.a);
     if (instruction.a == fa::Major::mn) {
-      refuse(what, where, ": its instruction descriptor says that A, in tensor memory, is MN-major");
+      refuse(what, where,
+             ": its instruction descriptor says that A, in tensor memory, is MN-major");
     }
     need_lane_0("A", a);
     need_columns(what, column_of(a), kK / 2, where);

@@ -273,17 +273,17 @@ void check_registers(uintptr_t address, unsigned size, Kind kind, const void* pc
         (r.use == BusyRegisters::accumulator ? "the accumulators"
          : r.use == BusyRegisters::a         ? "A's registers"
                                              : "registers") +
-        ", element " +
-        std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) + ", at " +
-        source_and_caller(pc);
+        ", element " + std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) +
+        ", at " + source_and_caller(pc);
     finding.text = slow ? access + " before a wgmma_wait for the wgmma at " + at(r.where) +
                               ": the compiler moves it behind that wait, so it does not overlap "
                               "with the product"
-                   : "race on registers: " + access +
-                         (r.use == BusyRegisters::loaded ? " and the tcgen05.ld at " : " and the wgmma at ") +
-                         at(r.where) + " have no " +
-                         (r.use == BusyRegisters::loaded ? "tcgen05_wait_ld" : "wgmma_wait") +
-                         " between them";
+                        : "race on registers: " + access +
+                              (r.use == BusyRegisters::loaded ? " and the tcgen05.ld at "
+                                                              : " and the wgmma at ") +
+                              at(r.where) + " have no " +
+                              (r.use == BusyRegisters::loaded ? "tcgen05_wait_ld" : "wgmma_wait") +
+                              " between them";
   }
 }
 

@@ -23,8 +23,8 @@
 //
 // What is not found: a missing fence.proxy.async in front of an operation of another block, or
 // where a bulk store overwrites device memory; wgmma reading words that nobody wrote; that a TMA
-// load still reads device memory; of two bulk stores, or tcgen05.mma, by different threads that read
-// the same bytes, the earlier one.
+// load still reads device memory; of two bulk stores, or products of tcgen05, by different threads
+// that read the same bytes, the earlier one.
 #include <algorithm>
 #include <bit>
 

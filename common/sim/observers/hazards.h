@@ -1,7 +1,7 @@
 /// \file
 /// The search for races. Private to observers/: hazards.cpp has the accesses that threads make
-/// themselves, async_proxy_hazards.cpp those of TMA and of wgmma, tensor_memory_hazards.cpp those of
-/// tcgen05.
+/// themselves, async_proxy_hazards.cpp those of TMA and of wgmma, tensor_memory_hazards.cpp those
+/// of tcgen05.
 #pragma once
 
 #include <algorithm>
@@ -263,8 +263,8 @@ class HazardObserver final : public Observer {
   void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override;
-  uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks,
-                         std::span<const TensorAccess>, const void* pc, const Where&) override;
+  uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks, std::span<const TensorAccess>,
+                         const void* pc, const Where&) override;
   uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) override;
   void finish_moves(Block&, bool loads) override;
   void allocate_tensor(Block&, unsigned column, unsigned columns) override;
@@ -462,8 +462,8 @@ class HazardObserver final : public Observer {
   std::vector<Operation> operations_;              // of this block; number first_ + index
   std::vector<uint32_t> need_at_;                  // by entry: place in Operation::needs, plus one
   uint32_t first_ = 1;
-  // Tensor memory, in use by this block: its cells, by quarter and column; by thread what it knew at
-  // its last after_thread_sync; by warp the latest load and store; by thread the latest product.
+  // Tensor memory: its cells, by quarter and column; by thread what it knew at its last
+  // after_thread_sync, and its latest product; by warp the latest store and load.
   struct Latest {
     unsigned channel = 0;
     Stamp stamp = 0;

@@ -1,13 +1,13 @@
 // Races on tensor memory, which mma, ld and st of tcgen05 use on their own, in no order but that of
 // one thread's products.
 //
-// As in async_proxy_hazards.cpp an operation lasts from its issue to its completion, an entry of the
-// vector clocks. Whoever uses the same columns next must know of it, and the tcgen05 instructions of
-// two threads are ordered by their fences alone:
+// As in async_proxy_hazards.cpp an operation lasts from its issue to its completion, an entry of
+// the vector clocks. Whoever uses the same columns next must know of it; tcgen05 instructions of
+// different threads are ordered by their fences alone:
 //
 //   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; whoever
-//        waits on it, the issuing thread too, needs an after_thread_sync. Another thread's mma needs
-//        no completion: before_thread_sync, a barrier, after_thread_sync
+//        waits on it, the issuing thread too, needs an after_thread_sync. The mma of another thread
+//        needs no completion: before_thread_sync, a barrier, after_thread_sync
 //   ld   complete at the warp's wait::ld, st at its wait::st: enough for that warp. For others
 //        then before_thread_sync, a barrier or mbarrier, after_thread_sync
 //
@@ -17,7 +17,8 @@
 // (behind_fence_), which is what later instructions may rely on. Freeing columns is synchronous and
 // needs completion and a barrier only.
 //
-// What is not found: two lanes of a warp of which one knows more than the last that came.
+// What is not found: of the lanes of a warp, which use tensor memory together, one that knows less
+// than the last one.
 #include "common/sim/observers/hazards.h"
 
 namespace sim {
@@ -214,8 +215,7 @@ void HazardObserver::use_tensor(const Block& b, TensorUse use, const TensorAcces
     for (unsigned column = a.column; column < a.column + a.columns; ++column) {
       TensorCell& cell = tensor_[q * kColumns + column];
       if (!a.writes && !find(cell.write)) {
-        Findings::Finding& finding =
-            findings.at(Fault::uninitialised, {nullptr, &where}, {});
+        Findings::Finding& finding = findings.at(Fault::uninitialised, {nullptr, &where}, {});
         ++finding.unexplained;
         if (finding.text.empty()) {
           finding.text = "uninitialised tensor memory: " + sentence(column) +
