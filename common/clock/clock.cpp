@@ -49,6 +49,10 @@ Machine machine_of(const GpuSpec& g) {
   const double flops = multiply_flops / (g.sms * m.clock);
   m.mma = hopper ? c.mma * flops / measured_flops : flops / mma_flops;
   m.wgmma_columns = hopper ? c.wgmma_columns * flops / measured_flops : c.wgmma_columns;
+  if (g.arch == "sm_100") {  // only tcgen05 reaches the data sheet's rate
+    m.mma = c.mma;           // an assumption: as on Hopper
+    m.wgmma_columns = flops / (2 * 64 * 16);
+  }
   m.l2_bytes_per_s = c.l2_bytes_per_second * g.sms * m.clock / (measured.sms * measured.clock);
   m.hbm_bytes_per_s = c.hbm_share * g.hbm_bytes_per_s;
   return m;

@@ -34,7 +34,8 @@ Device open_device(const std::string& step_id, const std::string& needs, int num
   }
   const std::string arch = fmt::format("sm_{}", 10 * properties.major + properties.minor);
   if (!runs_on(arch, needs)) {
-    throw ResourceError(fmt::format("needs {}; this is {}{}", needs, arch, instead));
+    throw ResourceError(
+        fmt::format("needs {}; this is {}{}{}", needs, arch, given_up_by(arch, needs), instead));
   }
   if (!gpu::built_for_this_gpu()) {
     throw ResourceError(fmt::format(

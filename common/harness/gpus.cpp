@@ -85,6 +85,13 @@ bool runs_on(const std::string& arch, const std::string& needs) {
   return needs.back() == 'a' ? has == needed : has >= needed;
 }
 
+std::string given_up_by(const std::string& arch, const std::string& needs) {
+  if (!runs_on(arch, needs.substr(0, needs.size() - 1))) return "";  // it is older
+  return needs == "sm_90a"    ? ", which has no wgmma"
+         : needs == "sm_100a" ? ", which has no tcgen05"
+                              : "";
+}
+
 std::vector<GpuSpec> read_gpu_table(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw UsageError("the table of GPUs, " + path + ", cannot be read");

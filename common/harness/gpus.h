@@ -86,6 +86,8 @@ const ClockFigures& clock_figures(const std::string& gpu);
 /// Does a GPU of `arch` ("sm_90") run code for `needs`: "sm_90a" (that architecture alone), "sm_80"
 /// (that one and newer) or "" (any)?
 bool runs_on(const std::string& arch, const std::string& needs);
+/// Why a GPU that is newer than `needs` does not run it: ", which has no wgmma"; else empty.
+std::string given_up_by(const std::string& arch, const std::string& needs);
 
 /// All rows. \throws UsageError when the file is missing or damaged.
 std::vector<GpuSpec> gpu_table();

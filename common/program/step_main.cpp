@@ -119,8 +119,8 @@ GpuSpec modelled_gpu(const Options& o, const Step& step) {
   }
   const Variant& v = step.variants[o.variant];
   const auto refuse = [&](const std::string& what, const std::string& needs) {
-    throw UsageError(fmt::format("--gpu {}: {} needs {}, and this GPU is {}", o.model_gpu, what,
-                                 needs, gpu.arch));
+    throw UsageError(fmt::format("--gpu {}: {} needs {}, and this GPU is {}{}", o.model_gpu, what,
+                                 needs, gpu.arch, given_up_by(gpu.arch, needs)));
   };
   if (!simulated()) return gpu;
   if (!runs_on(gpu.arch, step.needs)) refuse("this step", step.needs);

@@ -27,6 +27,7 @@ KINDS = (
     ("RTX 4090", "RTX 40, L4"),
     ("RTX 5090", "RTX 50"),
     ("H200", "H100, H200"),
+    ("B200", "B200"),
 )
 PROBLEM = ("--h=1", "--n=8", "--input=normal", "--workers=1")
 

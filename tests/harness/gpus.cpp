@@ -45,6 +45,9 @@ TEST_CASE("an unknown GPU is refused with the names that are known", "[gpus]") {
 }
 
 TEST_CASE("a GPU runs code for older architectures, but for sm_90a only as sm_90", "[gpus]") {
+  CHECK(fa::runs_on("sm_100", "sm_100a"));
+  CHECK_FALSE(fa::runs_on("sm_90", "sm_100a"));
+  CHECK_FALSE(fa::runs_on("sm_103", "sm_100a"));
   CHECK(fa::runs_on("sm_75", ""));
   CHECK_FALSE(fa::runs_on("sm_75", "sm_80"));
   CHECK(fa::runs_on("sm_80", "sm_80"));

@@ -376,7 +376,9 @@ TEST_CASE("a variant may need more than its step; by default the last one runs t
   const auto variant = [](const Ran& ran) { return ran.json["variant"].get<std::string>(); };
   CHECK(variant(run_program(step, {})) == "new");
   CHECK(variant(run_program(step, {"--gpu", "H100"})) == "new");
-  CHECK(variant(run_program(step, {"--gpu", "A100"})) == "old");
+  for (const char* gpu : {"A100", "B200"}) {
+    CHECK(variant(run_program(step, {"--gpu", gpu})) == "old");
+  }
   CHECK(variant(run_program(step, {"--gpu", "A100", "--variant", "old"})) == "old");
   CHECK(run_program(step, {"--gpu", "A100", "--variant", "new"}).status == 2);
   CHECK(run_program(step, {"--gpu", "T4"}).status == 2);
@@ -384,6 +386,10 @@ TEST_CASE("a variant may need more than its step; by default the last one runs t
   o.model_gpu = "A100", o.variant = 1;
   CHECK_THROWS_WITH(fa::modelled_gpu(o, step),
                     "--gpu A100: variant new needs sm_90a, and this GPU is sm_80");
+  o.model_gpu = "B200";
+  CHECK_THROWS_WITH(
+      fa::modelled_gpu(o, step),
+      "--gpu B200: variant new needs sm_90a, and this GPU is sm_100, which has no wgmma");
   o.model_gpu = "T4";
   CHECK_THROWS_WITH(fa::modelled_gpu(o, step),
                     "--gpu T4: this step needs sm_80, and this GPU is sm_75");
