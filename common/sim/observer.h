@@ -10,10 +10,19 @@
 #include <vector>
 
 #include "common/dialect/errors.h"
+#include "common/dialect/instructions.h"
 #include "common/harness/traffic.h"
 #include "common/sim/memory/memory.h"
 
 namespace sim {
+
+/// Chunks of 16 bytes that a product reads, by their offsets in shared memory, and how their
+/// descriptor says that they are permuted.
+struct SharedOperand {
+  const char* name;  ///< "A"
+  fa::Swizzle swizzle;
+  std::vector<uint32_t> chunks;
+};
 
 struct Block;
 struct Launch;
@@ -86,9 +95,9 @@ class Observer {
   virtual void init_barrier(Block&, const void* bar, const Where&) { (void)bar; }
   /// The current thread executed fence.mbarrier_init.
   virtual void init_fence(Block&) {}
-  /// The current thread issues a TMA load to the store's place; `bar`, in the same block, will tell
-  /// of its end.
-  virtual uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) {
+  /// The current thread issues a TMA load to the store's place, in which it permutes chunks;
+  /// `bar`, in the same block, will tell of its end.
+  virtual uint32_t issue_load(Block&, const Access&, fa::Swizzle, const void* bar, const Where&) {
     (void)bar;
     return 0;
   }
@@ -105,10 +114,10 @@ class Observer {
     (void)chunks, (void)pc;
     return operation;
   }
-  /// The current thread issues a tcgen05.mma that reads these chunks, and uses tensor memory.
-  virtual uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks,
+  /// The current thread issues a tcgen05.mma that reads shared memory, and uses tensor memory.
+  virtual uint32_t issue_product(Block&, std::span<const SharedOperand>,
                                  std::span<const TensorAccess>, const void* pc, const Where&) {
-    (void)chunks, (void)pc;
+    (void)pc;
     return 0;
   }
   /// The current thread's warp issues a tcgen05.ld or st, or frees columns.

@@ -6,6 +6,7 @@
 using fa::Major;
 using fa::Swizzle;
 using fa::tmem_address;
+using sim::test::Buffer;
 using sim::test::finding;
 
 namespace {
@@ -150,6 +151,33 @@ __global__ void describe(Descriptors x) {
   fa::tcgen05_dealloc(address, 256);
 }
 
+// An operand that TMA has brought with a swizzle, read with another one.
+__global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzle, bool stored) {
+  bf16* tile = fa::dynamic_shared<bf16>();  // [128][64]
+  __shared__ uint64_t full, done;
+  __shared__ uint32_t address;
+  fa::tcgen05_alloc(&address, 128);
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init(&done, 1);
+    fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(&full, 128 * 64 * sizeof(bf16));
+    fa::tma_load(tile, &map, &full, {0, 0});
+  }
+  __syncwarp();
+  fa::mbarrier_wait(&full, 0);
+  for (int i = threadIdx.x; stored && i < 128 * 64; i += 32) tile[i] = 1.f;
+  fa::fence_proxy_async();
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    const uint64_t operand = fa::tcgen05_descriptor(tile, swizzle, 1024, 1024);
+    fa::tcgen05_mma(address, operand, operand, fa::tcgen05_instruction(128, 128), false);
+    fa::tcgen05_commit(&done);
+  }
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_dealloc(address, 128);
+}
+
 }  // namespace
 
 ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
@@ -237,6 +265,9 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
       "tcgen05.dealloc at ... of 64 columns from lane 0, column 0 on; the block has columns 0 to "
       "31",
       allocate, warp, Columns{.first = 32, .freed = 64});
+  FOUND("tcgen05.alloc at ... of 64 columns behind one of 32: those of a block must not grow",
+        allocate, warp, Columns{.first = 32, .second = 64});
+  SILENT(allocate, warp, Columns{.first = 64, .second = 32});
   FOUND("tcgen05.alloc at ... behind the block's tcgen05.relinquish_alloc_permit", allocate, warp,
         Columns{.first = 32, .second = 32, .relinquish = true});
 }
@@ -294,4 +325,18 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
         describe, warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) & ~(1u << 7)});
   FOUND(mma("its instruction descriptor says sparse, saturated, negated or shifted"), describe,
         warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) | 1u << 13});
+}
+
+ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][tcgen05]") {
+  const Buffer<bf16> operand("operand", 128 * 64);
+  const auto map = fa::tensor_map(operand.get(), {{64, 1, 64}, {128, 64, 128}}, Swizzle::b128);
+  const fa::LaunchConfig warp{1, 32, 128 * 64 * sizeof(bf16)};
+  SILENT(loaded, warp, map, Swizzle::b128, false);
+  FOUND(
+      "thread (0,0,0): the tcgen05.mma at tensor_memory.cu: ... reads A with a swizzle of 64 "
+      "bytes, "
+      "but a TMA load by thread (0,0,0) at tensor_memory.cu: ... has stored it with a swizzle of "
+      "128 bytes",
+      loaded, warp, map, Swizzle::b64, false);
+  SILENT(loaded, warp, map, Swizzle::b64, true);
 }

@@ -67,11 +67,12 @@ struct TensorMemory {
   std::vector<Allocation> allocated;
   Owner owner[kColumns / kUnit] = {};
   bool relinquished = false;
+  unsigned at_most = kColumns;                      // of the next allocation
   std::unordered_map<unsigned, Products> products;  // by thread
   std::vector<Move> loads[32], stores[32];          // by warp
   TensorOperand<kM * kK> A;                         // of the product that is performed
   TensorOperand<kK * kMostColumns> B;
-  std::vector<uint32_t> chunks;  // of the one that is issued
+  std::vector<SharedOperand> operands;  // of the one that is issued
 
   uint32_t* at(unsigned lane, unsigned column) { return &cells[lane * kColumns + column]; }
 };
@@ -172,6 +173,12 @@ void do_alloc(WarpMeeting& m) {
     refuse("tcgen05.alloc", m.where, " behind the block's tcgen05.relinquish_alloc_permit");
   }
   const auto columns = static_cast<unsigned>(f.columns);
+  if (columns > t.at_most) {
+    refuse("tcgen05.alloc", m.where,
+           " of " + std::to_string(columns) + " columns behind one of " +
+               std::to_string(t.at_most) + ": those of a block must not grow");
+  }
+  t.at_most = columns;
   unsigned held = 0;
   for (const Allocation& a : t.allocated) held += a.columns;
   const std::string wait = here() + ": tcgen05.alloc at " + at(m.where) + " of " +
@@ -492,13 +499,16 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   TensorMemory& t = tensor_memory();
   Product p{product, instruction, {}, decode("B", product.b, where)};
   std::vector<TensorAccess> uses{{true, 0xf, column_of(product.d), n}};
-  t.chunks.clear();
+  t.operands.clear();
+  size_t bytes = 0;  // of shared memory
   const auto add = [&](const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows) {
     need_layout(name, o, major, rows, where);
+    auto& chunks = t.operands.emplace_back(SharedOperand{name, o.swizzle, {}}).chunks;
     for_each_chunk<Bf16>(o, major, rows, [&](int, int, uint64_t at) {
       need_chunk(at, what, where);
-      t.chunks.push_back(static_cast<uint32_t>(at - self->shared_base));
+      chunks.push_back(static_cast<uint32_t>(at - self->shared_base));
     });
+    bytes += chunks.size() * kChunk;
   };
   const auto need_lane_0 = [&](const char* name, uint32_t address) {
     if (!lane_of(address)) return;
@@ -527,13 +537,12 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   Products& mine = t.products[self->current->id];
   if (self->tell_operands) {
     for (auto& o : self->observers) {
-      if (const uint32_t number = o->issue_product(*self, t.chunks, uses, pc, where)) {
+      if (const uint32_t number = o->issue_product(*self, t.operands, uses, pc, where)) {
         mine.latest = number;
       }
     }
   }
   mine.issued.push_back(p);
-  const auto bytes = t.chunks.size() * kChunk;
   self->shared_bytes[static_cast<int>(Kind::load)] += bytes;
   self->wgmma_wavefronts += bytes / kWavefront;
   self->tensor_flops += uint64_t{2} * kM * n * kK;

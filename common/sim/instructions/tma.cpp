@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kChunk = 16;         // what a swizzle moves
 constexpr size_t kTensorAlign = 128;  // of a box in shared memory
 constexpr size_t kBulkAlign = 16;     // of addresses and sizes of plain copies
+constexpr fa::Swizzle kUnknown{};     // of plain copies
 
 /// A box of a tensor at given coordinates, row by row (a row: the innermost dimension).
 struct Box {
@@ -107,11 +108,12 @@ void need_plain(const char* what, const void* shared, const void* global, int by
 }
 
 // The observers' number of a load, 0 when nobody follows it.
-uint32_t tell_load(Block& home, const void* to, size_t bytes, const void* bar, const void* pc,
-                   const Where& where) {
+uint32_t tell_load(Block& home, const void* to, size_t bytes, fa::Swizzle swizzle, const void* bar,
+                   const void* pc, const Where& where) {
   uint32_t operation = 0;
   for (auto& o : self->observers) {
-    operation |= o->issue_load(*self, async_operand(home, to, bytes, Kind::store, pc), bar, where);
+    operation |=
+        o->issue_load(*self, async_operand(home, to, bytes, Kind::store, pc), swizzle, bar, where);
   }
   return operation;
 }
@@ -157,7 +159,8 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
     void* shared = map_shared_rank(to, r);
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
     access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, By::engine);
-    const uint32_t operation = tell_load(*home, shared, box.bytes(), signal, pc, where);
+    const uint32_t operation =
+        tell_load(*home, shared, box.bytes(), map->swizzle, signal, pc, where);
     defer([=] {
       std::vector<char> row(box.row_bytes());
       for (size_t r = 0; r < box.rows(); ++r) {
@@ -206,7 +209,7 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   need_mbarrier(bar, "a bulk load", where);
   access(from, bytes, Kind::load, pc, By::engine);
   access(to, bytes, Kind::store, pc, By::engine);
-  const uint32_t operation = tell_load(*self, to, bytes, bar, pc, where);
+  const uint32_t operation = tell_load(*self, to, bytes, kUnknown, bar, pc, where);
   defer([=, home = self] {
     std::memcpy(to, from, bytes);
     tell_landed(*home, operation, bar);
@@ -226,7 +229,7 @@ void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned ra
   access(from, bytes, Kind::load, pc, By::engine);
   const uint32_t read = tell_store(from, bytes, pc, where);
   access(there, bytes, Kind::store, pc, By::engine);
-  const uint32_t operation = tell_load(*home, there, bytes, signal, pc, where);
+  const uint32_t operation = tell_load(*home, there, bytes, kUnknown, signal, pc, where);
   defer([=] {
     std::memcpy(there, from, bytes);
     const uint32_t phase = mbarrier_phase(*home, signal);

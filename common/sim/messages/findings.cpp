@@ -22,9 +22,10 @@ static uintptr_t place_of(const Line& line) {
 }
 
 static fa::FaultKind kind_of(Fault fault) {
-  return fault == Fault::uninitialised ? fa::FaultKind::uninitialised
-         : fault == Fault::left_behind ? fa::FaultKind::out_of_bounds
-                                       : fa::FaultKind::race;
+  return fault == Fault::uninitialised  ? fa::FaultKind::uninitialised
+         : fault == Fault::left_behind  ? fa::FaultKind::out_of_bounds
+         : fault == Fault::other_layout ? fa::FaultKind::refused
+                                        : fa::FaultKind::race;
 }
 
 void Findings::clear() { *this = {}; }

@@ -32,6 +32,7 @@ enum class Fault : uint8_t {
   device_race,
   register_race,
   tensor_race,
+  other_layout,
   uninitialised,
   left_behind,
   register_read  ///< no fault but a remark: right, and slower than it looks

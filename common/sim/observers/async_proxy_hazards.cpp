@@ -56,7 +56,7 @@ uint32_t HazardObserver::new_operation(Block& b, HazardObserver& by, Operation::
   const auto next = static_cast<unsigned>(2 * total_ + 2 * channels.size());
   const unsigned channel = channels.try_emplace(channel_of, next).first->second;
   operations_.push_back(
-      {engine, where, by.entry(b.current->id), channel, ++launch_state.now, nullptr, {}});
+      {engine, where, by.entry(b.current->id), channel, ++launch_state.now, nullptr, {}, {}});
   return first_ + static_cast<uint32_t>(operations_.size()) - 1;
 }
 
@@ -64,7 +64,7 @@ const Operation* HazardObserver::find(uint32_t number) const {
   return number < first_ ? nullptr : &operations_[number - first_];
 }
 
-uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
+uint32_t HazardObserver::issue_load(Block& b, const Access& a, fa::Swizzle swizzle, const void* bar,
                                     const Where& where) {
   auto& home = observer_of<HazardObserver>(*a.home);
   const Actor actor{"TMA load into", &where};
@@ -97,6 +97,7 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
   Clock past;
   add(past, b.current->id, me);
   home.operations_.back().past = std::make_shared<const Clock>(std::move(past));
+  home.operations_.back().swizzle = swizzle;
   me.stamp = ++launch_state.now;  // what follows does not come with the data
   return number;
 }

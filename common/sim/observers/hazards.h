@@ -223,7 +223,8 @@ struct Operation {
   unsigned issuer;   ///< entry of the (first) thread that issued it
   unsigned channel;  ///< its completion: who has this entry up to `stamp` knows that it is over
   Stamp stamp;
-  SharedClock past;  ///< load: what the issuer knew, handed over with the data
+  SharedClock past;       ///< load: what the issuer knew, handed over with the data
+  fa::Swizzle swizzle{};  ///< load: as in the tensor map
   /// wgmma: what each thread of the warpgroup must know when it issues its part.
   struct Need {
     unsigned entry;
@@ -259,11 +260,11 @@ class HazardObserver final : public Observer {
   void proxy_fence(Block&, ProxyFence) override;
   void init_barrier(Block&, const void* bar, const Where&) override;
   void init_fence(Block&) override;
-  uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) override;
+  uint32_t issue_load(Block&, const Access&, fa::Swizzle, const void* bar, const Where&) override;
   void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override;
-  uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks, std::span<const TensorAccess>,
+  uint32_t issue_product(Block&, std::span<const SharedOperand>, std::span<const TensorAccess>,
                          const void* pc, const Where&) override;
   uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) override;
   void finish_moves(Block&, bool loads) override;
@@ -405,6 +406,7 @@ class HazardObserver final : public Observer {
   // --- tensor memory -----------------------------------------------------------------------------
 
   void begin_tensor();
+  void check_swizzle(const Block&, const SharedOperand&, uint64_t word, const Where&);
   void use_tensor(const Block&, TensorUse, const TensorAccess&, uint32_t number, const Where&);
   bool ordered(TensorUse, unsigned thread, const Operation&) const;
   std::string missing(TensorUse, unsigned thread, const Operation&) const;

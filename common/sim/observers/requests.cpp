@@ -195,7 +195,8 @@ class RequestObserver final : public Observer {
     clocks_.shuffle(warp, line, distance);
   }
   void product(Block&, unsigned warp) override { clocks_.product(warp); }
-  uint32_t issue_load(Block& b, const Access& a, const void* bar, const Where&) override {
+  uint32_t issue_load(Block& b, const Access& a, fa::Swizzle, const void* bar,
+                      const Where&) override {
     tell_loads(b);
     observer_of<RequestObserver>(*a.home).clocks_.copy_to(bar, clocks_.at(b.current->id / kLanes),
                                                           a.size);
@@ -234,9 +235,11 @@ class RequestObserver final : public Observer {
     return operation;
   }
 
-  uint32_t issue_product(Block&, const std::vector<uint32_t>& chunks, std::span<const TensorAccess>,
-                         const void* pc, const Where&) override {
-    if (keep_sites_) count_engine(pc, kTensorProduct, chunks.size() * kChunk / kLine);
+  uint32_t issue_product(Block&, std::span<const SharedOperand> operands,
+                         std::span<const TensorAccess>, const void* pc, const Where&) override {
+    size_t chunks = 0;
+    for (const SharedOperand& operand : operands) chunks += operand.chunks.size();
+    if (keep_sites_) count_engine(pc, kTensorProduct, chunks * kChunk / kLine);
     return 0;
   }
   void commit_products(Block& b, const void* bar) override {

@@ -19,6 +19,7 @@
 //
 // What is not found: of the lanes of a warp, which use tensor memory together, one that knows less
 // than the last one.
+#include "common/dialect/ptx/layouts.h"
 #include "common/sim/observers/hazards.h"
 
 namespace sim {
@@ -52,7 +53,7 @@ void HazardObserver::begin_tensor() {
   fencing_ = {};
 }
 
-uint32_t HazardObserver::issue_product(Block& b, const std::vector<uint32_t>& chunks,
+uint32_t HazardObserver::issue_product(Block& b, std::span<const SharedOperand> operands,
                                        std::span<const TensorAccess> uses, const void* pc,
                                        const Where& where) {
   constexpr unsigned kChunk = 16;
@@ -69,19 +70,41 @@ uint32_t HazardObserver::issue_product(Block& b, const std::vector<uint32_t>& ch
            .pc = pc,
            .home = &b,
            .by = By::engine};
-  for (const uint32_t chunk : chunks) {
-    a.at = chunk;
-    for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
-      check_before_read(b, a, word, actor);
-      SharedCell& w = word_of(word);
-      AsyncWord& async = (*async_)[word];
-      if (!w.async) async = {};
-      async.reads[kSharedProductReads] = number;
-      w.async = true;
+  for (const SharedOperand& operand : operands) {
+    for (const uint32_t chunk : operand.chunks) {
+      a.at = chunk;
+      for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
+        check_before_read(b, a, word, actor);
+        SharedCell& w = word_of(word);
+        AsyncWord& async = (*async_)[word];
+        if (!w.async) async = {};
+        async.reads[kSharedProductReads] = number;
+        w.async = true;
+      }
     }
+    if (!operand.chunks.empty()) check_swizzle(b, operand, operand.chunks[0] / kWord, where);
   }
   for (const TensorAccess& use : uses) use_tensor(b, TensorUse::product, use, number, where);
   return number;
+}
+
+// What TMA has brought, and no thread has stored to, lies as its tensor map says.
+void HazardObserver::check_swizzle(const Block& b, const SharedOperand& operand, uint64_t word,
+                                   const Where& where) {
+  const SharedCell& w = word_of(word);
+  const Operation* load = w.stored || w.split ? nullptr : find((*async_)[word].write);
+  if (!load || load->swizzle == fa::Swizzle{} || load->swizzle == operand.swizzle) return;
+  Findings::Finding& finding =
+      findings.at(Fault::other_layout, {nullptr, &where}, {nullptr, &load->where});
+  if (!finding.text.empty()) return;
+  const auto words = [](fa::Swizzle swizzle) {
+    return swizzle == fa::Swizzle::none
+               ? std::string("no swizzle")
+               : "a swizzle of " + std::to_string(static_cast<int>(swizzle)) + " bytes";
+  };
+  finding.text = here() + ": the tcgen05.mma at " + at(where) + " reads " + operand.name +
+                 " with " + words(operand.swizzle) + ", but " + describe(b, *load) +
+                 " has stored it with " + words(load->swizzle);
 }
 
 uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a,
