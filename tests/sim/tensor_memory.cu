@@ -110,6 +110,39 @@ __global__ void two_products(float* y, Fault fault) {
   }
 }
 
+// Two threads issue a product each into the same columns, without a wait between them.
+__global__ void handed_on(float* y, bool before, bool after) {
+  bf16* sA = fa::dynamic_shared<bf16>();
+  __shared__ uint64_t done;
+  __shared__ uint32_t address;
+  if (threadIdx.x < 32) fa::tcgen05_alloc(&address, 32);
+  if (threadIdx.x == 0) fa::mbarrier_init(&done, 1);
+  for (int i = threadIdx.x; i < (kM + kN) * kK; i += blockDim.x) sA[i] = 1.f;
+  fa::fence_proxy_async();
+  __syncthreads();
+  const uint64_t a = fa::tcgen05_descriptor(sA, Swizzle::none, kM * 16, 128);
+  const uint64_t b = fa::tcgen05_descriptor(sA + kM * kK, Swizzle::none, kN * 16, 128);
+  constexpr uint32_t kInstruction = fa::tcgen05_instruction(kM, kN);
+  if (threadIdx.x == 0) {
+    fa::tcgen05_mma(address, a, b, kInstruction, false);
+    if (before) fa::tcgen05_fence_before_thread_sync();
+  }
+  __syncthreads();
+  if (threadIdx.x == 32) {
+    if (after) fa::tcgen05_fence_after_thread_sync();
+    fa::tcgen05_mma(address, a, b, kInstruction);
+    fa::tcgen05_commit(&done);
+  }
+  if (threadIdx.x >= 32) return;
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_fence_after_thread_sync();
+  float r[kN];
+  fa::tcgen05_ld(r, address);
+  fa::tcgen05_wait_ld(r);
+  y[threadIdx.x] = r[0];
+  fa::tcgen05_dealloc(address, 32);
+}
+
 // One warp allocates what it is told, and frees it.
 struct Columns {
   int first, second = 0, freed = 0;
@@ -240,6 +273,20 @@ ANALYSED("tensor memory is used behind waits and fences", "[sim][tcgen05]") {
   FAULT(unwritten,
         "uninitialised tensor memory: ... thread (0,0,0): tcgen05.mma of column 0 at ... "
         "which this block has not written yet");
+}
+
+ANALYSED("products of two threads are ordered by fences", "[sim][tcgen05]") {
+  const fa::LaunchConfig two_warps{1, 64, (kM + kN) * kK * sizeof(bf16)};
+  SILENT(handed_on, two_warps, y, true, true);
+  CHECK(y.download()[31] == 2 * kK);
+  for (const bool before : {false, true}) {
+    FOUND(
+        "race on tensor memory: ... thread (32,0,0): tcgen05.mma of column 0 at ... and a "
+        "tcgen05.mma "
+        "by thread (0,0,0) at ... have no order (tcgen05_fence_before_thread_sync, a barrier, "
+        "tcgen05_fence_after_thread_sync) between them",
+        handed_on, two_warps, y, before, !before);
+  }
 }
 
 ANALYSED("tcgen05.mma reads shared memory until its commit arrives", "[sim][tcgen05]") {

@@ -1,8 +1,8 @@
 // tcgen05: products that one thread issues, whose results lie in tensor memory. A product is
-// performed when a tcgen05.commit behind it arrives at its mbarrier, that is, when no thread can
-// run any more; the products of one thread in order, those of others in any. A load is performed at
-// its wait::ld, a store at its wait::st. Who uses tensor memory without the waits and fences comes
-// to the observers' notice, and mostly out wrong.
+// performed when a tcgen05.commit of its thread arrives at its mbarrier, that is, when no thread
+// can run any more, and behind all that were issued before: other threads may rely on their order
+// by fences alone. A load is performed at its wait::ld, a store at its wait::st. A missing wait
+// gives a wrong result, a missing fence is told by the observers alone.
 //
 // Each block has a tensor memory of its own, because no block sees another one's columns. Where an
 // SM holds several blocks, the columns of the others are those that they would have if they all did
@@ -47,10 +47,9 @@ struct Product {
   Instruction instruction;
   fa::WgmmaOperand a, b;
 };
-struct Products {
-  std::vector<Product> issued;
-  size_t performed = 0;
-  uint32_t latest = 0;  // the observers' number of the last one
+struct Issued {
+  size_t products = 0;     // of the block, until the thread's last one
+  uint32_t operation = 0;  // the observers' number of that
 };
 
 /// A tcgen05.ld or st of one warp.
@@ -67,10 +66,12 @@ struct TensorMemory {
   std::vector<Allocation> allocated;
   Owner owner[kColumns / kUnit] = {};
   bool relinquished = false;
-  unsigned at_most = kColumns;                      // of the next allocation
-  std::unordered_map<unsigned, Products> products;  // by thread
-  std::vector<Move> loads[32], stores[32];          // by warp
-  TensorOperand<kM * kK> A;                         // of the product that is performed
+  unsigned at_most = kColumns;                  // of the next allocation
+  std::vector<Product> products;                // in the order of issue
+  size_t performed = 0;                         // of them
+  std::unordered_map<unsigned, Issued> issued;  // by thread
+  std::vector<Move> loads[32], stores[32];      // by warp
+  TensorOperand<kM * kK> A;                     // of the product that is performed
   TensorOperand<kK * kMostColumns> B;
   std::vector<SharedOperand> operands;  // of the one that is issued
 
@@ -363,12 +364,6 @@ void perform(TensorMemory& t, const Product& p) {
   multiply_add(fa::kBf16Sum, kM, n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, kColumns);
 }
 
-// The first `number` products of a thread.
-void perform(TensorMemory& t, unsigned thread, size_t number) {
-  Products& mine = t.products[thread];
-  for (; mine.performed < number; ++mine.performed) perform(t, mine.issued[mine.performed]);
-}
-
 // --- loads and stores ----------------------------------------------------------------------------
 
 struct MoveFrame {
@@ -534,15 +529,16 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   }
   add("B", p.b, instruction.b, instruction.n);
 
-  Products& mine = t.products[self->current->id];
+  Issued& mine = t.issued[self->current->id];
   if (self->tell_operands) {
     for (auto& o : self->observers) {
       if (const uint32_t number = o->issue_product(*self, t.operands, uses, pc, where)) {
-        mine.latest = number;
+        mine.operation = number;
       }
     }
   }
-  mine.issued.push_back(p);
+  t.products.push_back(p);
+  mine.products = t.products.size();
   self->shared_bytes[static_cast<int>(Kind::load)] += bytes;
   self->wgmma_wavefronts += bytes / kWavefront;
   self->tensor_flops += uint64_t{2} * kM * n * kK;
@@ -554,11 +550,11 @@ void tcgen05_commit(uint64_t* bar, Where where) {
   need_mbarrier(bar, "tcgen05.commit", where);
   access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
   for (auto& o : self->observers) o->commit_products(*self, bar);
-  const unsigned thread = self->current->id;
-  const Products& mine = tensor_memory().products[thread];
-  defer([home = self, tensor = async_of(*self).tensor, thread, number = mine.issued.size(),
-         operation = mine.latest, bar, where] {
-    perform(*tensor, thread, number);
+  const Issued mine = tensor_memory().issued[self->current->id];
+  defer([home = self, tensor = async_of(*self).tensor, mine, bar, where] {
+    TensorMemory& t = *tensor;
+    while (t.performed < mine.products) perform(t, t.products[t.performed++]);
+    const uint32_t operation = mine.operation;
     if (operation) {
       const uint32_t phase = mbarrier_phase(*home, bar);
       for (auto& o : home->observers) o->landed(*home, operation, bar, phase);

@@ -196,6 +196,10 @@ std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operat
   const std::string after = "no tcgen05_fence_after_thread_sync (behind the wait or barrier)";
   if (o.engine == Operation::product) {
     if (has(now, o.channel, o.stamp)) return after;
+    if (use == TensorUse::product) {
+      return "no order (tcgen05_fence_before_thread_sync, a barrier, "
+             "tcgen05_fence_after_thread_sync)";
+    }
     return "no wait on the mbarrier of a tcgen05_commit";
   }
   const std::string wait =
