@@ -115,10 +115,9 @@ class Observer {
     return operation;
   }
   /// The current thread issues a tcgen05.mma that reads shared memory, and uses tensor memory.
-  virtual uint32_t issue_product(Block&, std::span<const SharedOperand>,
-                                 std::span<const TensorAccess>, const void* pc, const Where&) {
+  virtual void issue_product(Block&, std::span<const SharedOperand>, std::span<const TensorAccess>,
+                             const void* pc, const Where&) {
     (void)pc;
-    return 0;
   }
   /// The current thread's warp issues a tcgen05.ld or st, or frees columns.
   virtual uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) { return 0; }
@@ -130,9 +129,11 @@ class Observer {
   }
   /// The current thread executed tcgen05.fence::before_thread_sync, or after_thread_sync.
   virtual void tensor_fence(Block&, bool before) { (void)before; }
-  /// The current thread issues a tcgen05.commit to this mbarrier. landed() will tell of the latest
-  /// product.
-  virtual void commit_products(Block&, const void* bar) { (void)bar; }
+  /// The current thread issues a tcgen05.commit to this mbarrier, which is an operation, too.
+  virtual uint32_t commit_products(Block&, const void* bar, const Where&) {
+    (void)bar;
+    return 0;
+  }
   /// The current thread issues a bulk store that reads the load's place.
   virtual uint32_t issue_store(Block&, const Access&, const Where&) { return 0; }
   /// The current thread knows by a wait that this wgmma or bulk store, and those of the same

@@ -47,10 +47,6 @@ struct Product {
   Instruction instruction;
   fa::WgmmaOperand a, b;
 };
-struct Issued {
-  size_t products = 0;     // of the block, until the thread's last one
-  uint32_t operation = 0;  // the observers' number of that
-};
 
 /// A tcgen05.ld or st of one warp.
 struct Move {
@@ -66,12 +62,12 @@ struct TensorMemory {
   std::vector<Allocation> allocated;
   Owner owner[kColumns / kUnit] = {};
   bool relinquished = false;
-  unsigned at_most = kColumns;                  // of the next allocation
-  std::vector<Product> products;                // in the order of issue
-  size_t performed = 0;                         // of them
-  std::unordered_map<unsigned, Issued> issued;  // by thread
-  std::vector<Move> loads[32], stores[32];      // by warp
-  TensorOperand<kM * kK> A;                     // of the product that is performed
+  unsigned at_most = kColumns;                 // of the next allocation
+  std::vector<Product> products;               // in the order of issue
+  size_t performed = 0;                        // of them
+  std::unordered_map<unsigned, size_t> until;  // by thread: those until its last one
+  std::vector<Move> loads[32], stores[32];     // by warp
+  TensorOperand<kM * kK> A;                    // of the product that is performed
   TensorOperand<kK * kMostColumns> B;
   std::vector<SharedOperand> operands;  // of the one that is issued
 
@@ -529,16 +525,11 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   }
   add("B", p.b, instruction.b, instruction.n);
 
-  Issued& mine = t.issued[self->current->id];
   if (self->tell_operands) {
-    for (auto& o : self->observers) {
-      if (const uint32_t number = o->issue_product(*self, t.operands, uses, pc, where)) {
-        mine.operation = number;
-      }
-    }
+    for (auto& o : self->observers) o->issue_product(*self, t.operands, uses, pc, where);
   }
   t.products.push_back(p);
-  mine.products = t.products.size();
+  t.until[self->current->id] = t.products.size();
   self->shared_bytes[static_cast<int>(Kind::load)] += bytes;
   self->wgmma_wavefronts += bytes / kWavefront;
   self->tensor_flops += uint64_t{2} * kM * n * kK;
@@ -549,12 +540,12 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
 void tcgen05_commit(uint64_t* bar, Where where) {
   need_mbarrier(bar, "tcgen05.commit", where);
   access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
-  for (auto& o : self->observers) o->commit_products(*self, bar);
-  const Issued mine = tensor_memory().issued[self->current->id];
-  defer([home = self, tensor = async_of(*self).tensor, mine, bar, where] {
+  uint32_t operation = 0;
+  for (auto& o : self->observers) operation |= o->commit_products(*self, bar, where);
+  const size_t until = tensor_memory().until[self->current->id];
+  defer([home = self, tensor = async_of(*self).tensor, until, operation, bar, where] {
     TensorMemory& t = *tensor;
-    while (t.performed < mine.products) perform(t, t.products[t.performed++]);
-    const uint32_t operation = mine.operation;
+    while (t.performed < until) perform(t, t.products[t.performed++]);
     if (operation) {
       const uint32_t phase = mbarrier_phase(*home, bar);
       for (auto& o : home->observers) o->landed(*home, operation, bar, phase);

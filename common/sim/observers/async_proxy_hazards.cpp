@@ -60,6 +60,15 @@ uint32_t HazardObserver::new_operation(Block& b, HazardObserver& by, Operation::
   return first_ + static_cast<uint32_t>(operations_.size()) - 1;
 }
 
+// What the thread knows will be handed over when the operation ends; not what it does from now on.
+void HazardObserver::keep_past(unsigned thread, Operation& o) {
+  ThreadState& me = threads_[thread];
+  Clock past;
+  add(past, thread, me);
+  o.past = std::make_shared<const Clock>(std::move(past));
+  me.stamp = ++launch_state.now;
+}
+
 const Operation* HazardObserver::find(uint32_t number) const {
   return number < first_ ? nullptr : &operations_[number - first_];
 }
@@ -93,12 +102,8 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, fa::Swizzle swizz
     (*home.async_)[word] = {number, {}};
   }
   home.loads_[bar].last = number;
-  ThreadState& me = threads_[b.current->id];
-  Clock past;
-  add(past, b.current->id, me);
-  home.operations_.back().past = std::make_shared<const Clock>(std::move(past));
   home.operations_.back().swizzle = swizzle;
-  me.stamp = ++launch_state.now;  // what follows does not come with the data
+  keep_past(b.current->id, home.operations_.back());
   return number;
 }
 

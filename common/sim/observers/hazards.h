@@ -264,8 +264,9 @@ class HazardObserver final : public Observer {
   void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override;
-  uint32_t issue_product(Block&, std::span<const SharedOperand>, std::span<const TensorAccess>,
-                         const void* pc, const Where&) override;
+  void issue_product(Block&, std::span<const SharedOperand>, std::span<const TensorAccess>,
+                     const void* pc, const Where&) override;
+  uint32_t commit_products(Block&, const void* bar, const Where&) override;
   uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) override;
   void finish_moves(Block&, bool loads) override;
   void allocate_tensor(Block&, unsigned column, unsigned columns) override;
@@ -382,6 +383,7 @@ class HazardObserver final : public Observer {
   void begin_async();
   /// Of this block, by the current thread of `by`. `channel_of`: an address that stands for the
   /// channel.
+  void keep_past(unsigned thread, Operation&);
   uint32_t new_operation(Block&, HazardObserver& by, Operation::Engine, const void* channel_of,
                          const Where&);
   /// Null: of an earlier block.

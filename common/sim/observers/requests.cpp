@@ -235,16 +235,16 @@ class RequestObserver final : public Observer {
     return operation;
   }
 
-  uint32_t issue_product(Block&, std::span<const SharedOperand> operands,
-                         std::span<const TensorAccess>, const void* pc, const Where&) override {
+  void issue_product(Block&, std::span<const SharedOperand> operands, std::span<const TensorAccess>,
+                     const void* pc, const Where&) override {
     size_t chunks = 0;
     for (const SharedOperand& operand : operands) chunks += operand.chunks.size();
     if (keep_sites_) count_engine(pc, kTensorProduct, chunks * kChunk / kLine);
-    return 0;
   }
-  void commit_products(Block& b, const void* bar) override {
+  uint32_t commit_products(Block& b, const void* bar, const Where&) override {
     tell_loads(b);
     clocks_.commit(b.current->id / kLanes, bar);
+    return 0;
   }
 
   void merge(fa::Counts& counts, fa::KernelCount& kernel) override {

@@ -53,9 +53,9 @@ void HazardObserver::begin_tensor() {
   fencing_ = {};
 }
 
-uint32_t HazardObserver::issue_product(Block& b, std::span<const SharedOperand> operands,
-                                       std::span<const TensorAccess> uses, const void* pc,
-                                       const Where& where) {
+void HazardObserver::issue_product(Block& b, std::span<const SharedOperand> operands,
+                                   std::span<const TensorAccess> uses, const void* pc,
+                                   const Where& where) {
   constexpr unsigned kChunk = 16;
   const unsigned thread = b.current->id;
   const uint32_t number =
@@ -85,6 +85,14 @@ uint32_t HazardObserver::issue_product(Block& b, std::span<const SharedOperand> 
     if (!operand.chunks.empty()) check_swizzle(b, operand, operand.chunks[0] / kWord, where);
   }
   for (const TensorAccess& use : uses) use_tensor(b, TensorUse::product, use, number, where);
+}
+
+// Its stamp covers the products in front of it.
+uint32_t HazardObserver::commit_products(Block& b, const void*, const Where& where) {
+  const unsigned thread = b.current->id;
+  const uint32_t number =
+      new_operation(b, *this, Operation::product, &b.threads[thread].waits_for, where);
+  keep_past(thread, operations_.back());
   return number;
 }
 

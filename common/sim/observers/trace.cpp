@@ -376,10 +376,9 @@ class TraceRecorder final : public Observer, public RequestSink {
     read_operands(b, kWgmma, chunks, pc);
     return operation;
   }
-  uint32_t issue_product(Block& b, std::span<const SharedOperand> operands,
-                         std::span<const TensorAccess>, const void* pc, const Where&) override {
+  void issue_product(Block& b, std::span<const SharedOperand> operands,
+                     std::span<const TensorAccess>, const void* pc, const Where&) override {
     for (const SharedOperand& operand : operands) read_operands(b, kProduct, operand.chunks, pc);
-    return 0;
   }
   void read_operands(Block& b, By by, const std::vector<uint32_t>& chunks, const void* pc) {
     const uint32_t callers = callers_of(pc, by);
