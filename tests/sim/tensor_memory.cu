@@ -211,6 +211,39 @@ __global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzl
   fa::tcgen05_dealloc(address, 128);
 }
 
+// One stage that TMA fills again as soon as the product's commit says that it is read.
+__global__ void ring(const __grid_constant__ fa::TensorMap map, bool wait) {
+  bf16* tile = fa::dynamic_shared<bf16>();  // [128][64]
+  __shared__ uint64_t full, empty, done;
+  __shared__ uint32_t address;
+  constexpr int kRounds = 3;
+  if (threadIdx.x < 32) fa::tcgen05_alloc(&address, 128);
+  if (threadIdx.x == 0) {
+    for (uint64_t* bar : {&full, &empty, &done}) fa::mbarrier_init(bar, 1);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int j = 0; j < kRounds; ++j) {
+      if (wait) fa::mbarrier_wait(&empty, (j & 1) ^ 1);
+      if (!wait && j > 0) fa::mbarrier_wait(&full, (j & 1) ^ 1);
+      fa::mbarrier_arrive_expect_tx(&full, 128 * 64 * sizeof(bf16));
+      fa::tma_load(tile, &map, &full, {0, 0});
+    }
+  } else if (threadIdx.x == 32) {
+    const uint64_t operand = fa::tcgen05_descriptor(tile, Swizzle::b128, 0, 1024);
+    for (int j = 0; j < kRounds; ++j) {
+      fa::mbarrier_wait(&full, j & 1);
+      fa::tcgen05_mma(address, operand, operand, fa::tcgen05_instruction(128, 128), j > 0);
+      fa::tcgen05_commit(&empty);
+    }
+    fa::tcgen05_commit(&done);
+  }
+  fa::mbarrier_wait(&done, 0);
+  __syncthreads();
+  if (threadIdx.x < 32) fa::tcgen05_dealloc(address, 128);
+}
+
 }  // namespace
 
 ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
@@ -386,4 +419,15 @@ ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][
       "128 bytes",
       loaded, warp, map, Swizzle::b64, false);
   SILENT(loaded, warp, map, Swizzle::b64, true);
+}
+
+ANALYSED("TMA refills a stage behind the commit of the products that read it", "[sim][tcgen05]") {
+  const Buffer<bf16> operand("operand", 128 * 64);
+  const auto map = fa::tensor_map(operand.get(), {{64, 1, 64}, {128, 64, 128}}, Swizzle::b128);
+  const fa::LaunchConfig two_warps{1, 64, 128 * 64 * sizeof(bf16)};
+  SILENT(ring, two_warps, map, true);
+  FOUND(
+      "race on shared memory: ... thread (32,0,0): tcgen05.mma that reads dynamic shared memory, "
+      "byte 0 at ... and a TMA load by thread (0,0,0) at ... have no wait on its mbarrier",
+      ring, two_warps, map, false);
 }
