@@ -1,5 +1,5 @@
-// exp2_approx against exp2 in double precision; the largest and smallest of three integers; bytes
-// in another order.
+// exp2_approx against exp2 in double precision; sums rounded down; the largest and smallest of
+// three integers; bytes in another order.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -28,6 +28,11 @@ __global__ void rcp_kernel(const float* x, int n, float* y) {
 std::vector<float> rcp_of(const std::vector<float>& x) {
   return test::results<float>(x.size(), rcp_kernel, test::threads(x.size()), x,
                               static_cast<int>(x.size()));
+}
+
+__global__ void add_kernel(const float* a, const float* b, int n, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = fa::add_round_down(a[i], b[i]);
 }
 
 __global__ void log2_kernel(const float* x, int n, float* y) {
@@ -141,6 +146,16 @@ __global__ void bytes_kernel(unsigned* out) {
 }
 
 }  // namespace
+
+TEST_CASE("add_round_down gives the largest number that is not above the sum", "[ptx][math]") {
+  const float far = 12582912.f, tiny = 1e-20f, below_1 = std::nextafter(1.f, 0.f);
+  const std::vector<float> a = {far, far, far, far, 1, 1, 1, -1, -tiny, 3};
+  const std::vector<float> b = {-3.5f, -tiny, 0.25f, -7, tiny, -tiny, 0x1p-24f, -tiny, 1, -3};
+  const std::vector<float> want = {
+      far - 4, far - 1, far, far - 7, 1, below_1, 1, std::nextafter(-1.f, -2.f), below_1, 0};
+  CHECK(test::results<float>(a.size(), add_kernel, test::threads(a.size()), a, b,
+                             static_cast<int>(a.size())) == want);
+}
 
 TEST_CASE("the largest and smallest of three integers, and of them and zero", "[ptx][integer]") {
   const std::vector<int> values = {0, 1, -1, 7, -7, INT_MAX, INT_MIN};

@@ -45,7 +45,19 @@ __global__ void ring_kernel(const int* in, int tiles, int* out) {
   }
 }
 
+__global__ void elect_kernel(int* out) {
+  if (fa::elect_one()) atomicAdd(&out[threadIdx.x / 32], 1);
+  if (fa::elect_one()) atomicAdd(&out[4 + threadIdx.x / 32], static_cast<int>(threadIdx.x % 32));
+  if (fa::elect_one()) atomicAdd(&out[4 + threadIdx.x / 32], -static_cast<int>(threadIdx.x % 32));
+}
+
 }  // namespace
+
+TEST_CASE("elect_one is true in one lane of each warp, always the same", "[ptx][barrier]") {
+  const test::Buffer<int> out("out", std::vector<int>(8));
+  fa::launch(elect_kernel, {1, 128}, out);
+  CHECK(out.download() == std::vector<int>{1, 1, 1, 1, 0, 0, 0, 0});
+}
 
 TEST_CASE("a ring of mbarriers passes every tile to every consumer", "[ptx][mbarrier]") {
   const int tiles = GENERATE(1, 2, 5, 8);

@@ -1,5 +1,6 @@
 /// \file
-/// Named barriers (bar.sync, bar.arrive): __syncthreads for a part of the block's warps.
+/// Named barriers (bar.sync, bar.arrive): __syncthreads for a part of the block's warps. And the
+/// choice of one lane of a warp.
 #pragma once
 
 #include "common/dialect/ptx/wrapper.h"
@@ -22,7 +23,27 @@ FA_PTX void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// True in one lane of the warp, always the same one; all lanes must call it together (sm_90).
+/// Scalar meaning: __syncwarp(), then lane == 0. ptxas knows that one thread enters
+/// `if (elect_one())`. It does not know so of `if (lane == 0)`, and makes a loop around each
+/// instruction whose operands a warp must share, as those of TMA and tcgen05.mma.
+FA_PTX bool elect_one() {
+  uint32_t elected;
+  asm volatile(
+      "{ .reg .pred p; elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p; }"
+      : "=r"(elected)
+      :
+      : "memory");
+  return elected;
+}
+
 #elif !FA_BACKEND_GPU
+
+FA_PTX bool elect_one() {
+  __syncwarp();
+  return threadIdx.x % kWarp == 0;
+}
 
 FA_PTX void bar_sync(int id, int threads, FA_WHERE) { sim::sync_named(id, threads, true, where); }
 FA_PTX void bar_arrive(int id, int threads, FA_WHERE) {

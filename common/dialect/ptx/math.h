@@ -34,6 +34,9 @@ FA_PTX float rcp_approx(float x) {
   return y;
 }
 
+/// a + b, rounded down. Scalar meaning: the largest number that is not above the exact sum.
+FA_PTX float add_round_down(float a, float b) { return __fadd_rd(a, b); }
+
 /// The logarithm of x to base 2, by the special function unit. Scalar meaning:
 ///
 ///     y = log2(x < 2^-126 ? 0 : x);   // -inf of 0
@@ -45,6 +48,12 @@ FA_PTX float log2_approx(float x) {
 }
 
 #elif !FA_BACKEND_GPU
+
+FA_PTX float add_round_down(float a, float b) {
+  const float sum = a + b, from_b = sum - a;
+  const float error = (a - (sum - from_b)) + (b - from_b);  // of the sum, exactly
+  return error < 0.0f ? std::nextafter(sum, -std::numeric_limits<float>::infinity()) : sum;
+}
 
 FA_PTX float log2_approx(float x) {
   return std::log2(std::fabs(x) < std::numeric_limits<float>::min() ? 0.0f : x);
