@@ -51,7 +51,8 @@ Machine machine_of(const GpuSpec& g) {
   m.wgmma_columns = hopper ? c.wgmma_columns * flops / measured_flops : c.wgmma_columns;
   if (g.arch == "sm_100") {  // only tcgen05 reaches the data sheet's rate
     m.mma = c.mma;           // an assumption: as on Hopper
-    m.wgmma_columns = flops / (2 * 64 * 16);
+    m.wgmma_columns = product_columns(g);
+    m.loaded_clock = std::min(m.clock, g.bf16_flops / (g.sms * m.wgmma_columns * 2 * 64 * 16));
   }
   m.l2_bytes_per_s = c.l2_bytes_per_second * g.sms * m.clock / (measured.sms * measured.clock);
   m.hbm_bytes_per_s = c.hbm_share * g.hbm_bytes_per_s;

@@ -100,6 +100,16 @@ size_t default_variant(const Step& step, const std::string& arch) {
   return step.variants.size() - 1;
 }
 
+/// The GPU to model where the command line names none: the usual one, or, where it does not run the
+/// step, the table's first that does.
+std::string default_gpu(const Step& step, const std::string& usual) {
+  if (runs_on(find_gpu(usual).arch, step.needs)) return usual;
+  for (const GpuSpec& gpu : gpu_table()) {
+    if (runs_on(gpu.arch, step.needs)) return gpu.name;
+  }
+  return usual;
+}
+
 /// "0,1,700".
 std::vector<int> numbers_of(const std::string& text, const std::string& flag = "--lengths") {
   std::vector<int> numbers;
@@ -280,6 +290,7 @@ void require_values(int argc, const char* const* argv) {
 
 Options parse(int argc, const char* const* argv, const Step& step) {
   Options o;
+  o.model_gpu = default_gpu(step, o.model_gpu);
   Problem& p = o.problem;
   std::string variant = step.variants.back().name;
   std::string lengths, table, window, predicate;

@@ -79,6 +79,10 @@ const ClockFigures& clock_figures(const std::string& gpu) {
                               : found->second;
 }
 
+double product_columns(const GpuSpec& gpu) {
+  return gpu.arch == "sm_100" ? 4 : clock_figures(gpu.name).wgmma_columns;
+}
+
 bool runs_on(const std::string& arch, const std::string& needs) {
   if (needs.empty()) return true;
   const int has = std::atoi(arch.c_str() + 3), needed = std::atoi(needs.c_str() + 3);  // "sm_"

@@ -83,6 +83,10 @@ struct ClockFigures {
 /// \throws UsageError when the file is missing or damaged.
 const ClockFigures& clock_figures(const std::string& gpu);
 
+/// Columns that an SM's tensor cores multiply with 64 rows and k = 16 in a clock: by wgmma, or by
+/// tcgen05, whose 8192 FLOP a clock are published (arXiv 2603.05451) and not measured here.
+double product_columns(const GpuSpec&);
+
 /// Does a GPU of `arch` ("sm_90") run code for `needs`: "sm_90a" (that architecture alone), "sm_80"
 /// (that one and newer) or "" (any)?
 bool runs_on(const std::string& arch, const std::string& needs);

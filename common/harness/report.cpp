@@ -405,7 +405,7 @@ std::string limiting_line(const Pass& p) {
 }
 
 /// What shared memory delivers while the tensor cores work. One wavefront takes a clock, so near
-/// 100% shared memory is a limit, too. The estimate leaves out wgmma's operands and TMA.
+/// 100% shared memory is a limit, too. The estimate leaves out products' operands and TMA.
 std::string shared_memory_line(const Pass& p, const GpuSpec& model) {
   uint64_t columns = 0, operands = 0, copies = 0, rest = 0;
   for (const KernelCount& k : p.seen.kernels) {
@@ -417,13 +417,13 @@ std::string shared_memory_line(const Pass& p, const GpuSpec& model) {
     if (s.what.starts_with("shared TMA")) copies += s.transfers;
   }
   if (columns == 0) return "";
-  const double clocks = double(columns) / clock_figures(model.name).wgmma_columns;
+  const double clocks = double(columns) / product_columns(model);
   const uint64_t all = operands + copies + rest;
-  return labelled("shared",
-                  fmt::format("{} wavefronts (wgmma's operands {}, TMA {}, all else {}) beside {} "
-                              "clocks of the tensor cores: {}",
-                              grouped(all), grouped(operands), grouped(copies), grouped(rest),
-                              grouped(uint64_t(clocks)), percent(double(all) / clocks)));
+  return labelled(
+      "shared", fmt::format("{} wavefronts (products' operands {}, TMA {}, all else {}) beside {} "
+                            "clocks of the tensor cores: {}",
+                            grouped(all), grouped(operands), grouped(copies), grouped(rest),
+                            grouped(uint64_t(clocks)), percent(double(all) / clocks)));
 }
 
 /// Worst first: most transfers above the fewest possible.

@@ -8,6 +8,7 @@ from .steps import ROOT, runs_on
 
 # The GPUs that people have: T4; A100; RTX 30; RTX 40; H100, H200; RTX 50.
 ALL_ARCHES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
+ALSO = {"sm_100a": ("sm_103a",)}  # what compiles the same step, which then runs there
 STEP_ARCHES = ("sm_80", "sm_90")  # the oldest one with all that they use; registers.json's
 
 
@@ -20,10 +21,10 @@ def arches_of(needs=None):
 
 def every_arch_of(needs, nvcc):
     """All of ALL_ARCHES that run the step and that this nvcc makes code for."""
-    if needs and needs.endswith("a"):
-        return (needs,)
     command = [nvcc, "--list-gpu-code"]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    if needs and needs.endswith("a"):
+        return tuple(a for a in (needs, *ALSO.get(needs, ())) if a.rstrip("a") in made)
     return tuple(arch for arch in ALL_ARCHES if arch in made and runs_on(arch, needs))
 
 

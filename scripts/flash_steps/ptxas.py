@@ -9,7 +9,8 @@ Prints registers, bytes of static shared memory, stack frame and spills, and bar
 remark on wgmma or setmaxnreg (C7504 to C7520) is a finding; docs/ptxas.md explains each and how to
 avoid it. Needs nvcc and no GPU; a step takes seconds.
 
-The simulator reads the figures for sm_90 from common/data/registers.json. Other figures by the nvcc
+The simulator reads the figures for sm_90, or the one that a step needs, from
+common/data/registers.json. Other figures by the nvcc
 that wrote that file are a finding, too.
 Exit status: 0 no finding; 1 a kernel has a stack frame or a spill or a remark, a file does not
 compile, or registers.json is out of date; 2 bad use; 3 no nvcc.
@@ -31,6 +32,7 @@ from .nvcc import arches_of, every_arch_of, find_nvcc, nvcc_command, version_of
 from .steps import all_needs_of, find_steps, listed, needs_of
 
 FILE_ARCH = "sm_90a"  # has all instructions of the dialect
+REGISTERS_OF = ("sm_90", "sm_90a", "sm_100a")
 DIALECT = os.path.join("common", "dialect")
 REGISTERS = "common/data/registers.json"
 UPDATE = "run ./scripts/ptxas --update"
@@ -189,9 +191,11 @@ def jobs_of_steps(steps, every, nvcc):
     for step in steps:
         oldest, newest = (all_needs_of(step) or [None])[0], needs_of(step)
         source, usual = os.path.join(ROOT, "steps", step, "main.cu"), arches_of(newest)
-        arches = every_arch_of(newest, nvcc) if every else usual
+        arches = every_arch_of(newest, nvcc)
         if not arches:
-            raise BadInput(f"{nvcc} makes no code that runs {step}")
+            print(f"remark: {step} is left out: {nvcc} makes no code for {newest}")
+            continue
+        arches = arches if every else usual
         for a in arches:
             jobs.append(Job(step, source, step, a, host=a == arches[0], older=a not in usual))
         if oldest != newest:
@@ -248,9 +252,9 @@ def findings_of(name, kernel, ptx):
 def write_registers(path, version, kernels):
     """The file that the simulator reads; `kernels`: {name: Kernel}."""
     source = (
-        "What ptxas assigned to each kernel for sm_90 (or sm_90a): registers per thread, bytes of "
-        "static shared memory per block. The simulator's L2 model derives from it how many blocks "
-        "an SM holds. Written by ./scripts/ptxas --update."
+        "What ptxas assigned to each kernel for sm_90 (or sm_90a, sm_100a): registers per thread, "
+        "bytes of static shared memory per block. The simulator's L2 model derives from it how "
+        "many blocks an SM holds. Written by ./scripts/ptxas --update."
     )
     rows = {}
     for name in sorted(kernels, key=numbers_in_order):
@@ -328,7 +332,7 @@ def all_steps(args, version):
     done, bad = look_at(jobs, args.nvcc, version)
     of_file, must_know = {}, set()
     for job, kernels in done:
-        if job.arch.startswith("sm_90"):
+        if job.arch in REGISTERS_OF:
             found = {name: kernel for name, kernel in kernels if kernel.entry}
             of_file = {**found, **of_file}
             must_know |= set(found) if job.step[0].isdigit() else set()

@@ -102,6 +102,16 @@ TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
   CHECK(o.text.empty());
 }
 
+TEST_CASE("a step that the H200 does not run models a GPU that does", "[cli]") {
+  fa::Step step = some_step();
+  step.needs = "sm_100a";
+  CHECK(parse({}, step).model_gpu == "B200");
+  CHECK_FALSE(parse({}, step).model_chosen);
+  CHECK(parse({"--gpu", "A100"}, step).model_gpu == "A100");
+  step.needs = "sm_999a";
+  CHECK(parse({}, step).model_gpu == "H200");
+}
+
 TEST_CASE("every option arrives", "[cli]") {
   fa::Step step = some_step();
   step.support.gqa = step.support.cross = true;

@@ -724,7 +724,7 @@ TEST_CASE("shared memory stands beside the tensor cores", "[report]") {
   const std::string text = details(r);
   check_width(text);
   CHECK_THAT(line_with(text, "kernel.cuh:1"), ContainsSubstring("kernel.cuh:1 shared wgmma "));
-  CHECK_THAT(joined(text), ContainsSubstring("shared 60 wavefronts (wgmma's operands 32, TMA 20, "
+  CHECK_THAT(joined(text), ContainsSubstring("shared 60 wavefronts (products' operands 32, TMA 20, "
                                              "all else 8) beside 64 clocks of the tensor cores: "
                                              "94%"));
 }

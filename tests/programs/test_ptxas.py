@@ -167,13 +167,16 @@ class Words(Folder):
         self.assertEqual(rows, [f"C{code}" for code in expected])
 
     def test_the_architectures_of_a_step(self):
-        fake = str(self.program("nvcc", "#!/bin/sh\nprintf 'sm_75\\nsm_80\\nsm_89\\nsm_90\\n'\n"))
+        made = "sm_75 sm_80 sm_89 sm_90 sm_100"
+        fake = str(self.program("nvcc", f"#!/bin/sh\nprintf '%s\\n' {made}\n"))
         for needs, usual, every in (
             (None, "sm_80 sm_90", "sm_75 sm_80 sm_89 sm_90"),
             ("sm_80", "sm_80 sm_90", "sm_80 sm_89 sm_90"),
             ("sm_89", "sm_89 sm_90", "sm_89 sm_90"),
             ("sm_90", "sm_90", "sm_90"),
             ("sm_90a", "sm_90a", "sm_90a"),
+            ("sm_100a", "sm_100a", "sm_100a"),  # this nvcc does not know sm_103
+            ("sm_120a", "sm_120a", ""),
         ):
             self.assertEqual(nvcc.arches_of(needs), tuple(usual.split()))
             self.assertEqual(nvcc.every_arch_of(needs, fake), tuple(every.split()))
