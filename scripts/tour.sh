@@ -65,7 +65,8 @@ for wanted in $steps; do
   found=
   for main in steps/*/main.cu; do
     name=$(basename "$(dirname "$main")")
-    [[ $wanted == all && $name == 14_ring ]] && continue # one rank repeats what others compute
+    # One rank repeats what others compute, and 16 runs on another GPU than the others.
+    [[ $wanted == all && $name =~ ^(14_ring|16_blackwell)$ ]] && continue
     if [[ $wanted == "$name" || $name == "$wanted"_* || ($wanted == all && $name == [0-9]*) ]]; then
       programs+=("$name") found=yes
     fi

@@ -61,6 +61,10 @@ EXCUSED = {
     "15 13_wgmma_rows": (0.86, "the kernels before and behind the walks, and tables"),
     "15 14_wgmma_walk": (0.71, "a half of a kernel: who copies and multiplies dQ, and the bytes"),
     "15 16_wgmma_lists_backward": (0.71, "uses 15_wgmma_backward's kernel"),
+    "16 1_tmem": (0.56, "tensor memory for registers: each line around a product and a row"),
+    "16 2_roles": (0.63, "uses 1_tmem's functions; one loop becomes four roles"),
+    "16 3_pair": (0.53, "two of each column, barrier and softmax warpgroup"),
+    "16 4_exp2": (0.70, "a short file: uses 3_pair's kernel"),
 }
 
 

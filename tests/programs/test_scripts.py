@@ -239,6 +239,7 @@ class Tour(Sandbox):
     VARIANTS = {"01_naive": ["naive"], "02_tiled": ["shared", "registers", "after"]}
     MORE = {"13_decode": ["warps", "splits", "fp8"], "14_ring": ["fp32"]}
     MORE["15_masks"] = ["window", "packed", "lists", "wgmma"]
+    MORE["16_blackwell"] = ["tmem"]
 
     def setUp(self):
         super().setUp()
@@ -298,6 +299,7 @@ echo "the report of {name} $variant"
             ("", "naive registers after warps splits fp8 window lists wgmma"),
             ("--all", "naive shared registers after warps splits fp8 window packed lists wgmma"),
             ("--steps 14", "fp32"),
+            ("--steps 16", "tmem"),
             ("--steps 02", "registers after"),
             ("--steps 02_tiled", "registers after"),
         ):

@@ -1,0 +1,55 @@
+// Step 16: its description, for its program, library, tests and exercises.
+#pragma once
+
+#include "steps/16_blackwell/1_tmem.cuh"
+#include "steps/16_blackwell/2_roles.cuh"
+#include "steps/16_blackwell/3_pair.cuh"
+#include "steps/16_blackwell/4_exp2.cuh"
+
+namespace step16 {
+
+inline fa::Variant tmem() {
+  return {.name = "tmem",
+          .idea = "S, P and O in tensor memory; a thread owns a row",
+          .forward = step16_tmem::forward,
+          .traffic = step16_tmem::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant roles() {
+  return {.name = "roles",
+          .idea = "warps that copy, multiply, compute softmax, or rescale O",
+          .parent = "16 tmem",
+          .forward = step16_roles::forward,
+          .traffic = step16_tmem::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant pair() {
+  return {.name = "pair",
+          .idea = "two tiles of rows in turn, in FlashAttention-4's plan of columns",
+          .parent = "16 roles",
+          .forward = step16_pair::forward,
+          .traffic = step16_pair::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant exp2() {
+  return {.name = "exp2",
+          .idea = "a quarter of the exponentials by a polynomial; lazy rescale",
+          .parent = "16 pair",
+          .forward = forward,
+          .traffic = step16_pair::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Step step() {
+  return {.id = "16_blackwell",
+          .idea =
+              "compiled for sm_100a and run in the simulator; not yet run on a card: tensor "
+              "memory, and FlashAttention-4's forward",
+          .support = step16_tmem::support(),
+          .variants = {tmem(), roles(), pair(), exp2()}};
+}
+
+}  // namespace step16
