@@ -32,6 +32,14 @@ const fa::Variant& in_turn(const std::vector<const fa::Variant*>& variants) {
   return *variants[std::popcount(n++) % variants.size()];
 }
 
+/// Calls f(part), each in a section, so that processes can share a case: `-c "part 3"` is one's.
+template <class F>
+void in_parts(int parts, const F& f) {
+  for (int part = 0; part < parts; ++part) {
+    DYNAMIC_SECTION("part " << part) { f(part); }
+  }
+}
+
 #if !FA_BACKEND_GPU
 /// Predicted is counted; where a mask leaves no tile, some buffers are not touched.
 void require_predicted(fa::Prediction prediction, const fa::Counts& counts) {
@@ -215,24 +223,26 @@ TEST_CASE("step 15: packs", "[step15][all]") {
 }
 
 TEST_CASE("step 15: random packs", "[step15][all]") {
-  std::mt19937 random(15);
-  const auto below = [&random](int n) { return static_cast<int>(random() % n); };
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 12); ++i) {
-    const int longest = !FA_BACKEND_GPU ? 200 : i % 10 == 0 ? 3000 : 500;
-    Lengths lengths;
-    for (int n = 1 + below(8); n > 0; --n) {
-      // Many are short, some are 0 or 1, few are long.
-      const int length = below(4) == 0 ? below(2) : below(1 + below(longest));
-      lengths.emplace_back(length, below(3) ? length : below(longest));
+  in_parts(FA_BACKEND_GPU ? 20 : 1, [](int part) {
+    std::mt19937 random(15 + part);
+    const auto below = [&random](int n) { return static_cast<int>(random() % n); };
+    for (int i = 0; i < (FA_BACKEND_GPU ? 50 : 12); ++i) {
+      const int longest = !FA_BACKEND_GPU ? 200 : i % 9 == 0 ? 3000 : 500;
+      Lengths lengths;
+      for (int n = 1 + below(8); n > 0; --n) {
+        // Many are short, some are 0 or 1, few are long.
+        const int length = below(4) == 0 ? below(2) : below(1 + below(longest));
+        lengths.emplace_back(length, below(3) ? length : below(longest));
+      }
+      lengths.emplace_back(1, 1);
+      auto p = bf16_problem(1, 1, 64 << below(2), below(2), 1 + below(2), 2, 1 + below(2));
+      if (below(3) == 0) p = with_window(p, below(100), below(100));
+      p = packed(p, lengths);
+      if (!fa::test::one_in(5)) continue;
+      CAPTURE(part, i);
+      require_all(in_turn(packs()), p);
     }
-    lengths.emplace_back(1, 1);
-    auto p = bf16_problem(1, 1, 64 << below(2), below(2), 1 + below(2), 2, 1 + below(2));
-    if (below(3) == 0) p = with_window(p, below(100), below(100));
-    p = packed(p, lengths);
-    if (!fa::test::one_in(5)) continue;
-    CAPTURE(i);
-    require_all(in_turn(packs()), p);
-  }
+  });
 }
 
 TEST_CASE("step 15: many short walks on few blocks", "[step15][all]") {
@@ -377,15 +387,17 @@ TEST_CASE("step 15: masks by name", "[step15][all]") {
 }
 
 TEST_CASE("step 15: random masks", "[step15][all]") {
-  std::mt19937 random(17);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 500 : 30); ++i) {
-    Problem p = bf16_problem(1 + random() % 300, 1 + random() % 300, 64 << random() % 2,
-                             random() % 2, 1, 2, 1 + random() % 2);
-    p = fa::test::with_random_mask(p, random, /*predicates=*/true);
-    if (!fa::test::one_in(5)) continue;
-    CAPTURE(i);
-    require_all(in_turn(both("lists", "wgmma_lists")), p);
-  }
+  in_parts(FA_BACKEND_GPU ? 10 : 1, [](int part) {
+    std::mt19937 random(17 + part);
+    for (int i = 0; i < (FA_BACKEND_GPU ? 50 : 30); ++i) {
+      Problem p = bf16_problem(1 + random() % 300, 1 + random() % 300, 64 << random() % 2,
+                               random() % 2, 1, 2, 1 + random() % 2);
+      p = fa::test::with_random_mask(p, random, /*predicates=*/true);
+      if (!fa::test::one_in(5)) continue;
+      CAPTURE(part, i);
+      require_all(in_turn(both("lists", "wgmma_lists")), p);
+    }
+  });
 }
 
 TEST_CASE("step 15: a window and a pack by lists", "[step15]") {

@@ -176,6 +176,59 @@ class Operator(unittest.TestCase):
             for x, y in zip(got, want):
                 self.near(x, y, 2)
 
+    def test_pytorchs_own_samples(self):
+        """PyTorch's samples for scaled_dot_product_attention, whose d is 8: refused as they are,
+        right with zeros behind the features. Of dropout and a mask there is no parameter."""
+        try:
+            from torch.testing._internal.common_methods_invocations import op_db
+        except ImportError as error:  # it needs numpy and expecttest
+            self.skipTest(str(error))
+        name = "nn.functional.scaled_dot_product_attention"
+        samples = next(op for op in op_db if op.name == name).sample_inputs
+        for step in self.some("01", "06", "08", "10", "11"):
+            dtype = torch_operator.TYPES[torch_operator._reads(step)[0]]
+            supported = set()
+            for grad in (False, True):
+                for sample in samples(self.device, dtype, requires_grad=grad):
+                    how = sample.kwargs
+                    if how.get("attn_mask") is not None or how["dropout_p"]:
+                        continue
+                    given = [sample.input, *sample.args]
+                    causal = how["is_causal"]
+                    with self.subTest(step=step, shapes=[x.shape for x in given], causal=causal):
+                        told = "d 8: " if given[0].dim() == 4 else "q has 3 dimensions"
+                        with self.assertRaisesRegex(ValueError, told):
+                            flash_steps.attention(*given, causal, step)
+                        if given[0].dim() == given[1].dim():
+                            self.check_sample(given, causal, step, grad)
+                            supported.add((given[0].dim(), causal))
+            self.assertEqual(supported, {(3, False), (3, True), (4, False), (4, True)})
+
+    def check_sample(self, given, causal, step, grad):
+        pad, sdpa = torch.nn.functional.pad, torch.nn.functional.scaled_dot_product_attention
+        n, d = given[0].shape[-2:]
+
+        def attend(q, k, v):
+            if causal:  # PyTorch's mask begins at the first key
+                k, v = k[..., :n, :], v[..., :n, :]
+            q = q * (128 / d) ** 0.5  # 4: exact
+            q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
+            if not torch_operator._variant(step)[2]["supports"]["cross"]:
+                q = pad(q, (0, 0, 0, k.shape[2] - n))
+            q, k, v = (pad(x, (0, 128 - d)) for x in (q, k, v))
+            out = flash_steps.attention(q, k, v, causal, step)
+            return out[:, :, :n, :d].reshape(given[0].shape)
+
+        out = attend(*given)
+        doubles = [x.detach().double().requires_grad_() for x in given]
+        want = sdpa(*doubles, is_causal=causal)
+        self.near(out, want)
+        if grad:
+            do = torch.randn_like(out)
+            got = torch.autograd.grad(out, given, do)
+            for x, y in zip(got, torch.autograd.grad(want, doubles, do.double())):
+                self.near(x, y, 2)
+
     def test_autocast(self):
         for step in self.some("06", "08", "10"):
             inputs = [x.detach().float() for x in self.inputs(step, (1, 2, 2, 9, 9, 64, True))]
