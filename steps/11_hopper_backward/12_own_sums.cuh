@@ -3,7 +3,8 @@
 //           to see a row stores its sums, later ones add, and the last one begins its product with
 //           them and rounds dQ. No zeros and no kernel after; one thread adds an element's parts in
 //           order, so each run has the same bits
-// Changed   since 11 11_persistent: what a block takes from the counter, and dQ's sums
+// Changed   since 11 11_persistent: what a block takes from the counter, dQ's sums, and the kernel
+//           before, which writes no zeros for them
 #pragma once
 
 #include "common/dialect/ptx/reduce.h"
@@ -91,3 +92,33 @@ struct OwnSums {
 };
 
 }  // namespace step11_resident
+
+namespace step11_places {  // the kernel before, which 13_places has, too
+
+using namespace step11;
+
+// As columns_kernel, but zeros for the state and not for dQ_sum.
+template <int d>
+__global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
+                               const bf16* dO,    // [B*H, N, d]
+                               const float* LSE,  // [B*H, N]
+                               bf16* columns,     // [B*H, Np, 8]
+                               unsigned* state, int words, int N, int Np, float scale) {
+  const int word = blockIdx.x * kRowThreads + threadIdx.x;
+  if (word < words) state[word] = 0;
+  const RowLanes<d> at(N, Np);
+  const float delta = at.delta(O, dO);
+  if (at.lane > 0) return;
+  step11_columns::put_columns(columns + at.padded * step11_columns::kColumns, at.lse(LSE) / scale,
+                              delta);
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+template <int d>
+void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t, unsigned* state, int words) {
+  fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
+             state, words, p.N, padded_rows(p), p.scale());
+}
+
+}  // namespace step11_places

@@ -11,12 +11,11 @@
 #pragma once
 
 #include "common/dialect/ptx/more/tma.h"
-#include "steps/11_hopper_backward/7_columns.cuh"
+#include "steps/11_hopper_backward/12_own_sums.cuh"
 
 namespace step11_places {
 
 using namespace step11;
-using step11_apart::Br;
 
 // dQ's sums of the heads in flight. A walk that finds no place for its head takes the head's own,
 // so nobody waits.
@@ -60,42 +59,14 @@ struct Places {
     fa::bar_arrive(4, step11_columns::kThreads);
   }
   // Of the head's last walk: dQ of all its rows, then zeros for the next head. The other warpgroups
-  // call, when they are done. A lane has the sums of 64 rows on their way while it rounds others.
+  // call, when they are done.
   template <int d, int n>
   __device__ void round(const Shape& shape, const WorkTile& work, bf16 (&zeros)[n]) const {
     fa::bar_sync(4, step11_columns::kThreads);
     if (!ends().last) return;
     __threadfence();  // others' additions, done before they counted, are visible
-    const int wg = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-    const int r = thread / fa::kWarp * 16 + fa::row_of(thread % fa::kWarp);
-    const int halves = shape.Np / 64, end = shape.group * halves;  // of a tile: 64 rows
-    const int first_half = ends().place * end;
-    const FloatSums all{sums};
-    const auto load = [&](float4(&sum)[d / 8], int half) {
-      if (half >= end) return;
-      const auto from = all.template part<d>(first_half + half);
-      UNROLL
-      for (int x = 0; x < d / 8; ++x) sum[x] = from.get_l2(x);
-    };
-    const auto put = [&](const float4(&sum)[d / 8], int half) {
-      if (half >= end) return;
-      const int row = half % halves * 64 + r;
-      bf16* to = dQ + (size_t(work.head + half / halves) * N + row) * d + thread % 4 * 8;
-      UNROLL
-      for (int x = 0; x < d / 8; x += 4) {
-        const float4 four[4] = {sum[x], sum[x + 1], sum[x + 2], sum[x + 3]};
-        put_rounded<d>(four, shape.scale, to + x * 8, row, N);
-      }
-    };
-    float4 sum[2][d / 8];
-    load(sum[0], wg);
-    UNROLL_BY(1)
-    for (int half = wg; half < end; half += 2 * kGroups) {
-      load(sum[1], half + kGroups);
-      put(sum[0], half);
-      load(sum[0], half + 2 * kGroups);
-      put(sum[1], half + kGroups);
-    }
+    const int end = shape.group * (shape.Np / 64), first_half = ends().place * end;
+    round_sums<d>(FloatSums{sums}, first_half, shape, dQ, work.head, N);
     for (int i = threadIdx.x; i < n / 8; i += kGroups * kGroupThreads) {
       reinterpret_cast<uint4*>(zeros)[i] = make_uint4(0, 0, 0, 0);
     }
@@ -114,22 +85,6 @@ struct Places {
     if (next < unsigned(shape.kv_heads)) atomicCAS(&place[next], 0u, ends().place + 1);
   }
 };
-
-// As columns_kernel, but zeros for the state and not for dQ_sum.
-template <int d>
-__global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
-                               const bf16* dO,    // [B*H, N, d]
-                               const float* LSE,  // [B*H, N]
-                               bf16* columns,     // [B*H, Np, 8]
-                               unsigned* state, int words, int N, int Np, float scale) {
-  const int word = blockIdx.x * kRowThreads + threadIdx.x;
-  if (word < words) state[word] = 0;
-  const RowLanes<d> at(N, Np);
-  const float delta = at.delta(O, dO);
-  if (at.lane > 0) return;
-  step11_columns::put_columns(columns + at.padded * step11_columns::kColumns, at.lse(LSE) / scale,
-                              delta);
-}
 
 // --- host ----------------------------------------------------------------------------------------
 
@@ -163,22 +118,10 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return t;
 }
 
-template <int d>
-void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t, unsigned* state, int words) {
-  fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
-             state, words, p.N, padded_rows(p), p.scale());
-}
-
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  unsigned* state = t.scratch<unsigned>("places");
-  unsigned* place = state + 1;
-  const Places dQ_sum{t.scratch<float>("place_sums"),
-                      state,
-                      place,
-                      place + p.kv_heads(),
-                      t.dQ,
-                      p.N,
-                      first_places(p)};
+  float* sums = t.scratch<float>("place_sums");
+  unsigned *state = t.scratch<unsigned>("places"), *place = state + 1;
+  const Places dQ_sum{sums, state, place, place + p.kv_heads(), t.dQ, p.N, first_places(p)};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     launch_columns<d>(p, t, state, state_words(p));
     step11_columns::launch_backward<d>(p, t, dQ_sum);

@@ -127,6 +127,43 @@ __global__ void convert_kernel(Sums dQ_sum,
   }
 }
 
+// As convert_kernel, by the warpgroups of a block: dQ of a group of heads. A lane has the sums
+// of 64 rows on their way while it rounds others.
+template <int d>
+__device__ inline void round_sums(const FloatSums& sums, int first_half,  // in the sums
+                                  const Shape& shape,
+                                  bf16* dQ,  // [B*H, N, d]
+                                  int head, int N) {
+  const int wg = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
+  const int r = thread / fa::kWarp * 16 + fa::row_of(thread % fa::kWarp);
+  const int halves = shape.Np / 64, end = shape.group * halves;  // of a tile: 64 rows
+  const auto load = [&](float4(&sum)[d / 8], int half) {
+    if (half >= end) return;
+    const auto from = sums.template part<d>(first_half + half);
+    UNROLL
+    for (int x = 0; x < d / 8; ++x) sum[x] = from.get_l2(x);
+  };
+  const auto put = [&](const float4(&sum)[d / 8], int half) {
+    if (half >= end) return;
+    const int row = half % halves * 64 + r;
+    bf16* to = dQ + (size_t(head + half / halves) * N + row) * d + thread % 4 * 8;
+    UNROLL
+    for (int x = 0; x < d / 8; x += 4) {
+      const float4 four[4] = {sum[x], sum[x + 1], sum[x + 2], sum[x + 3]};
+      put_rounded<d>(four, shape.scale, to + x * 8, row, N);
+    }
+  };
+  float4 sum[2][d / 8];
+  load(sum[0], wg);
+  UNROLL_BY(1)
+  for (int half = wg; half < end; half += 2 * kGroups) {
+    load(sum[1], half + kGroups);
+    put(sum[0], half);
+    load(sum[0], half + 2 * kGroups);
+    put(sum[1], half + kGroups);
+  }
+}
+
 // --- host ----------------------------------------------------------------------------------------
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
