@@ -100,7 +100,7 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
 // --- V -------------------------------------------------------------------------------------------
 
 constexpr int kTileKeys = 128;  // that a block transposes
-// Tiles of 128 KB in all, which a block of 5_centred.cuh reads.
+// Tiles of 128 KB in all, which a block of 5_statistics.cuh reads.
 __host__ __device__ constexpr int part_tiles(int d) { return 512 / d; }
 constexpr int kPlaces = 16;  // neighbours in a row of V^T; key_at() says which keys
 
@@ -139,7 +139,7 @@ __global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void transpose_
   __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kPlaces * kPad];
   const auto word = [](int key, int four) { return key * kWords + key / kPlaces * kPad + four; };
   constexpr int kRows = kQuantiseThreads / kLanes, kEach = kTileKeys / kRows;
-  // First the tiles that 5_centred.cuh read last, the last one of each part: they are in the L2.
+  // First the tiles that 5_statistics.cuh read last, the last one of each part: they are in the L2.
   const int tiles = Nkp / kTileKeys, parts = (tiles + part_tiles(d) - 1) / part_tiles(d);
   const int all_parts = gridDim.x / part_tiles(d), part = blockIdx.x % all_parts;
   const int head = part / parts;

@@ -42,7 +42,7 @@ struct Scales {
   const float* K;                 // [B*Hkv, ceil(Nk / Bc)]
   const float* V;                 // [B*Hkv, d]
   const float* mean;              // [B*Hkv, d]
-  const float* Q_norm = nullptr;  // [B*H, ceil(N / 64)]: only 7_late.cuh reads the norms
+  const float* Q_norm = nullptr;  // [B*H, ceil(N / 64)]: only 9_late.cuh reads the norms
   const float* K_norm = nullptr;  // [B*Hkv]
 };
 

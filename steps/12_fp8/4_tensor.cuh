@@ -233,7 +233,7 @@ struct Consumer {
   }
 };
 
-// A block: C is its consumers, here or in 7_late.cuh.
+// A block: C is its consumers, here or in 9_late.cuh.
 template <class T, template <class> class C>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 // --- host ----------------------------------------------------------------------------------------
 
-// With d = 256 this kernel spills registers; 7_late.cuh's does not.
+// With d = 256 this kernel spills registers; 9_late.cuh's does not.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
 template <int d_, bool kCausal_>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "steps/10_warp_specialized/6_wide.cuh"
-#include "steps/12_fp8/7_late.cuh"
+#include "steps/12_fp8/9_late.cuh"
 
 namespace step12 {
 

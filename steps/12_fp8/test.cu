@@ -1,5 +1,5 @@
 // Tests of step 12. steps/CMakeLists.txt says what it is linked with.
-#include "steps/12_fp8/7_late.cuh"
+#include "steps/12_fp8/9_late.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;

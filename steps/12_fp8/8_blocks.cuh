@@ -1,78 +1,21 @@
-// Step 12 -- a scale per block of Q and K, and no outliers.
-// Idea      Every 64 rows of Q and every tile of K have a scale, as in FlashAttention-3. Each row
-//           of both is multiplied by the same random signs and Hadamard's matrix (incoherent
-//           processing): no score changes, and one large number becomes d small ones
-// Changed   since 12 5_centred: the scales of Q and K; their rotation. The attention is the same
+// Step 12 -- a scale per block of Q and K.
+// Idea      Every 64 rows of Q and every tile of K have a scale, as in FlashAttention-3. A block of
+//           threads has all numbers of a scale in its registers, rotated or not, when it finds the
+//           largest one, so it reads them once
+// Changed   since 12 1_quantise: quantise_kernel finds its block's scale; it rotates; norms, for
+//           9_late. V is 6_centred's, the attention 4_tensor's
 // Traffic   prepare   read  2*BH*N*d + 3*2*BHkv*Nk*d B: Q and K once
-//           the rest as in 5_centred
+//           the rest as in 6_centred
 // Launch    prepare: one block per block of rows
 // Still bad the softmax: its exponentials wait until the maximum has been checked
 #pragma once
 
-#include "steps/12_fp8/5_centred.cuh"
+#include "steps/12_fp8/6_centred.cuh"
+#include "steps/12_fp8/7_rotation.cuh"
 
 namespace step12 {
 
-// A lane's eight neighbours in each of two rows, for each 32 features: words[r][i].
-template <int d>
-using Words = uint32_t[2][d / 8];
-
-// Random signs of the 32 features in 16 of a lane's words: bits i and 16 + i are those of word i.
-__device__ inline uint32_t signs_of(uint32_t lane) {
-  lane = (lane + 1) * 0x9e3779b1u;
-  lane = (lane ^ lane >> 15) * 0x85ebca77u;
-  return lane ^ lane >> 13;
-}
-
-// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, which has 1 and -1. It is
-// the Kronecker product of one of d / 16 and one of 16. Tensor cores multiply by the small one, and
-// are exact but for the rounding of sums; the other one is log(d / 16) rounds of additions between
-// a lane's registers. Without kRotate the numbers stay what they are. Either way the features have
-// a new order, the same for Q and K, which no score notices.
-template <int d, bool kRotate>
-__device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
-  const int lane = threadIdx.x % fa::kWarp;
-  uint32_t H[2][2];  // B of two mma, 8 columns each
-  UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const int column = fa::row_of(lane) + i / 2 * 8, row = fa::column_of(lane) + i % 2 * 8;
-    uint32_t two = 0;
-    UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const uint32_t minus = __popc(column & (row + e)) % 2, one = 0x3f80;  // in bf16
-      two |= (kRotate ? one | minus << 15 : column == row + e ? one : 0) << 16 * e;
-    }
-    H[i / 2][i % 2] = two;
-  }
-  UNROLL
-  for (int i = 0; i < d / 16; ++i) {
-    uint32_t A[4];
-    UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const int word = 2 * i + j / 2;
-      const uint32_t signs = kRotate ? signs_of(lane % 4 + word / 16 * 4) : 0;
-      A[j] = x[j % 2][word] ^ (signs << (15 - word % 16) & 0x80008000);
-    }
-    UNROLL
-    for (int n = 0; n < 2; ++n) {
-      UNROLL
-      for (float& sum : y[i][n]) sum = 0.f;
-      fa::mma_m16n8k16(y[i][n], A, H[n]);
-    }
-  }
-  UNROLL
-  for (int step = 1; kRotate && step < d / 16; step *= 2) {
-    UNROLL
-    for (int i = 0; i < d / 4; ++i) {
-      const int low = i / 8 / step * 2 * step + i / 8 % step;  // a bit `step` that is 0 put in
-      float &a = y[low][i / 4 % 2][i % 4], &b = y[low + step][i / 4 % 2][i % 4];
-      const float sum = a + b;
-      b = a - b, a = sum;
-    }
-  }
-}
-
-// The largest norm of a row, for 7_late.cuh. What is null is not stored.
+// The largest norm of a row, for 9_late.cuh. What is null is not stored.
 struct Norms {
   float* of_blocks = nullptr;    // [heads, ceil(n / rows)]
   unsigned* of_heads = nullptr;  // [heads], 0 before: a non-negative float

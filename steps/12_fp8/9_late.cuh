@@ -6,14 +6,14 @@
 //           Second, tiles of 96 or 64 keys leave registers for one consumer more
 // Changed   since 12 4_tensor: late_softmax() where the norms allow it; smaller tiles of keys;
 //           norms from the quantisation
-// Traffic   as 6_blocks, and norms, 4 B per block of rows
+// Traffic   as 8_blocks, and norms, 4 B per block of rows
 // Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
 //           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
 // Still bad d = 64: one exponential per 256 FLOP, and the exponentials are the limit
 #pragma once
 
-#include "steps/12_fp8/6_blocks.cuh"
+#include "steps/12_fp8/8_blocks.cuh"
 
 namespace step12 {
 
