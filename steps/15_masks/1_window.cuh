@@ -1,17 +1,18 @@
 // Step 15 -- a sliding window: the first and the last tile of a walk.
 // Idea      A mask is a list of tiles to visit, and a test only in the tiles that it cuts. Of a
-//           window the list needs no memory: two divisions give the first and the last tile. The
-//           edges cut a few of them; those between are multiplied as if there were no mask
-// Changed   since 07 4_lazy: causal becomes a window, of which causal is the one with right = 0;
-//           walks begin at the first key that the tile's first row sees; a cut tile has two edges
-// Traffic   requested read  2*BH*(N*d + 2*v*d) B     v: keys of the tiles visited by each of the
-//                     write 2*BH*N*d + 4*BH*N B         N/128 tiles of rows, at most
-//           compulsory      as 07 4_lazy                left + right + 128 + 2 (Bc - 1)
+//           window the list needs no memory: two divisions give the first and the last tile
+// Changed   since 07 4_lazy: causal becomes a window; a walk has a first tile, a cut tile two edges
+// Traffic   requested read  2*BH*(N*d + 2*v*d) B         v: keys visited by all N/128 tiles of rows
+//                     write 2*BH*N*d + 4*BH*N B        O, LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; walks that grow with the row: the longest first
-// Owns      block: 128 rows of O; warp: 32 of them
+// Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
 // Still bad one sequence; a batch of different lengths needs padding: 3_packed
 #pragma once
 
+#include "common/dialect/ptx/cp_async.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 #include "steps/07_tensor_cores/4_lazy.cuh"
 
 namespace step15 {
@@ -42,7 +43,6 @@ struct Walk {
   int low, high;  // row r of the tile sees the keys from r + low up to, but not including, r + high
   int keys;       // of the document: all lie in 0 .. keys - 1
   int first, last;  // tiles of the document: first .. last - 1
-
   __device__ Walk(const Band& band, const Work& w)
       : low(w.keys - w.rows - band.left), high(w.keys - w.rows + band.right + 1), keys(w.keys) {
     const int begin = max(0, low), end = min(keys, min(Br, w.rows) - 1 + high);
@@ -50,21 +50,19 @@ struct Walk {
     last = begin < end ? (end + Bc<d> - 1) / Bc<d> : first;
   }
   __device__ int tile(int n) const { return n; }
-  // Where 7_scores.cuh starts with a sink.
-  __device__ void start(float (&)[kBands][2], float (&)[kBands][2]) const {}
+  __device__ void start(float (&)[kBands][2], float (&)[kBands][2]) const {}  // 7_scores: a sink
 
   // Scores that their row does not see become -inf, if an edge cuts tile n for any of the warp's
-  // rows. The edges move with the rows: the first row sees least on the right, the last one least
-  // on the left.
+  // rows: the first one sees least on the right, the last one least on the left.
   __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n, int warp_row) const {
     const int key = tile(n) * Bc<d>, lane = threadIdx.x % fa::kWarp;
     if (warp_row + kWarpRows - 1 + low <= key && min(keys, warp_row + high) >= key + Bc<d>) return;
+    const int row = warp_row + fa::row_of(lane), c = key + fa::column_of(lane);  // of this lane
     UNROLL
     for (int t = 0; t < kBands; ++t) {
       UNROLL
       for (int h = 0; h < 2; ++h) {
-        const int r = warp_row + fa::row_of(lane) + t * kMma + h * 8;
-        const int c = key + fa::column_of(lane);  // this lane's first key
+        const int r = row + t * kMma + h * 8;
         const int hidden = r + low - c, visible = min(keys, r + high) - c;
         UNROLL
         for (int n = 0; n < Bc<d> / 8; ++n) {
@@ -82,9 +80,8 @@ struct Window {
   int N, Nk;
   bool grows;  // the walk, with the row
 
-  // Which tile of rows and which head are this block's. If walks grow, the longest ones of all
-  // heads start first, and the short ones fill the gaps at the end. Else the blocks of a head
-  // follow each other and find K and V in L2.
+  // This block's tile of rows, and its head. If walks grow, all heads' longest ones start first;
+  // else the blocks of a head follow each other and find K and V in L2.
   __device__ Work work(int heads, int* bh) const {
     const int Tr = gridDim.x / heads, b = blockIdx.x;
     const int i = grows ? Tr - 1 - b / heads : b % Tr;
@@ -137,15 +134,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
-  for (int n = walk.first; n < walk.last; ++n) {
+  for (int j = walk.first; j < walk.last; ++j) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile n are here, and all warps are done with tile n - 1
-    if (n + 1 < walk.last) load_keys(n + 1, smem.key);
+    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    if (j + 1 < walk.last) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
-    multiply_scores<d>(sQ, smem.K[n % kStages], rS);
-    walk.hide(rS, n, warp * kWarpRows);
+    multiply_scores<d>(sQ, smem.K[j % kStages], rS);
+    walk.hide(rS, j, warp * kWarpRows);
     update_maximum<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, scale_log2, m, smem.V[n % kStages], l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
   }
 
   // --- epilogue: O goes through the warp's rows of Q: 16 bytes per lane leave in whole rows
@@ -189,8 +186,7 @@ inline Band band_of(const fa::Problem& p) {
 }
 
 inline Window window_of(const fa::Problem& p) {
-  const Band band = band_of(p);
-  return {band, p.N, p.Nk, band.right != kNoLimit};
+  return {band_of(p), p.N, p.Nk, p.causal || p.mask.right != fa::Mask::kNoLimit};
 }
 
 }  // namespace step15
@@ -219,10 +215,9 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BH = p.heads(), Tr = fa::ceil_div(p.N, Br);
-  const Window mask = window_of(p);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d, Window>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q,
-               t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+               t.K, t.V, t.O, t.LSE, window_of(p), int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }
 

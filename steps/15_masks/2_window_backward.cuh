@@ -2,8 +2,7 @@
 // Idea      The same mask, seen from the keys: the rows that see a tile of keys are a band, too.
 //           Their first and last tile follow from the edges that rows have, turned around
 // Changed   since 08 6_atomics: causal becomes a window; walks end at the last row that sees the
-//           tile's last key; gradients of keys that no row sees are 0; a walk's ends lie in shared
-//           memory, because no register is left for them
+//           tile's last key, and lie in shared memory; gradients of keys that no row sees are 0
 // Traffic   requested as 08 6_atomics, of visited tiles
 // Launch    as 08 6_atomics
 // Owns      as 08 6_atomics
@@ -30,7 +29,6 @@ struct Walk {
   int low, high;    // row r sees the tile's keys from r + low up to, but not including, r + high
   int keys;         // of the document, from the tile's first one on
   int first, last;  // tiles of rows of the document: first .. last - 1
-
   __device__ Walk(const Band& band, const Work& w)
       : low(w.keys - w.rows - band.left), high(w.keys - w.rows + band.right + 1), keys(w.keys) {
     const int begin = max(0, 1 - high), end = min(w.rows, min(Bc, keys) - low);
@@ -67,8 +65,7 @@ struct Walk {
 };
 
 struct Window : step15::Window {
-  // Which tile of keys and which key head are this block's: all heads' longest walks first, if they
-  // differ.
+  // The block's tile of keys and key head: all heads' longest walks first, if they differ.
   template <int Bc>
   __device__ KeyWork key_work(int kv_heads, int* kv_head) const {
     const int Tc = gridDim.x / kv_heads, b = blockIdx.x;

@@ -9,8 +9,8 @@
 // Still bad masks that are no band: 5_lists
 #pragma once
 
-#include <numeric>
 #include "steps/15_masks/1_window.cuh"
+#include "steps/15_masks/lists.h"
 
 namespace step15_packed {
 
@@ -37,15 +37,6 @@ inline fa::Support support() {
   fa::Support s = step15_window::support();
   s.documents = true;
   return s;
-}
-
-// Numbers 0 .. n - 1, those first of which `length` is greatest; else in their order.
-template <class Length>
-std::vector<int> longest_first(int n, const Length& length) {
-  std::vector<int> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return length(a) > length(b); });
-  return order;
 }
 
 // A tile of rows: its Work, and how many tiles of keys it visits.
@@ -77,9 +68,7 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
 
 // Tiles of rows of all documents, per head.
 inline unsigned count_row_tiles(const fa::Problem& p) {
-  unsigned tiles = 0;
-  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), Br);
-  return tiles;
+  return count_tiles(p, &fa::Document::rows, Br);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {

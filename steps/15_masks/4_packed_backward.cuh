@@ -1,8 +1,8 @@
 // Step 15 -- the backward of packed sequences.
 // Idea      The same table, of tiles of keys. Sums of dQ are added in whole tiles of 64 rows, which
 //           begin with each document: a second table says where each tile's rows belong
-// Changed   since 15 2_window_backward: a block's keys and rows are looked up; dQ is converted tile
-//           by tile
+// Changed   since 08 6_atomics: 2_window_backward's kernel; a block's keys and rows are looked up;
+//           dQ is converted tile by tile
 // Traffic   requested as 2_window_backward, of each document's tiles; 20 B of `key_work` per thread
 //           of a block, 8 B of `sum_rows` per thread that converts
 // Launch    delta; backward (tiles of keys of all documents * B*Hkv); convert
@@ -16,6 +16,7 @@
 namespace step15_packed_backward {
 
 using namespace step15_backward;
+using step15::count_tiles;
 
 struct Packed {
   Band band;
@@ -55,41 +56,29 @@ __global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, 
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Tiles of all documents, per head; of rows, `of` = &fa::Document::rows, or of keys.
-inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
-  unsigned tiles = 0;
-  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
-  return tiles;
-}
-
 // A tile of keys: its KeyWork, and how many rows see it.
 struct KeyTile {
   int work[5];
   int rows;
 };
 
-// Of a document, of whose rows tile `sums` of dQ_sum is the first.
-inline void add_key_tiles(const fa::Problem& p, const fa::Document& doc, int Bc, int sums,
-                          std::vector<KeyTile>& tiles) {
-  for (int c = doc.keys.first; c < doc.keys.last; c += Bc) {
-    const int first = p.seen_by(c).first;
-    const int last = p.seen_by(std::min(c + Bc, doc.keys.last) - 1).last;
-    tiles.push_back({{doc.rows.first, doc.rows.size(), c, doc.keys.last - c, sums}, last - first});
-  }
-}
-
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  fa::Table work{"key_work", {}}, rows{"sum_rows", {}};
+  fa::Table work{"key_work", {}}, rows;
   dispatch_tiles<Tiles>(p, [&](int, int Br, int Bc) {
     std::vector<KeyTile> tiles;
+    int sums = 0;
     for (const fa::Document& doc : p.documents()) {
-      add_key_tiles(p, doc, Bc, rows.values.size() / 2, tiles);
-      for (int r = doc.rows.first; r < doc.rows.last; r += Br) {
-        rows.values.insert(rows.values.end(), {r, doc.rows.last - r});
+      for (int c = doc.keys.first; c < doc.keys.last; c += Bc) {
+        const int first = p.seen_by(c).first;
+        const int last = p.seen_by(std::min(c + Bc, doc.keys.last) - 1).last;
+        const int keys = doc.keys.last - c;
+        tiles.push_back({{doc.rows.first, doc.rows.size(), c, keys, sums}, last - first});
       }
+      sums += fa::ceil_div(doc.rows.size(), Br);
     }
+    rows = step15::sum_rows_of(p, Br);
     const auto length = [&](int i) { return tiles[i].rows; };
-    for (const int i : step15_packed::longest_first(tiles.size(), length)) {
+    for (const int i : step15::longest_first(tiles.size(), length)) {
       work.values.insert(work.values.end(), tiles[i].work, tiles[i].work + 5);
     }
   });
@@ -104,11 +93,6 @@ inline int padded_rows(const fa::Problem& p) {
   dispatch_tiles<Tiles>(
       p, [&](int, int Br, int) { rows = count_tiles(p, &fa::Document::rows, Br) * Br; });
   return rows;
-}
-
-// Blocks of delta_kernel and convert_kernel: a thread makes 8 features of a row.
-inline unsigned row_blocks(const fa::Problem& p) {
-  return unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads);
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
@@ -129,6 +113,11 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   t["dQ_sum"].write = 4 * BH * Np * d;
   t.hbm += {.read = more, .write = 2 * more};
   return t;
+}
+
+// Blocks of delta_kernel and convert_kernel: a thread makes 8 features of a row.
+inline unsigned row_blocks(const fa::Problem& p) {
+  return unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads);
 }
 
 // The three kernels, with a mask whose tables are those of tables().

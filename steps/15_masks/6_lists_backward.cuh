@@ -1,7 +1,7 @@
 // Step 15 -- the backward of any mask: transposed lists.
 // Idea      A block owns a tile of keys, so it needs the tiles of rows that see it: the same lists,
 //           turned around, and the bits in the order of the transposed scores
-// Changed   since 15 2_window_backward: a block's tiles are looked up; a test by bits
+// Changed   since 15 5_lists: own tiles are of keys; the order of the bits; the kernel of 2
 // Traffic   requested as 2_window_backward, of visited tiles; and per thread of a block 16 B of
 //           `key_work`, for each head of the group 8 B of `row_entries` for each visited tile and,
 //           for each cut one, 4 B and a bit for each of its scores

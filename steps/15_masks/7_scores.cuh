@@ -2,7 +2,7 @@
 // Idea      The place where a cut tile hides scores is where any score can be changed, of all
 //           tiles: between the product and the maximum. The cap bends it, ALiBi subtracts a line. A
 //           sink is one more term of the softmax's sum: m starts as the sink, and l as 1
-// Changed   since 15 3_packed: scores change before they are hidden; m and l start with the sink
+// Changed   since 15 1_window: scores change before they are hidden; m and l start with the sink
 // Traffic   requested as 3_packed, and 4 B of `sinks` per thread
 // Launch    as 3_packed
 // Owns      as 3_packed

@@ -1,11 +1,8 @@
 // Step 15 -- the backward of changed scores, and of sinks.
-// Idea      P is recomputed with the same change. The cap's derivative, 1 - tanh^2, needs the
-//           capped score once more, which no register kept: it is log P + LSE. ALiBi's is 1. A
-//           sink's gradient is a sum over rows of -P delta: it has no value, so dP is 0
-// Changed   since 15 4_packed_backward: scores change before they are hidden; dS takes the cap's
-//           derivative; sink_kernel
-// Traffic   requested as 4_packed_backward; with sinks 4 B of LSE2 and of delta for each row once
-//           more, 4 B of `sinks` per thread of sink_kernel
+// Idea      P is recomputed with the same change. The cap's derivative 1 - tanh^2 needs the score,
+//           log P + LSE. A sink has no value, so its dP is 0 and its gradient a sum of -P delta
+// Changed   since 15 7_scores: scores are transposed; dS takes the cap's derivative; sink_kernel
+// Traffic   requested as 4_packed_backward; sinks: 8 B per row, 4 B per thread of sink_kernel
 // Launch    delta; backward; sinks (B*H); convert
 // Owns      as 4_packed_backward; a block of sink_kernel: a head
 // Still bad as 7_scores
@@ -38,9 +35,9 @@ struct ScoredWalk : Walk<Br, Bc> {
     const int own = this->tile(n) * Br + q + fa::column_of(lane) + this->low + left;
     return own - (key + fa::row_of(lane));
   }
-  // That of element e of fragment (t, m), less back().
-  __device__ static constexpr float step(int t, int m, int e) {
-    return m * 8 + e % 2 - t * kMma - e / 2 * 8;
+  // That of element e of fragment (t, n), less back().
+  __device__ static constexpr float step(int t, int n, int e) {
+    return n * 8 + e % 2 - t * kMma - e / 2 * 8;
   }
 
   template <int kBands, int Cols>
@@ -49,12 +46,12 @@ struct ScoredWalk : Walk<Br, Bc> {
     UNROLL
     for (int t = 0; t < kBands; ++t) {
       UNROLL
-      for (int m = 0; m < Cols / 8; ++m) {
+      for (int n = 0; n < Cols / 8; ++n) {
         UNROLL
         for (int e = 0; e < 4; ++e) {
-          float& s = rS[t][m][e];
+          float& s = rS[t][n][e];
           if (mod.cap > 0.f) s = mod.capped(s);
-          if (mod.alibi > 0.f) s -= line * fabsf(first + step(t, m, e));
+          if (mod.alibi > 0.f) s -= line * fabsf(first + step(t, n, e));
         }
       }
     }
@@ -64,11 +61,10 @@ struct ScoredWalk : Walk<Br, Bc> {
   // dS times the cap's derivative. What P was made of is log P + LSE, and ALiBi's line.
   template <int kBands, int Cols>
   __device__ void chain_rule(const float (&rP)[kBands][Cols / 8][4], const float* sLSE2,  // [Cols]
-                             float (&rdS)[kBands][Cols / 8][4], int n, int q, int key,
-                             int h) const {
+                             float (&rdS)[kBands][Cols / 8][4], int n, int q, int c, int h) const {
     if (mod.cap == 0.f) return;
     const int tx = fa::column_of(threadIdx.x % fa::kWarp);
-    const float first = back(n, q, key);
+    const float first = back(n, q, c);
     const float line = mod.alibi > 0.f ? mod.slope(head + h) / mod.scale * fa::kLog2e : 0.f;
     UNROLL
     for (int m = 0; m < Cols / 8; ++m) {
@@ -93,8 +89,7 @@ struct Scored : step15_packed_backward::Packed {
 
   template <int Bc>
   __device__ ScoredWork key_work(int kv_heads, int* kv_head) const {
-    const KeyWork w = Packed::key_work<Bc>(kv_heads, kv_head);
-    return {w, *kv_head * group % mod.H};
+    return {Packed::key_work<Bc>(kv_heads, kv_head), *kv_head * group % mod.H};
   }
   template <int Br, int Bc>
   __device__ ScoredWalk<Br, Bc> row_walk(const ScoredWork& work) const {
@@ -132,19 +127,16 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction t = step15_packed_backward::backward_traffic(p);
   if (!p.score_mod.sinks) return t;
   const uint64_t BH = p.heads(), rows = p.rows();
-  t["LSE2"].read += 4 * rows;
-  t["delta"].read += 4 * rows;
-  t["sinks"].read = 4 * BH * kSinkThreads;
-  t["dsinks"].write = 4 * BH;
+  t["LSE2"].read += 4 * rows, t["delta"].read += 4 * rows;
+  t["sinks"].read = 4 * BH * kSinkThreads, t["dsinks"].write = 4 * BH;
   t.hbm += {.read = 8 * rows + 4 * p.H, .write = 4 * BH};
   return t;
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const Scored mask = {{step15::band_of(p), t.scratch<const int>("key_work")},
-                       step15_scores::score_mod_of(p, t.sinks),
-                       p.H / p.Hkv};
-  step15_packed_backward::launch(p, t, mask);
+  const step15_packed_backward::Packed packed{step15::band_of(p), t.scratch<const int>("key_work")};
+  const ScoreMod mod = step15_scores::score_mod_of(p, t.sinks);
+  step15_packed_backward::launch(p, t, Scored{packed, mod, p.H / p.Hkv});
   if (!p.score_mod.sinks) return;
   fa::launch(sink_kernel, {dim3(p.heads()), dim3(kSinkThreads)}, t.scratch<float>("LSE2"),
              t.scratch<float>("delta"), t.sinks, t.dsinks, p.H, p.N);

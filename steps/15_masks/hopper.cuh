@@ -87,4 +87,11 @@ std::vector<Tile> in_order(std::vector<std::vector<Tile>> documents, int kv_head
   return all;
 }
 
+// A table of entries, of int alone.
+template <class Entry>
+fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
+  const int* first = reinterpret_cast<const int*>(entries.data());
+  return {name, {first, first + entries.size() * sizeof(Entry) / sizeof(int)}};
+}
+
 }  // namespace step15_wgmma

@@ -1,13 +1,15 @@
-// Lists of tiles of any mask, made on the host.
+// Lists of tiles, made on the host: of any mask, and of packed documents.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "common/harness/parallel.h"
+#include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step15 {
@@ -115,5 +117,32 @@ class ListMaker {
   std::map<std::vector<int>, int> places_;
   TileLists lists_;
 };
+
+// Numbers 0 .. n - 1, those first of which `length` is greatest; else in their order.
+template <class Length>
+std::vector<int> longest_first(int n, const Length& length) {
+  std::vector<int> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return length(a) > length(b); });
+  return order;
+}
+
+// Tiles of all documents, per head; of rows, `of` = &fa::Document::rows, or of keys.
+inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
+  unsigned tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
+  return tiles;
+}
+
+// Of each document's tiles of Br rows the first row, and how many follow in the document.
+inline fa::Table sum_rows_of(const fa::Problem& p, int Br) {
+  fa::Table table{"sum_rows", {}};
+  for (const fa::Document& doc : p.documents()) {
+    for (int r = doc.rows.first; r < doc.rows.last; r += Br) {
+      table.values.insert(table.values.end(), {r, doc.rows.last - r});
+    }
+  }
+  return table;
+}
 
 }  // namespace step15

@@ -5,9 +5,9 @@
 #include "steps/15_masks/6_lists_backward.cuh"
 #include "steps/15_masks/8_scores_backward.cuh"
 #ifndef FA_NO_WGMMA
-#include "steps/15_masks/11_wgmma_lists.cuh"
-#include "steps/15_masks/12_wgmma_scores.cuh"
-#include "steps/15_masks/16_wgmma_lists_backward.cuh"
+#include "steps/15_masks/13_wgmma_lists.cuh"
+#include "steps/15_masks/14_wgmma_scores.cuh"
+#include "steps/15_masks/19_wgmma_lists_backward.cuh"
 #endif
 
 namespace step15 {

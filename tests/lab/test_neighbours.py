@@ -12,6 +12,9 @@ LARGEST_SHARE, LONGEST, LONGEST_CHAPTER = 0.5, 375, 350
 # They change no other file.
 NEW = {"01 1_naive", "03 1_merge", "12 1_quantise", "12 7_rotation", "13 2_merge", "14 1_merge"}
 NEW |= {"14 2_hops", "14 3_ring", "14 4_backward", "14 5_heads", "14 6_fused"}
+# More than half is new, and more than 100 lines, or more than 200 are added.
+LEAPS = {"02 2_registers", "10 2_warpgroup", "10 3_specialized", "11 3_wgmma", "11 4_late"}
+LEAPS |= {"11 15_wide", "16 1_tmem", "16 2_roles", "16 3_pair"}
 
 
 class Neighbours(unittest.TestCase):
@@ -19,6 +22,8 @@ class Neighbours(unittest.TestCase):
         found = neighbours.neighbours()
         self.assertEqual({n.file for n in found if not n.other}, NEW)
         self.assertEqual([n.file for n in found if n.lines > LONGEST], [])
+        leaps = {n.file for n in found if n.added > (100 if n.share > LARGEST_SHARE else 200)}
+        self.assertLessEqual(leaps - NEW, LEAPS)
         large = {n.file: n.share for n in found if n.other and n.share > LARGEST_SHARE}
         self.assertEqual(sorted(large), sorted(neighbours.EXCUSED))
         for file, (most, why) in neighbours.EXCUSED.items():

@@ -1,20 +1,16 @@
 // Step 15 -- Hopper's backward: the warpgroup that copies and multiplies dQ.
-// Idea      As the producer of 9_table, it takes a walk's keys and rows from a table
-// Changed   since 11 7_columns: its copier and third warpgroup: keys and rows from a table; the
-//           band of rows that see a tile of keys
-// Traffic   see 15_wgmma_backward
-// Launch    see 15_wgmma_backward
+// Idea      As the producer of 10_producer, it takes a walk's keys and rows from a table
+// Changed   since 11 7_columns: its copier and third warpgroup: keys and rows from a table
 // Owns      dQ of a tile at a time
-// Still bad see 15_wgmma_backward
+// Still bad see 18_wgmma_backward
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/15_masks/13_wgmma_rows.cuh"
+#include "steps/15_masks/16_wgmma_keys.cuh"
 
 namespace step15_wgmma_backward {
 
 using step11::FloatSums, step11::multiply_keys;
-using step15_wgmma::columns_below;
 
 // As 11 5_apart: three stages of Q and dO, two of dS; registers of a thread that owns keys.
 constexpr int kThreads = (kGroups + 1) * kGroupThreads, kStages = 3, kDsStages = 2;
@@ -27,59 +23,6 @@ constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
 struct Shape {
   int group, N, Nk, Np;
   float scale;
-};
-
-// The rows that see a tile of keys are a band, too.
-struct KeyBands {
-  const int* works;  // [blocks, 9]: KeyWork of each
-  Band band;
-
-  // The tile of rows at a place of the walk.
-  __device__ int tile(const KeyWork& work, int place) const { return work.first + place; }
-
-  // Of 64 of the keys, from k on: the first place with a row that sees one, and which are cut.
-  template <int Br>
-  __host__ __device__ Places places(const KeyWork& work, int k) const {
-    const int end = work.tiles - 1, shift = work.keys - work.rows;
-    const int last_key = min(k + kGroupKeys, work.keys) - 1;
-    const int first_row = max(0, k - band.right - shift);        // that sees the first key,
-    const int full_row = max(0, last_key - band.right - shift);  // that sees all,
-    const int last_row = k + band.left - shift;                  // and the last one that does
-    const int first = min(max(first_row / Br - work.first, 0), end);
-    if (k + kGroupKeys > work.keys) return {first, end, end, end};
-    return {first, (full_row + Br - 1) / Br - 1 - work.first,
-            last_row + 1 >= work.rows ? end : (last_row + 1) / Br - 1 - work.first, end};
-  }
-  // Which rows of a cut tile see a lane's keys k and k + 8.
-  template <int Br>
-  __device__ void seen(const KeyWork& work, int place, int k, uint32_t (&bits)[2]) const {
-    const int row = tile(work, place) * Br + fa::column_of(threadIdx.x % fa::kWarp);
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-      const int key = k + 8 * h, own = key - (work.keys - work.rows) - row;
-      bits[h] = columns_below(own + band.left + 1) & ~columns_below(own - band.right);
-      if (key >= work.keys) bits[h] = 0;
-    }
-  }
-};
-
-// The place of the tile in which a document's rows end and other rows follow; -1: there is none.
-template <int Br>
-__host__ __device__ int end_of_rows(const KeyWork& work, int N) {
-  const int place = work.rows / Br - work.first;
-  return work.rows % Br > 0 && work.row + work.rows < N && place < work.tiles ? place : -1;
-}
-
-// A warpgroup begins behind the walk's first tile if none of its rows sees one of its keys, unless
-// it must help to zero that tile, or there is no other.
-__host__ __device__ inline bool skips_first(const Places& places, int ends_at, unsigned tiles) {
-  return places.first > 0 && ends_at != 0 && tiles > 1;
-}
-
-// A tile of rows on the walk, which visits all heads that share the keys.
-struct RowTile {
-  int head, place;  // of Q; in the walk
-  int row, padded;  // its first row, in the tensor and in dQ_sum, there counted over all heads
 };
 
 // What a block keeps in shared memory. Panels as in 09.

@@ -1,17 +1,17 @@
 // Step 15 -- any mask on Hopper: lists of tiles.
-// Idea      5's lists in 10_wgmma's kernel: the producer looks up which tile it copies, a consumer
+// Idea      5's lists in 12_wgmma's kernel: the producer looks up which tile it copies, a consumer
 //           the bits of those that are cut, while their product runs. Full tiles first: a cut one
 //           costs less in the loop than at the seam
 // Changed   since 15 5_lists: the order of the bits; a tile of rows that sees nothing has one tile,
 //           all of it hidden, because a walk has at least one
-// Traffic   requested as 10_wgmma, of visited tiles; and 4 B of `entries` for each; per thread of
+// Traffic   requested as 12_wgmma, of visited tiles; and 4 B of `entries` for each; per thread of
 //           the consumers 4 B of `entries` and Bc/16 B of `bits` for each cut one
-// Launch    as 10_wgmma
-// Owns      as 10_wgmma
-// Still bad as 10_wgmma
+// Launch    as 12_wgmma
+// Owns      as 12_wgmma
+// Still bad as 12_wgmma
 #pragma once
 
-#include "steps/15_masks/10_wgmma.cuh"
+#include "steps/15_masks/12_wgmma.cuh"
 #include "steps/15_masks/lists.h"
 
 namespace step15_wgmma_lists {
@@ -98,7 +98,7 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<fa::Table> all;
   dispatch(p, [&](auto tiling) {
     const auto [lists, work] = lists_of<decltype(tiling)>(p);
-    all = {table_of(work), {"entries", lists.entries}, {"bits", lists.bits}};
+    all = {table_of("work_tiles", work), {"entries", lists.entries}, {"bits", lists.bits}};
   });
   return all;
 }

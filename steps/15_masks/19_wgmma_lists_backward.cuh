@@ -1,17 +1,17 @@
 // Step 15 -- the backward of any mask on Hopper: transposed lists.
-// Idea      6's lists in 15_wgmma_backward's walk: who copies looks up the tile of rows, who owns
+// Idea      6's lists in 18_wgmma_backward's walk: who copies looks up the tile of rows, who owns
 //           keys the bits of a cut one
 // Changed   since 15 6_lists_backward: the order of the bits
-// Traffic   requested as 15_wgmma_backward, of visited tiles; for each head of the group 4 B
+// Traffic   requested as 18_wgmma_backward, of visited tiles; for each head of the group 4 B
 //           of `row_entries` for each visited tile, and for each cut one 4 B per thread that owns
 //           keys and a bit for each of its scores
-// Launch    as 15_wgmma_backward
-// Owns      as 15_wgmma_backward
-// Still bad as 15_wgmma_backward
+// Launch    as 18_wgmma_backward
+// Owns      as 18_wgmma_backward
+// Still bad as 18_wgmma_backward
 #pragma once
 
-#include "steps/15_masks/11_wgmma_lists.cuh"
-#include "steps/15_masks/15_wgmma_backward.cuh"
+#include "steps/15_masks/13_wgmma_lists.cuh"
+#include "steps/15_masks/18_wgmma_backward.cuh"
 
 namespace step15_wgmma_lists_backward {
 
@@ -88,10 +88,10 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<fa::Table> all = step15_wgmma_lists::tables(p);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const auto [lists, work] = lists_of<Br<d>>(p);
-    all.push_back(table_of(work));
+    all.push_back(table_of("key_work", work));
     all.push_back({"row_entries", lists.entries}), all.push_back({"row_bits", lists.bits});
   });
-  all.push_back(sum_rows_of(in_one(p)));
+  all.push_back(sum_rows_of(in_one(p), rows_of_a_tile(p)));
   return all;
 }
 

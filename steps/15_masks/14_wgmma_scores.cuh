@@ -1,16 +1,16 @@
 // Step 15 -- changed scores and sinks on Hopper.
-// Idea      7's change of a score in 10_wgmma's kernel, between the product and the maximum, in all
+// Idea      7's change of a score in 12_wgmma's kernel, between the product and the maximum, in all
 //           tiles. A walk has no start of its own: the sink joins the maximum and the sum of its
 //           first tile
 // Changed   since 15 7_scores: a sink is added after the first tile's maximum
-// Traffic   requested as 10_wgmma; and 4 B of `sinks` per work tile and thread of the consumers
-// Launch    as 10_wgmma
-// Owns      as 10_wgmma
-// Still bad as 10_wgmma and 7_scores; the backward is 8_scores_backward, because 11's products
+// Traffic   requested as 12_wgmma; and 4 B of `sinks` per work tile and thread of the consumers
+// Launch    as 12_wgmma
+// Owns      as 12_wgmma
+// Still bad as 12_wgmma and 7_scores; the backward is 8_scores_backward, because 11's products
 //           subtract LSE before a score could be capped
 #pragma once
 
-#include "steps/15_masks/10_wgmma.cuh"
+#include "steps/15_masks/12_wgmma.cuh"
 #include "steps/15_masks/8_scores_backward.cuh"
 
 namespace step15_wgmma_scores {

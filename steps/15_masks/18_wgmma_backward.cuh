@@ -13,7 +13,7 @@
 //           with short walks dQ's sums in HBM, zeroed before and rounded after, are a third
 #pragma once
 
-#include "steps/15_masks/14_wgmma_walk.cuh"
+#include "steps/15_masks/17_wgmma_walk.cuh"
 
 namespace step15_wgmma_backward {
 
@@ -313,7 +313,8 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<fa::Table> all = step15_wgmma::tables(p);
-  all.push_back(table_of(key_tiles(p))), all.push_back(sum_rows_of(p));
+  all.push_back(table_of("key_work", key_tiles(p)));
+  all.push_back(sum_rows_of(p, rows_of_a_tile(p)));
   return all;
 }
 

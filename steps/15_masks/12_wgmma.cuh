@@ -15,7 +15,7 @@
 // Still bad a walk of few tiles pays as much for its seam as a long one
 #pragma once
 
-#include "steps/15_masks/9_table.cuh"
+#include "steps/15_masks/11_ends.cuh"
 
 namespace step15_wgmma {
 
@@ -278,15 +278,14 @@ void dispatch(const fa::Problem& p, F&& f) {
 // Of all heads.
 template <class T>
 int work_tiles_of(const fa::Problem& p) {
-  int tiles = 0;
-  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), T::Br);
-  return tiles * int(p.heads());
+  return int(step15::count_tiles(p, &fa::Document::rows, T::Br) * p.heads());
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
   fa::Table table;
-  dispatch(p,
-           [&](auto T) { table = table_of(in_order<decltype(T)>(p, row_tiles(p, T.Br, T.Bc))); });
+  dispatch(p, [&](auto T) {
+    table = table_of("work_tiles", in_order<decltype(T)>(p, row_tiles(p, T.Br, T.Bc)));
+  });
   return {table};
 }
 
