@@ -110,10 +110,10 @@ class Operator(unittest.TestCase):
         shapes = (b, h, n, d), (b, hkv, nk, d), (b, hkv, nk, d)
         return [torch.randn(shape, **kind) for shape in shapes]
 
-    def near(self, got, want, scale=1.0):
+    def near(self, got, want, scale=1.0, more=0.0):
         bound = scale * (2e-5 if got.dtype == torch.float32 else 2e-2)
         error = (got.double() - want.double()).abs().max().item()
-        self.assertLessEqual(error, bound * max(1.0, want.abs().max().item()))
+        self.assertLessEqual(error, bound * max(1.0, want.abs().max().item()) + more)
 
     def test_results_and_gradients(self):
         for step, problem in self.cases():
@@ -226,8 +226,10 @@ class Operator(unittest.TestCase):
         if grad:
             do = torch.randn_like(out)
             got = torch.autograd.grad(out, given, do)
-            for x, y in zip(got, torch.autograd.grad(want, doubles, do.double())):
-                self.near(x, y, 2)
+            own = torch.autograd.grad(sdpa(*given, is_causal=causal), given, do)
+            for x, theirs, y in zip(got, own, torch.autograd.grad(want, doubles, do.double())):
+                # Scores reach 200 here: in bf16 PyTorch's own gradients are off by much, too.
+                self.near(x, y, 2, 2 * (theirs.double() - y).abs().max().item())
 
     def test_autocast(self):
         for step in self.some("06", "08", "10"):
