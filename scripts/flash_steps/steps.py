@@ -84,6 +84,11 @@ def runs_on(arch, needs):
     return has == needed if needs and needs.endswith("a") else has >= needed
 
 
+def steps_on(arch):
+    """The ladder, without the steps that a GPU of `arch` does not run."""
+    return [s for s in numbered_steps() if runs_on(arch, (all_needs_of(s) or [None])[0])]
+
+
 def program_of(build, step):
     return os.path.join(build, "steps", step)
 

@@ -20,7 +20,7 @@ import subprocess
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.files import read_json, write_rows
-from flash_steps.steps import ROOT, chosen_of, described, numbered_steps, program_of, run_program
+from flash_steps.steps import ROOT, chosen_of, described, program_of, run_program, steps_on
 
 INSTRUCTIONS = "common/data/instructions.json"
 PROBLEM = {"h": 4, "n": 1024}  # the simulator counts one head of it: they are alike
@@ -31,6 +31,7 @@ METRICS = {
     "alu": "sm__inst_executed_pipe_alu.sum",
     "special": "sm__inst_executed_pipe_xu.sum",
 }
+ARCH = "sm_90"  # of the GPU where they are counted
 SOURCE = (
     "Warp instructions that each kernel executes for one that the simulator counts (loads, stores, "
     "shuffles, tensor-core operations): in all, in the FMA and ALU pipes, and special functions. "
@@ -106,7 +107,7 @@ def update(folder, steps):
             raise BadInput(f"{path} is not there")
         kernels = dict(mixes(path, call)) | kernels  # causal: only kernels of their own
         print(name, flush=True)
-    if len(steps) < len(numbered_steps()):
+    if len(steps) < len(steps_on(ARCH)):
         own = tuple("step" + step[:2] for step in steps)  # a step runs kernels of others, too
         kernels = {name: mix for name, mix in kernels.items() if name.startswith(own)}
         kernels = read_json(os.path.join(ROOT, INSTRUCTIONS))["kernels"] | kernels
@@ -121,7 +122,7 @@ def main():
     p.add_argument("--update", metavar="DIR")
     p.add_argument("--steps")
     args = p.parse_args()
-    steps = chosen_of(numbered_steps(), args.steps, "there are")
+    steps = chosen_of(steps_on(ARCH), args.steps, "there are")
     if bool(args.measure) == bool(args.update):
         raise BadInput("needs --measure DIR or --update DIR")
     if args.measure:

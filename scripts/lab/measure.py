@@ -23,10 +23,10 @@ import sys
 
 from flash_steps import command
 from flash_steps.commits import here, is_current
-from flash_steps.gpu_table import model_of
+from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import flags, series
 from flash_steps.results import join
-from flash_steps.steps import ROOT, number_of, numbered_steps
+from flash_steps.steps import ROOT, number_of, steps_on
 
 from .counters_vs_sim import compare_counters, compare_hbm, pairs
 from .publish import publish
@@ -188,6 +188,11 @@ class Check(Session):
         line = f"{good} runs clean, {failed} not" + f", {stopped} {OUT_OF_TIME}" * bool(stopped)
         return good > 0 and not failed and not stopped, line
 
+    def ends_of_the_ladder(self):
+        """The first and the last step of those that this GPU runs."""
+        steps = steps_on(find_model(self.results["model_gpu"])["arch"])
+        return steps[0], steps[-1]
+
     def memory(self):
         """A problem whose S and P do not fit this GPU: the naive step must say so in one sentence,
         and the last step must be right."""
@@ -195,8 +200,8 @@ class Check(Session):
         b, h = 4, 32
         n = 1024 * math.ceil(math.sqrt(1.1 * bytes_here / (8 * b * h)) / 1024)
         problem = dict(b=b, h=h, n=n, d=64, causal=False)
-        ladder, ok, found = numbered_steps(), True, []
-        for step, expected in ((ladder[0], 3), (ladder[-1], 0)):
+        (first, last), ok, found = self.ends_of_the_ladder(), True, []
+        for step, expected in ((first, 3), (last, 0)):
             case = step, self.variants_of("gpu", step)[-1], problem
             status, line = self.run("gpu", case, "--iters=3", timeout=300, folder="memory")
             if status is None:
@@ -268,7 +273,7 @@ class Check(Session):
         chosen = (options.sections or " ".join(OF_FIGURES if options.figures else SECTIONS)).split()
         targets = set(self.steps)
         if "memory" in chosen:
-            targets.update((numbered_steps()[0], numbered_steps()[-1]))
+            targets.update(self.ends_of_the_ladder())
         targets = [] if "tests" in chosen else sorted(targets)
         if not options.no_build and not self.section("build", lambda: self.build("gpu", targets)):
             return

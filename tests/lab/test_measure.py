@@ -119,6 +119,12 @@ class Copy(Folder):
             self.write(f"steps/{step}/lesson.cuh", "")
             for preset in ("sim", "gpu", "gpu-check"):
                 self.program(f"build/{preset}/steps/{step}", PROGRAM)
+        made = sorted(path.name for path in (self.folder / "steps").iterdir() if path.is_dir())
+        needs = {"16_other": " NEEDS sm_100a"}
+        self.write(
+            "steps/CMakeLists.txt",
+            "".join(f"fa_step({step}{needs.get(step, '')})\n" for step in made),
+        )
         commit_all(self.folder)
 
     def template(self, kind, run):
@@ -179,6 +185,10 @@ class Check(Copy):
             (("04_fused", "fused", "b2_h1_n257_d128_causal"), True),
         ):
             self.assertEqual(case in ran, there, case)
+
+    def test_the_last_step_is_the_last_that_this_gpu_runs(self):
+        self.add_steps("16_other")
+        self.check("memory", said="ok: N=10240: 02_tiled exit status 3, 04_fused exit status 0")
 
     def test_a_step_that_decodes_has_problems_of_its_own(self):
         self.add_steps("13_cache")
