@@ -300,6 +300,15 @@ def predicted_and_counted(*runs):
     return predicted, sum(map(requested, runs))
 
 
+def tile_clocks(run):
+    """Of Blackwell's tensor cores, of their operands and of TMA, for 128 rows and 128 keys."""
+    tiles = (run["problem"]["n"] // 128) ** 2
+    yield run["flops_executed"] / 8192 / tiles
+    yield sum(k["shared"]["wgmma_wavefronts"] for k in run["kernels"]) / tiles
+    copies = [site for site in run["sites"] if site["what"].startswith("shared TMA")]
+    yield sum(site["transfers"] for site in copies) / tiles
+
+
 def twice_the_rows(*runs):
     flops = [run["flops_executed"] for run in runs]
     return flops[1] / flops[0], flops[3] / flops[2]
@@ -428,6 +437,8 @@ CLAIMS = (
     ("leaves {:.1%} of ... visits {:.1%} of the tiles; with 256, {:.1%}", strided),
     ("{:.2f} times fewer FLOPs", lambda a, b: [b["flops_executed"] / a["flops_executed"]]),
     ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
+    # Blackwell.
+    ("its products need {:,.0f} and {:.0f}. ... {:.0f} clocks per tile", tile_clocks),
     # In a model.
     (
         "{:.1f} times with step 10, {:.1f} times with PyTorch's ... {:.1f} and {:.1f} times. ... "
