@@ -37,6 +37,7 @@ EXCUSED = {
     "11 13_places": (0.77, "a short file: dQ's sums for 7_columns' kernel"),
     "11 14_resident": (0.74, "a short file: uses 11_persistent's kernel"),
     "11 15_wide": (0.65, "a warpgroup per gradient: each loop changes its owner"),
+    "11 17_direct": (0.75, "a short file: dQ's sums for 7_columns' kernel"),
     "12 2_products": (0.60, "a short file without a kernel: operands of one byte"),
     "12 3_roles": (0.55, "a short file without a kernel: scales, and a buffer for O"),
     "12 5_statistics": (0.64, "no kernel: the loads of one, for other results"),

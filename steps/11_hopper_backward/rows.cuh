@@ -98,6 +98,12 @@ __device__ inline void put_rounded(const float4 (&sums)[4], float scale, bf16* t
   }
 }
 
+// Whether some rows have no sums: 17_direct's.
+template <class Sums>
+constexpr bool kLeavesRowsOut = requires(const Sums& sums) {
+  sums.has_no_sums(0);
+};
+
 // dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
 // rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
 // last head is first, because it is still in the L2.
@@ -109,6 +115,9 @@ __global__ void convert_kernel(Sums dQ_sum,
   const int v = (gridDim.x - 1 - blockIdx.x) * kRowThreads + threadIdx.x;
   const int thread = v % kGroupThreads, part = v / kGroupThreads % kParts;
   const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
+  if constexpr (kLeavesRowsOut<Sums>) {
+    if (dQ_sum.has_no_sums(half)) return;
+  }
   const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
   const auto from = dQ_sum.template part<d>(half);
   uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]

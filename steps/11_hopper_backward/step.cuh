@@ -8,6 +8,7 @@
 #include "steps/11_hopper_backward/14_resident.cuh"
 #include "steps/11_hopper_backward/15_wide.cuh"
 #include "steps/11_hopper_backward/16_paired.cuh"
+#include "steps/11_hopper_backward/17_direct.cuh"
 #include "steps/11_hopper_backward/3_wgmma.cuh"
 #include "steps/11_hopper_backward/4_late.cuh"
 #include "steps/11_hopper_backward/5_apart.cuh"
@@ -110,6 +111,15 @@ inline fa::Variant resident() {
   return v;
 }
 
+inline fa::Variant direct() {
+  fa::Variant v = over_step_10("direct", "resident; causal, d = 128: the first rows need no sums");
+  v.workspace = both<step11_resident::workspace>;
+  v.backward_parent = "11 columns";
+  v.backward = step11_direct::backward;
+  v.backward_traffic = step11_direct::backward_traffic;
+  return v;
+}
+
 inline fa::Variant wide() {
   fa::Variant v = over_step_10("wide", "d = 256: a warpgroup for dV, one for dK, one for dQ");
   v.support = step11_wide::support();
@@ -137,7 +147,7 @@ inline fa::Step step() {
                        .backward_traffic = step08::backward_traffic,
                        .support = step07::support()}},
           .variants = {wgmma(), late(), apart(), deterministic(), persistent(), places(),
-                       resident(), wide(), paired(), columns()}};
+                       resident(), direct(), wide(), paired(), columns()}};
 }
 
 }  // namespace step11

@@ -13,6 +13,7 @@ static const fa::Variant& columns() { return fa::linked_variant("11 columns"); }
 static const fa::Variant& persistent() { return fa::linked_variant("11 persistent"); }
 static const fa::Variant& places() { return fa::linked_variant("11 places"); }
 static const fa::Variant& resident() { return fa::linked_variant("11 resident"); }
+static const fa::Variant& direct() { return fa::linked_variant("11 direct"); }
 static const fa::Variant& wide() { return fa::linked_variant("11 wide"); }
 static const fa::Variant& paired() { return fa::linked_variant("11 paired"); }
 
@@ -225,6 +226,30 @@ TEST_CASE("step 11: resident: many heads of d = 128 share places without the mas
   const fa::Counts counts = fa::test::count_backward(variant, p);
   CHECK(counts.buffers.count("place_sums") == !causal);
 #endif
+}
+
+TEST_CASE("step 11: direct: rows that one walk sees have no sums", "[step11]") {
+  // Both tiles of 64 rows; one, as a row more sees a second block of keys; none; no others.
+  const auto [N, Nk, tiles] = GENERATE(std::tuple(300, 300, 2), std::tuple(260, 261, 1),
+                                       std::tuple(200, 265, 0), std::tuple(65, 65, 2));
+  const int Hkv = GENERATE(1, 2);
+  CAPTURE(N, Nk, Hkv);
+  const auto p = bf16_problem(N, Nk, 128, true, 1, 2, Hkv);
+  fa::test::require_right(direct(), p);
+#if !FA_BACKEND_GPU
+  const fa::Counts counts = fa::test::count_backward(direct(), p, /*analyse=*/true);
+  fa::test::require_backward_predicted(direct(), p);
+  const uint64_t with_sums = (N + 127) / 128 * 128 - 64 * tiles;
+  const auto found = counts.buffers.find("dQ_sum");
+  CHECK((found == counts.buffers.end() ? 0 : found->second.bytes.write) ==
+        2 * 4 * 128 * with_sums);  // zeros of two heads
+#endif
+}
+
+TEST_CASE("step 11: direct: any other problem is resident's work", "[step11]") {
+  fa::test::require_right(direct(), bf16_problem(140, 140, 128, false, 1, 2, 2));
+  fa::test::require_right(direct(), bf16_problem(140, 140, 64, true, 1, 2, 2));
+  fa::test::require_right(direct(), bf16_problem(200, 130, 128, true, 1, 2, 2));
 }
 
 #if !FA_BACKEND_GPU

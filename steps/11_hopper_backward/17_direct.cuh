@@ -1,0 +1,112 @@
+// Step 11 -- rows of dQ that need no sums.
+// Idea      With the mask the first rows of a head see keys of one block only: its dQ of them is
+//           complete. It rounds them and stores dQ, without zeros, additions and conversion
+// Changed   since 11 7_columns: where dQ of such rows is put, and the kernel before, which writes
+//           no zeros for them. rows.cuh's kernel after leaves them out
+// Traffic   as 7_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
+// Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
+// Owns      as 7_columns
+// Still bad the share of such rows is 128 / N
+#pragma once
+
+#include "steps/11_hopper_backward/14_resident.cuh"
+
+namespace step11_direct {
+
+using namespace step11;
+
+constexpr int d = 128;     // at d = 64 short heads are 14_resident's
+constexpr int kRows = 64;  // of a tile
+
+// dQ's sums, of all rows but a head's first, which one walk sees.
+struct DirectSums {
+  FloatSums sums;
+  bf16* dQ;  // [B*H, N, d]
+  int N;
+  int tiles, direct;  // of a head; the first of them, which have no sums
+  float scale;
+
+  struct Part : FloatSums::Part {
+    const DirectSums& all;
+    int half, feature;
+
+    template <int n>
+    __device__ void add(const float (&rdQ)[n]) const {
+      const int tile = half % all.tiles;
+      if (tile >= all.direct) return FloatSums::Part::add(rdQ);
+      const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
+      const int r = tile * kRows + thread / fa::kWarp * 16 + fa::row_of(lane);
+      bf16* to = all.dQ + (size_t(half / all.tiles) * all.N + r) * d + feature + lane % 4 * 8;
+      UNROLL
+      for (int x = 0; x < n / 4; x += 4) {
+        float4 four[4];
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const float* sum = rdQ + 4 * (x + i);
+          four[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        }
+        put_rounded<d>(four, all.scale, to + 8 * x, r, all.N);
+      }
+    }
+  };
+  __device__ bool has_no_sums(int half) const { return half % tiles < direct; }
+  template <int>
+  __device__ const DirectSums& of_walk(const Shape&, const WorkTile&) const {
+    return *this;
+  }
+  template <int>
+  __device__ Part part(int half, int feature = 0) const {
+    return {sums.template part<d>(half, feature), *this, half, feature};
+  }
+};
+
+// As step11_columns', but zeros only for rows with sums.
+__global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
+                               const bf16* dO,    // [B*H, N, d]
+                               const float* LSE,  // [B*H, N]
+                               bf16* columns,     // [B*H, Np, 8]
+                               float* dQ_sum,     // [B*H, Np, d]
+                               int N, int Np, float scale, int direct) {
+  const RowLanes<d> at(N, Np);
+  if (at.r >= direct * kRows) at.clear(dQ_sum);
+  const float delta = at.delta(O, dO);
+  if (at.lane > 0) return;
+  step11_columns::put_columns(columns + at.padded * step11_columns::kColumns, at.lse(LSE) / scale,
+                              delta);
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+// Tiles of rows that see only the first tile of keys.
+inline int direct_tiles(const fa::Problem& p) {
+  return std::min(std::max(0, Bc - (p.Nk - p.N)), padded_rows(p)) / kRows;
+}
+// A draft was 7% faster at N = 512 on an H200 and 1% at 1024, but slower at 2048.
+inline bool pays(const fa::Problem& p) {
+  return p.d == d && p.causal && p.Nk >= p.N && p.N <= 1024 && direct_tiles(p) > 0;
+}
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  if (!pays(p)) return step11_resident::backward_traffic(p);
+  fa::Prediction t = step11_columns::backward_traffic(p);
+  const int direct = direct_tiles(p), walked = std::min(direct, fa::ceil_div(p.N, kRows));
+  const uint64_t tile = 4 * uint64_t(p.heads()) * kRows * d, sums = direct * tile;
+  fa::Bytes& bytes = t["dQ_sum"];
+  bytes.read -= sums, bytes.write -= sums, bytes.atomic -= walked * tile;
+  if (bytes.read == 0) t.buffers.erase("dQ_sum");
+  t.hbm.read -= sums + walked * tile, t.hbm.write -= sums + walked * tile;
+  return t;
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  if (!pays(p)) return step11_resident::backward(p, t);
+  float* const sums = t.scratch<float>("dQ_sum");
+  const int Np = padded_rows(p), direct = direct_tiles(p);
+  const DirectSums dQ_sum{{sums}, t.dQ, p.N, Np / kRows, direct, p.scale()};
+  fa::launch(columns_kernel, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
+             sums, p.N, Np, p.scale(), direct);
+  step11_columns::launch_backward<d>(p, t, dQ_sum);
+  launch_convert<d>(p, t, dQ_sum);
+}
+
+}  // namespace step11_direct
