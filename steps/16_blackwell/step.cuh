@@ -1,10 +1,11 @@
 // Step 16: its description, for its program, library, tests and exercises.
 #pragma once
 
-#include "steps/16_blackwell/1_tmem.cuh"
-#include "steps/16_blackwell/2_roles.cuh"
-#include "steps/16_blackwell/3_pair.cuh"
-#include "steps/16_blackwell/4_exp2.cuh"
+#include "steps/16_blackwell/2_tmem.cuh"
+#include "steps/16_blackwell/3_issuer.cuh"
+#include "steps/16_blackwell/4_roles.cuh"
+#include "steps/16_blackwell/5_pair.cuh"
+#include "steps/16_blackwell/6_exp2.cuh"
 
 namespace step16 {
 
@@ -16,10 +17,19 @@ inline fa::Variant tmem() {
           .writes_lse = true};
 }
 
+inline fa::Variant issuer() {
+  return {.name = "issuer",
+          .idea = "a warp copies and another multiplies, beside the softmax",
+          .parent = "16 tmem",
+          .forward = step16_issuer::forward,
+          .traffic = step16_tmem::traffic,
+          .writes_lse = true};
+}
+
 inline fa::Variant roles() {
   return {.name = "roles",
-          .idea = "warps that copy, multiply, compute softmax, or rescale O",
-          .parent = "16 tmem",
+          .idea = "a second warpgroup rescales O",
+          .parent = "16 issuer",
           .forward = step16_roles::forward,
           .traffic = step16_tmem::traffic,
           .writes_lse = true};
@@ -49,7 +59,7 @@ inline fa::Step step() {
               "compiled for sm_100a and run in the simulator; not yet run on a card: tensor "
               "memory, and FlashAttention-4's forward",
           .support = step16_tmem::support(),
-          .variants = {tmem(), roles(), pair(), exp2()}};
+          .variants = {tmem(), issuer(), roles(), pair(), exp2()}};
 }
 
 }  // namespace step16

@@ -1,11 +1,12 @@
 // Tests of step 16. steps/CMakeLists.txt says what it is linked with.
-#include "steps/16_blackwell/4_exp2.cuh"
+#include "steps/16_blackwell/6_exp2.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
 
 using fa::test::bf16_problem;
 
 static const fa::Variant& tmem() { return fa::linked_variant("16 tmem"); }
+static const fa::Variant& issuer() { return fa::linked_variant("16 issuer"); }
 static const fa::Variant& roles() { return fa::linked_variant("16 roles"); }
 static const fa::Variant& pair() { return fa::linked_variant("16 pair"); }
 static const fa::Variant& exp2() { return fa::linked_variant("16 exp2"); }
@@ -13,7 +14,7 @@ static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 
 // One of them; a test runs once with each.
 static const fa::Variant& any() {
-  const fa::Variant* variant = GENERATE(&tmem(), &roles(), &pair(), &exp2());
+  const fa::Variant* variant = GENERATE(&tmem(), &issuer(), &roles(), &pair(), &exp2());
   UNSCOPED_INFO("variant " << variant->name);
   return *variant;
 }
@@ -109,7 +110,7 @@ TEST_CASE("step 16: the polynomial of a masked score is 0, of an integer exact",
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 16: the formulas of the header", "[step16][all]") {
-  fa::test::require_header_formulas(*GENERATE(&tmem(), &roles()), 128);
+  fa::test::require_header_formulas(*GENERATE(&tmem(), &issuer(), &roles()), 128);
   fa::test::require_header_formulas(*GENERATE(&pair(), &exp2()), 256);
 }
 

@@ -14,7 +14,7 @@ NEW = {"01 1_naive", "03 1_merge", "12 1_quantise", "12 7_rotation", "13 2_merge
 NEW |= {"14 2_hops", "14 3_ring", "14 4_backward", "14 5_heads", "14 6_fused"}
 # More than half is new, and more than 100 lines, or more than 200 are added.
 LEAPS = {"02 2_registers", "10 2_warpgroup", "10 3_specialized", "11 3_wgmma", "11 4_late"}
-LEAPS |= {"11 15_wide", "16 1_tmem", "16 2_roles", "16 3_pair"}
+LEAPS |= {"11 15_wide"}
 
 
 class Neighbours(unittest.TestCase):

@@ -1,38 +1,32 @@
 // Step 16 -- roles. Compiled for sm_100a and run in the simulator; not yet run on a card.
-// Idea      One thread issues all products, a softmax needs a warpgroup, and nobody does both. A
-//           warp copies, another multiplies, a warpgroup computes the softmax, and a second one
-//           rescales O. Each waits at mbarriers for what it needs, and else runs ahead
-// Changed   since 16 1_tmem: four roles, and mbarriers between them instead of __syncthreads; P has
-//           columns of its own, so S of the next tile is computed during the softmax; the products
-//           themselves release a stage
+// Idea      Each warpgroup reaches all lanes of tensor memory, so another one can rescale O. The
+//           softmax passes it a factor per row and goes on with its exponentials
+// Changed   since 16 3_issuer: a warpgroup corrects O; two mbarriers for the factors and one for O
+//           rescaled; setmaxnreg gives each role its registers
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 384 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; a thread of the softmax: a row; one of the correction: a row
-// Still bad each quarter of an SM has one warp of softmax, and nothing fills its waits: 3_pair
+// Still bad each quarter of an SM has one warp of softmax, and nothing fills its waits: 5_pair
 #pragma once
-
-#include <cfloat>
 
 #include "common/dialect/cuda.h"
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
-#include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/setmaxnreg.h"
 #include "common/dialect/ptx/tcgen05.h"
 #include "common/dialect/ptx/tma.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/16_blackwell/1_tmem.cuh"
+#include "steps/16_blackwell/2_tmem.cuh"
 
 namespace step16_roles {
 
-using namespace step16_tmem;  // 1_tmem.cuh: products, and what a thread does with its row
+using namespace step16_tmem;  // 2_tmem.cuh: products, and what a thread does with its row
 
-constexpr int kGroup = 128;  // threads of a warpgroup
-constexpr int kThreads = 3 * kGroup;
+constexpr int kThreads = 3 * kGroupThreads;
 constexpr int kStages = 3;  // of K and of V
 
 // Columns of tensor memory:
@@ -112,7 +106,7 @@ __device__ inline void multiply(Tiles<d>& smem, int tiles) {
 template <int d>
 __device__ inline float softmax(Tiles<d>& smem, uint32_t lanes, int tiles, int visible, int cut,
                                 float scale_log2) {
-  const int r = threadIdx.x % kGroup;
+  const int r = threadIdx.x % kGroupThreads;
   float l = 0.f, m = kNoMaximum;
   for (int j = 0; j < tiles; ++j) {
     fa::mbarrier_wait(&smem.s_full, j & 1);
@@ -152,7 +146,7 @@ __device__ inline float softmax(Tiles<d>& smem, uint32_t lanes, int tiles, int v
 // O *= alpha before each P V but the first, and at the end O / l to the place of Q.
 template <int d>
 __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, int tiles) {
-  const int r = threadIdx.x % kGroup;
+  const int r = threadIdx.x % kGroupThreads;
   for (int j = 0; j < tiles; ++j) {
     fa::mbarrier_wait(&smem.factor_full, j & 1);
     const float alpha = smem.factor[r];
@@ -189,6 +183,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
   const int seen = causal ? min(Nk, (i + 1) * Br + Nk - N) : Nk;  // keys, by the tile's last row
   const int tiles = seen <= 0 ? 0 : (seen + Bc - 1) / Bc;
+  const auto visible = [&](int row) { return causal ? min(Nk, row + 1 + Nk - N) : Nk; };
   if (threadIdx.x == 0) {
     for (uint64_t* bar : {&smem.q_full, &smem.s_full, &smem.o_full}) fa::mbarrier_init(bar, 1);
     for (int stage = 0; stage < kStages; ++stage) {
@@ -197,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (uint64_t* bar :
          {&smem.s_empty, &smem.p_full, &smem.factor_full, &smem.factor_empty, &smem.o_scaled}) {
-      fa::mbarrier_init(bar, kGroup);
+      fa::mbarrier_init(bar, kGroupThreads);
     }
     fa::mbarrier_init_fence();
   }
@@ -209,12 +204,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();  // all threads see the mbarriers and the address
   fa::tcgen05_fence_after_thread_sync();
   const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);  // the warp's
-  const int r = threadIdx.x % kGroup, row = i * Br + r;
+  const int r = threadIdx.x % kGroupThreads;
 
   // --- the roles
   if (wg == 0) {
     fa::setmaxnreg_inc<192>();
-    const auto visible = [&](int row) { return causal ? min(Nk, row + 1 + Nk - N) : Nk; };
+    const int row = i * Br + r;
     const float lse = softmax<d>(smem, lanes, tiles, visible(row),
                                  visible(i * Br + warp * fa::kWarp), scale * fa::kLog2e);
     if (row < N) LSE[size_t(bh) * N + row] = lse;
@@ -222,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::setmaxnreg_dec<80>();
     correct<d>(smem, lanes, tiles);
     fa::tcgen05_fence_before_thread_sync();
-    fa::bar_sync(1, kGroup);  // the 128 rows are complete, and tensor memory is read
+    fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
     if (r == 0) {
       fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // not the rows past the end
       fa::tma_store_commit();

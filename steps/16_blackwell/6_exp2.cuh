@@ -2,7 +2,7 @@
 // Idea      An SM's special function units compute 16 exponentials per clock, so those of a tile
 //           need as long as its products. A polynomial computes a quarter of them on the units that
 //           add and multiply. And O is rescaled only where a maximum grew by more than 8
-// Changed   since 16 3_pair: the softmax of a row; the kernel is 3_pair's
+// Changed   since 16 5_pair: the softmax of a row; the kernel is 5_pair's
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/256; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -12,7 +12,7 @@
 #pragma once
 
 #include "common/dialect/ptx/f32x2.h"
-#include "steps/16_blackwell/3_pair.cuh"
+#include "steps/16_blackwell/5_pair.cuh"
 
 namespace step16 {
 

@@ -2,30 +2,27 @@
 // Idea      Two tiles of rows in turn, each with a softmax warpgroup of its own: during the softmax
 //           of one the tensor cores multiply for the other, and each quarter of an SM has two warps
 //           of softmax, of which one computes while the other waits. Both share each K and V
-// Changed   since 16 2_roles: two of each column, barrier and softmax warpgroup; P overwrites S
-//           again, because the other tile's products fill the time; the plan of columns is
-//           FlashAttention-4's
+// Changed   since 16 4_roles: two of each column, barrier and softmax warpgroup; P overwrites S
+//           again, in FlashAttention-4's plan of columns: the other tile's products fill the time
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/256; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 512 threads; causal: the longest walks of all heads first
 // Owns      block: 256 rows of O; a thread of the softmax: a row; one of the correction: two
-// Still bad the exponentials need as long as the products: 4_exp2
+// Still bad the exponentials need as long as the products: 6_exp2
 #pragma once
 
-#include "steps/16_blackwell/2_roles.cuh"
+#include "steps/16_blackwell/4_roles.cuh"
 
 namespace step16_pair {
 
-using namespace step16_tmem;  // 1_tmem.cuh: products, and what a thread does with its row
+using namespace step16_tmem;  // 2_tmem.cuh: products, and what a thread does with its row
 
-constexpr int kGroup = 128;  // threads of a warpgroup
-constexpr int kThreads = 4 * kGroup;
-constexpr int kTiles = 2;  // of rows
-constexpr int kRows = kTiles * Br;
-constexpr int kStages = 2;  // of K and of V
+constexpr int kThreads = 4 * kGroupThreads;
+constexpr int kTiles = 2, kRows = kTiles * Br;  // of a block
+constexpr int kStages = 2;                      // of K and of V
 
-// Columns of tensor memory, all of an SM's:
+// Columns of tensor memory:
 //
 //     0         64       128       192       256              384              512
 //     | S of tile 0       | S of tile 1       | O of tile 0    | O of tile 1    |
@@ -51,8 +48,7 @@ struct alignas(1024) Tiles {
   uint32_t tmem;                                      // address of the block's first column
 };
 
-// How many tiles of keys each tile of rows visits; nvcc would put an array with such an index into
-// memory.
+// The tiles of keys that each tile of rows visits; nvcc would put an array of two into memory.
 struct Walks {
   int first, second;
   __device__ int operator[](int t) const { return t == 0 ? first : second; }
@@ -131,7 +127,7 @@ __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
 template <int d, class Softmax>
 __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles, int visible,
                                 int cut, float scale_log2) {
-  const int r = threadIdx.x % kGroup;
+  const int r = threadIdx.x % kGroupThreads;
   float l = 0.f, m = kNoMaximum;
   for (int j = 0; j < tiles; ++j) {
     fa::mbarrier_wait(&smem.s_full[t], j & 1);  // and P V of the tile before
@@ -165,7 +161,7 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
 // O *= alpha before each P V but the first, and at the end O / l to the place of Q.
 template <int d>
 __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tiles) {
-  const int r = threadIdx.x % kGroup;
+  const int r = threadIdx.x % kGroupThreads;
   for (int j = 0; j < tiles.longest(); ++j) {
     for (int t = 0; t < kTiles; ++t) {
       if (j >= tiles[t]) continue;
@@ -224,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       fa::mbarrier_init(&smem.s_full[t], 1), fa::mbarrier_init(&smem.o_full[t], 1);
       for (uint64_t* bar :
            {&smem.p_full[t], &smem.factor_full[t], &smem.factor_empty[t], &smem.o_scaled[t]}) {
-        fa::mbarrier_init(bar, kGroup);
+        fa::mbarrier_init(bar, kGroupThreads);
       }
     }
     fa::mbarrier_init_fence();
@@ -237,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();  // all threads see the mbarriers and the address
   fa::tcgen05_fence_after_thread_sync();
   const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);  // the warp's
-  const int r = threadIdx.x % kGroup;
+  const int r = threadIdx.x % kGroupThreads;
 
   // --- the roles
   if (wg < kTiles) {
@@ -251,7 +247,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::setmaxnreg_dec<80>();
     correct<d>(smem, lanes, tiles);
     fa::tcgen05_fence_before_thread_sync();
-    fa::bar_sync(1, kGroup);  // the rows are complete, and tensor memory is read
+    fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
     if (r == 0) {
       UNROLL
       for (int t = 0; t < kTiles; ++t) {  // not the rows past the end

@@ -1,11 +1,9 @@
 // Step 16 -- Blackwell's tensor memory. Compiled for sm_100a and run in the simulator; not yet run
 //            on a card.
-// Idea      S, P and O leave the registers: the tensor cores write and read them in a memory of
-//           their own, 128 lanes of 512 columns. One thread issues a product of 128 rows. A lane is
-//           a row, and one thread owns it: its maximum and its sum need no shuffle
-// Changed   since 09 2_wgmma: products by tcgen05.mma into tensor memory, P from there; one
-//           warpgroup owns 128 rows, a thread one of them; 128 keys per tile; the maximum always
-//           follows; O is rescaled in tensor memory and stored row by row
+// Idea      S, P and O leave the registers: one thread issues a product of 128 rows, and its result
+//           lies in tensor memory. The second product reads P from there
+// Changed   since 09 2_wgmma: products by tcgen05.mma into tensor memory; one warpgroup owns 128
+//           rows, a thread one of them (1_rows); 128 keys per tile
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -13,33 +11,23 @@
 // Owns      block: 128 rows of O; warp: 32 of them, the lanes of tensor memory that it reaches;
 //           thread: a row
 // Still bad softmax and products alternate, and each tile moves O to the registers and back:
-//           2_roles
+//           3_issuer
 #pragma once
 
-#include <cfloat>
-
 #include "common/dialect/cuda.h"
-#include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
-#include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/tcgen05.h"
 #include "common/dialect/ptx/tma.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
+#include "steps/16_blackwell/1_rows.cuh"
 
 namespace step16_tmem {
 
-using fa::bf16;
-
-constexpr int kThreads = 128;           // a warpgroup: its warp w reaches lanes 32 w .. 32 w + 31
-constexpr int kMma = 16;                // keys or features that an mma sums over
-constexpr int Br = 128;                 // rows of a tile of Q, lanes of tensor memory
-constexpr int Bc = 128;                 // keys of a tile
-constexpr int kStages = 2;              // of K and V: one is multiplied while the other is copied
-constexpr int kPanel = 64;              // features side by side: 128 bytes, the widest swizzle
-constexpr int kRowBytes = 128;          // of a panel
-constexpr int kChunk = 16;              // columns of tensor memory that a thread moves at a time
-constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
+constexpr int kGroupThreads = 128;  // threads of a warpgroup, four warps
+constexpr int kMma = 16;            // keys or features that an mma sums over
+constexpr int kStages = 2;          // of K and V: one is multiplied while the other is copied
+constexpr int kRowBytes = 128;      // of a panel
 
 // The block's columns of tensor memory, 32 bits in each of 128 lanes. P overwrites S: a thread has
 // all of its row of S in registers before it writes P, two keys per column.
@@ -60,14 +48,6 @@ struct alignas(1024) Tiles {
   uint64_t q_full, full[kStages], product;  // mbarriers
   uint32_t tmem;                            // address of the block's first column
 };
-
-// Where element (r, x) of a tile of `rows` rows lies, x a multiple of 8. In each panel it is the
-// swizzle of step 07: chunk c of row r takes the place c ^ (r % 8). TMA writes and reads in this
-// order by itself, and so does tcgen05.mma: only O needs it.
-template <int rows>
-__device__ inline int swizzle(int r, int x) {
-  return (x / kPanel * rows + r) * kPanel + (x % kPanel ^ r % 8 * 8);
-}
 
 // Copies tile j of K and V to its stage, without waiting. One thread calls it. `full` completes
 // after one arrival, this one, and the bytes of both boxes. Rows past the end are zeros and count.
@@ -98,67 +78,6 @@ __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swi
   }
 }
 
-// A row of S in registers: two loads of 64 columns. Number [h][c] is the score of key 64 h + c.
-constexpr int kHalf = Bc / 2;
-using Row = float[2][kHalf];
-__device__ inline void load_row(uint32_t tS, Row& rS) {
-  fa::tcgen05_ld(rS[0], tS);
-  fa::tcgen05_ld(rS[1], tS + kHalf);
-  fa::tcgen05_wait_ld(rS[0], rS[1]);  // the registers may be read only now
-}
-
-// Scores that their row does not see become -inf: in tiles that the diagonal or the end cuts.
-__device__ inline void mask(Row& rS, int visible) {  // keys of the tile that the row sees
-  UNROLL
-  for (int h = 0; h < 2; ++h) {
-    UNROLL
-    for (int c = 0; c < kHalf; ++c) {
-      if (h * kHalf + c >= visible) rS[h][c] = -INFINITY;
-    }
-  }
-}
-
-// The row's maximum, in powers of two. O and l are relative to m: returns the factor that moves
-// them to the new one.
-__device__ inline float update_maximum(const Row& rS, float scale_log2, float& m) {
-  float s[2] = {-INFINITY, -INFINITY};  // two chains
-  UNROLL
-  for (int c = 0; c < kHalf; ++c) s[0] = fmaxf(s[0], rS[0][c]), s[1] = fmaxf(s[1], rS[1][c]);
-  const float m_new = fmaxf(m, scale_log2 * fmaxf(s[0], s[1]));
-  const float alpha = fa::exp2_approx(m - m_new);
-  m = m_new;
-  return alpha;
-}
-
-// P = 2^(S - m) of half a row, packed to bf16, two keys in a register; returns its sum.
-__device__ inline float compute_p(const float (&rS)[kHalf], float scale_log2, float m,
-                                  uint32_t (&rP)[kHalf / 2]) {
-  float l[2] = {};
-  UNROLL
-  for (int c = 0; c < kHalf; c += 2) {
-    const float p0 = fa::exp2_approx(rS[c] * scale_log2 - m);
-    const float p1 = fa::exp2_approx(rS[c + 1] * scale_log2 - m);
-    l[0] += p0, l[1] += p1;
-    rP[c / 2] = fa::pack_bf16(p0, p1);
-  }
-  return l[0] + l[1];
-}
-
-// O *= alpha, a chunk of the row's columns at a time: to the registers and back.
-template <int d>
-__device__ inline void rescale(uint32_t tO, float alpha) {
-  UNROLL
-  for (int x = 0; x < d; x += kChunk) {
-    float rO[kChunk];
-    fa::tcgen05_ld(rO, tO + x);
-    fa::tcgen05_wait_ld(rO);
-    UNROLL
-    for (int i = 0; i < kChunk; ++i) rO[i] *= alpha;
-    fa::tcgen05_st(tO + x, rO);
-  }
-  fa::tcgen05_wait_st();
-}
-
 // O += P V, 16 keys at a time; the first tile's first product writes O. P is the operand A, which
 // tcgen05.mma also reads from tensor memory: two keys per column, 16 in 8 columns.
 template <int d>
@@ -176,31 +95,9 @@ __device__ inline void multiply_values(uint32_t tP,
   }
 }
 
-// The row of O, divided by l, to its place in a tile [d / 64][128][64], as TMA reads it. Where no
-// product has written O, all is 0.
-template <int d>
-__device__ inline void store_o(uint32_t tO, bool written, float normalise, int r, bf16* sO) {
-  UNROLL
-  for (int x = 0; x < d; x += kChunk) {
-    float rO[kChunk] = {};
-    if (written) fa::tcgen05_ld(rO, tO + x);
-    fa::tcgen05_wait_ld(rO);
-    UNROLL
-    for (int c = 0; c < kChunk; c += 8) {  // 16 bytes a store: eight rows fill all banks
-      uint32_t o[4];
-      UNROLL
-      for (int e = 0; e < 4; ++e) {
-        o[e] = fa::pack_bf16(rO[c + 2 * e] * normalise, rO[c + 2 * e + 1] * normalise);
-      }
-      *reinterpret_cast<uint4*>(sO + swizzle<Br>(r, x + c)) = make_uint4(o[0], o[1], o[2], o[3]);
-    }
-  }
-  fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
-}
-
 // d = 64: two blocks per SM, which share its 512 columns; d = 128: shared memory allows one.
 template <int d>
-__global__ void __launch_bounds__(kThreads, d == 64 ? 2 : 1)
+__global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap map_Q,  // [B*H, N, d], boxes of Br rows
                      const __grid_constant__ fa::TensorMap map_K,  // [B*Hkv, Nk, d], of Bc
                      const __grid_constant__ fa::TensorMap map_V,  // [B*Hkv, Nk, d], of Bc
@@ -329,7 +226,7 @@ fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
+    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kGroupThreads), sizeof(Tiles<d>)},
                tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
                tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH),
                p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
