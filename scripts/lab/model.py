@@ -3,7 +3,9 @@
 import dataclasses
 import datetime
 import glob
+import itertools
 import os
+import statistics
 import time
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # no holes
@@ -130,7 +132,7 @@ def one_update(name, shape, batch, n, updates):
 
 
 def alone(name, shape, batch, n, runs=6):
-    """ms of one layer's attention, forward and backward, on tensors that lie as in the model."""
+    """Median ms of a layer's attention, forward and backward, on tensors that lie as in the model."""
     kind = dict(device="cuda", dtype=torch.bfloat16)
     attend = attention_of(name)
     q = torch.randn(batch, shape.heads, n, shape.d, **kind).requires_grad_()
@@ -144,14 +146,17 @@ def alone(name, shape, batch, n, runs=6):
             o = attend(q, k, v)
         torch.autograd.grad(o, (q, k, v), do.to(o.dtype))
 
-    run()
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < 0.5:  # to the clock rate of a GPU at work
+        run()
+        torch.cuda.synchronize()
     torch.cuda._sleep(4_000_000 * runs)  # while the host queues all of them
-    begin = mark()
+    marks = [mark()]
     for _ in range(runs):
         run()
-    end = mark()
+        marks.append(mark())
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / runs
+    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
 
 
 # --- commands -------------------------------------------------------------------------------------
