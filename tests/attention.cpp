@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 #if !FA_BACKEND_GPU
 #include "tests/sim/diagnosis.h"
@@ -105,11 +107,11 @@ Outputs run_in_order([[maybe_unused]] uint64_t order, const Variant& v, const Pr
   return run(v, p, in);
 }
 
-Problem random_problem(std::mt19937& random) {
+Problem random_problem(std::mt19937& random, int longest) {
   auto between = [&](int low, int high) {
     return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
   };
-  const int N = between(1, 150), Nk = between(1, 150), d = between(1, 2) * 64;
+  const int N = between(1, longest), Nk = between(1, longest), d = between(1, 2) * 64;
   const bool causal = between(0, 1);
   const int B = between(1, 2), Hkv = between(1, 2), group = between(1, 3);
   return bf16_problem(N, Nk, d, causal, B, Hkv * group, Hkv);
@@ -389,13 +391,19 @@ void require_right_for_every_remainder(const Variant& v) {
 }
 
 void require_right_for_random_shapes(const std::vector<const Variant*>& variants, unsigned seed) {
+  int first = 0, end = FA_BACKEND_GPU ? 1000 : 20;
+  const char* many = std::getenv("FLASH_STEPS_SHAPES");
+  if (many) REQUIRE(std::sscanf(many, "%d-%d", &first, &end) == 2);
   std::mt19937 random(seed);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
-    const Problem p = random_problem(random);
-    if (!one_in(4)) continue;
+  for (int i = 0; i < end; ++i) {
+    const Problem p = many ? random_problem(random, 500) : random_problem(random);
+    if (i < first || (!many && !one_in(4))) continue;
     const Variant& v = *variants[i % variants.size()];
     CAPTURE(i, v.name, describe(p));
     require_right(v, p);
+#if !FA_BACKEND_GPU
+    if (many) require_equal(v.traffic(problem_for(v, p)), count_forward(v, p, /*analyse=*/true));
+#endif
   }
 }
 

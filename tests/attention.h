@@ -35,8 +35,8 @@ inline const std::vector<std::pair<int, int>> kLengths = {
     {113, 203}, {128, 217},         {108, 256},        {256, 512},
     {1, 2048},  {kLong - 1, kLong}, {kLong, kLong - 1}};
 
-/// Any small problem of the tensor-core steps.
-Problem random_problem(std::mt19937& random);
+/// Any problem of the tensor-core steps with at most so many rows and keys.
+Problem random_problem(std::mt19937& random, int longest = 150);
 
 /// Every row against fp64, by the checker's bound; with e4m3 large scores have no digits. Inputs of
 /// a variant with a cache of 8 bits come from problem_for(), or end with quantise_cache().
@@ -119,7 +119,9 @@ Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p);
 /// \param predicted false where a test launches the variant in another way than its formula says.
 void require_forward(const Variant& v, bool predicted = true);
 
-/// A few of them; 1000 on a GPU. The variants in turn.
+/// A few of them; 1000 on a GPU. The variants in turn. With FLASH_STEPS_SHAPES=100-300 in the
+/// environment, of larger ones those from the 100th to the 299th, in the simulator also with
+/// predicted bytes and its analysis.
 void require_right_for_random_shapes(const std::vector<const Variant*>& variants, unsigned seed);
 
 /// O and LSE are another variant's, up to the rounding of bf16.
