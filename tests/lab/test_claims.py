@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import statistics
+import subprocess
 import unittest
 
 from basis import BUILD, ROOT, main
@@ -309,6 +310,14 @@ def tile_clocks(run):
     yield sum(site["transfers"] for site in copies) / tiles
 
 
+def polynomial():
+    """What the C++ test compares first: the largest error, the same rounded to bf16, and that of
+    exact exponentials, rounded."""
+    call = [os.path.join(BUILD, "tests", "test_step16"), "-s", "-r", "xml", "*polynomials*"]
+    said = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    return map(float, re.findall(r"<Expanded>\s*(\S+) ==", said)[:3])
+
+
 def twice_the_rows(*runs):
     flops = [run["flops_executed"] for run in runs]
     return flops[1] / flops[0], flops[3] / flops[2]
@@ -439,6 +448,7 @@ CLAIMS = (
     ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
     # Blackwell.
     ("its products need {:,.0f} and {:.0f}. ... {:.0f} clocks per tile", tile_clocks),
+    ("{:.1e}, and rounded {:.2e} against {:.2e}", polynomial),
     # In a model.
     (
         "{:.1f} times with step 10, {:.1f} times with PyTorch's ... {:.1f} and {:.1f} times. ... "
