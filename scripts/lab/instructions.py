@@ -2,7 +2,8 @@
 
     maintain instructions --measure DIR    on a GPU, by ncu: a CSV per variant and head dimension
     maintain instructions --update DIR     from these and the simulator's counts
-    ... --steps "07 10"                    only these; --update keeps the rows of the others
+    ... --steps "07 10"                    only these; --update keeps the rows of the others. Step
+                                           16, which needs a B200, is counted only where named
 
 The simulator counts every instruction of a warp except plain arithmetic and control, which an
 estimated time needs, too. A GPU counts them once, for a small problem, and the file keeps for each
@@ -20,7 +21,15 @@ import subprocess
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.files import read_json, write_rows
-from flash_steps.steps import ROOT, chosen_of, described, program_of, run_program, steps_on
+from flash_steps.steps import (
+    ROOT,
+    chosen_of,
+    described,
+    numbered_steps,
+    program_of,
+    run_program,
+    steps_on,
+)
 
 INSTRUCTIONS = "common/data/instructions.json"
 PROBLEM = {"h": 4, "n": 1024}  # the simulator counts one head of it: they are alike
@@ -122,7 +131,7 @@ def main():
     p.add_argument("--update", metavar="DIR")
     p.add_argument("--steps")
     args = p.parse_args()
-    steps = chosen_of(steps_on(ARCH), args.steps, "there are")
+    steps = chosen_of(numbered_steps() if args.steps else steps_on(ARCH), args.steps, "there are")
     if bool(args.measure) == bool(args.update):
         raise BadInput("needs --measure DIR or --update DIR")
     if args.measure:

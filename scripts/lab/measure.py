@@ -84,7 +84,7 @@ PATIENCE = 150  # seconds that one of these may take
 FASTEST = ("--backends", "flash cudnn")
 PEERS = (
     (("06",), "--backends", "math efficient"),
-    (("07", "09", "10", "12"), "--variants=all", "--directions=forward", *FASTEST),
+    (("07", "09", "10", "12", "16"), "--variants=all", "--directions=forward", *FASTEST),
     (("08", "11"), "--variants=all", "--directions=backward", *FASTEST),
 )
 

@@ -190,6 +190,14 @@ class Check(Copy):
         self.add_steps("16_other")
         self.check("memory", said="ok: N=10240: 02_tiled exit status 3, 04_fused exit status 0")
 
+    def test_a_b200_measures_step_16(self):
+        self.add_steps("16_other")
+        self.program("bin/nvidia-smi", SMI.replace("H200", "B200"))
+        self.program("scripts/peers.py", PEERS)
+        self.check("timing peers", tool="maintain measure", said="the simulator models B200")
+        self.assertIn("16_other", {step for step, *_ in self.ran()})
+        self.assertIn("--steps 16_other", (self.folder / "peers.log").read_text())
+
     def test_a_step_that_decodes_has_problems_of_its_own(self):
         self.add_steps("13_cache")
         said = self.check("counters timing sanitizer", "--steps", "13")
