@@ -17,6 +17,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kSchema = 1;
 constexpr const char* kKinds[] = {"read", "write", "atomic"};
+constexpr const char* kSpaces[] = {"global", "shared", "tensor"};
+
+const char* space_of(const TracePlace& p) { return kSpaces[static_cast<int>(p.space)]; }
+bool is_global(const TracePlace& p) { return p.space == TraceSpace::global; }
 
 /// The sums of one buffer's events: what the report counts, to the byte.
 struct Totals {
@@ -31,7 +35,7 @@ Json totals_of(const Trace& trace) {
   for (const TraceKernel& k : trace.kernels) {
     for (const TraceEvent& e : k.events) {
       const TracePlace& place = trace.places[e.place];
-      if (place.shared) continue;
+      if (!is_global(place)) continue;
       Totals& t = passes[k.pass][place.name];
       const auto kind = static_cast<int>(e.kind);
       t.bytes[kind] += e.bytes;
@@ -63,8 +67,8 @@ Json layout_of(const Layout& l) {
 Json places_of(const Trace& trace) {
   Json all = Json::array();
   for (const TracePlace& p : trace.places) {
-    Json row = {{"name", p.name}, {"space", p.shared ? "shared" : "global"}};
-    if (p.shared) row["kernel"] = p.kernel, row["offset"] = p.offset;
+    Json row = {{"name", p.name}, {"space", space_of(p)}};
+    if (!is_global(p)) row["kernel"] = p.kernel, row["offset"] = p.offset;
     row["bytes"] = p.bytes;
     row["layout"] = layout_of(p.layout);
     all.push_back(row);
@@ -148,11 +152,12 @@ Json event_of(const Trace& trace, size_t kernel, const TraceEvent& e) {
                {"how", e.how},
                {"bytes", e.bytes},
                {"requests", e.requests},
-               {place.shared ? "wavefronts" : "sectors", e.transfers}};
-  if (!place.shared) args["first_touch"] = Json::array({e.hbm_read, e.hbm_write});
+               {is_global(place) ? "sectors" : "wavefronts", e.transfers},
+               {"waits", e.waits}};
+  if (is_global(place)) args["first_touch"] = Json::array({e.hbm_read, e.hbm_write});
   args[e.exact ? "touched" : "around"] = touched;
   return {{"name", place.name + " " + kind},
-          {"cat", place.shared ? "shared" : "global"},
+          {"cat", space_of(place)},
           {"ph", "X"},
           {"pid", kernel},
           {"tid", e.block},
@@ -228,7 +233,7 @@ void Trace::append(Trace&& other, const std::string& pass) {
     k.start += start;
     for (TraceEvent& e : k.events) e.place += place, e.stack += stack, e.start += start;
   }
-  for (TracePlace& p : other.places) p.kernel += p.shared ? kernel : 0;
+  for (TracePlace& p : other.places) p.kernel += is_global(p) ? 0 : kernel;
   for (auto& all : other.stacks) {
     for (uint32_t& number : all) number += line;
   }
@@ -249,8 +254,8 @@ void write_trace(const std::string& path, const Trace& trace, const std::string&
       {"model_gpu", gpu},
       {"problem", problem_of(p)},
       {"tick",
-       "one sector of device memory or one wavefront of shared memory, in the order of the "
-       "simulated block: no GPU time"},
+       "one sector of device memory, one wavefront of shared memory or 128 bytes of tensor memory, "
+       "in the order of the simulated block: no GPU time"},
       {"kernels", kernels_of(trace)},
       {"places", places_of(trace)},
       {"lines", lines_of(trace)},

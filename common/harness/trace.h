@@ -26,11 +26,13 @@ struct Layout {
 /// of the problem with as many. S, P, dS and dP have a row per query and a column per key.
 Layout workspace_layout(const std::string& name, uint64_t bytes, const Problem&);
 
-/// A buffer in device memory, or an array in a kernel's shared memory.
+enum class TraceSpace : uint8_t { global, shared, tensor };
+
+/// A buffer in device memory, an array in a kernel's shared memory, or a kernel's tensor memory.
 struct TracePlace {
   std::string name;
-  bool shared = false;
-  uint32_t kernel = 0;  ///< shared: whose
+  TraceSpace space = TraceSpace::global;
+  uint32_t kernel = 0;  ///< shared and tensor: whose
   int64_t offset = 0;   ///< shared: of its first byte from that of dynamic shared memory on
   uint64_t bytes = 0;
   Layout layout;
@@ -60,11 +62,13 @@ struct TraceEvent {
   uint32_t stack = 0;  ///< Trace::stacks
   TraceKind kind = TraceKind::read;
   std::string how;  ///< "load", "store", "atomic", "ldmatrix", "stmatrix", "cp.async", "mbarrier",
-                    ///< "TMA", "wgmma"
+                    ///< "TMA", "wgmma", "tcgen05.mma", "tcgen05.ld", "tcgen05.st"
+  uint32_t waits = 0;  ///< of the block's longest chain of waits in front of it
   uint64_t start = 0, ticks = 0;
   uint64_t bytes = 0;
   uint64_t requests = 0;   ///< of warps
-  uint64_t transfers = 0;  ///< 32-byte sectors of device memory, or wavefronts of shared memory
+  uint64_t transfers = 0;  ///< 32-byte sectors of device memory, wavefronts of shared memory, or
+                           ///< 128 bytes of tensor memory
   uint64_t hbm_read = 0;   ///< bytes of sectors that nobody had touched before
   uint64_t hbm_write = 0;  ///< bytes of sectors that nobody had written before
   std::vector<TraceRectangle> touched = {};
@@ -94,8 +98,8 @@ struct TraceKernel {
   std::vector<TraceEvent> events;  ///< by block, in the block's order
 };
 
-/// A tick is one sector of device memory or one wavefront of shared memory. It orders a block's
-/// events and says nothing of a GPU's time.
+/// A tick is one of TraceEvent::transfers. It orders a block's events and says nothing of a GPU's
+/// time.
 struct Trace {
   std::vector<TraceKernel> kernels;
   std::vector<TracePlace> places;

@@ -120,7 +120,11 @@ class Observer {
     (void)pc;
   }
   /// The current thread's warp issues a tcgen05.ld or st, or frees columns.
-  virtual uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) { return 0; }
+  virtual uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc,
+                               const Where&) {
+    (void)pc;
+    return 0;
+  }
   /// The current thread's warp has waited for its tcgen05.ld, or st.
   virtual void finish_moves(Block&, bool loads) { (void)loads; }
   /// What these columns held is gone.

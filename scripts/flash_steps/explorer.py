@@ -38,8 +38,10 @@ MOVED = 5  # of an event: bytes, requests, sectors or wavefronts, first touches
 
 
 def packed_events(trace, hows):
-    """By kernel: [[block, its start, [event, ...]], ...]; an event is a flat list of numbers."""
+    """By kernel: [[block, its start, [event, ...]], ...]; an event is a flat list of numbers. Where
+    tensor memory is used, a block also has its events' waits: the page draws who waits for whom."""
     kernels = [{} for _ in trace["flash_steps"]["kernels"]]
+    with_waits = any(place["space"] == "tensor" for place in trace["flash_steps"]["places"])
     for e in trace["traceEvents"]:
         if e["ph"] != "X":
             continue
@@ -48,7 +50,11 @@ def packed_events(trace, hows):
         row += [a["bytes"], a["requests"], a.get("sectors", a.get("wavefronts"))]
         row += [*a.get("first_touch", (0, 0)), int("touched" in a)]
         row += [corner for rectangle in a.get("touched", a.get("around")) for corner in rectangle]
-        kernels[e["pid"]].setdefault(e["tid"], [e["tid"], e["ts"], []])[2].append(row)
+        fresh = [e["tid"], e["ts"], [], []][: 3 + with_waits]
+        block = kernels[e["pid"]].setdefault(e["tid"], fresh)
+        block[2].append(row)
+        if with_waits:
+            block[3].append(a["waits"])
     return [list(blocks.values()) for blocks in kernels]
 
 
@@ -184,7 +190,7 @@ def summary(content):
         return content
     sums = {}
     for k, blocks in enumerate(content["blocks"]):
-        for _, _, rows in blocks:
+        for _, _, rows, *_ in blocks:
             for place, _, kind, how, _, *moved in rows:
                 key = k, content["places"][place]["name"], kind, content["hows"][how]
                 before = sums.get(key, [0] * MOVED)

@@ -241,6 +241,17 @@ STEPS = [
         own=[Run("15_masks", variant, 1024, mask=mask) for mask, (variant, *_) in MASKS.items()],
         result="packed",
     ),
+    Shown(
+        "16_blackwell",
+        "FlashAttention-4",
+        "10 scheduled",
+        "S, P and O lie in tensor memory, and one warp copies, another multiplies. Open source · "
+        "warp · bytes to see who holds which columns, and who waits for whom.",
+        {
+            "tmem issuer roles pair exp2": "Registers: a row of S or P per thread, then 16 "
+            "columns of O."
+        },
+    ),
 ]
 RING = Shown(
     "14_ring",

@@ -64,9 +64,9 @@ CUT = """[...Array(21).keys()].flatMap((i) => {
 
 class Files(unittest.TestCase):
     def test_bad_use(self):
-        done = maintain("explorer", "16")
+        done = maintain("explorer", "17")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("no step '16'; there are", done.stderr)
+        self.assertIn("no step '17'; there are", done.stderr)
 
     def test_they_are_up_to_date(self):
         done = maintain("explorer", "--check", "--build", BUILD)
@@ -422,6 +422,38 @@ class InBrowser(unittest.TestCase):
                     self.assertEqual(sum(seen), report["flops"] // (4 * 64))
                 counted = report["traffic"]["requested"]["buffers"]["K"]["counted"]["read"]
                 self.assertEqual(len(passes[0]), counted // (2 * 64 * 128))
+
+    def test_tensor_memory(self):
+        """At the end each tile of rows has its S, P and O, and as many products have added to S and
+        O as there are tiles of keys. Only with roles do products wait for no softmax."""
+        page = self.open("#16&n=512&at=100&more")
+        for variant, tiles in (("tmem", 1), ("pair", 2)):
+            page.eval(f"choose({{pair: ['16 {variant}', '16 {variant}']}}, 1)")
+            page.until(f"{READY} && sides[1].run.variant === '{variant}'")
+            found = page.eval(
+                """(() => {
+                  const written = {};
+                  const adds = ({ how, kind }) => how === "tcgen05.mma" && kind === 2;
+                  for (const { holder } of tensorMemory.events.filter(adds)) {
+                    written[holder] = (written[holder] ?? 0) + 1;
+                  }
+                  const [products, softmax] = [1, 2].map((role) => new Set(
+                    tensorMemory.events.filter((e) => e.role === role).map((e) => e.waits)));
+                  return [[...new Set(tensorMemory.held)].filter((h) => h).sort(), written,
+                          [...products].some((waits) => softmax.has(waits))];
+                })()"""
+            )
+            names = [
+                [f"{letter}{t}" for t in range(tiles)] if tiles > 1 else [letter]
+                for letter in "OPS"
+            ]
+            held, written, together = found
+            self.assertEqual(held, [name for of in names for name in of])
+            self.assertEqual(written, {name: 4 for of in names[::2] for name in of})
+            self.assertEqual(together, variant != "tmem")
+            self.assertRegex(page.eval("tensorMemory.canvas.ariaLabel"), "^Tensor memory holds .*O")
+        page.eval("choose({pair: ['06 registers', '06 registers']}, 1)")
+        page.until(f"{READY} && tensorMemory.card.hidden")
 
     def test_the_ranks_of_step_14(self):
         """With a causal mask rank 0 of a plain ring waits in every hop but the first."""

@@ -18,7 +18,8 @@ using Events = std::vector<std::string>;
 Events events_of(const fa::Trace& trace, size_t kernel = 0) {
   Events all;
   for (const fa::TraceEvent& e : trace.kernels.at(kernel).events) {
-    std::string text = std::to_string(e.block) + (trace.places[e.place].shared ? " s" : " ") +
+    std::string text = std::to_string(e.block) +
+                       (trace.places[e.place].space == fa::TraceSpace::shared ? " s" : " ") +
                        trace.places[e.place].name + " " + e.how + (e.exact ? "" : " around");
     for (const fa::TraceRectangle& r : e.touched) {
       text += " " + std::to_string(r.row) + "+" + std::to_string(r.rows) + "," +
@@ -36,7 +37,7 @@ void require_nothing_lost(const fa::Counts& counts) {
   for (const fa::TraceKernel& k : counts.trace->kernels) {
     for (const fa::TraceEvent& e : k.events) {
       hbm.read += e.hbm_read, hbm.write += e.hbm_write;
-      if (counts.trace->places[e.place].shared) continue;
+      if (counts.trace->places[e.place].space != fa::TraceSpace::global) continue;
       fa::BufferCount& b = sums[counts.trace->places[e.place].name];
       const auto add = [&](auto& read, auto& write, auto& atomic, uint64_t n) {
         (e.kind == fa::TraceKind::read    ? read
@@ -176,6 +177,46 @@ __global__ void scatter(const float* x, float* y) {
   }
 }
 
+// S = A B^T, from which P is made; then S += P B^T, all in tensor memory.
+__global__ void two_products(float* y) {
+  auto* sA = fa::dynamic_shared<__nv_bfloat16>();  // [128][16] and [32][16] in core matrices
+  auto* sB = sA + 128 * 16;
+  __shared__ uint64_t done[2];
+  __shared__ uint32_t address;
+  const unsigned warp = threadIdx.x / 32;
+  if (warp == 0) fa::tcgen05_alloc(&address, 64);
+  if (threadIdx.x == 0) fa::mbarrier_init(&done[0], 1), fa::mbarrier_init(&done[1], 1);
+  for (int i = threadIdx.x; i < (128 + 32) * 16; i += blockDim.x) sA[i] = 1.f;
+  fa::fence_proxy_async();
+  __syncthreads();
+  const uint32_t s = address, mine = fa::tmem_address(s, 32 * warp, 0);
+  const uint64_t a = fa::tcgen05_descriptor(sA, fa::Swizzle::none, 128 * 16, 128);
+  const uint64_t b = fa::tcgen05_descriptor(sB, fa::Swizzle::none, 32 * 16, 128);
+  constexpr uint32_t kInstruction = fa::tcgen05_instruction(128, 32);
+  if (threadIdx.x == 0) {
+    fa::tcgen05_mma(s, a, b, kInstruction, false);
+    fa::tcgen05_commit(&done[0]);
+  }
+  fa::mbarrier_wait(&done[0], 0);
+  float r[32];
+  uint32_t packed[16] = {};
+  fa::tcgen05_ld(r, mine);
+  fa::tcgen05_wait_ld(r);
+  fa::tcgen05_st(mine + 32, packed);
+  fa::tcgen05_wait_st();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::tcgen05_mma_tmem(s, s + 32, b, kInstruction);
+    fa::tcgen05_commit(&done[1]);
+  }
+  fa::mbarrier_wait(&done[1], 0);
+  fa::tcgen05_ld(r, mine);
+  fa::tcgen05_wait_ld(r);
+  y[threadIdx.x] = r[0];
+  __syncthreads();
+  if (warp == 0) fa::tcgen05_dealloc(s, 64);
+}
+
 /// With its shape in a trace.
 Buffer<float> matrix(const char* name, uint64_t rows, uint64_t columns) {
   Buffer<float> b(name, rows * columns);
@@ -257,6 +298,28 @@ TEST_CASE("of a union, the members whose rows fit and that are touched", "[sim][
         Events{"0 stiles[0].V store 0+4,0+32 256 B", "0 stiles[1].V store 0+4,0+32 256 B",
                "0 ssums.O store 0+2,0+32 256 B", "0 ssums.m store 0+1,0+2 8 B",
                "0 ssums.O load 0+2,0+32 256 B", "0 z store 0+1,0+64 256 B"});
+}
+
+TEST_CASE("of tensor memory, whole columns and who waits for whom", "[sim][trace]") {
+  const auto y = matrix("y", 1, 128);
+  const fa::Trace trace = traced(two_products, {1, 128, (128 + 32) * 16 * 2}, y);
+  Events events;
+  std::vector<uint32_t> waits;
+  for (size_t i = 0; const std::string& e : events_of(trace)) {
+    const fa::TraceEvent& event = trace.kernels[0].events[i++];
+    if (!e.starts_with("0 tensor memory ")) continue;
+    events.push_back(e.substr(16) + (event.kind == fa::TraceKind::atomic ? ", added" : ""));
+    waits.push_back(event.waits);
+  }
+  CHECK(events == Events{"tcgen05.mma 0+128,0+32 16384 B", "tcgen05.ld 0+128,0+32 16384 B",
+                         "tcgen05.st 0+128,32+16 8192 B", "tcgen05.mma 0+128,32+8 4096 B",
+                         "tcgen05.mma 0+128,0+32 16384 B, added", "tcgen05.ld 0+128,0+32 16384 B"});
+  REQUIRE(waits.size() == 6);
+  CHECK(waits[0] < waits[1]);  // a commit
+  CHECK(waits[1] == waits[2]);
+  CHECK(waits[2] < waits[3]);  // a barrier
+  CHECK(waits[3] == waits[4]);
+  CHECK(waits[4] < waits[5]);
 }
 
 TEST_CASE("the blocks of a cluster have a track each", "[sim][trace]") {

@@ -226,7 +226,7 @@ void do_dealloc(WarpMeeting& m) {
                allocations(t));
   }
   const TensorAccess all{true, 0xf, found->column, found->columns};
-  for (auto& o : self->observers) o->move_tensor(*self, TensorUse::free, all, m.where);
+  for (auto& o : self->observers) o->move_tensor(*self, TensorUse::free, all, nullptr, m.where);
   std::fill_n(&t.owner[found->column / kUnit], found->columns / kUnit, Owner::freed);
   t.allocated.erase(found);
 }
@@ -367,6 +367,7 @@ struct MoveFrame {
   uint32_t address;
   int columns;
   bool store;
+  const void* pc;
   uint32_t operation;
 };
 
@@ -393,11 +394,9 @@ void do_move(WarpMeeting& m) {
   }
   const TensorAccess access{f.store, static_cast<uint8_t>(1u << first / kQuarter), move.column,
                             move.columns};
+  const TensorUse use = f.store ? TensorUse::store : TensorUse::load;
   uint32_t operation = 0;
-  for (auto& o : self->observers) {
-    operation |=
-        o->move_tensor(*self, f.store ? TensorUse::store : TensorUse::load, access, m.where);
-  }
+  for (auto& o : self->observers) operation |= o->move_tensor(*self, use, access, f.pc, m.where);
   for (int lane = 0; lane < 32; ++lane) frame_of<MoveFrame>(m, lane).operation = operation;
   TensorMemory& t = tensor_memory();
   (f.store ? t.stores : t.loads)[m.warp].push_back(std::move(move));
@@ -430,9 +429,9 @@ void do_wait_stores(WarpMeeting& m) {
 }
 
 void move_tensor(const char* what, void* registers, int columns, uint32_t address, bool store,
-                 const Where& where) {
+                 const void* pc, const Where& where) {
   need_whole_warp(what, where);
-  MoveFrame f{registers, address, columns, store, 0};
+  MoveFrame f{registers, address, columns, store, pc, 0};
   meet_in_warp(what, kWholeWarp, do_move, &f, where);
   if (f.operation && !store) {
     wait_for_registers(registers, static_cast<size_t>(columns) * sizeof(uint32_t), where);
@@ -559,13 +558,15 @@ void tcgen05_fence(bool before) {
 }
 
 void tcgen05_ld(void* registers, int columns, uint32_t from, Where where) {
-  move_tensor("tcgen05.ld", registers, columns, from, false, where);
+  const void* pc = __builtin_return_address(0);
+  move_tensor("tcgen05.ld", registers, columns, from, false, pc, where);
 }
 
 void tcgen05_st(uint32_t to, const void* registers, int columns, Where where) {
   const size_t bytes = static_cast<size_t>(columns) * sizeof(uint32_t);
-  use_operand(registers, bytes, Kind::load, __builtin_return_address(0));
-  move_tensor("tcgen05.st", const_cast<void*>(registers), columns, to, true, where);
+  const void* pc = __builtin_return_address(0);
+  use_operand(registers, bytes, Kind::load, pc);
+  move_tensor("tcgen05.st", const_cast<void*>(registers), columns, to, true, pc, where);
 }
 
 void tcgen05_wait(bool loads, Where where) {

@@ -267,7 +267,8 @@ class HazardObserver final : public Observer {
   void issue_product(Block&, std::span<const SharedOperand>, std::span<const TensorAccess>,
                      const void* pc, const Where&) override;
   uint32_t commit_products(Block&, const void* bar, const Where&) override;
-  uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const Where&) override;
+  uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc,
+                       const Where&) override;
   void finish_moves(Block&, bool loads) override;
   void allocate_tensor(Block&, unsigned column, unsigned columns) override;
   void tensor_fence(Block&, bool before) override;

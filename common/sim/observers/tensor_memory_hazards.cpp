@@ -115,7 +115,7 @@ void HazardObserver::check_swizzle(const Block& b, const SharedOperand& operand,
                  " has stored it with " + words(load->swizzle);
 }
 
-uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a,
+uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void*,
                                      const Where& where) {
   if (use == TensorUse::free) {
     use_tensor(b, use, a, 0, where);

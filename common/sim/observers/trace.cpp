@@ -5,7 +5,7 @@
 // between. A thread's clock counts these waits: behind a barrier all have the largest of their
 // clocks plus one, and so has who waited for an mbarrier; behind a __syncwarp all lanes have the
 // largest. So tile j of a loop is an event of its own, and a tile that eight warps load together
-// is one. What wgmma reads is an event per warpgroup.
+// is one. What wgmma reads is an event per warpgroup, and so is what tcgen05.ld and st move.
 #include <unwind.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "common/sim/block.h"
+#include "common/sim/instructions/async.h"
 #include "common/sim/messages/symbols.h"
 #include "common/sim/observers/watchers.h"
 #include "common/sim/sim.h"
@@ -32,6 +33,7 @@ namespace {
 constexpr unsigned kSector = 32;
 constexpr uint64_t kChunk = 16;  // bytes of a wgmma's operand that observers are told of
 constexpr uint64_t kWavefront = 128;
+constexpr unsigned kQuarters = 4, kQuarter = 32, kColumns = 512;  // of tensor memory
 constexpr size_t kMostRectangles = 16;  // of an event; else one around them
 constexpr uint32_t kNone = ~0u;
 
@@ -160,6 +162,7 @@ struct Recorder {
   std::map<uint64_t, std::vector<fa::TraceEvent>> blocks;  // of this launch
   std::vector<uint32_t> shared;  // of this launch: by word of shared memory, its place + 1
   std::map<uint64_t, uint32_t> shared_places;  // of this launch, by offset
+  uint32_t tensor = kNone;                     // of this launch: the place of tensor memory
   /// Shared arrays that lie over others, of a place that has them all. Members that have bytes of
   /// their own stand in one of `sets`; a cut is where a member begins or ends.
   struct Union {
@@ -179,7 +182,7 @@ struct Recorder {
     const auto [at, fresh] = buffers.try_emplace(number, trace.places.size());
     if (fresh) {
       const BufferInfo& b = sim::buffers[number];
-      fa::TracePlace place{b.name, false, 0, 0, b.end - b.begin, b.layout};
+      fa::TracePlace place{b.name, fa::TraceSpace::global, 0, 0, b.end - b.begin, b.layout};
       if (place.layout.columns == 0) place.layout = {1, 1, place.bytes, 1};
       trace.places.push_back(place);
     }
@@ -225,7 +228,17 @@ struct Recorder {
   }
   void add_shared(const SharedArray& a, uint64_t dynamic) {
     const auto offset = static_cast<int64_t>(a.offset - dynamic);
-    trace.places.push_back({a.name, true, kernel(), offset, a.bytes, shape(a)});
+    trace.places.push_back({a.name, fa::TraceSpace::shared, kernel(), offset, a.bytes, shape(a)});
+  }
+
+  uint32_t tensor_place() {
+    if (tensor == kNone) {
+      tensor = static_cast<uint32_t>(trace.places.size());
+      const fa::Layout cells{1, kQuarters * kQuarter, kColumns, kWord};
+      trace.places.push_back({"tensor memory", fa::TraceSpace::tensor, kernel(), 0,
+                              cells.rows * cells.columns * kWord, cells});
+    }
+    return tensor;
   }
 
   // The last axis of an array is its rows' length; what has no axes is one row of bytes.
@@ -292,7 +305,8 @@ std::vector<const void*> calls_to(const void* pc, const void* kernel) {
 
 // --- the observer --------------------------------------------------------------------------------
 
-constexpr By kWgmma = static_cast<By>(7), kProduct = static_cast<By>(8);
+constexpr By kWgmma = static_cast<By>(7), kProduct = static_cast<By>(8),
+             kTensorMove = static_cast<By>(9);
 
 const char* name_of(By by, Kind kind) {
   switch (by) {
@@ -307,7 +321,10 @@ const char* name_of(By by, Kind kind) {
     case By::thread:
       return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
   }
-  return by == kWgmma ? "wgmma" : "tcgen05.mma";
+  return by == kWgmma         ? "wgmma"
+         : by == kProduct     ? "tcgen05.mma"
+         : kind == Kind::load ? "tcgen05.ld"
+                              : "tcgen05.st";
 }
 
 struct Key {
@@ -315,7 +332,7 @@ struct Key {
   uint32_t place, clock;
   Kind kind;
   By by;
-  uint32_t warpgroup;  // of a wgmma: its operands are those of one
+  uint32_t warpgroup;  // of a wgmma: its operands are those of one; of a tcgen05.ld or st
   uint32_t callers;    // of a function that is not inlined: who called it
   uint32_t part;       // of a union, between two cuts; else 0
   bool operator==(const Key&) const = default;
@@ -377,8 +394,42 @@ class TraceRecorder final : public Observer, public RequestSink {
     return operation;
   }
   void issue_product(Block& b, std::span<const SharedOperand> operands,
-                     std::span<const TensorAccess>, const void* pc, const Where&) override {
+                     std::span<const TensorAccess> uses, const void* pc, const Where&) override {
     for (const SharedOperand& operand : operands) read_operands(b, kProduct, operand.chunks, pc);
+    // A in tensor memory; D, which is read only to be added to, and written, which comes last.
+    const TensorAccess& d = uses.back();
+    bool adds = false;
+    for (const TensorAccess& use : uses) {
+      if (use.writes) continue;
+      if (use.column == d.column) {
+        adds = true;
+      } else {
+        touch_tensor(b, kProduct, Kind::load, use, pc);
+      }
+    }
+    touch_tensor(b, kProduct, adds ? Kind::atomic : Kind::store, d, pc);
+  }
+  uint32_t move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void* pc,
+                       const Where&) override {
+    if (use == TensorUse::free) return 0;
+    touch_tensor(b, kTensorMove, a.writes ? Kind::store : Kind::load, a, pc);
+    return 0;
+  }
+  void touch_tensor(Block& b, By by, Kind kind, const TensorAccess& a, const void* pc) {
+    const unsigned thread = b.current->id;
+    Open& e = event_of({pc, recorder.tensor_place(), clock_[thread], kind, by, thread / 128,
+                        callers_of(pc, by), 0});
+    for (unsigned lane = 0; lane < kQuarters * kQuarter; ++lane) {
+      if (!(a.quarters >> lane / kQuarter & 1)) continue;
+      e.elements.add(lane * kColumns + a.column, a.columns);
+      e.bytes += a.columns * kWord;
+    }
+    e.transfers = e.bytes / kWavefront;
+  }
+  // Its arrival follows later, but in the phase that runs now.
+  uint32_t commit_products(Block& b, const void* bar, const Where&) override {
+    release(b, bar, mbarrier_phase(b, bar));
+    return 0;
   }
   void read_operands(Block& b, By by, const std::vector<uint32_t>& chunks, const void* pc) {
     const uint32_t callers = callers_of(pc, by);
@@ -430,8 +481,9 @@ class TraceRecorder final : public Observer, public RequestSink {
     const fa::TracePlace& p = recorder.trace.places[e.key.place];
     for (unsigned lane = 0; lane < 32; ++lane) {
       if (!(lanes >> lane & 1)) continue;
-      e.request.at[lane] = p.shared ? at[lane] - base_of(*home_, p)
-                                    : kWord * uint64_t{at[lane] - begin_of(e.key.place)};
+      e.request.at[lane] = p.space == fa::TraceSpace::shared
+                               ? at[lane] - base_of(*home_, p)
+                               : kWord * uint64_t{at[lane] - begin_of(e.key.place)};
     }
   }
 
@@ -474,6 +526,7 @@ class TraceRecorder final : public Observer, public RequestSink {
                          .stack = stacks[k],
                          .kind = static_cast<fa::TraceKind>(e.key.kind),
                          .how = name_of(e.key.by, e.key.kind),
+                         .waits = e.key.clock,
                          .start = now,
                          .ticks = std::max<uint64_t>(1, e.transfers),
                          .bytes = e.bytes,
@@ -659,6 +712,7 @@ class TraceWatcher final : public Watcher {
     recorder.blocks.clear();
     recorder.shared.clear();
     recorder.shared_places.clear();
+    recorder.tensor = kNone;
   }
 
   // A block begins when one of those before it leaves its slot.

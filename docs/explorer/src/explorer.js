@@ -82,19 +82,20 @@ class Run {
       layout.matrices = 1;
     }
     this.kernels.forEach((kernel, k) => {
-      kernel.blocks = data.blocks[k].map(([block, start, rows]) => {
+      kernel.blocks = data.blocks[k].map(([block, start, rows, waits]) => {
         let now = start;
-        return { block, events: rows.map((row) => {
+        const events = rows.map((row, i) => {
           const [place, stack, kind, how, ticks, size, requests, transfers, read, write, whole,
                  ...corners] = row;
           const rects = [];
           for (let i = 0; i < corners.length; i += 4) rects.push(corners.slice(i, i + 4));
           const event = { kernel: k, block, place, stack, kind, how: data.hows[how], start: now,
                           end: now += ticks, bytes: size, requests, transfers, read, write,
-                          whole: !!whole, rects };
+                          whole: !!whole, rects, waits: waits?.[i] };
           this.events.push(event);
           return event;
-        }) };
+        });
+        return { block, events, columns: nameColumns(this, events) };
       });
     });
     this.byEnd = [...this.events].sort((a, b) => a.end - b.end);
@@ -318,7 +319,7 @@ class Counters {
 
   add(event) {
     const place = this.run.placeOf(event);
-    if (place.space === "shared") return;
+    if (place.space !== "global") return;
     this.buffers.get(place.name)[event.kind] += event.bytes;
     const { rows, columns, element_bytes: size } = place.layout;
     const area = event.rects.reduce((n, r) => n + r[1] * r[3], 0);
@@ -757,6 +758,131 @@ class OnChip {
   }
 }
 
+// --- a block's tensor memory --------------------------------------------------------------------
+
+const LANES = 128, COLUMNS = 512;
+const ROLES = ["copy", "multiply", "softmax", "correct O"];
+const HOLDERS = { S: PALETTE[0], P: PALETTE[1], O: PALETTE[2] };
+
+// Names what a block's events of tensor memory use: P is the operand of a product that adds to O, S the result of one
+// of two operands in shared memory. What else is stored is P in P's columns, and O. The columns by name, if there are any.
+function nameColumns(run, events) {
+  const uses = events.filter((e) => run.placeOf(e).space === "tensor"), held = Array(COLUMNS).fill();
+  const products = uses.filter((e) => e.how === "tcgen05.mma");
+  const lines = new Set(products.filter((e) => e.kind === 0).map((e) => e.stack));
+  const letterOf = (e) => (e.kind === 0 ? "P" : lines.has(e.stack) ? "O" : "S");
+  const found = { S: new Map(), P: new Map(), O: new Map() };
+  for (const e of products) found[letterOf(e)].set(e.rects[0][2], e.rects[0][3]);
+  const columns = Object.entries(found).flatMap(([letter, of]) => [...of].sort(([a], [b]) => a - b)
+    .map(([first, count], i) => ({ name: of.size > 1 ? letter + i : letter, first, count })));
+  const named = (letter, [, , at]) => columns.find(({ name, first, count }) =>
+    name[0] === letter && first <= at && at < first + count)?.name;
+  for (const e of uses) {
+    const [, , at, count] = e.rects[0];
+    e.holder = e.how === "tcgen05.mma" ? named(letterOf(e), e.rects[0])
+      : e.kind === 0 ? held[at] : named("P", e.rects[0]) ?? named("O", e.rects[0]);
+    e.role = e.how === "tcgen05.mma" ? 1 : e.holder?.[0] === "O" ? 3 : 2;
+    if (e.kind) held.fill(e.holder, at, at + count);
+  }
+  for (const e of events) if (e.how === "TMA" && run.placeOf(e).space === "global") e.role = 0;
+  return columns.length ? columns : null;
+}
+
+class TensorMemory {
+  constructor(card) {
+    this.card = card;
+    this.canvas = card.querySelector("canvas");
+    this.canvas.setAttribute("role", "img");
+    this.canvas.tabIndex = 0;
+    this.canvas.addEventListener("pointermove", (e) => this.point(e));
+    this.canvas.addEventListener("pointerleave", () => hideTip());
+  }
+
+  // On the left the columns now, on the right over the waits; on a phone the one above the other.
+  show(run, block) {
+    this.run = run;
+    this.card.hidden = !block.columns;
+    if (!block.columns) return;
+    this.events = block.events.filter((e) => e.role !== undefined);
+    this.waits = [...new Set(this.events.map((e) => e.waits))].sort((a, b) => a - b);
+    const width = this.canvas.clientWidth, wide = width > 640, line = 14, high = 72, labels = 64;
+    this.map = { x: 0, y: line, w: wide ? .38 * width : width, h: high + ROLES.length * line - (wide ? 0 : 40) };
+    const x = wide ? this.map.w + 16 + labels : labels;
+    this.time = { x, y: wide ? line : this.map.y + this.map.h + 2 * line, w: width - x, h: high, line };
+    this.width = width;
+    this.height = this.time.y + high + ROLES.length * line + 4;
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.canvas.style.height = `${this.height}px`;
+    this.canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+
+  draw({ time, event }) {
+    if (this.card.hidden) return;
+    const g = this.canvas.getContext("2d"), { map, time: chart } = this, { line } = chart;
+    const box = (colour, ...at) => ((g.fillStyle = colour), g.fillRect(...at));
+    const wide = chart.w / this.waits.length, at = (e) => chart.x + this.waits.indexOf(e.waits) * wide;
+    const columns = (e) => [chart.y + e.rects[0][2] * chart.h / COLUMNS, e.rects[0][3] * chart.h / COLUMNS];
+    g.clearRect(0, 0, this.width, this.height);
+    g.font = "11px system-ui, sans-serif";
+    g.lineWidth = 1;
+    for (const { x, y, w, h } of [map, chart]) box(colours.cell, x, y, w, h);
+    this.held = Array(COLUMNS).fill();
+    for (const e of this.events) {
+      const colour = HOLDERS[e.holder?.[0]] ?? colours.dim;
+      box(colour, at(e), chart.y + chart.h + e.role * line + 2, Math.max(1, wide - .5), line - 3);
+      if (!e.holder || !e.kind) continue;
+      const [y, h] = columns(e);
+      box(colour, at(e), y, chart.x + chart.w - at(e), h);
+      if (e.end <= time) this.held.fill(e.holder, e.rects[0][2], e.rects[0][2] + e.rects[0][3]);
+    }
+    const text = (words, x, y, colour = colours.dim) => ((g.fillStyle = colour), g.fillText(words, x, y));
+    text("column 0", map.x, map.y - 4);
+    text(COLUMNS, map.x + map.w - 20, map.y - 4);
+    text("columns", chart.x - 60, chart.y + 10);
+    text("waits →", chart.x, chart.y - 4);
+    ROLES.forEach((role, i) => text(role, chart.x - 60, chart.y + chart.h + (i + 1) * line - 2));
+    for (let c = 0, end; c < COLUMNS; c = end) {
+      for (end = c + 1; end < COLUMNS && this.held[end] === this.held[c]; ++end);
+      if (!this.held[c]) continue;
+      const x = map.x + c * map.w / COLUMNS, w = (end - c) * map.w / COLUMNS;
+      box(HOLDERS[this.held[c][0]], x, map.y, w, map.h);
+      g.strokeStyle = colours.line;
+      g.strokeRect(x, map.y, w, map.h);
+      if (w > 18) text(this.held[c], x + 4, map.y + 14, "#10141a");
+    }
+    this.canvas.setAttribute("aria-label", `Tensor memory holds ${[...new Set(this.held)].filter((h) => h).join(", ") || "nothing"}`);
+    if (!event) return;
+    const now = this.waits.findLastIndex((n) => n <= event.waits);
+    g.strokeStyle = colours.fg;
+    g.strokeRect(chart.x + now * wide, chart.y, wide, chart.h + ROLES.length * line);
+    g.strokeStyle = kindColour(event.kind);
+    g.lineWidth = 3;
+    for (const [row, rows, column, count] of event.holder ? event.rects : []) {
+      g.strokeRect(map.x + column * map.w / COLUMNS + 1.5, map.y + row * map.h / LANES + 1.5,
+                   count * map.w / COLUMNS - 3, rows * map.h / LANES - 3);
+    }
+  }
+
+  point(event) {
+    const bounds = this.canvas.getBoundingClientRect(), { map, time: chart } = this;
+    const x = event.clientX - bounds.left, y = event.clientY - bounds.top;
+    const column = Math.floor((x - map.x) / map.w * COLUMNS), lane = Math.floor((y - map.y) / map.h * LANES);
+    if (column >= 0 && column < COLUMNS && lane >= 0 && lane < LANES) {
+      return showTip(event.clientX, event.clientY, `lane ${lane}, column ${column}: ${this.held[column] ?? "nothing yet"}`);
+    }
+    const waits = this.waits[Math.floor((x - chart.x) / chart.w * this.waits.length)];
+    const role = Math.floor((y - chart.y - chart.h) / chart.line);
+    const words = this.events.filter((e) => e.waits === waits && (role < 0 ? e.holder && e.kind : e.role === role))
+      .map((e) => `${["reads", "writes", "adds to"][e.kind]} ${e.holder ? columnsOf(e) : this.run.elements(e)}`);
+    if (!words.length || y < chart.y) return hideTip();
+    showTip(event.clientX, event.clientY, `${ROLES[role] ?? "columns"}: ${[...new Set(words)].join("; ")}`);
+  }
+}
+// "P0, columns 64 to 127"
+function columnsOf({ holder, rects: [[, , first, count]] }) { return `${holder}, ${span("column", first, count)}`; }
+
 // --- the source line ----------------------------------------------------------------------------
 
 function codeOf(run, frames, around) {
@@ -808,7 +934,9 @@ function showRequest(node, run, event) {
                                     r.kind === KINDS[event.kind] && r.how === event.how);
   if (!request) {
     const who = event.how === "TMA" ? "The copy engine (TMA) moves the whole tile; no warp makes a request."
-              : event.how === "wgmma" ? "The tensor cores (wgmma) read the whole tile; no warp makes a request."
+              : /^(wgmma|tcgen05.mma)$/.test(event.how)
+                ? `The tensor cores (${event.how}) read the whole tile; no warp makes a request.`
+              : event.holder ? "A warp moves columns of its 32 lanes of tensor memory, which has neither sectors nor banks."
               : "No warp makes a request for this.";
     node.replaceChildren(make("p", {}, who));
     return;
@@ -987,7 +1115,9 @@ class Side {
     const who = run.kernels.length > 1 ? `${run.kernelName(step.kernel)}: ` : "";
     if (!event) return `${who}the other blocks have finished, too.`;
     const place = run.placeOf(event), shared = place.space === "shared";
-    const what = !shared ? run.elements(event)
+    const what = place.space === "tensor"
+      ? `${columnsOf(event)} of ${span("lane", event.rects[0][0], event.rects[0][1])}, in tensor memory`
+      : !shared ? run.elements(event)
       : event.kind === 1 ? run.held(place, run.source(event)).long : run.heldBy(event, holds);
     const where = !shared ? "" : (what.includes(",") ? "," : "") + ` ${["from", "to", "in"][event.kind]} ` +
       (what === COMPUTED ? `${place.name} in ` : "") + "shared memory";
@@ -1370,6 +1500,7 @@ class Player {
 
 const sides = ["a", "b"].map((id) => new Side($(id)));
 const onChip = new OnChip($("chip"));
+const tensorMemory = new TensorMemory($("tensor"));
 const loaded = new Map();
 // What is shown: two variants, "01 naive", and their problem. The address says it: #4 is an idea, #06 a step beside its
 // parent, #04.fused-06.swapped any two; then &n=512&causal&at=40 (percent)&block=1&more. #ladder is a tab.
@@ -1418,13 +1549,17 @@ function show(fraction) {
 
 let shownKernel = null;
 function showMore() {
-  const side = sides[state.side], { run, step } = side;
-  const key = `${run.step} ${run.variant} ${step.kernel} ${$("more").clientWidth}`;
-  if (shownKernel !== key) onChip.show(run, step.kernel, side.picture.scale);
+  const side = sides[state.side], { run, step } = side, { blocks } = run.kernels[step.kernel];
+  const block = blocks[Math.min(side.follow, blocks.length - 1)];
+  const key = `${run.step} ${run.variant} ${run.problem.n} ${run.problem.causal} ${step.kernel} ${block.block} ${$("more").clientWidth}`;
+  if (shownKernel !== key) {
+    onChip.show(run, step.kernel, side.picture.scale);
+    tensorMemory.show(run, block);
+  }
   shownKernel = key;
   onChip.draw(step.event, side.holds);
-  $("chip-words").textContent = `Block ${run.blockName(step.kernel, run.kernels[step.kernel].blocks[
-    Math.min(side.follow, run.kernels[step.kernel].blocks.length - 1)].block)}. ${run.registers || ""}`;
+  tensorMemory.draw(step);
+  $("chip-words").textContent = `Block ${run.blockName(step.kernel, block.block)}. ${run.registers || ""}`;
   showSource($("source"), run, step.event);
   showRequest($("warp"), run, step.event);
   showTable($("bytes"), run, side.counters, step.event);
