@@ -288,6 +288,14 @@ void require_no_conflicts(const Counts& counts) {
   }
 }
 
+Counts require_loads_by_tma(const Variant& v, const Problem& p) {
+  const Counts counts = count_forward(v, p, /*analyse=*/true);
+  REQUIRE(counts.kernels.size() == 1);
+  require_no_conflicts(counts);
+  CHECK(counts.kernels[0].requests.load == 0);
+  return counts;
+}
+
 void require_clean_accesses(const Counts& counts) {
   require_no_conflicts(counts);
   for (const KernelCount& k : counts.kernels) {

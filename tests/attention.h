@@ -97,6 +97,8 @@ void require_no_finding_fp32(const Variant& v);
 
 /// No bank conflicts.
 void require_no_conflicts(const Counts& counts);
+/// Of a forward of one kernel: none, and no load but by TMA.
+Counts require_loads_by_tma(const Variant& v, const Problem& p);
 /// And every byte of every sector that is loaded was asked for.
 void require_clean_accesses(const Counts& counts);
 void require_clean_accesses_fp32(const Variant& v);

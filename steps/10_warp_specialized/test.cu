@@ -121,8 +121,7 @@ TEST_CASE("step 10: a head dimension of 256", "[step10][all]") {
   fa::test::require_right(variant, p, fa::real_inputs(p, 1));
 #if !FA_BACKEND_GPU
   fa::test::require_predicted(scheduled(), p);
-  const fa::Counts counts = fa::test::count_forward(variant, p, /*analyse=*/true);
-  CHECK(counts.kernels.at(0).shared_wavefronts == counts.kernels.at(0).shared_ideal);
+  fa::test::require_no_conflicts(fa::test::count_forward(variant, p, /*analyse=*/true));
 #endif
 }
 
@@ -183,11 +182,7 @@ TEST_CASE("step 10: no bank conflicts", "[step10]") {
   const fa::Variant& variant = any();
   const auto p = bf16_problem(70, 70, GENERATE(64, 128), GENERATE(false, true));
   CAPTURE(p.d, p.causal);
-  const fa::Counts counts = fa::test::count_forward(variant, p, /*analyse=*/true);
-  REQUIRE(counts.kernels.size() == 1);
-  const fa::KernelCount& k = counts.kernels[0];
-  CHECK(k.shared_wavefronts == k.shared_ideal);
-  CHECK(k.requests.load == 0);
+  fa::test::require_loads_by_tma(variant, p);
 }
 
 TEST_CASE("step 10: the analysis finds nothing at the seam between work tiles", "[step10][all]") {

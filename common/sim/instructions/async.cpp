@@ -40,14 +40,7 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
 }
 
 Access async_operand(Block& home, const void* p, size_t bytes, Kind kind, const void* pc) {
-  return {.at = reinterpret_cast<uintptr_t>(p) - home.shared_base,
-          .size = static_cast<uint32_t>(bytes),
-          .kind = kind,
-          .space = Space::shared,
-          .buffer = 0,
-          .pc = pc,
-          .home = &home,
-          .by = By::engine};
+  return engine_access(home, reinterpret_cast<uintptr_t>(p) - home.shared_base, bytes, kind, pc);
 }
 
 }  // namespace sim

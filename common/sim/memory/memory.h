@@ -34,6 +34,18 @@ struct Access {
   bool aligned = true;
 };
 
+/// What a copy engine or the tensor cores do to `size` bytes of a block's shared memory.
+inline Access engine_access(Block& home, uint64_t at, size_t size, Kind kind, const void* pc) {
+  return {.at = at,
+          .size = static_cast<uint32_t>(size),
+          .kind = kind,
+          .space = Space::shared,
+          .buffer = 0,
+          .pc = pc,
+          .home = &home,
+          .by = By::engine};
+}
+
 // --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ---
 
 // Low enough for 39-bit user space (some aarch64), clear of where Linux puts programs and

@@ -144,14 +144,7 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
   constexpr unsigned kChunk = 16, kThreads = 128;
   const unsigned thread = b.current->id, group = thread / kThreads, me = entry(thread);
   const Actor actor{"wgmma that reads", &where};
-  Access a{.at = 0,
-           .size = kChunk,
-           .kind = Kind::load,
-           .space = Space::shared,
-           .buffer = 0,
-           .pc = pc,
-           .home = &b,
-           .by = By::engine};
+  Access a = engine_access(b, 0, kChunk, Kind::load, pc);
   const ThreadState& mine = threads_[thread];
   if (number) {  // the operands are known: only what this thread must know is to be checked
     for (const Operation::Need& need : operations_[number - first_].needs) {
@@ -300,14 +293,8 @@ void HazardObserver::check_init(const Block& b, Block& home, const void* bar,
   Findings::Finding& finding =
       findings.at(Fault::shared_race, {nullptr, actor.where}, {nullptr, &init.where});
   if (!finding.text.empty()) return;
-  const Access a{.at = reinterpret_cast<uintptr_t>(bar) - home.shared_base,
-                 .size = sizeof(uint64_t),
-                 .kind = Kind::atomic,
-                 .space = Space::shared,
-                 .buffer = 0,
-                 .pc = nullptr,
-                 .home = &home,
-                 .by = By::engine};
+  const Access a = engine_access(home, reinterpret_cast<uintptr_t>(bar) - home.shared_base,
+                                 sizeof(uint64_t), Kind::atomic, nullptr);
   finding.text = race_sentence(
       a, a.at, actor,
       "its mbarrier.init by " + who(b, init.thread, padded_) + " at " + at(init.where),

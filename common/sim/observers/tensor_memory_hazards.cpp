@@ -62,14 +62,7 @@ void HazardObserver::issue_product(Block& b, std::span<const SharedOperand> oper
       new_operation(b, *this, Operation::product, &b.threads[thread].waits_for, where);
   products_[thread] = {operations_.back().channel, operations_.back().stamp};
   const Actor actor{"tcgen05.mma that reads", &where};
-  Access a{.at = 0,
-           .size = kChunk,
-           .kind = Kind::load,
-           .space = Space::shared,
-           .buffer = 0,
-           .pc = pc,
-           .home = &b,
-           .by = By::engine};
+  Access a = engine_access(b, 0, kChunk, Kind::load, pc);
   for (const SharedOperand& operand : operands) {
     for (const uint32_t chunk : operand.chunks) {
       a.at = chunk;
