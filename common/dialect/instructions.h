@@ -79,6 +79,8 @@ void mbarrier_inval(uint64_t* bar, Where);
 /// `bytes` > 0: arrive.expect_tx. `bar` may be another block's.
 void mbarrier_arrive(uint64_t* bar, int bytes, Where);
 void mbarrier_wait(uint64_t* bar, int parity, Where);
+/// mbarrier.try_wait: waits, but not for ever. Returns false when nothing else can happen either.
+bool mbarrier_try_wait(uint64_t* bar, int parity, Where);
 
 // --- tma.cpp -------------------------------------------------------------------------------------
 
@@ -154,6 +156,8 @@ void tcgen05_relinquish_alloc_permit(Where);
 void tcgen05_dealloc(uint32_t address, int columns, Where);
 uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle, int leading_bytes, int stride_bytes,
                             Where);
+/// Of PTX's bits, whose start is an address that __cvta_generic_to_shared() gives to any program.
+uint64_t tcgen05_operand(uint64_t descriptor, Where);
 void tcgen05_mma(const TensorProduct&, Where);
 void tcgen05_commit(uint64_t* bar, Where);
 void tcgen05_fence(bool before);  // else after_thread_sync

@@ -38,6 +38,7 @@ struct Thread {
   // While waiting:
   const char* waits_for = nullptr;  ///< "__syncthreads", "mbarrier wait", ...
   Where where;                      ///< at which line
+  bool tries = false;               ///< may go on without what it waits for
   uint32_t converged = 0;           ///< behind __activemask: the lanes that reached it together
 };
 
@@ -137,6 +138,7 @@ struct Block {
   bool tell_operands = false;      ///< some observer wants_operands()
 
   std::deque<std::function<void()>> deferred;  ///< see defer()
+  unsigned tries_in_vain = 0;  ///< times that let_tries_end() helped, since a phase completed
 
   // Trouble.
   std::optional<fa::Finding> fault;  ///< why the launch is abandoned

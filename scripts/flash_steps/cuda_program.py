@@ -15,6 +15,7 @@ from flash_steps import building, command
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import ROOT, require_writable, text_of
+from flash_steps.gpu_table import find_model
 
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
 STAND_INS = os.path.join(ROOT, "common", "sim", "program", "include")
@@ -42,7 +43,8 @@ UNSUPPORTED = [
     (r"\b__cluster_dims__|\b__block_size__", "launch attributes"),
     (r"\bcudaLaunch(Config_t|Attribute\w*|KernelEx\w*)", "launch attributes"),
     (
-        r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Tensor|Func|Link|Get)[A-Z]?\w*|\bCU(?!stream_st|event_st)[a-z]\w*|\bCUDA_SUCCESS\b",
+        r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Func|Link|Get(?!Error))[A-Z]?\w*"
+        r"|\bCU(?!stream_st|event_st|tensorMap|result)[a-z]\w*",
         "the driver API",
     ),
     (
@@ -80,6 +82,16 @@ def how_to_build():
         rows = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
     rows["flags"], rows["cuda"] = rows["flags"].split(";"), rows["cuda"].split(";")
     return rows
+
+
+def cuda_flags(how, gpu):
+    """For .cu files. With the __CUDA_ARCH__ of a GPU newer than Hopper, g++ reads the precompiled
+    header's text."""
+    arch = find_model(gpu)["arch"].removeprefix("sm_")
+    if int(arch) <= 90:
+        return how["cuda"]
+    own = [f"-D__CUDA_ARCH__={arch}0", f"-D__CUDA_ARCH_FEAT_SM{arch}_ALL"]
+    return own + [flag for flag in how["cuda"] if not flag.startswith("-D__CUDA_ARCH__=")]
 
 
 def is_built():
@@ -376,6 +388,7 @@ def main(description):
         if options.keep:
             require_writable("-o", options.keep, *options.files)
         how = how_to_build()
+        how["cuda"] = cuda_flags(how, options.gpu)
         with tempfile.TemporaryDirectory(prefix="sim_") as folder:
             objects = [
                 compile_file(p, how, options, folder, i) for i, p in enumerate(options.files)

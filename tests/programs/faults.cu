@@ -211,6 +211,22 @@ __global__ void divergent(int* p) {
   }
   p[threadIdx.x] = v;
 }
+__global__ void polls(int* p, int arrivals) {
+  __shared__ unsigned long long full;
+  const unsigned bar = (unsigned)__cvta_generic_to_shared(&full);
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 2;" ::"r"(bar));
+  __syncthreads();
+  if (threadIdx.x < arrivals) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar));
+  unsigned complete = 0;
+  while (!complete) {
+    asm volatile(  // polls
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; "
+        "selp.u32 %0, 1, 0, p; }"
+        : "=r"(complete)
+        : "r"(bar));
+  }
+  p[threadIdx.x] = complete;
+}
 __global__ void store(int* p) { p[threadIdx.x] = 1; }  // null
 __global__ void prefetch(int* p, bool reached) {
   if (reached) asm volatile("prefetch.global.L2 [%0];" ::"l"(p));  // ptx
@@ -286,6 +302,7 @@ int main(int n, char** words) {
   if (is("own array")) own_array<<<1, 32>>>(x, 8), own_array<<<1, 32>>>(x, right ? 8 : 9);
   if (is("shared index")) shared_index<<<1, 64>>>(x, right ? 63 : 2000);
   if (is("divergent")) divergent<<<1, right ? 16 : 32>>>(x);
+  if (is("polls")) polls<<<1, 32>>>(x, right ? 2 : 1);
   if (is("plain grid")) plain_grid<<<2, 32>>>();
   if (is("endless")) cudaMemset(x, 0, 4), endless<<<1, 1>>>(x);
   if (is("idle")) idle<<<1, 1>>>(1024);

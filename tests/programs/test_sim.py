@@ -16,7 +16,7 @@ from copies import ROOT, Folder, for_all, main, said
 from flash_steps import cuda_program
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import read_json
-from flash_steps.nvcc import find_nvcc
+from flash_steps.nvcc import every_arch_of, find_nvcc
 
 SIM = ROOT / "scripts" / "sim"
 FOLDER = str(ROOT / "tests" / "any_program")
@@ -25,7 +25,7 @@ PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if nam
 # What most programs have; the others are for --all.
 COMMON = "atomics copies dynamic_shared errors grid_sync printf several_files streams transposes"
 COMMON = COMMON.split()
-ANALYSED = ("transposes", "warp", "groups", "inline_ptx", "half")
+ANALYSED = ("transposes", "warp", "groups", "inline_ptx", "tensor_memory", "half")
 # Programs that provoke what CUDA refuses: each a finding that names the launch's line, @, and the
 # program goes on.
 REFUSED = {
@@ -244,11 +244,15 @@ class Programs(unittest.TestCase):
     @unittest.skipUnless(find_nvcc(), "there is no nvcc")
     def test_nvcc_takes_each_as_it_is(self):
         def compiled(file):
-            command = [find_nvcc(), "-std=c++17", "-arch=sm_90", "-rdc=true", "-DNVCC_REFUSES_IT"]
+            arch = "100a" if file.endswith("tensor_memory.cu") else "90"
+            command = [find_nvcc(), "-std=c++17", "-rdc=true", "-DNVCC_REFUSES_IT"]
+            command += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
             return said([*command, "-c", "-o", os.devnull, file])
 
         files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS]
-        files.append(ROOT / "tests/programs/faults.cu")
+        if not every_arch_of("sm_100a", find_nvcc()):
+            files.remove(os.path.join(FOLDER, "tensor_memory.cu"))
+        files.append(str(ROOT / "tests/programs/faults.cu"))
         for file, done in zip(files, JOBS.pool.map(compiled, files)):
             with self.subTest(file):
                 self.assertEqual(done.returncode, 0, done.stderr)

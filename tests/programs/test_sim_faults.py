@@ -42,6 +42,7 @@ FOUND = {
     "shared index": r"kernel shared_index, .* thread \(0,0,0\): index 2000 at @ is outside of the "
     r"array s \(float \[64\]\)",
     "divergent": "divergent warp operation: kernel divergent, .* calls __shfl_sync at @ ",
+    "polls": r"deadlock in kernel polls.*mbarrier wait @",
     "plain grid": "kernel plain_grid, .* a barrier of the grid at @ in a plain launch; it needs "
     "cudaLaunchCooperativeKernel",
     "endless": "kernel endless, .* spins at @: ",
@@ -52,7 +53,7 @@ FOUND = {
     "null": "store at @ by way of a null pointer",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
-RIGHT += ("asserts", "own array", "shared index", "divergent")
+RIGHT += ("asserts", "own array", "shared index", "divergent", "polls")
 
 
 def placed(pattern, word):

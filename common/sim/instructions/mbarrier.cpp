@@ -22,8 +22,12 @@ void settle(uint64_t* bar, Mbarrier& m) {
   if (m.pending == 0 && m.tx == 0) {
     ++m.phase;
     m.pending = m.expected;
-    for (auto [block, thread] : m.waiters) wake(*block, thread);
+    for (auto [block, thread] : m.waiters) {
+      block->tries_in_vain = 0;
+      wake(*block, thread);
+    }
     m.waiters.clear();
+    self->tries_in_vain = 0;
   }
   store(bar, m);
 }
@@ -48,6 +52,31 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
            ", but something has overwritten the mbarrier (" + name_of(*home, bar) + ")");
   }
   return found->second;
+}
+
+// \returns whether the phase is complete; false only when it `tries`.
+bool wait(uint64_t* bar, int parity, bool tries, const Where& where, const void* pc) {
+  const char* what = "mbarrier wait";
+  need_own_shared("the mbarrier wait", bar, sizeof *bar, alignof(uint64_t), where);
+  access(bar, sizeof *bar, Kind::atomic, pc, By::mbarrier);
+  // The running phase has parity phase & 1: as long as it is the one asked for, it is not complete.
+  const auto complete = [&] {
+    return (find(bar, what, where).phase & 1) != static_cast<uint32_t>(parity & 1);
+  };
+  const std::pair<Block*, unsigned> me{self, self->current->id};
+  while (!complete()) {
+    find(bar, what, where).waiters.push_back(me);
+    self->current->tries = tries;
+    wait_here(what, where);
+    self->current->tries = false;
+    if (tries && !complete()) {
+      std::erase(find(bar, what, where).waiters, me);
+      return false;
+    }
+  }
+  const uint32_t phase = find(bar, what, where).phase;
+  for (auto& o : self->observers) o->acquire(*self, bar, phase);
+  return true;
 }
 
 }  // namespace
@@ -105,15 +134,11 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
 }
 
 void mbarrier_wait(uint64_t* bar, int parity, Where where) {
-  need_own_shared("the mbarrier wait", bar, sizeof *bar, alignof(uint64_t), where);
-  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
-  // The running phase has parity phase & 1: as long as it is the one asked for, it is not complete.
-  while ((find(bar, "mbarrier wait", where).phase & 1) == static_cast<uint32_t>(parity & 1)) {
-    find(bar, "mbarrier wait", where).waiters.emplace_back(self, self->current->id);
-    wait_here("mbarrier wait", where);
-  }
-  const uint32_t phase = find(bar, "mbarrier wait", where).phase;
-  for (auto& o : self->observers) o->acquire(*self, bar, phase);
+  wait(bar, parity, false, where, __builtin_return_address(0));
+}
+
+bool mbarrier_try_wait(uint64_t* bar, int parity, Where where) {
+  return wait(bar, parity, true, where, __builtin_return_address(0));
 }
 
 void need_mbarrier(uint64_t* bar, const char* what, const Where& where) {

@@ -481,6 +481,23 @@ uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle swizzle, int leading_b
          code << 61;
 }
 
+uint64_t tcgen05_operand(uint64_t descriptor, Where where) {
+  // 18 bits of an address that counts from the dynamic part: what lies beyond it is static.
+  constexpr uint64_t kStart = 0x3fff, kVersion = uint64_t{3} << 46, kWindow = 1 << 18;
+  const uint64_t start = (descriptor & kStart) << 4;
+  uintptr_t tile = self->dynamic_base + start;
+  if (start >= self->launch->config.smem) {
+    const auto is_static = [](uintptr_t p) {
+      return p - self->shared_base < self->shared_size && p - self->dynamic_base >= kMaxDynamicSmem;
+    };
+    if (is_static(tile - kWindow)) tile -= kWindow;
+    if (is_static(tile + kWindow)) tile += kWindow;
+  }
+  const uint64_t own =
+      tcgen05_descriptor(reinterpret_cast<void*>(tile), fa::Swizzle::none, 0, 0, where);
+  return (descriptor & ~kStart) | (own & ~kVersion);
+}
+
 void tcgen05_mma(const TensorProduct& product, Where where) {
   const void* pc = __builtin_return_address(0);
   const char* what = "the tcgen05.mma";

@@ -128,8 +128,33 @@ inline unsigned lane() {
   return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
 }
 
+/// Registers that are neighbours in an array are loaded at once.
+template <class... R>
+void tcgen05_ld(Where where, uint32_t from, R&... r) {
+  static_assert(((sizeof(R) == 4) && ...));
+  constexpr int n = sizeof...(R);
+  void* const registers[] = {&r...};
+  const auto follows = [&](int i) {
+    return registers[i] == static_cast<uint32_t*>(registers[i - 1]) + 1;
+  };
+  for (int i = 0, end = 0; i < n; i = end) {
+    for (end = i + 1; end < n && follows(end); ++end) {
+    }
+    sim::tcgen05_ld(registers[i], end - i, from + i, where);
+  }
+}
+template <class... R>
+void tcgen05_st(Where where, uint32_t to, R... r) {
+  const uint32_t registers[] = {std::bit_cast<uint32_t>(r)...};
+  sim::tcgen05_st(to, registers, sizeof...(R), where);
+}
+
 /// The program asks for what the simulator does not have: it ends with one sentence.
 [[noreturn]] void unsupported(const char* what, Where = Where::here());
+/// tcgen05's cta_group::2 is not simulated.
+inline void need_one_cta(int group, Where where) {
+  if (group != 1) unsupported("the PTX cta_group::2", where);
+}
 /// A kernel gives up.
 [[noreturn]] void trap(Where);
 /// What clock64() gives: the model knows no clock of a running thread, so it only grows.

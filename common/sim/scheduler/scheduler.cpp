@@ -52,7 +52,10 @@ Thread& next_thread(Block& b, unsigned after) {
     if (b.cluster) {
       pass_baton(b);
     } else {
-      if (b.deferred.empty()) fail(FaultKind::deadlock, deadlock_report(b));
+      if (b.deferred.empty()) {
+        if (let_tries_end(b)) continue;
+        fail(FaultKind::deadlock, deadlock_report(b));
+      }
       auto work = std::move(b.deferred.front());
       b.deferred.pop_front();
       work();
@@ -159,6 +162,7 @@ void place_block(Block& b, uint64_t linear) {
   b.live = b.nthreads;
   b.current = b.previous = nullptr;
   b.deferred.clear();
+  b.tries_in_vain = 0;
   b.async.reset();
   watch_registers(b, false);
   for (auto& o : b.observers) o->begin_block(b);
@@ -210,6 +214,19 @@ void wait_here(const char* what, const Where& where) {
 void wake(Block& b, unsigned id) {
   b.threads[id].state = State::ready;
   b.ready[id / 32] |= 1u << (id % 32);
+}
+
+bool let_tries_end(Block& b) {
+  constexpr unsigned kInVain = 100;
+  if (b.tries_in_vain == kInVain) return false;
+  bool any = false;
+  for (Thread& t : b.threads) {
+    if (t.state != State::waiting || !t.tries) continue;
+    wake(b, t.id);
+    any = true;
+  }
+  b.tries_in_vain += any;
+  return any;
 }
 
 void yield_from(unsigned first) {
@@ -270,7 +287,12 @@ static Block* next_block(Block& b) {
       Block* candidate = c.blocks[(b.rank + k) % n];
       if (can_run(*candidate)) return candidate;
     }
-    if (c.deferred.empty()) return nullptr;
+    if (c.deferred.empty()) {
+      bool any = false;
+      for (Block* waiting : c.blocks) any |= let_tries_end(*waiting);
+      if (any) continue;
+      return nullptr;
+    }
     auto work = std::move(c.deferred.front());
     c.deferred.pop_front();
     work();

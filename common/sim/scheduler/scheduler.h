@@ -15,6 +15,9 @@ void run_placed_block(Block&);
 void yield_from(unsigned first);
 /// Nobody can run: some lanes that wait at an __activemask go on. \returns false when none does.
 bool let_converged_go(Block&);
+/// Nobody can run, and nothing is deferred: each mbarrier.try_wait fails. \returns false when there
+/// is none, or when they have failed so often that this is a deadlock.
+bool let_tries_end(Block&);
 /// The current thread has returned: who waited for nobody else goes on.
 void stop_waiting_for_current(Block&);
 /// Forgets the fibers of an abandoned block without unwinding them.

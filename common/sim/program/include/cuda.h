@@ -1,5 +1,68 @@
-// Stands in for NVIDIA's header of this name, which programs include beside the runtime's. The
-// driver API is not supported; scripts/sim names what a program uses of it.
+// Stands in for NVIDIA's header of this name, which programs include beside the runtime's. Of the
+// driver API it has tensor maps; scripts/sim names what else a program uses of it.
 #pragma once
 #include "cuda_runtime.h"
 #define CUDA_VERSION 12040
+
+using CUtensorMap = sim::TensorMap;
+using cuuint32_t = uint32_t;
+using cuuint64_t = uint64_t;
+enum CUresult { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 };
+enum CUtensorMapDataType {
+  CU_TENSOR_MAP_DATA_TYPE_UINT8,
+  CU_TENSOR_MAP_DATA_TYPE_UINT16,
+  CU_TENSOR_MAP_DATA_TYPE_UINT32,
+  CU_TENSOR_MAP_DATA_TYPE_INT32,
+  CU_TENSOR_MAP_DATA_TYPE_UINT64,
+  CU_TENSOR_MAP_DATA_TYPE_INT64,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
+  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+};
+enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
+enum CUtensorMapSwizzle {
+  CU_TENSOR_MAP_SWIZZLE_NONE,
+  CU_TENSOR_MAP_SWIZZLE_32B,
+  CU_TENSOR_MAP_SWIZZLE_64B,
+  CU_TENSOR_MAP_SWIZZLE_128B,
+};
+enum CUtensorMapL2promotion {
+  CU_TENSOR_MAP_L2_PROMOTION_NONE,
+  CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
+  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+};
+enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+
+inline CUresult cuGetErrorString(CUresult error, const char** words) {
+  *words = error == CUDA_SUCCESS ? "no error" : "invalid argument";
+  return CUDA_SUCCESS;
+}
+inline CUresult cuGetErrorName(CUresult error, const char** name) {
+  *name = error == CUDA_SUCCESS ? "CUDA_SUCCESS" : "CUDA_ERROR_INVALID_VALUE";
+  return CUDA_SUCCESS;
+}
+/// The limits are CUDA's; elements lie next to each other.
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                       void* base, const cuuint64_t* size,
+                                       const cuuint64_t* stride,  // bytes, from dimension 1 on
+                                       const cuuint32_t* box, const cuuint32_t* step,
+                                       CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+  const uint64_t bytes = kBytes[type];
+  bool right = rank >= 1 && rank <= sim::kMaxRank && reinterpret_cast<uintptr_t>(base) % 16 == 0;
+  if (!right) return CUDA_ERROR_INVALID_VALUE;
+  *map = {base, static_cast<int>(bytes), static_cast<int>(rank), fa::Swizzle{16 << swizzle}};
+  for (cuuint32_t i = 0; i < rank; ++i) {
+    map->size[i] = size[i];
+    map->stride[i] = i == 0 ? bytes : stride[i - 1];
+    map->box[i] = box[i];
+    right &= size[i] >= 1 && size[i] <= uint64_t{1} << 32 && box[i] >= 1 && box[i] <= 256 &&
+             step[i] == 1 && (i == 0 || stride[i - 1] % 16 == 0);
+  }
+  const uint64_t row = box[0] * bytes;
+  right &= row % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || row <= 16u << swizzle);
+  return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,194 @@
+// Inline PTX of sm_100a: TMA loads, mbarriers, tcgen05. S = A B^T, then O = P B_last^T, where P is
+// what 16 columns of S are modulo 8, from tensor memory.
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#include "check.h"
+
+constexpr int kM = 128, kN = 32, kK = 64, kTiles = 5, kStages = 2;
+constexpr int kTileA = kM * kK * 2, kTileB = kN * kK * 2, kStage = kTileA + kTileB;  // bytes
+constexpr int kColumns = 128, kO = 32, kP = 64;                                      // and where
+
+__device__ inline int elect() {
+  int elected = 0;
+  asm volatile("{\n\t.reg .pred %%px;\n\telect.sync _|%%px, %1;\n\t@%%px mov.s32 %0, 1;\n\t}"
+               : "+r"(elected)
+               : "r"(0xffffffff));
+  return elected;
+}
+__device__ inline void wait(uint32_t bar, int parity) {
+  asm volatile(
+      "{\n\t.reg .pred P;\nWAIT_%=:\n\tmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 P, "
+      "[%0], %1, 1000;\n\t@P bra.uni DONE_%=;\n\tbra.uni WAIT_%=;\nDONE_%=:\n\t}" ::"r"(bar),
+      "r"(parity));
+}
+__device__ inline bool complete(uint32_t bar, int parity) {
+  uint32_t is;
+  asm volatile(
+      "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+      "selp.b32 %0, 1, 0, p; }"
+      : "=r"(is)
+      : "r"(bar), "r"(parity));
+  return is;
+}
+template <int kGroup>
+__device__ inline void load(uint32_t to, const CUtensorMap* map, int x, int y, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::%5 "
+      "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(bar), "n"(kGroup)
+      : "memory");
+}
+// K-major, swizzled by 128 bytes.
+__device__ inline uint64_t operand(uint32_t address) {
+  return (address & 0x3ffff) >> 4 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 46 |
+         uint64_t{2} << 61;
+}
+__device__ inline void commit(uint32_t bar) {
+  asm volatile(
+      "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(bar)
+      : "memory");
+}
+__device__ inline void load_8_columns(float* r, uint32_t from) {
+  asm volatile("tcgen05.ld.sync.aligned.32x32b.x8.b32{%0,%1,%2,%3,%4,%5,%6,%7},[%8];"
+               : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]), "=f"(r[4]), "=f"(r[5]), "=f"(r[6]),
+                 "=f"(r[7])
+               : "r"(from));
+}
+constexpr uint32_t kInstruction = 1 << 4 | 1 << 7 | 1 << 10 | kN / 8 << 17 | kM / 16 << 24;
+
+__global__ void products(const __grid_constant__ CUtensorMap A,
+                         const __grid_constant__ CUtensorMap B, float* S, float* O) {
+  extern __shared__ __align__(1024) char smem[];
+  __shared__ uint64_t bars[2 * kStages + 1];
+  __shared__ uint32_t address;
+  const int thread = threadIdx.x, warp = thread / 32;
+  const uint32_t tiles = (uint32_t)__cvta_generic_to_shared(smem);
+  const uint32_t full = (uint32_t)__cvta_generic_to_shared(bars), empty = full + 8 * kStages,
+                 done = empty + 8 * kStages;
+  if (warp == 0 && elect()) {
+    for (int i = 0; i <= 2 * kStages; ++i) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(full + 8 * i), "r"(1));
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;");
+  } else if (warp == 1) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(&address)),
+                 "r"(kColumns));
+    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;");
+  }
+  __syncthreads();
+  const uint32_t base = address;
+
+  if (warp == 0 && elect()) {
+    int loaded = 0;
+    const auto load_next = [&] {
+      const uint32_t to = tiles + loaded % kStages * kStage, bar = full + loaded % kStages * 8;
+      asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(bar),
+                   "r"(kStage)
+                   : "memory");
+      load<1>(to, &A, loaded * kK, 0, bar);
+      load<1>(to + kTileA, &B, loaded * kK, 0, bar);
+      ++loaded;
+    };
+    const auto free = [&] { return empty + loaded % kStages * 8; };
+    const auto round = [&] { return (loaded / kStages + 1) & 1; };
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (loaded == tile) wait(free(), round()), load_next();
+      while (loaded < kTiles && complete(free(), round())) load_next();  // as many as there is room
+      wait(full + tile % kStages * 8, tile / kStages & 1);
+      asm volatile("tcgen05.fence::after_thread_sync;");
+      for (int k = 0; k < kK; k += 16) {
+        const uint32_t a = tiles + tile % kStages * kStage + k * 2;
+        asm volatile(
+            "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\n"
+            "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p;\n}\n" ::"r"(base),
+            "l"(operand(a)), "l"(operand(a + kTileA)), "r"(kInstruction), "r"(tile + k));
+      }
+      commit(empty + tile % kStages * 8);
+    }
+    commit(done);
+  }
+  __syncwarp();
+  while (!complete(done, 0)) {
+  }
+  asm volatile("tcgen05.fence::after_thread_sync;");
+  const uint32_t mine = base + (warp * 32 << 16);
+  float s[kN];
+  for (int n = 0; n < kN; n += 8) load_8_columns(s + n, mine + n);
+  asm volatile("tcgen05.wait::ld.sync.aligned;");
+  for (int n = 0; n < kN; ++n) S[thread * kN + n] = s[n];
+  uint32_t p[8];
+  for (int i = 0; i < 8; ++i) {
+    const auto rest = [&](int n) {
+      return (uint32_t)__bfloat16_as_ushort(__float2bfloat16((float)((int)s[n] & 7)));
+    };
+    p[i] = rest(2 * i) | rest(2 * i + 1) << 16;
+  }
+  asm volatile(
+      "tcgen05.st.sync.aligned.32x32b.x8.b32 [%0], {%1,%2,%3,%4,%5,%6,%7,%8};" ::"r"(mine + kP),
+      "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(p[4]), "r"(p[5]), "r"(p[6]), "r"(p[7]));
+  asm volatile("tcgen05.wait::st.sync.aligned;");
+  asm volatile("tcgen05.fence::before_thread_sync;");
+  __syncthreads();
+  if (warp == 2 && elect()) {
+    asm volatile("tcgen05.fence::after_thread_sync;");
+    const uint32_t b = tiles + (kTiles - 1) % kStages * kStage + kTileA;
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %4, 0; "
+        "tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p; }" ::"r"(base + kO),
+        "r"(base + kP), "l"(operand(b)), "r"(kInstruction), "r"(0));
+    commit(done);
+  }
+  wait(done, 1);
+  asm volatile("tcgen05.fence::after_thread_sync;");
+  for (int n = 0; n < kN; n += 8) {
+    float o[8];
+    load_8_columns(o, mine + kO + n);
+    asm volatile("tcgen05.wait::ld.sync.aligned;");
+    for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];
+  }
+  asm volatile("tcgen05.fence::before_thread_sync;");
+  __syncthreads();
+  if (warp == 1) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(base),
+                 "r"(kColumns));
+  }
+}
+
+CUtensorMap map_of(__nv_bfloat16* p, int rows) {
+  CUtensorMap map;
+  const cuuint64_t size[] = {kK * kTiles, (cuuint64_t)rows}, stride[] = {kK * kTiles * 2};
+  const cuuint32_t box[] = {kK, (cuuint32_t)rows}, step[] = {1, 1};
+  EXPECT(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, stride, box,
+                                step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+  return map;
+}
+
+int main() {
+  constexpr int K = kK * kTiles;
+  __nv_bfloat16 *A = room<__nv_bfloat16>(kM * K), *B = room<__nv_bfloat16>(kN * K);
+  float *S = room<float>(kM * kN), *O = room<float>(kM * kN);
+  for (int i = 0; i < kM * K; ++i) A[i] = __float2bfloat16(i * 7 % 13 - 6.f);
+  for (int i = 0; i < kN * K; ++i) B[i] = __float2bfloat16(i * 5 % 11 - 5.f);
+  CHECK(cudaFuncSetAttribute(products, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             kStages * kStage));
+  products<<<1, 128, kStages * kStage>>>(map_of(A, kM), map_of(B, kN), S, O);
+  done();
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) {
+      float s = 0, o = 0;
+      for (int k = 0; k < K; ++k) {
+        s += __bfloat162float(A[m * K + k]) * __bfloat162float(B[n * K + k]);
+      }
+      for (int k = 0; k < 16; ++k) {
+        o += ((int)S[m * kN + k] & 7) * __bfloat162float(B[n * K + K - kK + k]);
+      }
+      EXPECT(S[m * kN + n] == s && O[m * kN + n] == o);
+    }
+  }
+  return verdict();
+}
