@@ -132,7 +132,7 @@ def one_update(name, shape, batch, n, updates):
 
 
 def alone(name, shape, batch, n, runs=6):
-    """Median ms of a layer's attention, forward and backward, on tensors that lie as in the model."""
+    """Median ms of a layer's attention, forward and backward, on tensors laid out as there."""
     kind = dict(device="cuda", dtype=torch.bfloat16)
     attend = attention_of(name)
     q = torch.randn(batch, shape.heads, n, shape.d, **kind).requires_grad_()
