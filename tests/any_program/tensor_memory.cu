@@ -1,6 +1,6 @@
 // Inline PTX of sm_100a: TMA loads, mbarriers, tcgen05. S = A B^T, then O = P B_last^T, where P is
 // what 16 columns of S are modulo 8, from tensor memory.
-#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <stdint.h>
 
@@ -161,10 +161,15 @@ CUtensorMap map_of(__nv_bfloat16* p, int rows) {
   CUtensorMap map;
   const cuuint64_t size[] = {kK * kTiles, (cuuint64_t)rows}, stride[] = {kK * kTiles * 2};
   const cuuint32_t box[] = {kK, (cuuint32_t)rows}, step[] = {1, 1};
-  EXPECT(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, stride, box,
-                                step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+  void* encode = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
+                                         cudaEnableDefault, &found));
+  EXPECT(found == cudaDriverEntryPointSuccess);
+  EXPECT(((PFN_cuTensorMapEncodeTiled_v12000)encode)(
+             &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, stride, box, step,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
   return map;
 }
 

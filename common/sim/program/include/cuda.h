@@ -1,6 +1,8 @@
 // Stands in for NVIDIA's header of this name, which programs include beside the runtime's. Of the
 // driver API it has tensor maps; scripts/sim names what else a program uses of it.
 #pragma once
+#include <cstring>
+
 #include "cuda_runtime.h"
 #define CUDA_VERSION 12040
 
@@ -65,4 +67,23 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
   const uint64_t row = box[0] * bytes;
   right &= row % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || row <= 16u << swizzle);
   return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+using PFN_cuTensorMapEncodeTiled_v12000 = decltype(&cuTensorMapEncodeTiled);
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess,
+  cudaDriverEntryPointSymbolNotFound,
+};
+enum { cudaEnableDefault };
+inline cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
+                                           cudaDriverEntryPointQueryResult* result = nullptr) {
+  const bool found = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
+  *function = found ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
+  if (result) *result = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGetDriverEntryPointByVersion(
+    const char* name, void** function, unsigned, unsigned long long flags,
+    cudaDriverEntryPointQueryResult* result = nullptr) {
+  return cudaGetDriverEntryPoint(name, function, flags, result);
 }
