@@ -160,34 +160,25 @@ FA_PTX void tcgen05_fence_after_thread_sync() {
 template <int n>
 struct Tcgen05OfWidth;
 
-// address: the name of the operand behind the n registers.
-#define FA_TCGEN05(N, address)                                                                    \
-  template <>                                                                                     \
-  struct Tcgen05OfWidth<N> {                                                                      \
-    static FA_PTX void ld(float (&r)[N], uint32_t from) {                                         \
-      asm volatile("tcgen05.ld.sync.aligned.32x32b.x" #N ".b32 {" FA_REGS_##N "}, [" address "];" \
-                   : FA_OPERANDS_##N("=f", r)                                                     \
-                   : "r"(from)                                                                    \
-                   : "memory");                                                                   \
-    }                                                                                             \
-    static FA_PTX void ld(uint32_t (&r)[N], uint32_t from) {                                      \
-      asm volatile("tcgen05.ld.sync.aligned.32x32b.x" #N ".b32 {" FA_REGS_##N "}, [" address "];" \
-                   : FA_OPERANDS_##N("=r", r)                                                     \
-                   : "r"(from)                                                                    \
-                   : "memory");                                                                   \
-    }                                                                                             \
-    static FA_PTX void st(uint32_t to, const float (&r)[N]) {                                     \
-      asm volatile("tcgen05.st.sync.aligned.32x32b.x" #N ".b32 [" address "], {" FA_REGS_##N      \
-                   "};" ::FA_OPERANDS_##N("f", r),                                                \
-                   "r"(to)                                                                        \
-                   : "memory");                                                                   \
-    }                                                                                             \
-    static FA_PTX void st(uint32_t to, const uint32_t (&r)[N]) {                                  \
-      asm volatile("tcgen05.st.sync.aligned.32x32b.x" #N ".b32 [" address "], {" FA_REGS_##N      \
-                   "};" ::FA_OPERANDS_##N("r", r),                                                \
-                   "r"(to)                                                                        \
-                   : "memory");                                                                   \
-    }                                                                                             \
+// reg: the constraint of T's registers; address: the name of the operand behind the n registers.
+#define FA_TCGEN05_OF(N, T, reg, address)                                                       \
+  static FA_PTX void ld(T(&r)[N], uint32_t from) {                                              \
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x" #N ".b32 {" FA_REGS_##N "}, [" address "];" \
+                 : FA_OPERANDS_##N("=" reg, r)                                                  \
+                 : "r"(from)                                                                    \
+                 : "memory");                                                                   \
+  }                                                                                             \
+  static FA_PTX void st(uint32_t to, const T(&r)[N]) {                                          \
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x" #N ".b32 [" address "], {" FA_REGS_##N      \
+                 "};" ::FA_OPERANDS_##N(reg, r),                                                \
+                 "r"(to)                                                                        \
+                 : "memory");                                                                   \
+  }
+#define FA_TCGEN05(N, address)               \
+  template <>                                \
+  struct Tcgen05OfWidth<N> {                 \
+    FA_TCGEN05_OF(N, float, "f", address)    \
+    FA_TCGEN05_OF(N, uint32_t, "r", address) \
   };
 FA_TCGEN05(16, "%16")
 FA_TCGEN05(32, "%32")
