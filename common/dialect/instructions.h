@@ -101,6 +101,10 @@ struct TensorMap {
 /// 0 = this block alone.
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
               Where);
+/// To this block; the signal to `bar` in the block of rank `told`, which is this one or the other
+/// one of its pair (cta_group::2).
+void tma_load_of_pair(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
+                      unsigned told, Where);
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
 void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
 void bulk_store(void* to, const void* from, int bytes, Where);
@@ -142,7 +146,11 @@ void setmaxnreg(int registers, Where);
 
 // --- tcgen05.cpp ---------------------------------------------------------------------------------
 
-/// One tcgen05.mma: m128nNk16 of bf16.
+/// cta_group: how many blocks an instruction belongs to. 2: a pair, ranks 2 i and 2 i + 1 of a
+/// cluster.
+enum class CtaGroup { one = 1, two = 2 };
+
+/// One tcgen05.mma: m128nNk16 of bf16; of two blocks m256nNk16.
 struct TensorProduct {
   uint32_t d = 0;                   ///< address in tensor memory
   uint64_t a = 0;                   ///< descriptor, or address in tensor memory
@@ -150,16 +158,18 @@ struct TensorProduct {
   uint64_t b = 0;                   ///< descriptor
   uint32_t instruction = 0;         ///< descriptor of the instruction
   bool accumulate = true;           ///< false: D = A B
+  CtaGroup group = CtaGroup::one;
 };
-void tcgen05_alloc(uint32_t* address, int columns, Where);
-void tcgen05_relinquish_alloc_permit(Where);
-void tcgen05_dealloc(uint32_t address, int columns, Where);
+void tcgen05_alloc(uint32_t* address, int columns, Where, CtaGroup = CtaGroup::one);
+void tcgen05_relinquish_alloc_permit(Where, CtaGroup = CtaGroup::one);
+void tcgen05_dealloc(uint32_t address, int columns, Where, CtaGroup = CtaGroup::one);
 uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle, int leading_bytes, int stride_bytes,
                             Where);
 /// Of PTX's bits, whose start is an address that __cvta_generic_to_shared() gives to any program.
 uint64_t tcgen05_operand(uint64_t descriptor, Where);
 void tcgen05_mma(const TensorProduct&, Where);
-void tcgen05_commit(uint64_t* bar, Where);
+/// `blocks`: bit r = the mbarrier of the block of rank r; 0 = of this block alone.
+void tcgen05_commit(uint64_t* bar, Where, CtaGroup = CtaGroup::one, unsigned blocks = 0);
 void tcgen05_fence(bool before);  // else after_thread_sync
 void tcgen05_ld(void* registers, int columns, uint32_t from, Where);
 void tcgen05_st(uint32_t to, const void* registers, int columns, Where);

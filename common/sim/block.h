@@ -187,6 +187,8 @@ void watch_registers(Block&, bool on);
 void defer(std::function<void()> work);
 /// Of the current block's cluster, which may be the block alone.
 Block& block_of_rank(unsigned rank);
+/// Whose shared memory holds p: this block's or another's of the cluster; null: nobody's.
+Block* home_of(const void* p);
 
 // --- what the scheduler and memory tell instructions ---------------------------------------------
 

@@ -96,7 +96,7 @@ class Observer {
   /// The current thread executed fence.mbarrier_init.
   virtual void init_fence(Block&) {}
   /// The current thread issues a TMA load to the store's place, in which it permutes chunks;
-  /// `bar`, in the same block, will tell of its end.
+  /// `bar`, mostly in the same block, will tell of its end.
   virtual uint32_t issue_load(Block&, const Access&, fa::Swizzle, const void* bar, const Where&) {
     (void)bar;
     return 0;
@@ -114,10 +114,11 @@ class Observer {
     (void)chunks, (void)pc;
     return operation;
   }
-  /// The current thread issues a tcgen05.mma that reads shared memory, and uses tensor memory.
-  virtual void issue_product(Block&, std::span<const SharedOperand>, std::span<const TensorAccess>,
-                             const void* pc, const Where&) {
-    (void)pc;
+  /// The current thread issues a tcgen05.mma that reads shared memory, and uses tensor memory, of
+  /// `home`: its own block, and then, when it is a product of two, the other one of the pair.
+  virtual void issue_product(Block&, Block& home, std::span<const SharedOperand>,
+                             std::span<const TensorAccess>, const void* pc, const Where&) {
+    (void)home, (void)pc;
   }
   /// The current thread's warp issues a tcgen05.ld or st, or frees columns.
   virtual uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc,

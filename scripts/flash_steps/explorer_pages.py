@@ -248,7 +248,7 @@ STEPS = [
         "S, P and O lie in tensor memory, and one warp copies, another multiplies. Open source · "
         "warp · bytes to see who holds which columns, and who waits for whom.",
         {
-            "tmem issuer roles pair exp2": "Registers: a row of S or P per thread, then 16 "
+            "tmem issuer roles pair exp2 ctas": "Registers: a row of S or P per thread, then 16 "
             "columns of O."
         },
     ),

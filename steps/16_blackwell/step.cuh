@@ -6,6 +6,7 @@
 #include "steps/16_blackwell/4_roles.cuh"
 #include "steps/16_blackwell/5_pair.cuh"
 #include "steps/16_blackwell/6_exp2.cuh"
+#include "steps/16_blackwell/7_ctas.cuh"
 
 namespace step16 {
 
@@ -53,13 +54,22 @@ inline fa::Variant exp2() {
           .writes_lse = true};
 }
 
+inline fa::Variant ctas() {
+  return {.name = "ctas",
+          .idea = "two blocks multiply together; each copies half of K and V",
+          .parent = "16 exp2",
+          .forward = step16_ctas::forward,
+          .traffic = step16_ctas::traffic,
+          .writes_lse = true};
+}
+
 inline fa::Step step() {
   return {.id = "16_blackwell",
           .idea =
               "compiled for sm_100a and run in the simulator; not yet run on a card: tensor "
               "memory, and FlashAttention-4's forward",
           .support = step16_tmem::support(),
-          .variants = {tmem(), issuer(), roles(), pair(), exp2()}};
+          .variants = {tmem(), issuer(), roles(), pair(), exp2(), ctas()}};
 }
 
 }  // namespace step16

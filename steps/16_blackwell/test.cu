@@ -10,11 +10,12 @@ static const fa::Variant& issuer() { return fa::linked_variant("16 issuer"); }
 static const fa::Variant& roles() { return fa::linked_variant("16 roles"); }
 static const fa::Variant& pair() { return fa::linked_variant("16 pair"); }
 static const fa::Variant& exp2() { return fa::linked_variant("16 exp2"); }
+static const fa::Variant& ctas() { return fa::linked_variant("16 ctas"); }
 static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 
 // One of them; a test runs once with each.
 static const fa::Variant& any() {
-  const fa::Variant* variant = GENERATE(&tmem(), &issuer(), &roles(), &pair(), &exp2());
+  const fa::Variant* variant = GENERATE(&tmem(), &issuer(), &roles(), &pair(), &exp2(), &ctas());
   UNSCOPED_INFO("variant " << variant->name);
   return *variant;
 }
@@ -37,11 +38,13 @@ TEST_CASE("step 16: maxima that grow slowly, fast, not at all", "[step16][all]")
 
 TEST_CASE("step 16: pairs of tiles of which the first sees fewer keys, or the second has no row",
           "[step16][all]") {
-  const fa::Variant& variant = *GENERATE(&pair(), &exp2());
-  // One tile and a pair; a diagonal over one, two and three tiles of keys; rows without keys.
+  const fa::Variant& variant = *GENERATE(&pair(), &exp2(), &ctas());
+  // One tile and a pair; a diagonal over one, two and three tiles of keys; rows without keys, also
+  // all of 256; a cluster of blocks and a part of one.
   const auto [N, Nk] =
       GENERATE(std::pair(128, 128), std::pair(129, 128), std::pair(256, 256), std::pair(257, 257),
-               std::pair(300, 129), std::pair(300, 44), std::pair(130, 400), std::pair(384, 512));
+               std::pair(300, 129), std::pair(300, 44), std::pair(130, 400), std::pair(384, 512),
+               std::pair(600, 88), std::pair(513, 640), std::pair(900, 900));
   const int d = GENERATE(64, 128);
   if (!fa::test::one_in(3)) return;
   CAPTURE(N, Nk, d);
@@ -112,6 +115,7 @@ TEST_CASE("step 16: the polynomial of a masked score is 0, of an integer exact",
 TEST_CASE("step 16: the formulas of the header", "[step16][all]") {
   fa::test::require_header_formulas(*GENERATE(&tmem(), &issuer(), &roles()), 128);
   fa::test::require_header_formulas(*GENERATE(&pair(), &exp2()), 256);
+  fa::test::require_header_formulas(ctas(), 512);
 }
 
 TEST_CASE("step 16: no bank conflicts, and no load but by TMA", "[step16]") {

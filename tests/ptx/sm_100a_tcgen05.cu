@@ -33,6 +33,21 @@ struct Operand {
       fa::tma_load(tile + i * kPanelBytes, map, bar, {i * kPanelCols, 0});
     }
   }
+  // Of two blocks: `mn` of 2 * mn, this block's; bytes are told to block 0.
+  static TensorMap map_of_both(const bf16* p) {
+    constexpr int kAll = major == Major::k ? kK : 2 * mn;  // columns
+    return fa::tensor_map(
+        p, {{kAll, 1, kPanelCols}, {2 * mn * kK / kAll, kAll, kRows}, {1, 8, 1}, {1, 8, 1}},
+        swizzle);
+  }
+  static FA_PTX void load_half(char* tile, const TensorMap* map, uint64_t* bar) {
+    const int first = fa::cluster_rank() * mn;
+    for (int i = 0; i < kCols / kPanelCols; ++i) {
+      const int x = i * kPanelCols + (major == Major::k ? 0 : first);
+      const int at[] = {x, major == Major::k ? first : 0, 0, 0};
+      fa::tma_load_2cta(tile + i * kPanelBytes, map, bar, 0, at);
+    }
+  }
   // The 16 values of k from 16 * step on.
   static FA_PTX uint64_t descriptor(char* tile, int step) {
     if constexpr (major == Major::k && swizzle == Swizzle::none) {
@@ -108,6 +123,75 @@ __global__ void __launch_bounds__(128)
   if (warp == 0) fa::tcgen05_dealloc(address, kColumns);
 }
 
+// D[256][N] = A[256][64] B[N][64]^T of two blocks, each of which has half of A, B and D.
+template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem>
+__global__ void __launch_bounds__(128)
+    pair_kernel(const bf16* gA, const __grid_constant__ TensorMap map_a,
+                const __grid_constant__ TensorMap map_b, float* D) {
+  using A = Operand<kM, a_major, Swizzle::b128>;
+  using B = Operand<N / 2, b_major, swizzle>;
+  constexpr int kColumns = N + kK / 2 <= 128 ? 128 : 512;
+  char* sA = fa::dynamic_shared<char>();
+  char* sB = sA + A::kBytes;
+  __shared__ uint64_t full, done;
+  __shared__ uint32_t address;
+  const int warp = threadIdx.x / 32, rank = fa::cluster_rank();
+  const int r = rank * kM + threadIdx.x;  // row of A and of D
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1), fa::mbarrier_init(&done, 1);
+    fa::mbarrier_init_fence();
+  }
+  __syncwarp();
+  if (warp == 0) fa::tcgen05_alloc_2cta(&address, kColumns);
+  fa::cluster_sync();
+  if (threadIdx.x == 0) {
+    if (rank == 0) fa::mbarrier_arrive_expect_tx(&full, 2 * (A::kBytes + B::kBytes));
+    A::load_half(sA, &map_a, &full);
+    B::load_half(sB, &map_b, &full);
+  }
+  __syncwarp();
+  const uint32_t d = address, a = d + N;  // columns of D, and of A if it is there
+  if constexpr (tmem) {
+    uint32_t row[kK / 2];
+    UNROLL
+    for (int i = 0; i < kK / 2; ++i) {
+      row[i] = *reinterpret_cast<const uint32_t*>(gA + r * kK + 2 * i);
+    }
+    fa::tcgen05_st(fa::tmem_address(a, 32 * warp, 0), row);
+    fa::tcgen05_wait_st();
+    fa::tcgen05_fence_before_thread_sync();
+    fa::cluster_sync();
+    fa::tcgen05_fence_after_thread_sync();
+  }
+  if (threadIdx.x == 0 && rank == 0) {
+    fa::mbarrier_wait(&full, 0);
+    constexpr uint32_t kInstruction = fa::tcgen05_instruction(2 * kM, N, a_major, b_major);
+    for (int step = 0; step < kK / 16; ++step) {
+      if constexpr (tmem) {
+        fa::tcgen05_mma_tmem_2cta(d, a + step * 8, B::descriptor(sB, step), kInstruction, step > 0);
+      } else {
+        fa::tcgen05_mma_2cta(d, A::descriptor(sA, step), B::descriptor(sB, step), kInstruction,
+                             step > 0);
+      }
+    }
+    fa::tcgen05_commit_2cta(&done, 3);
+  }
+  __syncwarp();
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_fence_after_thread_sync();
+  for (int n = 0; n < N; n += 16) {
+    float part[16];
+    fa::tcgen05_ld(part, fa::tmem_address(d, 32 * warp, n));
+    fa::tcgen05_wait_ld(part);
+    UNROLL
+    for (int i = 0; i < 16; ++i) D[r * N + n + i] = part[i];
+  }
+  fa::tcgen05_fence_before_thread_sync();
+  fa::cluster_sync();
+  fa::tcgen05_fence_after_thread_sync();
+  if (warp == 0) fa::tcgen05_dealloc_2cta(address, kColumns);
+}
+
 // x[rows][cols] as x[cols][rows].
 std::vector<bf16> transposed(const std::vector<bf16>& x, int rows, int cols) {
   std::vector<bf16> t(x.size());
@@ -119,7 +203,7 @@ std::vector<bf16> transposed(const std::vector<bf16>& x, int rows, int cols) {
 
 // The wrapper's scalar meaning: D[m][n] = sum over k of A[m][k] B[n][k], 16 of them in one step.
 std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& b, int N) {
-  return test::each<float>(kM * N, [&](int i) {
+  return test::each<float>(a.size() / kK * N, [&](int i) {
     const int m = i / N, n = i % N;
     float sum = 0;
     for (int k = 0; k < kK; k += 16) {
@@ -153,6 +237,21 @@ void check() {
   const auto got = test::results<float>(kM * N, product_kernel<N, a_major, b_major, swizzle, tmem>,
                                         {1, 128, OperandA::kBytes + OperandB::kBytes}, a,
                                         OperandA::map(A), OperandB::map(B));
+  CHECK((got == product(a, b, N)));
+}
+
+template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem = false>
+void check_pair() {
+  CAPTURE(N, static_cast<int>(b_major), static_cast<int>(swizzle), tmem);
+  constexpr int kRows = 2 * kM;
+  const auto a = wide_numbers(kRows * kK, 1), b = wide_numbers(N * kK, 2);
+  const Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kRows, kK));
+  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
+  using OperandA = Operand<kM, a_major, Swizzle::b128>;
+  using OperandB = Operand<N / 2, b_major, swizzle>;
+  const auto got = test::results<float>(kRows * N, pair_kernel<N, a_major, b_major, swizzle, tmem>,
+                                        {2, 128, OperandA::kBytes + OperandB::kBytes, 2}, a,
+                                        OperandA::map_of_both(A), OperandB::map_of_both(B));
   CHECK((got == product(a, b, N)));
 }
 
@@ -214,6 +313,15 @@ TEST_CASE("tcgen05.mma takes A from tensor memory", "[ptx][tcgen05]") {
 TEST_CASE("tcgen05.mma has widths up to 256", "[ptx][tcgen05]") {
   check<16, Major::k, Major::k, Swizzle::b128>();
   check<256, Major::k, Major::k, Swizzle::b128>();
+}
+
+TEST_CASE("tcgen05.mma of two blocks has 256 rows, and half of B in each", "[ptx][tcgen05]") {
+  check_pair<128, Major::k, Major::k, Swizzle::b128>();
+  check_pair<256, Major::k, Major::k, Swizzle::b64>();
+  check_pair<32, Major::k, Major::k, Swizzle::none>();
+  check_pair<128, Major::mn, Major::mn, Swizzle::b128>();
+  check_pair<128, Major::k, Major::mn, Swizzle::b128, true>();
+  check_pair<64, Major::k, Major::mn, Swizzle::b64, true>();
 }
 
 TEST_CASE("tcgen05.st and ld move 16, 32 and 64 columns", "[ptx][tcgen05]") {

@@ -305,7 +305,7 @@ ANALYSED("tensor memory is used behind waits and fences", "[sim][tcgen05]") {
   CHECK(run(Fault::other_thread) == "");
   FAULT(unwritten,
         "uninitialised tensor memory: ... thread (0,0,0): tcgen05.mma of column 0 at ... "
-        "which this block has not written yet");
+        "which nobody has written yet");
 }
 
 ANALYSED("products of two threads are ordered by fences", "[sim][tcgen05]") {

@@ -12,6 +12,7 @@
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/more/cluster.h"
 #include "common/dialect/ptx/more/dependent.h"
+#include "common/dialect/ptx/more/tcgen05_2cta.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/reduce.h"

@@ -59,8 +59,8 @@ FA_LAYOUT uint64_t tcgen05_advance(uint64_t descriptor, int bytes) {
 /// The instruction descriptor of D[m][n] += A[m][16] B[16][n]: bf16 factors, fp32 sums. Bits 4-5
 /// are D's type, 7-9 A's, 10-12 B's, 15 and 16 say that A and B are MN-major ("transposed"), 17-22
 /// are n / 8, 24-28 m / 16.
-/// \param m  128, the only one that these wrappers know
-/// \param n  a multiple of 16, up to 256
+/// \param m  128; of two blocks (more/tcgen05_2cta.h) 256
+/// \param n  a multiple of 16, of two blocks of 32, up to 256
 FA_LAYOUT uint32_t tcgen05_instruction(int m, int n, Major a = Major::k, Major b = Major::k) {
   constexpr uint32_t kFp32 = 1, kBf16 = 1;
   return kFp32 << 4 | kBf16 << 7 | kBf16 << 10 | static_cast<uint32_t>(a) << 15 |

@@ -39,6 +39,13 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
   }
 }
 
+void need_pair(const char* what, const Where& where) {
+  if (cluster_size() % 2 == 0) return;
+  refuse(what, where,
+         " with cta_group::2 in a cluster of " + std::to_string(cluster_size()) +
+             ": only the blocks of a cluster of 2, 4, ... have another one to work with");
+}
+
 Access async_operand(Block& home, const void* p, size_t bytes, Kind kind, const void* pc) {
   return engine_access(home, reinterpret_cast<uintptr_t>(p) - home.shared_base, bytes, kind, pc);
 }

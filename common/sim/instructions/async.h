@@ -117,10 +117,10 @@ struct AsyncState {
 /// The state of a block, made at its first use; place_block() forgets the one of the block before.
 AsyncState& async_of(Block&);
 
-/// Whose shared memory holds p: this block's or another's of the cluster; null: nobody's.
-Block* home_of(const void* p);
 /// Finding unless [p, p + bytes) is shared memory of this block, aligned to `alignment`.
 void need_own_shared(const char* what, const void* p, size_t bytes, size_t alignment, const Where&);
+/// Finding unless the block is one of a pair, as cta_group::2 needs.
+void need_pair(const char* what, const Where&);
 
 // .sync.aligned instructions, of whole warps.
 

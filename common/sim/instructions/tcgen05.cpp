@@ -7,6 +7,10 @@
 // Each block has a tensor memory of its own, because no block sees another one's columns. Where an
 // SM holds several blocks, the columns of the others are those that they would have if they all did
 // as this one.
+//
+// A pair of blocks (cta_group::2) allocates together: the first warp waits for the other block's.
+// A product has 256 rows, of which each block has 128 of A and of D at the same addresses, and half
+// of B's columns. Products of both blocks wait in one list, the even block's.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -23,6 +27,7 @@ namespace {
 
 constexpr unsigned kLanes = 128, kColumns = 512, kUnit = 32;  // columns of an allocation
 constexpr unsigned kQuarter = 32;                             // lanes that a warp reaches
+constexpr unsigned kMostThreads = 1024;                       // of a block
 constexpr int kM = 128, kMostColumns = 256, kK = fa::kBf16Sum.products;
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
@@ -42,10 +47,21 @@ struct Instruction {
   fa::Major a, b;
 };
 
+/// What one block has of a product.
+struct Share {
+  TensorMemory* tensor = nullptr;
+  fa::WgmmaOperand a, b;
+};
 struct Product {
   TensorProduct product;
   Instruction instruction;
-  fa::WgmmaOperand a, b;
+  Share shares[2];  // of the even block and the odd one; or [0] alone
+};
+
+/// alloc, dealloc or relinquish_alloc_permit of a pair.
+struct Collective {
+  const char* what;
+  int columns;
 };
 
 /// A tcgen05.ld or st of one warp.
@@ -58,6 +74,10 @@ struct Move {
 }  // namespace
 
 struct TensorMemory {
+  CtaGroup group{};   // of the block's instructions; 0: none yet
+  std::string first;  // of them: its name and line
+  std::vector<Collective> collectives;
+  std::vector<unsigned> waiting;  // threads, for the other block's
   std::vector<uint32_t> cells = std::vector<uint32_t>(kLanes * kColumns);  // [lane][column]
   std::vector<Allocation> allocated;
   Owner owner[kColumns / kUnit] = {};
@@ -65,7 +85,7 @@ struct TensorMemory {
   unsigned at_most = kColumns;                 // of the next allocation
   std::vector<Product> products;               // in the order of issue
   size_t performed = 0;                        // of them
-  std::unordered_map<unsigned, size_t> until;  // by thread: those until its last one
+  std::unordered_map<unsigned, size_t> until;  // by thread of a pair: those until its last one
   std::vector<Move> loads[32], stores[32];     // by warp
   TensorOperand<kM * kK> A;                    // of the product that is performed
   TensorOperand<kK * kMostColumns> B;
@@ -76,10 +96,34 @@ struct TensorMemory {
 
 namespace {
 
-TensorMemory& tensor_memory() {
-  auto& tensor = async_of(*self).tensor;
+std::shared_ptr<TensorMemory> tensor_of(Block& b) {
+  auto& tensor = async_of(b).tensor;
   if (!tensor) tensor = std::make_shared<TensorMemory>();
-  return *tensor;
+  return tensor;
+}
+TensorMemory& tensor_memory() { return *tensor_of(*self); }
+
+/// The other block of the pair.
+Block& other_block() { return block_of_rank(cluster_rank() ^ 1); }
+/// Whose list has the products that the current thread issues.
+Block& issuing_block(CtaGroup group) {
+  return group == CtaGroup::one ? *self : block_of_rank(cluster_rank() & ~1u);
+}
+unsigned issuing_thread() { return cluster_rank() % 2 * kMostThreads + self->current->id; }
+
+// Finding unless all instructions of the block have the same cta_group.
+void need_group(const char* what, CtaGroup group, const Where& where) {
+  if (group == CtaGroup::two) need_pair(what, where);
+  TensorMemory& t = tensor_memory();
+  if (t.group == CtaGroup{}) {
+    t.group = group;
+    t.first = what + (" at " + at(where));
+  }
+  if (t.group == group) return;
+  const auto name = [](CtaGroup g) {
+    return " has cta_group::" + std::to_string(static_cast<int>(g));
+  };
+  refuse(what, where, name(group) + ", but " + t.first + name(t.group) + ": a kernel has one");
 }
 
 std::string range(unsigned first, unsigned n) {
@@ -96,8 +140,9 @@ std::string allocations(const TensorMemory& t) {
 }
 
 // Finding unless the block has these columns.
-void need_columns(const char* what, unsigned column, unsigned columns, const Where& where) {
-  const TensorMemory& t = tensor_memory();
+void need_columns(const char* what, unsigned column, unsigned columns, const Where& where,
+                  Block& home = *self) {
+  const TensorMemory& t = *tensor_of(home);
   for (unsigned c = column; c < column + columns; ++c) {
     const Owner owner = c < kColumns ? t.owner[c / kUnit] : Owner::nobody;
     if (owner == Owner::mine) continue;
@@ -109,17 +154,45 @@ void need_columns(const char* what, unsigned column, unsigned columns, const Whe
          here() + ": " + what + " at " + at(where) + uses +
              (c >= kColumns           ? " does not exist: there are 512"
               : owner == Owner::freed ? " is freed"
-                                      : " is not the block's, which has " + allocations(t)));
+              : &home == self         ? " is not the block's, which has " + allocations(t)
+                                      : " is not the other block's, which has " + allocations(t)));
   }
 }
 
 // --- allocation ----------------------------------------------------------------------------------
 
 struct AllocFrame {
+  CtaGroup group;
   uint32_t* address;        // where to store it
   uint32_t tensor_address;  // of a dealloc
   int columns;
+  size_t collective;  // number of the pair's operation; 0: of one block
 };
+
+// The block's next operation that both blocks of a pair do: lets those go on who wait for it.
+void begin_collective(WarpMeeting& m) {
+  if (frame_of<AllocFrame>(m, 0).group == CtaGroup::one) return;
+  TensorMemory &t = tensor_memory(), &other = *tensor_of(other_block());
+  t.collectives.push_back({m.what, frame_of<AllocFrame>(m, 0).columns});
+  for (int lane = 0; lane < 32; ++lane) {
+    frame_of<AllocFrame>(m, lane).collective = t.collectives.size();
+  }
+  for (const unsigned thread : std::exchange(other.waiting, {})) wake(other_block(), thread);
+}
+// Waits for the other block, whose operation must be the same.
+void finish_collective(const char* what, const AllocFrame& f, const Where& where) {
+  if (!f.collective) return;
+  const TensorMemory& other = *tensor_of(other_block());
+  while (other.collectives.size() < f.collective) {
+    tensor_memory().waiting.push_back(self->current->id);
+    wait_here(what, where);
+  }
+  const Collective& theirs = other.collectives[f.collective - 1];
+  if (theirs.columns == f.columns && std::strcmp(theirs.what, what) == 0) return;
+  refuse(what, where,
+         " of " + std::to_string(f.columns) + " columns, while the other block of the pair has " +
+             theirs.what + " of " + std::to_string(theirs.columns));
+}
 
 void need_same(bool same, const char* what, const char* values, const Where& where) {
   if (!same) refuse(what, where, std::string(": the lanes of the warp pass different ") + values);
@@ -184,9 +257,9 @@ void do_alloc(WarpMeeting& m) {
     fail(FaultKind::deadlock, wait + "itself has " + std::to_string(held) + " of the SM's 512");
   }
   unsigned first = place_for(t, columns, true);
-  if (held == 0) {  // the other blocks of the SM have come as far
+  if (held == 0) {  // the other blocks of the SM have come as far; those of a pair are on two SMs
     const unsigned blocks = std::min(resident(), kColumns / columns);
-    first = self->linear % blocks * columns;
+    first = self->linear / static_cast<unsigned>(f.group) % blocks * columns;
     std::fill_n(t.owner, blocks * columns / kUnit, Owner::others);
   } else if (const unsigned blocks = std::min(resident(), kColumns / held);
              blocks * held + columns > kColumns) {
@@ -204,6 +277,7 @@ void do_alloc(WarpMeeting& m) {
   for (unsigned lane = 0; lane < kLanes; ++lane) std::fill_n(t.at(lane, first), columns, ~0u);
   for (auto& o : self->observers) o->allocate_tensor(*self, first, columns);
   *f.address = first;
+  begin_collective(m);
 }
 
 void do_dealloc(WarpMeeting& m) {
@@ -229,11 +303,13 @@ void do_dealloc(WarpMeeting& m) {
   for (auto& o : self->observers) o->move_tensor(*self, TensorUse::free, all, nullptr, m.where);
   std::fill_n(&t.owner[found->column / kUnit], found->columns / kUnit, Owner::freed);
   t.allocated.erase(found);
+  begin_collective(m);
 }
 
 void do_relinquish(WarpMeeting& m) {
   need_all_lanes(m);
   tensor_memory().relinquished = true;
+  begin_collective(m);
 }
 
 // --- descriptors: PTX's bit fields ---------------------------------------------------------------
@@ -280,7 +356,7 @@ fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
           .swizzle = swizzle};
 }
 
-Instruction decode(uint32_t d, const Where& where) {
+Instruction decode(uint32_t d, int blocks, const Where& where) {
   constexpr uint32_t kFormats = 3u << 4 | 7u << 7 | 7u << 10;
   constexpr uint32_t kShape = 1u << 15 | 1u << 16 | 0x3fu << 17 | 0x1fu << 24;
   const int n = static_cast<int>(d >> 17 & 0x3f) * 8, m = static_cast<int>(d >> 24 & 0x1f) * 16;
@@ -292,9 +368,11 @@ Instruction decode(uint32_t d, const Where& where) {
               ? "sparse, saturated, negated or shifted, which is not simulated"
               : "other types than bf16 factors and fp32 sums");
   }
-  if (m != kM || n < 16 || n > kMostColumns || n % 16 != 0) {
-    wrong("m" + std::to_string(m) + "n" + std::to_string(n) +
-          "; m128 with n of 16, 32, ... 256 is simulated");
+  const int step = 16 * blocks;  // of n
+  if (m != kM * blocks || n < step || n > kMostColumns || n % step != 0) {
+    wrong("m" + std::to_string(m) + "n" + std::to_string(n) + "; m" + std::to_string(kM * blocks) +
+          " with n of " + std::to_string(step) + ", " + std::to_string(2 * step) +
+          ", ... 256 is simulated");
   }
   return {n, d >> 15 & 1 ? fa::Major::mn : fa::Major::k,
           d >> 16 & 1 ? fa::Major::mn : fa::Major::k};
@@ -332,32 +410,41 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
 
 // --- the product ---------------------------------------------------------------------------------
 
-void perform(TensorMemory& t, const Product& p) {
+void perform(TensorMemory& list, const Product& p) {
   const auto [n, a_major, b_major] = p.instruction;
-  auto& A = t.A;
-  auto& B = t.B;
-  if (p.product.a_in_tensor_memory) {
-    const unsigned column = column_of(static_cast<uint32_t>(p.product.a));
-    for (int m = 0; m < kM; ++m) {
-      for (int k = 0; k < kK; ++k) {
-        A.value[m * kK + k] = bf16_value(t.at(m, column + k / 2)[0] >> 16 * (k % 2) & 0xffff);
-      }
-    }
-  } else {
-    for_each_chunk<Bf16>(p.a, a_major, kM, [&, major = a_major](int r, int k, uint64_t at) {
-      read_chunk<Bf16>(at, major, r, k, A.value, kK, 1);
-    });
+  auto& A = list.A;
+  auto& B = list.B;
+  const int blocks = static_cast<int>(p.product.group), half = n / blocks;
+  for (int i = 0; i < blocks; ++i) {
+    for_each_chunk<Bf16>(p.shares[i].b, b_major, half,
+                         [&, first = i * half, n = n, major = b_major](int r, int k, uint64_t at) {
+                           read_chunk<Bf16>(at, major, first + r, k, B.value, 1, n);
+                         });
   }
-  for_each_chunk<Bf16>(p.b, b_major, n, [&, n = n, major = b_major](int r, int k, uint64_t at) {
-    read_chunk<Bf16>(at, major, r, k, B.value, 1, n);
-  });
-  find_exponents(fa::kBf16Sum, kM * kK, A.value, A.exponent);
   find_exponents(fa::kBf16Sum, kK * n, B.value, B.exponent);
-  auto* D = reinterpret_cast<float*>(t.at(0, column_of(p.product.d)));
-  if (!p.product.accumulate) {
-    for (int m = 0; m < kM; ++m) std::fill_n(D + m * kColumns, n, 0.f);
+  for (int i = 0; i < blocks; ++i) {
+    TensorMemory& t = *p.shares[i].tensor;
+    if (p.product.a_in_tensor_memory) {
+      const unsigned column = column_of(static_cast<uint32_t>(p.product.a));
+      for (int m = 0; m < kM; ++m) {
+        for (int k = 0; k < kK; ++k) {
+          A.value[m * kK + k] = bf16_value(t.at(m, column + k / 2)[0] >> 16 * (k % 2) & 0xffff);
+        }
+      }
+    } else {
+      for_each_chunk<Bf16>(p.shares[i].a, a_major, kM,
+                           [&, major = a_major](int r, int k, uint64_t at) {
+                             read_chunk<Bf16>(at, major, r, k, A.value, kK, 1);
+                           });
+    }
+    find_exponents(fa::kBf16Sum, kM * kK, A.value, A.exponent);
+    auto* D = reinterpret_cast<float*>(t.at(0, column_of(p.product.d)));
+    if (!p.product.accumulate) {
+      for (int m = 0; m < kM; ++m) std::fill_n(D + m * kColumns, n, 0.f);
+    }
+    multiply_add(fa::kBf16Sum, kM, n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D,
+                 kColumns);
   }
-  multiply_add(fa::kBf16Sum, kM, n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, kColumns);
 }
 
 // --- loads and stores ----------------------------------------------------------------------------
@@ -440,27 +527,35 @@ void move_tensor(const char* what, void* registers, int columns, uint32_t addres
 
 }  // namespace
 
-void tcgen05_alloc(uint32_t* address, int columns, Where where) {
+void tcgen05_alloc(uint32_t* address, int columns, Where where, CtaGroup group) {
   need_whole_warp("tcgen05.alloc", where);
+  need_group("tcgen05.alloc", group, where);
   need_own_shared("tcgen05.alloc", address, sizeof *address, alignof(uint32_t), where);
   need_allocatable("tcgen05.alloc", columns, where);
   if (self->current->id % 32 == 0) {
     access(address, sizeof *address, Kind::store, __builtin_return_address(0));
   }
-  AllocFrame f{address, 0, columns};
+  AllocFrame f{group, address, 0, columns, 0};
   meet_in_warp("tcgen05.alloc", kWholeWarp, do_alloc, &f, where);
+  finish_collective("tcgen05.alloc", f, where);
 }
 
-void tcgen05_relinquish_alloc_permit(Where where) {
-  need_whole_warp("tcgen05.relinquish_alloc_permit", where);
-  meet_in_warp("tcgen05.relinquish_alloc_permit", kWholeWarp, do_relinquish, nullptr, where);
+void tcgen05_relinquish_alloc_permit(Where where, CtaGroup group) {
+  constexpr const char* kWhat = "tcgen05.relinquish_alloc_permit";
+  need_whole_warp(kWhat, where);
+  need_group(kWhat, group, where);
+  AllocFrame f{group, nullptr, 0, 0, 0};
+  meet_in_warp(kWhat, kWholeWarp, do_relinquish, &f, where);
+  finish_collective(kWhat, f, where);
 }
 
-void tcgen05_dealloc(uint32_t address, int columns, Where where) {
+void tcgen05_dealloc(uint32_t address, int columns, Where where, CtaGroup group) {
   need_whole_warp("tcgen05.dealloc", where);
+  need_group("tcgen05.dealloc", group, where);
   need_allocatable("tcgen05.dealloc", columns, where);
-  AllocFrame f{nullptr, address, columns};
+  AllocFrame f{group, nullptr, address, columns, 0};
   meet_in_warp("tcgen05.dealloc", kWholeWarp, do_dealloc, &f, where);
+  finish_collective("tcgen05.dealloc", f, where);
 }
 
 void need_tensor_memory_freed() {
@@ -501,10 +596,14 @@ uint64_t tcgen05_operand(uint64_t descriptor, Where where) {
 void tcgen05_mma(const TensorProduct& product, Where where) {
   const void* pc = __builtin_return_address(0);
   const char* what = "the tcgen05.mma";
-  const Instruction instruction = decode(product.instruction, where);
+  need_group(what, product.group, where);
+  const int blocks = static_cast<int>(product.group);
+  const Instruction instruction = decode(product.instruction, blocks, where);
   const auto n = static_cast<unsigned>(instruction.n);
-  TensorMemory& t = tensor_memory();
-  Product p{product, instruction, {}, decode("B", product.b, where)};
+  TensorMemory& t = *tensor_of(issuing_block(product.group));
+  Product p{product, instruction, {}};
+  fa::WgmmaOperand a{};
+  const fa::WgmmaOperand b = decode("B", product.b, where);
   std::vector<TensorAccess> uses{{true, 0xf, column_of(product.d), n}};
   t.operands.clear();
   size_t bytes = 0;  // of shared memory
@@ -524,50 +623,69 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
                " on; its 128 rows begin at 0");
   };
   need_lane_0("D", product.d);
-  need_columns(what, column_of(product.d), n, where);
   if (product.accumulate) uses.insert(uses.begin(), {false, 0xf, column_of(product.d), n});
   if (product.a_in_tensor_memory) {
-    const auto a = static_cast<uint32_t>(product.a);
+    const auto address = static_cast<uint32_t>(product.a);
     if (instruction.a == fa::Major::mn) {
       refuse(what, where,
              ": its instruction descriptor says that A, in tensor memory, is MN-major");
     }
-    need_lane_0("A", a);
-    need_columns(what, column_of(a), kK / 2, where);
-    uses.insert(uses.begin(), {false, 0xf, column_of(a), kK / 2});
+    need_lane_0("A", address);
+    uses.insert(uses.begin(), {false, 0xf, column_of(address), kK / 2});
   } else {
-    p.a = decode("A", product.a, where);
-    add("A", p.a, instruction.a, kM);
+    a = decode("A", product.a, where);
+    add("A", a, instruction.a, kM);
   }
-  add("B", p.b, instruction.b, instruction.n);
+  add("B", b, instruction.b, instruction.n / blocks);
 
-  if (self->tell_operands) {
-    for (auto& o : self->observers) o->issue_product(*self, t.operands, uses, pc, where);
+  // The other block's operands are where they are in this one.
+  for (int i = 0; i < blocks; ++i) {
+    Block& home = i == 0 ? *self : other_block();
+    for (const TensorAccess& use : uses) need_columns(what, use.column, use.columns, where, home);
+    if (self->tell_operands) {
+      for (auto& o : self->observers) o->issue_product(*self, home, t.operands, uses, pc, where);
+    }
+    Share& share = p.shares[blocks == 1 ? 0 : home.rank % 2];
+    share = {tensor_of(home).get(), a, b};
+    share.a.start += home.shared_base - self->shared_base;
+    share.b.start += home.shared_base - self->shared_base;
+    home.shared_bytes[static_cast<int>(Kind::load)] += bytes;
+    home.wgmma_wavefronts += bytes / kWavefront;
+    home.tensor_flops += uint64_t{2} * kM * n * kK;
+    home.wgmma_columns += 2 * n;  // in units of m64
   }
   t.products.push_back(p);
-  t.until[self->current->id] = t.products.size();
-  self->shared_bytes[static_cast<int>(Kind::load)] += bytes;
-  self->wgmma_wavefronts += bytes / kWavefront;
-  self->tensor_flops += uint64_t{2} * kM * n * kK;
+  t.until[issuing_thread()] = t.products.size();
   ++self->wgmma;
-  self->wgmma_columns += 2 * n;  // in units of m64
 }
 
-void tcgen05_commit(uint64_t* bar, Where where) {
+void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks) {
+  const void* pc = __builtin_return_address(0);
+  need_group("tcgen05.commit", group, where);
   need_mbarrier(bar, "tcgen05.commit", where);
-  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
-  uint32_t operation = 0;
-  for (auto& o : self->observers) operation |= o->commit_products(*self, bar, where);
-  const size_t until = tensor_memory().until[self->current->id];
-  defer([home = self, tensor = async_of(*self).tensor, until, operation, bar, where] {
-    TensorMemory& t = *tensor;
-    while (t.performed < until) perform(t, t.products[t.performed++]);
-    if (operation) {
-      const uint32_t phase = mbarrier_phase(*home, bar);
-      for (auto& o : home->observers) o->landed(*home, operation, bar, phase);
-    }
-    mbarrier_arrive_later(*home, bar, where);
-  });
+  if (blocks >> cluster_size()) {
+    refuse("tcgen05.commit", where,
+           " is multicast to a block outside the cluster of " + std::to_string(cluster_size()));
+  }
+  if (blocks == 0) blocks = 1u << cluster_rank();
+  const auto list = tensor_of(issuing_block(group));
+  const auto other = group == CtaGroup::one ? nullptr : tensor_of(other_block());
+  const size_t until = list->until[issuing_thread()];
+  for (unsigned r = 0; r < cluster_size(); ++r) {
+    if (!(blocks >> r & 1)) continue;
+    auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
+    access(signal, sizeof *signal, Kind::atomic, pc, By::mbarrier);
+    uint32_t operation = 0;
+    for (auto& o : self->observers) operation |= o->commit_products(*self, signal, where);
+    defer([issuer = self, home = &block_of_rank(r), list, other, until, operation, signal, where] {
+      while (list->performed < until) perform(*list, list->products[list->performed++]);
+      if (operation) {
+        const uint32_t phase = mbarrier_phase(*home, signal);
+        for (auto& o : issuer->observers) o->landed(*issuer, operation, signal, phase);
+      }
+      mbarrier_arrive_later(*home, signal, where);
+    });
+  }
 }
 
 void tcgen05_fence(bool before) {

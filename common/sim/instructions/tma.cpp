@@ -117,9 +117,10 @@ uint32_t tell_load(Block& home, const void* to, size_t bytes, fa::Swizzle swizzl
   }
   return operation;
 }
-void tell_landed(Block& home, uint32_t operation, const void* bar) {
+// `home` has the data, the mbarrier may be another block's.
+void tell_landed(Block& home, uint32_t operation, Block& waiting, const void* bar) {
   if (!operation) return;
-  const uint32_t phase = mbarrier_phase(home, bar);
+  const uint32_t phase = mbarrier_phase(waiting, bar);
   for (auto& o : home.observers) o->landed(home, operation, bar, phase);
 }
 // In front of the accesses to device memory.
@@ -139,11 +140,10 @@ void issue_store(std::function<void()> perform, uint32_t operation, const Where&
   });
 }
 
-}  // namespace
-
-void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
-              unsigned blocks, Where where) {
-  const void* pc = __builtin_return_address(0);
+// `blocks`: their bits; `told`: the rank of the one that gets the signal, or each of them.
+constexpr unsigned kEach = ~0u;
+void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
+              unsigned blocks, unsigned told, const void* pc, const Where& where) {
   const Box box = box_at(map, coordinates, rank, "a TMA load", where);
   need_own_shared("a TMA load", to, box.bytes(), kTensorAlign, where);
   need_mbarrier(bar, "a TMA load", where);
@@ -152,12 +152,12 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
            " is multicast to a block outside the cluster of " + std::to_string(cluster_size()));
   }
   count_box(box, Kind::load, pc);
-  if (blocks == 0) blocks = 1u << cluster_rank();
   for (unsigned r = 0; r < cluster_size(); ++r) {
     if (!(blocks >> r & 1)) continue;
-    Block* home = &block_of_rank(r);
+    const unsigned waits = told == kEach ? r : told;
+    Block *home = &block_of_rank(r), *waiting = &block_of_rank(waits);
     void* shared = map_shared_rank(to, r);
-    auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
+    auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, waits));
     access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, By::engine);
     const uint32_t operation =
         tell_load(*home, shared, box.bytes(), map->swizzle, signal, pc, where);
@@ -171,10 +171,31 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
         }
         scatter_row(box, shared, r, row.data());
       }
-      tell_landed(*home, operation, signal);
-      mbarrier_complete_tx(*home, signal, static_cast<int64_t>(box.bytes()));
+      tell_landed(*home, operation, *waiting, signal);
+      mbarrier_complete_tx(*waiting, signal, static_cast<int64_t>(box.bytes()));
     });
   }
+}
+
+}  // namespace
+
+void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
+              unsigned blocks, Where where) {
+  load_box(to, map, coordinates, rank, bar, blocks ? blocks : 1u << cluster_rank(), kEach,
+           __builtin_return_address(0), where);
+}
+
+void tma_load_of_pair(void* to, const TensorMap* map, const int* coordinates, int rank,
+                      uint64_t* bar, unsigned told, Where where) {
+  need_pair("the TMA load", where);
+  if (told / 2 != cluster_rank() / 2) {
+    refuse("the TMA load", where,
+           " signals block " + std::to_string(told) + " of the cluster; that of rank " +
+               std::to_string(cluster_rank()) + " is a pair with " +
+               std::to_string(cluster_rank() ^ 1));
+  }
+  load_box(to, map, coordinates, rank, bar, 1u << cluster_rank(), told, __builtin_return_address(0),
+           where);
 }
 
 void tma_store(const TensorMap* map, const int* coordinates, int rank, const void* from,
@@ -212,7 +233,7 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   const uint32_t operation = tell_load(*self, to, bytes, kUnknown, bar, pc, where);
   defer([=, home = self] {
     std::memcpy(to, from, bytes);
-    tell_landed(*home, operation, bar);
+    tell_landed(*home, operation, *home, bar);
     mbarrier_complete_tx(*home, bar, bytes);
   });
 }
@@ -236,7 +257,7 @@ void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned ra
     for (auto& o : sender->observers) {
       if (read) o->landed(*sender, read, signal, phase);
     }
-    tell_landed(*home, operation, signal);
+    tell_landed(*home, operation, *home, signal);
     mbarrier_complete_tx(*home, signal, bytes);
   });
 }

@@ -21,10 +21,10 @@
 // it: by fence.mbarrier_init, or in its own block by fence.proxy.async. For the arrivals of threads
 // order is enough, also for those of other blocks: the cluster's barrier releases and acquires.
 //
-// What is not found: a missing fence.proxy.async in front of an operation of another block, or
-// where a bulk store overwrites device memory; wgmma reading words that nobody wrote; that a TMA
-// load still reads device memory; of two bulk stores, or products of tcgen05, by different threads
-// that read the same bytes, the earlier one.
+// What is not found: a missing fence.proxy.async in front of an operation of another block (but for
+// a product of two blocks), or where a bulk store overwrites device memory; wgmma reading words
+// that nobody wrote; that a TMA load still reads device memory; of two bulk stores, or products of
+// tcgen05, by different threads that read the same bytes, the earlier one.
 #include <algorithm>
 #include <bit>
 
@@ -78,7 +78,7 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, fa::Swizzle swizz
   auto& home = observer_of<HazardObserver>(*a.home);
   const Actor actor{"TMA load into", &where};
   if (a.home != &b) check_neighbour(b, a, home, actor);
-  check_init(b, *a.home, bar, {"TMA load that signals", &where});
+  check_init(b, bar, {"TMA load that signals", &where});
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
     home.for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
       const SharedCell& w = row.cell;
@@ -128,8 +128,11 @@ void HazardObserver::note_waited(const void* object, const Clock& clock) {
 void HazardObserver::check_loads(const Block& b) {
   uint32_t first = 0;
   for (const auto& [bar, loads] : loads_) {
-    if (find(loads.last)->stamp > loads.waited && (!first || loads.last < first))
-      first = loads.last;
+    const Operation& last = *find(loads.last);
+    const auto knows = [&](const ThreadState& t) { return has(t.clock, last.channel, last.stamp); };
+    if (last.stamp <= loads.waited || std::any_of(threads_.begin(), threads_.end(), knows))
+      continue;
+    if (!first || loads.last < first) first = loads.last;
   }
   if (!first) return;
   Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &find(first)->where}, {});
@@ -153,7 +156,7 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
                              : need.entry == me || sees(mine, need.entry, need.stamp);
       if (knows) continue;
       a.at = need.word * kWord;
-      check_before_read(b, a, need.word, actor);
+      check_before_read(*this, b, a, need.word, actor);
     }
     return number;
   }
@@ -172,7 +175,7 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
   for (const uint32_t chunk : chunks) {
     a.at = chunk;
     for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
-      check_before_read(b, a, word, actor);
+      check_before_read(*this, b, a, word, actor);
       for_each_cell(word, [&](const SharedRow& row, uint64_t) {
         const SharedCell& w = row.cell;
         if (!w.stored || w.wrote <= block_floor_) return;
@@ -197,7 +200,7 @@ uint32_t HazardObserver::issue_store(Block& b, const Access& a, const Where& whe
     if (!is_written(word)) {
       report_unwritten(a, word * kWord, actor, "which this block has not written yet");
     }
-    check_before_read(b, a, word, actor);
+    check_before_read(*this, b, a, word, actor);
   }
   const uint32_t number =
       new_operation(b, *this, Operation::store, &b.threads[b.current->id].id, where);
@@ -280,9 +283,10 @@ void HazardObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
 
 // --- checks --------------------------------------------------------------------------------------
 
-// The current thread, of this observer, uses an mbarrier of `home`, which must have been shown.
-void HazardObserver::check_init(const Block& b, Block& home, const void* bar,
-                                const Actor& actor) const {
+// The current thread, of this observer, uses an mbarrier of the cluster, which must have been
+// shown.
+void HazardObserver::check_init(const Block& b, const void* bar, const Actor& actor) const {
+  Block& home = *home_of(bar);
   const auto& inits = observer_of<HazardObserver>(home).inits_;
   const auto found = inits.find(bar);
   if (found == inits.end()) return;
@@ -347,14 +351,14 @@ bool HazardObserver::check_writer(const HazardObserver& by, const Block& b, cons
   return false;
 }
 
-// An operation of this block is about to read the word.
-void HazardObserver::check_before_read(const Block& b, const Access& a, uint64_t word,
-                                       const Actor& actor) {
-  const unsigned me = entry(b.current->id);
-  const ThreadState& mine = threads_[b.current->id];
+// An operation that the current thread, of the observer `by`, issues is about to read the word.
+void HazardObserver::check_before_read(const HazardObserver& by, const Block& b, const Access& a,
+                                       uint64_t word, const Actor& actor) {
+  const unsigned me = by.entry(b.current->id);
+  const ThreadState& mine = by.threads_[b.current->id];
   for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
     const SharedCell& w = row.cell;
-    if (!check_writer(*this, b, a, byte, w, actor)) return;
+    if (!check_writer(by, b, a, byte, w, actor)) return;
     if (!w.stored || w.wrote <= block_floor_ || w.thread - base_ >= padded_ ||
         fenced_for_async(mine, me, w.thread, w.wrote)) {
       return;
@@ -364,7 +368,7 @@ void HazardObserver::check_before_read(const Block& b, const Access& a, uint64_t
                              : "no fence.proxy.async (fence_proxy_async by the storing thread, "
                                "in front of the barrier)");
   });
-  if (word_of(word).async) check_async(*this, b, a, word, false, actor);
+  if (word_of(word).async) check_async(by, b, a, word, false, actor);
 }
 
 void HazardObserver::check_async(const HazardObserver& by, const Block& b, const Access& a,
@@ -389,7 +393,11 @@ void HazardObserver::check_async(const HazardObserver& by, const Block& b, const
 
 std::string HazardObserver::describe(const Block& b, const Operation& o) const {
   const std::string thread = " by " + who(b, o.issuer, padded_);
-  const std::string warp = " by warp " + std::to_string(o.issuer % padded_ / 32);
+  const std::string warp =
+      " by warp " + std::to_string(o.issuer % padded_ / 32) +
+      (o.issuer / padded_ == b.rank
+           ? ""
+           : " of block " + block_index(b, b.linear - b.rank + o.issuer / padded_));
   std::string what;
   switch (o.engine) {
     case Operation::load:

@@ -264,8 +264,8 @@ class HazardObserver final : public Observer {
   void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override;
-  void issue_product(Block&, std::span<const SharedOperand>, std::span<const TensorAccess>,
-                     const void* pc, const Where&) override;
+  void issue_product(Block&, Block& home, std::span<const SharedOperand>,
+                     std::span<const TensorAccess>, const void* pc, const Where&) override;
   uint32_t commit_products(Block&, const void* bar, const Where&) override;
   uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc,
                        const Where&) override;
@@ -399,9 +399,10 @@ class HazardObserver final : public Observer {
   /// Returns whether it is right.
   bool check_writer(const HazardObserver& by, const Block&, const Access&, uint64_t byte,
                     const SharedCell&, const Actor&) const;
-  void check_before_read(const Block&, const Access&, uint64_t word, const Actor&);
+  void check_before_read(const HazardObserver& by, const Block&, const Access&, uint64_t word,
+                         const Actor&);
   void show_inits(const Block&, Stamp fence, bool to_cluster);
-  void check_init(const Block&, Block& home, const void* bar, const Actor&) const;
+  void check_init(const Block&, const void* bar, const Actor&) const;
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
   std::string describe(const Block&, const Operation&) const;
   static std::string missing(const HazardObserver& by, const Block&, const Operation&);
@@ -410,7 +411,8 @@ class HazardObserver final : public Observer {
 
   void begin_tensor();
   void check_swizzle(const Block&, const SharedOperand&, uint64_t word, const Where&);
-  void use_tensor(const Block&, TensorUse, const TensorAccess&, uint32_t number, const Where&);
+  void use_tensor(const HazardObserver& by, const Block&, TensorUse, const TensorAccess&,
+                  uint32_t number, const Where&);
   bool ordered(TensorUse, unsigned thread, const Operation&) const;
   std::string missing(TensorUse, unsigned thread, const Operation&) const;
 

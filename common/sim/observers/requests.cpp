@@ -198,8 +198,8 @@ class RequestObserver final : public Observer {
   uint32_t issue_load(Block& b, const Access& a, fa::Swizzle, const void* bar,
                       const Where&) override {
     tell_loads(b);
-    observer_of<RequestObserver>(*a.home).clocks_.copy_to(bar, clocks_.at(b.current->id / kLanes),
-                                                          a.size);
+    WarpClocks& there = observer_of<RequestObserver>(*a.home).clocks_;
+    signal(bar, there.copied(clocks_.at(b.current->id / kLanes), a.size));
     return 0;
   }
   uint32_t issue_store(Block& b, const Access&, const Where&) override {
@@ -235,15 +235,15 @@ class RequestObserver final : public Observer {
     return operation;
   }
 
-  void issue_product(Block&, std::span<const SharedOperand> operands, std::span<const TensorAccess>,
-                     const void* pc, const Where&) override {
+  void issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
+                     std::span<const TensorAccess>, const void* pc, const Where&) override {
     size_t chunks = 0;
     for (const SharedOperand& operand : operands) chunks += operand.chunks.size();
-    if (keep_sites_) count_engine(pc, kTensorProduct, chunks * kChunk / kLine);
+    if (keep_sites_) count_engine(pc, kTensorProduct, chunks * kChunk / kLine, &home == &b);
   }
   uint32_t commit_products(Block& b, const void* bar, const Where&) override {
     tell_loads(b);
-    clocks_.commit(b.current->id / kLanes, bar);
+    signal(bar, clocks_.committed(b.current->id / kLanes));
     return 0;
   }
 
@@ -304,6 +304,11 @@ class RequestObserver final : public Observer {
     const unsigned global = rounds[static_cast<size_t>(Space::hbm)];
     const unsigned shared = rounds[static_cast<size_t>(Space::shared)];
     clocks_.loads(warp, global, shared);
+  }
+
+  // To who waits on the mbarrier, in whatever block of the cluster it is.
+  static void signal(const void* bar, WarpClocks::Time time) {
+    observer_of<RequestObserver>(*home_of(bar)).clocks_.signal(bar, time);
   }
 
   // They go on over the blocks of a launch.
@@ -724,9 +729,9 @@ class RequestObserver final : public Observer {
 
   // TMA and wgmma move 128 bytes of shared memory in a wavefront, without a request of a warp. Bank
   // conflicts are not looked for: wgmma had none in any step (tests/programs/kernels_h200.json).
-  void count_engine(const void* pc, Engine engine, uint64_t wavefronts) {
+  void count_engine(const void* pc, Engine engine, uint64_t wavefronts, bool first = true) {
     EngineSite& s = engine_sites_[{pc, engine}];
-    ++s.count;
+    s.count += first;  // else a part of an instruction that has been counted
     s.wavefronts += wavefronts;
   }
 

@@ -53,31 +53,35 @@ void HazardObserver::begin_tensor() {
   fencing_ = {};
 }
 
-void HazardObserver::issue_product(Block& b, std::span<const SharedOperand> operands,
+void HazardObserver::issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
                                    std::span<const TensorAccess> uses, const void* pc,
                                    const Where& where) {
   constexpr unsigned kChunk = 16;
   const unsigned thread = b.current->id;
+  auto& there = observer_of<HazardObserver>(home);
   const uint32_t number =
-      new_operation(b, *this, Operation::product, &b.threads[thread].waits_for, where);
-  products_[thread] = {operations_.back().channel, operations_.back().stamp};
+      there.new_operation(b, *this, Operation::product, &b.threads[thread].waits_for, where);
+  products_[thread] = {there.operations_.back().channel, there.operations_.back().stamp};
   const Actor actor{"tcgen05.mma that reads", &where};
-  Access a = engine_access(b, 0, kChunk, Kind::load, pc);
+  Access a = engine_access(home, 0, kChunk, Kind::load, pc);
+  if (&home != &b) check_neighbour(b, a, there, actor);
   for (const SharedOperand& operand : operands) {
     for (const uint32_t chunk : operand.chunks) {
       a.at = chunk;
       for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
-        check_before_read(b, a, word, actor);
-        SharedCell& w = word_of(word);
-        AsyncWord& async = (*async_)[word];
+        there.check_before_read(*this, b, a, word, actor);
+        SharedCell& w = there.word_of(word);
+        AsyncWord& async = (*there.async_)[word];
         if (!w.async) async = {};
         async.reads[kSharedProductReads] = number;
         w.async = true;
       }
     }
-    if (!operand.chunks.empty()) check_swizzle(b, operand, operand.chunks[0] / kWord, where);
+    if (!operand.chunks.empty()) there.check_swizzle(b, operand, operand.chunks[0] / kWord, where);
   }
-  for (const TensorAccess& use : uses) use_tensor(b, TensorUse::product, use, number, where);
+  for (const TensorAccess& use : uses) {
+    there.use_tensor(*this, b, TensorUse::product, use, number, where);
+  }
 }
 
 // Its stamp covers the products in front of it.
@@ -111,7 +115,7 @@ void HazardObserver::check_swizzle(const Block& b, const SharedOperand& operand,
 uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void*,
                                      const Where& where) {
   if (use == TensorUse::free) {
-    use_tensor(b, use, a, 0, where);
+    use_tensor(*this, b, use, a, 0, where);
     return 0;
   }
   const unsigned warp = b.current->id / 32;
@@ -121,7 +125,7 @@ uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess
   const uint32_t number = new_operation(
       b, *this, loads ? Operation::tensor_load : Operation::tensor_store, channel, where);
   moves_[warp][loads] = {operations_.back().channel, operations_.back().stamp};
-  use_tensor(b, use, a, number, where);
+  use_tensor(*this, b, use, a, number, where);
   return number;
 }
 
@@ -176,23 +180,22 @@ void HazardObserver::tensor_fence(Block& b, bool before) {
 
 // Does the thread know of the operation what it needs for this use?
 bool HazardObserver::ordered(TensorUse use, unsigned thread, const Operation& o) const {
-  const unsigned issuer = o.issuer - base_;
+  const unsigned issuer = o.issuer, me = entry(thread);
   const SharedClock &now = threads_[thread].clock, &fenced = behind_fence_[thread];
   if (o.engine == Operation::product) {
     if (use == TensorUse::free) return has(now, o.channel, o.stamp);
-    if (use == TensorUse::product && (issuer == thread || has(fenced, o.channel + 1, o.stamp))) {
+    if (use == TensorUse::product && (issuer == me || has(fenced, o.channel + 1, o.stamp))) {
       return true;
     }
     return has(fenced, o.channel, o.stamp);
   }
-  if (use == TensorUse::free || issuer / 32 == thread / 32) {
+  if (use == TensorUse::free || issuer / 32 == me / 32) {
     return has(now, o.channel + 1, o.stamp);
   }
   return has(fenced, o.channel, o.stamp);
 }
 
 std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operation& o) const {
-  const unsigned issuer = o.issuer - base_;
   const SharedClock& now = threads_[thread].clock;
   const std::string after = "no tcgen05_fence_after_thread_sync (behind the wait or barrier)";
   if (o.engine == Operation::product) {
@@ -205,8 +208,9 @@ std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operat
   }
   const std::string wait =
       o.engine == Operation::tensor_load ? "tcgen05_wait_ld" : "tcgen05_wait_st";
-  if (issuer / 32 == thread / 32) return "no " + wait;
-  if (!has(threads_[issuer].clock, o.channel + 1, o.stamp)) {
+  if (o.issuer / 32 == entry(thread) / 32) return "no " + wait;
+  const auto& other = observer_of<HazardObserver>(block_of_rank(o.issuer / padded_));
+  if (!has(other.threads_[o.issuer % padded_].clock, o.channel + 1, o.stamp)) {
     return "no " + wait + " (by the other warp, in front of a barrier)";
   }
   if (use != TensorUse::free && has(now, o.channel, o.stamp)) return after;
@@ -216,19 +220,21 @@ std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operat
   return "no barrier";
 }
 
-// The current thread, or its warp, uses tensor memory by operation `number`.
-void HazardObserver::use_tensor(const Block& b, TensorUse use, const TensorAccess& a,
-                                uint32_t number, const Where& where) {
+// The current thread of the observer `by`, or its warp, uses this block's tensor memory by
+// operation `number`.
+void HazardObserver::use_tensor(const HazardObserver& by, const Block& b, TensorUse use,
+                                const TensorAccess& a, uint32_t number, const Where& where) {
   const unsigned me = b.current->id, warp = me / 32;
   const auto sentence = [&](unsigned column) {
     return here() + ": " + words_of(use) + (a.writes ? " that writes column " : " of column ") +
-           std::to_string(column) + " at " + at(where);
+           std::to_string(column) + (this == &by ? "" : " of the pair's other block") + " at " +
+           at(where);
   };
   uint32_t known = 0;  // the latest operation that is in order
   const auto check = [&](uint32_t earlier, unsigned column) {
     const Operation* o = earlier == known || earlier == number ? nullptr : find(earlier);
     if (!o) return;
-    if (ordered(use, me, *o)) {
+    if (by.ordered(use, me, *o)) {
       known = earlier;
       return;
     }
@@ -236,7 +242,7 @@ void HazardObserver::use_tensor(const Block& b, TensorUse use, const TensorAcces
         findings.at(Fault::tensor_race, {nullptr, &where}, {nullptr, &o->where});
     if (!finding.text.empty()) return;
     finding.text = "race on tensor memory: " + sentence(column) + " and " + describe(b, *o) +
-                   " have " + missing(use, me, *o) + " between them";
+                   " have " + by.missing(use, me, *o) + " between them";
   };
   for (unsigned q = 0; q < kQuarters; ++q) {
     if (!(a.quarters >> q & 1)) continue;
@@ -246,8 +252,8 @@ void HazardObserver::use_tensor(const Block& b, TensorUse use, const TensorAcces
         Findings::Finding& finding = findings.at(Fault::uninitialised, {nullptr, &where}, {});
         ++finding.unexplained;
         if (finding.text.empty()) {
-          finding.text = "uninitialised tensor memory: " + sentence(column) +
-                         ", which this block has not written yet";
+          finding.text =
+              "uninitialised tensor memory: " + sentence(column) + ", which nobody has written yet";
         }
       }
       check(cell.write, column);

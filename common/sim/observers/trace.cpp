@@ -390,12 +390,15 @@ class TraceRecorder final : public Observer, public RequestSink {
 
   uint32_t issue_wgmma(Block& b, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override {
-    read_operands(b, kWgmma, chunks, pc);
+    read_operands(b, b, kWgmma, chunks, pc);
     return operation;
   }
-  void issue_product(Block& b, std::span<const SharedOperand> operands,
+  void issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
                      std::span<const TensorAccess> uses, const void* pc, const Where&) override {
-    for (const SharedOperand& operand : operands) read_operands(b, kProduct, operand.chunks, pc);
+    for (const SharedOperand& operand : operands) {
+      read_operands(b, home, kProduct, operand.chunks, pc);
+    }
+    if (&home != &b) return;  // tensor memory is the block's own
     // A in tensor memory; D, which is read only to be added to, and written, which comes last.
     const TensorAccess& d = uses.back();
     bool adds = false;
@@ -428,16 +431,17 @@ class TraceRecorder final : public Observer, public RequestSink {
   }
   // Its arrival follows later, but in the phase that runs now.
   uint32_t commit_products(Block& b, const void* bar, const Where&) override {
-    release(b, bar, mbarrier_phase(b, bar));
+    release(b, bar, mbarrier_phase(*home_of(bar), bar));
     return 0;
   }
-  void read_operands(Block& b, By by, const std::vector<uint32_t>& chunks, const void* pc) {
+  void read_operands(Block& b, Block& home, By by, const std::vector<uint32_t>& chunks,
+                     const void* pc) {
     const uint32_t callers = callers_of(pc, by);
     for (const uint32_t at : chunks) {
-      const uint32_t place = recorder.shared_place(b, at);
+      const uint32_t place = recorder.shared_place(home, at);
       const unsigned thread = b.current->id;
       const fa::TracePlace& p = recorder.trace.places[place];
-      const uint64_t first = at - base_of(b, p);
+      const uint64_t first = at - base_of(home, p);
       Open& e = event_of({pc, place, clock_[thread], Kind::load, by, thread / 128, callers,
                           part_of(place, first)});
       add(e, p, first, kChunk);

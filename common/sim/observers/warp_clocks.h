@@ -57,13 +57,14 @@ class WarpClocks {
   void wait_wgmma(unsigned warp);
   /// Signals for `object` (bar.arrive) came before.
   void barrier(ThreadSet met, const void* object);
-  /// A signal for `object`: an arrival of the warp, or the end of a copy that it issues now.
+  /// A signal for `object`: an arrival of the warp.
   void arrive(unsigned warp, const void* object) { signal(object, at(warp)); }
-  void copy_to(const void* object, Time issued, size_t bytes);
+  /// A copy to the block. \returns when it ends.
+  Time copied(Time issued, size_t bytes);
   /// A tcgen05.commit of the warp: its products, beyond their own time.
-  void commit(unsigned warp, const void* object) {
-    signal(object, at(warp) + figures_.wgmma_latency);
-  }
+  Time committed(unsigned warp) { return at(warp) + figures_.wgmma_latency; }
+  /// The object is told at this time.
+  void signal(const void* object, Time);
   void acquire(unsigned warp, const void* object);
 
   Time at(unsigned warp);
@@ -71,7 +72,6 @@ class WarpClocks {
   Time latest();
 
  private:
-  void signal(const void* object, Time);
   void settle(unsigned warp);
 
   const fa::ClockFigures& figures_;

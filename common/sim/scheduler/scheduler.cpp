@@ -321,7 +321,7 @@ void pass_baton(Block& b) {
 }
 
 void retire_from_cluster(Block& b) {
-  if (b.fault) return;
+  if (b.fault || !wait_for_turn(b)) return;  // it has the turn, or all leave
   if (Block* next = next_block(b)) {
     hand_over(*b.cluster, next->rank);
     return;
