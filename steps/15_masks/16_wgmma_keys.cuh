@@ -21,12 +21,13 @@ struct KeyWork {
   int sums;          // the document's first row in dQ_sum and in the columns
   int bh;            // head of K and V
   int first, tiles;  // tiles of the document's rows, of each head; 0: nobody sees the keys
+  int direct;        // how many of them, the first ones, no other keys' walk visits
   int cut;           // in 19_wgmma_lists_backward.cuh: how many of them the mask cuts
 };
 
 // The rows that see a tile of keys are a band, too.
 struct KeyBands {
-  const int* works;  // [blocks, 9]: KeyWork of each
+  const int* works;  // [blocks, 10]: KeyWork of each
   Band band;
 
   // The tile of rows at a place of the walk.
@@ -42,8 +43,9 @@ struct KeyBands {
     const int last_row = k + band.left - shift;                  // and the last one that does
     const int first = min(max(first_row / Br - work.first, 0), end);
     if (k + kGroupKeys > work.keys) return {first, end, end, end};
+    const int last = min(end, (last_row + kGroupKeys - 1) / Br - work.first);
     return {first, (full_row + Br - 1) / Br - 1 - work.first,
-            last_row + 1 >= work.rows ? end : (last_row + 1) / Br - 1 - work.first, end};
+            last_row + 1 >= work.rows ? end : (last_row + 1) / Br - 1 - work.first, last};
   }
   // Which rows of a cut tile see a lane's keys k and k + 8.
   template <int Br>
@@ -66,43 +68,22 @@ __host__ __device__ int end_of_rows(const KeyWork& work, int N) {
 }
 
 // A warpgroup begins behind the walk's first tile if none of its rows sees one of its keys, unless
-// it must help to zero that tile, or there is no other.
+// it must help to zero that tile, or there is no other; likewise it ends before the last tile. end:
+// the last place, of `tiles` in all heads.
 __host__ __device__ inline bool skips_first(const Places& places, int ends_at, unsigned tiles) {
   return places.first > 0 && ends_at != 0 && tiles > 1;
+}
+__host__ __device__ inline bool skips_last(const Places& places, int ends_at, int end,
+                                           unsigned tiles) {
+  return places.last < end && ends_at != end && tiles > 2;
 }
 
 // A tile of rows on the walk, which visits all heads that share the keys.
 struct RowTile {
   int head, place;  // of Q; in the walk
-  int row, padded;  // its first row, in the tensor and in dQ_sum, there counted over all heads
-};
-
-// --- host ---------------------------------------------------------------------------------------
-
-// Tiles of keys in order; of a section Q, dO and dQ_sum stay in the L2.
-inline std::vector<KeyWork> in_order(const fa::Problem& p,
-                                     const std::vector<std::vector<KeyWork>>& documents) {
-  const int group = p.H / p.Hkv;
-  return step15_wgmma::in_order(documents, int(p.kv_heads()), 1, 1 << 30,
-                                [&](const KeyWork& w) { return 8 * size_t(p.d) * w.rows * group; });
-}
-
-inline std::vector<KeyWork> key_tiles(const fa::Problem& p) {
-  const int Br = rows_of_a_tile(p);
-  std::vector<std::vector<KeyWork>> documents;
-  int sums = 0;
-  for (const fa::Document& doc : p.documents()) {
-    documents.emplace_back();
-    for (int c = doc.keys.first; c < doc.keys.last; c += Bc) {
-      const int first = p.seen_by(c).first - doc.rows.first;
-      const int last = p.seen_by(std::min(c + Bc, doc.keys.last) - 1).last - doc.rows.first;
-      const int tiles = first < last ? fa::ceil_div(last, Br) - first / Br : 0;
-      documents.back().push_back(
-          {doc.rows.first, doc.rows.size(), c, doc.keys.last - c, sums, 0, first / Br, tiles});
-    }
-    sums += fa::ceil_div(doc.rows.size(), Br) * Br;
+  __device__ void next(const KeyWork& work) {
+    if (++place == work.tiles) ++head, place = 0;
   }
-  return in_order(p, documents);
-}
+};
 
 }  // namespace step15_wgmma_backward

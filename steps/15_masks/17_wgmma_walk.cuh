@@ -1,12 +1,13 @@
 // Step 15 -- Hopper's backward: the warpgroup that copies and multiplies dQ.
 // Idea      As the producer of 10_producer, it takes a walk's keys and rows from a table
-// Changed   since 11 7_columns: its copier and third warpgroup: keys and rows from a table
+// Changed   since 11 7_columns: its copier and third warpgroup: keys and rows from a table; dQ of
+//           rows that no other walk visits is stored, as in 11 17_direct; dQ of half a tile
 // Owns      dQ of a tile at a time
 // Still bad see 18_wgmma_backward
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/15_masks/16_wgmma_keys.cuh"
+#include "steps/15_masks/backward_tables.cuh"
 
 namespace step15_wgmma_backward {
 
@@ -39,8 +40,6 @@ struct alignas(1024) Tiles {
   uint64_t o_full[kStages], o_empty[kStages];
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
   KeyWork work;
-  RowTile ahead;            // the tile to copy next; no register is left for it
-  int halves[kStages + 1];  // where dQ of the tiles on their way is added, in units of 64 rows
 };
 
 // --- one thread copies ---------------------------------------------------------------------------
@@ -51,6 +50,7 @@ struct Copier {
   const fa::TensorMap *Q, *K, *V, *dO;
   const bf16* columns;  // [B*H, Np, 8]
   const Mask& mask;
+  const KeyWork& work;
   int Np;
 
   template <int n>
@@ -58,30 +58,23 @@ struct Copier {
                             const fa::TensorMap* from) const {
     fa::mbarrier_arrive_expect_tx(full, sizeof to);
     for (int wg = 0; wg < kGroups; ++wg) {
-      fa::tma_load(to[wg], from, full, {0, smem.work.key + wg * kGroupKeys, 0, smem.work.bh});
+      fa::tma_load(to[wg], from, full, {0, work.key + wg * kGroupKeys, 0, work.bh});
     }
   }
-  __device__ void find_next(int head, int place) const {
-    const int first = mask.tile(smem.work, place) * Br<d>;
-    smem.ahead = {head, place, smem.work.row + first, head * Np + smem.work.sums + first};
-  }
-  // The next tile of rows, the n-th of the walk, once its stage is empty.
-  template <bool kMayBeFirst>
-  __device__ void load_next(unsigned n) const {
+  // A tile of rows, the n-th of the walk, once its stage is empty.
+  __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
+    const int first = mask.tile(work, at.place) * Br<d>, row = work.row + first;
+    const size_t padded = size_t(at.head) * Np + work.sums + first;
     uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
-    smem.halves[n % (kStages + 1)] = smem.ahead.padded / 64;
     fa::mbarrier_wait(&smem.q_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.columns[0]);
-    fa::tma_load(smem.Q[stage], Q, q_full, {0, smem.ahead.row, 0, smem.ahead.head});
-    fa::bulk_load(smem.columns[stage], columns + size_t(smem.ahead.padded) * kColumns,
-                  sizeof smem.columns[0], q_full);
-    if (kMayBeFirst && n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
+    fa::tma_load(smem.Q[stage], Q, q_full, {0, row, 0, at.head});
+    fa::bulk_load(smem.columns[stage], columns + padded * kColumns, sizeof smem.columns[0], q_full);
+    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
     fa::mbarrier_wait(&smem.o_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0]);
-    fa::tma_load(smem.dO[stage], dO, o_full, {0, smem.ahead.row, 0, smem.ahead.head});
-    const int place = smem.ahead.place + 1, head = smem.ahead.head;
-    place == smem.work.tiles ? find_next(head + 1, 0) : find_next(head, place);
+    fa::tma_load(smem.dO[stage], dO, o_full, {0, row, 0, at.head});
   }
 };
 
@@ -91,21 +84,32 @@ struct Copier {
 // also copies: when dS of a tile is there, the tile before it has been read.
 template <int d, class Mask>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned tiles,
-                                   const Copier<d, Mask>& copier, const FloatSums& dQ_sum) {
+                                   const Copier<d, Mask>& copier, const FloatSums& dQ_sum,
+                                   bf16* dQ) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
+  const KeyWork& work = copier.work;
+  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the tile to copy next
   if (thread == 0) {
-    copier.find_next(smem.work.bh * shape.group, 0);
     copier.load_keys(smem.K, &smem.k_full, copier.K);
     UNROLL_BY(1)
-    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i) copier.template load_next<true>(i);
+    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work)) {
+      copier.load_rows(i, ahead);
+    }
   }
   __syncwarp();
   fa::mbarrier_wait(&smem.k_full, 0);
   const uint64_t first_k = step11::descriptor(smem.K[0]);
   const uint64_t first_ds = step11::descriptor(smem.dS[0]);
+  // Tiles that one warpgroup skips are multiplied by the other's keys only.
+  const Mask& mask = copier.mask;
+  const int ends_at = end_of_rows<Br<d>>(work, shape.N), end = work.tiles - 1;
+  const bool first_is_half =
+      skips_first(mask.template places<Br<d>>(work, kGroupKeys), ends_at, tiles);
+  const bool last_is_half = skips_last(mask.template places<Br<d>>(work, 0), ends_at, end, tiles);
   UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n) {
+  for (unsigned n = 0; n < tiles; ++n, at.next(work)) {
     const unsigned stage = n % kDsStages;
+    const int row = mask.tile(work, at.place) * Br<d>;  // of the document
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
     UNROLL_BY(1)
@@ -115,56 +119,34 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
       const uint64_t k = first_k + zero;
       const uint64_t ds = first_ds + zero + stage * (sizeof smem.dS[0] >> 4);
       float rdQ[kPanel / 2];
-      multiply_keys<d>(ds + (rows * Bc * kRowBytes >> 4),
-                       k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
-      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        copier.template load_next<false>(n - 1 + kStages);
+      const uint64_t A = ds + (rows * Bc * kRowBytes >> 4);
+      const uint64_t B = k + (features * kGroupKeys * kRowBytes >> 4);
+      if (n == 0 && first_is_half) {
+        multiply_keys<d, false, kGroupKeys>(A, B, rdQ);
+      } else if (n + 1 == tiles && last_is_half) {
+        multiply_keys<d, false, kGroupKeys>(A + (kGroupKeys * kRowBytes >> 4),
+                                            B + (kGroupKeys * d * 2 >> 4), rdQ);
+      } else {
+        multiply_keys<d>(A, B, rdQ);
       }
-      const auto dQ_part = dQ_sum.part<d>(smem.halves[n % (kStages + 1)] + rows, features * 64);
-      __syncwarp();  // all lanes have read it, before one arrives below
+      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
+        copier.load_rows(n - 1 + kStages, ahead);
+        ahead.next(work);
+      }
+      __syncwarp();
+      const int first = row + rows * 64;
       fa::wgmma_wait<0>();
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
-      dQ_part.add(rdQ);
+      if (at.place < work.direct) {
+        store_dq<d>(rdQ, dQ, at.head * shape.N + work.row + first, work.rows - first, features * 64,
+                    shape.scale);
+      } else {
+        const int half = (at.head * shape.Np + work.sums + first) / 64;
+        dQ_sum.part<d>(half, features * 64).add(rdQ);
+      }
     }
   }
-}
-
-// --- host ----------------------------------------------------------------------------------------
-
-// rows: of all boxes of Q, of all heads.
-template <int Br, class Mask>
-fa::Prediction traffic_of(const fa::Problem& p, const std::vector<KeyWork>& work, uint64_t rows,
-                          const Mask& mask) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
-  uint64_t keys = 0, tiles = 0, skipped = 0;
-  for (const KeyWork& w : work) {
-    if (w.tiles == 0) continue;
-    keys += std::min(Bc, p.Nk - w.key);
-    tiles += uint64_t(w.tiles) * (p.H / p.Hkv);
-    for (int k = 0; k < Bc; k += kGroupKeys) {
-      skipped += skips_first(mask.template places<Br>(w, k), end_of_rows<Br>(w, p.N),
-                             w.tiles * (p.H / p.Hkv));
-    }
-  }
-  fa::Prediction t;
-  t["O"].read = t["dQ"].write = 2 * BH * N * d;
-  t["dO"].read = 2 * (BH * N + rows) * d;
-  t["Q"].read = 2 * rows * d;
-  t["LSE"].read = 4 * BH * N;
-  t["columns"] = {.read = 2 * kColumns * tiles * Br, .write = 2 * kColumns * BH * Np};
-  t["K"].read = t["V"].read = 2 * keys * d;
-  t["dK"].write = t["dV"].write = 2 * p.kv_size();
-  t["dQ_sum"] = {.read = 4 * BH * Np * d, .write = 4 * BH * Np * d, .atomic = 4 * tiles * Br * d};
-  t["key_work"].read = sizeof(KeyWork) * work.size();
-  t["sum_rows"].read = sizeof(int2) * BH * Np * (d / 8 + d / 16);
-  const uint64_t tables = sizeof(KeyWork) * work.size() + sizeof(int2) * Np / Br;
-  t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (N + 2 * Np * d) +
-                   2 * kColumns * BH * Np + tables,
-           .write = 2 * (BH * N * d + 2 * p.kv_size()) + 2 * kColumns * BH * Np + 8 * BH * Np * d};
-  // Five products, and 16 columns more in S and dP; dQ is multiplied of skipped tiles, too.
-  t.flops = tiles * (10 * d + 4 * kMma) * Br * Bc - skipped * (8 * d + 4 * kMma) * Br * kGroupKeys;
-  return t;
 }
 
 }  // namespace step15_wgmma_backward

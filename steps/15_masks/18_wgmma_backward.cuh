@@ -5,7 +5,7 @@
 // Changed   since 11 7_columns: keys and rows from a table; walks end at the last row that sees the
 //           keys; a test by bits; the ends of documents; keys that nobody sees
 // Traffic   requested as 11 7_columns, of each document's visited tiles; at a document's end boxes
-//           go on; 36 B of `key_work` for each block; 8 B of `sum_rows` for each thread of the
+//           go on; 40 B of `key_work` for each block; 8 B of `sum_rows` for each thread of the
 //           kernels before and behind
 // Launch    columns; backward (tiles of keys of all documents * B*Hkv), 384 threads; convert
 // Owns      as 11 5_apart
@@ -29,7 +29,6 @@ struct Group {
   static constexpr int Br = step15_wgmma_backward::Br<d>;
   Tiles<d>& smem;
   const Shape& shape;
-  const unsigned tiles;  // of the walk, of all heads that share the keys
   const Mask& mask;
   const KeyWork& work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
@@ -53,6 +52,9 @@ struct Group {
   int place = 0;   // and its place in the walk
   const Places places;
   const int ends_at;  // the place where the document's rows end before the tile does, or -1
+  const int end;      // the last place
+  const bool skips_last;
+  const unsigned tiles;  // of the walk, of all heads that share the keys, but a skipped last one
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
   // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
@@ -62,11 +64,13 @@ struct Group {
   __device__ Group(Tiles<d>& smem, const Shape& shape, unsigned tiles, const Mask& mask)
       : smem(smem),
         shape(shape),
-        tiles(tiles),
         mask(mask),
         work(smem.work),
         places(mask.template places<Br>(work, wg * kGroupKeys)),
-        ends_at(end_of_rows<Br>(work, shape.N)) {
+        ends_at(end_of_rows<Br>(work, shape.N)),
+        end(work.tiles - 1),
+        skips_last(step15_wgmma_backward::skips_last(places, ends_at, end, tiles)),
+        tiles(tiles - skips_last) {
     constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
     const int pair = lane % 4;                                // of columns
     lse_ones[0] = lse_ones[1] = pair == 0 ? kLower | kUpper : pair == 1 ? kLower : 0;
@@ -77,9 +81,7 @@ struct Group {
   }
 
   __device__ unsigned stage() const { return n % kStages; }
-  __device__ void next_place() {
-    if (++place == work.tiles) place = 0;
-  }
+  __device__ void next_place() { place = place == end ? 0 : place + 1; }
   // One arrival of a warp, after what all its lanes have read.
   __device__ void arrive(uint64_t* bar) {
     __syncwarp();
@@ -173,20 +175,17 @@ struct Group {
     arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // dS of a first tile that is skipped is 0. (In further heads the warpgroup computes the zeros.)
-  __device__ void skip_hidden() {
+  // dS of a tile that is skipped is not read. (Inside the walk, in other heads, it is computed.)
+  __device__ void skip_first() {
     if (!skips_first(places, ends_at, tiles)) return;
-    for (int panel = 0; panel < Br / 64; ++panel) {
-      uint4* dS = reinterpret_cast<uint4*>(smem.dS[0] + (panel * Bc + wg * kGroupKeys) * kPanel);
-      UNROLL
-      for (int i = 0; i < kGroupKeys * kPanel / 8; i += kGroupThreads) {
-        dS[i + thread] = make_uint4(0, 0, 0, 0);
-      }
-    }
-    arrive(&smem.q_empty[0]), arrive(&smem.o_empty[0]);
+    arrive(&smem.q_empty[0]), arrive(&smem.o_empty[0]), arrive(&smem.ds_full[0]);
     ++n;
-    show_ds();
     next_place();
+  }
+  __device__ void skip_last() {
+    if (!skips_last) return;
+    fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
+    arrive(&smem.ds_full[n++ % kDsStages]);
   }
 
   // dK and dV, which have taken the place of K and V: as boxes, or by rows at a document's end.
@@ -211,7 +210,7 @@ struct Group {
     // --- prologue: P and dS of the first tile that sees a key
     fa::mbarrier_wait(&smem.k_full, 0);
     clear_keys();
-    skip_hidden();
+    skip_first();
     float(&rS)[Br / 2] = rX;
     uint32_t bits[2] = {};
     issue_scores(rS);
@@ -244,6 +243,7 @@ struct Group {
     issue_dk(n - 1);
     put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
     wait_for<0>(rdK);
+    skip_last();
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     put_rows<d>(rdK, scales, smem.K[wg]);
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                     const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of Br
                     const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
                     const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
-                    bf16* gdK, bf16* gdV,                      // the same
+                    bf16* gdK, bf16* gdV, bf16* gdQ,           // the same; [B*H, N, d]
                     const bf16* columns,                       // [B*H, Np, 8]
                     FloatSums dQ_sum, Mask mask, Shape shape) {
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
@@ -290,8 +290,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const unsigned tiles = __shfl_sync(fa::kFullMask, shape.group * smem.work.tiles, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
-    const Copier<d, Mask> copier{smem, &Q, &K, &V, &dO, columns, mask, shape.Np};
-    multiply_dq<d>(smem, shape, tiles, copier, dQ_sum);
+    // In registers: if the thread that copies tiles read shared memory, ptxas would use no uniform
+    // registers in dQ's loop.
+    const KeyWork work = smem.work;
+    const Copier<d, Mask> copier{smem, &Q, &K, &V, &dO, columns, mask, work, shape.Np};
+    multiply_dq<d>(smem, shape, tiles, copier, dQ_sum, gdQ);
   } else {
     fa::setmaxnreg_inc<kGroupRegisters<d>>();
     if (wg == 0) {
@@ -303,34 +306,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 // --- host ----------------------------------------------------------------------------------------
-
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  const size_t rows = p.heads() * size_t(padded_rows(p));
-  std::vector<fa::Scratch> all = step15_wgmma::workspace(p);
-  all.push_back({"columns", 2 * kColumns * rows}), all.push_back({"dQ_sum", 4 * rows * p.d});
-  return all;
-}
-
-inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  std::vector<fa::Table> all = step15_wgmma::tables(p);
-  all.push_back(table_of("key_work", key_tiles(p)));
-  all.push_back(sum_rows_of(p, rows_of_a_tile(p)));
-  return all;
-}
-
-inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const std::vector<KeyWork> work = key_tiles(p);
-    uint64_t rows = 0;
-    for (const KeyWork& w : work) {
-      const int first = w.row + w.first * Br<d>;
-      rows += uint64_t(std::clamp(p.N - first, 0, w.tiles * Br<d>)) * (p.H / p.Hkv);
-    }
-    t = traffic_of<Br<d>>(p, work, rows, KeyBands{nullptr, step15::band_of(p)});
-  });
-  return t;
-}
 
 template <class Mask>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, int blocks) {
@@ -352,9 +327,9 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, 
                sum_rows, columns, dQ_sum, p.N, shape.Np, p.scale());
     fa::launch(backward_kernel<d, Mask>, {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)},
                rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.dK, t.dV,
-               columns, FloatSums{dQ_sum}, mask, shape);
-    fa::launch(convert_kernel<d>, {row_blocks(d / 16), dim3(kRowThreads)}, FloatSums{dQ_sum}, t.dQ,
-               sum_rows, p.N, shape.Np, p.scale());
+               t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
+    fa::launch_early(convert_kernel<d>, {row_blocks(d / 16), dim3(kRowThreads)}, FloatSums{dQ_sum},
+                     t.dQ, sum_rows, p.N, shape.Np, p.scale());
   });
 }
 

@@ -3,8 +3,8 @@
 //           keys the bits of a cut one
 // Changed   since 15 6_lists_backward: the order of the bits
 // Traffic   requested as 18_wgmma_backward, of visited tiles; for each head of the group 4 B
-//           of `row_entries` for each visited tile, and for each cut one 4 B per thread that owns
-//           keys and a bit for each of its scores
+//           of `row_entries` for each visited tile per thread of dQ's warpgroup and once more; for
+//           each cut one 4 B per thread that owns keys and a bit for each of its scores
 // Launch    as 18_wgmma_backward
 // Owns      as 18_wgmma_backward
 // Still bad as 18_wgmma_backward
@@ -24,7 +24,7 @@ template <int Br>
 constexpr int kWords = Br / 64;
 
 struct KeyLists {
-  const int* works;    // [blocks, 9]: KeyWork of each
+  const int* works;    // [blocks, 10]: KeyWork of each
   const int* entries;  // [visited tiles, 2]: the tile of rows; the place of its bits
   const int* bits;     // [places, kOwners, kWords]
 
@@ -78,7 +78,7 @@ std::pair<TileLists, std::vector<KeyWork>> lists_of(const fa::Problem& p) {
   std::vector<KeyWork> tiles;
   for (size_t i = 0; i < lists.work.size(); i += 4) {
     const int key = lists.work[i] * Bc, first = lists.work[i + 1];
-    tiles.push_back({0, p.N, key, p.Nk - key, 0, 0, first, lists.work[i + 3] - first,
+    tiles.push_back({0, p.N, key, p.Nk - key, 0, 0, first, lists.work[i + 3] - first, 0,
                      lists.work[i + 2] - first});
   }
   return {lists, in_order(p, {tiles})};
@@ -91,7 +91,7 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
     all.push_back(table_of("key_work", work));
     all.push_back({"row_entries", lists.entries}), all.push_back({"row_bits", lists.bits});
   });
-  all.push_back(sum_rows_of(in_one(p), rows_of_a_tile(p)));
+  all.push_back(step15::sum_rows_of(in_one(p), rows_of_a_tile(p)));
   return all;
 }
 
@@ -99,11 +99,9 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction t;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const auto [lists, work] = lists_of<Br<d>>(p);
-    const uint64_t BH = p.heads();
-    const uint64_t walks = std::count_if(work.begin(), work.end(),  // each looks up one more
-                                         [](const KeyWork& w) { return w.tiles > 0; });
+    const uint64_t BH = p.heads(), lookups = kGroupThreads + 1;  // who multiplies dQ; who copies
     t = traffic_of<Br<d>>(in_one(p), work, BH * lists.rows, KeyLists{});
-    t["row_entries"].read = sizeof(int) * (BH * (lists.visited() + kOwners * lists.cut) + walks);
+    t["row_entries"].read = sizeof(int) * BH * (lookups * lists.visited() + kOwners * lists.cut);
     t["row_bits"].read = BH * lists.cut * Br<d> * Bc / 8;
     t.hbm.read += sizeof(int) * (lists.entries.size() + lists.bits.size());
   });
