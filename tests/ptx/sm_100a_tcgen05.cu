@@ -1,8 +1,6 @@
 // tcgen05: operands in every layout, A from tensor memory, loads and stores of every width, and how
 // products add, to the bit.
-#include "common/dialect/ptx/tensor_sum.h"
-#include "tests/device.h"
-#include "tests/test.h"
+#include "tests/ptx/operand.h"
 
 namespace {
 
@@ -10,60 +8,48 @@ using fa::Major;
 using fa::Swizzle;
 using fa::TensorMap;
 using test::bf16;
-using test::Buffer;
+using test::kK;
+using test::Operand;
 
-constexpr int kM = 128, kK = 64;
+constexpr int kM = 128;
 
-// An operand of `mn` x 64 in shared memory, as TMA boxes of one swizzle width leave it: panels of
-// W / 2 columns, W bytes a row.
-template <int mn, Major major, Swizzle swizzle>
-struct Operand {
-  static constexpr int kWidth = static_cast<int>(swizzle);
-  static constexpr int kBytes = mn * kK * 2;
-  static constexpr int kRows = major == Major::k ? mn : kK;  // rows of memory
-  static constexpr int kCols = major == Major::k ? kK : mn;
-  static constexpr int kPanelCols = kWidth / 2;
-  static constexpr int kPanelBytes = kRows * kWidth;
+// The 16 values of k from 16 * step on.
+template <class T>
+FA_PTX uint64_t descriptor(char* tile, int step) {
+  if constexpr (T::major == Major::k && T::swizzle == Swizzle::none) {
+    return fa::tcgen05_descriptor(tile + step * 2 * T::kPanelBytes, T::swizzle, T::kPanelBytes,
+                                  128);
+  } else if constexpr (T::major == Major::k) {
+    const int inner = step * 32 % T::kWidth, panel = step * 32 / T::kWidth;
+    return fa::tcgen05_advance(
+        fa::tcgen05_descriptor(tile + panel * T::kPanelBytes, T::swizzle, 0, 8 * T::kWidth), inner);
+  } else if constexpr (T::swizzle == Swizzle::none) {
+    return fa::tcgen05_descriptor(tile + step * 16 * T::kWidth, T::swizzle, 8 * T::kWidth,
+                                  T::kPanelBytes);
+  } else {
+    return fa::tcgen05_advance(
+        fa::tcgen05_descriptor(tile, T::swizzle, T::kPanelBytes, 8 * T::kWidth),
+        step * 16 * T::kWidth);
+  }
+}
 
-  static TensorMap map(const bf16* p) {
-    return fa::tensor_map(p, {{kCols, 1, kPanelCols}, {kRows, kCols, kRows}}, swizzle);
+// Of two blocks: `mn` of 2 * mn, this block's; bytes are told to block 0.
+template <class T>
+TensorMap map_of_both(const bf16* p) {
+  constexpr int kAll = T::major == Major::k ? kK : 2 * T::kMn;  // columns
+  return fa::tensor_map(
+      p, {{kAll, 1, T::kPanelCols}, {2 * T::kMn * kK / kAll, kAll, T::kRows}, {1, 8, 1}, {1, 8, 1}},
+      T::swizzle);
+}
+template <class T>
+FA_PTX void load_half(char* tile, const TensorMap* map, uint64_t* bar) {
+  const int first = fa::cluster_rank() * T::kMn;
+  for (int i = 0; i < T::kCols / T::kPanelCols; ++i) {
+    const int x = i * T::kPanelCols + (T::major == Major::k ? 0 : first);
+    const int at[] = {x, T::major == Major::k ? first : 0, 0, 0};
+    fa::tma_load_2cta(tile + i * T::kPanelBytes, map, bar, 0, at);
   }
-  static FA_PTX void load(char* tile, const TensorMap* map, uint64_t* bar) {
-    for (int i = 0; i < kCols / kPanelCols; ++i) {
-      fa::tma_load(tile + i * kPanelBytes, map, bar, {i * kPanelCols, 0});
-    }
-  }
-  // Of two blocks: `mn` of 2 * mn, this block's; bytes are told to block 0.
-  static TensorMap map_of_both(const bf16* p) {
-    constexpr int kAll = major == Major::k ? kK : 2 * mn;  // columns
-    return fa::tensor_map(
-        p, {{kAll, 1, kPanelCols}, {2 * mn * kK / kAll, kAll, kRows}, {1, 8, 1}, {1, 8, 1}},
-        swizzle);
-  }
-  static FA_PTX void load_half(char* tile, const TensorMap* map, uint64_t* bar) {
-    const int first = fa::cluster_rank() * mn;
-    for (int i = 0; i < kCols / kPanelCols; ++i) {
-      const int x = i * kPanelCols + (major == Major::k ? 0 : first);
-      const int at[] = {x, major == Major::k ? first : 0, 0, 0};
-      fa::tma_load_2cta(tile + i * kPanelBytes, map, bar, 0, at);
-    }
-  }
-  // The 16 values of k from 16 * step on.
-  static FA_PTX uint64_t descriptor(char* tile, int step) {
-    if constexpr (major == Major::k && swizzle == Swizzle::none) {
-      return fa::tcgen05_descriptor(tile + step * 2 * kPanelBytes, swizzle, kPanelBytes, 128);
-    } else if constexpr (major == Major::k) {
-      const int inner = step * 32 % kWidth, panel = step * 32 / kWidth;
-      return fa::tcgen05_advance(
-          fa::tcgen05_descriptor(tile + panel * kPanelBytes, swizzle, 0, 8 * kWidth), inner);
-    } else if constexpr (swizzle == Swizzle::none) {
-      return fa::tcgen05_descriptor(tile + step * 16 * kWidth, swizzle, 8 * kWidth, kPanelBytes);
-    } else {
-      return fa::tcgen05_advance(fa::tcgen05_descriptor(tile, swizzle, kPanelBytes, 8 * kWidth),
-                                 step * 16 * kWidth);
-    }
-  }
-};
+}
 
 // D[128][N] = A[128][64] B[N][64]^T, A from shared or from tensor memory.
 template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem>
@@ -101,9 +87,9 @@ __global__ void __launch_bounds__(128)
     constexpr uint32_t kInstruction = fa::tcgen05_instruction(kM, N, a_major, b_major);
     for (int step = 0; step < kK / 16; ++step) {
       if constexpr (tmem) {
-        fa::tcgen05_mma_tmem(d, a + step * 8, B::descriptor(sB, step), kInstruction, step > 0);
+        fa::tcgen05_mma_tmem(d, a + step * 8, descriptor<B>(sB, step), kInstruction, step > 0);
       } else {
-        fa::tcgen05_mma(d, A::descriptor(sA, step), B::descriptor(sB, step), kInstruction,
+        fa::tcgen05_mma(d, descriptor<A>(sA, step), descriptor<B>(sB, step), kInstruction,
                         step > 0);
       }
     }
@@ -146,8 +132,8 @@ __global__ void __launch_bounds__(128)
   fa::cluster_sync();
   if (threadIdx.x == 0) {
     if (rank == 0) fa::mbarrier_arrive_expect_tx(&full, 2 * (A::kBytes + B::kBytes));
-    A::load_half(sA, &map_a, &full);
-    B::load_half(sB, &map_b, &full);
+    load_half<A>(sA, &map_a, &full);
+    load_half<B>(sB, &map_b, &full);
   }
   __syncwarp();
   const uint32_t d = address, a = d + N;  // columns of D, and of A if it is there
@@ -168,9 +154,9 @@ __global__ void __launch_bounds__(128)
     constexpr uint32_t kInstruction = fa::tcgen05_instruction(2 * kM, N, a_major, b_major);
     for (int step = 0; step < kK / 16; ++step) {
       if constexpr (tmem) {
-        fa::tcgen05_mma_tmem_2cta(d, a + step * 8, B::descriptor(sB, step), kInstruction, step > 0);
+        fa::tcgen05_mma_tmem_2cta(d, a + step * 8, descriptor<B>(sB, step), kInstruction, step > 0);
       } else {
-        fa::tcgen05_mma_2cta(d, A::descriptor(sA, step), B::descriptor(sB, step), kInstruction,
+        fa::tcgen05_mma_2cta(d, descriptor<A>(sA, step), descriptor<B>(sB, step), kInstruction,
                              step > 0);
       }
     }
@@ -192,32 +178,6 @@ __global__ void __launch_bounds__(128)
   if (warp == 0) fa::tcgen05_dealloc_2cta(address, kColumns);
 }
 
-// x[rows][cols] as x[cols][rows].
-std::vector<bf16> transposed(const std::vector<bf16>& x, int rows, int cols) {
-  std::vector<bf16> t(x.size());
-  for (int r = 0; r < rows; ++r) {
-    for (int c = 0; c < cols; ++c) t[c * rows + r] = x[r * cols + c];
-  }
-  return t;
-}
-
-// The wrapper's scalar meaning: D[m][n] = sum over k of A[m][k] B[n][k], 16 of them in one step.
-std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& b, int N) {
-  return test::each<float>(a.size() / kK * N, [&](int i) {
-    const int m = i / N, n = i % N;
-    float sum = 0;
-    for (int k = 0; k < kK; k += 16) {
-      float x[16], y[16];
-      for (int j = 0; j < 16; ++j) {
-        x[j] = static_cast<float>(a[m * kK + k + j]);
-        y[j] = static_cast<float>(b[n * kK + k + j]);
-      }
-      sum = fa::tensor_sum(fa::kBf16Sum, x, y, sum);
-    }
-    return sum;
-  });
-}
-
 // Over many powers of two, so that sums are rounded.
 std::vector<bf16> wide_numbers(size_t n, unsigned seed) {
   std::mt19937 rng(seed);
@@ -228,16 +188,9 @@ std::vector<bf16> wide_numbers(size_t n, unsigned seed) {
 
 template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem = false>
 void check() {
-  CAPTURE(N, static_cast<int>(a_major), static_cast<int>(b_major), static_cast<int>(swizzle));
-  const auto a = wide_numbers(kM * kK, 1), b = wide_numbers(N * kK, 2);
-  const Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kM, kK));
-  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
-  using OperandA = Operand<kM, a_major, swizzle>;
-  using OperandB = Operand<N, b_major, swizzle>;
-  const auto got = test::results<float>(kM * N, product_kernel<N, a_major, b_major, swizzle, tmem>,
-                                        {1, 128, OperandA::kBytes + OperandB::kBytes}, a,
-                                        OperandA::map(A), OperandB::map(B));
-  CHECK((got == product(a, b, N)));
+  test::check_product<Operand<kM, a_major, swizzle>, Operand<N, b_major, swizzle>>(
+      product_kernel<N, a_major, b_major, swizzle, tmem>, wide_numbers(kM * kK, 1),
+      wide_numbers(N * kK, 2));
 }
 
 template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem = false>
@@ -245,14 +198,13 @@ void check_pair() {
   CAPTURE(N, static_cast<int>(b_major), static_cast<int>(swizzle), tmem);
   constexpr int kRows = 2 * kM;
   const auto a = wide_numbers(kRows * kK, 1), b = wide_numbers(N * kK, 2);
-  const Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kRows, kK));
-  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
   using OperandA = Operand<kM, a_major, Swizzle::b128>;
   using OperandB = Operand<N / 2, b_major, swizzle>;
+  const test::Buffer<bf16> A("A", OperandA::in_memory(a)), B("B", OperandB::in_memory(b));
   const auto got = test::results<float>(kRows * N, pair_kernel<N, a_major, b_major, swizzle, tmem>,
                                         {2, 128, OperandA::kBytes + OperandB::kBytes, 2}, a,
-                                        OperandA::map_of_both(A), OperandB::map_of_both(B));
-  CHECK((got == product(a, b, N)));
+                                        map_of_both<OperandA>(A), map_of_both<OperandB>(B));
+  CHECK((got == test::product(a, b)));
 }
 
 // Each warp stores its lanes with one width and loads them with the same.

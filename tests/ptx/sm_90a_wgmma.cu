@@ -1,6 +1,5 @@
 // wgmma: operands in every layout, and A from registers.
-#include "tests/device.h"
-#include "tests/test.h"
+#include "tests/ptx/operand.h"
 
 namespace {
 
@@ -8,44 +7,25 @@ using fa::Major;
 using fa::Swizzle;
 using fa::TensorMap;
 using test::bf16;
-using test::Buffer;
+using test::kK;
+using test::Operand;
 
-constexpr int kM = 64, kK = 64;
+constexpr int kM = 64;
 
-// An operand of `mn` x 64 in shared memory, as TMA boxes of one swizzle width leave it: panels of
-// W / 2 columns, W bytes a row.
-template <int mn, Major major, Swizzle swizzle>
-struct Operand {
-  static constexpr int kWidth = static_cast<int>(swizzle);
-  static constexpr int kBytes = mn * kK * 2;
-  static constexpr int kRows = major == Major::k ? mn : kK;  // rows of memory
-  static constexpr int kCols = major == Major::k ? kK : mn;
-  static constexpr int kPanelCols = kWidth / 2;
-  static constexpr int kPanels = kCols / kPanelCols;
-  static constexpr int kPanelBytes = kRows * kWidth;
-
-  static TensorMap map(const bf16* p) {
-    return fa::tensor_map(p, {{kCols, 1, kPanelCols}, {kRows, kCols, kRows}}, swizzle);
+// The 16 values of k from 16 * step on.
+template <class T>
+FA_PTX uint64_t descriptor(char* tile, int step) {
+  if constexpr (T::major == Major::k) {
+    const int inner = step * 32 % T::kWidth, panel = step * 32 / T::kWidth;
+    return fa::wgmma_descriptor(tile + panel * T::kPanelBytes + inner, T::swizzle, T::kPanelBytes,
+                                8 * T::kWidth);
+  } else {
+    constexpr bool none = T::swizzle == Swizzle::none;
+    return fa::wgmma_descriptor(tile + step * 16 * T::kWidth, T::swizzle,
+                                none ? 8 * T::kWidth : T::kPanelBytes,
+                                none ? T::kPanelBytes : 8 * T::kWidth);
   }
-  static FA_PTX void load(void* tile, const TensorMap* map, uint64_t* bar) {
-    for (int i = 0; i < kPanels; ++i) {
-      fa::tma_load(static_cast<char*>(tile) + i * kPanelBytes, map, bar, {i * kPanelCols, 0});
-    }
-  }
-  // The 16 values of k from 16 * step on.
-  static FA_PTX uint64_t descriptor(void* tile, int step) {
-    char* p = static_cast<char*>(tile);
-    if constexpr (major == Major::k) {
-      const int inner = step * 32 % kWidth, panel = step * 32 / kWidth;
-      return fa::wgmma_descriptor(p + panel * kPanelBytes + inner, swizzle, kPanelBytes,
-                                  8 * kWidth);
-    } else if constexpr (swizzle == Swizzle::none) {
-      return fa::wgmma_descriptor(p + step * 16 * kWidth, swizzle, 8 * kWidth, kPanelBytes);
-    } else {
-      return fa::wgmma_descriptor(p + step * 16 * kWidth, swizzle, kPanelBytes, 8 * kWidth);
-    }
-  }
-};
+}
 
 template <int N>
 __device__ void write_accumulators(float* D, const float (&d)[N / 2]) {
@@ -85,9 +65,9 @@ __global__ void __launch_bounds__(128)
   UNROLL
   for (int step = 0; step < kK / 16; ++step) {
     if constexpr (registers) {
-      fa::wgmma<b_major>(d, a[step], B::descriptor(sB, step), step > 0);
+      fa::wgmma<b_major>(d, a[step], descriptor<B>(sB, step), step > 0);
     } else {
-      fa::wgmma<a_major, b_major>(d, A::descriptor(sA, step), B::descriptor(sB, step), step > 0);
+      fa::wgmma<a_major, b_major>(d, descriptor<A>(sA, step), descriptor<B>(sB, step), step > 0);
     }
   }
   fa::wgmma_commit();
@@ -95,39 +75,11 @@ __global__ void __launch_bounds__(128)
   write_accumulators<N>(D, d);
 }
 
-// x[rows][cols] as x[cols][rows].
-std::vector<bf16> transposed(const std::vector<bf16>& x, int rows, int cols) {
-  std::vector<bf16> t(x.size());
-  for (int r = 0; r < rows; ++r) {
-    for (int c = 0; c < cols; ++c) t[c * rows + r] = x[r * cols + c];
-  }
-  return t;
-}
-
-// D[m][n] = sum over k of A[m][k] B[n][k].
-std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& b, int N) {
-  return test::each<float>(kM * N, [&](int i) {
-    const int m = i / N, n = i % N;
-    float sum = 0;
-    for (int k = 0; k < kK; ++k) {
-      sum += static_cast<float>(a[m * kK + k]) * static_cast<float>(b[n * kK + k]);
-    }
-    return sum;
-  });
-}
-
 template <int N, Major a_major, Major b_major, Swizzle swizzle, bool registers = false>
 void check() {
-  CAPTURE(N, static_cast<int>(a_major), static_cast<int>(b_major), static_cast<int>(swizzle));
-  const auto a = test::small_integers<bf16>(kM * kK, 1), b = test::small_integers<bf16>(N * kK, 2);
-  const Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kM, kK));
-  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
-  using OperandA = Operand<kM, a_major, swizzle>;
-  using OperandB = Operand<N, b_major, swizzle>;
-  const auto got = test::results<float>(
-      kM * N, product_kernel<N, a_major, b_major, swizzle, registers>,
-      {1, 128, OperandA::kBytes + OperandB::kBytes}, a, OperandA::map(A), OperandB::map(B));
-  CHECK((got == product(a, b, N)));
+  test::check_product<Operand<kM, a_major, swizzle>, Operand<N, b_major, swizzle>>(
+      product_kernel<N, a_major, b_major, swizzle, registers>,
+      test::small_integers<bf16>(kM * kK, 1), test::small_integers<bf16>(N * kK, 2));
 }
 
 }  // namespace
