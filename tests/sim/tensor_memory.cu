@@ -146,11 +146,11 @@ __global__ void handed_on(float* y, bool before, bool after) {
 // One warp allocates what it is told, and frees it.
 struct Columns {
   int first, second = 0, freed = 0;
-  bool relinquish = false;
+  bool relinquish = false, differ = false;
 };
 __global__ void allocate(Columns columns) {
   __shared__ uint32_t address[2];
-  fa::tcgen05_alloc(&address[0], columns.first);
+  fa::tcgen05_alloc(&address[0], columns.first << (columns.differ ? threadIdx.x % 2 : 0));
   if (columns.relinquish) fa::tcgen05_relinquish_alloc_permit();
   if (columns.second) fa::tcgen05_alloc(&address[1], columns.second);
   __syncwarp();
@@ -350,6 +350,8 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
   SILENT(allocate, warp, Columns{.first = 64, .second = 32});
   FOUND("tcgen05.alloc at ... behind the block's tcgen05.relinquish_alloc_permit", allocate, warp,
         Columns{.first = 32, .second = 32, .relinquish = true});
+  FOUND("tcgen05.alloc at tensor_memory.cu: ... the lanes of the warp pass different operands",
+        allocate, warp, Columns{.first = 32, .differ = true});
 }
 
 TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {

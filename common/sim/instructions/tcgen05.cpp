@@ -167,6 +167,10 @@ struct AllocFrame {
   uint32_t tensor_address;  // of a dealloc
   int columns;
   size_t collective;  // number of the pair's operation; 0: of one block
+
+  bool same(const AllocFrame& o) const {
+    return address == o.address && tensor_address == o.tensor_address && columns == o.columns;
+  }
 };
 
 // The block's next operation that both blocks of a pair do: lets those go on who wait for it.
@@ -194,8 +198,16 @@ void finish_collective(const char* what, const AllocFrame& f, const Where& where
              theirs.what + " of " + std::to_string(theirs.columns));
 }
 
-void need_same(bool same, const char* what, const char* values, const Where& where) {
-  if (!same) refuse(what, where, std::string(": the lanes of the warp pass different ") + values);
+// What all lanes of the warp pass.
+template <class Frame>
+const Frame& common_frame(WarpMeeting& m, const char* values) {
+  need_all_lanes(m);
+  const auto& f = frame_of<Frame>(m, 0);
+  for (int lane = 1; lane < 32; ++lane) {
+    if (f.same(frame_of<Frame>(m, lane))) continue;
+    refuse(m.what, m.where, std::string(": the lanes of the warp pass different ") + values);
+  }
+  return f;
 }
 
 void need_allocatable(const char* what, int columns, const Where& where) {
@@ -231,13 +243,7 @@ unsigned place_for(const TensorMemory& t, unsigned columns, bool avoid_others) {
 }
 
 void do_alloc(WarpMeeting& m) {
-  need_all_lanes(m);
-  const auto& f = frame_of<AllocFrame>(m, 0);
-  for (int lane = 1; lane < 32; ++lane) {
-    const auto& g = frame_of<AllocFrame>(m, lane);
-    need_same(g.address == f.address && g.columns == f.columns, "tcgen05.alloc", "operands",
-              m.where);
-  }
+  const auto& f = common_frame<AllocFrame>(m, "operands");
   TensorMemory& t = tensor_memory();
   if (t.relinquished) {
     refuse("tcgen05.alloc", m.where, " behind the block's tcgen05.relinquish_alloc_permit");
@@ -281,13 +287,7 @@ void do_alloc(WarpMeeting& m) {
 }
 
 void do_dealloc(WarpMeeting& m) {
-  need_all_lanes(m);
-  const auto& f = frame_of<AllocFrame>(m, 0);
-  for (int lane = 1; lane < 32; ++lane) {
-    const auto& g = frame_of<AllocFrame>(m, lane);
-    need_same(g.tensor_address == f.tensor_address && g.columns == f.columns, "tcgen05.dealloc",
-              "operands", m.where);
-  }
+  const auto& f = common_frame<AllocFrame>(m, "operands");
   TensorMemory& t = tensor_memory();
   const auto found = std::find_if(t.allocated.begin(), t.allocated.end(), [&](const Allocation& a) {
     return a.column == f.tensor_address && a.columns == static_cast<unsigned>(f.columns);
@@ -456,15 +456,12 @@ struct MoveFrame {
   bool store;
   const void* pc;
   uint32_t operation;
+
+  bool same(const MoveFrame& o) const { return address == o.address; }
 };
 
 void do_move(WarpMeeting& m) {
-  need_all_lanes(m);
-  const auto& f = frame_of<MoveFrame>(m, 0);
-  for (int lane = 1; lane < 32; ++lane) {
-    const auto& g = frame_of<MoveFrame>(m, lane);
-    need_same(g.address == f.address, m.what, "addresses", m.where);
-  }
+  const auto& f = common_frame<MoveFrame>(m, "addresses");
   Move move{lane_of(f.address), column_of(f.address), static_cast<unsigned>(f.columns), {}, {}};
   const unsigned first = m.warp % 4 * kQuarter;
   if (move.first_lane != first) {
@@ -489,30 +486,24 @@ void do_move(WarpMeeting& m) {
   (f.store ? t.stores : t.loads)[m.warp].push_back(std::move(move));
 }
 
-void do_wait_loads(WarpMeeting& m) {
+template <bool loads>
+void do_wait(WarpMeeting& m) {
   need_all_lanes(m);
   TensorMemory& t = tensor_memory();
-  for (const Move& move : t.loads[m.warp]) {
+  auto& moves = (loads ? t.loads : t.stores)[m.warp];
+  for (const Move& move : moves) {
+    const size_t bytes = move.columns * sizeof(uint32_t);
     for (unsigned lane = 0; lane < kQuarter; ++lane) {
-      std::memcpy(move.registers[lane], t.at(move.first_lane + lane, move.column),
-                  move.columns * sizeof(uint32_t));
+      uint32_t* cells = t.at(move.first_lane + lane, move.column);
+      if (loads) {
+        std::memcpy(move.registers[lane], cells, bytes);
+      } else {
+        std::memcpy(cells, &move.values[lane * move.columns], bytes);
+      }
     }
   }
-  t.loads[m.warp].clear();
-  for (auto& o : self->observers) o->finish_moves(*self, true);
-}
-
-void do_wait_stores(WarpMeeting& m) {
-  need_all_lanes(m);
-  TensorMemory& t = tensor_memory();
-  for (const Move& move : t.stores[m.warp]) {
-    for (unsigned lane = 0; lane < kQuarter; ++lane) {
-      std::copy_n(&move.values[lane * move.columns], move.columns,
-                  t.at(move.first_lane + lane, move.column));
-    }
-  }
-  t.stores[m.warp].clear();
-  for (auto& o : self->observers) o->finish_moves(*self, false);
+  moves.clear();
+  for (auto& o : self->observers) o->finish_moves(*self, loads);
 }
 
 void move_tensor(const char* what, void* registers, int columns, uint32_t address, bool store,
@@ -707,7 +698,7 @@ void tcgen05_st(uint32_t to, const void* registers, int columns, Where where) {
 void tcgen05_wait(bool loads, Where where) {
   const char* what = loads ? "tcgen05.wait::ld" : "tcgen05.wait::st";
   need_whole_warp(what, where);
-  meet_in_warp(what, kWholeWarp, loads ? do_wait_loads : do_wait_stores, nullptr, where);
+  meet_in_warp(what, kWholeWarp, loads ? do_wait<true> : do_wait<false>, nullptr, where);
   if (loads) registers_are_loaded();
 }
 
