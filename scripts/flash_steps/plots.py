@@ -20,7 +20,7 @@ from .command import BadInput
 from .files import read_json, replace_text
 from .picture import EDGE, INK, QUIET, STRONG, Picture, element
 from .results import HERO, HERO_N, PICTURES, published, total
-from .standing import rows_of, standing_of
+from .standing import rows_of, standing, standing_of
 from .steps import ROOT
 from .text import bytes_text
 
@@ -134,16 +134,18 @@ def hero(rows, files, theme):
     chosen = PICTURES[f"hero_{theme}.svg"](rows)
     device = device_of(chosen, f"no measured time with B*N = 16384, N = {HERO_N}, d = 64")
     beside = {
-        row["label"]: row["flops_per_s"]
+        row["label"]: row
         for tree in map(read_json, files)
         for row in (isinstance(tree, dict) and tree.get("peers") or {"rows": []})["rows"]
         if (row["n"], row["d"], row["causal"], row["hkv"]) == (HERO_N, 64, False, row["h"])
         and row["direction"] == "forward"
     }
-    figures = []
+    figures, reasons = [], set()
     for row in chosen:
         moved = per_head(row, "hbm.measured") or per_head(row, "hbm.predicted")
-        figures.append((row.any.label, moved, beside.get(row.any.label, row.flops_per_s)))
+        timed = beside.get(row.any.label)
+        figures.append((row.any.label, moved, timed["flops_per_s"] if timed else row.flops_per_s))
+        reasons.add(standing(timed["step"], timed["commit"]) if timed else standing_of(row.gpu))
     ink, dim, bytes_colour, speed_colour, edge = THEMES[theme]
     parts = []
 
@@ -186,13 +188,14 @@ def hero(rows, files, theme):
         y += 30
     for (label, name), side in zip(LIBRARIES.items(), (-1, 1)):
         if label in beside:
-            x = round(560 + 200 * beside[label] / most[1])
+            speed = beside[label]["flops_per_s"]
+            x = round(560 + 200 * speed / most[1])
             path(f"M{x} {92 + 30 * COMPUTE - 1}V{y}", ink, stroke_dasharray="3 3")
             anchor = "start" if side > 0 else "end"
-            text = f"{name} {beside[label] / 1e12:.3g}"
+            text = f"{name} {speed / 1e12:.3g}"
             words(x + 4 * side, y + 12, text, 12, dim, text_anchor=anchor)
-    last = "05, 08 and 11 are the backward, 13 decoding, 14 several GPUs."
-    for sentence in [last, *reasons_of(chosen)]:
+    last = "05, 08, 11: backward; 13: decoding; 14: several GPUs; 15: masks; 16: Blackwell, simulated."
+    for sentence in [last, *sorted(reasons - {None})]:
         y += 18
         words(0, y + 14, sentence, 12, dim)
     inside = element("title", html.escape(claim)) + element("desc", commits_of(chosen))
