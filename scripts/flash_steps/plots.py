@@ -194,7 +194,7 @@ def hero(rows, files, theme):
             anchor = "start" if side > 0 else "end"
             text = f"{name} {speed / 1e12:.3g}"
             words(x + 4 * side, y + 12, text, 12, dim, text_anchor=anchor)
-    last = "05, 08, 11: backward; 13: decoding; 14: several GPUs; 15: masks; 16: Blackwell, simulated."
+    last = "05, 08, 11 backward; 13 decoding; 14 several GPUs; 15 masks; 16 Blackwell, simulated."
     for sentence in [last, *sorted(reasons - {None})]:
         y += 18
         words(0, y + 14, sentence, 12, dim)
