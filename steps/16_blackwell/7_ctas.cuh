@@ -132,8 +132,10 @@ __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
         fa::tcgen05_commit_2cta(&smem.s_full[t], kBoth);
       }
     }
-    if (j > 0) fa::tcgen05_commit_2cta(&smem.v_empty[before % kStages], kBoth);
-    if (j < most) fa::tcgen05_commit_2cta(&smem.k_empty[j % kStages], kBoth);
+    // Only if a copy waits for it: an arrival that nobody waits for may come after a block's end.
+    const bool v_next = j > 0 && before + kStages < most, k_next = j + kStages < most;
+    if (v_next) fa::tcgen05_commit_2cta(&smem.v_empty[before % kStages], kBoth);
+    if (k_next) fa::tcgen05_commit_2cta(&smem.k_empty[j % kStages], kBoth);
   }
 }
 

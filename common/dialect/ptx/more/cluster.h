@@ -51,8 +51,9 @@ FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
       "r"(rank)
       : "memory");
 }
-/// One arrival likewise, of a thread that has only read what the other block may now overwrite: it
-/// hands over nothing, and no fence stands in front of it.
+/// One arrival likewise, of a thread that hands over no ordinary memory: it has only read what the
+/// other block may now overwrite, or orders tensor memory by its own fences. Nothing else stands in
+/// front of it.
 FA_PTX void mbarrier_release_remote(uint64_t* bar, unsigned rank) {
   asm volatile(
       "{ .reg .b32 remote;\n"
