@@ -10,7 +10,7 @@
 #
 # Names what is missing, installs it if you agree, and builds. With a GPU and
 # the CUDA toolkit each step also runs on the GPU. The first run takes about three
-# minutes on two cores, and 0.1 GB of disk (0.4 GB more for all packages). Exit
+# minutes on two cores, and 0.2 GB of disk (0.4 GB more for all packages). Exit
 # status: 0 all right, 1 it could not continue, or a step failed or was wrong,
 # 2 bad use.
 set -uo pipefail
@@ -86,7 +86,7 @@ mkdir -p build 2> /dev/null
 ! command -v flock > /dev/null || flock -n 9 || stop "another tour is running in $PWD: wait until it ends"
 : > "$log" || stop "cannot write $PWD/$log"
 
-[[ -e build/sim/steps ]] || echo "the first run takes about three minutes on two cores, and 0.1 GB of disk (0.4 GB more for all packages)"
+[[ -e build/sim/steps ]] || echo "the first run takes about three minutes on two cores, and 0.2 GB of disk (0.4 GB more for all packages)"
 ./scripts/setup.sh "${yes[@]}" || exit 1
 
 # build <preset>: all programs at once; says how far it is, and why it failed.
