@@ -26,6 +26,7 @@ struct Layout {
 /// of the problem with as many. S, P, dS and dP have a row per query and a column per key.
 Layout workspace_layout(const std::string& name, uint64_t bytes, const Problem&);
 
+/// Which memory a place lies in.
 enum class TraceSpace : uint8_t { global, shared, tensor };
 
 /// A buffer in device memory, an array in a kernel's shared memory, or a kernel's tensor memory.
