@@ -185,6 +185,18 @@ def tma_store(match, args):
     return f"{declared} ::sim::tma_store({named}, {SHARED}({source}), {HERE});"
 
 
+def bulk_load(match, args):
+    (to,), (source,), (size,), (bar,) = args
+    return (
+        f"::sim::bulk_load({SHARED}({to}), (const void*)({source}), {size}, {bar_at(bar)}, {HERE});"
+    )
+
+
+def bulk_store(match, args):
+    (to,), (source,), (size,) = args
+    return f"::sim::bulk_store((void*)({to}), {SHARED}({source}), {size}, {HERE});"
+
+
 def vectors(match, args):
     """Loads or stores of 16 bytes."""
     loads = match["what"] == "ld"
@@ -260,6 +272,11 @@ INSTRUCTIONS = [
         tma_load,
     ),
     (rf"{TENSOR}\.global\.shared::cta(\.tile)?\.bulk_group", tma_store),
+    (
+        r"cp\.async\.bulk\.shared::c(ta|luster)\.global\.mbarrier::complete_tx::bytes",
+        bulk_load,
+    ),
+    (r"cp\.async\.bulk\.global\.shared::cta\.bulk_group", bulk_store),
     (r"cp\.async\.bulk\.commit_group", lambda m, a: "::sim::bulk_commit();"),
     (
         r"cp\.async\.bulk\.wait_group(?P<read>\.read)?",
