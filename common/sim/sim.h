@@ -43,7 +43,7 @@ struct Options {
   const volatile std::sig_atomic_t* interrupted = nullptr;
   /// The process cannot go on (host code touches device memory, a kernel that nothing can stop):
   /// who hears of it and ends the process; null: it is told on stderr.
-  void (*on_fatal)(const std::string& sentence) = nullptr;
+  void (*on_fatal)(fa::FaultKind, const std::string& sentence) = nullptr;
   /// Who hears of host code's loads and stores, once its block's stack_size lets them through.
   void (*on_host_access)(uintptr_t, unsigned size, Kind, const void* pc) = nullptr;
 };

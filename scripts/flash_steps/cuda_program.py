@@ -1,6 +1,7 @@
 """./scripts/sim: translates, compiles, links and runs a CUDA program in the simulator."""
 
 import functools
+import json
 import os
 import re
 import shlex
@@ -11,10 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from flash_steps import building, command
+from flash_steps import building, command, sarif
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
-from flash_steps.files import ROOT, require_writable, text_of
+from flash_steps.files import ROOT, read_json, require_writable, text_of
 from flash_steps.gpu_table import find_model
 
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
@@ -306,11 +307,11 @@ def keep(program, path):
             os.remove(part)
 
 
-def wishes(options, files):
+def wishes(options, files, report):
     lines = [f"program {' '.join(os.path.basename(f) for f in files)}", f"gpu {options.gpu}"]
     lines += [f"workers {options.workers}"] if options.workers else []
     lines += [f"watchdog {options.watchdog}"] if options.watchdog else []
-    lines += [f"json {os.path.abspath(options.json)}"] if options.json else []
+    lines += [f"json {os.path.abspath(report)}"] if report else []
     lines += [f"limit {options.limit}"] if options.limit else []
     # Control characters: a file may have any name, and these lines have one meaning each.
     looks = shlex.join([sys.argv[0], "--analyse", *sys.argv[1:]])
@@ -337,6 +338,7 @@ def parse(words, description):
     add("--analyse", action="store_true", help="look for races and uninitialised reads")
     add("--lines", action="store_true", help="a row for each source line: requests, conflicts")
     add("--json", metavar="FILE", help="write the report, too")
+    add("--sarif", metavar="FILE", help="write the findings for code scanning")
     add("--gpu", default="H200", help="the GPU that is modelled (H200)")
     add("--workers", type=int, metavar="N", help="cores that run blocks (all)")
     watchdog = "stop a kernel that computes so long without a barrier (30)"
@@ -370,6 +372,23 @@ def run(program, name, own, environment):
     return status
 
 
+def write_findings(options, report, status):
+    """The exit status, which is another one where a file cannot be written."""
+    if not os.path.exists(report):
+        say(f"--sarif {options.sarif} is not written: the program ended without a report")
+        return status
+    found = sarif.document(read_json(report), options.files[0], status)
+    texts = {"--sarif": json.dumps(found, indent=1) + "\n", "--json": text_of(report)}
+    for flag, path in ("--sarif", options.sarif), ("--json", options.json):
+        try:
+            if path:
+                Path(path).write_text(texts[flag], encoding="utf-8")
+        except OSError as error:
+            say(f"{flag} {path} cannot be written: {error.strerror}")
+            status = status or 3
+    return status
+
+
 def main(description):
     options, own = parse(sys.argv[1:], description)
     try:
@@ -385,6 +404,10 @@ def main(description):
             raise Refused(f"--limit {options.limit:g}: must be above 0")
         if options.json:
             require_writable("--json", options.json, *options.files, options.keep)
+        if options.sarif:
+            require_writable("--sarif", options.sarif, *options.files, options.keep, options.json)
+            if os.path.isfile(options.sarif):
+                os.remove(options.sarif)  # an earlier run's, if this one ends without findings
         if options.keep:
             require_writable("-o", options.keep, *options.files)
         how = how_to_build()
@@ -398,7 +421,10 @@ def main(description):
                 keep(program, options.keep)
                 return 0
             name = "./" + os.path.splitext(os.path.basename(options.files[0]))[0]
-            return run(program, name, own, {"FLASH_STEPS_SIM": wishes(options, options.files)})
+            report = os.path.join(folder, "report.json") if options.sarif else options.json
+            told = {"FLASH_STEPS_SIM": wishes(options, options.files, report)}
+            status = run(program, name, own, told)
+            return write_findings(options, report, status) if options.sarif else status
     except (Refused, BadInput) as error:
         say(error)
         return 2

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from copies import ROOT, SCRIPTS, main, said
+from flash_steps.files import read_json
 
 FOLDER = ROOT / "docs" / "museum"
 PAGE = FOLDER / "README.md"
@@ -27,10 +28,15 @@ def fixed(text, diff):
 
 
 def report_of(path):
-    """How it ends, its findings, and what it prints itself."""
-    done = said([sys.executable, SCRIPTS / "sim", "--analyse", path], timeout=300)
+    """How it ends, its findings, what it prints itself, and the places that SARIF names first."""
+    with tempfile.NamedTemporaryFile() as file:
+        command = [sys.executable, SCRIPTS / "sim", "--analyse", "--sarif", file.name, path]
+        done = said(command, timeout=300)
+        results = read_json(file.name)["runs"][0]["results"]
+    places = [result["locations"][0]["physicalLocation"] for result in results]
+    places = [(p["artifactLocation"]["uri"], p["region"]["startLine"]) for p in places]
     findings = re.findall(r"^finding: .*\n(?:  .*\n)*", done.stderr, re.MULTILINE)
-    return done.returncode, "".join(findings), done.stdout
+    return done.returncode, "".join(findings), done.stdout, places
 
 
 def reports(_cache=[]):
@@ -55,17 +61,18 @@ def shown(name, found, printed):
 class Museum(unittest.TestCase):
     def test_the_page_shows_what_the_simulator_says(self):
         page = PAGE.read_text(encoding="utf-8")
-        for name, (status, found, printed), _ in reports():
+        for name, (status, found, printed, places), _ in reports():
             with self.subTest(name):
                 self.assertEqual(status, 1)
-                self.assertIn(f"{name}.cu:", found)
+                first = re.findall(rf"(?s)^finding: .*?{name}\.cu:(\d+)", found, re.MULTILINE)
+                self.assertEqual(places, [(f"docs/museum/{name}.cu", int(n)) for n in first])
                 on_page = re.search(SHOWN.format(name), page)[2]
                 self.assertEqual(on_page, shown(name, found, printed))
 
     def test_with_the_fix_it_is_silent_and_right(self):
-        for name, _, (status, found, printed) in reports():
+        for name, _, (status, found, printed, places) in reports():
             with self.subTest(name):
-                self.assertEqual((status, found), (0, ""))
+                self.assertEqual((status, found, places), (0, "", []))
                 self.assertRegex(printed, r"^0 \w+ are wrong\n$")
 
     def test_each_is_short(self):
@@ -76,7 +83,7 @@ class Museum(unittest.TestCase):
 def update():
     """Puts the real outputs between the page's markers."""
     text = PAGE.read_text(encoding="utf-8")
-    for name, (_, found, printed), _ in reports():
+    for name, (_, found, printed, _), _ in reports():
         said = shown(name, found, printed)
         text = re.sub(SHOWN.format(name), lambda m, said=said: m[1] + said + m[3], text)
     PAGE.write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from copies import ROOT, Folder, for_all, main, said
-from flash_steps import cuda_program
+from flash_steps import cuda_program, sarif
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import read_json
 from flash_steps.nvcc import every_arch_of, find_nvcc
@@ -166,6 +166,7 @@ class Jobs:
             self.add("error " + name, self.write(name, text), *(more[1] if more[1:] else ()))
         none = self.write("no_kernel", "\nint main() { void* p; return cudaMalloc(&p, 4); }\n")
         self.add("full", none, "--json", "/dev/full")
+        self.add("sarif full", none, "--sarif", "/dev/full", "--json", self.path("both.json"))
 
     def path(self, name):
         return os.path.join(self.temporary.name, name)
@@ -328,7 +329,7 @@ class Report(unittest.TestCase):
 
     def test_the_estimate_is_there(self):
         report = JOBS.json("transposes")
-        self.assertEqual((report["schema"], report["gpu"]), (1, "H200"))
+        self.assertEqual((report["schema"], report["gpu"]), (2, "H200"))
         for k in report["kernels"]:
             self.assertGreater(k["estimated_ms"], 1e-3 * k["launches"])
             self.assertEqual(max(k["parts"], key=k["parts"].get), "start")  # so small they are
@@ -337,7 +338,45 @@ class Report(unittest.TestCase):
     def test_findings_are_in_the_file(self):
         report = JOBS.json("errors")
         self.assertEqual(len(report["findings"]), len(REFUSED["errors"]))
+        for finding, (code, _) in zip(report["findings"], REFUSED["errors"]):
+            where = {"file": os.path.join(FOLDER, "errors.cu"), "line": line_in("errors.cu", code)}
+            self.assertEqual((finding["rule"], finding["places"]), ("invalid-use", [where]))
         self.assertEqual(JOBS.json("transposes")["findings"], [])
+
+
+class Sarif(Folder):
+    FINDINGS = [
+        ("race", "of two lines", [("kernels/a b.cu", 4), ("/elsewhere/x.cuh", 7)]),
+        ("race", "x; each stores the same value", [("kernels/a b.cu", 4)]),
+        ("deadlock", "nowhere", []),
+    ]
+
+    def test_a_service_finds_the_lines(self):
+        """In the repository that holds the program; GitHub shows only such."""
+        self.write("own/.git/HEAD", "")
+        source = self.write("own/kernels/a b.cu", "")
+        root = str(source.parents[1]) + os.sep
+        findings = [
+            {
+                "rule": rule,
+                "message": message,
+                "places": [{"file": os.path.join(root, f), "line": n} for f, n in places],
+            }
+            for rule, message, places in self.FINDINGS
+        ]
+        report = {"program": "a b.cu", "complete": False, "findings": findings}
+        (run,) = sarif.document(report, str(source), 1)["runs"]
+        self.assertEqual(run["invocations"], [{"executionSuccessful": False, "exitCode": 1}])
+        self.assertEqual([r["level"] for r in run["results"]], ["error", "warning", "error"])
+        here = {"uri": "kernels/a%20b.cu", "uriBaseId": "%SRCROOT%"}
+        other = {"uri": "file:///elsewhere/x.cuh"}
+        for result, lines in zip(run["results"], ([here, other], [here], [here])):
+            rule = run["tool"]["driver"]["rules"][result["ruleIndex"]]
+            self.assertEqual(rule["id"], result["ruleId"])
+            places = [x["physicalLocation"] for x in result["locations"]]
+            places += [x["physicalLocation"] for x in result.get("relatedLocations", [])]
+            self.assertEqual([p["artifactLocation"] for p in places], lines)
+        self.assertEqual(places[0]["region"], {"startLine": 1})  # of the one without a place
 
 
 class Errors(Folder):
@@ -409,6 +448,10 @@ class Errors(Folder):
         done = JOBS["full"]
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("sim: --json /dev/full: cannot be written: No space left", done.stderr)
+        done = JOBS["sarif full"]
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("sim: --sarif /dev/full cannot be written: No space left", done.stderr)
+        self.assertEqual(read_json(JOBS.path("both.json"))["findings"], [])  # that one can
         source, folder = JOBS.path("no_kernel.cu"), JOBS.temporary.name
         other = JOBS.path("other")
         for words, told in (
@@ -416,6 +459,8 @@ class Errors(Folder):
             (("--json", folder + "/no/r.json"), "cannot be written: its folder does not exist"),
             (("--json", source), f"--json {source} is {source}, which this call needs"),
             (("-o", source), f"-o {source} is {source}, which this call needs"),
+            (("--sarif", folder + "/no/r"), "cannot be written: its folder does not exist"),
+            (("--sarif", other, "--json", other), f"{other}, which this call needs"),
             (("--json", other, "-o", other), f"--json {other} is {other}, which this call needs"),
             (("-o", folder), f"-o {folder} cannot be written: Is a directory"),
             (("-o", "/dev/full"), "-o /dev/full cannot be written: No space left on device"),

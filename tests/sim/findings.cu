@@ -4,6 +4,7 @@
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/more/cluster.h"
 #include "common/dialect/ptx/more/tma.h"
+#include "common/sim/messages/symbols.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -359,6 +360,17 @@ TEST_CASE("each finding has its kind", "[sim][findings]") {
   CHECK(kinds(block_of_no_cluster) == Kinds{Kind::refused});
   CHECK(kinds(two_barriers, y.get(), true, true).empty());
   CHECK(kinds(uninitialised_read, y.get()) == Kinds{Kind::uninitialised});
+}
+
+TEST_CASE("a sentence's places are those that messages have named", "[sim][findings]") {
+  const std::string four = sim::named_place("/a/tile.cuh:4");
+  const auto own = sim::named_place("/b/my_tile.cuh:4"), later = sim::named_place("/a/tile.cuh:42");
+  std::string lines;
+  for (const auto& p :
+       sim::places_in(own + ", " + later + " (" + four + "), " + four + ", b.cu:1")) {
+    lines += p.file + " " + std::to_string(p.line) + "; ";
+  }
+  CHECK(lines == "/b/my_tile.cuh 4; /a/tile.cuh 42; /a/tile.cuh 4; ");
 }
 
 ANALYSED("stores of the same value are called so, and hide nothing", "[sim][races][findings]") {

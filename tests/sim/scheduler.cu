@@ -162,10 +162,11 @@ TEST_CASE("the watchdog counts no time in which the process does not run", "[sim
   const WithOptions with({.watchdog_s = 0.1});
   SILENT(sleeps, {1, 32}, x);
   // Nor does the patience with a kernel that somebody interrupts: it ends at its store.
-  const WithOptions other(
-      {.watchdog_s = 0.2,  // the kernel sleeps longer than three looks at it
-       .interrupted = &interrupted,
-       .on_fatal = [](const std::string& sentence) { throw std::runtime_error(sentence); }});
+  const WithOptions other({.watchdog_s = 0.2,  // the kernel sleeps longer than three looks at it
+                           .interrupted = &interrupted,
+                           .on_fatal = [](fa::FaultKind, const std::string& sentence) {
+                             throw std::runtime_error(sentence);
+                           }});
   CHECK(sim::test::finding(sleeps, {1, 32}, x) != "");
 }
 

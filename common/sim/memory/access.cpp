@@ -91,7 +91,7 @@ std::string nearest_buffer(uint64_t offset) {
           ? "host code dereferences a device pointer at " + source_of(pc) + "; use cudaMemcpy"
           : "host code uses " + info.name + " at " + source_of(pc) +
                 (info.live ? ", outside of its bytes" : " after it was freed");
-  if (options().on_fatal) options().on_fatal(sentence);
+  if (options().on_fatal) options().on_fatal(FaultKind::out_of_bounds, sentence);
   std::fprintf(stderr, "%s\n", sentence.c_str());
   std::abort();
 }

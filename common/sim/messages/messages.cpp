@@ -1,6 +1,5 @@
 #include "common/sim/messages/messages.h"
 
-#include <cstring>
 #include <map>
 
 namespace sim {
@@ -9,10 +8,7 @@ static std::string triple(uint3 v) {
   return "(" + std::to_string(v.x) + "," + std::to_string(v.y) + "," + std::to_string(v.z) + ")";
 }
 
-std::string at(const Where& w) {
-  const char* slash = std::strrchr(w.file, '/');
-  return std::string(slash ? slash + 1 : w.file) + ":" + std::to_string(w.line);
-}
+std::string at(const Where& w) { return named_place(w.file + (":" + std::to_string(w.line))); }
 
 std::string thread_name(const Block& b, unsigned id) {
   return "thread " + triple(b.threads[id].idx);

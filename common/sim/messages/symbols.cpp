@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -211,7 +212,7 @@ std::string_view debug_file() {
 std::string tidy(std::string line) {
   while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
   if (const auto p = line.find(" (disc"); p != std::string::npos) line.resize(p);
-  if (const auto p = line.rfind('/'); p != std::string::npos) line = line.substr(p + 1);
+  line = named_place(line);
   if (table().file.empty()) return "an unknown line (the program's own file cannot be read)";
   if (line.empty()) return "an unknown line (addr2line, of the binutils, does not answer)";
   if (line[0] == '?') return "an unknown line (compile with -g)";
@@ -442,6 +443,41 @@ static const Source& look_up(const void* pc) {
   resolve_sources({pc});
   std::lock_guard lock(source_mutex);
   return source_cache[pc];
+}
+
+// By the name in messages. Never destroyed: the program's end still tells its findings.
+static std::map<std::string, Place>& places() {
+  static auto& all = *new std::map<std::string, Place>;
+  return all;
+}
+static std::mutex places_mutex;
+
+std::string named_place(const std::string& file_and_line) {
+  const std::string name = file_and_line.substr(file_and_line.rfind('/') + 1);
+  const auto colon = file_and_line.rfind(':');
+  const int line = colon == std::string::npos ? 0 : std::atoi(file_and_line.c_str() + colon + 1);
+  std::lock_guard lock(places_mutex);
+  if (line > 0) places()[name] = {file_and_line.substr(0, colon), line};
+  return name;
+}
+
+std::vector<Place> places_in(const std::string& sentence) {
+  std::lock_guard lock(places_mutex);
+  std::map<size_t, Place> found;                    // by where the sentence names it first
+  const auto within = [&](size_t at, size_t end) {  // "tile.cuh:4" stands in "my_tile.cuh:42", too
+    const bool before = at > 0 && (std::isalnum(sentence[at - 1]) || sentence[at - 1] == '_');
+    return before || std::isdigit(sentence[end]);
+  };
+  for (const auto& [name, place] : places()) {
+    size_t at = sentence.find(name);
+    while (at != std::string::npos && within(at, at + name.size())) {
+      at = sentence.find(name, at + 1);
+    }
+    if (at != std::string::npos) found.try_emplace(at, place);
+  }
+  std::vector<Place> all;
+  for (const auto& [at, place] : found) all.push_back(place);
+  return all;
 }
 
 std::string source_of(const void* pc) { return look_up(pc).line; }

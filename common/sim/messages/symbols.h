@@ -25,6 +25,15 @@ std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table
 /// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)"; the
 /// innermost of the calls in the kernel's own file.
 std::string source_and_caller(const void* pc);
+/// A line of the source that a message names.
+struct Place {
+  std::string file;  ///< as the compiler was given it
+  int line;
+};
+/// "/.../tile.cuh:42" as messages name it, "tile.cuh:42": places_in() finds it there.
+std::string named_place(const std::string& file_and_line);
+/// The places that a sentence names, in its order, each once.
+std::vector<Place> places_in(const std::string& sentence);
 /// The lines of an address, innermost first: of a function inlined from elsewhere, then of who
 /// calls it. "/.../tile.cuh:42"; without those of the simulator's own headers.
 std::vector<std::string> frames_of(const void* pc);

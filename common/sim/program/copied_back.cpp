@@ -50,10 +50,12 @@ void host_touches(uintptr_t address, unsigned size, Kind kind, const void* pc) {
   const uintptr_t at = std::max(address, it->first), end = std::min(address + size, g.end);
   const auto* p = reinterpret_cast<const unsigned char*>(at);
   if (std::any_of(p, p + (end - at), [](unsigned char c) { return c != kFill; })) return;
-  note_finding(fmt::format(
-      "uninitialised device memory: host code at {} reads byte {} of {}, copied at {}, which "
-      "nobody has written",
-      source_of(pc), g.first + (at - it->first), g.buffer, source_of(g.copied)));
+  note_finding(
+      fa::FaultKind::uninitialised,
+      fmt::format(
+          "uninitialised device memory: host code at {} reads byte {} of {}, copied at {}, which "
+          "nobody has written",
+          source_of(pc), g.first + (at - it->first), g.buffer, source_of(g.copied)));
   std::erase_if(garbage(), [&](const auto& other) { return other.second.copied == g.copied; });
 }
 
@@ -87,10 +89,12 @@ void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from
   if (unwritten == 0) return;
   const uint64_t bytes = width * height;
   if (unwritten == bytes) {
-    note_finding(fmt::format(
-        "uninitialised device memory: the host copies {} bytes of {} at {}, which nobody has "
-        "written",
-        fa::grouped(bytes), buffer.name, source_of(pc)));
+    note_finding(
+        fa::FaultKind::uninitialised,
+        fmt::format(
+            "uninitialised device memory: the host copies {} bytes of {} at {}, which nobody has "
+            "written",
+            fa::grouped(bytes), buffer.name, source_of(pc)));
     return;
   }
   const auto& [first, run] = *found.begin();

@@ -1,11 +1,13 @@
 // What is said at a program's end.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "common/harness/format.h"
 #include "common/harness/output_file.h"
 #include "common/harness/report.h"
 #include "common/harness/screen.h"
+#include "common/sim/messages/symbols.h"
 #include "common/sim/program/session.h"
 
 namespace sim::program {
@@ -142,6 +144,21 @@ nlohmann::ordered_json json_of(const KernelRecord& k) {
           {"parts", parts}};
 }
 
+// By FaultKind.
+constexpr const char* kRules[] = {"race",         "uninitialised-read", "deadlock",
+                                  "endless-loop", "misaligned-access",  "out-of-bounds",
+                                  "invalid-use"};
+
+nlohmann::ordered_json json_of(const fa::Finding& f) {
+  nlohmann::ordered_json places = nlohmann::ordered_json::array();
+  for (const Place& p : places_in(f.text)) {
+    std::error_code error;
+    const auto file = std::filesystem::absolute(p.file, error);
+    places.push_back({{"file", error ? p.file : file.string()}, {"line", p.line}});
+  }
+  return {{"rule", kRules[static_cast<int>(f.kind)]}, {"message", f.text}, {"places", places}};
+}
+
 nlohmann::ordered_json json_of(const Session& s) {
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   for (const KernelRecord& k : s.kernels) kernels.push_back(json_of(k));
@@ -153,14 +170,17 @@ nlohmann::ordered_json json_of(const Session& s) {
                      {"transfers", site.transfers},
                      {"ideal", site.ideal}});
   }
-  return {{"schema", 1},
+  nlohmann::ordered_json findings = nlohmann::ordered_json::array();
+  for (const fa::Finding& f : s.findings) findings.push_back(json_of(f));
+  return {{"schema", 2},
           {"program", s.wishes.program},
           {"gpu", s.gpu.name},
           {"analysed", s.wishes.analyse},
           {"complete", s.complete},
           {"kernels", kernels},
           {"sites", sites},
-          {"findings", s.findings},
+          {"findings", findings},
+          {"more_findings", s.more},
           {"remarks", s.remarks}};
 }
 
@@ -174,7 +194,7 @@ std::string verdict_of(const Session& s, bool far) {
     text = fmt::format("{} finding{}{}{}\n", s.findings.size(), s.findings.size() == 1 ? "" : "s",
                        s.more ? fmt::format(" and {} more at other lines", s.more) : "",
                        far ? ":" : ", reported above");
-    for (const std::string& finding : s.findings) text += far ? fa::wrapped("  ", finding, 4) : "";
+    for (const fa::Finding& f : s.findings) text += far ? fa::wrapped("  ", f.text, 4) : "";
     if (s.wishes.analyse) text += "races were looked for\n";
   } else if (!s.kernels.empty()) {
     text = !s.wishes.analyse ? "no access out of bounds"

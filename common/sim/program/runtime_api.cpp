@@ -42,7 +42,7 @@ cudaError_t checked(F&& call) {
     call();
     return cudaSuccess;
   } catch (const fa::KernelStopped& e) {
-    for (const fa::Finding& f : e.findings) sim::program::note_finding(f.text);
+    for (const fa::Finding& f : e.findings) sim::program::note_finding(f.kind, f.text);
     return returned(cudaErrorInvalidValue);
   } catch (const fa::ResourceError& e) {
     std::fprintf(stderr, "sim: %s\n", e.what());

@@ -169,12 +169,12 @@ void begin(Session& s) {
       interrupted = 1;
     }).detach();
   }
-  o.on_fatal = [](const std::string& sentence) {
+  o.on_fatal = [](FaultKind kind, const std::string& sentence) {
     if (interrupted) {  // the user's wish, and no fault of a kernel that only takes its time
       std::fprintf(stderr, "sim: %s\n", sentence.c_str());
       end_where_asked();
     }
-    note_finding(sentence);
+    note_finding(kind, sentence);
     stop(1);
   };
   on_exit(on_exit_of_program, nullptr);
@@ -261,11 +261,11 @@ void take_counts(const Launch* launch, bool stopped) {
   counts->remarks.clear();
 }
 
-void note_finding(const std::string& sentence) {
+void note_finding(FaultKind kind, const std::string& sentence) {
   Session& s = session();
   if (!s.said.insert(sentence).second) return;
   std::fflush(stdout);
-  s.findings.push_back(sentence);
+  s.findings.push_back({kind, sentence});
   std::fputs(fa::wrapped("finding: ", sentence, 2).c_str(), stderr);
 }
 
@@ -307,7 +307,7 @@ bool run(const Launch& launch, Where where) {
     run_grid(launch);
     take_counts(&launch);
   } catch (const LaunchRefused& refused) {
-    note_finding(std::string(refused.what()) + ", at " + at(where));
+    note_finding(FaultKind::refused, std::string(refused.what()) + ", at " + at(where));
     session().launch_refused = true;
     keep_error(refused.why);
     return false;
@@ -318,7 +318,7 @@ bool run(const Launch& launch, Where where) {
         });
     take_counts(&launch, fatal);
     end_where_asked();
-    for (const fa::Finding& f : stopped.findings) note_finding(f.text);
+    for (const fa::Finding& f : stopped.findings) note_finding(f.kind, f.text);
     session().more += stopped.more;
     if (fatal) stop(1);
   } catch (const fa::ResourceError& e) {
@@ -363,7 +363,6 @@ extern "C" void __assert_fail(const char* what, const char* file, unsigned line,
     std::fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, what);
     std::abort();
   }
-  const char* slash = std::strrchr(file, '/');
-  sim::fail(sim::FaultKind::refused, sim::here() + ": assertion \"" + what + "\" failed at " +
-                                         (slash ? slash + 1 : file) + ":" + std::to_string(line));
+  sim::fail(sim::FaultKind::refused,
+            sim::here() + ": assertion \"" + what + "\" failed at " + sim::at({file, line}));
 }

@@ -49,7 +49,8 @@ struct Session {
   std::unique_ptr<Recording> recording;
   std::vector<KernelRecord> kernels;           ///< in the order of their first launch
   std::map<std::string, fa::SiteCount> sites;  ///< by line and what it does
-  std::vector<std::string> findings, remarks;
+  std::vector<fa::Finding> findings;
+  std::vector<std::string> remarks;
   bool launch_refused = false;      ///< so what it would have written is not there
   bool complete = true;             ///< false: the program did not reach its own end
   std::set<std::string> said;       ///< findings, so that each is told once
@@ -67,7 +68,7 @@ void take_counts(const Launch*, bool stopped = false);
 /// Makes what CUDA calls this refusal the last error.
 void keep_error(LaunchRefused::Why);
 /// Prints a finding, and keeps it for the report.
-void note_finding(const std::string& sentence);
+void note_finding(fa::FaultKind, const std::string& sentence);
 /// Behind a copy to the host: what of it has nobody written?
 /// \param pc who copies
 void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from_pitch,

@@ -379,7 +379,7 @@ class Pool {
   [[noreturn]] void give_up(int worker, const char* does, const char* why) {
     const std::string sentence =
         "kernel " + kernel_name(*grid_->launch) + does + place_of(threads_[worker]) + why;
-    if (options().on_fatal) options().on_fatal(sentence);
+    if (options().on_fatal) options().on_fatal(FaultKind::endless_loop, sentence);
     std::fprintf(stderr, "%s\n", sentence.c_str());
     std::_Exit(1);
   }
