@@ -81,6 +81,10 @@ TEST_CASE("step 10: many work tiles on few blocks", "[step10][all]") {
   fa::test::require_right(variant, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
 }
 
+TEST_CASE("step 10: a head that fills a section of the L2", "[step10][.all]") {
+  fa::test::require_right(scheduled(), bf16_problem(1, 33000, 128, /*causal=*/true));
+}
+
 TEST_CASE("step 10: heads in more than one section", "[step10]") {
   const fa::Variant& variant = *GENERATE(&on_blocks<3>(), &on_blocks<132>());
   const auto [d, Nk, section] =
@@ -92,12 +96,15 @@ TEST_CASE("step 10: heads in more than one section", "[step10]") {
 }
 
 TEST_CASE("step 10: more work tiles than SMs", "[step10][all]") {
-  const int d = GENERATE(64, 128);
+  // The last one: 64 rows that skip a tile of keys, behind a seam.
+  const auto [d, N, Nk] =
+      GENERATE(std::tuple(64, 20, 30), std::tuple(128, 20, 30), std::tuple(256, 100, 100));
   const bool causal = GENERATE(false, true);
-  if (!fa::test::one_in(5)) return;
+  if (!fa::test::one_in(7)) return;
   CAPTURE(d, causal);
-  const auto p = bf16_problem(20, 30, d, causal, 1, /*H=*/150, /*Hkv=*/50);
+  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/150, /*Hkv=*/50);
   for (const fa::Variant* variant : {&persistent(), &scheduled()}) {
+    if (d == 256 && variant == &persistent()) continue;
     fa::test::require_right(*variant, p);
 #if !FA_BACKEND_GPU
     fa::test::require_predicted(*variant, p);

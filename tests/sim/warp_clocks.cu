@@ -71,14 +71,15 @@ __global__ void load_on_both_sides(const float* x, float* y) {
   __syncthreads();
   if (v + x[threadIdx.x + 1024] != 0) y[0] = v;
 }
-// Warp 0 loads and goes on; warp 1 waits for it.
+// Warp 0 loads and goes on, the next ones go on; the last warp waits for them.
 __global__ void arrive_and_sync(const float* x, float* y) {
-  if (threadIdx.x < 32) {
-    const float v = x[threadIdx.x];
-    fa::bar_arrive(1, 64);
+  const unsigned warp = threadIdx.x / 32;
+  if (warp + 1 < blockDim.x / 32) {
+    const float v = warp == 0 ? x[threadIdx.x] : 0.f;
+    fa::bar_arrive(1, blockDim.x);
     if (v != 0) y[0] = v;
   } else {
-    fa::bar_sync(1, 64);
+    fa::bar_sync(1, blockDim.x);
   }
 }
 
@@ -152,13 +153,14 @@ __global__ void reductions(float* y, int times) {
     if (v[r] != 0) y[r] = v[r];
   }
 }
-__global__ void products(int n) {
+__global__ void products(int n, bool barrier) {
   float d[4] = {};
   const uint32_t a[4] = {}, b[2] = {};
   for (int i = 0; i < n; ++i) fa::mma_m16n8k16(d, a, b);
+  if (barrier) __syncthreads();
 }
-// `n` products of 64 rows and columns; before the wait each warp loads once.
-__global__ void warpgroup_products(const float* x, float* y, int n, bool load) {
+// `n` products of 64 rows and columns; before the wait warps from `loading` on load once.
+__global__ void warpgroup_products(const float* x, float* y, int n, int loading) {
   const char* tile = fa::dynamic_shared<char>();
   const uint64_t ab = fa::wgmma_descriptor(tile, fa::Swizzle::b128, 16, 1024);
   float d[32] = {};
@@ -166,7 +168,7 @@ __global__ void warpgroup_products(const float* x, float* y, int n, bool load) {
   for (int i = 0; i < n; ++i) fa::wgmma(d, ab, ab);
   fa::wgmma_commit();
   float v = 0;
-  if (load) v = x[threadIdx.x];
+  if (static_cast<int>(threadIdx.x / 32) >= loading) v = x[threadIdx.x];
   fa::wgmma_wait<0>();
   if (v != 0) y[0] = v;
 }
@@ -249,9 +251,11 @@ TEST_CASE_METHOD(Buffers, "behind a barrier all warps have the time of the lates
   CHECK(both.fetches == 2);
   CHECK(both.lines == 4);
   // An arrival is as late as its warp.
-  const BlockWork arrival = work_of(arrive_and_sync, {1, 64}, x, y);
-  CHECK(arrival.latency == figures.l2_latency + barrier(1));  // gathers one warp that waits
-  CHECK(arrival.fetches == 1);
+  for (const unsigned threads : {64u, 96u}) {
+    const BlockWork arrival = work_of(arrive_and_sync, {1, threads}, x, y);
+    CHECK(arrival.latency == figures.l2_latency + barrier(1));  // gathers one warp that waits
+    CHECK(arrival.fetches == 1);
+  }
 }
 
 TEST_CASE_METHOD(Buffers, "loads of a loop are on their way together, four trips at a time",
@@ -353,12 +357,16 @@ TEST_CASE_METHOD(Buffers, "a reduction costs a latency for each step; rows go th
 
 TEST_CASE_METHOD(Buffers, "products of a warp are a latency, of a warpgroup the wait's",
                  "[sim][clock]") {
-  check(work_of(products, kWarp, 7), {.instructions = 7, .mma = 7, .latency = figures.mma_latency});
+  check(work_of(products, kWarp, 7, false),
+        {.instructions = 7, .mma = 7, .latency = figures.mma_latency});
+  CHECK(work_of(products, kWarp, 7, true).latency == figures.mma_latency + barrier(1));
   // Its operands are counted elsewhere.
-  check(work_of(warpgroup_products, kWarpgroup, x, y, 3, false),
+  check(work_of(warpgroup_products, kWarpgroup, x, y, 3, 4),
         {.instructions = 3, .wgmma_columns = 3 * 64, .latency = figures.wgmma_latency});
-  CHECK(work_of(warpgroup_products, kWarpgroup, x, y, 3, true).latency ==
-        figures.l2_latency + figures.wgmma_latency);  // loaded meanwhile, by each warp
+  for (const int loading : {0, 3}) {  // meanwhile, each warp or the last one
+    CHECK(work_of(warpgroup_products, kWarpgroup, x, y, 3, loading).latency ==
+          figures.l2_latency + figures.wgmma_latency);
+  }
 }
 
 TEST_CASE_METHOD(Buffers, "cp.async costs a latency when its wait follows at once",
