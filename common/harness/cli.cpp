@@ -135,7 +135,8 @@ void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
     throw UsageError(fmt::format("--lengths {}: {} lengths for {} batch entries; give --b {}", text,
                                  given.size(), p.B, given.size()));
   }
-  for (int b = 0; b < p.B; ++b) p.cache.lengths.push_back(given[b % given.size()]);
+  const int entries = std::min(p.B, 1 << 16);  // validate() refuses more
+  for (int b = 0; b < entries; ++b) p.cache.lengths.push_back(given[b % given.size()]);
   if (!nk_given) p.Nk = std::max(1, *std::max_element(given.begin(), given.end()));
 }
 
@@ -185,11 +186,11 @@ void pack_documents(const std::string& text, const CLI::App& app, Problem& p) {
   int64_t rows = 0, keys = 0;
   mask.row_starts = mask.key_starts = {0};
   for (const auto& [its_rows, its_keys] : lengths_of(text)) {
-    rows += its_rows, keys += its_keys;
-    if (its_rows < 0 || its_keys < 0 || rows > kMost || keys > kMost) {
+    if (its_rows < 0 || its_keys < 0 || its_rows > kMost - rows || its_keys > kMost - keys) {
       throw UsageError(
           fmt::format("--lengths {}: each must be at least 0, and their sum an int", text));
     }
+    rows += its_rows, keys += its_keys;
     mask.row_starts.push_back(static_cast<int>(rows));
     mask.key_starts.push_back(static_cast<int>(keys));
   }

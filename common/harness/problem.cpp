@@ -247,6 +247,11 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
     throw UsageError(
         fmt::format("--n {}: {} supports at most {} queries", p.N, who, support.most_n));
   }
+  if (p.heads() > kMaxHeads) {
+    throw UsageError(
+        fmt::format("--b {} --h {}: their product must be at most {}, the size of a CUDA grid", p.B,
+                    p.H, kMaxHeads));
+  }
   validate_cache(p, support, who);
   validate_mask(p, support, who);
   const ScoreMod& mod = p.score_mod;
@@ -264,11 +269,6 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
     if (length > kMaxLength) {
       throw UsageError(fmt::format("{} {}: at most {} is supported", flag, length, kMaxLength));
     }
-  }
-  if (p.heads() > kMaxHeads) {
-    throw UsageError(
-        fmt::format("--b {} --h {}: their product must be at most {}, the size of a CUDA grid", p.B,
-                    p.H, kMaxHeads));
   }
   if (static_cast<double>(p.heads()) * p.N * p.Nk > kMaxScores) {
     throw UsageError(fmt::format(

@@ -41,7 +41,7 @@ QUALIFYING = ("__global__", "__shared__", "__device__", "__managed__", "__consta
 TOKEN = re.compile(
     r"""(?P<space>\s+)
     |(?P<marker>(?<![^\n])\#[^\n]*)
-    |(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^ ()\\\t\n]{0,16})\((?:.|\n)*?\)(?P=mark)")
+    |(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^ ()\\\t\n]{0,16})\(.*?\)(?P=mark)")
     |(?P<string>(?:u8|[uUL])?"(?:[^"\\\n]|\\.)*")
     |(?P<char>(?:u8|[uUL])?'(?:[^'\\\n]|\\.)+')
     |(?P<name>[A-Za-z_$][\w$]*)
@@ -69,6 +69,23 @@ class Token:
     @property
     def line(self):
         return f"{self.file.rsplit('/', 1)[-1]}:{self.number}"
+
+
+def literal(text):
+    """A string of C++."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def spoken(token):
+    """What a string of C++ says."""
+    if token.kind == "raw":
+        return token.text[token.text.index("(") + 1 : token.text.rindex(")")]
+    text = token.text[token.text.index('"') + 1 : -1]
+    try:
+        escape = r"(?s)\\(?:x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)"
+        return re.sub(escape, lambda m: m[0].encode("latin-1").decode("unicode_escape"), text)
+    except UnicodeError:
+        raise TranslationError("a text with an escape that C++ does not have", token.line) from None
 
 
 # What a host library's header may have for nvcc: then it is translated like the user's text.
@@ -148,9 +165,15 @@ class Translator:
     def text_at(self, i):
         return self.tokens[i].text if 0 <= i < len(self.tokens) else ""
 
+    def kind_at(self, i):
+        return self.tokens[i].kind if 0 <= i < len(self.tokens) else ""
+
     def partner(self, i):
         """Of the bracket that opens at i."""
-        opens, closes, depth = self.text_at(i), PAIRS[self.text_at(i)], 0
+        opens, depth = self.text_at(i), 0
+        if opens not in PAIRS:
+            raise TranslationError("a bracket is missing", self.tokens[self.before(i)].line)
+        closes = PAIRS[opens]
         for k in range(i, len(self.tokens)):
             if self.tokens[k].kind == "other":
                 depth += (self.tokens[k].text == opens) - (self.tokens[k].text == closes)
@@ -158,22 +181,25 @@ class Translator:
                     return k
         raise TranslationError(f"'{opens}' is never closed", self.tokens[i].line)
 
-    def partner_back(self, i, opens, closes):
+    def partner_back(self, i):
         """Of the bracket that closes at i; what lies in other brackets is stepped over."""
-        others = {c: o for o, c in PAIRS.items() if c != closes}
-        depth, k = 0, i
+        opening = {closes: opens for opens, closes in PAIRS.items()}
+        waiting, k = [], i  # for these to open
         while k >= 0:
             text = self.text_at(k) if self.tokens[k].kind == "other" else ""
-            if text == opens == "<" == self.text_at(k - 1):  # a shift among template arguments
-                k -= 2
-                continue
-            depth += (text == closes) - (text == opens)
-            if depth == 0:
-                return k
-            if text in others:
-                k = self.partner_back(k, others[text], text)
+            angle = not waiting or waiting[-1] == "<"
+            if angle and text == "<" == self.text_at(k - 1):  # a shift among template arguments
+                k -= 1
+            elif waiting and text == waiting[-1]:
+                waiting.pop()
+                if not waiting:
+                    return k
+            elif text in opening:
+                waiting.append(opening[text])
+            elif angle and text == ">":
+                waiting.append("<")
             k -= 1
-        raise TranslationError(f"'{closes}' was never opened", self.tokens[i].line)
+        raise TranslationError(f"'{self.text_at(i)}' was never opened", self.tokens[i].line)
 
     def join(self, begin, end):
         return "".join(t.text for t in self.tokens[begin:end])
@@ -246,25 +272,24 @@ class Translator:
         """Where the expression in front of <<< begins."""
         k = self.before(i)
         if self.text_at(k) == ">":
-            k = self.before(self.partner_back(k, "<", ">"))
+            k = self.before(self.partner_back(k))
         if self.text_at(k) in (")", "]"):
-            opens = {")": "(", "]": "["}[self.text_at(k)]
-            k = self.partner_back(k, opens, self.text_at(k))
-            if opens == "(" and self.tokens[self.before(k)].kind != "name":
+            k = self.partner_back(k)
+            if self.text_at(k) == "(" and self.kind_at(self.before(k)) != "name":
                 return k
             k = self.before(k)
         while True:
-            if self.tokens[k].kind != "name" and self.text_at(k) != "::":
+            if self.kind_at(k) != "name" and self.text_at(k) != "::":
                 raise TranslationError(
                     "a launch of something that has no name", self.tokens[i].line
                 )
             previous = self.before(k)
             if self.text_at(k) == "::" and self.text_at(previous) == ">":
-                k = self.before(self.partner_back(previous, "<", ">"))
+                k = self.before(self.partner_back(previous))
                 continue
             if self.text_at(previous) in ("::", ".", "->") or (
                 self.text_at(k) == "::"
-                and self.tokens[previous].kind == "name"
+                and self.kind_at(previous) == "name"
                 and self.tokens[previous].text not in ("return", "else", "do")
             ):
                 k = previous
@@ -308,10 +333,10 @@ class Translator:
         by_name = self.text_at(word) not in (")", "]") and (
             word == begin or self.text_at(self.before(word)) not in (".", "->")
         )
-        label = re.sub(r"\s*([<>,:()*&])\s*", r"\1", name).replace("\\", "\\\\").replace('"', '\\"')
+        label = literal(re.sub(r"\s*([<>,:()*&])\s*", r"\1", name))
         self.blank(begin, i)
         self.tokens[i].kind = "other"
-        self.tokens[i].text = f' ::sim::program::launch("{label}", ::sim::program::Shape('
+        self.tokens[i].text = f" ::sim::program::launch({label}, ::sim::program::Shape("
         # Not watched: a global pointer to a kernel is the host's to read.
         unwatched = "__attribute__((no_sanitize_thread))"
         captured, called = ("=", name) if by_name else (f"fa_kernel = {name}", "fa_kernel")
@@ -331,7 +356,7 @@ class Translator:
             depth += (self.tokens[k].text == "}") - (self.tokens[k].text == "{")
             if depth < 0:  # of namespace a::b {, inline namespace {, extern "C" {
                 k = self.before(k)
-                while self.tokens[k].kind in ("name", "string") or self.text_at(k) == "::":
+                while self.kind_at(k) in ("name", "string") or self.text_at(k) == "::":
                     if self.text_at(k) in ("namespace", "extern"):
                         return False
                     k = self.before(k)
@@ -346,7 +371,7 @@ class Translator:
         self.tokens[i].text = SHARED
         k = self.next(i)
         is_extern, bracket, words = begin < i, None, []
-        while self.text_at(k) not in (";", "=", "{", ")", ""):
+        while self.text_at(k) not in (";", "=", "{", ")", "__shared__", ""):
             if self.text_at(k) in ("__attribute__", "alignas"):
                 k = self.next(self.partner(self.next(k)))
                 continue
@@ -362,6 +387,8 @@ class Translator:
         if bracket is None or not self.in_function(begin):
             self.tokens[k].text = f" {DYNAMIC};"
             return
+        if len(words) < 2:
+            return  # g++ says what is missing
         *kind, name = words
         kind, bounds = " ".join(kind), self.plain(bracket, k)
         self.blank(begin, k)
@@ -409,11 +436,8 @@ class Translator:
 
     def attributes_first(self, i):
         """alignas(16) and [[...]] behind the word at i: g++ wants them to begin the declaration."""
-        first = i
-        while self.before(first) >= 0 and self.tokens[self.before(first)].kind == "name":
-            first = self.before(first)
         k = self.next(i)
-        while self.text_at(k) not in (*";={}()<,", "struct", "union", ""):
+        while self.text_at(k) not in (*";={}()<,", "struct", "union", *QUALIFYING, ""):
             begin, opens = k, self.next(k)
             if self.text_at(k) == "[" == self.text_at(k + 1):
                 opens = k
@@ -422,6 +446,9 @@ class Translator:
                 if opens == begin or self.text_at(begin) == "alignas":
                     moved = self.plain(begin, k + 1)
                     self.blank(begin, k + 1)
+                    first = i
+                    while self.kind_at(self.before(first)) == "name":
+                        first = self.before(first)
                     self.tokens[first].text = f"{moved} {self.tokens[first].text}"
             k = self.next(k)
 
@@ -435,7 +462,7 @@ class Translator:
             return
         before = self.before(i)
         parts = self.split(opens + 1, self.partner(opens))
-        declares = self.tokens[before].kind == "name" and self.text_at(before) != "return"
+        declares = self.kind_at(before) == "name" and self.text_at(before) != "return"
         if len(parts) < 2 or declares:
             return
         name, longer = self.plain(*parts[0]), ""
@@ -443,10 +470,9 @@ class Translator:
             longer, name = name, CAST.sub("", name)
             if name.startswith("(") and name.endswith(")"):
                 name = name[1:-1].strip()
-        name = name.replace("\\", "\\\\").replace('"', '\\"')
         if self.text_at(before) == "::":
             self.tokens[before].text = ""
-        self.tokens[i].text = f'::sim::program::Naming("{name}").{self.tokens[i].text}'
+        self.tokens[i].text = f"::sim::program::Naming({literal(name)}).{self.tokens[i].text}"
 
     def launch_call(self, i):
         """cudaLaunchKernel((void*)kernel, ...): with the kernel's own type."""
@@ -463,12 +489,12 @@ class Translator:
             if VOID_POINTER.fullmatch(self.plain(first, closes + 1)):
                 self.blank(first, closes + 1)
         elif self.text_at(first) in ("reinterpret_cast", "static_cast"):
-            opens_cast = next(k for k in range(first, end) if self.text_at(k) == "(")
-            self.blank(first, opens_cast)
+            brackets = [k for k in range(first, end) if self.text_at(k) == "("]
+            self.blank(first, brackets[0] if brackets else first)
         name = self.plain(begin, end).lstrip("&").strip("() ")
         together = LAUNCHES[self.tokens[i].text]
         self.tokens[i].text = "::sim::program::launch_kernel"
-        self.tokens[opens].text = f'("{name}", {together}, '
+        self.tokens[opens].text = f"({literal(name)}, {together}, "
 
     def assembly(self, i):
         opens = self.next(i)
@@ -494,10 +520,12 @@ class Translator:
             elif self.tokens[k].kind == "other" and text in PAIRS:
                 k = self.partner(k)
             k += 1
+        if k > closes + 1:
+            raise TranslationError("brackets that cross", self.tokens[i].line)
         template = "".join(
-            bytes(t.text[1:-1], "utf-8").decode("unicode_escape")
+            spoken(t)
             for t in self.tokens[pieces[0][0] : pieces[0][1]]
-            if t.kind == "string"
+            if t.kind in ("string", "raw")
         )
         if not template.strip():  # a fence for the compiler; its operands are of another machine
             self.blank(opens + 1, closes)
@@ -510,12 +538,15 @@ class Translator:
         try:
             code = translate(template, outputs, inputs)
         except PtxError as error:
-            code = f'::sim::program::unsupported("{error}")'
+            code = f"::sim::program::unsupported({literal(str(error))})"
         self.blank(i + 1, closes + 1)
         self.tokens[i].text = code
 
     def operand(self, begin, end):
         """ "=r"(x) -> ("=r", "x")"""
-        constraint = next(k for k in range(begin, end) if self.tokens[k].kind == "string")
+        strings = [k for k in range(begin, end) if self.tokens[k].kind == "string"]
+        if not strings:
+            raise TranslationError("an operand without a constraint", self.tokens[begin].line)
+        constraint = strings[0]
         opens = self.next(constraint)
         return self.tokens[constraint].text[1:-1], self.plain(opens + 1, self.partner(opens))

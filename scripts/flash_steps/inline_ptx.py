@@ -32,7 +32,7 @@ def translate(template, outputs, inputs):
         text = text.strip()
         if text in declared:
             return declared[text]
-        if re.fullmatch(r"%\d+", text) and int(text[1:]) < len(operands):
+        if re.fullmatch(r"%\d{1,4}", text) and int(text[1:]) < len(operands):
             return operands[int(text[1:])]
         if re.fullmatch(r"-?\d+|0x[0-9a-fA-F]+", text):
             return text
@@ -47,9 +47,10 @@ def translate(template, outputs, inputs):
         text = text.rstrip("; \t\n")[1:-1]
     if re.search(r"\bbra\b", text):  # until it succeeds: a wait
         text = text.replace("mbarrier.try_wait.", "mbarrier.wait.")
-    for line in re.split(r";", text):
+    waits = "mbarrier.wait." in text
+    for line in text.split(";"):
         line = " ".join(line.split())
-        if "mbarrier.wait." in text:
+        if waits:
             line = re.sub(r"^([\w$%=]+: ?)+|^(@\S+ )?bra\b.*", "", line)
         if not line:
             continue
@@ -60,7 +61,7 @@ def translate(template, outputs, inputs):
                 statements.append(f"{TYPES[of_type[1]]} {declared[name.strip()]} = {{}};")
             continue
         if re.match(r"(fma|\w+\.approx)\S*\.f32 ", line):
-            for n in map(int, re.findall(r"%(\d+)", line)):
+            for n in map(int, re.findall(r"%(\d{1,4})", line)):
                 if n < len(constraints) and "f" not in constraints[n]:
                     raise PtxError(f"the PTX '{line}' with an operand that is no float")
         guard, line = re.fullmatch(r"(?:@(\S+) )?(.*)", line).groups()

@@ -81,6 +81,9 @@ TEST_CASE("masks of the command line", "[cli]") {
   CHECK(refused({"--window", "5"}).starts_with("--window 5: must be two numbers"));
   CHECK(refused({"--window", "5,-2"}).starts_with("--window 5,-2: each must be 0 to"));
   CHECK(refused({"--lengths", "5,-1"}).starts_with("--lengths 5,-1: each must be at least 0"));
+  const std::string file = folder.file(
+      "l.npy", npy_file(1, header_of("<i8", "(2,)"), bytes_of<int64_t>({5, INT64_MAX})));
+  CHECK(refused({"--lengths", file.c_str()}).ends_with("at least 0, and their sum an int"));
   CHECK(refused({"--lengths", "5,x"}).starts_with("--lengths x: must be whole numbers"));
   CHECK(refused({"--lengths", "5,6", "--n", "10"}) ==
         "--n 10: the documents of --lengths have 11; leave it out");
@@ -440,6 +443,7 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
   refused({"--lengths", "1,2"}, "--lengths 1,2: 2 lengths for 1 batch entries; give --b 2");
   refused({"--lengths", "9", "--nk", "8"}, "--lengths 9: each must be 0 to 8");
   refused({"--lengths", "9", "--b", "0"}, "--lengths 9: 1 lengths for 0 batch entries");
+  refused({"--lengths", "9", "--b", "2147483647"}, "their product must be at most 65535");
   refused({"--page", "48"}, "--page 48: this step supports pages of 16, 32, 64, 128 or 256 keys");
 
   const std::string table =

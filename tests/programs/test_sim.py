@@ -426,10 +426,26 @@ class Errors(Folder):
             ("3<<<1, 1>>>(x); }", "a launch of something that has no name"),
             ("k<<<1, 1>>>(x; }", "'(' is never closed"),
             ("x)<<<1, 1>>>(x); }", "')' was never opened"),
+            ('asm("mov.u32 %0, 1;" : "=r" x);', "a bracket is missing"),
+            ('asm("mov.u32 %0, 1;" : x);', "an operand without a constraint"),
+            ('asm("\\x");', "a text with an escape that C++ does not have"),
+            ("asm([);]", "brackets that cross"),
         ):
             with self.assertRaises(TranslationError) as caught:
                 Translator("/common/").translate(f'# 7 "a.cu"\n{text}\n')
             self.assertEqual(str(caught.exception), f"{words} (a.cu:7)")
+
+    def test_odd_texts(self):
+        deep = "([" * 2000 + "])" * 2000
+        for text, words in (
+            ('asm(R"(mov.u32 %0, 1;)" : "=r"(x));', "::sim::program::move(x, 1);"),
+            ('asm(u8"mov.u32 %0, 1\\x3b" : "=r"(x));', "::sim::program::move(x, 1);"),
+            (f'asm("mov.u32 %{"9" * 5000}, 1;");', "::sim::program::unsupported("),
+            ("extern __shared__ [];", "thread_local"),  # g++ says what is wrong
+            (f"k<{deep}><<<1, 1>>>();", "::sim::program::launch("),
+            ("__shared__ " * 5000, "thread_local"),
+        ):
+            self.assertIn(words, Translator("/common/").translate(f"{text}\n"))
 
     def test_files_that_cannot_be_taken(self):
         folder, path = str(self.folder), str(self.write("notes.txt", "int main() {}\n"))

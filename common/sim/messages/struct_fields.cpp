@@ -137,6 +137,8 @@ class DebugInfo {
       unit += 4 + length;
     }
     for (size_t i = 0; i < entries_.size(); ++i) by_offset_[entries_[i].offset] = i;
+    const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file.data());
+    if (header->e_machine == EM_AARCH64) find_thread_locals(file);
   }
 
   const std::vector<Entry>& all() const { return entries_; }
@@ -181,6 +183,30 @@ class DebugInfo {
   }
 
  private:
+  // Of aarch64, g++ writes no location of a thread-local variable. So it is found by its symbol:
+  // _ZZ1kPfE4tile is `tile` of the function _Z1kPf.
+  void find_thread_locals(std::string_view file) {
+    const Elf64_Shdr *table = header_of(file, ".symtab"), *names = header_of(file, ".strtab");
+    if (!table || !names) return;
+    std::unordered_map<std::string, uint64_t> variables;
+    std::unordered_map<uint64_t, std::string> functions;
+    const auto* symbols = reinterpret_cast<const Elf64_Sym*>(file.data() + table->sh_offset);
+    for (size_t i = 0; i < table->sh_size / sizeof(Elf64_Sym); ++i) {
+      const char* name = file.data() + names->sh_offset + symbols[i].st_name;
+      const auto type = ELF64_ST_TYPE(symbols[i].st_info);
+      if (type == STT_TLS) variables[name] = symbols[i].st_value;
+      if (type == STT_FUNC) functions[symbols[i].st_value] = name;
+    }
+    std::string function;
+    for (Entry& e : entries_) {
+      if (e.tag == kSubprogram && e.low_pc != kNone) function = functions[e.low_pc];
+      if (e.tag != kVariable || !function.starts_with("_Z")) continue;
+      const std::string own(name(&e)), length = std::to_string(own.size());
+      const auto found = variables.find("_ZZ" + function.substr(2) + "E" + length + own);
+      if (found != variables.end()) e.tls = found->second;
+    }
+  }
+
   struct Abbreviation {
     uint64_t tag;
     bool children;

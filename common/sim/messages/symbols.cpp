@@ -47,26 +47,23 @@ const std::string started_as = [] {
 bool may_be_shared(std::string_view name, const Elf64_Sym& s) {
   static const std::set<std::string_view> own = {"threadIdx", "blockIdx", "blockDim", "gridDim"};
   if (s.st_value % 128 != 0 || own.contains(name)) return false;
+  if (name.starts_with("$d")) return false;  // aarch64 marks data by it
   const bool simulator = name.starts_with("_ZN3sim") || name.starts_with("_ZZN3sim");
   return !simulator || name == kDynamic;
 }
 
 // Mapped, and for as long as the program runs; empty: it cannot be read.
-std::string_view contents_of(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY);
+std::string_view contents_of(int fd) {
   struct stat st {};
-  void* mapping = MAP_FAILED;
-  if (fd >= 0 && fstat(fd, &st) == 0) {
-    mapping = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-  }
-  if (fd >= 0) close(fd);
+  if (fd < 0 || fstat(fd, &st) != 0) return {};
+  void* mapping = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (mapping == MAP_FAILED) return {};
   return {static_cast<const char*>(mapping), static_cast<size_t>(st.st_size)};
 }
 
 struct SymbolTable {
   uint64_t base = 0;  // where the program was loaded
-  std::string path = "/proc/" + std::to_string(getpid()) + "/exe";
+  std::string path = "/proc/self/exe";
   std::map<uint64_t, Symbol> functions, thread_locals;  // these: the shared arrays
   std::string_view file;                                // its bytes; empty: it cannot be read
 
@@ -81,7 +78,13 @@ struct SymbolTable {
         },
         this);
     if (path.starts_with("/proc/") && ::access(path.c_str(), R_OK) != 0) path = started_as;
-    file = contents_of(path);
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    file = contents_of(fd);
+    if (path.starts_with("/proc/")) {  // of qemu's process, other programs see qemu there
+      path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd);
+    } else if (fd >= 0) {
+      close(fd);
+    }
     if (file.empty()) return;
     const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file.data());
     const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file.data() + header->e_shoff);
@@ -199,10 +202,10 @@ std::string_view debug_file() {
     char copy[] = "/tmp/flash-steps-XXXXXX";
     const int fd = mkstemp(copy);
     if (fd < 0) return table().file;
-    close(fd);
     const std::string command = "objcopy --only-keep-debug --decompress-debug-sections " +
                                 quoted(table().path) + " " + copy + " 2>/dev/null";
-    const std::string_view plain = std::system(command.c_str()) ? "" : contents_of(copy);
+    const std::string_view plain = std::system(command.c_str()) ? "" : contents_of(fd);
+    close(fd);
     unlink(copy);
     return plain.empty() ? table().file : plain;
   }();
