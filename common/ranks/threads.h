@@ -180,9 +180,10 @@ class RankRows {
 /// has a place for dQ.
 /// \param sent      the bytes of each rank, or null
 /// \param busy_sms  that messages pretend to take
+/// \param times     how often, as a program that measures times does
 inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p,
                            const Tensors<void>& t, std::vector<uint64_t>* sent = nullptr,
-                           int busy_sms = 0) {
+                           int busy_sms = 0, int times = 1) {
   if (sent) sent->resize(ranks);
   const auto run = [&](Ranks& me) {
     const std::vector<Rows> rows = sharding.rows(p, me.rank(), ranks);
@@ -197,8 +198,10 @@ inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p
       parts.emplace_back(&tensor, std::move(part));
     }
     const std::unique_ptr<RankAttention> attention = sharding.make(p, me);
-    attention->forward(mine);
-    if (t.dQ) attention->backward(mine);
+    for (int i = 0; i < times; ++i) {
+      attention->forward(mine);
+      if (t.dQ) attention->backward(mine);
+    }
     cuda_check(cudaDeviceSynchronize());
     for (const auto& [tensor, part] : parts) {
       const void* whole = tensor->device.get(t);

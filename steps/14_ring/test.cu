@@ -25,15 +25,16 @@ static const fa::Variant& zigzag() {
 // backward, since what a forward leaves to it ends with the ranks.
 // \param sent      the bytes of each rank, or null
 // \param busy_sms  that messages pretend to take
+// \param times     how often the ranks run
 static fa::Variant on_ranks(const fa::Variant& v, int ranks, std::vector<uint64_t>* sent = nullptr,
-                            int busy_sms = 0) {
+                            int busy_sms = 0, int times = 1) {
   fa::Variant several = v;
   several.workspace = nullptr;
   const fa::DType dtype = v.forward.dtype();
   several.forward = fa::Runner(dtype, [](const fa::Problem&, const fa::Tensors<void>&) {});
   several.backward = fa::Runner(
       dtype, [=, sharding = v.sharding](const fa::Problem& p, const fa::Tensors<void>& t) {
-        fa::run_on_threads(*sharding, ranks, p, t, sent, busy_sms);
+        fa::run_on_threads(*sharding, ranks, p, t, sent, busy_sms, times);
       });
   return several;
 }
@@ -133,13 +134,16 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
     int ranks, d;
     bool causal;
     int N = 143;  // which no number of ranks divides
+    int times = 1;
   };
   // Of plain, fp32 sums stand between the merges of more than two ranks. Of fused, the late rows of
-  // the ranks 0 and 1 of 3 begin a tile of 128 rows if N = 770, and are read in place.
+  // the ranks 0 and 1 of 3 begin a tile of 128 rows if N = 770, and are read in place. Of rank 1
+  // of 3 the early chunk is the larger one if N = 141.
   const Case c = GENERATE(Case{"14 fp32", 2, 64, true, 140}, Case{"14 fp32", 4, 128, false, 140},
                           Case{"14 mma", 2, 64, true}, Case{"14 mma", 3, 128, false},
                           Case{"14 plain", 4, 64, true}, Case{"14 heads", 2, 128, true},
-                          Case{"14 zigzag", 1, 64, true}, Case{"14 zigzag", 3, 128, true},
+                          Case{"14 heads", 3, 64, true}, Case{"14 zigzag", 1, 64, true},
+                          Case{"14 zigzag", 3, 128, true}, Case{"14 zigzag", 3, 64, true, 141, 2},
                           Case{"14 fused", 2, 128, false}, Case{"14 fused", 3, 128, true},
                           Case{"14 fused", 2, 64, true}, Case{"14 fused", 3, 64, true, 770},
                           Case{"14 fused", 3, 128, true, 770});
@@ -148,11 +152,11 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
   const int ranks = c.ranks;
   CAPTURE(v.name, ranks, c.N, c.causal, c.d);
   const bool fp32 = v.forward.dtype() == fa::DType::f32;
-  const int H = c.N < 200 ? 4 : 2;
-  const int B = v.name == "heads" ? 2 : 1;  // whose messages are per batch entry
+  const bool heads = v.name == "heads";  // whose messages are per batch entry
+  const int H = heads ? 2 * ranks : c.N < 200 ? 4 : 2, B = heads ? 2 : 1;
   fa::Problem p = bf16_problem(c.N, c.N, c.d, c.causal, B, H, fp32 ? H : H / 2);
   p.dtype = v.forward.dtype();
-  fa::test::require_right(on_ranks(v, ranks), p);
+  fa::test::require_right(on_ranks(v, ranks, nullptr, 0, c.times), p);
 }
 
 // Whose merging warps then change between the two places of Q, and come to each again.

@@ -171,16 +171,22 @@ __global__ void race_and_end(float* y, End end) {
   if (end == End::out_of_bounds && t == 5) y[64] = 0;
   if (end == End::deadlock) fa::bar_sync(1, t < 32 ? 64 : 96);
 }
-enum class Values { same, other, last_other };
+enum class Values { same, other, first_other, last_other };
+__device__ float value_of(Values values, int t) {
+  return values == Values::other         ? t
+         : values == Values::first_other ? t == 0
+         : values == Values::last_other  ? t == 63
+                                         : 1;
+}
 __global__ void store_by_all(float* y, float* last, Values values, bool race) {
   __shared__ float flag, s[64];
   const int t = threadIdx.x;
-  flag = values == Values::other ? t : values == Values::last_other ? t == 63 : 1;
+  flag = value_of(values, t);
   __syncthreads();
   s[t] = flag;
   if (!race) __syncthreads();
   y[t] = s[t ^ 32];
-  *last = values == Values::other ? t : values == Values::last_other ? t == 63 : 1;
+  *last = value_of(values, t);
 }
 
 }  // namespace
@@ -388,7 +394,7 @@ ANALYSED("stores of the same value are called so, and hide nothing", "[sim][race
   const auto first = behind.substr(0, behind.find('\n'));
   CHECK(count(first, label) == 0);
   CHECK_THAT(first, ContainsSubstring(" of s, byte"));
-  for (const Values values : {Values::other, Values::last_other}) {
+  for (const Values values : {Values::other, Values::first_other, Values::last_other}) {
     const auto text = of(values, false);
     CAPTURE(text);
     CHECK(count(text, "race on") == 2);

@@ -38,6 +38,16 @@ __global__ void overwrite(float* y, bool barrier) {
   if (barrier) __syncthreads();
   if (warp == 1) tile[lane] = 2;
 }
+// Warp 0 loads words, of each of which warp 1 stores a byte.
+__global__ void overwrite_bytes(float* y, bool barrier) {
+  __shared__ uint32_t words[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) words[lane] = lane;
+  __syncthreads();
+  if (warp == 0) y[lane] = words[lane];
+  if (barrier) __syncthreads();
+  if (warp == 1) reinterpret_cast<unsigned char*>(&words[lane])[1] = 1;
+}
 __global__ void two_stores(float* y, int places) {
   __shared__ float tile[64];
   tile[threadIdx.x % places] = threadIdx.x;
@@ -136,6 +146,25 @@ __global__ void elected_arrival(float* y, bool sync) {
     y[lane] = tile[lane];
   }
 }
+// Warp 0 releases one mbarrier, fills the tile and releases the other. Warp 1 waits for both; so
+// does warp 2, which reads, or for the first.
+__global__ void two_mbarriers(float* y, bool wait_second) {
+  __shared__ float tile[32];
+  __shared__ uint64_t first, second;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) fa::mbarrier_init(&first, 1), fa::mbarrier_init(&second, 1);
+  __syncthreads();
+  if (warp == 0) {
+    if (lane == 0) fa::mbarrier_arrive(&first);
+    tile[lane] = lane;
+    __syncwarp();
+    if (lane == 0) fa::mbarrier_arrive(&second);
+    return;
+  }
+  if (warp == 1 || wait_second) fa::mbarrier_wait(&second, 0);
+  fa::mbarrier_wait(&first, 0);
+  if (warp == 2) y[lane] = tile[lane];
+}
 // The mbarrier itself: nothing lies between its initialisation and its use by other threads.
 __global__ void use_at_once(bool barrier) {
   __shared__ uint64_t full;
@@ -205,6 +234,42 @@ __global__ void fenced_by_another(float* partial, unsigned* ticket, float* y, bo
   fa::bar_sync(1, 64);
   if (lane == 0 && atomicAdd(ticket, 1u) == gridDim.x - 1) {
     for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
+  }
+}
+// Warp 0 takes the ticket, behind all that its block has fenced; warp 1 learns of it by bar.arrive.
+__global__ void seen_by_another(float* partial, unsigned* ticket, float* y, bool fence) {
+  __shared__ bool last;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) {
+    partial[blockIdx.x * 32 + lane] = lane;
+    if (fence) __threadfence();
+    __syncwarp();
+    if (lane == 0) last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+    fa::bar_arrive(1, 64);
+    return;
+  }
+  fa::bar_sync(1, 64);
+  if (lane > 0 || !last) return;
+  for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
+}
+// Warp 0 reads a word that warp 1 adds to. An atomic of its own on the word is order, if it comes
+// behind that: here behind the barrier with warp 2, until which warp 1 has added.
+__global__ void add_early(float* word, float* y, bool late) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __threadfence();
+  if (lane == 0 && (warp == 1 || (warp == 0 && !late))) atomicAdd(word, 1.f);
+  if (warp != 1) fa::bar_sync(1, 64);
+  if (threadIdx.x == 0 && late) atomicAdd(word, 1.f);
+  if (threadIdx.x == 0) *y = *word;
+  __syncthreads();  // warp 1 has not left: all that are here would meet at the first barrier
+}
+// Each warp takes a ticket of its own, and the last warp of all reads what all warps wrote.
+__global__ void last_warp(float* partial, unsigned* ticket, float* y, bool fence) {
+  partial[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x;
+  if (fence) __threadfence();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0 && atomicAdd(ticket, 1u) == gridDim.x * blockDim.x / 32 - 1) {
+    for (unsigned i = 0; i < gridDim.x * blockDim.x; ++i) *y += partial[i];
   }
 }
 // Blocks 0 and 2 add to a word; block 1 tells block 2 that 0 has. Block `careless` does not fence.
@@ -282,6 +347,9 @@ ANALYSED("a store that overtakes the loads of another warp is a race", "[sim][ra
   FOUND("store of tile, byte 0 at ... and a load by thread (0,0,0) at", overwrite, {1, 64}, y,
         false);
   SILENT(overwrite, {1, 64}, y, true);
+  FOUND("store of words, byte 1 at ... and a load by thread (0,0,0) at", overwrite_bytes, {1, 64},
+        y, false);
+  SILENT(overwrite_bytes, {1, 64}, y, true);
 }
 
 ANALYSED("two stores to one word are a race", "[sim][races]") {
@@ -317,6 +385,8 @@ ANALYSED("mbarriers order producer and consumer, both ways, phase by phase", "[s
   SILENT(next_phase, {1, 96}, y, true);
   FOUND(kShared, elected_arrival, {1, 64}, y, false);
   SILENT(elected_arrival, {1, 64}, y, true);
+  FOUND("load of tile", two_mbarriers, {1, 96}, y, false);
+  SILENT(two_mbarriers, {1, 96}, y, true);
   FOUND(kShared, use_at_once, {1, 64}, false);
   SILENT(use_at_once, {1, 64}, true);
 }
@@ -362,6 +432,16 @@ ANALYSED("the last block may read what others fenced before their ticket", "[sim
   CHECK(says(run(last_block, Fence::early), kDevice));
   CHECK(says(run(fenced_by_another, false), "load of partial"));  // bar.arrive hands it over
   CHECK(run(fenced_by_another, true) == "");
+  for (const auto kernel : {seen_by_another, last_warp}) {
+    CHECK(says(run(kernel, false), "load of partial"));
+    CHECK(run(kernel, true) == "");
+  }
+}
+
+ANALYSED("an atomic is in order with those before it on its word", "[sim][races]") {
+  Buffer<float> word("word", 1);
+  FOUND("load of word", add_early, {1, 96}, word, y, false);
+  SILENT(add_early, {1, 96}, word, y, true);
 }
 
 ANALYSED("order between two blocks may come about by a third", "[sim][races]") {
