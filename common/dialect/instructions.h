@@ -60,7 +60,7 @@ uint64_t atomic_u64(AtomicOp, uint64_t* p, uint64_t v, uint64_t compare = 0);
 // --- mma.cpp: fragments --------------------------------------------------------------------------
 
 void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where);
-void stmatrix(const uint32_t* registers, void* row, Where);  // four matrices
+void stmatrix(const uint32_t* registers, void* row, Where, int matrices = 4, bool trans = false);
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where);
 
 // --- cp_async.cpp --------------------------------------------------------------------------------
@@ -76,11 +76,19 @@ void cp_async_wait_all();
 void mbarrier_init(uint64_t* bar, int count, Where);
 void mbarrier_init_fence();  // fence.mbarrier_init
 void mbarrier_inval(uint64_t* bar, Where);
+/// What an arrival hands over, and a wait takes. `relaxed`: nothing that threads or TMA wrote; only
+/// that reads and other asynchronous operations are over. So it is with PTX's .relaxed, and with an
+/// arrival in another block at the scope of the own one, PTX's default, as CUTLASS releases a
+/// stage.
+struct Order {
+  bool relaxed = false;
+};
 /// `bytes` > 0: arrive.expect_tx. `bar` may be another block's.
-void mbarrier_arrive(uint64_t* bar, int bytes, Where);
+void mbarrier_arrive(uint64_t* bar, int bytes, Where, Order = {}, int count = 1);
+void mbarrier_expect(uint64_t* bar, int bytes, Where);  // expect_tx alone
 void mbarrier_wait(uint64_t* bar, int parity, Where);
 /// mbarrier.try_wait: waits, but not for ever. Returns false when nothing else can happen either.
-bool mbarrier_try_wait(uint64_t* bar, int parity, Where);
+bool mbarrier_try_wait(uint64_t* bar, int parity, Where, Order = {});
 
 // --- tma.cpp -------------------------------------------------------------------------------------
 
@@ -120,8 +128,8 @@ void proxy_fence(ProxyFence);
 
 // --- wgmma.cpp -----------------------------------------------------------------------------------
 
-/// What wgmma multiplies: m64nNk16 of bf16, m64nNk32 of e4m3.
-enum class Factor { bf16, e4m3 };
+/// What wgmma multiplies: m64nNk16 of bf16 or fp16, m64nNk32 of e4m3.
+enum class Factor { bf16, e4m3, f16 };
 
 /// One wgmma.mma_async.
 struct Wgmma {
@@ -133,9 +141,12 @@ struct Wgmma {
   bool a_mn_major = false;
   bool b_mn_major = false;
   bool accumulate = true;  ///< false: D = A B
+  bool half_sums = false;  ///< D is in fp16, two in a register
 };
 uint64_t wgmma_descriptor(const void* tile, fa::Swizzle, int leading_bytes, int stride_bytes,
                           Where);
+/// Of PTX's bits, whose start is an address that __cvta_generic_to_shared() gives to any program.
+uint64_t wgmma_operand(uint64_t descriptor, Where);
 void wgmma(float* d, const Wgmma&, Where);
 void wgmma_fence();
 void wgmma_commit();
@@ -168,8 +179,9 @@ uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle, int leading_bytes, in
 /// Of PTX's bits, whose start is an address that __cvta_generic_to_shared() gives to any program.
 uint64_t tcgen05_operand(uint64_t descriptor, Where);
 void tcgen05_mma(const TensorProduct&, Where);
-/// `blocks`: bit r = the mbarrier of the block of rank r; 0 = of this block alone.
-void tcgen05_commit(uint64_t* bar, Where, CtaGroup = CtaGroup::one, unsigned blocks = 0);
+constexpr unsigned kThisBlock = ~0u;
+/// `blocks`: bit r = the mbarrier of the block of rank r.
+void tcgen05_commit(uint64_t* bar, Where, CtaGroup = CtaGroup::one, unsigned blocks = kThisBlock);
 void tcgen05_fence(bool before);  // else after_thread_sync
 void tcgen05_ld(void* registers, int columns, uint32_t from, Where);
 void tcgen05_st(uint32_t to, const void* registers, int columns, Where);

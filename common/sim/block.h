@@ -113,6 +113,7 @@ struct Block {
       {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
   std::vector<WarpMeeting> meetings[32];  ///< of each warp: as many as ever were at a time
   std::shared_ptr<AsyncState> async;
+  bool carry = false;                   ///< of inline PTX's add.cc
   std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays
 
   // Memory.

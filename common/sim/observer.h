@@ -67,9 +67,17 @@ class Observer {
   /// The current thread goes on, but what it did until now is visible to who waits for `object`: an
   /// mbarrier in its phase number `phase`, or a named barrier (phase 0), which barrier() forgets.
   virtual void release(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
+  /// The same of a relaxed arrival (sim::Order).
+  virtual void release_relaxed(Block& b, const void* object, uint32_t phase) {
+    release(b, object, phase);
+  }
   /// The current thread has waited for all phases of the mbarrier (or of the cluster's barrier) in
   /// front of `phase`.
   virtual void acquire(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
+  /// The same of a relaxed wait.
+  virtual void acquire_relaxed(Block& b, const void* object, uint32_t phase) {
+    acquire(b, object, phase);
+  }
   /// A copy of the current thread to its block's shared memory is on its way (cp.async): until
   /// end_copy() nobody may touch that place. Then access() tells of the store.
   /// `phase`: Block::phase when it began.

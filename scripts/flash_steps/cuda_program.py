@@ -33,26 +33,18 @@ UNSUPPORTED = [
     (r"\bcudaIpc\w*", "memory of other processes"),
     (r"\bcudaMemPool\w*|\bcudaMallocFromPoolAsync", "memory pools"),
     (r"\bcudaImportExternal\w*|\bcudaExternal\w*|\bcudaGraphics\w*", "graphics"),
-    (r"\bnvcuda::wmma|\bwmma::|\bload_matrix_sync\b", "wmma fragments"),
     (r"\b__nv_fp[468]\w*", "fp8 types"),
-    (r"\bcuda::(barrier|pipeline|memcpy_async|atomic|atomic_ref|std)\b", "libcu++ (cuda::)"),
     (r"\bcuda::", "libcu++ (cuda::)"),
     (
-        r"\b(cg|cooperative_groups)::wait|\b(memcpy_async|(multi_grid|cluster)_group|this_(multi_grid|cluster))\b",
+        r"\b(multi_grid_group|this_multi_grid)\b",
         "this part of cooperative groups",
     ),
-    (r"\b__cluster_dims__|\b__block_size__", "launch attributes"),
-    (r"\bcudaLaunch(Config_t|Attribute\w*|KernelEx\w*)", "launch attributes"),
+    (r"\b__block_size__|\bcudaLaunchAttribute\w*", "launch attributes"),
     (
         r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Func|Link|Get(?!Error))[A-Z]?\w*"
         r"|\bCU(?!stream_st|event_st|tensorMap|result)[a-z]\w*",
         "the driver API",
     ),
-    (
-        r"\b__shfl(_up|_down|_xor)?\s*\(",
-        "shuffles without _sync, which sm_70 and later do not have",
-    ),
-    (r"\b__(ballot|any|all)\s*\(", "votes without _sync, which sm_70 and later do not have"),
     (
         r"\b__v(add|sub|abs|max|min|cmp|set|avg)\w*\s*\(",
         "SIMD intrinsics of bytes and halves of a word",
@@ -66,7 +58,7 @@ cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.
 torch/: PyTorch, ATen/: PyTorch, npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
 cuda_fp6: fp6 types, GL/: OpenGL, cuda_gl_interop: OpenGL, texture_: textures,
 channel_descriptor: textures, surface_: surfaces, nvml: NVML, cupti: CUPTI, nvrtc: NVRTC,
-cuda_pipeline: pipelines, cudnn_frontend: cuDNN
+cudnn_frontend: cuDNN
 """
 LIBRARIES = dict(pair.split(": ") for pair in " ".join(LIBRARIES.split()).split(", "))
 
@@ -92,7 +84,7 @@ def cuda_flags(how, gpu):
     if int(arch) <= 90:
         return how["cuda"]
     own = [f"-D__CUDA_ARCH__={arch}0", f"-D__CUDA_ARCH_FEAT_SM{arch}_ALL"]
-    return own + [flag for flag in how["cuda"] if not flag.startswith("-D__CUDA_ARCH__=")]
+    return own + [flag for flag in how["cuda"] if not flag.startswith("-D__CUDA_ARCH_")]
 
 
 def is_built():

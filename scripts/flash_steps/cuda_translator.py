@@ -8,6 +8,8 @@ not understand is rewritten, token by token, and nothing else is touched:
     __shared__ __device__ __constant__ __global__ ...   attributes
     asm("cp.async ..." : ...)       a call of what the simulator knows; else it says so when it runs
     cudaMalloc(&x, n)               the same, and the buffer is called x
+    __cluster_dims__(2)             a call at the kernel's begin
+    (void*)kernel                   the same, and the kernel's type is noted
 """
 
 import platform
@@ -36,7 +38,7 @@ TYPES, NO_VARIABLES = ("class", "struct", "union", "enum"), ("template", "using"
 CAST = re.compile(
     r"^(\(\s*[\w:]+[\s\w:]*\*+\s*\)|reinterpret_cast\s*<[^>]*>|static_cast\s*<[^>]*>|&|\*)\s*"
 )
-VOID_POINTER = re.compile(r"\(\s*(const\s+)?void\s*(const\s*)?\*\s*\)")
+VOID_POINTER = re.compile(r"\(\s*(const\s+)?void\s*(const\s*)?\*\s*(const\s*)?\)")
 QUALIFYING = ("__global__", "__shared__", "__device__", "__managed__", "__constant__")
 TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -129,9 +131,12 @@ class Translator:
     def __init__(self, simulator):
         self.place = ["", 1]
         self.sections = 0
+        self.kernels = set()
         self.simulator = simulator
 
     def translate(self, text):
+        # _Pragma() in an indented line: g++ does not read its own output
+        text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
         out = []
         for own, part in regions(text):
             if own or QUALIFIERS.search(part):
@@ -245,6 +250,7 @@ class Translator:
                 word = token.text
                 if word == "__global__":
                     self.word(i)
+                    self.note_kernel(i)
                 elif word == "__shared__":
                     self.shared(i)
                 else:
@@ -252,12 +258,18 @@ class Translator:
                 self.attributes_first(i)
             elif token.text in WORDS:
                 self.word(i)
+            elif token.text == "__cluster_dims__":
+                self.cluster(i)
             elif token.file.startswith(self.simulator):
                 continue
             elif token.text in NAMED:
                 self.allocation(i)
             elif token.text in LAUNCHES:
                 self.launch_call(i)
+            elif token.text == "cudaLaunchKernelEx":
+                self.launch_extended(i)
+            elif token.text in self.kernels:
+                self.kernel_address(i)
             elif token.text in ("asm", "__asm__", "__asm"):
                 self.assembly(i)
         return "".join(t.text for t in self.tokens)
@@ -384,13 +396,13 @@ class Translator:
             k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
         if not is_extern or self.text_at(k) != ";":
             return
-        if bracket is None or not self.in_function(begin):
+        if not self.in_function(begin):
             self.tokens[k].text = f" {DYNAMIC};"
             return
         if len(words) < 2:
             return  # g++ says what is missing
         *kind, name = words
-        kind, bounds = " ".join(kind), self.plain(bracket, k)
+        kind, bounds = " ".join(kind), "" if bracket is None else self.plain(bracket, k)
         self.blank(begin, k)
         value = f"reinterpret_cast<{kind} (&){bounds}>(::sim::dynamic_smem)"
         self.tokens[begin].text = f"{kind} (&{name}){bounds} = {value}"
@@ -496,6 +508,62 @@ class Translator:
         self.tokens[i].text = "::sim::program::launch_kernel"
         self.tokens[opens].text = f"({literal(name)}, {together}, "
 
+    def launch_extended(self, i):
+        opens = self.next(i)
+        parts = self.split(opens + 1, self.partner(opens)) if self.text_at(opens) == "(" else []
+        if len(parts) > 1:
+            self.tokens[i].text = "::sim::program::launch_extended"
+            self.tokens[opens].text = f"({literal(self.plain(*parts[1]))}, "
+
+    def note_kernel(self, i):
+        """The name in front of the parameters."""
+        k = self.next(i)
+        while self.text_at(k) not in ("{", ";", ""):
+            name = self.before(k)
+            if self.text_at(k) == "(" and self.tokens[name].kind == "name":
+                if not self.text_at(name).startswith("__") and self.text_at(name) != "alignas":
+                    self.kernels.add(self.text_at(name))
+                    return
+                k = self.partner(k)
+            k = self.next(k)
+
+    def kernel_address(self, i):
+        """Of (void*)kernel, (void*)&kernel<2>, reinterpret_cast<void*>(&kernel)."""
+        begin = last = self.before(i)
+        if self.text_at(last) == "&":
+            begin = self.before(last)
+        word = self.before(begin)
+        if self.text_at(begin) == ")":
+            cast = self.plain(self.partner_back(begin), begin + 1)
+        elif self.text_at(begin) == "=":  # auto* p = &kernel: as p it may be cast
+            self.kernels.add(self.text_at(word))
+            return
+        elif self.text_at(begin) == "(" and self.text_at(word) == ">":
+            cast = f"({self.plain(self.partner_back(word) + 1, word)})"
+        else:
+            return
+        if not VOID_POINTER.fullmatch(cast):
+            return
+        if last != begin:
+            self.tokens[last].text = ""
+        end, depth = self.next(i), 0
+        while self.text_at(end) == "<" or depth:
+            depth += (self.text_at(end) == "<") - (self.text_at(end) == ">")
+            end = self.next(self.partner(end) if self.text_at(end) in PAIRS else end)
+        self.tokens[i].text = f"::sim::program::kernel_address({self.tokens[i].text}"
+        self.tokens[self.before(end)].text += ")"
+
+    def cluster(self, i):
+        closes = self.partner(self.next(i))
+        sizes = self.plain(self.next(i), closes + 1)
+        self.blank(i, closes + 1)
+        k = self.next(closes)
+        while self.text_at(k) not in ("{", ";", ""):
+            k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
+        if self.text_at(k) == "{":
+            call, at = f" ::sim::program::need_cluster{sizes};", self.tokens[k]
+            self.tokens.insert(k + 1, Token("space", call, at.file, at.number))
+
     def assembly(self, i):
         opens = self.next(i)
         while self.text_at(opens) in ("volatile", "__volatile__", "goto", "inline"):
@@ -543,10 +611,10 @@ class Translator:
         self.tokens[i].text = code
 
     def operand(self, begin, end):
-        """ "=r"(x) -> ("=r", "x")"""
+        """ "=r"(x) -> ("=r", "x"); [name] "=r"(x) -> ("name", "=r", "x")"""
         strings = [k for k in range(begin, end) if self.tokens[k].kind == "string"]
         if not strings:
             raise TranslationError("an operand without a constraint", self.tokens[begin].line)
-        constraint = strings[0]
-        opens = self.next(constraint)
-        return self.tokens[constraint].text[1:-1], self.plain(opens + 1, self.partner(opens))
+        opens, name = self.next(strings[0]), self.plain(begin, strings[0]).strip("[] ")
+        of = (self.tokens[strings[0]].text[1:-1], self.plain(opens + 1, self.partner(opens)))
+        return (name, *of) if name else of

@@ -54,9 +54,9 @@ __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swi
   UNROLL
   for (int x = 0; x < d; x += kMma) {
     const int panel = x / kPanel * kRowBytes, in_panel = x % kPanel * 2;
-    fa::tcgen05_mma_2cta(tS, fa::tcgen05_advance(q, panel * Br + in_panel),
-                         fa::tcgen05_advance(k, panel * Bc / kBlocks + in_panel), kInstruction,
-                         /*accumulate=*/x > 0);
+    fa::tcgen05_mma<2>(tS, fa::tcgen05_advance(q, panel * Br + in_panel),
+                       fa::tcgen05_advance(k, panel * Bc / kBlocks + in_panel), kInstruction,
+                       /*accumulate=*/x > 0);
   }
 }
 
@@ -69,8 +69,8 @@ __device__ inline void multiply_values(uint32_t tP,
   constexpr uint32_t kInstruction = fa::tcgen05_instruction(kRows, d, fa::Major::k, fa::Major::mn);
   UNROLL
   for (int c = 0; c < Bc; c += kMma) {
-    fa::tcgen05_mma_tmem_2cta(tO, tP + c / 2, fa::tcgen05_advance(v, c * d), kInstruction,
-                              /*accumulate=*/c > 0 || !first);
+    fa::tcgen05_mma_tmem<2>(tO, tP + c / 2, fa::tcgen05_advance(v, c * d), kInstruction,
+                            /*accumulate=*/c > 0 || !first);
   }
 }
 
@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::mbarrier_init_fence();
   }
   if (warp == 8) {  // of the correction, which outlives the others
-    fa::tcgen05_alloc_2cta(&smem.tmem, kColumns);
-    fa::tcgen05_relinquish_alloc_permit_2cta();
+    fa::tcgen05_alloc<2>(&smem.tmem, kColumns);
+    fa::tcgen05_relinquish_alloc_permit<2>();
     fa::tcgen05_fence_before_thread_sync();
   }
   fa::cluster_sync();  // all threads of both blocks see the mbarriers and the address
@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp == 8) {
     __syncwarp();
     fa::tcgen05_fence_after_thread_sync();
-    fa::tcgen05_dealloc_2cta(smem.tmem, kColumns);  // or the SM starts no block that allocates
+    fa::tcgen05_dealloc<2>(smem.tmem, kColumns);  // or the SM starts no block that allocates
   }
 }
 

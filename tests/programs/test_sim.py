@@ -11,6 +11,7 @@ import textwrap
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from copies import ROOT, Folder, for_all, main, said
 from flash_steps import cuda_program, sarif
@@ -25,7 +26,16 @@ PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if nam
 # What most programs have; the others are for --all.
 COMMON = "atomics copies dynamic_shared errors grid_sync printf several_files streams transposes"
 COMMON = COMMON.split()
-ANALYSED = ("transposes", "warp", "groups", "inline_ptx", "tensor_memory", "half")
+ANALYSED = (
+    "transposes",
+    "warp",
+    "groups",
+    "inline_ptx",
+    "tensor_memory",
+    "half",
+    "hopper",
+    "libcuxx",
+)
 # Programs that provoke what CUDA refuses: each a finding that names the launch's line, @, and the
 # program goes on.
 REFUSED = {
@@ -89,6 +99,46 @@ ERRORS = {
     "library": (
         "\n#include <thrust/device_vector.h>  // HERE\nint main() { return 0; }",
         r"sim: not supported: Thrust, which library.cu:@ includes\n$",
+    ),
+    "without_sync": (
+        program(
+            "assert(__shfl_down((int)threadIdx.x, 1, 4) == threadIdx.x + (threadIdx.x % 4 < 3));\n"
+            "assert(__ballot(threadIdx.x > 29) == 3u << 30 && __any(1) && !__all(threadIdx.x));",
+            "k<<<1, 32>>>(p)",
+        ),
+        r"remark: shuffles or votes without _sync, which nvcc refuses",
+        0,
+    ),
+    # A relaxed arrival hands over no stores, a relaxed wait takes none.
+    "relaxed": (
+        program(
+            """
+            __shared__ int a, b;
+            __shared__ unsigned long long bars[2];
+            const unsigned bar = __cvta_generic_to_shared(bars);
+            if (threadIdx.x == 0) {
+              asm("mbarrier.init.shared.b64 [%0], 1;" ::"r"(bar));
+              asm("mbarrier.init.shared.b64 [%0 + 8], 1;" ::"r"(bar));
+            }
+            __syncthreads();
+            if (threadIdx.x == 0) {
+              a = b = 1;
+              asm("mbarrier.arrive.relaxed.cta.shared.b64 _, [%0];" ::"r"(bar));
+              asm("mbarrier.arrive.release.cta.shared.b64 _, [%0 + 8];" ::"r"(bar));
+            } else if (threadIdx.x == 32) {
+              WAIT(".acquire.cta", bar);
+              p[0] = a;
+              WAIT(".relaxed.cta", bar + 8);
+              p[1] = b;
+            }
+            """,
+            "k<<<1, 64>>>(p)",
+            '#define WAIT(order, bar) asm("{ .reg .pred p; A: mbarrier.try_wait.parity" order \\\n'
+            '    ".shared.b64 p, [%0], 0; @!p bra A; }" ::"r"(bar))',
+        ),
+        r"(?s)load of a, byte 0 at .*have no barrier between them.*load of b, byte 0 at ",
+        1,
+        ("--analyse",),
     ),
     "deleted": (
         program("atomicAdd((float2*)p, make_float2(1, 1));  // HERE"),
@@ -245,7 +295,7 @@ class Programs(unittest.TestCase):
     @unittest.skipUnless(find_nvcc(), "there is no nvcc")
     def test_nvcc_takes_each_as_it_is(self):
         def compiled(file):
-            arch = "100a" if file.endswith("tensor_memory.cu") else "90"
+            arch = {"tensor_memory.cu": "100a", "hopper.cu": "90a"}.get(Path(file).name, "90")
             command = [find_nvcc(), "-std=c++17", "-rdc=true", "-DNVCC_REFUSES_IT"]
             command += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
             return said([*command, "-c", "-o", os.devnull, file])
@@ -401,15 +451,11 @@ class Errors(Folder):
             "cudaIpcGetMemHandle(&h, p);": "memory of other processes",
             "cudaMallocFromPoolAsync(&p, 1, pool, 0);": "memory pools",
             "cudaImportExternalMemory(&m, &d);": "graphics",
-            "using namespace nvcuda::wmma;": "wmma fragments",
             "__nv_fp8_e4m3 x;": "fp8 types",
-            "cuda::barrier<cuda::thread_scope_block> b;": "libcu++ (cuda::)",
-            "auto c = cooperative_groups::this_cluster();": "this part of cooperative groups",
-            "cudaLaunchConfig_t config = {};": "launch attributes",
-            "__cluster_dims__(2, 1, 1) void k();": "launch attributes",
+            "cuda::ptx::mbarrier_init(&bar, 1);": "libcu++ (cuda::)",
+            "auto g = cooperative_groups::this_multi_grid();": "this part of cooperative groups",
+            "__block_size__((2, 1, 1)) void k();": "launch attributes",
             "CUcontext context; cuInit(0);": "the driver API",
-            "x = __shfl_down(x, 1);": "shuffles without _sync",
-            "x = __ballot(1);": "votes without _sync",
             "x = __vadd4(x, y);": "SIMD intrinsics",
             'puts("cudaGraph_t"); x = 1;  // cudaGraph_t': None,
         }

@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(128)
     fa::mbarrier_init_fence();
   }
   __syncwarp();
-  if (warp == 0) fa::tcgen05_alloc_2cta(&address, kColumns);
+  if (warp == 0) fa::tcgen05_alloc<2>(&address, kColumns);
   fa::cluster_sync();
   if (threadIdx.x == 0) {
     if (rank == 0) fa::mbarrier_arrive_expect_tx(&full, 2 * (A::kBytes + B::kBytes));
@@ -154,10 +154,10 @@ __global__ void __launch_bounds__(128)
     constexpr uint32_t kInstruction = fa::tcgen05_instruction(2 * kM, N, a_major, b_major);
     for (int step = 0; step < kK / 16; ++step) {
       if constexpr (tmem) {
-        fa::tcgen05_mma_tmem_2cta(d, a + step * 8, descriptor<B>(sB, step), kInstruction, step > 0);
+        fa::tcgen05_mma_tmem<2>(d, a + step * 8, descriptor<B>(sB, step), kInstruction, step > 0);
       } else {
-        fa::tcgen05_mma_2cta(d, descriptor<A>(sA, step), descriptor<B>(sB, step), kInstruction,
-                             step > 0);
+        fa::tcgen05_mma<2>(d, descriptor<A>(sA, step), descriptor<B>(sB, step), kInstruction,
+                           step > 0);
       }
     }
     fa::tcgen05_commit_2cta(&done, 3);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(128)
   fa::tcgen05_fence_before_thread_sync();
   fa::cluster_sync();
   fa::tcgen05_fence_after_thread_sync();
-  if (warp == 0) fa::tcgen05_dealloc_2cta(address, kColumns);
+  if (warp == 0) fa::tcgen05_dealloc<2>(address, kColumns);
 }
 
 // Over many powers of two, so that sums are rounded.

@@ -17,7 +17,7 @@ constexpr uint16_t kBoth = 3;
 fa::LaunchConfig config(unsigned blocks, unsigned cluster) {
   return {blocks, 160, (kM + kHalf) * kK * sizeof(bf16), cluster};
 }
-const fa::LaunchConfig kPair = config(2, 2);
+const fa::LaunchConfig kPair = config(2, 2), kWarps{2, 32, 0, 2};
 
 enum class Fault {
   none,
@@ -36,6 +36,7 @@ enum class Fault {
   commit_to_leader,
   no_proxy_fence,
   overwritten,
+  one_does_not_wait,
 };
 
 // S = A B^T of 256 rows, then P = S in bf16, O = P B^T, all in tensor memory. Block 0 multiplies.
@@ -50,8 +51,8 @@ __global__ void two_products(float* y, Fault fault) {
   const auto here = [&](Fault f) { return fault == f && rank == 1; };
   const int thread = threadIdx.x, warp = thread / 32;
   if (warp == 4 && !here(Fault::one_allocates)) {
-    fa::tcgen05_alloc_2cta(&address, here(Fault::other_columns) ? 2 * kColumns : kColumns);
-    fa::tcgen05_relinquish_alloc_permit_2cta();
+    fa::tcgen05_alloc<2>(&address, here(Fault::other_columns) ? 2 * kColumns : kColumns);
+    fa::tcgen05_relinquish_alloc_permit<2>();
   }
   if (thread == 0) {
     for (uint64_t& bar : done) fa::mbarrier_init(&bar, 1);
@@ -68,7 +69,7 @@ __global__ void two_products(float* y, Fault fault) {
                                                        is(Fault::one_column_too_many) ? 48 : kN);
   const bool leads = thread == 0 && rank == 0;
   if (leads) {
-    fa::tcgen05_mma_2cta(s, a, b, instruction, false);
+    fa::tcgen05_mma<2>(s, a, b, instruction, false);
     if (is(Fault::mixed_commit)) fa::tcgen05_commit(&done[0]);
     fa::tcgen05_commit_2cta(&done[0], is(Fault::commit_to_leader) ? 1 : kBoth);
   }
@@ -93,11 +94,11 @@ __global__ void two_products(float* y, Fault fault) {
     if (is(Fault::mixed_product)) {
       fa::tcgen05_mma_tmem(s, s + kP, b, fa::tcgen05_instruction(kM, kHalf), false);
     }
-    fa::tcgen05_mma_tmem_2cta(s, s + kP, b, instruction, false);
+    fa::tcgen05_mma_tmem<2>(s, s + kP, b, instruction, false);
     fa::tcgen05_commit_2cta(&done[1], kBoth);
   }
   __syncwarp();
-  if (warp < 4) {
+  if (warp < 4 && !here(Fault::one_does_not_wait)) {
     fa::mbarrier_wait(&done[1], 0);
     fa::tcgen05_fence_after_thread_sync();
     float r[kN];
@@ -107,9 +108,9 @@ __global__ void two_products(float* y, Fault fault) {
     fa::tcgen05_fence_before_thread_sync();
   }
   __syncthreads();
-  if (here(Fault::freed_early) && warp == 4) fa::tcgen05_dealloc_2cta(s, kColumns);
+  if (here(Fault::freed_early) && warp == 4) fa::tcgen05_dealloc<2>(s, kColumns);
   fa::cluster_sync();
-  if (!here(Fault::freed_early) && warp == 4) fa::tcgen05_dealloc_2cta(s, kColumns);
+  if (!here(Fault::freed_early) && warp == 4) fa::tcgen05_dealloc<2>(s, kColumns);
 }
 
 // Each block loads half of B and tells the leader, which multiplies, or itself.
@@ -119,7 +120,7 @@ __global__ void loads(const __grid_constant__ fa::TensorMap map, bool tell_leade
   __shared__ uint32_t address;
   const unsigned rank = fa::cluster_rank();
   constexpr int kBytes = 128 * 64 * sizeof(bf16);
-  fa::tcgen05_alloc_2cta(&address, 256);
+  fa::tcgen05_alloc<2>(&address, 256);
   if (threadIdx.x == 0) {
     fa::mbarrier_init(&full, 1), fa::mbarrier_init(&done, 1);
     fa::mbarrier_init_fence();
@@ -132,7 +133,7 @@ __global__ void loads(const __grid_constant__ fa::TensorMap map, bool tell_leade
     if (rank == 0) {
       fa::mbarrier_wait(&full, 0);
       const uint64_t operand = fa::tcgen05_descriptor(tile, Swizzle::b128, 0, 1024);
-      fa::tcgen05_mma_2cta(address, operand, operand, fa::tcgen05_instruction(256, 256), false);
+      fa::tcgen05_mma<2>(address, operand, operand, fa::tcgen05_instruction(256, 256), false);
       fa::tcgen05_commit_2cta(&done, kBoth);
     }
     if (rank == 1 && !tell_leader) fa::mbarrier_wait(&full, 0);
@@ -140,14 +141,28 @@ __global__ void loads(const __grid_constant__ fa::TensorMap map, bool tell_leade
   __syncwarp();
   fa::mbarrier_wait(&done, 0);
   fa::cluster_sync();
-  fa::tcgen05_dealloc_2cta(address, 256);
+  fa::tcgen05_dealloc<2>(address, 256);
+}
+
+// Two allocations, which the blocks free in the same order or not.
+__global__ void frees(bool crosswise) {
+  __shared__ uint32_t address[2];
+  for (uint32_t& a : address) fa::tcgen05_alloc<2>(&a, 32);
+  __syncwarp();
+  const unsigned first = crosswise ? fa::cluster_rank() : 0;
+  for (unsigned i = 0; i < 2; ++i) fa::tcgen05_dealloc<2>(address[first ^ i], 32);
+}
+__global__ void commits_to_nobody() {
+  __shared__ uint64_t done;
+  fa::mbarrier_init(&done, 1);
+  fa::tcgen05_commit_2cta(&done, 0);
 }
 
 __global__ void allocate_for_one() {
   __shared__ uint32_t address;
   fa::tcgen05_alloc(&address, 32);
   __syncwarp();
-  fa::tcgen05_dealloc_2cta(address, 32);
+  fa::tcgen05_dealloc<2>(address, 32);
 }
 
 }  // namespace
@@ -183,6 +198,11 @@ ANALYSED("both blocks of a pair allocate and free, and a kernel has one cta_grou
         "tcgen05.alloc at ... of 128 columns, while the other block of the pair has tcgen05.alloc "
         "of 64");
   FAULT(freed_early, "deadlock in kernel ... wait at tcgen05.dealloc");
+  SILENT(frees, kWarps, false);
+  FOUND(
+      "tcgen05.dealloc at ... of 32 columns from column 32 on, while the other block of the pair "
+      "has tcgen05.dealloc of 32 from column 0 on",
+      frees, kWarps, true);
 }
 
 ANALYSED("a product of two blocks has 256 rows, and half of B in each block",
@@ -205,6 +225,10 @@ ANALYSED("fences, arrivals and commits order two blocks that multiply together",
       "written yet ... block (1,0,0), thread (31,0,0): tcgen05.st that writes column 32 at ... and "
       "a tcgen05.mma by block (0,0,0), thread (0,0,0) at ... have no wait on the mbarrier");
   FAULT(commit_to_leader, "deadlock in kernel ... wait at mbarrier wait");
+  FOUND("tcgen05.commit at ... is multicast to no block", commits_to_nobody, kWarps);
+  FAULT(one_does_not_wait,
+        "a block ends before the tcgen05.commit at tensor_memory_pair.cu: ... has arrived at its "
+        "mbarrier (done, byte 8): a wait on it must come first");
   FAULT(no_proxy_fence,
         "race on shared memory: ... block (0,0,0), thread (0,0,0): tcgen05.mma that reads dynamic "
         "shared memory, byte 0, in block (1,0,0) at ... no fence.proxy.async");

@@ -74,22 +74,29 @@ concept TensorColumns = n == 16 || n == 32 || n == 64;
 
 #if defined(__CUDACC__)
 
+// `group`: the blocks that work together, 1 or 2; of two more/tcgen05_2cta.h says how.
+
 /// Allocates `columns` columns (32, 64, ... 512; all lanes) and stores their address to shared
 /// memory; waits while other blocks of the SM have too many. All lanes of one warp take part.
+template <int group = 1>
 FA_PTX void tcgen05_alloc(uint32_t* address, int columns) {
-  asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
+  asm volatile("tcgen05.alloc.cta_group::%2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
                    shared_address(address)),
-               "r"(columns)
+               "r"(columns), "n"(group)
                : "memory");
 }
 /// This block allocates no more, so that others may. All lanes of one warp take part.
+template <int group = 1>
 FA_PTX void tcgen05_relinquish_alloc_permit() {
-  asm volatile("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
+  asm volatile("tcgen05.relinquish_alloc_permit.cta_group::%0.sync.aligned;" ::"n"(group)
+               : "memory");
 }
 /// Frees what tcgen05_alloc gave; a block must do so before it ends. All lanes of one warp take
 /// part, when all who used it have finished.
+template <int group = 1>
 FA_PTX void tcgen05_dealloc(uint32_t address, int columns) {
-  asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(address), "r"(columns)
+  asm volatile("tcgen05.dealloc.cta_group::%2.sync.aligned.b32 %0, %1;" ::"r"(address),
+               "r"(columns), "n"(group)
                : "memory");
 }
 
@@ -122,22 +129,24 @@ FA_PTX uint64_t tcgen05_descriptor(const void* tile, Swizzle swizzle, int leadin
 /// D[m][n] in tensor memory at lane m, column d + n.
 /// \param d            address of lane 0
 /// \param instruction  tcgen05_instruction(128, N, a_major, b_major)
+template <int group = 1>
 FA_PTX void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
                         bool accumulate = true) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %4, 0;\n"
-      "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p; }" ::"r"(d),
-      "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate))
+      "tcgen05.mma.cta_group::%5.kind::f16 [%0], %1, %2, %3, p; }" ::"r"(d),
+      "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate)), "n"(group)
       : "memory");
 }
 /// The same with A from tensor memory, two bf16 in a column: A[m][k] is half k % 2 (0: the low one)
 /// of lane m, column a + k / 2. A is K-major.
+template <int group = 1>
 FA_PTX void tcgen05_mma_tmem(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction,
                              bool accumulate = true) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %4, 0;\n"
-      "tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p; }" ::"r"(d),
-      "r"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate))
+      "tcgen05.mma.cta_group::%5.kind::f16 [%0], [%1], %2, %3, p; }" ::"r"(d),
+      "r"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate)), "n"(group)
       : "memory");
 }
 /// When all products that this thread has issued are complete, `bar` receives one arrival.
@@ -210,24 +219,34 @@ FA_PTX void tcgen05_wait_st() { asm volatile("tcgen05.wait::st.sync.aligned;" ::
 
 #elif !FA_BACKEND_GPU
 
+template <int group = 1>
 FA_PTX void tcgen05_alloc(uint32_t* address, int columns, FA_WHERE) {
-  sim::tcgen05_alloc(address, columns, where);
+  sim::tcgen05_alloc(address, columns, where, sim::CtaGroup{group});
 }
+template <int group = 1>
 FA_PTX void tcgen05_relinquish_alloc_permit(FA_WHERE) {
-  sim::tcgen05_relinquish_alloc_permit(where);
+  sim::tcgen05_relinquish_alloc_permit(where, sim::CtaGroup{group});
 }
+template <int group = 1>
 FA_PTX void tcgen05_dealloc(uint32_t address, int columns, FA_WHERE) {
-  sim::tcgen05_dealloc(address, columns, where);
+  sim::tcgen05_dealloc(address, columns, where, sim::CtaGroup{group});
 }
 FA_PTX uint64_t tcgen05_descriptor(const void* tile, Swizzle swizzle, int leading_bytes,
                                    int stride_bytes, FA_WHERE) {
   return sim::tcgen05_descriptor(tile, swizzle, leading_bytes, stride_bytes, where);
 }
+template <int group = 1>
 FA_PTX void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
                         bool accumulate = true, FA_WHERE) {
-  sim::tcgen05_mma({.d = d, .a = a, .b = b, .instruction = instruction, .accumulate = accumulate},
+  sim::tcgen05_mma({.d = d,
+                    .a = a,
+                    .b = b,
+                    .instruction = instruction,
+                    .accumulate = accumulate,
+                    .group = sim::CtaGroup{group}},
                    where);
 }
+template <int group = 1>
 FA_PTX void tcgen05_mma_tmem(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction,
                              bool accumulate = true, FA_WHERE) {
   sim::tcgen05_mma({.d = d,
@@ -235,7 +254,8 @@ FA_PTX void tcgen05_mma_tmem(uint32_t d, uint32_t a, uint64_t b, uint32_t instru
                     .a_in_tensor_memory = true,
                     .b = b,
                     .instruction = instruction,
-                    .accumulate = accumulate},
+                    .accumulate = accumulate,
+                    .group = sim::CtaGroup{group}},
                    where);
 }
 FA_PTX void tcgen05_commit(uint64_t* bar, FA_WHERE) { sim::tcgen05_commit(bar, where); }

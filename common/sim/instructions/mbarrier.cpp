@@ -55,7 +55,7 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
 }
 
 // \returns whether the phase is complete; false only when it `tries`.
-bool wait(uint64_t* bar, int parity, bool tries, const Where& where, const void* pc) {
+bool wait(uint64_t* bar, int parity, bool tries, Order order, const Where& where, const void* pc) {
   const char* what = "mbarrier wait";
   need_own_shared("the mbarrier wait", bar, sizeof *bar, alignof(uint64_t), where);
   access(bar, sizeof *bar, Kind::atomic, pc, By::mbarrier);
@@ -75,7 +75,9 @@ bool wait(uint64_t* bar, int parity, bool tries, const Where& where, const void*
     }
   }
   const uint32_t phase = find(bar, what, where).phase;
-  for (auto& o : self->observers) o->acquire(*self, bar, phase);
+  for (auto& o : self->observers) {
+    order.relaxed ? o->acquire_relaxed(*self, bar, phase) : o->acquire(*self, bar, phase);
+  }
   return true;
 }
 
@@ -113,7 +115,7 @@ void mbarrier_inval(uint64_t* bar, Where where) {
   async_of(*self).mbarriers.erase(bar);
 }
 
-void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
+void mbarrier_arrive(uint64_t* bar, int bytes, Where where, Order order, int count) {
   const char* what = bytes ? "mbarrier.arrive.expect_tx" : "mbarrier.arrive";
   Mbarrier& m = find(bar, what, where);
   if (bytes < 0 || bytes > kMaxCount) {
@@ -121,24 +123,34 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
            " of " + std::to_string(bytes) + " bytes; 0 to " + std::to_string(kMaxCount) +
                " are possible");
   }
-  if (m.pending == 0) {
+  if (count < 1) refuse(what, where, " with a count of " + std::to_string(count));
+  if (m.pending < count) {
     fail(FaultKind::refused, here() + ": one arrival too many: " + what + " at " + at(where) +
                                  " in a phase that has all its " + std::to_string(m.expected) +
                                  " arrivals");
   }
   access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
-  for (auto& o : self->observers) o->release(*self, bar, m.phase);
+  for (auto& o : self->observers) {
+    order.relaxed ? o->release_relaxed(*self, bar, m.phase) : o->release(*self, bar, m.phase);
+  }
   m.tx += bytes;
-  --m.pending;
+  m.pending -= count;
   settle(bar, m);
 }
 
-void mbarrier_wait(uint64_t* bar, int parity, Where where) {
-  wait(bar, parity, false, where, __builtin_return_address(0));
+void mbarrier_expect(uint64_t* bar, int bytes, Where where) {
+  Mbarrier& m = find(bar, "mbarrier.expect_tx", where);
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
+  m.tx += bytes;
+  store(bar, m);
 }
 
-bool mbarrier_try_wait(uint64_t* bar, int parity, Where where) {
-  return wait(bar, parity, true, where, __builtin_return_address(0));
+void mbarrier_wait(uint64_t* bar, int parity, Where where) {
+  wait(bar, parity, false, {}, where, __builtin_return_address(0));
+}
+
+bool mbarrier_try_wait(uint64_t* bar, int parity, Where where, Order order) {
+  return wait(bar, parity, true, order, where, __builtin_return_address(0));
 }
 
 void need_mbarrier(uint64_t* bar, const char* what, const Where& where) {
@@ -157,6 +169,12 @@ void mbarrier_arrive_later(Block& home, uint64_t* bar, const Where& where) {
   const auto found = all.find(bar);
   if (found == all.end()) return;  // as below
   Mbarrier& m = found->second;
+  if (home.live == 0) {
+    fail(FaultKind::refused, "kernel " + kernel_name(*home.launch) + ": a block ends before the " +
+                                 "tcgen05.commit at " + at(where) +
+                                 " has arrived at its mbarrier (" + name_of(home, bar) +
+                                 "): a wait on it must come first");
+  }
   if (m.pending == 0) {
     fail(FaultKind::refused, "kernel " + kernel_name(*home.launch) +
                                  ": one arrival too many: tcgen05.commit at " + at(where) +

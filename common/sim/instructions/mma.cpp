@@ -53,20 +53,21 @@ void do_ldmatrix(WarpMeeting& m) {
   }
 }
 
-constexpr int kStored = 4;  // matrices
-
 struct StoreFrame {
   const uint32_t* registers;
   uint16_t* row;
+  int matrices;
+  bool trans;
 };
 
 void do_stmatrix(WarpMeeting& m) {
   need_all_lanes(m);
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = frame_of<StoreFrame>(m, lane);
-    for (int matrix = 0; matrix < kStored; ++matrix) {
+    for (int matrix = 0; matrix < f.matrices; ++matrix) {
       for (int i = 0; i < 2; ++i) {
-        const auto [r, c] = fa::ldmatrix_element(lane, i);
+        auto [r, c] = fa::ldmatrix_element(lane, i);
+        if (f.trans) std::swap(r, c);
         frame_of<StoreFrame>(m, matrix * 8 + r).row[c] =
             static_cast<uint16_t>(half(f.registers[matrix], i));
       }
@@ -142,10 +143,10 @@ void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Wh
   meet_in_warp("ldmatrix", kWholeWarp, do_ldmatrix, &f, where);
 }
 
-void stmatrix(const uint32_t* registers, void* row, Where where) {
-  account_rows("stmatrix", kStored, row, Kind::store, __builtin_return_address(0), where);
-  use_operand(registers, kStored * sizeof(uint32_t), Kind::load, __builtin_return_address(0));
-  StoreFrame f{registers, static_cast<uint16_t*>(row)};
+void stmatrix(const uint32_t* registers, void* row, Where where, int matrices, bool trans) {
+  account_rows("stmatrix", matrices, row, Kind::store, __builtin_return_address(0), where);
+  use_operand(registers, matrices * sizeof(uint32_t), Kind::load, __builtin_return_address(0));
+  StoreFrame f{registers, static_cast<uint16_t*>(row), matrices, trans};
   meet_in_warp("stmatrix", kWholeWarp, do_stmatrix, &f, where);
 }
 

@@ -16,6 +16,18 @@ constexpr int kChunk = 16;  ///< bytes that lie together, whatever the swizzle
 /// The 1024-byte boundary below the block's shared memory, from which descriptors count.
 inline uintptr_t operand_origin(const Block& b) { return b.shared_base & ~uintptr_t{1023}; }
 
+/// Where 18 bits of an address lie that counts from the block's dynamic part: what is beyond that
+/// is static.
+inline uintptr_t operand_address(const Block& b, uint64_t start) {
+  constexpr uint64_t kWindow = 1 << 18;
+  const uintptr_t tile = b.dynamic_base + start;
+  if (start < b.launch->config.smem) return tile;
+  for (const uintptr_t p : {tile - kWindow, tile + kWindow}) {
+    if (p - b.shared_base < b.shared_size && p - b.dynamic_base >= kMaxDynamicSmem) return p;
+  }
+  return tile;
+}
+
 /// Calls f(r, k, p) for each 16-byte chunk of an operand [rows][k]: p is the address of its first
 /// element (r, k); the others follow in k or, when it is MN-major, in r.
 template <class T, class F>

@@ -62,6 +62,7 @@ struct Product {
 struct Collective {
   const char* what;
   int columns;
+  uint32_t address;  // of a dealloc
 };
 
 /// A tcgen05.ld or st of one warp.
@@ -177,7 +178,8 @@ struct AllocFrame {
 void begin_collective(WarpMeeting& m) {
   if (frame_of<AllocFrame>(m, 0).group == CtaGroup::one) return;
   TensorMemory &t = tensor_memory(), &other = *tensor_of(other_block());
-  t.collectives.push_back({m.what, frame_of<AllocFrame>(m, 0).columns});
+  const auto& first = frame_of<AllocFrame>(m, 0);
+  t.collectives.push_back({m.what, first.columns, first.tensor_address});
   for (int lane = 0; lane < 32; ++lane) {
     frame_of<AllocFrame>(m, lane).collective = t.collectives.size();
   }
@@ -192,10 +194,16 @@ void finish_collective(const char* what, const AllocFrame& f, const Where& where
     wait_here(what, where);
   }
   const Collective& theirs = other.collectives[f.collective - 1];
-  if (theirs.columns == f.columns && std::strcmp(theirs.what, what) == 0) return;
+  const bool same = std::strcmp(theirs.what, what) == 0;
+  if (same && theirs.columns == f.columns && theirs.address == f.tensor_address) return;
+  const bool from = same && theirs.columns == f.columns;  // that is the difference
+  const auto place = [&](uint32_t address) {
+    return from ? " from column " + std::to_string(column_of(address)) + " on" : std::string();
+  };
   refuse(what, where,
-         " of " + std::to_string(f.columns) + " columns, while the other block of the pair has " +
-             theirs.what + " of " + std::to_string(theirs.columns));
+         " of " + std::to_string(f.columns) + " columns" + place(f.tensor_address) +
+             ", while the other block of the pair has " + theirs.what + " of " +
+             std::to_string(theirs.columns) + place(theirs.address));
 }
 
 // What all lanes of the warp pass.
@@ -568,17 +576,8 @@ uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle swizzle, int leading_b
 }
 
 uint64_t tcgen05_operand(uint64_t descriptor, Where where) {
-  // 18 bits of an address that counts from the dynamic part: what lies beyond it is static.
-  constexpr uint64_t kStart = 0x3fff, kVersion = uint64_t{3} << 46, kWindow = 1 << 18;
-  const uint64_t start = (descriptor & kStart) << 4;
-  uintptr_t tile = self->dynamic_base + start;
-  if (start >= self->launch->config.smem) {
-    const auto is_static = [](uintptr_t p) {
-      return p - self->shared_base < self->shared_size && p - self->dynamic_base >= kMaxDynamicSmem;
-    };
-    if (is_static(tile - kWindow)) tile -= kWindow;
-    if (is_static(tile + kWindow)) tile += kWindow;
-  }
+  constexpr uint64_t kStart = 0x3fff, kVersion = uint64_t{3} << 46;
+  const uintptr_t tile = operand_address(*self, (descriptor & kStart) << 4);
   const uint64_t own =
       tcgen05_descriptor(reinterpret_cast<void*>(tile), fa::Swizzle::none, 0, 0, where);
   return (descriptor & ~kStart) | (own & ~kVersion);
@@ -654,13 +653,13 @@ void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks)
   const void* pc = __builtin_return_address(0);
   need_group("tcgen05.commit", group, where);
   need_mbarrier(bar, "tcgen05.commit", where);
+  if (blocks == 0) refuse("tcgen05.commit", where, " is multicast to no block");
+  if (blocks == kThisBlock) blocks = 1u << cluster_rank();
   if (blocks >> cluster_size()) {
     refuse("tcgen05.commit", where,
            " is multicast to a block outside the cluster of " + std::to_string(cluster_size()));
   }
-  if (blocks == 0) blocks = 1u << cluster_rank();
   const auto list = tensor_of(issuing_block(group));
-  const auto other = group == CtaGroup::one ? nullptr : tensor_of(other_block());
   const size_t until = list->until[issuing_thread()];
   for (unsigned r = 0; r < cluster_size(); ++r) {
     if (!(blocks >> r & 1)) continue;
@@ -668,13 +667,15 @@ void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks)
     access(signal, sizeof *signal, Kind::atomic, pc, By::mbarrier);
     uint32_t operation = 0;
     for (auto& o : self->observers) operation |= o->commit_products(*self, signal, where);
-    defer([issuer = self, home = &block_of_rank(r), list, other, until, operation, signal, where] {
+    defer([issuer = self, home = &block_of_rank(r), list, until, operation, signal, where] {
+      // Its own products being over, a commit to the own block has arrived as well.
+      const bool late = list->performed < until || home != issuer;
       while (list->performed < until) perform(*list, list->products[list->performed++]);
       if (operation) {
         const uint32_t phase = mbarrier_phase(*home, signal);
         for (auto& o : issuer->observers) o->landed(*issuer, operation, signal, phase);
       }
-      mbarrier_arrive_later(*home, signal, where);
+      if (late || home->live) mbarrier_arrive_later(*home, signal, where);
     });
   }
 }

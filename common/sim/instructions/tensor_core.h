@@ -8,6 +8,7 @@
 
 #include "common/dialect/ptx/fp8.h"
 #include "common/dialect/ptx/tensor_sum.h"
+#include "common/sim/half.h"
 
 namespace sim {
 
@@ -23,6 +24,12 @@ struct Bf16 {
   static uint64_t offset(const fa::WgmmaOperand& o, fa::Major major, int mn, int k) {
     return fa::wgmma_offset(o, major, mn, k);
   }
+};
+/// Only of programs of others: no GPU was compared. As bf16, but for the least exponent.
+constexpr fa::TensorSum kF16Sum{16, 25, 23, -14, -133};
+struct F16 : Bf16 {
+  static constexpr fa::TensorSum kSum = kF16Sum;
+  static float value(uint32_t bits) { return float_of_half(static_cast<uint16_t>(bits)); }
 };
 struct E4m3 {
   using Bits = uint8_t;

@@ -8,6 +8,7 @@
 
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
+#include "common/sim/messages/findings.h"
 
 namespace sim {
 
@@ -297,9 +298,10 @@ void need_stores_finished() {
     if (!pending && !group.empty()) pending = group.front().get();
   }
   if (!pending || !pending->operation) return;
-  fail(FaultKind::out_of_bounds,
-       here() + " returns while its TMA store at " + at(pending->where) +
-           " may still read shared memory; tma_store_wait_read<0>() must come first");
+  Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &pending->where}, {});
+  if (!finding.text.empty()) return;
+  finding.text = here() + " returns while its TMA store at " + at(pending->where) +
+                 " may still read shared memory; tma_store_wait_read<0>() must come first";
 }
 
 void proxy_fence(ProxyFence of) {

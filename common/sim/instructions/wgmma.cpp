@@ -53,11 +53,14 @@ Scratch& scratch() {
   return *static_cast<Scratch*>(self->wgmma_scratch.get());
 }
 
+// Of B and D as they lie in Scratch: multiply_add() wants a multiple of 16.
+int columns_of(const Wgmma& p) { return (p.n + 15) / 16 * 16; }
+
 fa::Major major(bool mn) { return mn ? fa::Major::mn : fa::Major::k; }
 // Calls f with the product's type of factors.
 template <class F>
 void with_type(const Wgmma& p, F&& f) {
-  p.factor == Factor::e4m3 ? f(E4m3{}) : f(Bf16{});
+  p.factor == Factor::e4m3 ? f(E4m3{}) : p.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
 }
 
 // The current thread's part of the product, for the observers.
@@ -76,15 +79,16 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
   }
 }
 
-// Calls f with each two neighbours of the accumulators: where they lie in a thread's registers, and
-// in D. (fa::wgmma_d_element in fewer steps.)
+// Calls f with each two neighbours of the accumulators: the thread, the number of the first one
+// among its own, and where they lie in D. (fa::wgmma_d_element in fewer steps.)
 template <class F>
 void for_each_pair(const WgmmaEvent& e, float* D, F&& f) {
+  const int columns = columns_of(e.product);
   for (int thread = 0; thread < kThreads; ++thread) {
     for (int i = 0; i < 4; i += 2) {
       const auto [r, first] = fa::wgmma_d_element(thread, i);
-      float* d = e.d[thread] + i;
-      for (int c = first; c < e.product.n; c += 8, d += 4) f(d, &D[r * e.product.n + c]);
+      int own = i;
+      for (int c = first; c < e.product.n; c += 8, own += 4) f(thread, own, &D[r * columns + c]);
     }
   }
 }
@@ -95,6 +99,11 @@ void perform(const WgmmaEvent& e) {
   constexpr int kEach = 4 / kBytes;  // factors of a register
   auto& [A, B, D, chunks] = scratch();
   const Wgmma& p = e.product;
+  const int columns = columns_of(p);
+  if (columns != p.n) {
+    std::fill_n(B.value, kK * columns, 0.f);
+    std::fill_n(D, kM * columns, 0.f);
+  }
   if (p.a_registers) {
     for (int thread = 0; thread < kThreads; ++thread) {
       for (int i = 0; i < 4 * kEach; ++i) {
@@ -106,17 +115,29 @@ void perform(const WgmmaEvent& e) {
   } else {
     read_operand<T>(decode(p.a), major(p.a_mn_major), kM, A.value, kK, 1, "the wgmma", e.where);
   }
-  read_operand<T>(decode(p.b), major(p.b_mn_major), p.n, B.value, 1, p.n, "the wgmma", e.where);
+  read_operand<T>(decode(p.b), major(p.b_mn_major), p.n, B.value, 1, columns, "the wgmma", e.where);
   find_exponents(T::kSum, kM * kK, A.value, A.exponent);
-  find_exponents(T::kSum, kK * p.n, B.value, B.exponent);
+  find_exponents(T::kSum, kK * columns, B.value, B.exponent);
 
   if (p.accumulate) {
-    for_each_pair(e, D, [](float* of_thread, float* of_D) { std::copy_n(of_thread, 2, of_D); });
+    for_each_pair(e, D, [&](int thread, int i, float* of_D) {
+      const auto* halves = reinterpret_cast<const uint16_t*>(e.d[thread]);
+      for (int j = 0; j < 2; ++j) {
+        of_D[j] = p.half_sums ? float_of_half(halves[i + j]) : e.d[thread][i + j];
+      }
+    });
   } else {
-    std::fill_n(D, kM * p.n, 0.f);
+    std::fill_n(D, kM * columns, 0.f);
   }
-  multiply_add(T::kSum, kM, p.n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, p.n);
-  for_each_pair(e, D, [](float* of_thread, float* of_D) { std::copy_n(of_D, 2, of_thread); });
+  multiply_add(T::kSum, kM, columns, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, columns);
+  for_each_pair(e, D, [&](int thread, int i, const float* of_D) {
+    if (!p.half_sums) {
+      std::copy_n(of_D, 2, e.d[thread] + i);
+      return;
+    }
+    auto* halves = reinterpret_cast<uint16_t*>(e.d[thread]);
+    for (int j = 0; j < 2; ++j) halves[i + j] = half_of(of_D[j]);
+  });
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
   ++self->wgmma;
   self->wgmma_columns += p.n;
@@ -127,8 +148,8 @@ void perform(const WgmmaEvent& e) {
 // --- matching the threads' operations ------------------------------------------------------------
 
 bool same_operation(const Wgmma& x, const Wgmma& y) {
-  return x.factor == y.factor && x.n == y.n && x.a == y.a && x.b == y.b &&
-         !x.a_registers == !y.a_registers && x.a_mn_major == y.a_mn_major &&
+  return x.factor == y.factor && x.half_sums == y.half_sums && x.n == y.n && x.a == y.a &&
+         x.b == y.b && !x.a_registers == !y.a_registers && x.a_mn_major == y.a_mn_major &&
          x.b_mn_major == y.b_mn_major && x.accumulate == y.accumulate;
 }
 
@@ -240,6 +261,17 @@ uint64_t wgmma_descriptor(const void* tile, fa::Swizzle swizzle, int leading_byt
          uint64_t(stride_bytes >> 4 & 0x3fff) << 32 | (start >> 18) << 52 | code << 62;
 }
 
+uint64_t wgmma_operand(uint64_t descriptor, Where where) {
+  constexpr uint64_t kStart = 0x3fff, kFree = uint64_t{0x3ff} << 52, kBase = uint64_t{7} << 49;
+  if (descriptor & (kFree | kBase)) {
+    refuse("the wgmma", where,
+           descriptor & kBase ? ": a descriptor with a base offset is not simulated"
+                              : ": a descriptor has bits that must be 0");
+  }
+  const auto tile = reinterpret_cast<void*>(operand_address(*self, (descriptor & kStart) << 4));
+  return (descriptor & ~kStart) | sim::wgmma_descriptor(tile, fa::Swizzle::none, 0, 0, where);
+}
+
 void wgmma(float* d, const Wgmma& product, Where where) {
   if (!my_warpgroup().fenced[my_place()]) {
     refuse("the wgmma", where, " has no wgmma.fence before it: the registers may not be ready");
@@ -248,7 +280,8 @@ void wgmma(float* d, const Wgmma& product, Where where) {
   if (self->tell_operands) tell_issue(e, __builtin_return_address(0), where);
   e.d[my_place()] = d;
   if (e.operation) {
-    use_registers(d, product.n / 2 * sizeof(float), BusyRegisters::accumulator, where);
+    const size_t each = product.half_sums ? sizeof(uint16_t) : sizeof(float);
+    use_registers(d, product.n / 2 * each, BusyRegisters::accumulator, where);
     if (product.a_registers) {
       use_registers(product.a_registers, 4 * sizeof(uint32_t), BusyRegisters::a, where);
     }

@@ -200,6 +200,14 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, by, hooked, aligned});
 }
 
+// threadIdx and its like lie among the shared variables: a reference to one is read like memory.
+bool is_index(uintptr_t address) {
+  for (const uint3* index : {&threadIdx, &blockIdx, &blockDim, &gridDim}) {
+    if (address - reinterpret_cast<uintptr_t>(index) < sizeof *index) return true;
+  }
+  return false;
+}
+
 // Any access, and all that can be wrong with it. `aligned`: the hardware wants it at a multiple of
 // its size.
 [[gnu::noinline]] void whole_access(uintptr_t address, unsigned size, Kind kind, const void* pc,
@@ -223,6 +231,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked, aligned});
     if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
   } else if (address - b.shared_base < b.shared_size) {
+    if (kind == Kind::load && is_index(address)) return;
     if (aligned && (address & (size - 1))) misaligned("shared memory", size, pc);
     shared_access(b, b, address - b.shared_base, size, kind, pc, by, hooked, aligned);
   } else if (address - b.stack_base >= b.stack_size) {

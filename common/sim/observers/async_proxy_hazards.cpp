@@ -54,7 +54,9 @@ uint32_t HazardObserver::new_operation(Block& b, HazardObserver& by, Operation::
   extended_ = by.extended_ = true;
   auto& channels = launch_state.channels;
   const auto next = static_cast<unsigned>(2 * total_ + 2 * channels.size());
-  const unsigned channel = channels.try_emplace(channel_of, next).first->second;
+  const auto [known, fresh] = channels.try_emplace(channel_of, next);
+  const unsigned channel = known->second;
+  if (fresh && engine == Operation::load) launch_state.load_channels.push_back(channel);
   operations_.push_back(
       {engine, where, by.entry(b.current->id), channel, ++launch_state.now, nullptr, {}, {}});
   return first_ + static_cast<uint32_t>(operations_.size()) - 1;

@@ -142,6 +142,8 @@ void HazardObserver::begin_block(Block& b) {
   extended_ = b.cluster != nullptr;
   launch_state.objects.clear();
   launch_state.channels.clear();
+  launch_state.load_channels.clear();
+  launch_state.reads = 0;
   acquired_ = {};
   guests_.clear();
   unwritten_.clear();
@@ -223,6 +225,47 @@ void HazardObserver::acquire(Block& b, const void* object, uint32_t phase) {
               phase};
   }
   me.clock = latest.result;
+}
+
+// What a relaxed arrival or wait hands on: that reads and asynchronous operations are over. Not so
+// what a thread wrote, or, to a relaxed wait, what loads brought.
+void HazardObserver::hand_over_reads(Clock& to, const Clock& from, bool loads) const {
+  auto& channels = launch_state.channels;
+  unsigned& reads = launch_state.reads;
+  if (!reads) {  // pairs of entries, like a channel's, whose keys are no addresses
+    reads = static_cast<unsigned>(2 * total_ + 2 * channels.size());
+    for (uintptr_t i = 0; i < total_ / 2; ++i) {
+      channels[reinterpret_cast<const void*>(i)] = reads + static_cast<unsigned>(2 * i);
+    }
+  }
+  for (unsigned e = 0; e < std::min<size_t>(total_, from.size()); ++e) {
+    if (from[e]) set(to, reads + e, from[e]);
+  }
+  Clock channels_of = from;
+  std::fill_n(channels_of.begin(), std::min<size_t>(2 * total_, from.size()), 0);
+  for (const unsigned load : launch_state.load_channels) {
+    if (!loads && load < channels_of.size()) channels_of[load] = 0;
+  }
+  raise(to, channels_of);
+}
+
+void HazardObserver::release_relaxed(Block& b, const void* object, uint32_t phase) {
+  ThreadState& me = threads_[b.current->id];
+  Clock mine;
+  add(mine, b.current->id, me);
+  hand_over_reads(open(object, phase).clock, mine, true);
+  me.stamp = ++launch_state.now;
+}
+
+void HazardObserver::acquire_relaxed(Block& b, const void* object, uint32_t phase) {
+  const auto found = launch_state.objects.find(object);
+  if (found == launch_state.objects.end()) return;
+  const Released& released = found->second;
+  ThreadState& me = threads_[b.current->id];
+  const bool running = phase == released.phase;
+  Clock sum = me.clock ? *me.clock : Clock();
+  hand_over_reads(sum, running ? released.before : released.clock, false);
+  me.clock = std::make_shared<const Clock>(std::move(sum));
 }
 
 void HazardObserver::fence(Block& b) {
@@ -486,7 +529,9 @@ void HazardObserver::check_guests(Block& b) {
   Clock known;
   for (unsigned t = 0; t < b.nthreads; ++t) add(known, t, threads_[t]);
   for (const auto& [entry, guest] : guests_) {
+    const unsigned reads = guest.kind == Kind::load ? launch_state.reads : 0;
     if (entry < known.size() && guest.stamp <= known[entry]) continue;
+    if (reads && has(known, reads + entry, guest.stamp)) continue;
     Findings::Finding& finding = findings.at(Fault::left_behind, {guest.pc, nullptr}, {});
     if (!finding.text.empty()) continue;
     finding.text =
@@ -645,7 +690,7 @@ void HazardObserver::explain_shared(Block& b, const HazardObserver& by, const Ac
                                     uint64_t byte) {
   const unsigned me = by.entry(b.current->id);
   const auto ordered = [&](const UnwrittenRead& r) {
-    return r.entry == me || by.sees(by.threads_[b.current->id], r.entry, r.stamp);
+    return r.entry == me || by.sees_read(by.threads_[b.current->id], r.entry, r.stamp);
   };
   explain(unwritten_, byte, ordered,
           [&](const UnwrittenRead& r) { race_with(b, a, byte, {}, r.kind, r.entry, low(r.pc)); });
@@ -662,7 +707,7 @@ void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Acc
     if (w * 32 - by.base_ < by.padded_ && r.stamp <= mine.floor) continue;
     for (uint32_t m = r.lanes; m; m &= m - 1) {
       const unsigned other = w * 32 + std::countr_zero(m);
-      if (other == me || by.sees(mine, other, r.stamp)) continue;
+      if (other == me || by.sees_read(mine, other, r.stamp)) continue;
       race_with(b, a, byte, actor, Kind::load, other, r.pc);
       break;  // the other lanes have the same line
     }
@@ -697,9 +742,13 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   const unsigned me = bulk_store ? store_entry_ : entry(b.current->id);
   const Stamp now = bulk_store ? store_stamp_ : mine.stamp;
   const auto block = static_cast<uint32_t>(b.linear);
-  const auto ordered = [&](uint32_t other_block, unsigned other, Stamp stamp, bool atomic) {
+  const auto ordered = [&](uint32_t other_block, unsigned other, Stamp stamp, bool atomic,
+                           bool read = false) {
     if (other_block == block && other == entry(b.current->id)) return true;
-    if (same_cluster(b, other_block) && sees(mine, other, stamp)) return true;
+    if (same_cluster(b, other_block) &&
+        (read ? sees_read(mine, other, stamp) : sees(mine, other, stamp))) {
+      return true;
+    }
     return ordered_across_blocks(mine, b, other_block, other, stamp, byte / kWord, atomic);
   };
   const bool atomics = w.atomic && a.kind == Kind::atomic;
@@ -712,7 +761,7 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
     }
   }
   if (a.kind == Kind::load) return note_load(b, a, w);
-  if (w.read && !ordered(w.read_block, w.read_by, w.read, false)) {
+  if (w.read && !ordered(w.read_block, w.read_by, w.read, false, true)) {
     race_across(b, a, byte, Kind::load, w.read_block, w.read_by, w.read_pc);
   }
   if (!launch_state.unwritten.empty()) [[unlikely]] {

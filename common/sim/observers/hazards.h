@@ -161,6 +161,10 @@ struct LaunchState {
   /// Clock entries of what completes in order: the loads of an mbarrier, the products of a
   /// warpgroup, the bulk stores of a thread (and one entry further on: that they are written).
   std::unordered_map<const void*, unsigned> channels;
+  std::vector<unsigned> load_channels;  ///< of them, the loads'
+  /// The first of as many entries as there are threads, for what each has read; 0: no arrival was
+  /// relaxed.
+  unsigned reads = 0;
 };
 extern LaunchState launch_state;
 
@@ -253,6 +257,8 @@ class HazardObserver final : public Observer {
   void warp_sync(Block&, unsigned warp, uint32_t lanes) override;
   void release(Block&, const void* object, uint32_t phase) override;
   void acquire(Block&, const void* object, uint32_t phase) override;
+  void release_relaxed(Block&, const void* object, uint32_t phase) override;
+  void acquire_relaxed(Block&, const void* object, uint32_t phase) override;
   void begin_copy(Block&, const Access&) override;
   void end_copy(Block&, const Access&, uint32_t phase) override;
   void fence(Block&) override;
@@ -288,6 +294,12 @@ class HazardObserver final : public Observer {
   bool sees(const ThreadState& thread, unsigned entry, Stamp s) const {
     return (s <= thread.floor && entry - base_ < padded_) || has(thread.clock, entry, s);
   }
+  /// The same of a read.
+  bool sees_read(const ThreadState& thread, unsigned entry, Stamp s) const {
+    return sees(thread, entry, s) ||
+           (launch_state.reads && has(thread.clock, launch_state.reads + entry, s));
+  }
+  void hand_over_reads(Clock& to, const Clock& from, bool loads) const;
   static void set(Clock& clock, unsigned entry, Stamp s) {
     if (entry >= clock.size()) clock.resize(entry + 1);
     clock[entry] = std::max(clock[entry], s);

@@ -352,6 +352,26 @@ uint32_t __match_all_sync(uint32_t mask, T v, int* all, SIM_HERE) {
   return *all ? mask : 0;
 }
 
+// Without _sync, as they were before sm_70.
+#define SIM_WITHOUT_SYNC(name, arg)                                                  \
+  template <class T>                                                                 \
+  T name(T v, arg a, int width = 32, SIM_HERE) {                                     \
+    return name##_sync(sim::program::lanes_without_sync(where), v, a, width, where); \
+  }
+SIM_WITHOUT_SYNC(__shfl, int)
+SIM_WITHOUT_SYNC(__shfl_xor, int)
+SIM_WITHOUT_SYNC(__shfl_down, unsigned)
+SIM_WITHOUT_SYNC(__shfl_up, unsigned)
+#undef SIM_WITHOUT_SYNC
+inline unsigned __ballot(int p, SIM_HERE) {
+  return __ballot_sync(sim::program::lanes_without_sync(where), p, where);
+}
+inline int __any(int p, SIM_HERE) { return __ballot(p, where) != 0; }
+inline int __all(int p, SIM_HERE) { return __ballot(!p, where) == 0; }
+
+// A launch is over before the next one begins.
+inline void cudaGridDependencySynchronize() {}
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline void __nanosleep(unsigned) {}
 inline long long clock64() { return sim::program::ticks(); }
 [[noreturn]] inline void __trap(SIM_HERE) { sim::program::trap(where); }

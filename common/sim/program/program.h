@@ -24,6 +24,17 @@ T atomic_with(T* p, F&& next) {
   return std::bit_cast<T>(old);
 }
 
+uint64_t state_of_barrier(const uint64_t* bar, bool* own);
+/// An arrival at an mbarrier, perhaps of another block: between blocks it orders what threads wrote
+/// only if it is .cluster, and not .relaxed. Returns the state before.
+inline uint64_t arrive(uint64_t* bar, bool cluster, bool relaxed, int bytes, int count,
+                       Where where) {
+  bool own = false;
+  const uint64_t state = state_of_barrier(bar, &own);
+  mbarrier_arrive(bar, bytes, where, {relaxed || !(cluster || own)}, count);
+  return state;
+}
+
 }  // namespace sim
 
 struct CUstream_st;
@@ -37,6 +48,7 @@ struct Shape {
   size_t smem = 0;
   cudaStream_t stream = nullptr;
   Where where;  ///< the launch's line
+  unsigned cluster = 1;
   Shape(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr, Where here = Where::here())
       : grid(g), block(b), smem(bytes), stream(s), where(here) {}
 };
@@ -103,7 +115,7 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
     }
   };
   return run({nullptr,
-              {shape.grid, shape.block, shape.smem, 1, together},
+              {shape.grid, shape.block, shape.smem, shape.cluster, together},
               call,
               &closure,
               sizeof closure,
@@ -113,19 +125,35 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
 
 // --- for inline PTX ---
 
-/// What a 32-bit shared address of inline PTX points to.
-inline void* shared_pointer(unsigned address) { return dynamic_smem + static_cast<int>(address); }
+/// What a 32-bit shared address of inline PTX points to: bytes behind the dynamic part, and for the
+/// block of rank r of the cluster r + 1 steps more.
+constexpr int kBlockShift = 25, kBlockStep = 1 << kBlockShift;
+inline void* shared_pointer(unsigned address) {
+  const int bytes = static_cast<int>(address), steps = (bytes + kBlockStep / 2) >> kBlockShift;
+  if (steps == 0) return dynamic_smem + bytes;
+  return map_shared_rank(dynamic_smem + (bytes - steps * kBlockStep),
+                         static_cast<unsigned>(steps) - 1);
+}
 /// mov: the bits as they are, also between a float and an integer.
+/// Texts write to operands that they call inputs, too.
 template <class To, class From>
-void move(To& to, From from) {
+void move(const To& operand, From from) {
+  To& to = const_cast<To&>(operand);
   if constexpr (sizeof(To) == sizeof(From)) {
     to = std::bit_cast<To>(from);
   } else {
     to = (To)from;
   }
 }
-inline unsigned lane() {
-  return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
+inline unsigned thread_of_block() {
+  return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+}
+inline unsigned lane() { return thread_of_block() % 32; }
+inline unsigned warp() { return thread_of_block() / 32; }
+/// As if the blocks went to the SMs in turn.
+inline unsigned sm() {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  return block % static_cast<unsigned>(multiprocessors());
 }
 
 /// Registers that are neighbours in an array are loaded at once.
@@ -151,10 +179,19 @@ void tcgen05_st(Where where, uint32_t to, R... r) {
 
 /// The program asks for what the simulator does not have: it ends with one sentence.
 [[noreturn]] void unsupported(const char* what, Where = Where::here());
-/// tcgen05's cta_group::2 is not simulated.
 inline void need_one_cta(int group, Where where) {
-  if (group != 1) unsupported("the PTX cta_group::2", where);
+  if (group != 1) unsupported("a TMA load with cta_group::2", where);
 }
+inline void need_plus_one(int a, int b, Where where) {
+  if (a != 1 || b != 1) unsupported("a wgmma that negates a factor", where);
+}
+/// __cluster_dims__ of the kernel, which calls this first.
+void need_cluster(unsigned x, unsigned y = 1, unsigned z = 1, Where = Where::here());
+/// A shuffle or vote without _sync: the lanes that take part.
+unsigned lanes_without_sync(Where);
+/// The carry of add.cc and its like.
+bool carry();
+void set_carry(bool);
 /// A kernel gives up.
 [[noreturn]] void trap(Where);
 /// What clock64() gives: the model knows no clock of a running thread, so it only grows.

@@ -13,6 +13,8 @@
 #include "common/dialect/errors.h"
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/memory/memory.h"
+#include "common/sim/messages/messages.h"
+#include "common/sim/messages/symbols.h"
 #include "common/sim/program/session.h"
 #include "common/sim/scheduler/residency.h"
 
@@ -21,6 +23,40 @@ struct CUevent_st {
   bool recorded = false;
 };
 struct CUstream_st {};
+
+namespace sim::program {
+
+namespace {
+struct KernelOfAddress {
+  std::string name;
+  Launcher launcher;
+};
+std::map<const void*, KernelOfAddress>& kernels() {
+  static auto& all = *new std::map<const void*, KernelOfAddress>;
+  return all;
+}
+}  // namespace
+
+void note_kernel(const void* kernel, Launcher launcher) {
+  std::lock_guard lock(device_in_use());
+  kernels()[kernel] = {kernel_name({kernel, {}, nullptr, nullptr, 0}), launcher};
+}
+const char* name_of_kernel(const void* kernel) { return kernels()[kernel].name.c_str(); }
+
+Shape shape_of(const cudaLaunchConfig_t& config, bool* together, Where where) {
+  Shape shape(config.gridDim, config.blockDim, config.dynamicSmemBytes, config.stream, where);
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& a = config.attrs[i];
+    if (a.id == cudaLaunchAttributeCooperative) *together = a.val.cooperative != 0;
+    if (a.id != cudaLaunchAttributeClusterDimension) continue;
+    const auto [x, y, z] = a.val.clusterDim;
+    if (y * z != 1) unsupported("a cluster of more than one dimension", where);
+    shape.cluster = x;
+  }
+  return shape;
+}
+
+}  // namespace sim::program
 
 using sim::program::session;
 
@@ -388,6 +424,18 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t call, void* data) {
   call(data);
   return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args) {
+  bool together = false;
+  const sim::program::Shape shape = sim::program::shape_of(*config, &together, {});
+  auto& all = sim::program::kernels();
+  const auto found = all.find(kernel);
+  if (found == all.end()) {
+    sim::program::unsupported(
+        "cudaLaunchKernelExC of a kernel whose name is not cast to void* in the text");
+  }
+  return found->second.launcher(kernel, shape, together, args) ? cudaSuccess
+                                                               : cudaPeekAtLastError();
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = new CUevent_st;

@@ -129,6 +129,32 @@ enum cudaFuncAttribute {
   cudaFuncAttributePreferredSharedMemoryCarveout = 9,
   cudaFuncAttributeNonPortableClusterSizeAllowed = 13
 };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeIgnore = 0,
+  cudaLaunchAttributeAccessPolicyWindow = 1,
+  cudaLaunchAttributeCooperative = 2,
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeClusterSchedulingPolicyPreference = 5,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+  cudaLaunchAttributePriority = 8
+};
+union cudaLaunchAttributeValue {
+  int cooperative, priority, programmaticStreamSerializationAllowed;
+  struct {
+    unsigned x, y, z;
+  } clusterDim;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
 enum cudaFuncCache {
   cudaFuncCachePreferNone,
   cudaFuncCachePreferShared,
@@ -350,6 +376,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t, cudaStreamCallback_t, void*, uns
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t = 0,
                                      unsigned = cudaMemAttachSingle);
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void*);
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void** args);
 
 cudaError_t cudaEventCreate(cudaEvent_t*);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned);
@@ -490,6 +517,8 @@ namespace sim::program {
 /// How many blocks of this kind an SM of the modelled GPU holds.
 int blocks_per_sm(int threads, size_t smem);
 
+/// As the linker knows it.
+const char* name_of_kernel(const void*);
 template <class... P, size_t... i>
 bool launch_packed(const char* name, void (*kernel)(P...), const Shape& shape, bool together,
                    void** args, std::index_sequence<i...>) {
@@ -509,6 +538,34 @@ cudaError_t launch_kernel(const char* name, bool together, void (*kernel)(P...),
                        std::index_sequence_for<P...>())
              ? cudaSuccess
              : cudaPeekAtLastError();
+}
+
+/// And of cudaLaunchKernelEx.
+Shape shape_of(const cudaLaunchConfig_t&, bool* together, Where);
+template <class... P>
+cudaError_t launch_extended(const char* name, const cudaLaunchConfig_t* config,
+                            void (*kernel)(P...), std::type_identity_t<P>... args) {
+  bool together = false;
+  const Shape shape = shape_of(*config, &together, Where::here());
+  void* each[] = {(void*)&args..., nullptr};
+  return launch_packed(name, kernel, shape, together, each, std::index_sequence_for<P...>())
+             ? cudaSuccess
+             : cudaPeekAtLastError();
+}
+
+/// Launches a kernel whose type is not known where that happens.
+using Launcher = bool (*)(const void* kernel, const Shape&, bool together, void** args);
+void note_kernel(const void* kernel, Launcher);
+/// What scripts/sim makes of (void*)kernel.
+inline const void* kernel_address(const void* kernel) { return kernel; }
+template <class... P>
+const void* kernel_address(void (*kernel)(P...)) {
+  const auto address = reinterpret_cast<const void*>(kernel);
+  note_kernel(address, [](const void* k, const Shape& shape, bool together, void** args) {
+    return launch_packed(name_of_kernel(k), reinterpret_cast<void (*)(P...)>(const_cast<void*>(k)),
+                         shape, together, args, std::index_sequence_for<P...>());
+  });
+  return address;
 }
 
 /// cudaFuncSetAttribute() of whichever kernel.

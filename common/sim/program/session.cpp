@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <sstream>
 #include <thread>
+#include <unordered_map>
 
 #include "common/dialect/errors.h"
 #include "common/harness/screen.h"
@@ -203,8 +204,21 @@ Session& session() {
   return s;
 }
 
+static std::atomic<bool> without_sync{false};
+
+unsigned lanes_without_sync(Where where) {
+  without_sync = true;
+  return converged_lanes(where);
+}
+
 void take_counts(const Launch* launch, bool stopped) {
   Session& s = session();
+  if (without_sync.exchange(false)) {
+    const std::string remark =
+        "shuffles or votes without _sync, which nvcc refuses since sm_70: here the lanes take part "
+        "that reach the line together";
+    if (s.said.insert(remark).second) s.remarks.push_back(remark);
+  }
   fa::Counts* counts = recording();
   if (!counts) return;
   auto& rows = counts->kernels;
@@ -298,10 +312,30 @@ static void require_allowed_smem(const Launch& launch) {
   _exit(2);
 }
 
-bool run(const Launch& launch, Where where) {
-  if (!self->host) not_supported("a kernel that launches " + std::string(launch.name), at(where));
+// By kernel: what its __cluster_dims__ say. The kernel tells it itself, when it begins, and is
+// launched again.
+static std::unordered_map<void (*)(void*), unsigned> clusters;
+static std::atomic<unsigned> wanted_cluster{0};
+
+void need_cluster(unsigned x, unsigned y, unsigned z, Where where) {
+  if (y * z != 1) unsupported("a cluster of more than one dimension", where);
+  if (cluster_size() == x) return;
+  wanted_cluster = x;
+  fail(FaultKind::refused, "");
+}
+
+bool carry() { return self->carry; }
+void set_carry(bool carry) { self->carry = carry; }
+
+bool run(const Launch& given, Where where) {
+  if (!self->host) not_supported("a kernel that launches " + std::string(given.name), at(where));
   std::lock_guard lock(device_in_use());
   session();
+  take_counts(nullptr);
+  Launch launch = given;
+  if (const auto known = clusters.find(launch.call); known != clusters.end()) {
+    launch.config.cluster = known->second;
+  }
   try {
     require_allowed_smem(launch);
     run_grid(launch);
@@ -312,6 +346,11 @@ bool run(const Launch& launch, Where where) {
     keep_error(refused.why);
     return false;
   } catch (const fa::KernelStopped& stopped) {
+    if (const unsigned cluster = wanted_cluster.exchange(0)) {
+      if (fa::Counts* counts = recording()) counts->kernels.clear();
+      clusters[launch.call] = cluster;
+      return run(given, where);
+    }
     const bool fatal =
         std::any_of(stopped.findings.begin(), stopped.findings.end(), [](const fa::Finding& f) {
           return f.kind != fa::FaultKind::race && f.kind != fa::FaultKind::uninitialised;
@@ -344,6 +383,11 @@ long long ticks() {
 }
 
 }  // namespace sim::program
+
+uint64_t sim::state_of_barrier(const uint64_t* bar, bool* own) {
+  *own = home_of(bar) == self;
+  return *own ? *bar : 0;
+}
 
 // The compiler calls this at the begin of each function of the runtime (CMakeLists.txt). A kernel
 // that calls one would wait for itself: the device is in use.

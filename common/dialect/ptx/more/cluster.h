@@ -51,9 +51,9 @@ FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
       "r"(rank)
       : "memory");
 }
-/// One arrival likewise, of a thread that hands over no ordinary memory: it has only read what the
-/// other block may now overwrite, or orders tensor memory by its own fences. Nothing else stands in
-/// front of it.
+/// One arrival likewise, of a thread that hands over to another block nothing that it wrote to
+/// ordinary memory: it has read what that block may now overwrite, or orders tensor memory by its
+/// own fences. Nothing else stands in front of it: PTX's default releases to the own block.
 FA_PTX void mbarrier_release_remote(uint64_t* bar, unsigned rank) {
   asm volatile(
       "{ .reg .b32 remote;\n"
@@ -106,7 +106,8 @@ FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank, FA_WHERE) {
   sim::mbarrier_arrive(static_cast<uint64_t*>(sim::map_shared_rank(bar, rank)), 0, where);
 }
 FA_PTX void mbarrier_release_remote(uint64_t* bar, unsigned rank, FA_WHERE) {
-  sim::mbarrier_arrive(static_cast<uint64_t*>(sim::map_shared_rank(bar, rank)), 0, where);
+  sim::mbarrier_arrive(static_cast<uint64_t*>(sim::map_shared_rank(bar, rank)), 0, where,
+                       {.relaxed = rank != sim::cluster_rank()});
 }
 FA_PTX void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank,
                       FA_WHERE) {

@@ -8,21 +8,22 @@
 ///     D  256 x N       rows 0 .. 127            rows 128 .. 255            at the same address in
 ///                      lane m, column d + n     lane m - 128, column d + n both tensor memories
 ///
-/// One thread of the pair issues a product: descriptors and addresses are its own block's, and the
-/// tensor cores of both SMs read them in both blocks. Its commit arrives in both. A kernel that has
-/// one of these functions has none of those that they replace (cta_group::1).
+/// A warp of each block allocates and frees the same columns, where the first one waits for the
+/// other one. One thread of the pair issues a product: descriptors and addresses are its own
+/// block's, and the tensor cores of both SMs read them in both blocks. Its commit arrives in both.
+/// All these instructions of a kernel have the same group.
 ///
-///     if (warp == 0) tcgen05_alloc_2cta(&base, 128);     // a warp of each block
+///     if (warp == 0) tcgen05_alloc<2>(&base, 128);       // a warp of each block
 ///     cluster_sync();
 ///     if (rank == 0 && thread == 0) {
 ///       mbarrier_wait(&full, 0);                         // told by tma_load_2cta of both blocks
-///       tcgen05_mma_2cta(base, a, b, instruction);       // m256nNk16
+///       tcgen05_mma<2>(base, a, b, instruction);         // m256nNk16, B's descriptor names N / 2
 ///       tcgen05_commit_2cta(&done, 3);                   // both blocks
 ///     }
 ///     mbarrier_wait(&done, 0);                           // in each block
 ///     ...
 ///     cluster_sync();                                    // neither reads or writes any more
-///     if (warp == 0) tcgen05_dealloc_2cta(base, 128);
+///     if (warp == 0) tcgen05_dealloc<2>(base, 128);
 ///
 /// What threads of the odd block have done in tensor memory is handed to the leader by
 /// tcgen05_fence_before_thread_sync() and mbarrier_release_remote() (cluster.h): the fence orders
@@ -37,42 +38,6 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// As tcgen05_alloc(), by a warp of each block, with the same number of columns: the first one
-/// waits for the other one. Both get the same address.
-FA_PTX void tcgen05_alloc_2cta(uint32_t* address, int columns) {
-  asm volatile("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
-                   shared_address(address)),
-               "r"(columns)
-               : "memory");
-}
-/// By a warp of each block.
-FA_PTX void tcgen05_relinquish_alloc_permit_2cta() {
-  asm volatile("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;" ::: "memory");
-}
-/// By a warp of each block, which may wait for the other one.
-FA_PTX void tcgen05_dealloc_2cta(uint32_t address, int columns) {
-  asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(address), "r"(columns)
-               : "memory");
-}
-/// D[256][N] = A[256][16] B[16][N] (+ D), as tcgen05_mma(). By one thread of the pair.
-/// \param instruction  tcgen05_instruction(256, N, a_major, b_major); b names N / 2 columns
-FA_PTX void tcgen05_mma_2cta(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
-                             bool accumulate = true) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %4, 0;\n"
-      "tcgen05.mma.cta_group::2.kind::f16 [%0], %1, %2, %3, p; }" ::"r"(d),
-      "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
-/// The same with A from tensor memory, 128 rows of each block's.
-FA_PTX void tcgen05_mma_tmem_2cta(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction,
-                                  bool accumulate = true) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %4, 0;\n"
-      "tcgen05.mma.cta_group::2.kind::f16 [%0], [%1], %2, %3, p; }" ::"r"(d),
-      "r"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
 /// As tcgen05_commit(), with one arrival where `bar` is in each block r of the cluster with bit r
 /// set in `blocks`.
 FA_PTX void tcgen05_commit_2cta(uint64_t* bar, uint16_t blocks) {
@@ -98,36 +63,6 @@ FA_PTX void tma_load_2cta(void* to, const TensorMap* map, uint64_t* bar, unsigne
 
 #elif !FA_BACKEND_GPU
 
-FA_PTX void tcgen05_alloc_2cta(uint32_t* address, int columns, FA_WHERE) {
-  sim::tcgen05_alloc(address, columns, where, sim::CtaGroup::two);
-}
-FA_PTX void tcgen05_relinquish_alloc_permit_2cta(FA_WHERE) {
-  sim::tcgen05_relinquish_alloc_permit(where, sim::CtaGroup::two);
-}
-FA_PTX void tcgen05_dealloc_2cta(uint32_t address, int columns, FA_WHERE) {
-  sim::tcgen05_dealloc(address, columns, where, sim::CtaGroup::two);
-}
-FA_PTX void tcgen05_mma_2cta(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
-                             bool accumulate = true, FA_WHERE) {
-  sim::tcgen05_mma({.d = d,
-                    .a = a,
-                    .b = b,
-                    .instruction = instruction,
-                    .accumulate = accumulate,
-                    .group = sim::CtaGroup::two},
-                   where);
-}
-FA_PTX void tcgen05_mma_tmem_2cta(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction,
-                                  bool accumulate = true, FA_WHERE) {
-  sim::tcgen05_mma({.d = d,
-                    .a = a,
-                    .a_in_tensor_memory = true,
-                    .b = b,
-                    .instruction = instruction,
-                    .accumulate = accumulate,
-                    .group = sim::CtaGroup::two},
-                   where);
-}
 FA_PTX void tcgen05_commit_2cta(uint64_t* bar, uint16_t blocks, FA_WHERE) {
   sim::tcgen05_commit(bar, where, sim::CtaGroup::two, blocks);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda_runtime.h"
+#include "libcuxx.h"
 
 namespace cooperative_groups {
 
@@ -190,6 +191,31 @@ inline thread_group tiled_partition(const thread_group&, unsigned tile) {
   return {tile, me % tile, (tile >= 32 ? ~0u : (1u << tile) - 1) << me % 32 / tile * tile, false};
 }
 
+/// The blocks of a cluster.
+class cluster_group {
+ public:
+  static void sync(SIM_HERE) {
+    sim::cluster_arrive(where);
+    sim::cluster_wait(where);
+  }
+  static void barrier_arrive(SIM_HERE) { sim::cluster_arrive(where); }
+  static void barrier_wait(SIM_HERE) { sim::cluster_wait(where); }
+  static unsigned block_rank() { return sim::cluster_rank(); }
+  static unsigned num_blocks() { return sim::cluster_size(); }
+  static dim3 block_index() { return {sim::cluster_rank(), 0, 0}; }
+  static dim3 dim_blocks() { return {sim::cluster_size(), 1, 1}; }
+  static unsigned num_threads() { return num_blocks() * details::threads_of_block(); }
+  static unsigned size() { return num_threads(); }
+  static unsigned thread_rank() {
+    return block_rank() * details::threads_of_block() + details::thread_of_block();
+  }
+  template <class T>
+  static T* map_shared_rank(T* p, unsigned rank) {
+    return static_cast<T*>(sim::map_shared_rank(p, rank));
+  }
+};
+inline cluster_group this_cluster() { return {}; }
+
 class grid_group {
  public:
   /// Can it synchronise? Without a cooperative launch it only counts.
@@ -217,6 +243,20 @@ inline grid_group this_grid() { return {}; }
 template <class Group>
 void sync(const Group& g, SIM_HERE) {
   g.sync(where);
+}
+template <class Group, class T, class Size>
+void memcpy_async(const Group& g, T* to, const T* from, Size bytes, SIM_HERE) {
+  cuda::details::copy(g, to, from, bytes, where);
+  sim::cp_async_commit();
+}
+template <int prior, class Group>
+void wait_prior(const Group& g, SIM_HERE) {
+  sim::cp_async_wait(prior);
+  g.sync(where);
+}
+template <class Group>
+void wait(const Group& g, SIM_HERE) {
+  wait_prior<0>(g, where);
 }
 
 #define SIM_FUNCTOR(name, result)  \

@@ -9,7 +9,7 @@
 using CUtensorMap = sim::TensorMap;
 using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;
-enum CUresult { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 };
+enum CUresult { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_UNKNOWN = 999 };
 enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_UINT8,
   CU_TENSOR_MAP_DATA_TYPE_UINT16,
@@ -21,6 +21,9 @@ enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
   CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
   CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ,
+  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ,
 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
 enum CUtensorMapSwizzle {
@@ -35,7 +38,10 @@ enum CUtensorMapL2promotion {
   CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
 };
-enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE };
+enum CUtensorMapFloatOOBfill {
+  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+  CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
+};
 
 inline CUresult cuGetErrorString(CUresult error, const char** words) {
   *words = error == CUDA_SUCCESS ? "no error" : "invalid argument";
@@ -51,11 +57,11 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
                                        const cuuint64_t* stride,  // bytes, from dimension 1 on
                                        const cuuint32_t* box, const cuuint32_t* step,
                                        CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
-                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
   const uint64_t bytes = kBytes[type];
   bool right = rank >= 1 && rank <= sim::kMaxRank && reinterpret_cast<uintptr_t>(base) % 16 == 0;
-  if (!right) return CUDA_ERROR_INVALID_VALUE;
+  if (!right || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) return CUDA_ERROR_INVALID_VALUE;
   *map = {base, static_cast<int>(bytes), static_cast<int>(rank), fa::Swizzle{16 << swizzle}};
   for (cuuint32_t i = 0; i < rank; ++i) {
     map->size[i] = size[i];
@@ -70,6 +76,9 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
 }
 
 using PFN_cuTensorMapEncodeTiled_v12000 = decltype(&cuTensorMapEncodeTiled);
+using PFN_cuTensorMapEncodeTiled = PFN_cuTensorMapEncodeTiled_v12000;
+using PFN_cuTensorMapEncodeIm2col = CUresult (*)(CUtensorMap*, ...);  // refused when asked for
+using CUlaunchAttribute = cudaLaunchAttribute;
 enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess,
   cudaDriverEntryPointSymbolNotFound,

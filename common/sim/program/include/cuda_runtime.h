@@ -19,6 +19,7 @@
 
 #include "common/sim/program/functions.h"
 #include "common/sim/program/program.h"
+#include "common/sim/program/ptx.h"
 #include "common/sim/program/runtime_api.h"
 #include "common/sim/program/vectors.h"
 

@@ -1,0 +1,23 @@
+/// \file
+/// Products of a warp in any shape and type, for the programs of others.
+#pragma once
+
+#include "common/dialect/instructions.h"
+
+namespace sim {
+
+/// What a warp multiplies: D[m][n] = A[m][k] B[k][n] + C. Each lane has its elements one behind the
+/// other in memory: as PTX's fragments of mma.sync have them, or of 32 equal parts of the matrix.
+enum class Number { f16, bf16, tf32, e4m3, e5m2, s8, u8, s32, f32, f64 };
+enum class Layout { mma, by_rows, by_columns };
+struct WarpProduct {
+  int m, n, k;
+  Number a_type, b_type, c_type;
+  const void *a, *b, *c;
+  void* d;
+  bool saturate = false;  ///< integers
+  Layout a_layout = Layout::mma, b_layout = Layout::mma, c_layout = Layout::mma;
+};
+void multiply(const WarpProduct&, Where);
+
+}  // namespace sim
