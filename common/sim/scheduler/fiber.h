@@ -8,12 +8,45 @@
 #include <new>
 #include <utility>
 
+#ifdef FA_SANITIZE
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace sim {
 
 struct stack_context {
   size_t size = 0;
   void* sp = nullptr;  ///< the upper end
 };
+
+/// AddressSanitizer must know on which stack a thread is.
+namespace sanitizer {
+#ifdef FA_SANITIZE
+struct Stack {
+  const void* bottom = nullptr;
+  size_t size = 0;
+};
+inline Stack renewed(const stack_context& s) {  // it may be an abandoned fiber's
+  const void* bottom = static_cast<char*>(s.sp) - s.size;
+  __asan_unpoison_memory_region(bottom, s.size);
+  return {bottom, s.size};
+}
+inline void leave(void** here, const Stack& there) {
+  __sanitizer_start_switch_fiber(here, there.bottom, there.size);
+}
+inline Stack arrive(void* here) {  // the one that was left
+  Stack from;
+  __sanitizer_finish_switch_fiber(here, &from.bottom, &from.size);
+  return from;
+}
+#else
+struct Stack {};
+inline Stack renewed(const stack_context&) { return {}; }
+inline void leave(void**, const Stack&) {}
+inline Stack arrive(void*) { return {}; }
+#endif
+}  // namespace sanitizer
 
 /// A continuation: resume() leaves the caller and returns when somebody resumes it, with the
 /// continuation of whoever did, or with an empty one when that fiber ended. A fiber ends by naming
@@ -30,9 +63,10 @@ class fiber {
   template <class Allocator>
   fiber(std::allocator_arg_t, Allocator allocator, fiber (*run)(fiber&&)) {
     const stack_context stack = allocator.allocate();
+    const sanitizer::Stack known = sanitizer::renewed(stack);
     using New = Fresh<Allocator>;
     const uintptr_t top = (reinterpret_cast<uintptr_t>(stack.sp) - sizeof(New)) / 64 * 64;
-    New* fresh = ::new (reinterpret_cast<void*>(top)) New{{}, allocator, stack, run};
+    New* fresh = ::new (reinterpret_cast<void*>(top)) New{{.bounds = known}, allocator, stack, run};
     // What sim_switch_fiber() takes from a stack: zeros as registers, the function to begin with,
     // and behind it a return address of 0, where debuggers and exceptions see the stack's end.
     uintptr_t* words = reinterpret_cast<uintptr_t*>(top) - kWords;
@@ -49,6 +83,7 @@ class fiber {
   struct Place {
     void* sp = nullptr;     ///< its registers lie there; sim_switch_fiber() knows this place
     Place* from = nullptr;  ///< set by whoever resumes it
+    [[no_unique_address]] sanitizer::Stack bounds = {};
   };
   template <class Allocator>
   struct Fresh : Place {  // at the top of its stack
@@ -151,16 +186,22 @@ sim_switch_fiber:
 inline fiber fiber::resume() && {
   Place here;
   place_->from = &here;
+  void* left = nullptr;
+  sanitizer::leave(&left, place_->bounds);
   sim_switch_fiber(&here, std::exchange(place_, nullptr));
+  const sanitizer::Stack from = sanitizer::arrive(left);
+  if (here.from) here.from->bounds = from;
   return fiber(here.from);
 }
 
 template <class Allocator>
 void fiber::begin(Place* place) {
   auto* me = static_cast<Fresh<Allocator>*>(place);
+  me->from->bounds = sanitizer::arrive(nullptr);
   fiber next = me->run(fiber(me->from));
   next.place_->from = nullptr;
   me->allocator.deallocate(me->stack);  // nobody takes it before the switch
+  sanitizer::leave(nullptr, next.place_->bounds);
   sim_switch_fiber(me, next.place_);
 }
 
