@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <list>
+#include <map>
 
 #if !FA_BACKEND_GPU
 #include "tests/sim/diagnosis.h"
@@ -12,9 +14,23 @@
 namespace fa::test {
 namespace {
 
+/// normal_inputs(), made once: all variants are asked the same.
+const Inputs& known_inputs(const Problem& p, uint64_t seed) {
+  struct Known {
+    Problem problem;
+    Inputs inputs;
+  };
+  static std::map<uint64_t, std::list<Known>> known;  // by seed
+  std::list<Known>& of_seed = known[seed];
+  for (const Known& k : of_seed) {
+    if (k.problem == p) return k.inputs;
+  }
+  return of_seed.emplace_back(p, normal_inputs(p, seed)).inputs;
+}
+
 /// Every second row scores all keys far below zero.
 Inputs inputs_far_below_zero(const Problem& p, uint64_t seed) {
-  Inputs in = normal_inputs(p, seed);
+  Inputs in = known_inputs(p, seed);
   const auto d = static_cast<size_t>(p.d);
   const float far = std::round(-112 / (32 * p.scale()));  // exp(112) is no float
   for (size_t i = 0; i < in.Q.size(); i += d) in.Q[i] = i / d % 2 ? far : 0.f;
@@ -22,11 +38,45 @@ Inputs inputs_far_below_zero(const Problem& p, uint64_t seed) {
   return in;
 }
 
+/// In the simulator a forward that is another variant's, whose own tests ask about it, runs once
+/// for the same inputs: then O and LSE are copied. Without LSE the backward reads what else it
+/// wrote.
+Variant with_known_forward(const Variant& v) {
+  if (FA_BACKEND_GPU || v.forward_of.empty() || !v.writes_lse) return v;
+  struct Results {
+    std::string O, LSE;  // bytes
+  };
+  static std::map<std::string, Results> known;  // by all that a forward is given
+  Variant with = v;
+  const auto forward = [v](const Problem& p, const Tensors<void>& t) {
+    const auto bytes_at = [&](const char* name, const void* device) {
+      std::string bytes(tensor_of(name).bytes(p), '\0');
+      cuda_check(cudaMemcpy(bytes.data(), device, bytes.size(), cudaMemcpyDeviceToHost));
+      return bytes;
+    };
+    const auto hash = [&](const char* name, const void* device) {
+      return " " + std::to_string(std::hash<std::string>()(bytes_at(name, device)));
+    };
+    const auto [it, is_new] = known.try_emplace(v.forward_of + " " + describe(p) + hash("Q", t.Q) +
+                                                hash("K", t.K) + hash("V", t.V));
+    Results& r = it->second;
+    if (is_new) {
+      v.forward(p, t);
+      r = {bytes_at("O", t.O), bytes_at("LSE", t.LSE)};
+    } else {
+      cuda_check(cudaMemcpy(t.O, r.O.data(), r.O.size(), cudaMemcpyHostToDevice));
+      cuda_check(cudaMemcpy(t.LSE, r.LSE.data(), r.LSE.size(), cudaMemcpyHostToDevice));
+    }
+  };
+  with.forward = Runner(v.forward.dtype(), forward);
+  return with;
+}
+
 /// Of one pass, behind those that it needs, which are not counted.
 enum class Pass { prepare, forward, backward };
 Counts count_pass(const Variant& v, const Problem& given, Pass pass, const CountOptions& how) {
   const Problem p = problem_for(v, given);
-  Session session(p, normal_inputs(p, 1), v);
+  Session session(p, known_inputs(p, 1), pass == Pass::backward ? with_known_forward(v) : v);
   if (pass == Pass::prepare) return count([&] { session.prepare(); }, how);
   if (v.prepare) session.prepare();
   if (pass == Pass::forward) return count([&] { session.forward(); }, how);
@@ -96,6 +146,10 @@ Variant on_blocks(const Variant& v, int blocks) {
   return few;
 }
 
+Outputs run_backward(const Variant& v, const Problem& p, const Inputs& in) {
+  return run(with_known_forward(v), p, in);
+}
+
 Outputs run_in_order([[maybe_unused]] uint64_t order, const Variant& v, const Problem& p,
                      const Inputs& in) {
 #if !FA_BACKEND_GPU
@@ -104,7 +158,7 @@ Outputs run_in_order([[maybe_unused]] uint64_t order, const Variant& v, const Pr
   options.workers = 1;  // else threads decide, too
   const sim::test::WithOptions with(options);
 #endif
-  return run(v, p, in);
+  return run_backward(v, p, in);
 }
 
 Problem random_problem(std::mt19937& random, int longest) {
@@ -117,9 +171,8 @@ Problem random_problem(std::mt19937& random, int longest) {
   return bf16_problem(N, Nk, d, causal, B, Hkv * group, Hkv);
 }
 
-void require_right(const Variant& v, Problem p, const Inputs& in) {
-  p = problem_for(v, p);
-  const CheckResult result = check(p, in, run(v, p, in), sample_of(p, 1, 1e18));
+static void require_right(const Problem& p, const Inputs& in, const Outputs& out) {
+  const CheckResult result = check(p, in, out, sample_of(p, 1, 1e18));
   for (const TensorCheck& t : result.tensors) {
     CAPTURE(t.tensor, t.max_abs_err, t.bound, t.message);
     CHECK((t.ok || (p.method.fp8 && t.lost)));
@@ -129,12 +182,33 @@ void require_right(const Variant& v, Problem p, const Inputs& in) {
   REQUIRE(result.complete);
 }
 
-void require_right(const Variant& v, const Problem& p) {
+/// Those that require_right() makes.
+static Inputs own_inputs(const Variant& v, const Problem& p) {
   const uint64_t seed = static_cast<uint64_t>(p.N) * 1000 + p.d;
   // One large feature would take the digits of all others in 8 bits, and those of its own gradient.
   const bool far = !v.fp8 && !v.cache8 && !v.backward;
-  require_right(v, p,
-                far ? inputs_far_below_zero(p, seed) : normal_inputs(problem_for(v, p), seed));
+  return far ? inputs_far_below_zero(p, seed) : known_inputs(problem_for(v, p), seed);
+}
+
+void require_right(const Variant& v, Problem p, const Inputs& in) {
+  p = problem_for(v, p);
+  require_right(p, in, run_backward(v, p, in));
+}
+
+void require_right(const Variant& v, const Problem& p) { require_right(v, p, own_inputs(v, p)); }
+
+BothCounts require_right_counted(const Variant& v, const Problem& given, bool analyse) {
+  const CountOptions how{.analyse = analyse, .counters = analyse};
+  const Problem p = problem_for(v, given);
+  const Inputs in = own_inputs(v, given);
+  Session session(p, in, with_known_forward(v));
+  BothCounts counts;
+  if (v.prepare) session.prepare();
+  counts.forward = count([&] { session.forward(); }, how);
+  if (v.backward) counts.backward = count([&] { session.backward(); }, how);
+  REQUIRE(((v.backward ? counts.backward : counts.forward).analysed > 0) == analyse);
+  require_right(p, in, session.download());
+  return counts;
 }
 
 Counts count_prepare(const Variant& v, const Problem& p, bool analyse) {
@@ -318,9 +392,8 @@ Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p) {
   less.block_shared_bytes = bytes;
   const sim::test::WithOptions with(less);
   p.gpu = this_gpu();
-  require_right(v, p);
-  const Counts counts =
-      count_pass(v, p, v.backward ? Pass::backward : Pass::forward, /*analyse=*/true);
+  const BothCounts both = require_right_counted(v, p, /*analyse=*/true);
+  const Counts& counts = v.backward ? both.backward : both.forward;
   require_equal(v.backward ? v.backward_traffic(p) : v.traffic(p), counts);
   require_no_conflicts(counts);
   return counts;
@@ -644,7 +717,7 @@ void require_any_scale(const Variant& v, const Support& support) {
       for (float& x : *tensor) x = std::ldexp(x, exponent);
     }
     if (p.cache.fp8) quantise_cache(p, scaled);
-    return run(v, p, scaled);
+    return run_backward(v, p, scaled);
   };
   const Outputs plain = run_with({0, 0, 0});
   const auto require = [&](const Exponents& e, double tolerance) {

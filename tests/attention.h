@@ -26,11 +26,14 @@ Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, in
 /// seams between work tiles; 0: one, two or three, as the problem says.
 Variant on_blocks(const Variant& v, int blocks);
 
+/// As run(), but a forward that is another variant's runs only once for the same inputs.
+Outputs run_backward(const Variant& v, const Problem& p, const Inputs& in);
+
 /// The GPU chooses an order of the blocks in each run, the simulator the one that a number says.
 Outputs run_in_order(uint64_t order, const Variant& v, const Problem& p, const Inputs& in);
 
 /// N and Nk of no common tile; a long walk for one row; one key more, or less, than there are rows.
-inline const int kLong = FA_BACKEND_GPU ? 1024 : 512;
+inline const int kLong = FA_BACKEND_GPU ? 1024 : 384;
 inline const std::vector<std::pair<int, int>> kLengths = {
     {113, 203}, {128, 217},         {108, 256},        {256, 512},
     {1, 2048},  {kLong - 1, kLong}, {kLong, kLong - 1}};
@@ -45,6 +48,13 @@ void require_right(const Variant& v, Problem p, const Inputs& in);
 /// far below zero, each by the same: its P is an ordinary one, and a key past the end, whose score
 /// is 0, would outweigh all others, and exp(0 - LSE) overflow.
 void require_right(const Variant& v, const Problem& p);
+
+/// The same, and what that run counts: of the backward where there is one; of the forward unless it
+/// is another variant's. With `analyse` the analysis must find nothing. Simulator only.
+struct BothCounts {
+  Counts forward, backward;
+};
+BothCounts require_right_counted(const Variant& v, const Problem& p, bool analyse);
 
 /// The bytes of one prepare, counted (simulator) or measured (GPU).
 Counts count_prepare(const Variant& v, const Problem& p, bool analyse = false);

@@ -62,7 +62,7 @@ static void require_backward_of_blind_rows(const Kernels& of) {
     if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // a P that is only almost 0 would show
   }
   require_right(*of.variant, p, in);
-  const Outputs out = run(*of.variant, p, in);
+  const Outputs out = run_backward(*of.variant, p, in);
   for (size_t row = 0; row < p.rows(); ++row) {
     const auto dQ = out.dQ.begin() + row * features;
     const bool zero = std::all_of(dQ, dQ + features, [](float g) { return g == 0; });
@@ -105,7 +105,7 @@ static void require_no_gradient_of_constant_v(const Kernels& of) {
   CAPTURE(p.causal);
   Inputs in = normal_inputs(p, 11);
   std::fill(in.V.begin(), in.V.end(), 1.f);
-  const Outputs out = run(*of.variant, p, in);
+  const Outputs out = run_backward(*of.variant, p, in);
   // O = 1 is exact in bf16, dP and delta are the same sum: fp32 roundings are all that is left.
   REQUIRE(max_difference(out.dQ, std::vector<float>(p.q_size(), 0.f)) <= 2e-5);
   REQUIRE(max_difference(out.dK, std::vector<float>(p.kv_size(), 0.f)) <= 2e-5);
@@ -124,7 +124,7 @@ static void require_sums_over_keys(const Kernels& of) {
   const auto p = problem_of(of, 140, 150, GENERATE(false, true), /*H=*/3, /*Hkv=*/1);
   if (!one_in(3)) return;
   const Inputs in = normal_inputs(p, 12);
-  const Outputs out = run(*of.variant, p, in);
+  const Outputs out = run_backward(*of.variant, p, in);
   const auto dO = sum_of_rows(in.dO, of.d), dV = sum_of_rows(out.dV, of.d),
              dK = sum_of_rows(out.dK, of.d);
   const double margin = p.dtype == DType::f32 ? 3e-4 : 0.1;
@@ -140,9 +140,9 @@ static void require_linear_in_do(const Kernels& of) {
   // One block of keys, also of the smaller tiles: the sum of dQ has an order.
   const auto p = problem_of(of, 60, 60, true);
   Inputs in = normal_inputs(p, 14);
-  Outputs once = run(*of.variant, p, in);
+  Outputs once = run_backward(*of.variant, p, in);
   for (float& g : in.dO) g *= 2;
-  const Outputs twice = run(*of.variant, p, in);
+  const Outputs twice = run_backward(*of.variant, p, in);
   for (std::vector<float>* t : {&once.dQ, &once.dK, &once.dV}) {
     for (float& g : *t) g *= 2;
   }
@@ -158,7 +158,7 @@ static void require_gradients_as(const Variant& parent, const Kernels& of) {
   if (!one_in(3)) return;
   CAPTURE(p.causal);
   const auto in = normal_inputs(p, 6);
-  const Outputs now = run(*of.variant, p, in);
+  const Outputs now = run_backward(*of.variant, p, in);
   p.dtype = DType::f32;
   const Outputs before = run(parent, p, in);
   CHECK(max_difference(now.dQ, before.dQ) <= 0x1p-5);
@@ -172,7 +172,7 @@ static void require_same_gradients(const Kernels& of) {
   if (!one_in(3)) return;
   CAPTURE(p.causal);
   const auto in = normal_inputs(p, 7);
-  const Outputs first = run(*of.variant, p, in);
+  const Outputs first = run_backward(*of.variant, p, in);
   Session session(p, in, *of.variant);
   if (of.variant->prepare) session.prepare();
   session.forward();

@@ -120,7 +120,8 @@ struct Block {
   uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
   uintptr_t dynamic_base = 0;                  ///< dynamic shared memory, inside it
   const uint8_t* in_array = nullptr;           ///< by byte of it: a part of a shared array?
-  uintptr_t stack_base = 0, stack_size = ~uintptr_t{0};
+  /// Of all threads' stacks; of the host, all that lies above device memory.
+  uintptr_t stack_base = kHbmBase + kHbmSpan, stack_size = ~(kHbmBase + kHbmSpan);
   /// wgmma has registers in use, which lie on the stack: stack_size is 0, so that every access to
   /// the stack takes the slow path and check_registers() sees it.
   bool registers_watched = false;

@@ -87,7 +87,9 @@ def files_of(step):
     main = os.path.join("steps", step, "main.cu")
     if not os.path.exists(os.path.join(ROOT, main)):
         return None
-    command = ["g++", "-std=c++20", "-x", "c++", "-D__CUDACC__", "-I.", "-MM", "-MG", main]
+    # -MG: a header that is not found is only named; so are those of the system, at no cost.
+    command = ["g++", "-std=c++20", "-x", "c++", "-D__CUDACC__", "-I.", "-MM", "-MG"]
+    command += ["-nostdinc", main]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     except (OSError, subprocess.CalledProcessError):  # no compiler: the step's own folder, then

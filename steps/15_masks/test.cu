@@ -52,13 +52,12 @@ void require_predicted(fa::Prediction prediction, const fa::Counts& counts) {
 /// Right, and, in the simulator, as predicted, without a finding of the analysis.
 void require_all(const fa::Variant& v, const Problem& p) {
   CAPTURE(v.name, fa::describe(p));
+#if FA_BACKEND_GPU
   fa::test::require_right(v, p);
-#if !FA_BACKEND_GPU
-  const fa::Counts counts = fa::test::count_forward(v, p, /*analyse=*/true);
-  require_predicted(v.traffic(p), counts);
-  if (!v.backward) return;
-  const fa::Counts backward = fa::test::count_backward(v, p, /*analyse=*/true);
-  require_predicted(v.backward_traffic(p), backward);
+#else
+  const fa::test::BothCounts counts = fa::test::require_right_counted(v, p, /*analyse=*/true);
+  require_predicted(v.traffic(p), counts.forward);
+  if (v.backward) require_predicted(v.backward_traffic(p), counts.backward);
 #endif
 }
 

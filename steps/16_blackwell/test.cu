@@ -49,9 +49,11 @@ TEST_CASE("step 16: pairs of tiles of which the first sees fewer keys, or the se
   if (!fa::test::one_in(3)) return;
   CAPTURE(N, Nk, d);
   const auto p = bf16_problem(N, Nk, d, /*causal=*/true, 1, /*H=*/2, /*Hkv=*/1);
+#if FA_BACKEND_GPU
   fa::test::require_right(variant, p);
-#if !FA_BACKEND_GPU
-  fa::test::require_predicted(variant, p);
+#else
+  fa::test::require_equal(variant.traffic(p),
+                          fa::test::require_right_counted(variant, p, /*analyse=*/false).forward);
 #endif
 }
 
@@ -113,9 +115,10 @@ TEST_CASE("step 16: the polynomial of a masked score is 0, of an integer exact",
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 16: the formulas of the header", "[step16][all]") {
-  fa::test::require_header_formulas(*GENERATE(&tmem(), &issuer(), &roles()), 128);
-  fa::test::require_header_formulas(*GENERATE(&pair(), &exp2()), 256);
-  fa::test::require_header_formulas(ctas(), 512);
+  const auto [variant, rows] =
+      GENERATE(std::pair(&tmem(), 128), std::pair(&issuer(), 128), std::pair(&roles(), 128),
+               std::pair(&pair(), 256), std::pair(&exp2(), 256), std::pair(&ctas(), 512));
+  fa::test::require_header_formulas(*variant, rows);
 }
 
 TEST_CASE("step 16: no bank conflicts, and no load but by TMA", "[step16]") {

@@ -2,13 +2,11 @@
 
 namespace sim {
 
-AsyncState& async_of(Block& b) {
-  if (!b.async) {
-    b.async = std::make_shared<AsyncState>();
-    b.async->copies.resize(b.nthreads);
-    b.async->stores.resize(b.nthreads);
-    b.async->cluster_phase.resize(b.nthreads);
-  }
+AsyncState& make_async(Block& b) {
+  b.async = std::make_shared<AsyncState>();
+  b.async->copies.resize(b.nthreads);
+  b.async->stores.resize(b.nthreads);
+  b.async->cluster_phase.resize(b.nthreads);
   return *b.async;
 }
 

@@ -114,8 +114,9 @@ struct AsyncState {
   std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
 };
 
+AsyncState& make_async(Block&);
 /// The state of a block, made at its first use; place_block() forgets the one of the block before.
-AsyncState& async_of(Block&);
+inline AsyncState& async_of(Block& b) { return b.async ? *b.async : make_async(b); }
 
 /// Finding unless [p, p + bytes) is shared memory of this block, aligned to `alignment`.
 void need_own_shared(const char* what, const void* p, size_t bytes, size_t alignment, const Where&);

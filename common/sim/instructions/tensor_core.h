@@ -3,6 +3,7 @@
 /// as fa::tensor_sum adds it. Private to instructions/.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -31,14 +32,20 @@ struct F16 : Bf16 {
   static constexpr fa::TensorSum kSum = kF16Sum;
   static float value(uint32_t bits) { return float_of_half(static_cast<uint16_t>(bits)); }
 };
+/// The value of each e4m3, by its bits.
+inline const std::array<float, 256> kE4m3Values = [] {
+  std::array<float, 256> values;
+  for (unsigned bits = 0; bits < 256; ++bits) {
+    __nv_fp8_e4m3 x;
+    x.__x = static_cast<uint8_t>(bits);
+    values[bits] = static_cast<float>(x);
+  }
+  return values;
+}();
 struct E4m3 {
   using Bits = uint8_t;
   static constexpr fa::TensorSum kSum = fa::kE4m3Sum;
-  static float value(uint32_t bits) {
-    __nv_fp8_e4m3 x;
-    x.__x = static_cast<uint8_t>(bits);
-    return static_cast<float>(x);
-  }
+  static float value(uint32_t bits) { return kE4m3Values[bits & 0xff]; }
   static fa::RowCol a_element(int thread, int i) { return fa::wgmma_e4m3_a_element(thread, i); }
   static uint64_t offset(const fa::WgmmaOperand& o, fa::Major, int mn, int k) {
     return fa::wgmma_e4m3_offset(o, mn, k);

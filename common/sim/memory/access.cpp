@@ -310,12 +310,14 @@ template <unsigned kSize, Kind kKind>
   }
   whole_access(address, size, kind, pc, aligned, by, hooked);
 }
-// Of the compiler. Tail calls lead to all but the plainest accesses, so that these few lines need
-// no register saved.
+// Of the compiler: mostly of a thread's own stack, where its register arrays lie. Tail calls lead
+// to all but the plainest accesses, so that these few lines need no register saved.
 template <unsigned kSize, Kind kKind, bool kAligned>
 [[gnu::always_inline]] inline void hook(const void* p, const void* pc) {
   Block& b = *self;
   const auto address = reinterpret_cast<uintptr_t>(p);
+  if (address - b.stack_base < b.stack_size) [[likely]]
+    return;
   const bool fits = !kAligned || address % kSize == 0;
   if (fits && b.watch.load(std::memory_order_relaxed) == Watch::nobody &&
       plain_access<false>(b, address, kSize, kKind, pc, nullptr)) {
