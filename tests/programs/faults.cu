@@ -228,8 +228,8 @@ __global__ void polls(int* p, int arrivals) {
   p[threadIdx.x] = complete;
 }
 __global__ void store(int* p) { p[threadIdx.x] = 1; }  // null
-__global__ void prefetch(int* p, bool reached) {
-  if (reached) asm volatile("prefetch.global.L2 [%0];" ::"l"(p));  // ptx
+__global__ void transpose(int* p, bool reached) {
+  if (reached) asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(*p));  // ptx
   p[0] = 5;
 }
 __global__ void power(int* p) {
@@ -265,7 +265,7 @@ int too_large() {
 int unreached() {
   int *p, got;
   cudaMalloc(&p, 4);
-  prefetch<<<1, 1>>>(p, false);
+  transpose<<<1, 1>>>(p, false);
   cudaMemcpy(&got, p, 4, cudaMemcpyDeviceToHost);
   return got == 5 ? 0 : 3;
 }
@@ -306,7 +306,7 @@ int main(int n, char** words) {
   if (is("plain grid")) plain_grid<<<2, 32>>>();
   if (is("endless")) cudaMemset(x, 0, 4), endless<<<1, 1>>>(x);
   if (is("idle")) idle<<<1, 1>>>(1024);
-  if (is("ptx")) prefetch<<<1, 1>>>(x, true);
+  if (is("ptx")) transpose<<<1, 1>>>(x, true);
   if (is("bits")) power<<<1, 1>>>(x);
   if (is("shared atomics")) shared_atomics<<<1, 32>>>();
   if (is("on host")) printf("%d\n", *x);  // on host

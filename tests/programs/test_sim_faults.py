@@ -21,7 +21,7 @@ REFUSED = {
     "launches": r"a kernel that launches child \(@\)",
     "allocates": r"a kernel that calls cudaMalloc \(@\)",
     "waits": r"a kernel that calls cudaDeviceSynchronize \(@\)",
-    "ptx": r"the PTX instruction prefetch.global.L2 \(@\)",
+    "ptx": r"the PTX instruction movmatrix.sync.aligned.m8n8.trans.b16 \(@\)",
     "bits": r"the PTX 'ex2.* with an operand that is no float \(@\)",
 }
 # One finding, status 1. Those that `--analyse` finds, ...
