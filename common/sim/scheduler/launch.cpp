@@ -83,7 +83,12 @@ void on_segv(int, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const std::string place = source_of(reinterpret_cast<const void*>(at.pc + 1));
   // A frame that grows touches each of its pages at the stack pointer, or 1 KiB above it (aarch64).
-  const bool grows = b.stacks->is_guard(address) && address - (at.sp - 4096) <= 4096 + 1024;
+#ifdef __aarch64__
+  constexpr uintptr_t kAbove = 1024;
+#else
+  constexpr uintptr_t kAbove = 0;
+#endif
+  const bool grows = b.stacks->is_guard(address) && address - (at.sp - 4096) <= 4096 + kAbove;
   const std::string sentence =
       here() +
       (grows ? " needs more than " + std::to_string(options().stack_bytes >> 10) +
