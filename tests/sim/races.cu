@@ -261,7 +261,25 @@ __global__ void add_early(float* word, float* y, bool late) {
   if (warp != 1) fa::bar_sync(1, 64);
   if (threadIdx.x == 0 && late) atomicAdd(word, 1.f);
   if (threadIdx.x == 0) *y = *word;
-  __syncthreads();  // warp 1 has not left: all that are here would meet at the first barrier
+}
+// Warp 0 publishes before its store and behind it. The atomic by which warp 1 may see that stands
+// between the two, or behind both. Warps 2 and 3 let them run in this order.
+__global__ void published_twice(float* y, unsigned* word, bool late) {
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x % 32) return;
+  __threadfence();
+  if (warp == 0) {
+    atomicAdd(word, 1u);
+    y[0] = 1;
+  }
+  if (warp == 1 && !late) atomicAdd(word, 1u);
+  fa::bar_sync(1 + warp % 2, 64);  // 0 with 2, then 1 with 3
+  if (warp == 0) {
+    __threadfence();
+    atomicAdd(word, 1u);
+  }
+  if (warp == 1 && late) atomicAdd(word, 1u);
+  if (warp == 1) y[1] = y[0];
 }
 // Each warp takes a ticket of its own, and the last warp of all reads what all warps wrote.
 __global__ void last_warp(float* partial, unsigned* ticket, float* y, bool fence) {
@@ -442,6 +460,12 @@ ANALYSED("an atomic is in order with those before it on its word", "[sim][races]
   Buffer<float> word("word", 1);
   FOUND("load of word", add_early, {1, 96}, word, y, false);
   SILENT(add_early, {1, 96}, word, y, true);
+}
+
+ANALYSED("a ticket shows what was published before it", "[sim][races]") {
+  Buffer<unsigned> word("word", 1);
+  FOUND("load of y, byte 0", published_twice, {1, 128}, y, word, false);
+  SILENT(published_twice, {1, 128}, y, word, true);
 }
 
 ANALYSED("order between two blocks may come about by a third", "[sim][races]") {

@@ -19,15 +19,16 @@ __global__ void tile_sum(const float* x, float* y, int n, bool early) {
   for (int i = 0; i < 64; ++i) sum += tile[i];
   if (t < n) y[t] = sum;
 }
-// Warp 1 writes and returns; warp 0 reads.
-__global__ void last_words(float* y, bool barrier) {
+// Warp 1 writes and returns; warp 0 reads, behind a barrier of all or of so many threads.
+__global__ void last_words(float* y, bool barrier, int count) {
   __shared__ float tile[32];
   const int t = threadIdx.x;
   if (t >= 32) {
     tile[t - 32] = 3;
     return;
   }
-  if (barrier) __syncthreads();
+  if (barrier && !count) __syncthreads();
+  if (barrier && count) fa::bar_sync(1, count);
   y[t] = tile[t];
 }
 // The last lanes of a warp store and return; the others meet at a barrier with a count, and read.
@@ -72,12 +73,13 @@ ANALYSED("an early return leaves a hole in the tile, no deadlock", "[sim]") {
 }
 
 ANALYSED("what a thread did before it returned is known behind a barrier", "[sim]") {
-  FOUND("tile, byte 0", last_words, {1, 64}, y, false);
-  SILENT(last_words, {1, 64}, y, true);
+  FOUND("tile, byte 0", last_words, {1, 64}, y, false, 0);
+  FOUND("tile, byte 0", last_words, {1, 64}, y, true, 32);
+  SILENT(last_words, {1, 64}, y, true, 0);
   CHECK(y.download()[31] == 3.f);
   {
     WithOptions plain{sim::Options{}};  // two workers, too
-    SILENT(last_words, {2, 64, 0, 2}, y, true);
+    SILENT(last_words, {2, 64, 0, 2}, y, true, 0);
   }
   FOUND("race on shared memory", last_words_to_a_count, {1, 64}, y, false);
   SILENT(last_words_to_a_count, {1, 64}, y, true);

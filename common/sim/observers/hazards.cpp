@@ -384,12 +384,17 @@ void HazardObserver::use_ticket(Block& b, uint64_t word) {
   ThreadState& me = threads_[b.current->id];
   Ticket& ticket = launch_state.tickets[word];
   const Stamp when = ++launch_state.now;
-  if (me.fenced) {
-    Ticket::Entry& entry =
-        ticket.published.try_emplace(b.linear / blocks_of_cluster(b), when, nullptr).first->second;
+  const uint64_t cluster = b.linear / blocks_of_cluster(b);
+  if (ticket.latest != cluster) {
+    std::vector<Ticket::Entry>& ended = ticket.published[ticket.latest];
+    if (ended.size() > 1) ended = {{ended[0].since, ended.back().fenced, nullptr}};
+    ticket.latest = cluster;
+  }
+  std::vector<Ticket::Entry>& mine = ticket.published[cluster];
+  if (me.fenced && (mine.empty() || mine.back().added != me.fenced)) {
     Fenced fenced = *me.fenced;
-    if (entry.fenced) raise(fenced, *entry.fenced);
-    entry.fenced = std::make_shared<const Fenced>(std::move(fenced));
+    if (!mine.empty()) raise(fenced, *mine.back().fenced);
+    mine.push_back({when, std::make_shared<const Fenced>(std::move(fenced)), me.fenced});
   }
   Tickets tickets;
   if (me.tickets) tickets = *me.tickets;
@@ -411,8 +416,9 @@ bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b
       return true;
     }
     const auto published = seen.ticket->published.find(block / blocks_of_cluster(b));
-    return published != seen.ticket->published.end() && published->second.since <= seen.when &&
-           stamp <= seen.when && has(published->second.fenced->clock, entry, stamp);
+    if (published == seen.ticket->published.end()) return false;
+    const Ticket::Entry* shown = Ticket::until(published->second, seen.when);
+    return shown && has(shown->fenced->clock, entry, stamp);
   };
   if (std::any_of(me.tickets->begin(), me.tickets->end(), ordered)) return true;
   // What those had seen who published: the blocks in between.
@@ -420,8 +426,9 @@ bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b
   for (size_t i = 0; i < all.size(); ++i) {
     const Seen seen = all[i];
     for (const auto& [cluster, published] : seen.ticket->published) {
-      if (published.since > seen.when) continue;
-      for (const Seen& before : published.fenced->tickets) {
+      const Ticket::Entry* shown = Ticket::until(published, seen.when);
+      if (!shown) continue;
+      for (const Seen& before : shown->fenced->tickets) {
         const Seen then = {before.ticket, std::min(before.when, seen.when)};
         const auto known = std::find_if(all.begin(), all.end(), [&](const Seen& other) {
           return other.ticket == then.ticket && other.when >= then.when;

@@ -47,10 +47,21 @@ using SharedFenced = std::shared_ptr<const Fenced>;
 /// A word of device memory that blocks synchronise on with atomics.
 struct Ticket {
   struct Entry {
-    Stamp since;  ///< when the block or cluster published for the first time
-    SharedFenced fenced;
+    Stamp since;          ///< when the block or cluster published this
+    SharedFenced fenced;  ///< with all that it had published before
+    SharedFenced added;   ///< what the thread had fenced that published
   };
-  std::unordered_map<uint64_t, Entry> published;  ///< by cluster of blocks
+  /// By cluster of blocks, the latest last. Of one that has ended there is one entry: whoever comes
+  /// now comes behind them all.
+  std::unordered_map<uint64_t, std::vector<Entry>> published;
+  uint64_t latest = 0;  ///< the cluster that used it last
+
+  /// What the cluster has published up to a time, or null.
+  static const Entry* until(const std::vector<Entry>& entries, Stamp when) {
+    const auto later = [](Stamp t, const Entry& e) { return t < e.since; };
+    const auto next = std::upper_bound(entries.begin(), entries.end(), when, later);
+    return next == entries.begin() ? nullptr : &next[-1];
+  }
 };
 
 /// What threads and copies have released to an mbarrier, a named barrier or the cluster's barrier.
