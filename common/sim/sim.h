@@ -46,6 +46,7 @@ struct Options {
   void (*on_fatal)(fa::FaultKind, const std::string& sentence) = nullptr;
   /// Who hears of host code's loads and stores, once its block's stack_size lets them through.
   void (*on_host_access)(uintptr_t, unsigned size, Kind, const void* pc) = nullptr;
+  int libraries = 0;  ///< > 0: host code computes what a GPU's library would, in device memory
 };
 /// The one set of options of this process.
 Options& options();
@@ -65,6 +66,11 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
   /// Ends the recording; what it saw, with `source` = "counted".
   fa::Counts finish();
+};
+
+/// What the search found in a launch that ran to its end.
+struct FoundAtEnd : fa::KernelStopped {
+  using KernelStopped::KernelStopped;
 };
 
 /// CUDA refuses a launch, before any block runs.

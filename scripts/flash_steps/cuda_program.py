@@ -28,12 +28,11 @@ UNSUPPORTED = [
         "textures",
     ),
     (r"\b(surf2Dread|surf2Dwrite|cudaSurfaceObject_t|surface\s*<)", "surfaces"),
-    (r"\bcudaGraph\w*|\bcudaStreamBeginCapture", "CUDA graphs"),
     (r"\bcudaArray\w*|\bcudaMallocArray|\bcudaMalloc3D\w*|\bcudaMemcpy3D\w*", "CUDA arrays"),
     (r"\bcudaIpc\w*", "memory of other processes"),
     (r"\bcudaMemPool\w*|\bcudaMallocFromPoolAsync", "memory pools"),
     (r"\bcudaImportExternal\w*|\bcudaExternal\w*|\bcudaGraphics\w*", "graphics"),
-    (r"\b__nv_fp[468]\w*", "fp8 types"),
+    (r"\b__nv_fp[46]\w*", "fp4 and fp6 types"),
     (r"\bcuda::", "libcu++ (cuda::)"),
     (
         r"\b(multi_grid_group|this_multi_grid)\b",
@@ -52,7 +51,7 @@ UNSUPPORTED = [
 ]
 # Beginnings of headers, and the library that they are of.
 LIBRARIES = """
-cublasXt: cuBLASXt, cublas: cuBLAS, cudnn: cuDNN, cufft: cuFFT, curand: cuRAND,
+cublasXt: cuBLASXt, cudnn: cuDNN,
 cusparse: cuSPARSE, cusolver: cuSOLVER, thrust/: Thrust, cub/: CUB, cute/: CUTLASS,
 cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.h: MPI,
 torch/: PyTorch, ATen/: PyTorch, npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,

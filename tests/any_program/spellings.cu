@@ -101,7 +101,24 @@ __global__ void multiply(cuFloatComplex* z) {
   __nanosleep(static_cast<unsigned>(cuCrealf(z[0])));
 }
 
+#ifndef NVCC_REFUSES_IT  // as from nvcc 12 on
+texture<float, 1, cudaReadModeElementType> table;
+__global__ void fetch(float* y) { *y = tex1Dfetch(table, 1) + tex1Dfetch(table, 2); }
+void textures() {
+  float x[] = {1, 2, 4}, *d;
+  cudaMalloc(&d, sizeof x);
+  cudaMemcpy(d, x, sizeof x, cudaMemcpyHostToDevice);
+  cudaBindTexture(0, table, d, 2 * sizeof(float));  // the third is beyond it: 0
+  fetch<<<1, 1>>>(d);
+  cudaMemcpy(x, d, sizeof x, cudaMemcpyDeviceToHost);
+  EXPECT(x[0] == 2 && cudaUnbindTexture(table) == cudaSuccess);
+}
+#else
+void textures() {}
+#endif
+
 int main() {
+  textures();
   int *x, got;
   cudaMalloc(&x, 64);
   cudaMemset(x, 0, 64);

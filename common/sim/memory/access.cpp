@@ -219,7 +219,10 @@ bool is_index(uintptr_t address) {
     const uint16_t number = page_owner[offset / kPage];
     const BufferInfo& info = buffers[number];
     const bool inside = offset >= info.begin && offset + size <= info.end;
-    if (b.host && info.for_host && inside) return;
+    if (b.host && inside && (info.for_host || options().libraries)) {
+      if (kind != Kind::load) mark_stored(offset, size);
+      return;
+    }
     if (b.host) host_touch(info, pc);
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
     if (b.early && b.current && b.current->early) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/sim/messages/messages.h"
+#include "common/sim/sim.h"
 
 namespace sim {
 
@@ -84,7 +85,9 @@ void Findings::report(const std::optional<fa::Finding>& fatal) {
   if (fatal) all.push_back(*fatal);
   add(true);
   shorten(kSpelledOut);
-  if (!all.empty()) throw fa::KernelStopped(all, more);
+  if (all.empty()) return;
+  if (fatal) throw fa::KernelStopped(all, more);
+  throw FoundAtEnd(all, more);
 }
 
 std::vector<std::string> Findings::remarks() const {

@@ -1,4 +1,4 @@
-// cuBLAS's products, on the host.
+// cuBLAS's products, and its vectors of any type, on the host.
 #define FA_ANY_PROGRAM
 #include "common/sim/program/include/cublas_v2.h"
 
@@ -11,24 +11,35 @@ namespace sim::program {
 
 namespace {
 
-void put(cudaDataType_t type, void* p, double v) {
+void written(void* p, size_t bytes) {
+  const uint64_t offset = reinterpret_cast<uintptr_t>(p) - kHbmBase;
+  if (offset < kHbmSpan) mark_written(offset, bytes);
+}
+
+// What a type is stored as.
+template <class F>
+auto as_stored(cudaDataType_t type, F&& f) {
   switch (type) {
     case CUDA_R_32F:
-      *static_cast<float*>(p) = static_cast<float>(v);
-      break;
+      return f(float());
     case CUDA_R_64F:
-      *static_cast<double*>(p) = v;
-      break;
+      return f(double());
     case CUDA_R_16F:
-      *static_cast<__half*>(p) = __half(static_cast<float>(v));
-      break;
+      return f(__half());
     case CUDA_R_16BF:
-      *static_cast<__nv_bfloat16*>(p) = __nv_bfloat16(static_cast<float>(v));
-      break;
+      return f(__nv_bfloat16());
+    case CUDA_R_8I:
+      return f(int8_t());
+    case CUDA_R_32I:
+      return f(int32_t());
+    default:
+      unsupported("a data type of cuBLAS");
   }
 }
 
-size_t bytes_of(cudaDataType_t type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
+size_t bytes_of(cudaDataType_t type) {
+  return as_stored(type, [](auto zero) { return sizeof zero; });
+}
 
 void* at(const Matrix& x, long long row, long long column, long long i) {
   const long long index = i * x.stride + row + column * x.leading;
@@ -48,29 +59,30 @@ std::vector<double> numbers(const Matrix& x, int rows, int columns, long long i)
   return all;
 }
 
-void written(void* p, size_t bytes) {
-  const uint64_t offset = reinterpret_cast<uintptr_t>(p) - kHbmBase;
-  if (offset < kHbmSpan) mark_written(offset, bytes);
-}
-
 }  // namespace
 
 double number_at(cudaDataType_t type, const void* p) {
-  switch (type) {
-    case CUDA_R_32F:
-      return *static_cast<const float*>(p);
-    case CUDA_R_64F:
-      return *static_cast<const double*>(p);
-    case CUDA_R_16F:
-      return float{*static_cast<const __half*>(p)};
-    case CUDA_R_16BF:
-      return float{*static_cast<const __nv_bfloat16*>(p)};
-  }
-  unsupported("a data type of cuBLAS");
+  return as_stored(type, [p](auto zero) -> double {
+    const auto v = *static_cast<const decltype(zero)*>(p);
+    if constexpr (std::is_arithmetic_v<decltype(zero)>) return v;
+    return float{v};
+  });
+}
+void put(cudaDataType_t type, void* p, double v) {
+  as_stored(type, [=](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_arithmetic_v<T>) {
+      *static_cast<T*>(p) = static_cast<T>(v);
+    } else {
+      *static_cast<T*>(p) = T(static_cast<float>(v));
+    }
+  });
+  written(p, bytes_of(type));
 }
 
 void multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
               const Matrix& c, int count) {
+  const Library library("cuBLAS");
   std::vector<double> sums(static_cast<size_t>(n));
   for (int i = 0; i < count; ++i) {
     const std::vector<double> left = numbers(a, m, k, i), right = numbers(b, k, n, i);
@@ -85,27 +97,33 @@ void multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& 
         void* p = at(c, row, column, i);
         const double before = beta == 0 ? 0 : beta * number_at(c.type, p);
         put(c.type, p, alpha * sums[column] + before);
-        written(p, bytes_of(c.type));
       }
     }
   }
 }
 
-void multiply_vector(int m, int n, double alpha, const Matrix& a, const void* x, int x_step,
-                     double beta, void* y, int y_step) {
-  const int rows = a.transposed ? n : m, columns = a.transposed ? m : n;
-  const std::vector<double> left = numbers(a, rows, columns, 0);
-  const auto width = static_cast<int>(bytes_of(a.type));
-  for (int r = 0; r < rows; ++r) {
-    double sum = 0;
-    for (int c = 0; c < columns; ++c) {
-      sum += left[static_cast<size_t>(r) * columns + c] *
-             number_at(a.type, static_cast<const char*>(x) + c * x_step * width);
-    }
-    void* p = static_cast<char*>(y) + r * y_step * width;
-    put(a.type, p, alpha * sum + (beta == 0 ? 0 : beta * number_at(a.type, p)));
-    written(p, static_cast<size_t>(width));
+void* Numbers::at(int i, int n) const {
+  const std::ptrdiff_t place =
+      step < 0 ? std::ptrdiff_t{i - n + 1} * step : std::ptrdiff_t{i} * step;
+  return static_cast<char*>(const_cast<void*>(p)) +
+         place * static_cast<std::ptrdiff_t>(bytes_of(type));
+}
+void axpy(int n, double alpha, const Numbers& x, const Numbers& y) {
+  const Library library("cuBLAS");
+  for (int i = 0; i < n; ++i) {
+    const double sum = alpha * number_at(x.type, x.at(i, n)) + number_at(y.type, y.at(i, n));
+    put(y.type, y.at(i, n), sum);
   }
+}
+void scale(int n, double alpha, const Numbers& x) {
+  const Library library("cuBLAS");
+  for (int i = 0; i < n; ++i) put(x.type, x.at(i, n), alpha * number_at(x.type, x.at(i, n)));
+}
+double dot(int n, const Numbers& x, const Numbers& y) {
+  const Library library("cuBLAS");
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += number_at(x.type, x.at(i, n)) * number_at(y.type, y.at(i, n));
+  return sum;
 }
 
 }  // namespace sim::program

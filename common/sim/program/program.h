@@ -177,6 +177,18 @@ void tcgen05_st(Where where, uint32_t to, R... r) {
   sim::tcgen05_st(to, registers, sizeof...(R), where);
 }
 
+/// While one lives, host code may touch device memory: it does what a library of NVIDIA's does. The
+/// report says that this is not counted. In a kernel it has no effect.
+class Library {
+ public:
+  explicit Library(const char* name);
+  ~Library();
+  Library(const Library&) = delete;
+
+ private:
+  bool on_host_;
+};
+
 /// The program asks for what the simulator does not have: it ends with one sentence.
 [[noreturn]] void unsupported(const char* what, Where = Where::here());
 inline void need_one_cta(int group, Where where) {

@@ -23,6 +23,9 @@ struct CUevent_st {
   bool recorded = false;
 };
 struct CUstream_st {};
+struct CUgraph_st {
+  sim::program::Work work;
+};
 
 namespace sim::program {
 
@@ -110,6 +113,14 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
   });
 }
 #define SIM_CALLER __builtin_return_address(0)
+
+/// What a stream orders: done at once, or kept for the graph that is captured.
+template <class F>
+cudaError_t in_order(F work) {
+  if (!session().captured) return work();
+  session().captured->push_back(work);
+  return cudaSuccess;
+}
 
 }  // namespace
 
@@ -364,7 +375,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
-  return copy(to, 0, from, 0, bytes, 1, kind, SIM_CALLER);
+  return in_order([=, pc = SIM_CALLER] { return copy(to, 0, from, 0, bytes, 1, kind, pc); });
 }
 cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes) {
   return copy(to, 0, from, 0, bytes, 1, cudaMemcpyDeviceToDevice, SIM_CALLER);
@@ -380,13 +391,15 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
   if (width > to_pitch || width > from_pitch) return returned(cudaErrorInvalidPitchValue);
-  return copy(to, to_pitch, from, from_pitch, width, height, kind, SIM_CALLER);
+  return in_order([=, pc = SIM_CALLER] {
+    return copy(to, to_pitch, from, from_pitch, width, height, kind, pc);
+  });
 }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) {
   return checked([&] { sim::fill(p, value, bytes); });
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
-  return cudaMemset(p, value, bytes);
+  return in_order([=] { return cudaMemset(p, value, bytes); });
 }
 cudaError_t cudaMemset2D(void* p, size_t pitch, int value, size_t width, size_t height) {
   cudaError_t status = cudaSuccess;
@@ -397,7 +410,7 @@ cudaError_t cudaMemset2D(void* p, size_t pitch, int value, size_t width, size_t 
 }
 cudaError_t cudaMemset2DAsync(void* p, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t) {
-  return cudaMemset2D(p, pitch, value, width, height);
+  return in_order([=] { return cudaMemset2D(p, pitch, value, width, height); });
 }
 
 // --- streams and events --------------------------------------------------------------------------
@@ -422,8 +435,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t call, void* data) {
-  call(data);
-  return cudaSuccess;
+  return in_order([=] { return call(data), cudaSuccess; });
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args) {
   bool together = false;
@@ -445,9 +457,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaEventCreate(event);
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->seconds = session().estimated_s;
-  event->recorded = true;
-  return cudaSuccess;
+  return in_order([=] {
+    event->seconds = session().estimated_s;
+    event->recorded = true;
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return event ? cudaSuccess : returned(cudaErrorInvalidResourceHandle);
@@ -461,5 +475,66 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
+  return cudaSuccess;
+}
+
+// --- graphs --------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (session().captured) return returned(cudaErrorIllegalState);
+  session().captured = std::make_unique<sim::program::Work>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  if (!session().captured) return returned(cudaErrorIllegalState);
+  *graph = new CUgraph_st{std::move(*session().captured)};
+  session().captured.reset();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = session().captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+static cudaGraphNode_t node(size_t place) { return reinterpret_cast<cudaGraphNode_t>(place + 1); }
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* n) {
+  if (!nodes) *n = graph->work.size();
+  for (size_t i = 0; nodes && i < *n; ++i) nodes[i] = node(i);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                          unsigned long long) {
+  *exec = new CUgraph_st(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  for (const auto& work : exec->work) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
+  *graph = new CUgraph_st;
+  return cudaSuccess;
+}
+// A node depends on nodes that are there already: the order in which they are added is right.
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* added, cudaGraph_t graph,
+                                   const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
+  *added = node(graph->work.size());
+  auto& captured = session().captured;
+  auto before = std::exchange(captured, std::make_unique<sim::program::Work>());
+  const cudaLaunchConfig_t config{p->gridDim, p->blockDim, p->sharedMemBytes};
+  const cudaError_t status = cudaLaunchKernelExC(&config, p->func, p->kernelParams);
+  graph->work.insert(graph->work.end(), captured->begin(), captured->end());
+  captured = std::move(before);
+  return status;
+}
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* added, cudaGraph_t graph,
+                                       const cudaGraphNode_t*, size_t, cudaGraph_t child) {
+  *added = node(graph->work.size());
+  graph->work.push_back([work = child->work] {
+    for (const auto& one : work) one();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
   return cudaSuccess;
 }

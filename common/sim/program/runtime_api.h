@@ -72,6 +72,7 @@
   X(cudaErrorSharedObjectInitFailed, 303, "shared object initialization failed")                   \
   X(cudaErrorOperatingSystem, 304, "OS call failed or operation not supported on this OS")         \
   X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                \
+  X(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state")          \
   X(cudaErrorNotReady, 600, "device not ready")                                                    \
   X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                      \
   X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                 \
@@ -289,6 +290,20 @@ struct cudaPointerAttributes {
 };
 typedef void (*cudaStreamCallback_t)(cudaStream_t, cudaError_t, void*);
 typedef void (*cudaHostFn_t)(void*);
+typedef struct CUgraph_st *cudaGraph_t, *cudaGraphExec_t;
+typedef struct CUgraphNode_st* cudaGraphNode_t;
+struct cudaKernelNodeParams {
+  void* func;
+  dim3 gridDim, blockDim;
+  unsigned sharedMemBytes;
+  void **kernelParams, **extra;
+};
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 
 // --- calls ---------------------------------------------------------------------------------------
 
@@ -385,7 +400,31 @@ cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
+
+// A graph holds what streams captured and the nodes that were added, and runs it in that order.
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*);
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*);
+cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t*);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t, unsigned long long = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
+cudaError_t cudaGraphCreate(cudaGraph_t*, unsigned flags);
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t* after,
+                                   size_t afters, const cudaKernelNodeParams*);
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t*, cudaGraph_t, const cudaGraphNode_t* after,
+                                       size_t afters, cudaGraph_t child);
+cudaError_t cudaGraphDestroy(cudaGraph_t);
 }
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                        unsigned long long flags = 0) {
+  return cudaGraphInstantiateWithFlags(exec, graph, flags);
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, cudaGraphNode_t*,
+                                        char*, size_t) {
+  return cudaGraphInstantiateWithFlags(exec, graph);
+}
+inline cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy(exec); }
 
 inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
 inline cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
@@ -607,4 +646,50 @@ cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F*, size_t
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
   *grid = sms * sim::program::blocks_per_sm(*block, smem);
   return cudaSuccess;
+}
+
+// --- textures of linear memory, as references ----------------------------------------------------
+
+enum cudaTextureReadMode { cudaReadModeElementType };
+struct cudaChannelFormatDesc {};
+template <class T, int dimensions = 1, cudaTextureReadMode = cudaReadModeElementType>
+requires(dimensions == 1) struct texture {
+  const T* memory = nullptr;
+  size_t count = 0;
+  cudaChannelFormatDesc channelDesc;
+};
+template <class T>
+cudaChannelFormatDesc cudaCreateChannelDesc() {
+  return {};
+}
+template <class T>
+cudaError_t cudaBindTexture(size_t* offset, texture<T>& t, const void* p,
+                            size_t bytes = ~size_t{}) {
+  if (offset) *offset = 0;
+  t.memory = static_cast<const T*>(p);
+  t.count = bytes / sizeof(T);
+  return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaBindTexture(size_t* offset, texture<T>& t, const void* p,
+                            const cudaChannelFormatDesc&, size_t bytes = ~size_t{}) {
+  return cudaBindTexture(offset, t, p, bytes);
+}
+template <class T>
+cudaError_t cudaUnbindTexture(texture<T>& t) {
+  t.memory = nullptr, t.count = 0;
+  return cudaSuccess;
+}
+namespace sim::program {
+// The reference itself is the host's.
+template <class T>
+[[gnu::no_sanitize_thread, gnu::noinline]] const T* texel(const texture<T>& t, int i) {
+  return i >= 0 && static_cast<size_t>(i) < t.count ? t.memory + i : nullptr;
+}
+}  // namespace sim::program
+/// Beyond the memory a texture is zero.
+template <class T>
+T tex1Dfetch(const texture<T>& t, int i) {
+  const T* p = sim::program::texel(t, i);
+  return p ? *p : T{};
 }

@@ -283,6 +283,21 @@ void note_finding(FaultKind kind, const std::string& sentence) {
   std::fputs(fa::wrapped("finding: ", sentence, 2).c_str(), stderr);
 }
 
+Library::Library(const char* name) : on_host_(self->host) {
+  if (!on_host_) return;
+  device_in_use().lock();
+  Session& s = session();
+  if (options().libraries++ > 0) return;  // of another one
+  if (s.captured) unsupported((std::string(name) + " in the capture of a graph").c_str());
+  const std::string remark = std::string("what ") + name + " computes is not counted";
+  if (s.said.insert(remark).second) s.remarks.push_back(remark);
+}
+Library::~Library() {
+  if (!on_host_) return;
+  --options().libraries;
+  device_in_use().unlock();
+}
+
 void stop(int status) {
   std::fflush(stdout);
   Session& s = session();
@@ -330,7 +345,18 @@ void set_carry(bool carry) { self->carry = carry; }
 bool run(const Launch& given, Where where) {
   if (!self->host) not_supported("a kernel that launches " + std::string(given.name), at(where));
   std::lock_guard lock(device_in_use());
-  session();
+  if (session().captured) {
+    const auto* bytes = static_cast<const unsigned char*>(given.closure);
+    const auto room = std::make_shared<std::vector<std::max_align_t>>(
+        given.closure_bytes / sizeof(std::max_align_t) + 1);
+    std::memcpy(room->data(), bytes, given.closure_bytes);
+    session().captured->push_back([given, room, where] {
+      Launch again = given;
+      again.closure = room->data();
+      run(again, where);
+    });
+    return true;
+  }
   take_counts(nullptr);
   Launch launch = given;
   if (const auto known = clusters.find(launch.call); known != clusters.end()) {
@@ -351,15 +377,12 @@ bool run(const Launch& given, Where where) {
       clusters[launch.call] = cluster;
       return run(given, where);
     }
-    const bool fatal =
-        std::any_of(stopped.findings.begin(), stopped.findings.end(), [](const fa::Finding& f) {
-          return f.kind != fa::FaultKind::race && f.kind != fa::FaultKind::uninitialised;
-        });
-    take_counts(&launch, fatal);
+    const bool early = !dynamic_cast<const FoundAtEnd*>(&stopped);
+    take_counts(&launch, early);
     end_where_asked();
     for (const fa::Finding& f : stopped.findings) note_finding(f.kind, f.text);
     session().more += stopped.more;
-    if (fatal) stop(1);
+    if (early) stop(1);
   } catch (const fa::ResourceError& e) {
     std::fprintf(stderr, "sim: %s\n", e.what());
     stop(3);

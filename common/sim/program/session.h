@@ -3,6 +3,7 @@
 /// to program/.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,9 @@ struct Wishes {
   std::string looks = "./scripts/sim --analyse";  ///< the command that looks for races
 };
 
+/// What a stream captures, in its order.
+using Work = std::vector<std::function<void()>>;
+
 /// One run of the program, from its first call of the runtime to its exit.
 struct Session {
   Wishes wishes;
@@ -51,6 +55,7 @@ struct Session {
   std::map<std::string, fa::SiteCount> sites;  ///< by line and what it does
   std::vector<fa::Finding> findings;
   std::vector<std::string> remarks;
+  std::unique_ptr<Work> captured;   ///< not null: calls that a stream orders are kept for a graph
   bool launch_refused = false;      ///< so what it would have written is not there
   bool complete = true;             ///< false: the program did not reach its own end
   std::set<std::string> said;       ///< findings, so that each is told once

@@ -1,7 +1,6 @@
 /// \file
-/// Stands in for cuBLAS's header: the products of matrices and vectors that programs compare their
-/// own kernels with. They are computed on the host, in fp64, and not counted; what is not here does
-/// not compile.
+/// Stands in for cuBLAS's header: what programs compare their own kernels with. It is computed on
+/// the host, in fp64, and not counted; what is not here does not compile.
 #pragma once
 
 #include "cuda_bf16.h"
@@ -35,9 +34,14 @@ enum cublasComputeType_t {
   CUBLAS_COMPUTE_32F_FAST_16F = 74,
   CUBLAS_COMPUTE_32F_FAST_16BF = 75,
   CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
-  CUBLAS_COMPUTE_64F = 70
+  CUBLAS_COMPUTE_64F = 70,
+  CUBLAS_COMPUTE_32I = 72
 };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 };
+enum cublasFillMode_t { CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER, CUBLAS_FILL_MODE_FULL };
+enum cublasDiagType_t { CUBLAS_DIAG_NON_UNIT, CUBLAS_DIAG_UNIT };
+enum cublasSideMode_t { CUBLAS_SIDE_LEFT, CUBLAS_SIDE_RIGHT };
+enum cublasAtomicsMode_t { CUBLAS_ATOMICS_NOT_ALLOWED, CUBLAS_ATOMICS_ALLOWED };
 enum cublasPointerMode_t { CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE };
 typedef cudaDataType_t cublasDataType_t;
 struct cublasContext;
@@ -57,8 +61,33 @@ inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) {
 inline cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasSetPointerMode(cublasHandle_t, cublasPointerMode_t mode) {
-  if (mode != CUBLAS_POINTER_MODE_HOST) sim::program::unsupported("cuBLAS's device pointer mode");
+inline cublasStatus_t cublasSetPointerMode(cublasHandle_t, cublasPointerMode_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetAtomicsMode(cublasHandle_t, cublasAtomicsMode_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+// Sums are fp64 anyway.
+enum cublasEmulationStrategy_t {
+  CUBLAS_EMULATION_STRATEGY_DEFAULT,
+  CUBLAS_EMULATION_STRATEGY_PERFORMANT,
+  CUBLAS_EMULATION_STRATEGY_EAGER
+};
+inline cublasStatus_t cublasSetEmulationStrategy(cublasHandle_t, cublasEmulationStrategy_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetFixedPointEmulationMantissaControl(cublasHandle_t,
+                                                                  cudaEmulationMantissaControl) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetFixedPointEmulationMaxMantissaBitCount(cublasHandle_t, int) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetFixedPointEmulationMantissaBitOffset(cublasHandle_t, int) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasGetVersion(cublasHandle_t, int* version) {
+  *version = 120400;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -107,12 +136,24 @@ struct Matrix {
 /// C = alpha A B + beta C, `count` times.
 void multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
               const Matrix& c, int count);
-/// y = alpha A x + beta y; A is m x n as it lies.
-void multiply_vector(int m, int n, double alpha, const Matrix& a, const void* x, int x_step,
-                     double beta, void* y, int y_step);
 double number_at(cudaDataType_t type, const void* p);
+void put(cudaDataType_t type, void* p, double v);
+/// A vector of whichever type, and a number of `type` as the call has it.
+struct Numbers {
+  const void* p;
+  cudaDataType_t type;
+  int step;
+  void* at(int i, int n) const;
+};
+/// alpha x + y, alpha x, x . y, the norm of x: into y, x, a scalar.
+void axpy(int n, double alpha, const Numbers& x, const Numbers& y);
+void scale(int n, double alpha, const Numbers& x);
+double dot(int n, const Numbers& x, const Numbers& y);
 inline cudaDataType_t scalar_of(cublasComputeType_t c) {
-  return c == CUBLAS_COMPUTE_16F ? CUDA_R_16F : c == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
+  return c == CUBLAS_COMPUTE_16F   ? CUDA_R_16F
+         : c == CUBLAS_COMPUTE_64F ? CUDA_R_64F
+         : c == CUBLAS_COMPUTE_32I ? CUDA_R_32I
+                                   : CUDA_R_32F;
 }
 
 }  // namespace sim::program
@@ -130,14 +171,23 @@ inline cublasStatus_t cublasGemmStridedBatchedEx(
            {type_c, C, ldc, stride_c, false}, count);
   return CUBLAS_STATUS_SUCCESS;
 }
+// The older form names the type of the sums.
+inline cublasComputeType_t compute_of(cudaDataType_t type) {
+  return type == CUDA_R_16F   ? CUBLAS_COMPUTE_16F
+         : type == CUDA_R_64F ? CUBLAS_COMPUTE_64F
+         : type == CUDA_R_32I ? CUBLAS_COMPUTE_32I
+                              : CUBLAS_COMPUTE_32F;
+}
+inline cublasComputeType_t compute_of(cublasComputeType_t type) { return type; }
+template <class Compute>
 inline cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb,
                                    int m, int n, int k, const void* alpha, const void* A,
                                    cudaDataType_t type_a, int lda, const void* B,
                                    cudaDataType_t type_b, int ldb, const void* beta, void* C,
-                                   cudaDataType_t type_c, int ldc, cublasComputeType_t compute,
+                                   cudaDataType_t type_c, int ldc, Compute compute,
                                    cublasGemmAlgo_t algorithm) {
   return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, A, type_a, lda, 0, B, type_b, ldb, 0,
-                                    beta, C, type_c, ldc, 0, 1, compute, algorithm);
+                                    beta, C, type_c, ldc, 0, 1, compute_of(compute), algorithm);
 }
 #define SIM_BLAS(letter, T, type, compute)                                                         \
   inline cublasStatus_t cublas##letter##gemmStridedBatched(                                        \
@@ -158,14 +208,33 @@ SIM_BLAS(S, float, CUDA_R_32F, CUBLAS_COMPUTE_32F)
 SIM_BLAS(D, double, CUDA_R_64F, CUBLAS_COMPUTE_64F)
 SIM_BLAS(H, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F)
 #undef SIM_BLAS
-#define SIM_BLAS(letter, T, type)                                                               \
-  inline cublasStatus_t cublas##letter##gemv(cublasHandle_t, cublasOperation_t t, int m, int n, \
-                                             const T* alpha, const T* A, int lda, const T* x,   \
-                                             int x_step, const T* beta, T* y, int y_step) {     \
-    sim::program::multiply_vector(m, n, double{*alpha}, {type, A, lda, 0, t != CUBLAS_OP_N}, x, \
-                                  x_step, double{*beta}, y, y_step);                            \
-    return CUBLAS_STATUS_SUCCESS;                                                               \
-  }
-SIM_BLAS(S, float, CUDA_R_32F)
-SIM_BLAS(D, double, CUDA_R_64F)
-#undef SIM_BLAS
+
+// Vectors of any type.
+inline cublasStatus_t cublasAxpyEx(cublasHandle_t, int n, const void* alpha, cudaDataType_t type,
+                                   const void* x, cudaDataType_t x_type, int x_step, void* y,
+                                   cudaDataType_t y_type, int y_step, cudaDataType_t) {
+  using namespace sim::program;
+  axpy(n, number_at(type, alpha), {x, x_type, x_step}, {y, y_type, y_step});
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasScalEx(cublasHandle_t, int n, const void* alpha, cudaDataType_t type,
+                                   void* x, cudaDataType_t x_type, int x_step, cudaDataType_t) {
+  sim::program::scale(n, sim::program::number_at(type, alpha), {x, x_type, x_step});
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasDotEx(cublasHandle_t, int n, const void* x, cudaDataType_t x_type,
+                                  int x_step, const void* y, cudaDataType_t y_type, int y_step,
+                                  void* result, cudaDataType_t type, cudaDataType_t) {
+  using namespace sim::program;
+  put(type, result, dot(n, {x, x_type, x_step}, {y, y_type, y_step}));
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasNrm2Ex(cublasHandle_t, int n, const void* x, cudaDataType_t x_type,
+                                   int x_step, void* result, cudaDataType_t type, cudaDataType_t) {
+  using namespace sim::program;
+  const Numbers v{x, x_type, x_step};
+  put(type, result, std::sqrt(dot(n, v, v)));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+#include "cublas_levels.h"
