@@ -1,7 +1,5 @@
 """Counts what each lesson file adds to the one that it changes.
 
-    maintain neighbours              the table of steps/README.md, of all steps
-
 A file's header names the other one: "// Changed   since 06 2_registers: ...". Lines are compared
 without white space: `added` lines are in the file and not in the other one, and `share` is their
 share of the file. A test holds the limits, and the excuses below.
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from flash_steps import command
 from flash_steps.files import read_text
 from flash_steps.steps import ROOT
-from flash_steps.text import Column, common_lines, markdown_table
+from flash_steps.text import Column, common_lines, text_table
 
 # {file: (its share at most, why it adds more than half)}
 EXCUSED = {
@@ -142,11 +140,7 @@ COLUMNS = [
 ]
 
 
-def markdown():
-    return markdown_table(COLUMNS, neighbours())
-
-
 def main():
     command.parser(__doc__).parse_args()
-    print(markdown())
+    print(text_table(COLUMNS, neighbours()))
     return 0

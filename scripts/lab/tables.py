@@ -28,7 +28,7 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        copy rate and date
     model              the same of model_tables.py
     accuracy, estimated    estimated beside measured times (estimates.json)
-    neighbours, where  of the tree itself; where needs build/sim
+    where              which step runs on which GPU; needs build/sim
 
 and of figures:
 
@@ -64,7 +64,7 @@ from flash_steps.standing import rows_of, standing, standing_of, standing_parts,
 from flash_steps.steps import ROOT
 from flash_steps.text import bytes_text, flops_text, markdown_table, range_text, time_text
 
-from . import decode, estimates, measured, model_tables, neighbours, peers, ring, where
+from . import decode, estimates, measured, model_tables, peers, ring, where
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -270,7 +270,6 @@ TABLES = {
     "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
-    "neighbours": lambda results, filters: (neighbours.markdown(), []),
     "where": lambda results, filters: (where.markdown(), []),
 }
 

@@ -1,4 +1,4 @@
-"""The nvcc line of chapter 01 builds the step without CMake; without a GPU the program says so.
+"""The nvcc line of docs/gpu.md builds the step without CMake; without a GPU the program says so.
 
 nvcc hands the .cpp files to g++. Those that know nothing of the backend are in the build folder
 already; a stand-in for g++ takes them from there and leaves everything else to the real one.
@@ -35,7 +35,7 @@ os.execvp("g++", ["g++", *words])
 @unittest.skipUnless(NVCC, "nvcc is not installed")
 class OneLineBuild(Folder):
     def test_builds_and_refuses_without_a_gpu(self):
-        page = (ROOT / "steps/01_naive/worklog.md").read_text()
+        page = (ROOT / "docs/gpu.md").read_text()
         command = re.search(r"```sh\n(nvcc .*?)```", page, re.DOTALL)[1]
         program, log = self.folder / "01_naive", self.folder / "log"
         text = HOST_COMPILER.replace("@BUILD@", str(BUILD)).replace("@LOG@", str(log))
