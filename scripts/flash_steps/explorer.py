@@ -30,6 +30,8 @@ from .steps import chosen_of, program_of, run_program
 
 FOLDER = os.path.join(ROOT, "docs", "explorer")
 SOURCES = os.path.join(FOLDER, "src")
+INDEX = os.path.join(FOLDER, "index.html")
+DATA = re.compile(r'(<script [^>]*id="page">)(.*?)(</script>)', re.S)
 KINDS = ["read", "write", "atomic"]
 MOVED = 5  # of an event: bytes, requests, sectors or wavefronts, first touches
 
@@ -151,7 +153,7 @@ def with_times(note, runs):
 
 
 def page(contents):
-    """index.html. `contents`: {step: {name of a run: its content}}."""
+    """index.html with its data. `contents`: {step: {name of a run: its content}}."""
     measured = published_series()
     steps = {}
     for shown in (*STEPS, RING):
@@ -173,7 +175,7 @@ def page(contents):
         }
     ideas = [{**idea, "note": with_times(idea["note"], measured["runs"])} for idea in IDEAS]
     tree = {"ideas": ideas, "steps": steps, "series": [measured]}
-    return read_text(os.path.join(SOURCES, "page.html")).replace("@PAGE@", json_inside(tree))
+    return DATA.sub(lambda data: data[1] + json_inside(tree) + data[3], read_text(INDEX))
 
 
 def json_inside(tree):
@@ -231,17 +233,16 @@ def main():
     args = parser.parse_args()
     known = {shown.step: shown for shown in (*STEPS, RING)}
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
-    index = os.path.join(FOLDER, "index.html")
     if args.check:
         found = [stale(args.build, shown) for shown in chosen]
-        if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(index):
-            found.append(f"{os.path.relpath(index)} is not what its sources say")
+        if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(INDEX):
+            found.append(f"{os.path.relpath(INDEX)} is not what its sources say")
         if sentences := list(filter(None, found)):
             raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them again")
         return 0
     for shown in chosen:
         write_text(path_of(shown.step), file_text(shown, fresh(args.build, shown)))
         print(f"{os.path.relpath(path_of(shown.step))}: {os.path.getsize(path_of(shown.step)):,} B")
-    write_text(index, page({step: kept(shown) for step, shown in known.items()}))
-    print(f"{os.path.relpath(index)}: {os.path.getsize(index):,} B")
+    write_text(INDEX, page({step: kept(shown) for step, shown in known.items()}))
+    print(f"{os.path.relpath(INDEX)}: {os.path.getsize(INDEX):,} B")
     return 0

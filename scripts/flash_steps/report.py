@@ -11,11 +11,10 @@ Exit status: 0 done, 1 there was nothing to show, or the page cannot be written.
 import glob
 import json
 import os
-import re
 
 from . import command
 from .command import BadInput, Failure
-from .explorer import FOLDER, SOURCES, json_inside
+from .explorer import DATA, FOLDER, INDEX, SOURCES, json_inside
 from .explorer_runs import comparable, series
 from .files import ROOT, read_text, replace_text, require_writable
 from .results import join_for_reading, load, screen_of
@@ -46,8 +45,7 @@ def page(rows, texts, out):
         tree["book"] = book if os.path.exists(BOOK) else None
         return data[1] + json_inside(tree) + data[3]
 
-    text = read_text(os.path.join(FOLDER, "index.html"))
-    text = re.sub(r'(<script [^>]*id="page">)(.*?)(</script>)', with_own, text, flags=re.S)
+    text = DATA.sub(with_own, read_text(INDEX))
     for old, new in parts.items():
         text = text.replace(old, new)
     return text

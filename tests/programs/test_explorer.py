@@ -78,7 +78,7 @@ class Files(unittest.TestCase):
     def test_another_script_trace_or_source_is_found(self):
         """Each in a copy of the tree."""
         for file, old, new, words in (
-            ("docs/explorer/src/page.html", "Position in", "Place in", "index.html is not what"),
+            ("docs/explorer/index.html", '"before": "01 naive"', "", "index.html is not what"),
             ("steps/01_naive/1_naive.cuh", "\n", "\n\n", "was another line"),
             ("docs/explorer/01.js", '"naive-n256":', '"naive-n257":', "lacks runs"),
         ):
