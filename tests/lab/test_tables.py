@@ -1,8 +1,9 @@
-"""maintain tables on results made by hand: what fills pages, and what is said where it cannot."""
+"""maintain tables on results made by hand: what it refuses, and what it says of older results. That
+it fills tables and figures rightly the pages show, with which test.sh compares them (--check)."""
 
 import re
 
-from basis import HERE, Folder, gpu, main, maintain, sim, with_backward, with_prepare, write
+from basis import HERE, Folder, gpu, main, maintain, sim, with_prepare, write
 from flash_steps.command import BadInput
 from flash_steps.results import load
 from lab import estimates, tables
@@ -15,10 +16,6 @@ PEER |= {"direction": "forward", "flops_per_s": 4e14, "of_matmul": 0.5}
 def of_series(n=1024, **changes):
     """A run of FlashAttention's series."""
     return gpu(**{**dict(b=16384 // n, h=32, hkv=32, n=n, nk=n, causal=False), **changes})
-
-
-def at_two_sizes(**changes):
-    return [of_series(n, median_ms=n / 1024, **changes) for n in (1024, 4096)]
 
 
 def peers(rows, **result):
@@ -50,66 +47,6 @@ class Pages(Folder):
     def figure(self, spec, data):
         text = self.fill(f"is <!-- figure: {spec} -->old<!-- /figure --> so\n", data)
         return re.sub(r"<!-- .*? -->", "", text).removeprefix("is ").removesuffix(" so\n")
-
-    def test_tables(self):
-        scaled = at_two_sizes(step="01_naive", variant="naive", workspace_bytes=2000)
-        scaled += at_two_sizes(step="06_x", variant="registers", workspace_bytes=1000)
-        scaled += [gpu(n=2048, nk=2048, causal=False)]  # not of the series
-        prepared = [with_prepare(of_series(step="12_fp8"))]
-        borrowed = with_backward(of_series(step="05_x", variant="y", forward_of="02 registers"))
-        two = [gpu("NVIDIA H200"), gpu("NVIDIA A100", 1.5)]
-        ours = {**PEER, "causal": False, "dtype": "fp32", "b": 4, "n": 4096, "nk": 4096}
-        ours |= {"step": "06_x", "variant": "registers", "label": "06 registers", "ms": 2.0}
-        ours |= {"flops_per_s": 3e13, "of_matmul": 0.6, "ratios": {"math": 1.5}, "problem": "p"}
-        peer = {**ours, "step": None, "variant": "math", "label": "torch math", "ms": 3.0}
-        peer |= {"flops_per_s": 2e13, "of_matmul": 0.4, "ratios": {}}
-        beside = peers([ours, peer, {**ours, "n": 1024, "step": "01_naive", "label": "01 naive"}])
-        two_sizes = ["| TFLOP/s | N=1024 | N=4096 |", "| 06 registers | 0.537 | 0.134 |"]
-        small = ["| Time | N=1024 | N=4096 |", "| 06 registers | 1.00 ms | 4.00 ms |"]
-        small += ["| 01 naive | 2.00 kB | 2.00 kB |", "| 01 naive | 62.0 MB | 62.0 MB |"]
-        small += ["Requested bytes, predicted"]
-        speeds = ["| TFLOP/s | N=4096 |\n|:--|--:|\n| 06 registers | 30 |\n| torch math | 20 |"]
-        means = ["| 06 registers | 1 | 1.5x, least 1.5x (N=4096 d=64) |"]
-        how = ["| PyTorch | 2.11 |", "medians of up to 1 repeats of 2 rounds"]
-        for spec, data, lines, absent in (
-            ("steps n=1024", [sim(), sim(n=64), gpu()], ["| 01 naive | 2.00 GB |"], "N=64"),
-            ("steps device=NVIDIA_A100", two, ["1.50 ms"], "H200"),
-            ("steps", [borrowed, gpu()], ["| 01 naive |", "| 05 y bwd |"], "| 05 y |"),
-            ("steps direction=prepare", prepared, ["| 12 naive prep |"], "| 12 naive |"),
-            ("speed", [borrowed, of_series()], ["| 01 naive |", "| 05 y bwd |"], "| 05 y |"),
-            ("speed d=64", scaled, two_sizes, "N=2048"),
-            ("scale d=64 causal=false", scaled, small, "N=2048"),
-            ("scale figure=time", prepared, ["| 12 naive prep | 20 us |"], "TFLOP"),
-            ("scale figure=speed", prepared, ["| 12 naive |"], "prep"),
-            ("peers dtype=fp32 step=06_x", beside, speeds, "01 naive"),
-            ("means step=06_x", beside, means, "01 naive"),
-            ("peers_run", beside, how, "01 naive"),
-        ):
-            with self.subTest(spec=spec):
-                text = self.table(spec, data)
-                for line in lines:
-                    self.assertIn(line, text)
-                self.assertNotIn(absent, text)
-
-    def test_masks_beside_those_who_know_them(self):
-        row = {**PEER, "step": "15_masks", "variant": "packed", "window": [256, 0], "commit": HERE}
-        row |= {"direction": "forward", "ratios": {"flex": 1.5}, "flops_per_s": 2e14}
-        back = {**row, "direction": "backward", "ratios": {"flex": 0.5, "varlen": 2}}
-        write(self.folder / "masks_h100.json", {"device": "NVIDIA H100", "rows": [row, back]})
-        text = self.table("masks variant=packed", peers([]))
-        self.assertIn("| window=256,0 | packed | 200 / 200 | 1.50x / 0.50x | - / 2.00x |", text)
-
-    def test_figures_in_a_sentence(self):
-        three = peers(peers_rows())
-        step = "against=flash step=07_tensor_cores"
-        for spec, data, value in (
-            (f"mean {step}", three, "1.73x"),
-            (f"least {step}", three, "1.20x"),
-            (f"speed {step}", three, "400"),
-            (f"share {step}", three, "50%"),
-            ("counters", [sim(), gpu(), gpu(step="02_tiled")], "4"),  # two kinds, of two groups
-        ):
-            self.assertEqual(self.figure(spec, data), value, spec)
 
     def test_bad_markers_get_one_sentence(self):
         other = gpu()
