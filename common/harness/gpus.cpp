@@ -39,16 +39,26 @@ ClockFigures read_clock_figures(const std::string& path) {
   }
 }
 
+// A count, where the row has it.
+template <class T>
+void get_count(const nlohmann::json& row, const char* name, T& to) {
+  const double count = row.value(name, static_cast<double>(to));
+  if (!(count >= 0 && count < 1u << 31)) {
+    throw UsageError("the table of GPUs: " + std::string(name) + " is not from 0 to 2^31 - 1");
+  }
+  to = static_cast<T>(count);
+}
+
 GpuSpec row_of(const nlohmann::json& row) {
   GpuSpec g;
   row.at("name").get_to(g.name);
   row.at("arch").get_to(g.arch);
-  row.at("sms").get_to(g.sms);
-  g.sm.threads = row.value("sm_threads", g.sm.threads);
-  g.sm.blocks = row.value("sm_blocks", g.sm.blocks);
-  g.sm.registers = row.value("sm_registers", g.sm.registers);
-  g.sm.shared_bytes = row.value("sm_shared_bytes", g.sm.shared_bytes);
-  g.sm.block_reserved_bytes = row.value("block_reserved_bytes", g.sm.block_reserved_bytes);
+  get_count(row, "sms", g.sms);
+  get_count(row, "sm_threads", g.sm.threads);
+  get_count(row, "sm_blocks", g.sm.blocks);
+  get_count(row, "sm_registers", g.sm.registers);
+  get_count(row, "sm_shared_bytes", g.sm.shared_bytes);
+  get_count(row, "block_reserved_bytes", g.sm.block_reserved_bytes);
   row.at("hbm_bytes_per_s").get_to(g.hbm_bytes_per_s);
   row.at("memory_bytes").get_to(g.memory_bytes);
   row.at("l2_bytes").get_to(g.l2_bytes);

@@ -87,4 +87,6 @@ TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
     CHECK_THROWS_AS(fa::read_gpu_table(bad.path), fa::UsageError);
     if (*rest) CHECK_THROWS_WITH(fa::read_gpu_table(bad.path), ContainsSubstring("fp32_flops"));
   }
+  const TemporaryFile large(R"({"gpus":[)" + row + R"("fp32_flops":2,"sm_blocks":1.4e12}]})");
+  CHECK_THROWS_WITH(fa::read_gpu_table(large.path), ContainsSubstring("sm_blocks"));
 }
