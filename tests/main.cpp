@@ -34,7 +34,10 @@ bool fa::test::is_now(bool in_short_run) {
   if (!tagged) FAIL("this case leaves out combinations and has no tag [all], to run them");
   return hidden || in_short_run != the_rest;
 }
-bool fa::test::one_in(int n) { return is_now(combinations++ % n == 0); }
+bool fa::test::one_in(int n) {
+  const int i = combinations++;
+  return is_now(i % n == 0) && (i % n == 0 || i * 5 % 13 < 5);
+}
 
 int main(int argc, char** argv) {
   Catch::Session session;

@@ -137,9 +137,9 @@ TEST_CASE("step 10: a head dimension of 256", "[step10][all]") {
 #endif
 }
 
-TEST_CASE("step 10: d = 256, and each remainder of a tile of keys", "[step10][all]") {
+TEST_CASE("step 10: d = 256, and keys around each multiple of 16", "[step10][all]") {
   for (int more = 32; more < 96; ++more) {
-    if (!fa::test::is_now((more + 1) % 16 < 3)) continue;
+    if ((more + 3) % 16 > 5 || !fa::test::is_now((more + 1) % 16 < 3)) continue;
     CAPTURE(more);
     fa::test::require_right(few_blocks(), bf16_problem(3, 3 + more, 256, /*causal=*/true));
     if ((more + 1) % 8 < 3)

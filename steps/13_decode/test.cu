@@ -141,7 +141,7 @@ TEST_CASE("step 13: a long cache", "[step13]") {
 }
 
 TEST_CASE("step 13: 131,072 keys", "[step13][.all]") {
-  auto p = bf16_problem(1, 131072, GENERATE(64, 128), false, 1, 1, 1);
+  auto p = bf16_problem(1, 131072, 64, false, 1, 1, 1);
   fa::test::require_right(groups(), p);
   p.cache.page = 256;
   fa::test::require_right(once(), p);
@@ -163,7 +163,7 @@ TEST_CASE("step 13: random problems", "[step13][all]") {
     if (i % 7 >= 3 && between(0, 3) > 0) {
       for (int b = 0; b < B; ++b) p.cache.lengths.push_back(between(0, Nk));
     }
-    if (!fa::test::one_in(5)) continue;
+    if (!fa::test::is_now(i % 5 == 0)) continue;
     CAPTURE(i, variant.name, fa::describe(p));
     fa::test::require_right(variant, p);
   }

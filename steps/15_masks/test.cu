@@ -237,7 +237,7 @@ TEST_CASE("step 15: random packs", "[step15][all]") {
       auto p = bf16_problem(1, 1, 64 << below(2), below(2), 1 + below(2), 2, 1 + below(2));
       if (below(3) == 0) p = with_window(p, below(100), below(100));
       p = packed(p, lengths);
-      if (!fa::test::one_in(5)) continue;
+      if (!fa::test::is_now(i % 5 == 0)) continue;
       CAPTURE(part, i);
       require_all(in_turn(packs()), p);
     }
@@ -392,7 +392,7 @@ TEST_CASE("step 15: random masks", "[step15][all]") {
       Problem p = bf16_problem(1 + random() % 300, 1 + random() % 300, 64 << random() % 2,
                                random() % 2, 1, 2, 1 + random() % 2);
       p = fa::test::with_random_mask(p, random, /*predicates=*/true);
-      if (!fa::test::one_in(5)) continue;
+      if (!fa::test::is_now(i % 5 == 0)) continue;
       CAPTURE(part, i);
       require_all(in_turn(both("lists", "wgmma_lists")), p);
     }
