@@ -1,20 +1,13 @@
 """Compares what a GPU's counters measured with what the simulator counted for the same problems.
 
-    maintain counters_vs_sim GPU_DIR SIM_DIR     folders with the programs' --json files
-
 Requests, sectors and lines must be equal. HBM bytes must be within 10%, or 0.3 MB, of the modelled
 ones where the footprint is below half of the L2 or above three times it. They are compared where
 the simulator modelled that GPU, with --estimate-heads 0.
-Exit status: 0 equal, 1 a difference or nothing to compare, 2 bad use.
 """
 
-import os
-
-from flash_steps import command
-from flash_steps.command import BadInput
 from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import problem_text
-from flash_steps.results import join, load_folder
+from flash_steps.results import join
 from flash_steps.text import Column, entry, text_table
 
 KINDS = ("load", "store", "atomic")
@@ -141,17 +134,3 @@ def compare_hbm(rows):
     line = f"HBM: {len(entries) - len(missed)} of {len(entries)} figures within 10% or 0.3 MB"
     line += f"; {worst_of(missed)}" if missed else ""
     return "\n".join([text_table(COLUMNS, entries), line]), not missed
-
-
-def main():
-    parser = command.parser(__doc__)
-    parser.add_argument("gpu", metavar="GPU_DIR")
-    parser.add_argument("sim", metavar="SIM_DIR")
-    options = parser.parse_args()
-    for folder in (options.gpu, options.sim):
-        if not os.path.isdir(folder):
-            raise BadInput(f"{folder} is not a folder")
-    rows = pairs(load_folder(options.gpu), load_folder(options.sim))
-    (text, equal), (hbm_text, near) = compare_counters(rows), compare_hbm(rows)
-    print(text, hbm_text, sep="\n\n")
-    return 0 if equal and near else 1

@@ -3,12 +3,7 @@
     maintain decode                       writes docs/results/decode_<gpu>.json, prints its tables
     maintain decode --json OUT.json       writes OUT.json instead
 
-H = 32, Hkv = 8, d = 128, one query, unless a table says otherwise. In one process, by the clock of
-peers.py, it times the step's library and step 07's `lazy` (FlashAttention-2's order with one query)
-beside PyTorch's backends and a copy of as many bytes. The step's program times pages, lengths, K
-and V in 8 bits, because it fills and checks such a cache. First a large copy measures the bandwidth
-that shares refer to, and the smallest kernel the shortest time that the clock can show. Bytes are
-those of K, V, Q and O, once each. Needs build/gpu (steps 07 and 13) and PyTorch.
+docs/results/decode.md says what it compares and how. Needs build/gpu (steps 07 and 13) and PyTorch.
 
 The result is kept after each problem, and a further call continues it. What has not begun after
 --budget seconds is left out; the last lines name it.

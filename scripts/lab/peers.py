@@ -8,19 +8,11 @@
     peers.py --steps 15 --lengths "32x512 8192,32x256" --causal yes    packs, beside FlexAttention
     peers.py --steps 15 --window "256,0 1024,0" --d 128                windows, of one sequence
 
-Each step's shared library (build/gpu/steps/lib*.so) and the backends of PyTorch's
-scaled_dot_product_attention that support its type (math, which is unfused, efficient, flash, cudnn)
-read the same tensors. First the results are compared with fp64 on two heads. Then all steps of the
-type and the backends alternate, ten times, in the opposite order every other time, so a GPU that
-slows down under load slows down all of them. CUDA events enclose each run, and the L2 is swept with
-reads before it. Times are medians. A ratio above 1 means that the step is faster. In fp32, flash
-and cudnn refuse; math multiplies on the CUDA cores like the steps (TF32 is off); efficient uses the
-tensor cores, three TF32 products for each fp32 one, so it is not a like-for-like comparison. With a
-window, lengths or a mask the backends are others: flex (PyTorch's FlexAttention, compiled for it),
-varlen (its varlen_attn), flash3 and flash4 (FlashAttention's packed forms), as far as this Python
-has them; FLOPs are those of the scores that are seen. With --json a run continues the one that the
-file holds, and --turns repeats each problem: tables show the medians of its repeats, and the least
-ratio of all.
+Steps and the backends of PyTorch's scaled_dot_product_attention read the same tensors, are checked
+against fp64, and take turns. With a window, lengths or a mask the backends are flex, varlen, flash3
+and flash4, as far as this Python has them. A ratio above 1 means that the step is faster. With
+--json a run continues the one that the file holds, and --turns repeats each problem: tables show
+the medians of its repeats, and the least ratio of all. docs/gpu.md says more.
 Exit status: 0 done, 1 a step is wrong or there was no time, 2 bad use, 3 no PyTorch, GPU or
 library.
 """

@@ -4,12 +4,8 @@
     maintain ring --json OUT.json     writes OUT.json instead
     maintain ring --draw              draws docs/pictures/ring.svg from the results
 
-bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; fewer from 32K tokens per GPU on.
-Each problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the
-same program. The share of the ideal is the time of one GPU, divided by the number of GPUs, over
-that of all together; the slowest GPU counts in both. O and LSE are checked in each run, gradients
-in small problems before the others. The picture shows the timeline of one run. Copy engines send
-the messages where they can, NCCL in rows `nccl`. Needs mpirun, build/gpu with step 14, two GPUs.
+docs/results/ring.md says what it compares. O and LSE are checked in each run, gradients in small
+problems before the others. Needs mpirun, build/gpu with step 14, two GPUs.
 
 A result is kept after each run, and a further call continues it. All --turns of 16K tokens come
 first, the others' second and later ones last; what has not begun after --budget seconds is left
