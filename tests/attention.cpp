@@ -459,7 +459,7 @@ void require_blind_rows(const Variant& v) {
 }
 
 /// Nk - N, and Nk, are around each multiple of 16 up to 192, of which tiles of keys are made: which
-/// tiles the diagonal and the end cut is a comparison that only one of them may show to be off by one.
+/// of them the diagonal and the end cut is a comparison that only one may show to be off by one.
 void require_right_for_every_remainder(const Variant& v) {
   constexpr int kTile = 128;
   const int d = GENERATE(64, 128);
