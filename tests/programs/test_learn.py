@@ -996,11 +996,6 @@ class Watching(Classroom):
             pages = [page(watcher.look, watcher.hint)]
             path.write_text(everything)
             pages.append(page(watcher.look))
-            path.write_text(e.solution())
-            pages.append(page(watcher.look))
-            watcher.next()
-            page(watcher.look)
-            pages.append(page(watcher.show_where))
         return pages
 
     def test_the_pages_in_the_documents(self):
