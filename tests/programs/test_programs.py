@@ -249,16 +249,6 @@ class Report(Case):
         for none in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             self.assertEqual(in_terminal(80, SMALL, "stdout", **none).splitlines(), plain)
 
-    def test_what_the_json_says_of_a_run(self):
-        r = self.json_of(*SMALL, "--causal", "--seed", "5", "--input", "normal")
-        self.assertEqual((r["schema"], r["step"], r["ok"]), (1, "01_naive", True))
-        expected = dict(b=1, h=2, hkv=2, n=40, nk=40, d=32, causal=True, dtype="fp32", seed=5)
-        expected["input"] = "normal"
-        self.assertEqual(expected, {key: r["problem"][key] for key in expected})
-        self.assertEqual([t["rows_checked"] for t in r["check"] if t["tensor"] == "O"], [80])
-        self.assertEqual(r["flops"], 4 * 2 * 40 * 40 * 32 / 2)
-        self.assertEqual(r["workspace_bytes"], 2 * 2 * 40 * 40 * 4)
-
     def test_every_key_is_documented(self):
         page = (ROOT / "docs" / "json.md").read_text()
         r = self.json_of(*SMALL, "--analyse")
@@ -307,18 +297,6 @@ class Report(Case):
         read = [buffer["K"]["counted"]["read"] for buffer in buffers]
         self.assertEqual(read[0], 2 * read[1])
         self.assertEqual((small["model_gpu"], small["ok"], large["ok"]), ("T4", True, True))
-
-    def test_analyse_finds_nothing_in_a_step(self):
-        for program in steps():
-            with self.subTest(program=program.name):
-                n = rows_of(program, 70)
-                done = run("--n", n, "--h", "1", "--d", "64", "--analyse", program=program)
-                if "works in the simulator" in done.stderr:
-                    self.skipTest("a GPU build")
-                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-                self.assertIn("no finding", done.stdout)
-                self.fits(done.stdout)
-                self.assertRegex(done.stdout, r"\w+\.cuh:\d+")
 
 
 class Files(Case):
