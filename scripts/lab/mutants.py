@@ -106,7 +106,8 @@ def read_list(text):
             raise BadInput(f"tests/mutants.toml: [tests] does not say what tests {group}")
         for file in files:
             path, case = file["file"], file.get("case", "")
-            for entry in file["faults"]:
+            without = [[q, q[: q.rindex(";") + 1], ""] for q in file.get("without", [])]
+            for entry in without + file.get("faults", []):
                 more = entry[-1] if isinstance(entry[-1], dict) else {}
                 quotes = entry[:-1] if more else entry
                 if len(quotes) not in (2, 3) or not set(more) <= BEHIND:

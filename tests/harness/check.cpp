@@ -187,7 +187,7 @@ TEST_CASE("an element that was never written is called so", "[check]") {
   answer.out.O[33] = poison();
   CHECK(answer.check("O").message ==
         "1 of 10240 elements of O were never written, first O[b=0, h=0, row=1, feature=1]");
-  for (size_t i = 40; i < 72; ++i) answer.out.O[i] = poison();
+  for (size_t i = 0; i < 32; ++i) answer.out.O[i] = poison();
   CHECK_THAT(answer.check("O").message, ContainsSubstring("33 of 10240"));
   CHECK(std::isnan(answer.check("O").max_abs_err));
   // So many elements cannot hide outside the sample either.
@@ -324,8 +324,28 @@ TEST_CASE("where the scores have no digits a right result is right, another not 
   answer.out.O[7] = NAN;
   CHECK_FALSE((answer.check().ok() || answer.check().lost()));
   answer = large_scores(dtype, 1e12f, /*equal_keys=*/true);
+  answer.out.LSE[7] = -INFINITY;
+  CHECK(answer.check("LSE").lost);
   answer.out.O[7] = NAN;
   CHECK(answer.check().lost());
+  answer = large_scores(dtype, 1e12f, /*equal_keys=*/false);
+  for (float& o : answer.out.O) o = -o;
+  CHECK(answer.check("O").lost);
+}
+
+TEST_CASE("a NaN is excused in the heads that may overflow, and in no masked row", "[check]") {
+  Answer answer(DType::f32, /*masked_rows=*/true);
+  const size_t queries = 40 * 32, keys = 30 * 32;                          // elements of a head
+  for (size_t i = queries; i < 4 * queries; ++i) answer.in.Q[i] *= 1e12f;  // not of head 0
+  std::fill_n(answer.in.K.begin() + keys, keys, 0.f);  // K/V head 1, of the query heads 2 and 3
+  answer.solve();
+  answer.out.dK[0] = answer.out.O[2 * queries - 1] = NAN;
+  CHECK(answer.check("dK").lost);
+  CHECK(answer.check("O").lost);
+  answer.out.LSE[40 + 3] = NAN;
+  CHECK_THAT(answer.check("LSE").message, ContainsSubstring("fully masked row"));
+  answer.out.O[3 * queries - 1] = NAN;
+  CHECK_FALSE(answer.check("O").lost);
 }
 
 TEST_CASE("each batch entry is checked by its own length", "[check]") {

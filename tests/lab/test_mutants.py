@@ -34,6 +34,8 @@ class TheList(unittest.TestCase):
     def test_what_is_wrong_in_it_is_said(self):
         head = '[tests]\na = ["test_a"]\n'
         fault = '[[{}]]\nfile = "x"\nfaults = [[{}]]\n'
+        gone = '[[a]]\nfile = "x"\nwithout = ["sync();  // again"]\n'
+        self.assertEqual([f.of for f in mutants.read_list(head + gone)[1]], ["sync();"])
         for text, said in (
             (fault.format("b", '"y", "z"'), "does not say what tests b"),
             (fault.format("a", '"y"'), r"x: \['y'\] is not quote, of, to"),

@@ -119,27 +119,16 @@ __global__ void operands(const bf16* x, float* y, Writer writer, bool fence) {
   __syncthreads();
   multiply(tile, y);
 }
-// One thread fills both operands for its warpgroup: its fence and a barrier of all.
-__global__ void one_writer(float* y, bool barrier) {
-  __shared__ __align__(1024) bf16 tile[kElements];
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kElements; ++i) tile[i] = 1.f;
-    fa::fence_proxy_async();
-  }
-  if (barrier) __syncthreads();
-  if (!barrier) __syncwarp();  // three warps know nothing of the stores
-  multiply(tile, y);
-}
 
 // --- wgmma reads its operands, and has its registers, until its wait -----------------------------
 
-enum class Overwrite { behind_the_wait, in_front, other_warpgroup, of_the_older_group };
+enum class Overwrite { behind_the_wait, in_front, other_warpgroup, both_read, of_the_older_group };
 
-// Warpgroup 0 multiplies; then it, or warpgroup 1 behind a barrier, overwrites the operand.
+// Warpgroup 0, or both, multiply; then one, or warpgroup 1 behind a barrier, overwrites an operand.
 __global__ void overwritten_operand(float* y, Overwrite when) {
   __shared__ __align__(1024) bf16 tile[2][kElements];
   const int t = threadIdx.x;
-  const bool multiplies = t < 128;
+  const bool multiplies = t < 128 || when == Overwrite::both_read;
   for (int s = 0; s < 2; ++s) {
     for (int i = t; i < kElements; i += 256) tile[s][i] = 1.f;
   }
@@ -155,7 +144,8 @@ __global__ void overwritten_operand(float* y, Overwrite when) {
     fa::wgmma(e, b, b);
     fa::wgmma_commit();
     if (when == Overwrite::in_front) tile[0][t] = 2.f;
-    if (when == Overwrite::of_the_older_group || when == Overwrite::other_warpgroup) {
+    if (when == Overwrite::of_the_older_group || when == Overwrite::other_warpgroup ||
+        (when == Overwrite::both_read && t < 128)) {
       fa::wgmma_wait<1>();
     } else {
       fa::wgmma_wait<0>();
@@ -164,7 +154,9 @@ __global__ void overwritten_operand(float* y, Overwrite when) {
     if (when == Overwrite::of_the_older_group) tile[0][t] = 2.f;
   }
   __syncthreads();
-  if (when == Overwrite::other_warpgroup && !multiplies) tile[1][t] = 2.f;
+  if ((when == Overwrite::other_warpgroup || when == Overwrite::both_read) && t >= 128) {
+    tile[1][t] = 2.f;
+  }
   if (multiplies) {
     fa::wgmma_wait<0>();
     y[t] = d[0] + e[0];
@@ -228,16 +220,44 @@ __device__ void start_load(float* tile, const float* x, uint64_t* full) {
   fa::bulk_load(tile, x, kTile * sizeof(float), full);
 }
 
-enum class Load { right, no_wait, other_barrier, no_bytes, store, twice, left_behind };
+// One thread fills both operands for its warpgroup, half after half, and may load into them. Of the
+// second half, the fence or the load only its warp knows, which multiplies first: the other warps
+// wait for another load.
+enum class Unknown { nothing, stores, fence, load };
+__global__ void one_writer(const float* x, float* y, Unknown what) {
+  __shared__ __align__(1024) bf16 tile[kElements];
+  __shared__ __align__(128) float other[kTile];
+  __shared__ uint64_t full[2];
+  const int t = threadIdx.x;
+  if (t == 0) init(&full[0]), init(&full[1]);
+  for (int i = 0; i < kElements; ++i) {
+    if (i == kElements / 2) __syncthreads();
+    if (t == 0) tile[i] = 1.f;
+  }
+  if (t == 0 && what != Unknown::fence) fa::fence_proxy_async();
+  if (what != Unknown::stores) __syncthreads();
+  if (t == 0 && what == Unknown::fence) fa::fence_proxy_async();
+  if (what == Unknown::load) {
+    if (t == 0) start_load(reinterpret_cast<float*>(tile), x, &full[0]);
+    if (t == 0) start_load(other, x, &full[1]);
+    fa::mbarrier_wait(&full[t >= 32], 0);
+  }
+  __syncwarp();
+  multiply(tile, y);
+}
 
-// Thread 0 loads two tiles for two mbarriers; warp 1 reads both.
+enum class Load { right, no_wait, other_barrier, no_bytes, store, twice, late, left_behind };
+
+// Thread 0 stores a word and loads two tiles for two mbarriers; warp 1 reads all.
 __global__ void load_tiles(const float* x, float* y, Load fault) {
   __shared__ __align__(128) float tile[2][kTile];
   __shared__ uint64_t full[2];
+  __shared__ float word;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) init(&full[0]), init(&full[1]);
   __syncthreads();
   if (threadIdx.x == 0) {
+    if (fault != Load::late) word = 1;
     for (int s = 0; s < 2; ++s) {
       if (fault != Load::no_bytes) start_load(tile[s], x + s * kTile, &full[s]);
       if (fault == Load::no_bytes) fa::mbarrier_arrive(&full[s]);
@@ -245,11 +265,12 @@ __global__ void load_tiles(const float* x, float* y, Load fault) {
     }
     if (fault == Load::twice) fa::bulk_load(tile[0], x + kTile, sizeof tile[0], &full[0]);
     if (fault == Load::store) tile[1][5] = 0;
+    if (fault == Load::late) word = 1;
   }
   if (warp == 1 && fault != Load::left_behind) {
     if (fault != Load::no_wait) fa::mbarrier_wait(&full[0], 0);
     if (fault != Load::no_wait && fault != Load::other_barrier) fa::mbarrier_wait(&full[1], 0);
-    y[lane] = tile[0][lane] + tile[1][lane];
+    y[lane] = tile[0][lane] + tile[1][lane] + word;
   }
 }
 
@@ -313,7 +334,7 @@ __global__ void load_tile(const float* x, float* y, Shown shown, int issuer) {
   }
   if (shown == Shown::another && t == 32) fa::mbarrier_init_fence();
   __syncthreads();
-  if (shown == Shown::late && t == 0) fa::mbarrier_init_fence();
+  if (shown == Shown::late && t == 0) fa::mbarrier_init_fence(), tile[0] = 1;
   if (t == issuer) {
     fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
     fa::bulk_load(tile, x, sizeof tile, &full);
@@ -490,7 +511,7 @@ ANALYSED("stores need fence.proxy.async before TMA reads them", "[sim][races][as
   // By the thread that stored, behind the store and in front of the barrier.
   FOUND("tile, byte 4 at ... a store by thread (1,0,0) ... fence_proxy_async by the storing thread",
         store_tile, kTwoWarps, y, Fence::issuer);
-  FOUND("no fence.proxy.async", store_tile, kTwoWarps, y, Fence::early);
+  FOUND("tile, byte 0 at ... no fence.proxy.async", store_tile, kTwoWarps, y, Fence::early);
   FOUND("no fence.proxy.async", store_tile, kTwoWarps, y, Fence::late);
   SILENT(store_tile, kTwoWarps, y, Fence::everybody);
   CHECK(y.download()[63] == 63);
@@ -505,11 +526,14 @@ ANALYSED("stores need fence.proxy.async before wgmma reads them", "[sim][races][
     SILENT(operands, kWarpgroup, x, y, writer, true);
     if (writer == Writer::stmatrix) CHECK(y.download()[0] == 16);
   }
-  FOUND(
-      "thread (32,0,0): wgmma that reads tile, byte ... and a store by thread (0,0,0) ... have "
-      "no barrier between them",
-      one_writer, kWarpgroup, y, false);
-  SILENT(one_writer, kWarpgroup, y, true);
+  SILENT(one_writer, kWarpgroup, this->x, y, Unknown::nothing);
+  const std::string others = "thread (32,0,0): wgmma that reads tile, byte ... and a ";
+  FOUND(others + "store by thread (0,0,0) ... have no barrier between them", one_writer, kWarpgroup,
+        this->x, y, Unknown::stores);
+  FOUND(others + "store by thread (0,0,0) ... no fence.proxy.async", one_writer, kWarpgroup,
+        this->x, y, Unknown::fence);
+  FOUND(others + "TMA load ... no wait on its mbarrier", one_writer, kWarpgroup, this->x, y,
+        Unknown::load);
 }
 
 ANALYSED("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
@@ -517,10 +541,12 @@ ANALYSED("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
       "thread (0,0,0): store of tile, byte 0 at async_races.cu: ... and a wgmma by the warpgroup "
       "of thread (0,0,0) at  ... have no wgmma_wait between them",
       overwritten_operand, {1, 256}, y, Overwrite::in_front);
-  FOUND(
-      "thread (128,0,0): store of tile, byte 2304 ... have no order (wgmma_wait, then a barrier "
-      "or an mbarrier)",
-      overwritten_operand, {1, 256}, y, Overwrite::other_warpgroup);
+  for (const Overwrite when : {Overwrite::other_warpgroup, Overwrite::both_read}) {
+    FOUND(
+        "thread (128,0,0): store of tile, byte 2304 ... and a wgmma by the warpgroup of thread "
+        "(0,0,0) ... have no order (wgmma_wait, then a barrier or an mbarrier)",
+        overwritten_operand, {1, 256}, y, when);
+  }
   SILENT(overwritten_operand, {1, 256}, y, Overwrite::of_the_older_group);
   SILENT(overwritten_operand, {1, 256}, y, Overwrite::behind_the_wait);
 }
@@ -563,7 +589,7 @@ ANALYSED("a read of A's registers before wgmma_wait is a remark", "[sim][races][
 ANALYSED("a TMA load writes until its mbarrier's phase is waited for", "[sim][races][async]") {
   Buffer<float> x("x", std::vector<float>(2 * kTile, 1.f)), y("y", kTile);
   SILENT(load_tiles, kTwoWarps, x, y, Load::right);
-  CHECK(y.download()[5] == 2);
+  CHECK(y.download()[5] == 3);
   FOUND(
       "thread (32,0,0): load of tile, byte 0 at async_races.cu: ... and a TMA load by thread "
       "(0,0,0) at async_races.cu: ... have no wait on its mbarrier between them",
@@ -573,6 +599,7 @@ ANALYSED("a TMA load writes until its mbarrier's phase is waited for", "[sim][ra
   FOUND("store of tile, byte 276 at", load_tiles, kTwoWarps, x, y, Load::store);
   FOUND("TMA load into tile, byte 0 at ... and a TMA load by thread (0,0,0)", load_tiles, kTwoWarps,
         x, y, Load::twice);
+  FOUND("load of word, byte 0 at", load_tiles, kTwoWarps, x, y, Load::late);
   FOUND("ends without a wait for a TMA", load_tiles, kTwoWarps, x, y, Load::left_behind);
 }
 
@@ -618,6 +645,8 @@ ANALYSED("an initialised mbarrier must be shown to TMA", "[sim][races][async]") 
     FOUND("no fence.mbarrier_init", load_tile, kTwoWarps, x, y, shown, 0);
   }
   FOUND("no fence.mbarrier_init", load_tile, kTwoWarps, x, y, Shown::late, 32);
+  FOUND("TMA load into tile, byte 0 at ... and a store by thread (0,0,0)", load_tile, kTwoWarps, x,
+        y, Shown::late, 32);
   SILENT(load_tile, kTwoWarps, x, y, Shown::late, 0);
   for (const Shown shown : {Shown::init_fence, Shown::proxy_fence}) {
     SILENT(load_tile, kTwoWarps, x, y, shown, 0);

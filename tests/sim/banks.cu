@@ -135,7 +135,9 @@ TEST_CASE("atomics on one word are one wavefront; shuffles of 8 bytes are two, v
           "[sim][banks]") {
   const WithOptions with(kRequests);
   Buffer<float> y("y", 64);
-  const auto atomics = counted(add_shared, {1, 32}, y).kernels.at(0);
+  const auto counts = counted(add_shared, {1, 32}, y);
+  CHECK(counts.shared_wavefronts == fa::Ops{1, 1, 0});  // the load, the zero
+  const auto& atomics = counts.kernels.at(0);
   CHECK(atomics.shared_requests == 3);  // the zero, the sum, its load
   CHECK(atomics.shared_wavefronts == 3);
   CHECK(counted(shuffles, {1, 64}, y).kernels.at(0).shuffles == 2 * (1 + 2));

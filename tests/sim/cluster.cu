@@ -25,6 +25,9 @@ enum class Sync { cluster, block, arrive_only, behind_arrival };
 __global__ void exchange(float* y, Sync sync) {
   __shared__ float tile[64];
   const unsigned t = threadIdx.x, other = fa::cluster_rank() ^ 1;
+  tile[t] = 0;
+  __syncwarp();
+  tile[t] += 1;  // what a neighbour in an earlier cluster has read
   fa::cluster_sync();
   if (sync != Sync::behind_arrival) tile[t] = t;
   if (sync == Sync::cluster) fa::cluster_sync();
@@ -38,6 +41,20 @@ __global__ void exchange(float* y, Sync sync) {
   y[blockIdx.x * 64 + t] = fa::map_shared(tile, other)[t ^ 32];
   if (sync == Sync::arrive_only) fa::cluster_wait();
   fa::cluster_sync();  // nobody leaves while others read
+}
+
+// The block `reader` reads its tile, which its neighbour overwrites.
+__global__ void overwrite(float* y, unsigned reader, bool sync) {
+  __shared__ float tile[32];
+  const unsigned t = threadIdx.x;
+  tile[t] = t;
+  fa::cluster_sync();
+  const bool reads = fa::cluster_rank() == reader;
+  if (reads) y[t] = tile[t];
+  if (sync) fa::cluster_sync();
+  __syncthreads();  // not with the neighbour
+  if (!reads) fa::map_shared(tile, reader)[t] = 1;
+  fa::cluster_sync();
 }
 
 // Block 0 fills block 1's tile and arrives at its mbarrier.
@@ -139,17 +156,19 @@ __global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y, 
 }
 
 // One block arrives at the other's mbarrier, or reads its tile. Does that one know when it ends?
-enum class Use { waited_for, arrival, read };
+enum class Use { waited_for, arrival, read, read_late };
 __global__ void leave(float* y, Use use, unsigned user) {
   __shared__ float tile[32];
   __shared__ uint64_t done;
   tile[threadIdx.x] = 1;
-  init(&done, 32);
+  init(&done, blockDim.x);
   fa::cluster_sync();
   if (fa::cluster_rank() == user) {
-    if (use == Use::read) y[threadIdx.x] = fa::map_shared(tile, user ^ 1)[threadIdx.x];
     if (use != Use::read) fa::mbarrier_arrive_remote(&done, user ^ 1);
-  } else if (use == Use::waited_for) {
+    if (use == Use::read || use == Use::read_late) {
+      y[threadIdx.x] = fa::map_shared(tile, user ^ 1)[threadIdx.x];
+    }
+  } else if (use == Use::waited_for || use == Use::read_late) {
     fa::mbarrier_wait_cluster(&done, 0);
   }
 }
@@ -237,6 +256,10 @@ ANALYSED("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
       exchange, kTwoClusters, y, Sync::block);
   FOUND("race on shared memory", exchange, kTwoClusters, y, Sync::arrive_only);
   FOUND("race on shared memory", exchange, kTwoClusters, y, Sync::behind_arrival);
+  for (const unsigned reader : {0u, 1u}) {
+    FOUND("race on shared memory", overwrite, kTwoBlocks, y, reader, false);
+    SILENT(overwrite, kTwoBlocks, y, reader, true);
+  }
   FOUND("race on device memory", through_device, {4, 32, 0, 2}, x, y, false);
   SILENT(through_device, {4, 32, 0, 2}, x, y, true);
 }
@@ -286,6 +309,7 @@ ANALYSED("a block does not end while others use its shared memory", "[sim][races
         y, Use::arrival, 0u);
   FOUND("that block has ended", leave, kTwoBlocks, y, Use::read, 0u);
   FOUND("may end before the load", leave, kTwoBlocks, y, Use::read, 1u);
+  FOUND("may end before the load", leave, {2, 1, 0, 2}, y, Use::read_late, 1u);
   FOUND("TMA load into tile, byte 0, in block (1,0,0) ... that block has ended",
         multicast_into_the_dead, kTwoBlocks, tiles_of(x), y, 0u);
   FOUND("ends without a wait for", multicast_into_the_dead, kTwoBlocks, tiles_of(x), y, 1u);

@@ -106,13 +106,15 @@ __global__ void load_over_bytes(const Byte* x, Byte* out, bool barrier) {
 }
 // Thread 0 sets a sum to zero, and all add to it; then thread `who` reads it or sets it to zero.
 enum class Use { nothing, load, store };
-__global__ void add_and_use(int* out, int* sum, bool first, bool second, Use use, int who) {
+enum class Meet { none, warp, block };
+__global__ void add_and_use(int* out, int* sum, bool first, Meet second, Use use, int who) {
   __shared__ int shared;
   if (sum == nullptr) sum = &shared;
   if (threadIdx.x == 0) *sum = 0;
   if (first) __syncthreads();
   atomicAdd(sum, 1);
-  if (second) __syncthreads();
+  if (second == Meet::warp) __syncwarp();
+  if (second == Meet::block) __syncthreads();
   if (static_cast<int>(threadIdx.x) != who) return;
   if (use == Use::load) *out = *sum;
   if (use == Use::store) *sum = 0;
@@ -246,18 +248,20 @@ ANALYSED("TMA meets all writers and readers of a word's bytes", "[sim][races][pa
 
 ANALYSED("plain accesses must be in order with each atomic", "[sim][races]") {
   Buffer<int> y("y", 1), sum("sum", 1);
-  FOUND("thread (1,0,0): atomic of shared, byte 0", add_and_use, kBlock, y, nullptr, false, true,
+  FOUND("thread (1,0,0): atomic of shared, byte 0", add_and_use, kBlock, y, nullptr, false,
+        Meet::block, Use::nothing, 0);
+  FOUND("thread (1,0,0): atomic of sum, byte 0", add_and_use, kBlock, y, sum, false, Meet::block,
         Use::nothing, 0);
-  FOUND("thread (1,0,0): atomic of sum, byte 0", add_and_use, kBlock, y, sum, false, true,
-        Use::nothing, 0);
-  SILENT(add_and_use, kBlock, y, sum, true, true, Use::nothing, 0);
+  SILENT(add_and_use, kBlock, y, sum, true, Meet::block, Use::nothing, 0);
   for (const int who : {0, 31, 63}) {
     CAPTURE(who);
-    FOUND(kShared, add_and_use, kBlock, y, nullptr, true, false, Use::load, who);
-    FOUND(kShared, add_and_use, kBlock, y, nullptr, true, false, Use::store, who);
-    SILENT(add_and_use, kBlock, y, nullptr, true, true, Use::load, who);
+    for (const Meet second : {Meet::none, Meet::warp}) {
+      FOUND(kShared, add_and_use, kBlock, y, nullptr, true, second, Use::load, who);
+      FOUND(kShared, add_and_use, kBlock, y, nullptr, true, second, Use::store, who);
+    }
+    SILENT(add_and_use, kBlock, y, nullptr, true, Meet::block, Use::load, who);
     CHECK(y.download()[0] == 64);
-    SILENT(add_and_use, kBlock, y, nullptr, true, true, Use::store, who);
+    SILENT(add_and_use, kBlock, y, nullptr, true, Meet::block, Use::store, who);
   }
 }
 

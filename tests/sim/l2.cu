@@ -1,4 +1,5 @@
 // The L2 model, and with it DRAM traffic.
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -66,6 +67,23 @@ __global__ void hand_over(float* x, float* y, int n) {
     float sum = 0;
     for (int i = lane; i < n; i += 32) sum += x[n - 1 - i];
     if (sum != 0) y[lane] = sum;  // never
+  }
+}
+
+// 256 bytes by one bulk copy.
+__global__ void bulk(float* x, bool load) {
+  __shared__ __align__(128) float tile[64];
+  __shared__ uint64_t full;
+  if (load) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+    fa::bulk_load(tile, x, sizeof tile, &full);
+    fa::mbarrier_wait(&full, 0);
+  } else {
+    fa::bulk_store(x, tile, sizeof tile);
+    fa::tma_store_commit();
+    fa::tma_store_wait<0>();
   }
 }
 
@@ -165,6 +183,15 @@ TEST_CASE("an atomic fetches its sector and leaves it dirty", "[sim][l2]") {
   const Dram dram = record([&] { fa::launch(add_all, {16, 256}, x); });
   CHECK(dram.read == 4096 * 4);
   CHECK(dram.write == 4096 * 4);
+}
+
+TEST_CASE("a bulk copy reads or writes its own sectors", "[sim][l2]") {
+  Buffer<float> x("x", 128);
+  for (const bool load : {false, true}) {
+    const Dram dram = record([&] { fa::launch(bulk, {1, 1}, x, load); });
+    CHECK(dram.read == (load ? 256 : 0));
+    CHECK(dram.write == (load ? 0 : 256));
+  }
 }
 
 TEST_CASE("memsets and device copies pass through the L2", "[sim][l2]") {

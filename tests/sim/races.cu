@@ -28,15 +28,18 @@ __global__ void exchange(float* y, int distance, Between between) {
   const float v = between == Between::shuffle ? __shfl_xor_sync(fa::kFullMask, 0.f, 1) : 0;
   y[blockIdx.x * 64 + t] = v + tile[t ^ distance];
 }
-// Only warp 1 reads before only warp 0 overwrites: found from the loads, not from the stores.
-__global__ void overwrite(float* y, bool barrier) {
-  __shared__ float tile[32];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warp == 1) tile[lane] = 1;
-  __syncthreads();
-  if (warp == 0) y[lane] = tile[lane];
+// Warp 0 reads a word, twice, before a thread overwrites it: found from the loads, not from the
+// store.
+__global__ void overwrite(float* y, bool barrier, int writer) {
+  __shared__ float word;
+  const int t = threadIdx.x;
+  if (t == writer) word = 1;
+  for (int round = 0; round < 2; ++round) {
+    __syncthreads();
+    if (t < 32) y[t] = word;
+  }
   if (barrier) __syncthreads();
-  if (warp == 1) tile[lane] = 2;
+  if (t == writer) word = 2;
 }
 // Warp 0 loads words, of each of which warp 1 stores a byte.
 __global__ void overwrite_bytes(float* y, bool barrier) {
@@ -47,6 +50,17 @@ __global__ void overwrite_bytes(float* y, bool barrier) {
   if (warp == 0) y[lane] = words[lane];
   if (barrier) __syncthreads();
   if (warp == 1) reinterpret_cast<unsigned char*>(&words[lane])[1] = 1;
+}
+// Warp 0 stores a byte of a word. Behind a barrier for it and warp 1, or for all, the others add to
+// the word.
+__global__ void add_to_bytes(int count) {
+  __shared__ unsigned word;
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) word = 0;
+  __syncthreads();
+  if (threadIdx.x == 0) reinterpret_cast<unsigned char*>(&word)[1] = 1;
+  if (32 * warp < count) fa::bar_sync(1, count);
+  if (warp > 0) atomicAdd(&word, 1u);
 }
 __global__ void two_stores(float* y, int places) {
   __shared__ float tile[64];
@@ -175,10 +189,11 @@ __global__ void use_at_once(bool barrier) {
 
 // --- device memory -------------------------------------------------------------------------------
 
-__global__ void through_device(float* x, float* y, bool barrier) {
-  x[threadIdx.x] = threadIdx.x;
+__global__ void through_device(float* x, float* y, bool barrier, bool bytes) {
+  const int t = threadIdx.x, lane = t % 32;
+  if (t < 32) x[t] = t;
   if (barrier) __syncthreads();
-  y[threadIdx.x] = x[threadIdx.x ^ 32];
+  if (t >= 32) y[t] = bytes ? reinterpret_cast<const char*>(x)[4 * lane + 1] : x[lane];
 }
 __global__ void across_blocks(float* x, float* y, bool own) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -204,7 +219,8 @@ __global__ void accumulate(float* sum, Add how) {
 // The last block to finish sums up what all wrote, and resets the ticket. The fence may stand in
 // front of the barrier, in every thread, or behind it, in the thread that takes the ticket.
 enum class Fence { none, early, everybody, one, late };
-__global__ void last_block(float* partial, unsigned* ticket, float* y, Fence fence) {
+template <class T>
+__global__ void last_block(float* partial, T* ticket, float* y, Fence fence) {
   __shared__ bool last;
   if (fence == Fence::early) __threadfence();
   partial[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x;
@@ -212,7 +228,7 @@ __global__ void last_block(float* partial, unsigned* ticket, float* y, Fence fen
   __syncthreads();
   if (threadIdx.x == 0) {
     if (fence == Fence::one) __threadfence();
-    last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+    last = atomicAdd(ticket, T{1}) == gridDim.x - 1;
     if (fence == Fence::late) __threadfence();
   }
   __syncthreads();
@@ -362,12 +378,16 @@ ANALYSED("a finding names the same place in every run", "[sim][races]") {
 }
 
 ANALYSED("a store that overtakes the loads of another warp is a race", "[sim][races]") {
-  FOUND("store of tile, byte 0 at ... and a load by thread (0,0,0) at", overwrite, {1, 64}, y,
-        false);
-  SILENT(overwrite, {1, 64}, y, true);
+  for (const int writer : {31, 63}) {
+    FOUND("store of word, byte 0 at ... and a load by thread (0,0,0) at", overwrite, {1, 64}, y,
+          false, writer);
+    SILENT(overwrite, {1, 64}, y, true, writer);
+  }
   FOUND("store of words, byte 1 at ... and a load by thread (0,0,0) at", overwrite_bytes, {1, 64},
         y, false);
   SILENT(overwrite_bytes, {1, 64}, y, true);
+  FOUND("atomic of word, byte 1", add_to_bytes, {1, 96}, 64);
+  SILENT(add_to_bytes, {1, 96}, 96);
 }
 
 ANALYSED("two stores to one word are a race", "[sim][races]") {
@@ -410,9 +430,12 @@ ANALYSED("mbarriers order producer and consumer, both ways, phase by phase", "[s
 }
 
 ANALYSED("within a block a barrier orders device memory", "[sim][races]") {
-  FOUND(kDevice, through_device, {1, 64}, x, y, false);
-  SILENT(through_device, {1, 64}, x, y, true);
-  SILENT(through_device, {1, 64}, x, y, true);  // launches are in order
+  for (const bool bytes : {false, true}) {
+    FOUND(bytes ? "load of x, byte 1 at" : "load of x, byte 0 at", through_device, {1, 64}, x, y,
+          false, bytes);
+    SILENT(through_device, {1, 64}, x, y, true, bytes);
+    SILENT(through_device, {1, 64}, x, y, true, bytes);  // launches are in order
+  }
 }
 
 ANALYSED("nothing orders two blocks of a launch, but atomics are in order", "[sim][races]") {
@@ -437,6 +460,7 @@ ANALYSED("the last block may read what others fenced before their ticket", "[sim
     ticket.fill(0);
     return finding(kernel, {kBlocks, 64}, partial, ticket, y, how);
   };
+  const auto last_block = ::last_block<unsigned>;
   CHECK(run(last_block, Fence::one) == "");
   CHECK(y.download()[3] == kBlocks * 3);
   CHECK(ticket.download()[0] == 0);
@@ -450,6 +474,8 @@ ANALYSED("the last block may read what others fenced before their ticket", "[sim
   CHECK(says(run(last_block, Fence::early), kDevice));
   CHECK(says(run(fenced_by_another, false), "load of partial"));  // bar.arrive hands it over
   CHECK(run(fenced_by_another, true) == "");
+  Buffer<unsigned long long> wide("wide", 1);
+  SILENT(::last_block<unsigned long long>, {kBlocks, 64}, partial, wide, y, Fence::one);
   for (const auto kernel : {seen_by_another, last_warp}) {
     CHECK(says(run(kernel, false), "load of partial"));
     CHECK(run(kernel, true) == "");
@@ -496,6 +522,8 @@ ANALYSED("shared memory that this block has not written is uninitialised", "[sim
 ANALYSED("device memory that nobody has written is uninitialised", "[sim][races]") {
   Buffer<float> x("x", 64, false), y("y", 64, false), z("z", 64);
   FOUND("load of x, byte 0 at races.cu:", copy, {1, 64}, x, y, 64);
+  SILENT(across_blocks, {2, 32}, x, y, true);  // the reads of the launch before are forgotten
+  sim::poison(x, 64 * sizeof(float));
   FOUND("atomic of x, byte 0", add_one, {1, 64}, x);
   sim::poison(x, 64 * sizeof(float));     // these launches ran to their ends
   x.upload(std::vector<float>(60, 1.f));  // all but four

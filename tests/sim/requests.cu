@@ -18,6 +18,16 @@ __global__ void gather(const float* x, const int* index, float* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   y[i] = x[index[i]];
 }
+// One instruction, n times; a lane without a place is idle.
+template <class T>
+__global__ void gathers(const T* x, const int* index, float* y, int n) {
+  for (int k = 0; k < n; ++k) {
+    const int i = index[k * 32 + threadIdx.x];
+    if (i < 0) continue;
+    const T v = x[i];
+    if (*reinterpret_cast<const float*>(&v) != 0) y[threadIdx.x] = 1;  // never: x is zero
+  }
+}
 template <class T>
 __global__ void copy(const T* x, T* y) {
   y[threadIdx.x] = x[threadIdx.x];
@@ -145,6 +155,21 @@ TEST_CASE("a warp's load takes as many sectors and lines as its lanes touch", "[
   }
 }
 
+TEST_CASE("an instruction is counted each time by its own addresses and lanes", "[sim][requests]") {
+  const WithOptions with(kRequests);
+  std::vector<int> at;
+  for (int l = 0; l < 32; ++l) at.push_back(l);
+  for (int l = 0; l < 32; ++l) at.push_back(l + 1);             // begins in the middle of a sector
+  for (int l = 0; l < 32; ++l) at.push_back(l == 31 ? 32 : 1);  // the last lane as before
+  Buffer<float> x("x", 64), y("y", 32);
+  Buffer<int> index("index", at);
+  CHECK(counted(gathers<float>, {1, 32}, x, index, y, 3).buffers["x"].sectors.load == 4 + 5 + 2);
+  for (int l = 0; l < 64; ++l) at[l] = l < 40 ? 0 : -1;
+  index.upload(at);
+  const auto wide = counted(gathers<float4>, {1, 32}, Buffer<float4>("z", 1), index, y, 2);
+  CHECK(wide.kernels[0].work[0].lines == 2 + 4 + 1);  // the indices, 512 bytes, 128 bytes
+}
+
 TEST_CASE("cp.async looks up lines by quarters of a warp, a load by warps", "[sim][requests]") {
   const WithOptions with(kRequests);
   Buffer<float4> x("x", 36), y("y", 32);
@@ -258,7 +283,7 @@ TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
   std::vector<int> at;
   for (int l = 0; l < 64; ++l) at.push_back(8 * l);
   Buffer<float> x("x", 1024), y("y", 64);
-  Buffer<int> index("index", at);
+  Buffer<int> index("index", at), same("same", std::vector<int>(64, 5));
   for (const bool sites : {false, true}) {
     const WithOptions with({.requests = true, .sites = sites});
     std::map<std::string, fa::SiteCount> rows;
@@ -274,5 +299,8 @@ TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
     CHECK(rows.at("index load32").transfers == 8);
     CHECK(rows.at("y store32").transfers == 8);
     CHECK(rows.at("y store32").ideal == 8);
+    for (const fa::SiteCount& s : counted(gather, {1, 64}, x, same, y).sites) {
+      if (s.what == "x load32") CHECK(s.ideal == 2);
+    }
   }
 }

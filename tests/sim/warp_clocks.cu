@@ -117,6 +117,11 @@ __global__ void load_strided(const float* x, float* y, int stride) {
   if (*reinterpret_cast<const float*>(&v) != 0) y[threadIdx.x] = 1;
 }
 __global__ void store(float* y, int stride) { y[threadIdx.x * stride] = 0; }
+__global__ void store_twice(float* y) {
+  y[threadIdx.x] = 0;
+  __syncthreads();
+  y[threadIdx.x] = 1;
+}
 __global__ void add(float* y, int stride) { atomicAdd(y + threadIdx.x * stride, 1.f); }
 __global__ void store_shared(int stride) { fa::dynamic_shared<float>()[threadIdx.x * stride] = 0; }
 __global__ void blocks_of_growing_length(const float* x, float* y) {
@@ -336,12 +341,15 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
     CHECK(bytes(kHolds / 2) == 128 * (1 + kHolds / 2));
     CHECK(bytes(2 * kHolds) == 128 * (2 + 2 * kHolds));
   }
+  // Two warps side by side, the second one a line ahead.
+  CHECK(work_of(loop, {1, 64}, x, y, 2 * kHolds).l2_bytes == 128 * (1 + 2 * kHolds));
   const fa::KernelCount same = kernel_of(same_line, {2, 256}, x, y);
   for (const BlockWork& w : same.work) {  // block after block: an L1 is not inherited
     CHECK(w.l2_bytes == 128);
     CHECK(w.lines == 8);
   }
   CHECK(work_of(store, kWarp, y, 1).l2_bytes == 128);
+  CHECK(work_of(store_twice, kWarp, y).l2_bytes == 2 * 128);
   CHECK(work_of(add, kWarp, y, 8).l2_bytes == 32 * 32);  // whole sectors
 }
 
@@ -436,4 +444,8 @@ TEST_CASE_METHOD(Buffers, "beside other problems a launch finds an empty L2, and
   check(1.01, few, 1, 1);  // the others have passed, but nobody is beside it
   check(8, few, 2, 2);     // an eighth of the L2 for four times as much
   check(8, 64, 1, 1);      // walked: one problem after the other, all of the L2
+  const WithOptions with({.workers = 1, .requests = true, .l2_bytes = 4 << 20, .l2_times = 8});
+  const auto counts = sim::test::counted(store, kWarp, y, 1);
+  CHECK(counts.kernels[0].hbm.write == 128);  // what it wrote leaves the L2 with it, once
+  CHECK(counts.hbm->write == 128);
 }

@@ -98,7 +98,6 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, fa::Swizzle swizz
                           .stored = false,
                           .atomic = false,
                           .in_flight = false,
-                          .never_wrote = false,
                           .async = true,
                           .split = false};
     (*home.async_)[word] = {number, {}};

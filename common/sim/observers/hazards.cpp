@@ -464,31 +464,25 @@ void HazardObserver::split(const Block& b, uint64_t word) {
 
 bool HazardObserver::is_written(uint64_t word) {
   bool written = true;
-  for_each_cell(word, [&](const SharedRow& row, uint64_t) {
-    const SharedCell& c = row.cell;
-    written &= c.wrote >= block_floor_ && !c.never_wrote;
-  });
+  for_each_cell(word,
+                [&](const SharedRow& row, uint64_t) { written &= row.cell.wrote >= block_floor_; });
   return written;
 }
 
-void HazardObserver::mark(uint64_t word, bool in_flight, bool never_wrote) {
-  for_each_cell(word, [&](const SharedRow& row, uint64_t) {
-    row.cell.in_flight = in_flight;
-    row.cell.never_wrote = never_wrote;
-  });
+void HazardObserver::mark(uint64_t word, bool in_flight) {
+  for_each_cell(word, [&](const SharedRow& row, uint64_t) { row.cell.in_flight = in_flight; });
 }
 
 // As a store for whoever comes, but nothing is written yet.
 void HazardObserver::begin_copy(Block& b, const Access& a) {
   for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
-    const bool never_wrote = !is_written(word);
     access_word<false>(b, *this, a, word, kAllBytes);
-    mark(word, true, never_wrote);
+    mark(word, true);
   }
 }
 void HazardObserver::end_copy(Block&, const Access& a, uint32_t) {
   for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
-    mark(word, false, false);
+    mark(word, false);
   }
 }
 
@@ -497,11 +491,10 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
   const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
   if (b.cluster) {
     auto& home = observer_of<HazardObserver>(*a.home);
-    ThreadState& me = threads_[b.current->id];
-    if (me.stamp <= home.block_floor_) me.stamp = ++launch_state.now;  // that block began later
     if (a.home != &b) {
       check_neighbour(b, a, home, {});
-      home.guests_[entry(b.current->id)] = {me.stamp, a.kind, a.pc};
+      const unsigned me = b.current->id;
+      home.guests_[entry(me)] = {threads_[me].stamp, a.kind, a.pc};
     }
     for (uint64_t word = first; word <= last; ++word) {
       home.access_word<true>(b, *this, a, word,
@@ -596,7 +589,7 @@ template <bool kCluster>
   if (w.in_flight) {
     check_writer(by, b, a, byte, w, {});
   } else {
-    if (a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
+    if (a.kind != Kind::store && w.wrote < block_floor_) {
       by.note_unwritten(unwritten_, b, a, byte, "which this block has not written yet");
     }
     if (!ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)) {
@@ -626,7 +619,7 @@ template <bool kCluster>
     w.thread = static_cast<uint16_t>(me);
     w.stored = true;
     w.atomic = a.kind == Kind::atomic;
-    w.in_flight = w.never_wrote = w.async = w.split = false;
+    w.in_flight = w.async = w.split = false;
   }
 }
 

@@ -190,10 +190,9 @@ struct SharedCell {
   uint16_t thread;  // entry of the clock
   bool stored : 1;  // by a thread, not by TMA
   bool atomic : 1;
-  bool in_flight : 1;    // cp.async, issued and not waited for
-  bool never_wrote : 1;  // there is only what is in flight
-  bool async : 1;        // a word: AsyncWord has more
-  bool split : 1;        // a word: its bytes have the rest
+  bool in_flight : 1;  // cp.async, issued and not waited for
+  bool async : 1;      // a word: AsyncWord has more
+  bool split : 1;      // a word: its bytes have the rest
 };
 struct alignas(16) SharedRead {
   Stamp stamp;
@@ -362,7 +361,7 @@ class HazardObserver final : public Observer {
     }
   }
   bool is_written(uint64_t word);
-  void mark(uint64_t word, bool in_flight, bool never_wrote);
+  void mark(uint64_t word, bool in_flight);
   void access_shared(Block&, const Access&);
   template <bool kCluster>
   void access_word(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
