@@ -323,6 +323,11 @@ __global__ void uninitialised_read(float* y) {
   if (threadIdx.x > 0) a[threadIdx.x] = 1;
   y[threadIdx.x] = a[threadIdx.x];
 }
+__global__ void uninitialised_bytes(Byte* y) {  // each thread has its own of a word
+  __shared__ Byte a[64];
+  const Byte mine = ++a[threadIdx.x];
+  y[threadIdx.x] += mine;
+}
 __global__ void different_barriers() {
   if (threadIdx.x < 32) {
     __syncthreads();
@@ -370,6 +375,8 @@ TEST_CASE("each finding has its kind", "[sim][findings]") {
   CHECK(kinds(block_of_no_cluster) == Kinds{Kind::refused});
   CHECK(kinds(two_barriers, y.get(), true, true).empty());
   CHECK(kinds(uninitialised_read, y.get()) == Kinds{Kind::uninitialised});
+  Buffer<Byte> unwritten("unwritten", 64, false);
+  CHECK(kinds(uninitialised_bytes, unwritten.get()) == Kinds(2, Kind::uninitialised));
 }
 
 TEST_CASE("a sentence's places are those that messages have named", "[sim][findings]") {

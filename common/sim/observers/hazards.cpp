@@ -670,13 +670,15 @@ void HazardObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const
   const unsigned me = b.current->id;
   reads.insert({byte / kWord,
                 {findings.number(finding), threads_[me].stamp, static_cast<uint32_t>(b.linear),
-                 a.kind, entry(me), a.pc}});
+                 a.kind, entry(me), a.pc, bytes_of_word(a.at, a.size, byte / kWord)}});
 }
 
 template <class Ordered, class Race>
-void HazardObserver::explain(UnwrittenReads& all, uint64_t byte, Ordered&& ordered, Race&& race) {
+void HazardObserver::explain(UnwrittenReads& all, const Access& a, uint64_t byte, Ordered&& ordered,
+                             Race&& race) {
+  const uint8_t stored = bytes_of_word(a.at, a.size, byte / kWord);
   for (auto [it, end] = all.equal_range(byte / kWord); it != end;) {
-    if (ordered(it->second)) {
+    if (!(it->second.bytes & stored) || ordered(it->second)) {
       ++it;
       continue;
     }
@@ -692,7 +694,7 @@ void HazardObserver::explain_shared(Block& b, const HazardObserver& by, const Ac
   const auto ordered = [&](const UnwrittenRead& r) {
     return r.entry == me || by.sees_read(by.threads_[b.current->id], r.entry, r.stamp);
   };
-  explain(unwritten_, byte, ordered,
+  explain(unwritten_, a, byte, ordered,
           [&](const UnwrittenRead& r) { race_with(b, a, byte, {}, r.kind, r.entry, low(r.pc)); });
 }
 
@@ -766,7 +768,7 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   }
   if (!launch_state.unwritten.empty()) [[unlikely]] {
     explain(
-        launch_state.unwritten, byte,
+        launch_state.unwritten, a, byte,
         [&](const UnwrittenRead& r) { return ordered(r.block, r.entry, r.stamp, false); },
         [&](const UnwrittenRead& r) {
           race_across(b, a, byte, r.kind, r.block, r.entry, low(r.pc));

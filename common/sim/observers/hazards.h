@@ -131,8 +131,8 @@ struct PlainStore {
   uint32_t block, pc;
   uint16_t thread;
 };
-/// Reads of a word that nobody had written. A store that comes later, and in no order with one of
-/// them, is a race that explains it.
+/// Reads of a word that nobody had written. A store that comes later, to one of the same bytes and
+/// in no order with one of them, is a race that explains it.
 struct UnwrittenRead {
   size_t finding;
   Stamp stamp;
@@ -140,6 +140,7 @@ struct UnwrittenRead {
   Kind kind;
   unsigned entry;
   const void* pc;
+  uint8_t bytes;  ///< of the word
 };
 using UnwrittenReads = std::unordered_multimap<uint64_t, UnwrittenRead>;  // by word
 /// The atomics of a cell of shared memory behind its last plain store, without the last of them.
@@ -379,7 +380,7 @@ class HazardObserver final : public Observer {
                       const char* why) const;
   /// Before a store. `ordered(read)`: it is in order behind that read; `race(read)`: it is not.
   template <class Ordered, class Race>
-  static void explain(UnwrittenReads&, uint64_t byte, Ordered&&, Race&&);
+  static void explain(UnwrittenReads&, const Access&, uint64_t byte, Ordered&&, Race&&);
   void explain_shared(Block&, const HazardObserver& by, const Access&, uint64_t byte);
   void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t byte,
                      const SharedRow&, const Actor&);
