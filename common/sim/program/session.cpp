@@ -121,7 +121,7 @@ double seconds_since_begin() {
   return duration<double>(steady_clock::now() - begin).count();
 }
 
-void end_where_asked() {
+void end_where_asked(const char* behind = "a launch") {
   const double limit = session().wishes.limit_s;
   if (out_of_patience) {
     std::fprintf(stderr,
@@ -135,10 +135,11 @@ void end_where_asked() {
     stop(130);
   }
   if (limit > 0 && seconds_since_begin() > limit) {
-    std::fprintf(stderr,
-                 "sim: ended after %.1f s, behind a launch; %g s were asked for. The report is of "
-                 "what ran until then\n",
-                 seconds_since_begin(), limit);
+    std::fprintf(
+        stderr,
+        "sim: ended after %.1f s, behind %s; %g s were asked for. The report is of what ran "
+        "until then\n",
+        seconds_since_begin(), behind, limit);
     stop(session().findings.empty() ? kTimeIsUp : 1);
   }
 }
@@ -283,12 +284,22 @@ void note_finding(FaultKind kind, const std::string& sentence) {
   std::fputs(fa::wrapped("finding: ", sentence, 2).c_str(), stderr);
 }
 
+[[noreturn]] static void not_supported(const std::string& what, const std::string& place) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sim: not supported: %s (%s)\n", what.c_str(), place.c_str());
+  std::fflush(stderr);
+  _exit(2);
+}
+
 Library::Library(const char* name) : on_host_(self->host) {
   if (!on_host_) return;
   device_in_use().lock();
   Session& s = session();
   if (options().libraries++ > 0) return;  // of another one
-  if (s.captured) unsupported((std::string(name) + " in the capture of a graph").c_str());
+  if (s.captured) {
+    not_supported(std::string(name) + " in the capture of a graph",
+                  source_of(__builtin_return_address(0)));
+  }
   const std::string remark = std::string("what ") + name + " computes is not counted";
   if (s.said.insert(remark).second) s.remarks.push_back(remark);
 }
@@ -296,6 +307,7 @@ Library::~Library() {
   if (!on_host_) return;
   --options().libraries;
   device_in_use().unlock();
+  end_where_asked("a library's call");
 }
 
 void stop(int status) {
@@ -318,13 +330,6 @@ static void require_allowed_smem(const Launch& launch) {
                           " B of dynamic shared memory; more than " + std::to_string(allowed) +
                           " needs cudaFuncSetAttribute(kernel, "
                           "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
-}
-
-[[noreturn]] static void not_supported(const std::string& what, const std::string& place) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "sim: not supported: %s (%s)\n", what.c_str(), place.c_str());
-  std::fflush(stderr);
-  _exit(2);
 }
 
 // By kernel: what its __cluster_dims__ say. The kernel tells it itself, when it begins, and is

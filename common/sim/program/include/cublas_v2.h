@@ -26,7 +26,9 @@ enum cublasMath_t {
   CUBLAS_DEFAULT_MATH,
   CUBLAS_TENSOR_OP_MATH,
   CUBLAS_PEDANTIC_MATH,
-  CUBLAS_TF32_TENSOR_OP_MATH
+  CUBLAS_TF32_TENSOR_OP_MATH,
+  CUBLAS_FP32_EMULATED_BF16X9_MATH,
+  CUBLAS_FP64_EMULATED_FIXEDPOINT_MATH = 8
 };
 enum cublasComputeType_t {
   CUBLAS_COMPUTE_16F = 64,
@@ -35,7 +37,9 @@ enum cublasComputeType_t {
   CUBLAS_COMPUTE_32F_FAST_16BF = 75,
   CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
   CUBLAS_COMPUTE_64F = 70,
-  CUBLAS_COMPUTE_32I = 72
+  CUBLAS_COMPUTE_32I = 72,
+  CUBLAS_COMPUTE_32F_EMULATED_16BFX9 = 78,
+  CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT
 };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 };
 enum cublasFillMode_t { CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER, CUBLAS_FILL_MODE_FULL };
@@ -150,10 +154,17 @@ void axpy(int n, double alpha, const Numbers& x, const Numbers& y);
 void scale(int n, double alpha, const Numbers& x);
 double dot(int n, const Numbers& x, const Numbers& y);
 inline cudaDataType_t scalar_of(cublasComputeType_t c) {
-  return c == CUBLAS_COMPUTE_16F   ? CUDA_R_16F
-         : c == CUBLAS_COMPUTE_64F ? CUDA_R_64F
-         : c == CUBLAS_COMPUTE_32I ? CUDA_R_32I
-                                   : CUDA_R_32F;
+  switch (c) {
+    case CUBLAS_COMPUTE_16F:
+      return CUDA_R_16F;
+    case CUBLAS_COMPUTE_64F:
+    case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT:
+      return CUDA_R_64F;
+    case CUBLAS_COMPUTE_32I:
+      return CUDA_R_32I;
+    default:
+      return CUDA_R_32F;
+  }
 }
 
 }  // namespace sim::program
