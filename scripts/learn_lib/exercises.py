@@ -20,6 +20,7 @@ from flash_steps.command import NotHere
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = "// --- variants "  # begins the line behind what all variants of a step.cuh share
 KINDS = ("fill in", "find the bug", "predict")
+FORMULAS = ["traffic", "backward_traffic", "prepare_traffic"]  # the step's program says their bytes
 
 
 class Broken(NotHere):
@@ -177,7 +178,7 @@ class Exercise:
         return namespace, (shared if marked else "") + begin + function + end
 
     def main(self):
-        """The program around the student's file. Only kernels that are checked are compiled."""
+        """The program around the student's file. Only what is checked is compiled."""
         p = self.program
         includes = p.get("include", self.source)  # the student's file, or what includes it
         includes = [includes] if isinstance(includes, str) else includes
@@ -190,12 +191,14 @@ class Exercise:
         yours, body = p.get("function"), []
         if not self.predicts:
             namespace, variant = self.variant()
+            yours, passes = "yours", ["forward", "backward"]
+            passes = passes if self.check.get("pass") == "backward" else passes[:1]
+            changes = {name: p[name] for name in passes if p.get(name)}
+            unused = [*FORMULAS, *changes, *({"forward", "backward"} - set(passes))]
+            variant = re.sub(rf"\.({'|'.join(unused)}) = [\w:<>]+", r".\1 = {}", variant)
             lines += [f"namespace {namespace} {{", variant + "}"]
-            yours, of_backward = "yours", self.check.get("pass") == "backward"
-            changes = {"forward": p.get("forward")}
-            changes["backward"] = p.get("backward") if of_backward else "{}"
             body = [f"  fa::Variant yours = {namespace}::{p['variant']}();"]
-            body += [f"  yours.{field} = {value};" for field, value in changes.items() if value]
+            body += [f"  yours.{field} = {value};" for field, value in changes.items()]
         lines += ["int main(int argc, char** argv) {", *body]
         return "\n".join([*lines, f"  return fa::{kind}_main(argc, argv, {yours});", "}", ""])
 
