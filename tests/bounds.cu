@@ -100,10 +100,13 @@ struct Largest {
 };
 using Tensors = std::map<std::string, Largest>;
 
-/// The largest share of the bound that each tensor takes where it is checkable.
+/// The largest share of the bound that each tensor takes where it is checkable. The last variant
+/// has all cases; of two others in a row each has half of them.
 Tensors sweep(const fa::Step& step, const fa::Variant& v, const std::vector<Case>& cases) {
   Tensors most;
+  auto turn = &v - step.variants.data();
   for (const Case& c : cases) {
+    if (&v != &step.variants.back() && turn++ % 2 == 0) continue;
     Problem p;
     const fa::Support support = fa::support_of(step, v);
     p.H = p.Hkv = 1, p.d = fa::test::some_d(support), p.N = p.Nk = 100;

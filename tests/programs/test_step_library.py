@@ -144,9 +144,11 @@ class OneLibrary:
         return address
 
     def run(self):
-        wrong = []
-        for index, variant in enumerate(self.taken()):
-            for p in self.problems(variant):
+        """The last variant has all problems; of two others in a row each has every second."""
+        wrong, variants = [], self.taken()
+        for index, variant in enumerate(variants):
+            problems = list(self.problems(variant))
+            for p in problems if variant is variants[-1] else problems[index % 2 :: 2]:
                 wrong += self.compare(index, variant, p)
         self.library.release()
         return wrong + self.refusals()
