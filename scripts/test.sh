@@ -87,7 +87,14 @@ echo "== build"
 tree=(--preset "$preset")
 [[ -e build/$preset/CMakeCache.txt ]] && tree=(-S . -B "build/$preset") # it may be make's
 cmake "${tree[@]}" || stop "cmake could not set up the build"
-cmake --build --preset "$preset" -j "$jobs" || stop "the build failed"
+targets=(all)
+if [[ $all && ! $cuda && $# == 0 ]] && ./scripts/setup.sh --have docs; then
+  targets+=(docs) # for test_site; one core is enough for it
+fi
+if ! cmake --build --preset "$preset" -j "$jobs" --target "${targets[@]}"; then
+  cmake --build --preset "$preset" -j "$jobs" || stop "the build failed"
+  failures+=("documentation")
+fi
 
 if [[ $cuda ]]; then
   echo "== kernels for GPUs"
@@ -111,14 +118,8 @@ elif [[ ! $all ]]; then
   summary "$tests (--all runs more)"
 fi
 
-echo "== documentation"
-if ./scripts/setup.sh --have docs; then
-  cmake --build --preset sim --target docs || failures+=("documentation")
-else
-  missing documentation "Doxygen or MkDocs are"
-fi
-
-run_tests # test_site looks at the documentation
+run_tests
+./scripts/setup.sh --have docs || missing documentation "Doxygen or MkDocs are"
 ./scripts/setup.sh --have gdb || missing "a kernel in gdb" "gdb is"
 ./scripts/setup.sh --have mpi || missing "step 14 on several ranks" "Open MPI is"
 ./scripts/setup.sh --have browser || not_run+=("pages in a browser (no Chromium here)")
