@@ -49,8 +49,8 @@ namespace sim::program {
 
 using Complexes = std::vector<std::complex<double>>;
 
-/// By its smallest prime factor; without a division by n.
-inline Complexes fourier(const Complexes& x, int sign) {
+/// By its smallest prime factor; without a division by n. `roots`: of 1, a multiple of n of them.
+inline Complexes fourier(const Complexes& x, const Complexes& roots) {
   const size_t n = x.size();
   size_t p = 2;
   while (p < n && n % p) ++p;
@@ -58,13 +58,11 @@ inline Complexes fourier(const Complexes& x, int sign) {
   const size_t m = n / p;
   std::vector<Complexes> parts(p, Complexes(m));
   for (size_t i = 0; i < n; ++i) parts[i % p][i / p] = x[i];
-  for (Complexes& part : parts) part = fourier(part, sign);
+  for (Complexes& part : parts) part = fourier(part, roots);
   Complexes y(n);
   for (size_t k = 0; k < n; ++k) {
     for (size_t r = 0; r < p; ++r) {
-      const double angle =
-          sign * 2 * M_PI * static_cast<double>(k * r % n) / static_cast<double>(n);
-      y[k] += std::polar(1.0, angle) * parts[r][k % m];
+      y[k] += roots[k * r % n * (roots.size() / n)] * parts[r][k % m];
     }
   }
   return y;
@@ -113,11 +111,13 @@ cufftResult execute(cufftHandle plan, const In* in, Out* out, int sign) {
     size_t step = count;
     for (int n : plan->n) {
       step /= static_cast<size_t>(n);
+      Complexes roots(static_cast<size_t>(n));
+      for (int k = 0; k < n; ++k) roots[k] = std::polar(1.0, sign * 2 * M_PI * k / n);
       for (size_t i = 0; i < count; ++i) {
         if (i / step % static_cast<size_t>(n)) continue;
         Complexes line(static_cast<size_t>(n));
         for (size_t k = 0; k < line.size(); ++k) line[k] = x[i + k * step];
-        line = fourier(line, sign);
+        line = fourier(line, roots);
         for (size_t k = 0; k < line.size(); ++k) x[i + k * step] = line[k];
       }
     }
