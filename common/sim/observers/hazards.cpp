@@ -194,6 +194,7 @@ Released& HazardObserver::open(const void* object, uint32_t phase) const {
   if (released.phase != phase) {
     released.phase = phase;
     released.before = released.clock;
+    released.version_before = released.version;
   }
   ++released.version;
   return released;
@@ -202,7 +203,8 @@ Released& HazardObserver::open(const void* object, uint32_t phase) const {
 void HazardObserver::release(Block& b, const void* object, uint32_t phase) {
   ThreadState& me = threads_[b.current->id];
   Released& released = open(object, phase);
-  add(released.clock, b.current->id, me);
+  add(released.clock, b.current->id, me, me.clock != released.added);
+  if (me.clock) released.added = me.clock;
   if (me.fenced) raise(released.fenced, *me.fenced);
   if (me.tickets) note(released.tickets, *me.tickets);
   me.stamp = ++launch_state.now;  // what follows is not released
@@ -212,17 +214,18 @@ void HazardObserver::acquire(Block& b, const void* object, uint32_t phase) {
   const auto found = launch_state.objects.find(object);
   if (found == launch_state.objects.end()) return;
   const Released& released = found->second;
-  const Clock& clock = released.phase == phase ? released.before : released.clock;
+  const bool over = phase != released.phase;
+  const Clock& clock = over ? released.clock : released.before;
+  const uint32_t version = over ? released.version : released.version_before;
   if (clock.empty()) return;
   note_waited(object, clock);
   ThreadState& me = threads_[b.current->id];
   Acquired& latest = acquired_;
-  if (latest.object != object || latest.version != released.version || latest.phase != phase ||
+  if (latest.object != object || latest.version != version || latest.phase != phase ||
       latest.from != me.clock || !latest.result) {
     Clock sum = clock;
     if (me.clock) raise(sum, *me.clock);
-    latest = {me.clock, std::make_shared<const Clock>(std::move(sum)), object, released.version,
-              phase};
+    latest = {me.clock, std::make_shared<const Clock>(std::move(sum)), object, version, phase};
   }
   me.clock = latest.result;
 }
@@ -281,10 +284,11 @@ void HazardObserver::fence(Block& b) {
 // --- who knows what ------------------------------------------------------------------------------
 
 // Adds what the thread did and what is visible to it.
-void HazardObserver::add(Clock& clock, unsigned id, const ThreadState& thread) const {
+void HazardObserver::add(Clock& clock, unsigned id, const ThreadState& thread,
+                         bool acquired) const {
   if (clock.size() < total_) clock.resize(total_);
   for (unsigned t = base_; t < base_ + padded_; ++t) clock[t] = std::max(clock[t], thread.floor);
-  if (thread.clock) raise(clock, *thread.clock);
+  if (thread.clock && acquired) raise(clock, *thread.clock);
   set(clock, entry(id), thread.stamp);
   if (thread.proxied) set(clock, total_ + entry(id), thread.proxied);
 }

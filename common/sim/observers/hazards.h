@@ -68,9 +68,11 @@ struct Ticket {
 struct Released {
   uint32_t phase = 0;
   uint32_t version = 0;  ///< counts changes
-  Clock clock;           ///< until now; empty: nothing
-  Clock before;          ///< before this phase
-  Fenced fenced;         ///< the like of ThreadState
+  uint32_t version_before = 0;
+  Clock clock;        ///< until now; empty: nothing
+  Clock before;       ///< before this phase
+  SharedClock added;  ///< whose entries `clock` has; may be null
+  Fenced fenced;      ///< the like of ThreadState
   Tickets tickets;
 };
 
@@ -319,7 +321,7 @@ class HazardObserver final : public Observer {
     if (clock.size() < other.size()) clock.resize(other.size());
     for (size_t t = 0; t < other.size(); ++t) clock[t] = std::max(clock[t], other[t]);
   }
-  void add(Clock& clock, unsigned thread, const ThreadState&) const;
+  void add(Clock& clock, unsigned thread, const ThreadState&, bool acquired = true) const;
   Released& open(const void* object, uint32_t phase) const;
   void join_all(Block&);
   void join(Block&, unsigned first_warp, unsigned last_warp, const uint32_t* set,
