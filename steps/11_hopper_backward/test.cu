@@ -1,6 +1,7 @@
 // Tests of step 11. steps/CMakeLists.txt says what it is linked with.
 #include "steps/11_hopper_backward/7_columns.cuh"
 #include "tests/backward.h"
+#include "tests/device.h"
 
 using fa::test::bf16_problem, fa::test::Kernels;
 
@@ -102,6 +103,21 @@ TEST_CASE("step 11: deterministic: a row of very small or very large gradients",
     const float expected = before.dQ[i] * (i / static_cast<size_t>(d) % 2 == 1 ? factor : 1.f);
     if (now.dQ[i] != expected) FAIL("dQ[" << i << "] = " << now.dQ[i] << ", not " << expected);
   }
+}
+
+static __global__ void work_tiles(step11::Shape shape,
+                                  int* visits) {  // [kv_heads, Tc]
+  const step11::WorkTile work = step11::work_tile_at(threadIdx.x, shape);
+  atomicAdd(&visits[work.bh_kv * shape.Tc + work.j], 1);
+}
+
+TEST_CASE("step 11: sections of a few heads hold each tile of keys once", "[step11]") {
+  const int N = GENERATE(1 << 13, 1 << 16);  // four heads of five; one
+  const auto shape = step11::shape_of(bf16_problem(N, 256, 64, true, 1, /*H=*/5, 5));
+  CHECK(shape.section == (N == 1 << 13 ? 4 : 1));
+  const test::Buffer<int> visits("visits", std::vector<int>(5 * 2, 0));
+  fa::launch(work_tiles, {dim3(1), dim3(5 * 2)}, shape, visits.get());
+  CHECK(visits.download() == std::vector<int>(5 * 2, 1));
 }
 
 TEST_CASE("step 11: deterministic: sums at their bound are right", "[step11]") {

@@ -229,6 +229,8 @@ TEST_CASE("a sample sees its own rows and heads", "[check]") {
   answer.out.dQ[(5 * 40 + 3) * 32] -= 1;
   answer.out.dK[(3 * 50 + 3) * 32] += 1;  // K/V head 3 is not in the sample
   CHECK(answer.check().ok());
+  answer.out.dQ.clear();
+  CHECK_FALSE(answer.check().complete);
 }
 
 TEST_CASE("V = 0 leaves no room: O must be 0", "[check]") {

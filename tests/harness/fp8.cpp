@@ -172,6 +172,14 @@ TEST_CASE("fp8: the baseline quantises, and has what it rounds from the rows", "
   p.method.fp8 = true;
   const auto want = fa::attention_fp64(p, in, sample);
   CHECK(want.O[1] == 17);
+  double unlucky = 0;
+  for (const float headroom : {1.f, 1.26f, 1.59f}) {
+    const auto other = fa::attention_unfused(p, in, sample, headroom);
+    for (size_t i = 0; i < want.O.size(); ++i) {
+      unlucky = std::max(unlucky, std::abs(other.O[i] - want.O[i]));
+    }
+  }
+  CHECK(check(p, in, {}).tensors[0].baseline_err == unlucky);
   CHECK(want.root_PV[0] == Approx(std::hypot(448, 3) / 2));
   CHECK(want.root_PS[0] == 0);
   CHECK(want.root_mean[0] == 0);

@@ -87,6 +87,11 @@ __global__ void bulk(float* x, bool load) {
   }
 }
 
+__global__ void copy_without_a_wait(const float4* x) {
+  __shared__ float4 tile[32];
+  fa::cp_async_16(&tile[threadIdx.x], &x[threadIdx.x]);
+}
+
 constexpr unsigned kThreads = 256;
 
 // A buffer of the given size, and kernels over all of it.
@@ -185,13 +190,15 @@ TEST_CASE("an atomic fetches its sector and leaves it dirty", "[sim][l2]") {
   CHECK(dram.write == 4096 * 4);
 }
 
-TEST_CASE("a bulk copy reads or writes its own sectors", "[sim][l2]") {
+TEST_CASE("copies read or write their own sectors", "[sim][l2]") {
   Buffer<float> x("x", 128);
   for (const bool load : {false, true}) {
     const Dram dram = record([&] { fa::launch(bulk, {1, 1}, x, load); });
     CHECK(dram.read == (load ? 256 : 0));
     CHECK(dram.write == (load ? 0 : 256));
   }
+  const Buffer<float4> y("y", 32);
+  CHECK(record([&] { fa::launch(copy_without_a_wait, {1, 32}, y); }).read == 512);
 }
 
 TEST_CASE("memsets and device copies pass through the L2", "[sim][l2]") {
