@@ -412,7 +412,7 @@ void require_right_at_edges(const Variant& v) {
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 200, 257);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(N, d, causal);
   require_right(v, bf16_problem(N, N, d, causal, /*B=*/1, /*H=*/2, /*Hkv=*/2));
 }
@@ -422,7 +422,7 @@ void require_right_with_shared_heads(const Variant& v) {
   const int Hkv = GENERATE(8, 4, 2, 1);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(Hkv, d, causal);
   require_right(v, bf16_problem(70, 90, d, causal, /*B=*/2, /*H=*/8, Hkv));
 }
@@ -431,7 +431,7 @@ static void require_right_for_lengths(const Variant& v) {
   const auto [N, Nk] = GENERATE(from_range(kLengths));
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(N, Nk, d, causal);
   require_right(v, bf16_problem(N, Nk, d, causal));
 }
@@ -511,7 +511,7 @@ static void require_bf16_properties(const Variant& v) {
 void require_same_bits(const Variant& v) {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(d, causal);
   const auto p = problem_for(v, bf16_problem(330, 400, d, causal, 1, FA_BACKEND_GPU ? 64 : 2));
   const auto in = normal_inputs(p, 7);
@@ -523,7 +523,7 @@ void require_same_bits(const Variant& v) {
 void require_same_bits_on_blocks(const Variant& v) {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(d, causal);
   const auto p = bf16_problem(330, 400, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
   const auto in = normal_inputs(p, 7);
@@ -620,7 +620,7 @@ void require_predicted_for_lengths(const Variant& v) {
 
 void require_header_formulas(const Variant& v, int Br) {
   const uint64_t d = GENERATE(64, 128), N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(N, d);
   const auto p = bf16_problem(N, Nk, d, /*causal=*/false, /*B=*/3, H, Hkv);
   const uint64_t BH = 3 * H, BHkv = 3 * Hkv, Tr = (N + Br - 1) / Br;
@@ -684,7 +684,7 @@ void require_forward(const Variant& v, [[maybe_unused]] bool predicted) {
 void require_agrees(const Variant& v, const Variant& parent) {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(v.name, d, causal);
   const Problem p = bf16_problem(300, 430, d, causal, 1, /*H=*/4, /*Hkv=*/2);
   const Inputs in = normal_inputs(p, 6);

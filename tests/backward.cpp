@@ -16,7 +16,7 @@ static Problem problem_of(const Kernels& of, int N, int Nk, bool causal, int H =
 static void require_backward_right_at_edges(const Kernels& of) {
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257);
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(N, causal);
   require_right(*of.variant, bf16_problem(N, N, of.d, causal));
 }
@@ -34,7 +34,7 @@ static void require_backward_right_for_every_remainder(const Kernels& of) {
 
 static void require_backward_right_with_shared_heads(const Kernels& of) {
   const int Hkv = GENERATE(8, 4, 2, 1);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(Hkv);
   require_right(*of.variant, bf16_problem(70, 90, of.d, /*causal=*/true, /*B=*/1, /*H=*/8, Hkv));
 }
@@ -79,7 +79,7 @@ static void require_backward_right_for_real_and_outliers(const Kernels& of) {
 
 static void require_backward_right_for_any_score_size(const Kernels& of) {
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   // Many keys for few rows: the largest P of some is just below what fp32 holds.
   if (!of.square) require_any_score_size(*of.variant, bf16_problem(200, 40, of.d, false));
   require_any_score_size(*of.variant, problem_of(of, 75, 140, causal));
@@ -101,7 +101,7 @@ void require_backward_right_far_below_zero(const Variant& v, int d) {
 /// V = 1 makes O constant, so dQ and dK are 0.
 static void require_no_gradient_of_constant_v(const Kernels& of) {
   const auto p = problem_of(of, 75, 140, GENERATE(false, true), /*H=*/2, /*Hkv=*/1);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(p.causal);
   Inputs in = normal_inputs(p, 11);
   std::fill(in.V.begin(), in.V.end(), 1.f);
@@ -122,7 +122,7 @@ static std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
 /// What the gradients of all keys sum to: in each head a row of P sums to 1, a row of dS to 0.
 static void require_sums_over_keys(const Kernels& of) {
   const auto p = problem_of(of, 140, 150, GENERATE(false, true), /*H=*/3, /*Hkv=*/1);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   const Inputs in = normal_inputs(p, 12);
   const Outputs out = run_backward(*of.variant, p, in);
   const auto dO = sum_of_rows(in.dO, of.d), dV = sum_of_rows(out.dV, of.d),
@@ -155,7 +155,7 @@ static void require_linear_in_do(const Kernels& of) {
 static void require_gradients_as(const Variant& parent, const Kernels& of) {
   if (of.d > 128) return;  // no step in fp32 has kernels of it
   auto p = bf16_problem(130, 130, of.d, GENERATE(false, true), 1, 2, 2);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(p.causal);
   const auto in = normal_inputs(p, 6);
   const Outputs now = run_backward(*of.variant, p, in);
@@ -169,7 +169,7 @@ static void require_gradients_as(const Variant& parent, const Kernels& of) {
 /// Two runs give the same bits; of dQ only when its sum has one order or none.
 static void require_same_gradients(const Kernels& of) {
   const auto p = problem_of(of, 200, 400, GENERATE(false, true), FA_BACKEND_GPU ? 64 : 1);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(p.causal);
   const auto in = normal_inputs(p, 7);
   const Outputs first = run_backward(*of.variant, p, in);
@@ -195,7 +195,7 @@ static void require_backward_predicted_for_lengths(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
                                 std::pair(131, 257), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(N, Nk, causal);
   require_backward_predicted(*of.variant, problem_of(of, N, Nk, causal, /*H=*/2, /*Hkv=*/1));
 }
@@ -205,7 +205,7 @@ static void require_no_finding_in_backward(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
                                 std::pair(150, 70), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
+  if (!one_in(5)) return;
   CAPTURE(N, Nk, causal);
   const auto p = problem_of(of, N, Nk, causal, /*H=*/2, /*Hkv=*/1);
   count_backward(*of.variant, p, /*analyse=*/true);
