@@ -195,6 +195,11 @@ __global__ void through_device(float* x, float* y, bool barrier, bool bytes) {
   if (barrier) __syncthreads();
   if (t >= 32) y[t] = bytes ? reinterpret_cast<const char*>(x)[4 * lane + 1] : x[lane];
 }
+__global__ void add_next(float* x, bool barrier) {
+  const float next = threadIdx.x < 63 ? x[threadIdx.x + 1] : 0;
+  if (barrier) __syncthreads();
+  x[threadIdx.x] += next;  // loads it once more: the other reader is still known
+}
 __global__ void across_blocks(float* x, float* y, bool own) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   x[i] = i;
@@ -329,6 +334,7 @@ __global__ void copy(const float* x, float* y, int n) {
   if (static_cast<int>(threadIdx.x) < n) y[threadIdx.x] = x[threadIdx.x];
 }
 __global__ void add_one(float* x) { atomicAdd(x + threadIdx.x, 1.f); }
+__global__ void count(float* x) { atomicAdd(x, 1.f); }
 
 const char* const kShared = "race on shared memory: kernel ";
 const char* const kDevice = "race on device memory: kernel ";
@@ -436,6 +442,9 @@ ANALYSED("within a block a barrier orders device memory", "[sim][races]") {
     SILENT(through_device, {1, 64}, x, y, true, bytes);
     SILENT(through_device, {1, 64}, x, y, true, bytes);  // launches are in order
   }
+  FOUND("thread (1,0,0): store of x, byte 4 at races.cu: ... and a load by thread (0,0,0)",
+        add_next, {1, 64}, x, false);
+  SILENT(add_next, {1, 64}, x, true);
 }
 
 ANALYSED("nothing orders two blocks of a launch, but atomics are in order", "[sim][races]") {
@@ -525,6 +534,8 @@ ANALYSED("device memory that nobody has written is uninitialised", "[sim][races]
   SILENT(across_blocks, {2, 32}, x, y, true);  // the reads of the launch before are forgotten
   sim::poison(x, 64 * sizeof(float));
   FOUND("atomic of x, byte 0", add_one, {1, 64}, x);
+  sim::poison(x, 64 * sizeof(float));
+  FOUND("uninitialised ... atomic of x, byte 0", count, {2, 64}, x);  // no race of two atomics
   sim::poison(x, 64 * sizeof(float));     // these launches ran to their ends
   x.upload(std::vector<float>(60, 1.f));  // all but four
   FOUND("thread (60,0,0): load of x, byte 240", copy, {1, 64}, x, y, 64);

@@ -682,7 +682,8 @@ void HazardObserver::explain(UnwrittenReads& all, const Access& a, uint64_t byte
                              Race&& race) {
   const uint8_t stored = bytes_of_word(a.at, a.size, byte / kWord);
   for (auto [it, end] = all.equal_range(byte / kWord); it != end;) {
-    if (!(it->second.bytes & stored) || ordered(it->second)) {
+    const bool both_atomic = a.kind == Kind::atomic && it->second.kind == Kind::atomic;
+    if (!(it->second.bytes & stored) || both_atomic || ordered(it->second)) {
       ++it;
       continue;
     }
@@ -734,9 +735,13 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   const auto block = static_cast<uint32_t>(b.linear);
   // A reader in another block stays on record: whoever stores later races with it.
   if (w.read && w.read_block != block) return;
+  const auto me = static_cast<uint16_t>(entry(b.current->id));
+  if (w.read && w.read_by != me) {
+    w.also_read = w.read, w.also_read_by = w.read_by, w.also_read_pc = w.read_pc;
+  }
   w.read = threads_[b.current->id].stamp;
   w.read_block = block;
-  w.read_by = static_cast<uint16_t>(entry(b.current->id));
+  w.read_by = me;
   w.read_pc = low(a.pc);
 }
 
@@ -769,6 +774,8 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   if (a.kind == Kind::load) return note_load(b, a, w);
   if (w.read && !ordered(w.read_block, w.read_by, w.read, false, true)) {
     race_across(b, a, byte, Kind::load, w.read_block, w.read_by, w.read_pc);
+  } else if (w.also_read && !ordered(w.read_block, w.also_read_by, w.also_read, false, true)) {
+    race_across(b, a, byte, Kind::load, w.read_block, w.also_read_by, w.also_read_pc);
   }
   if (!launch_state.unwritten.empty()) [[unlikely]] {
     explain(
@@ -816,7 +823,7 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   }
   if (bytes == kAllBytes && a.kind == Kind::store) {  // as in access_bytes()
     w = cells[0];
-    w.read = 0;
+    w.read = w.also_read = 0;
   }
 }
 

@@ -118,12 +118,13 @@ class PagedShadow {
 
 // --- what all workers share: with races on, only one of them runs at a time ----------------------
 
-/// A word that all accesses touch whole, or a byte of one that they do not.
+/// A word that all accesses touch whole, or a byte of one that they do not. Two threads that read it
+/// are on record, the second of the same block: `x[t] += x[t + 1]` loads what it stores to.
 struct DeviceCell {
-  Stamp wrote, read;
+  Stamp wrote, read, also_read;
   uint32_t wrote_block, read_block;
-  uint32_t wrote_pc, read_pc;  // low 32 bits
-  uint16_t wrote_by, read_by;  // entries of the clock
+  uint32_t wrote_pc, read_pc, also_read_pc;  // low 32 bits
+  uint16_t wrote_by, read_by, also_read_by;  // entries of the clock
   bool atomic;
   bool split;  // a word: LaunchState::bytes has the rest
 };
