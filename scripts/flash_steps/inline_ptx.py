@@ -155,6 +155,9 @@ def instruction(line, asm):
         name += ".a_in_tensor_memory"
     args = [[asm.value(x) for x in group] for group in arguments(rest)]
     try:
+        # CUTLASS has the space in front of the order, and ptxas takes it.
+        order = r"\.global\.(\w+\.(?:cta|cluster|gpu|sys))\b"
+        name = re.sub(rf"^(ld|st|atom|red){order}", r"\1.\2.global", name)
         for pattern, make in INSTRUCTIONS:
             match = re.fullmatch(pattern, name)
             if match:
@@ -377,11 +380,14 @@ def load_or_store(match, args):
     bits = int(re.sub(r"\D", "", kind.replace("x2", "")) or 0) * (2 if "x2" in kind else 1)
     if count == 1:
         to = pointer(match, of, address)
+        if match["sem"] in ("acquire", "relaxed", "release") and bits >= 32:
+            word = f"uint{bits}_t"
+            op, value = ("or_", f"{word}{{0}}") if loads else ("exch", operand(word, registers[0]))
+            to = pointer(match, word, address)
+            call = f"{PTX}::atom(::sim::AtomicOp::{op}, {to}, {value})"
+            return put(registers[0], call) if loads else f"{fence}{call};"
         if not loads:
             return f"{fence}*{to} = {operand(of, registers[0])};"
-        if match["sem"] in ("acquire", "relaxed") and bits >= 32:
-            to = pointer(match, f"uint{bits}_t", address)
-            return put(registers[0], f"{PTX}::atom(::sim::AtomicOp::or_, {to}, uint{bits}_t{{0}})")
         wide = f"uint{bits}_t" if bits < 32 else of
         value = f"*{to}" if bits >= 32 else f"({'int32_t' if kind[0] == 's' else wide})*{to}"
         return put(registers[0], value)

@@ -66,6 +66,19 @@ __global__ void small(float* out, unsigned* ids, const float* in) {
   out[64 + i] = fused;
   out[128 + i] = wide;
 }
+// The second block reads what the first one has stored; both orders of the modifiers are in use.
+__global__ void hand_over(int* flag, float* x, float* out) {
+  if (blockIdx.x == 0) {
+    x[0] = 42;
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(flag), "r"(1) : "memory");
+  } else {
+    int f;
+    do {
+      asm volatile("ld.global.acquire.gpu.b32 %0, [%1];" : "=r"(f) : "l"(flag) : "memory");
+    } while (f == 0);
+    out[0] = x[0];
+  }
+}
 
 int main() {
   float *in = room<float>(256), *out = room<float>(256);
@@ -97,5 +110,10 @@ int main() {
     EXPECT(out[i] == power && ids[i] == i % 32);  // exact at whole numbers
     EXPECT(out[64 + i] == power * 2 + 1 && out[128 + i] == i);
   }
+  int* flag = room<int>(1);
+  flag[0] = 0;
+  hand_over<<<2, 1>>>(flag, in, out);
+  done();
+  EXPECT(out[0] == 42);
   return verdict();
 }

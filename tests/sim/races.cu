@@ -41,6 +41,15 @@ __global__ void overwrite(float* y, bool barrier, int writer) {
   if (barrier) __syncthreads();
   if (t == writer) word = 2;
 }
+// Each thread also loads what it stores to: the finding has the other one's line, the next.
+constexpr int kAddAndRead = __LINE__ + 5;
+__global__ void add_and_read(float* y) {
+  __shared__ float tile[32];
+  tile[threadIdx.x] = 0;
+  __syncthreads();
+  tile[threadIdx.x] += 7;
+  y[threadIdx.x] = tile[(threadIdx.x + 16) % 32];
+}
 // Warp 0 loads words, of each of which warp 1 stores a byte.
 __global__ void overwrite_bytes(float* y, bool barrier) {
   __shared__ uint32_t words[32];
@@ -389,6 +398,10 @@ ANALYSED("a store that overtakes the loads of another warp is a race", "[sim][ra
           false, writer);
     SILENT(overwrite, {1, 64}, y, true, writer);
   }
+  const std::string store = "races.cu:" + std::to_string(kAddAndRead);
+  const std::string load = "races.cu:" + std::to_string(kAddAndRead + 1);
+  FOUND("store of tile, byte 64 at " + store + " and a load by thread (0,0,0) at " + load,
+        add_and_read, {1, 32}, y);
   FOUND("store of words, byte 1 at ... and a load by thread (0,0,0) at", overwrite_bytes, {1, 64},
         y, false);
   SILENT(overwrite_bytes, {1, 64}, y, true);

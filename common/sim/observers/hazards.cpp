@@ -603,7 +603,7 @@ template <bool kCluster>
   }
   if (a.kind == Kind::load) {
     SharedRead& r = row.read(me / 32);
-    if (r.stamp != mine.stamp) r = {mine.stamp, 0, 0};
+    if (r.stamp != mine.stamp) r = {mine.stamp, 0, low(a.pc), 0};
     r.lanes |= 1u << me % 32;
     r.pc = low(a.pc);
     w.read = mine.stamp;
@@ -715,7 +715,10 @@ void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Acc
     for (uint32_t m = r.lanes; m; m &= m - 1) {
       const unsigned other = w * 32 + std::countr_zero(m);
       if (other == me || by.sees_read(mine, other, r.stamp)) continue;
-      race_with(b, a, byte, actor, Kind::load, other, r.pc);
+      // `s[t] += x` is a load, too, shortly in front of the store: another lane's is the other one.
+      const bool mine_too = me / 32 == w && r.lanes >> me % 32 & 1;
+      const bool first = mine_too && low(a.pc) - r.first_pc > low(a.pc) - r.pc;
+      race_with(b, a, byte, actor, Kind::load, other, first ? r.first_pc : r.pc);
       break;  // the other lanes have the same line
     }
   }

@@ -118,8 +118,8 @@ class PagedShadow {
 
 // --- what all workers share: with races on, only one of them runs at a time ----------------------
 
-/// A word that all accesses touch whole, or a byte of one that they do not. Two threads that read it
-/// are on record, the second of the same block: `x[t] += x[t + 1]` loads what it stores to.
+/// A word that all accesses touch whole, or a byte of one that they do not. Of a block two threads
+/// that read it are on record: `x[t] += x[t + 1]` loads what it stores to.
 struct DeviceCell {
   Stamp wrote, read, also_read;
   uint32_t wrote_block, read_block;
@@ -201,7 +201,7 @@ struct SharedCell {
 struct alignas(16) SharedRead {
   Stamp stamp;
   uint32_t lanes;
-  uint32_t pc;
+  uint32_t first_pc, pc;  // the latest
 };
 struct SharedRow {
   SharedCell& cell;
