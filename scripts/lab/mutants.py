@@ -361,6 +361,8 @@ def main():
     if options.check:
         print(f"{len(faults)} faults, {sum(bool(f.equivalent) for f in faults)} of them explained")
         return 0
+    if not some:
+        raise BadInput("no fault is chosen")
     groups = list(dict.fromkeys(f.group for f in some))
     write_copy(faults)
     build([test for group in groups for test in tests[group]])
