@@ -28,12 +28,11 @@ def every_arch_of(needs, nvcc):
     return tuple(arch for arch in ALL_ARCHES if arch in made and runs_on(arch, needs))
 
 
-def nvcc_command(nvcc, source, arch, output, host=False, root=ROOT, kind="-cubin"):
-    """`host`: compile the host's half of the file, too; else `kind` is what to make."""
+def nvcc_command(nvcc, source, arch, output, root=ROOT, kind="-cubin"):
     virtual = arch.replace("sm_", "compute_")
     launcher = ["ccache"] if shutil.which("ccache") else []
     call = [nvcc, "-std=c++20", "-O3", "-I", root, "-gencode", f"arch={virtual},code={arch}"]
-    call += ["-Xptxas", "-v", *(("-Xcompiler", "-O0", "-c") if host else (kind,))]
+    call += ["-Xptxas", "-v", kind]
     return [*launcher, *call, source, "-o", output]
 
 

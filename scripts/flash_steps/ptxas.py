@@ -154,7 +154,6 @@ class Job:
     step: str  # or None
     arch: str
     options: tuple = ()
-    host: bool = False  # its half, too, which is the same for all architectures
     older: bool = False  # than what the step is compiled for by default: a finding is a remark
 
 
@@ -197,10 +196,10 @@ def jobs_of_steps(steps, every, nvcc):
             continue
         arches = arches if every else usual
         for a in arches:
-            jobs.append(Job(step, source, step, a, host=a == arches[0], older=a not in usual))
+            jobs.append(Job(step, source, step, a, older=a not in usual))
         if oldest != newest:
             for a in every_arch_of(oldest, nvcc) if every else [oldest]:
-                jobs.append(Job(step, source, step, a, WITHOUT_WGMMA, host=True, older=True))
+                jobs.append(Job(step, source, step, a, WITHOUT_WGMMA, older=True))
     return jobs
 
 
@@ -217,7 +216,7 @@ def compiled(nvcc, job):
         return done.stdout + done.stderr
 
     with tempfile.TemporaryDirectory() as folder:
-        kernels = by_name(parse(call(os.path.join(folder, "kernels.o"), host=job.host)))
+        kernels = by_name(parse(call(os.path.join(folder, "kernels.cubin"))))
         ptx = ""
         if any(remark.line for _, kernel in kernels for remark in kernel.remarks):
             path = os.path.join(folder, "kernels.ptx")

@@ -138,6 +138,7 @@ class OwnKernel(Copy):
             if not kept and path.parent.name not in ("program", "ranks"):
                 path.unlink()
         self.write(common / "harness/cli.cpp", "// libfa_step_main.a\n")
+        self.write(common / "ranks/on_threads.cpp", "// libfa_common.a\n")
         lines = []
         for target, source in (
             ("fa_common", "harness/built_already.cpp"),
