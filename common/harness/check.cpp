@@ -111,9 +111,7 @@ struct Allowance {
   double floor;
   double rounding;         ///< the floor's share that is there whatever the scores are
   double most = INFINITY;  ///< no scores make a larger error
-  /// Of the baseline's share, where that was lucky in the whole row. Where few terms make a row
-  /// their roundings may add up: an H200 once had 1.01 of the root of their squares, hence 1.25.
-  double luckless = 0;
+  double luckless = 0;     ///< of the baseline's share, where that was lucky in the whole row
 };
 
 /// One output, as rows of `width` elements.
@@ -366,7 +364,7 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
     const double of_O = kGradientFactor * unit * delta;
     return Allowance{.floor = floor_of(scale, factors) + of_O,
                      .rounding = floor_of(terms, factors) + of_O + kGradientFactor * unit * terms,
-                     .luckless = 1.25 * unit * root};
+                     .luckless = unit * root};
   };
   const auto of_dQ = [&](size_t i) {
     return allowance(want.dQ_scale[i], want.dQ_terms[i], want.dQ_root[i], dQ_factors,
