@@ -19,6 +19,7 @@ struct Vectors;
     using Shorts [[gnu::vector_size(bytes), gnu::aligned(2), gnu::may_alias]] = int16_t; \
     using Floats [[gnu::vector_size(bytes), gnu::aligned(4), gnu::may_alias]] = float;   \
     using Ints [[gnu::vector_size(bytes)]] = int;                                        \
+    using Unsigned [[gnu::vector_size(bytes)]] = unsigned;                               \
     using HalfOfShorts [[gnu::vector_size(bytes / 2), gnu::may_alias]] = int16_t;        \
     using HalfOfLongs [[gnu::vector_size(bytes)]] = int64_t;                             \
     using Longs [[gnu::vector_size(2 * bytes)]] = int64_t;                               \
@@ -72,6 +73,7 @@ template <int bytes>
   using Shorts = typename Vectors<bytes>::Shorts;
   using Floats = typename Vectors<bytes>::Floats;
   using Ints = typename Vectors<bytes>::Ints;
+  using Unsigned = typename Vectors<bytes>::Unsigned;  // its sums may wrap
   using Longs = typename Vectors<bytes>::Longs;
   using Doubles = typename Vectors<bytes>::Doubles;
   constexpr int kHalf = bytes / 4, kEach = 2 * kHalf;  // columns of Floats, of Shorts
@@ -101,7 +103,8 @@ template <int bytes>
       const auto* halves =
           reinterpret_cast<const typename Vectors<bytes>::HalfOfShorts*>(&of_products);
       Floats c[2], scale[2];
-      Ints E[2], slow[2], sum[2] = {};
+      Ints E[2], slow[2];
+      Unsigned sum[2] = {};
       for (int i = 0; i < 2; ++i) {
         c[i] = reinterpret_cast<Floats*>(D + r * d_step + column)[i];
         const auto bits = reinterpret_cast<Ints>(c[i]) & 0x7fffffff;
@@ -113,17 +116,18 @@ template <int bytes>
         E[i] &= ~(slow[i] | zeros);
         scale[i] = reinterpret_cast<Floats>((127 + aligned_bits - E[i]) << 23);
       }
-      // 2. Cut off toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25
+      // 2. Cut off toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25,
+      // but for slow lanes
       for (int k = 0; k < products; ++k) {
         const auto* b = reinterpret_cast<const Floats*>(B.value + k * columns + column);
-        sum[0] += __builtin_convertvector(a[k] * b[0] * scale[0], Ints);
-        sum[1] += __builtin_convertvector(a[k] * b[1] * scale[1], Ints);
+        sum[0] += reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[0] * scale[0], Ints));
+        sum[1] += reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[1] * scale[1], Ints));
       }
       // 3. The sum, cut off to the bits kept
       for (int i = 0; i < 2; ++i) {
         const Ints from_c = __builtin_convertvector(c[i] * scale[i], Ints);
-        const Doubles all =
-            __builtin_convertvector(sum[i], Doubles) + __builtin_convertvector(from_c, Doubles);
+        const Doubles all = __builtin_convertvector(reinterpret_cast<Ints>(sum[i]), Doubles) +
+                            __builtin_convertvector(from_c, Doubles);
         const auto cut = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(all) & kept);
         const auto unit = reinterpret_cast<Floats>((127 - aligned_bits + E[i]) << 23);
         float* d = D + r * d_step + column + i * kHalf;
