@@ -366,12 +366,14 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
                      .rounding = floor_of(terms, factors) + of_O + kGradientFactor * unit * terms,
                      .luckless = unit * root};
   };
+  // A term of dQ and dK is rounded twice, as in the baseline: P is, and then dS = P (dP - delta).
+  const double both = std::sqrt(2);
   const auto of_dQ = [&](size_t i) {
-    return allowance(want.dQ_scale[i], want.dQ_terms[i], want.dQ_root[i], dQ_factors,
+    return allowance(want.dQ_scale[i], want.dQ_terms[i], both * want.dQ_root[i], dQ_factors,
                      want.dQ_delta[i]);
   };
   const auto of_dK = [&](size_t i) {
-    return allowance(want.dK_scale[i], want.dK_terms[i], want.dK_root[i], dK_factors,
+    return allowance(want.dK_scale[i], want.dK_terms[i], both * want.dK_root[i], dK_factors,
                      want.dK_delta[i]);
   };
   const auto of_dV = [&](size_t i) {
