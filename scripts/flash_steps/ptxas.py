@@ -2,7 +2,7 @@
 
     ./scripts/ptxas 10                       a step, by its number or name
     ./scripts/ptxas steps/mine/kernel.cuh    a file, .cu or .cuh; or a folder that holds main.cu
-    ./scripts/ptxas                          all steps, each for every architecture it is built for
+    ./scripts/ptxas                          all steps, each for the newest architecture it needs
     ./scripts/ptxas --update                 writes common/data/registers.json
 
 Prints registers, bytes of static shared memory, stack frame and spills, and barriers per kernel. A
@@ -184,8 +184,8 @@ def job_of(what):
 
 
 def jobs_of_steps(steps, every, nvcc):
-    """Each step for the architectures of arches_of(), or of `every` GPU; where it has variants for
-    older ones, also without what needs the newer one."""
+    """Each step for the newest architecture that it needs; or for `every` GPU, and where it has
+    variants for older ones, also without what needs the newer one."""
     jobs = []
     for step in steps:
         oldest, newest = (all_needs_of(step) or [None])[0], needs_of(step)
@@ -194,11 +194,10 @@ def jobs_of_steps(steps, every, nvcc):
         if not arches:
             print(f"remark: {step} is left out: {nvcc} makes no code for {newest}")
             continue
-        arches = arches if every else usual
-        for a in arches:
+        for a in arches if every else usual[-1:]:
             jobs.append(Job(step, source, step, a, older=a not in usual))
-        if oldest != newest:
-            for a in every_arch_of(oldest, nvcc) if every else [oldest]:
+        if every and oldest != newest:
+            for a in every_arch_of(oldest, nvcc):
                 jobs.append(Job(step, source, step, a, WITHOUT_WGMMA, older=True))
     return jobs
 
