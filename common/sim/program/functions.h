@@ -301,6 +301,19 @@ inline int __syncthreads_and(int p, SIM_HERE) { return sim::count_in_block(p == 
 inline unsigned __activemask(SIM_HERE) { return sim::converged_lanes(where); }
 
 namespace sim {
+/// A shuffle of any type: of 4 or 8 bytes as one, else word by word.
+template <class T>
+T shuffle_any(Shuffle kind, uint32_t mask, T v, int lane, int width, Where where) {
+  if constexpr (std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8)) {
+    return shuffle_as(kind, mask, v, lane, width, where);
+  } else {
+    uint32_t words[(sizeof(T) + 3) / 4] = {};
+    __builtin_memcpy(words, &v, sizeof v);
+    for (uint32_t& w : words) w = shuffle_as(kind, mask, w, lane, width, where);
+    __builtin_memcpy(&v, words, sizeof v);
+    return v;
+  }
+}
 /// The values of the lanes of `mask`, one after the other: f(a, b) of all of them.
 template <class T, class F>
 T reduce_lanes(uint32_t mask, T v, F&& f, Where where) {

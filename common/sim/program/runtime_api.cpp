@@ -1,6 +1,10 @@
 // CUDA's runtime API for anybody's program. What goes wrong is a finding, and an error for the
 // program, which goes on as it would on a GPU.
 #define FA_ANY_PROGRAM
+#define SIM_TELLS(call, value) \
+  cudaError_t call { return sim::program::given(out, value); }
+#define SIM_NOTHING(call) \
+  cudaError_t call { return cudaSuccess; }
 #include "common/sim/program/runtime_api.h"
 
 #include <sys/mman.h>
@@ -61,7 +65,7 @@ Shape shape_of(const cudaLaunchConfig_t& config, bool* together, Where where) {
 
 }  // namespace sim::program
 
-using sim::program::session;
+using sim::program::given, sim::program::session;
 
 namespace {
 
@@ -185,14 +189,6 @@ cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaSetDevice(int device) {
   return device == 0 ? cudaSuccess : returned(cudaErrorInvalidDevice);
 }
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
-}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (device != 0) return returned(cudaErrorInvalidDevice);
   const fa::GpuSpec& gpu = session().gpu;
@@ -233,53 +229,17 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   cudaDeviceProp p;
   if (cudaGetDeviceProperties(&p, device) != cudaSuccess) return cudaErrorInvalidDevice;
-  const std::map<cudaDeviceAttr, int> values = {
-      {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},
-      {cudaDevAttrMaxBlockDimX, p.maxThreadsDim[0]},
-      {cudaDevAttrMaxBlockDimY, p.maxThreadsDim[1]},
-      {cudaDevAttrMaxBlockDimZ, p.maxThreadsDim[2]},
-      {cudaDevAttrMaxGridDimX, p.maxGridSize[0]},
-      {cudaDevAttrMaxGridDimY, p.maxGridSize[1]},
-      {cudaDevAttrMaxGridDimZ, p.maxGridSize[2]},
-      {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(p.sharedMemPerBlock)},
-      {cudaDevAttrTotalConstantMemory, static_cast<int>(p.totalConstMem)},
-      {cudaDevAttrWarpSize, p.warpSize},
-      {cudaDevAttrMaxRegistersPerBlock, p.regsPerBlock},
-      {cudaDevAttrClockRate, p.clockRate},
-      {cudaDevAttrGpuOverlap, 1},
-      {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
-      {cudaDevAttrIntegrated, 0},
-      {cudaDevAttrCanMapHostMemory, 1},
-      {cudaDevAttrComputeMode, cudaComputeModeDefault},
-      {cudaDevAttrConcurrentKernels, 1},
-      {cudaDevAttrMemoryClockRate, p.memoryClockRate},
-      {cudaDevAttrGlobalMemoryBusWidth, p.memoryBusWidth},
-      {cudaDevAttrL2CacheSize, p.l2CacheSize},
-      {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
-      {cudaDevAttrUnifiedAddressing, 1},
-      {cudaDevAttrComputeCapabilityMajor, p.major},
-      {cudaDevAttrComputeCapabilityMinor, p.minor},
-      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, static_cast<int>(p.sharedMemPerMultiprocessor)},
-      {cudaDevAttrManagedMemory, 1},
-      {cudaDevAttrHostNativeAtomicSupported, 0},
-      {cudaDevAttrPageableMemoryAccess, 0},
-      {cudaDevAttrConcurrentManagedAccess, 1},
-      {cudaDevAttrCooperativeLaunch, 1},
-      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(p.sharedMemPerBlockOptin)},
-      {cudaDevAttrMaxBlocksPerMultiprocessor, p.maxBlocksPerMultiProcessor},
-      {cudaDevAttrMemoryPoolsSupported, 1},
-  };
-  const auto it = values.find(attribute);
-  if (it == values.end()) return returned(cudaErrorInvalidValue);
-  *value = it->second;
-  return cudaSuccess;
+#define SIM_ATTRIBUTE(name, number, result) \
+  case name:                                \
+    return given(value, static_cast<int>(result));
+  switch (attribute) { SIM_ATTRIBUTES(SIM_ATTRIBUTE) }
+#undef SIM_ATTRIBUTE
+  return returned(cudaErrorInvalidValue);
 }
-cudaError_t cudaDeviceReset() { return cudaSuccess; }
 cudaError_t cudaDeviceGetLimit(size_t* bytes, cudaLimit limit) {
-  *bytes = limit == cudaLimitStackSize        ? sim::options().stack_bytes
-           : limit == cudaLimitPrintfFifoSize ? size_t{1} << 20
-                                              : size_t{8} << 20;
-  return cudaSuccess;
+  return given(bytes, limit == cudaLimitStackSize        ? sim::options().stack_bytes
+                      : limit == cudaLimitPrintfFifoSize ? size_t{1} << 20
+                                                         : size_t{8} << 20);
 }
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t bytes) {
   if (limit == cudaLimitStackSize) {
@@ -289,12 +249,7 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t bytes) {
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
-  *greatest = -5;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  *can = 0;
-  return cudaSuccess;
+  return given(greatest, -5);
 }
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
   *value = 0;
@@ -302,41 +257,10 @@ cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
 }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return returned(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return returned(cudaErrorPeerAccessNotEnabled); }
-cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
-  return cudaSuccess;
-}
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = CUDART_VERSION;
-  return cudaSuccess;
-}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   *total = static_cast<size_t>(session().gpu.memory_bytes);
-  *free = std::min(*total, sim::free_bytes());
-  return cudaSuccess;
+  return given(free, std::min(*total, sim::free_bytes()));
 }
-
-// What changes nothing here.
-#define SIM_NOTHING(call) \
-  cudaError_t call { return cudaSuccess; }
-SIM_NOTHING(cudaDeviceSynchronize())
-SIM_NOTHING(cudaSetDeviceFlags(unsigned))
-SIM_NOTHING(cudaDeviceSetCacheConfig(cudaFuncCache))
-SIM_NOTHING(cudaDeviceSetSharedMemConfig(cudaSharedMemConfig))
-SIM_NOTHING(cudaProfilerStart())
-SIM_NOTHING(cudaProfilerStop())
-SIM_NOTHING(cudaHostRegister(void*, size_t, unsigned))
-SIM_NOTHING(cudaHostUnregister(void*))
-SIM_NOTHING(cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t))
-SIM_NOTHING(cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int))
-SIM_NOTHING(cudaStreamSynchronize(cudaStream_t))
-SIM_NOTHING(cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*))
-SIM_NOTHING(cudaCtxResetPersistingL2Cache())
-SIM_NOTHING(cudaStreamQuery(cudaStream_t))
-SIM_NOTHING(cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned))
-SIM_NOTHING(cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned))
-SIM_NOTHING(cudaEventQuery(cudaEvent_t))
-#undef SIM_NOTHING
 
 // --- memory --------------------------------------------------------------------------------------
 
@@ -350,8 +274,7 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) { return allocate(p,
 cudaError_t cudaHostGetDevicePointer(void** p, void* host, unsigned) {
   if (!sim::is_device(host))
     sim::program::unsupported("cudaHostGetDevicePointer of cudaHostRegister");
-  *p = host;
-  return cudaSuccess;
+  return given(p, host);
 }
 cudaError_t cudaMallocPitch(void** p, size_t* pitch, size_t width, size_t height) {
   *pitch = (width + 511) / 512 * 512;
@@ -415,24 +338,17 @@ cudaError_t cudaMemset2DAsync(void* p, size_t pitch, int value, size_t width, si
 
 // --- streams and events --------------------------------------------------------------------------
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
-}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return given(stream, new CUstream_st); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaStreamCreate(stream);
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   return cudaStreamCreate(stream);
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
-  return cudaSuccess;
-}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call, void* data,
                                   unsigned) {
-  call(stream, cudaSuccess, data);
-  return cudaSuccess;
+  return call(stream, cudaSuccess, data), cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t call, void* data) {
   return in_order([=] { return call(data), cudaSuccess; });
@@ -449,10 +365,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   return found->second.launcher(kernel, shape, together, args) ? cudaSuccess
                                                                : cudaPeekAtLastError();
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new CUevent_st;
-  return cudaSuccess;
-}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return given(event, new CUevent_st); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaEventCreate(event);
 }
@@ -470,13 +383,9 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   if (!from || !to || !from->recorded || !to->recorded) {
     return returned(cudaErrorInvalidResourceHandle);
   }
-  *ms = static_cast<float>(1e3 * (to->seconds - from->seconds));
-  return cudaSuccess;
+  return given(ms, static_cast<float>(1e3 * (to->seconds - from->seconds)));
 }
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 
 // --- graphs --------------------------------------------------------------------------------------
 
@@ -492,8 +401,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = session().captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+  return given(status,
+               session().captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone);
 }
 static cudaGraphNode_t node(size_t place) { return reinterpret_cast<cudaGraphNode_t>(place + 1); }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* n) {
@@ -503,17 +412,13 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
                                           unsigned long long) {
-  *exec = new CUgraph_st(*graph);
-  return cudaSuccess;
+  return given(exec, new CUgraph_st(*graph));
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
   for (const auto& work : exec->work) work();
   return cudaSuccess;
 }
-cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
-  *graph = new CUgraph_st;
-  return cudaSuccess;
-}
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) { return given(graph, new CUgraph_st); }
 // A node depends on nodes that are there already: the order in which they are added is right.
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* added, cudaGraph_t graph,
                                    const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
@@ -534,7 +439,4 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* added, cudaGraph_t graph
   });
   return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }

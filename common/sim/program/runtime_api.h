@@ -213,42 +213,46 @@ enum cudaMemoryAdvise {
   cudaMemAdviseSetAccessedBy,
   cudaMemAdviseUnsetAccessedBy
 };
-enum cudaDeviceAttr {
-  cudaDevAttrMaxThreadsPerBlock = 1,
-  cudaDevAttrMaxBlockDimX,
-  cudaDevAttrMaxBlockDimY,
-  cudaDevAttrMaxBlockDimZ,
-  cudaDevAttrMaxGridDimX,
-  cudaDevAttrMaxGridDimY,
-  cudaDevAttrMaxGridDimZ,
-  cudaDevAttrMaxSharedMemoryPerBlock,
-  cudaDevAttrTotalConstantMemory,
-  cudaDevAttrWarpSize,
-  cudaDevAttrMaxRegistersPerBlock = 12,
-  cudaDevAttrClockRate,
-  cudaDevAttrGpuOverlap = 15,
-  cudaDevAttrMultiProcessorCount,
-  cudaDevAttrIntegrated = 18,
-  cudaDevAttrCanMapHostMemory,
-  cudaDevAttrComputeMode,
-  cudaDevAttrConcurrentKernels = 31,
-  cudaDevAttrMemoryClockRate = 36,
-  cudaDevAttrGlobalMemoryBusWidth,
-  cudaDevAttrL2CacheSize,
-  cudaDevAttrMaxThreadsPerMultiProcessor,
-  cudaDevAttrUnifiedAddressing = 41,
-  cudaDevAttrComputeCapabilityMajor = 75,
-  cudaDevAttrComputeCapabilityMinor,
-  cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-  cudaDevAttrManagedMemory = 83,
-  cudaDevAttrHostNativeAtomicSupported = 86,
-  cudaDevAttrPageableMemoryAccess = 88,
-  cudaDevAttrConcurrentManagedAccess,
-  cudaDevAttrCooperativeLaunch = 95,
-  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
-  cudaDevAttrMaxBlocksPerMultiprocessor = 106,
-  cudaDevAttrMemoryPoolsSupported = 115
-};
+/// The number of each, and its value for the properties `p`.
+#define SIM_ATTRIBUTES(X)                                                                    \
+  X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                                  \
+  X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                          \
+  X(cudaDevAttrMaxBlockDimY, 3, p.maxThreadsDim[1])                                          \
+  X(cudaDevAttrMaxBlockDimZ, 4, p.maxThreadsDim[2])                                          \
+  X(cudaDevAttrMaxGridDimX, 5, p.maxGridSize[0])                                             \
+  X(cudaDevAttrMaxGridDimY, 6, p.maxGridSize[1])                                             \
+  X(cudaDevAttrMaxGridDimZ, 7, p.maxGridSize[2])                                             \
+  X(cudaDevAttrMaxSharedMemoryPerBlock, 8, static_cast<int>(p.sharedMemPerBlock))            \
+  X(cudaDevAttrTotalConstantMemory, 9, static_cast<int>(p.totalConstMem))                    \
+  X(cudaDevAttrWarpSize, 10, p.warpSize)                                                     \
+  X(cudaDevAttrMaxRegistersPerBlock, 12, p.regsPerBlock)                                     \
+  X(cudaDevAttrClockRate, 13, p.clockRate)                                                   \
+  X(cudaDevAttrGpuOverlap, 15, 1)                                                            \
+  X(cudaDevAttrMultiProcessorCount, 16, p.multiProcessorCount)                               \
+  X(cudaDevAttrIntegrated, 18, 0)                                                            \
+  X(cudaDevAttrCanMapHostMemory, 19, 1)                                                      \
+  X(cudaDevAttrComputeMode, 20, cudaComputeModeDefault)                                      \
+  X(cudaDevAttrConcurrentKernels, 31, 1)                                                     \
+  X(cudaDevAttrMemoryClockRate, 36, p.memoryClockRate)                                       \
+  X(cudaDevAttrGlobalMemoryBusWidth, 37, p.memoryBusWidth)                                   \
+  X(cudaDevAttrL2CacheSize, 38, p.l2CacheSize)                                               \
+  X(cudaDevAttrMaxThreadsPerMultiProcessor, 39, p.maxThreadsPerMultiProcessor)               \
+  X(cudaDevAttrUnifiedAddressing, 41, 1)                                                     \
+  X(cudaDevAttrComputeCapabilityMajor, 75, p.major)                                          \
+  X(cudaDevAttrComputeCapabilityMinor, 76, p.minor)                                          \
+  X(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81,                                         \
+    static_cast<int>(p.sharedMemPerMultiprocessor))                                          \
+  X(cudaDevAttrManagedMemory, 83, 1)                                                         \
+  X(cudaDevAttrHostNativeAtomicSupported, 86, 0)                                             \
+  X(cudaDevAttrPageableMemoryAccess, 88, 0)                                                  \
+  X(cudaDevAttrConcurrentManagedAccess, 89, 1)                                               \
+  X(cudaDevAttrCooperativeLaunch, 95, 1)                                                     \
+  X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, static_cast<int>(p.sharedMemPerBlockOptin)) \
+  X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, p.maxBlocksPerMultiProcessor)                \
+  X(cudaDevAttrMemoryPoolsSupported, 115, 1)
+#define SIM_ATTRIBUTE(name, number, value) name = number,
+enum cudaDeviceAttr { SIM_ATTRIBUTES(SIM_ATTRIBUTE) };
+#undef SIM_ATTRIBUTE
 struct cudaUUID_t {
   char bytes[16];
 };
@@ -307,6 +311,15 @@ enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureSta
 
 // --- calls ---------------------------------------------------------------------------------------
 
+namespace sim::program {
+/// What a call that only tells something does.
+template <class T, class V>
+cudaError_t given(T* out, V value) {
+  *out = value;
+  return cudaSuccess;
+}
+}  // namespace sim::program
+
 extern "C" {
 const char* cudaGetErrorString(cudaError_t);
 const char* cudaGetErrorName(cudaError_t);
@@ -314,47 +327,59 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
 cudaError_t cudaSetDevice(int);
-cudaError_t cudaGetDevice(int*);
-cudaError_t cudaGetDeviceCount(int*);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int device);
 cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int device);
-cudaError_t cudaDeviceSynchronize();
-cudaError_t cudaDeviceReset();
-cudaError_t cudaSetDeviceFlags(unsigned);
-inline cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
-  *device = 0;
-  return cudaSuccess;
-}
 cudaError_t cudaDeviceSetLimit(cudaLimit, size_t);
 cudaError_t cudaDeviceGetLimit(size_t*, cudaLimit);
-cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache);
-cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig);
-inline cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) {
-  *config = cudaSharedMemBankSizeFourByte;
-  return cudaSuccess;
-}
-inline cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
-  *config = cudaFuncCachePreferNone;
-  return cudaSuccess;
-}
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int from, int to);
-cudaError_t cudaDeviceCanAccessPeer(int*, int, int);
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
 cudaError_t cudaDeviceDisablePeerAccess(int);
-cudaError_t cudaDriverGetVersion(int*);
-cudaError_t cudaRuntimeGetVersion(int*);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
-cudaError_t cudaProfilerStart();
-cudaError_t cudaProfilerStop();
+
+// Calls that tell always the same, or change nothing. They are compiled once, in runtime_api.cpp,
+// since a kernel that calls one is known by its symbol.
+#ifndef SIM_TELLS
+#define SIM_TELLS(call, value) cudaError_t call;
+#define SIM_NOTHING(call) cudaError_t call;
+#endif
+SIM_TELLS(cudaGetDevice(int* out), 0)
+SIM_TELLS(cudaGetDeviceCount(int* out), 1)
+SIM_TELLS(cudaChooseDevice(int* out, const cudaDeviceProp*), 0)
+SIM_TELLS(cudaDeviceCanAccessPeer(int* out, int, int), 0)
+SIM_TELLS(cudaDeviceGetCacheConfig(cudaFuncCache* out), cudaFuncCachePreferNone)
+SIM_TELLS(cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* out), cudaSharedMemBankSizeFourByte)
+SIM_TELLS(cudaDriverGetVersion(int* out), CUDART_VERSION)
+SIM_TELLS(cudaRuntimeGetVersion(int* out), CUDART_VERSION)
+SIM_NOTHING(cudaDeviceReset())
+SIM_NOTHING(cudaDeviceSynchronize())
+SIM_NOTHING(cudaSetDeviceFlags(unsigned))
+SIM_NOTHING(cudaDeviceSetCacheConfig(cudaFuncCache))
+SIM_NOTHING(cudaDeviceSetSharedMemConfig(cudaSharedMemConfig))
+SIM_NOTHING(cudaProfilerStart())
+SIM_NOTHING(cudaProfilerStop())
+SIM_NOTHING(cudaHostRegister(void*, size_t, unsigned))
+SIM_NOTHING(cudaHostUnregister(void*))
+SIM_NOTHING(cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr))
+SIM_NOTHING(cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int))
+SIM_NOTHING(cudaStreamSynchronize(cudaStream_t))
+// A window of the L2 that keeps its lines: a hint, which the model of the L2 does not take.
+SIM_NOTHING(cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*))
+SIM_NOTHING(cudaCtxResetPersistingL2Cache())
+SIM_NOTHING(cudaStreamQuery(cudaStream_t))
+SIM_NOTHING(cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0))
+SIM_NOTHING(cudaStreamAttachMemAsync(cudaStream_t, void*, size_t = 0,
+                                     unsigned = cudaMemAttachSingle))
+SIM_NOTHING(cudaEventQuery(cudaEvent_t))
+SIM_NOTHING(cudaGraphUpload(cudaGraphExec_t, cudaStream_t))
+#undef SIM_TELLS
+#undef SIM_NOTHING
 
 cudaError_t cudaMalloc(void**, size_t);
 cudaError_t cudaMallocManaged(void**, size_t, unsigned flags = cudaMemAttachGlobal);
 cudaError_t cudaMallocHost(void**, size_t);
 cudaError_t cudaHostAlloc(void**, size_t, unsigned flags);
 cudaError_t cudaHostGetDevicePointer(void**, void*, unsigned flags);
-cudaError_t cudaHostRegister(void*, size_t, unsigned flags);
-cudaError_t cudaHostUnregister(void*);
 cudaError_t cudaMallocAsync(void**, size_t, cudaStream_t);
 cudaError_t cudaMallocPitch(void**, size_t* pitch, size_t width, size_t height);
 cudaError_t cudaFree(void*);
@@ -374,22 +399,12 @@ cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t = nullptr);
 cudaError_t cudaMemset2D(void*, size_t pitch, int, size_t width, size_t height);
 cudaError_t cudaMemset2DAsync(void*, size_t pitch, int, size_t width, size_t height,
                               cudaStream_t = nullptr);
-cudaError_t cudaMemPrefetchAsync(const void*, size_t, int device, cudaStream_t = nullptr);
-cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int device);
 
 cudaError_t cudaStreamCreate(cudaStream_t*);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t*, unsigned, int);
 cudaError_t cudaStreamDestroy(cudaStream_t);
-cudaError_t cudaStreamSynchronize(cudaStream_t);
-/// A window of the L2 that keeps its lines: a hint, which the model of the L2 does not take.
-cudaError_t cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*);
-cudaError_t cudaCtxResetPersistingL2Cache();
-cudaError_t cudaStreamQuery(cudaStream_t);
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned flags = 0);
 cudaError_t cudaStreamAddCallback(cudaStream_t, cudaStreamCallback_t, void*, unsigned flags);
-cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t = 0,
-                                     unsigned = cudaMemAttachSingle);
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void*);
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void** args);
 
@@ -397,7 +412,6 @@ cudaError_t cudaEventCreate(cudaEvent_t*);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned);
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
-cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
 
@@ -423,7 +437,6 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph
                                         char*, size_t) {
   return cudaGraphInstantiateWithFlags(exec, graph);
 }
-inline cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy(exec); }
 
 inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
@@ -431,34 +444,20 @@ inline cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
 
 // --- the same with a type ------------------------------------------------------------------------
 
-template <class T>
-cudaError_t cudaMalloc(T** p, size_t bytes) {
-  return cudaMalloc(reinterpret_cast<void**>(p), bytes);
-}
-template <class T>
-cudaError_t cudaMallocManaged(T** p, size_t bytes, unsigned flags = cudaMemAttachGlobal) {
-  return cudaMallocManaged(reinterpret_cast<void**>(p), bytes, flags);
-}
-template <class T>
-cudaError_t cudaMallocHost(T** p, size_t bytes, unsigned = cudaHostAllocDefault) {
-  return cudaMallocHost(reinterpret_cast<void**>(p), bytes);
-}
-template <class T>
-cudaError_t cudaHostAlloc(T** p, size_t bytes, unsigned flags) {
-  return cudaHostAlloc(reinterpret_cast<void**>(p), bytes, flags);
-}
-template <class T>
-cudaError_t cudaHostGetDevicePointer(T** p, void* host, unsigned flags) {
-  return cudaHostGetDevicePointer(reinterpret_cast<void**>(p), host, flags);
-}
-template <class T>
-cudaError_t cudaMallocAsync(T** p, size_t bytes, cudaStream_t stream) {
-  return cudaMallocAsync(reinterpret_cast<void**>(p), bytes, stream);
-}
-template <class T>
-cudaError_t cudaMallocPitch(T** p, size_t* pitch, size_t width, size_t height) {
-  return cudaMallocPitch(reinterpret_cast<void**>(p), pitch, width, height);
-}
+#define SIM_TYPED(call, parameters, ...)                   \
+  template <class T>                                       \
+  cudaError_t call(T** p, SIM_REST parameters) {           \
+    return call(reinterpret_cast<void**>(p), __VA_ARGS__); \
+  }
+#define SIM_REST(...) __VA_ARGS__
+SIM_TYPED(cudaMalloc, (size_t bytes), bytes)
+SIM_TYPED(cudaMallocManaged, (size_t bytes, unsigned flags = cudaMemAttachGlobal), bytes, flags)
+SIM_TYPED(cudaMallocHost, (size_t bytes, unsigned = cudaHostAllocDefault), bytes)
+SIM_TYPED(cudaHostAlloc, (size_t bytes, unsigned flags), bytes, flags)
+SIM_TYPED(cudaHostGetDevicePointer, (void* host, unsigned flags), host, flags)
+SIM_TYPED(cudaMallocAsync, (size_t bytes, cudaStream_t stream), bytes, stream)
+SIM_TYPED(cudaMallocPitch, (size_t * pitch, size_t width, size_t height), pitch, width, height)
+#undef SIM_TYPED
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags) {
   return cudaEventCreateWithFlags(event, flags);
 }
@@ -473,30 +472,19 @@ namespace sim::program {
 class Naming {
  public:
   explicit Naming(const char* name) : name_(name) {}
-  template <class T>
-  cudaError_t cudaMalloc(T** p, size_t bytes) const {
-    return named(p, ::cudaMalloc(p, bytes));
+#define SIM_NAMED(call, parameters, ...)               \
+  template <class T>                                   \
+  cudaError_t call(T** p, SIM_REST parameters) const { \
+    return named(p, ::call(p, __VA_ARGS__));           \
   }
-  template <class T>
-  cudaError_t cudaMallocManaged(T** p, size_t bytes, unsigned flags = cudaMemAttachGlobal) const {
-    return named(p, ::cudaMallocManaged(p, bytes, flags));
-  }
-  template <class T>
-  cudaError_t cudaMallocAsync(T** p, size_t bytes, cudaStream_t stream) const {
-    return named(p, ::cudaMallocAsync(p, bytes, stream));
-  }
-  template <class T>
-  cudaError_t cudaMallocPitch(T** p, size_t* pitch, size_t width, size_t height) const {
-    return named(p, ::cudaMallocPitch(p, pitch, width, height));
-  }
-  template <class T>
-  cudaError_t cudaMallocHost(T** p, size_t bytes, unsigned flags = cudaHostAllocDefault) const {
-    return named(p, ::cudaHostAlloc(p, bytes, flags));
-  }
-  template <class T>
-  cudaError_t cudaHostAlloc(T** p, size_t bytes, unsigned flags) const {
-    return named(p, ::cudaHostAlloc(p, bytes, flags));
-  }
+  SIM_NAMED(cudaMalloc, (size_t bytes), bytes)
+  SIM_NAMED(cudaMallocManaged, (size_t bytes, unsigned flags = cudaMemAttachGlobal), bytes, flags)
+  SIM_NAMED(cudaMallocAsync, (size_t bytes, cudaStream_t stream), bytes, stream)
+  SIM_NAMED(cudaMallocPitch, (size_t * pitch, size_t width, size_t height), pitch, width, height)
+  SIM_NAMED(cudaMallocHost, (size_t bytes, unsigned = cudaHostAllocDefault), bytes)
+  SIM_NAMED(cudaHostAlloc, (size_t bytes, unsigned flags), bytes, flags)
+#undef SIM_NAMED
+#undef SIM_REST
 
  private:
   template <class T>
@@ -512,29 +500,31 @@ class Naming {
 
 // --- variables in device memory ------------------------------------------------------------------
 
+namespace sim::program {
+/// So many bytes behind the beginning of a variable.
+template <class T>
+void* symbol_at(const T& symbol, size_t offset) {
+  void* p = const_cast<void*>(static_cast<const volatile void*>(std::addressof(symbol)));
+  return static_cast<char*>(p) + offset;
+}
+}  // namespace sim::program
 template <class T>
 cudaError_t cudaGetSymbolAddress(void** p, const T& symbol) {
-  *p = const_cast<void*>(static_cast<const volatile void*>(std::addressof(symbol)));
-  return cudaSuccess;
+  return sim::program::given(p, sim::program::symbol_at(symbol, 0));
 }
 template <class T>
 cudaError_t cudaGetSymbolSize(size_t* bytes, const T&) {
-  *bytes = sizeof(T);
-  return cudaSuccess;
+  return sim::program::given(bytes, sizeof(T));
 }
 template <class T>
 cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* from, size_t bytes, size_t offset = 0,
                                cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
-  void* p = nullptr;
-  cudaGetSymbolAddress(&p, symbol);
-  return cudaMemcpy(static_cast<char*>(p) + offset, from, bytes, kind);
+  return cudaMemcpy(sim::program::symbol_at(symbol, offset), from, bytes, kind);
 }
 template <class T>
 cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
                                  cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
-  void* p = nullptr;
-  cudaGetSymbolAddress(&p, symbol);
-  return cudaMemcpy(to, static_cast<char*>(p) + offset, bytes, kind);
+  return cudaMemcpy(to, sim::program::symbol_at(symbol, offset), bytes, kind);
 }
 template <class T>
 cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, size_t bytes,
@@ -635,8 +625,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, F*) {
 template <class F>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int threads,
                                                           size_t smem) {
-  *blocks = sim::program::blocks_per_sm(threads, smem);
-  return cudaSuccess;
+  return sim::program::given(blocks, sim::program::blocks_per_sm(threads, smem));
 }
 template <class F>
 cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F*, size_t smem = 0,
@@ -644,8 +633,7 @@ cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F*, size_t
   *block = limit > 0 && limit < 1024 ? limit : 1024;
   int sms = 0;
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
-  *grid = sms * sim::program::blocks_per_sm(*block, smem);
-  return cudaSuccess;
+  return sim::program::given(grid, sms * sim::program::blocks_per_sm(*block, smem));
 }
 
 // --- textures of linear memory, as references ----------------------------------------------------

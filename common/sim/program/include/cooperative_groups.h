@@ -10,27 +10,11 @@ namespace cooperative_groups {
 
 namespace details {
 
+using sim::program::thread_of_block;
 inline unsigned threads_of_block() { return blockDim.x * blockDim.y * blockDim.z; }
-inline unsigned thread_of_block() {
-  return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-}
 inline unsigned long long blocks_of_grid() { return 1ull * gridDim.x * gridDim.y * gridDim.z; }
 inline unsigned long long block_of_grid() {
   return (1ull * blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-}
-
-/// A shuffle of any type, 4 bytes at a time. `lane` is one of the warp, or a distance.
-template <class T>
-T shuffle(sim::Shuffle kind, uint32_t mask, T v, int lane, int width, sim::Where where) {
-  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
-    return sim::shuffle_as(kind, mask, v, lane, width, where);
-  } else {
-    uint32_t words[(sizeof(T) + 3) / 4] = {};
-    __builtin_memcpy(words, &v, sizeof v);
-    for (uint32_t& w : words) w = sim::shuffle_as(kind, mask, w, lane, width, where);
-    __builtin_memcpy(&v, words, sizeof v);
-    return v;
-  }
 }
 
 }  // namespace details
@@ -77,7 +61,7 @@ class warp_group : public thread_group {
  public:
   template <class T>
   T shfl(T v, unsigned rank, SIM_HERE) const {
-    return details::shuffle(sim::Shuffle::idx, lanes_, v, group().lane_of(rank), 32, where);
+    return sim::shuffle_any(sim::Shuffle::idx, lanes_, v, group().lane_of(rank), 32, where);
   }
   template <class T>
   T shfl_down(T v, unsigned distance, SIM_HERE) const {
@@ -128,7 +112,7 @@ class thread_block_tile : public warp_group<thread_block_tile<tile, Parent>> {
   unsigned meta_group_size() const { return (details::threads_of_block() + tile - 1) / tile; }
   template <class T>
   T shfl_xor(T v, unsigned mask, SIM_HERE) const {
-    return details::shuffle(sim::Shuffle::xor_, this->lanes_, v, static_cast<int>(mask), tile,
+    return sim::shuffle_any(sim::Shuffle::xor_, this->lanes_, v, static_cast<int>(mask), tile,
                             where);
   }
   int lane_of(unsigned rank) const { return first() + static_cast<int>(rank % tile); }
@@ -162,15 +146,9 @@ class coalesced_group : public warp_group<coalesced_group> {
 inline coalesced_group coalesced_threads(SIM_HERE) {
   return coalesced_group(sim::converged_lanes(where));
 }
-template <unsigned tile, class P>
-coalesced_group labeled_partition(const thread_block_tile<tile, P>& g, int label, SIM_HERE) {
-  return coalesced_group(g.match_any(label, where) << g.lane_of(0));
-}
-template <unsigned tile, class P>
-coalesced_group binary_partition(const thread_block_tile<tile, P>& g, bool p, SIM_HERE) {
-  return labeled_partition(g, p, where);
-}
-inline coalesced_group labeled_partition(const coalesced_group& g, int label, SIM_HERE) {
+/// Of a tile of a warp, or of lanes that run together.
+template <class Group>
+coalesced_group labeled_partition(const Group& g, int label, SIM_HERE) {
   uint32_t lanes = 0;
   const unsigned ranks = g.match_any(label, where);
   for (unsigned left = ranks; left; left &= left - 1) {
@@ -178,7 +156,8 @@ inline coalesced_group labeled_partition(const coalesced_group& g, int label, SI
   }
   return coalesced_group(lanes);
 }
-inline coalesced_group binary_partition(const coalesced_group& g, bool p, SIM_HERE) {
+template <class Group>
+coalesced_group binary_partition(const Group& g, bool p, SIM_HERE) {
   return labeled_partition(g, p, where);
 }
 

@@ -46,21 +46,9 @@ inline unsigned LaneId() { return sim::program::lane(); }
 
 // --- a warp's ------------------------------------------------------------------------------------
 
-/// Of any type, in words.
-template <class T>
-T shuffled(sim::Shuffle kind, unsigned mask, const T& v, int arg, int width, sim::Where where) {
-  constexpr size_t n = (sizeof(T) + 3) / 4;
-  uint32_t words[n] = {};
-  std::memcpy(words, &v, sizeof v);
-  for (uint32_t& word : words) word = sim::shuffle_as(kind, mask, word, arg, width, where);
-  T result = v;
-  std::memcpy(&result, words, sizeof v);
-  return result;
-}
 /// The lanes of this warp that the block has.
 inline unsigned lanes_here(unsigned threads = blockDim.x * blockDim.y * blockDim.z) {
-  const unsigned first =
-      ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) / 32 * 32;
+  const unsigned first = 32 * sim::program::warp();
   return threads - first >= 32 ? ~0u : (1u << (threads - first)) - 1;
 }
 /// The lanes of one of the warp's parts of `width`.
@@ -74,7 +62,7 @@ T warp_reduced(T v, F f, int width, int valid, sim::Where where) {
   const unsigned mask = lanes_of_part(width);
   const int lane = static_cast<int>(LaneId()) % width;
   for (int by = 1; by < width; by *= 2) {
-    const T other = shuffled(sim::Shuffle::down, mask, v, by, width, where);
+    const T other = sim::shuffle_any(sim::Shuffle::down, mask, v, by, width, where);
     if (lane + by < valid) v = f(v, other);
   }
   return v;
@@ -84,7 +72,7 @@ T warp_scanned(T v, F f, int width, sim::Where where) {
   const unsigned mask = lanes_of_part(width);
   const int lane = static_cast<int>(LaneId()) % width;
   for (int by = 1; by < width; by *= 2) {
-    const T other = shuffled(sim::Shuffle::up, mask, v, by, width, where);
+    const T other = sim::shuffle_any(sim::Shuffle::up, mask, v, by, width, where);
     if (lane >= by) v = f(other, v);
   }
   return v;
@@ -115,12 +103,12 @@ class WarpScan {
   void InclusiveSum(T v, T& out, SIM_HERE) { InclusiveScan(v, out, cub::Sum(), where); }
   void InclusiveSum(T v, T& out, T& all, SIM_HERE) {
     out = warp_scanned(v, cub::Sum(), width, where);
-    all = shuffled(sim::Shuffle::idx, lanes_of_part(width), out, width - 1, width, where);
+    all = sim::shuffle_any(sim::Shuffle::idx, lanes_of_part(width), out, width - 1, width, where);
   }
   template <class F>
   void ExclusiveScan(T v, T& out, T init, F f, SIM_HERE) {
     const T sum = warp_scanned(v, f, width, where);
-    const T before = shuffled(sim::Shuffle::up, lanes_of_part(width), sum, 1, width, where);
+    const T before = sim::shuffle_any(sim::Shuffle::up, lanes_of_part(width), sum, 1, width, where);
     out = LaneId() % width ? f(init, before) : init;
   }
   void ExclusiveSum(T v, T& out, SIM_HERE) { ExclusiveScan(v, out, T(), cub::Sum(), where); }
@@ -129,8 +117,8 @@ class WarpScan {
     out = out - v;
   }
   T Broadcast(T v, unsigned lane, SIM_HERE) {
-    return shuffled(sim::Shuffle::idx, lanes_of_part(width), v, static_cast<int>(lane), width,
-                    where);
+    return sim::shuffle_any(sim::Shuffle::idx, lanes_of_part(width), v, static_cast<int>(lane),
+                            width, where);
   }
 };
 
@@ -218,7 +206,7 @@ class BlockScan : BlockRoom<T, x, y, z> {
     const T sum = warp_scanned(v, f, 32, where);
     const unsigned lanes = lanes_here();
     if (lane == 31 - std::countl_zero(lanes)) room.parts[warp] = sum;
-    const T left = shuffled(sim::Shuffle::up, lanes, sum, 1, 32, where);
+    const T left = sim::shuffle_any(sim::Shuffle::up, lanes, sum, 1, 32, where);
     __syncthreads(where);
     T parts = room.parts[0];
     all = parts;

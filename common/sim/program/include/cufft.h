@@ -141,10 +141,7 @@ inline cufftResult cufftCreate(cufftHandle* plan) {
   *plan = new CufftPlan;
   return CUFFT_SUCCESS;
 }
-inline cufftResult cufftDestroy(cufftHandle plan) {
-  delete plan;
-  return CUFFT_SUCCESS;
-}
+inline cufftResult cufftDestroy(cufftHandle plan) { return delete plan, CUFFT_SUCCESS; }
 inline cufftResult cufftSetStream(cufftHandle, cudaStream_t) { return CUFFT_SUCCESS; }
 inline cufftResult cufftMakePlanMany(cufftHandle plan, int rank, int* n, int* in_embed,
                                      int in_stride, int in_distance, int* out_embed, int out_stride,

@@ -47,8 +47,7 @@ inline curandStatus_t curandCreateGeneratorHost(curandGenerator_t* g, curandRngT
   return curandCreateGenerator(g, type);
 }
 inline curandStatus_t curandDestroyGenerator(curandGenerator_t g) {
-  delete g;
-  return CURAND_STATUS_SUCCESS;
+  return delete g, CURAND_STATUS_SUCCESS;
 }
 inline curandStatus_t curandSetStream(curandGenerator_t, cudaStream_t) {
   return CURAND_STATUS_SUCCESS;

@@ -30,19 +30,9 @@
 namespace thrust {
 
 using sim::program::Library;
-using std::complex;
-using std::get;
-using std::iterator_traits;
-using std::make_pair;
-using std::make_tuple;
-using std::max;
-using std::min;
-using std::pair;
-using std::swap;
-using std::tie;
-using std::tuple;
-using std::tuple_element;
-using std::tuple_size;
+using std::complex, std::iterator_traits, std::max, std::min, std::swap;
+using std::get, std::tie, std::tuple, std::tuple_element, std::tuple_size, std::make_tuple;
+using std::pair, std::make_pair;
 template <class I>
 struct iterator_difference {
   using type = typename std::iterator_traits<I>::difference_type;
@@ -115,8 +105,7 @@ SIM_FUNCTOR(logical_not, !a)
 SIM_FUNCTOR(identity, a)
 SIM_FUNCTOR(square, a* a)
 #undef SIM_FUNCTOR
-template <class F>
-auto not1(F f) {
+auto not1(auto f) {
   return [f](const auto& a) { return !f(a); };
 }
 
@@ -176,14 +165,8 @@ inline constexpr Expression _3{[](const auto& a) { return std::get<2>(a); }};
 // --- execution policies --------------------------------------------------------------------------
 
 struct Policy {
-  template <class X>
-  Policy on(const X&) const {
-    return {};
-  }
-  template <class X>
-  Policy operator()(const X&) const {
-    return {};
-  }
+  Policy on(const auto&) const { return {}; }
+  Policy operator()(const auto&) const { return {}; }
 };
 inline constexpr Policy host, device, seq;
 namespace cuda {
@@ -217,10 +200,9 @@ struct device_reference {
     return *this;
   }
   const device_reference& operator=(const device_reference& o) const { return *this = Value(o); }
-#define SIM_SYMBOL(op)                                       \
-  template <class V>                                         \
-  const device_reference& operator op##=(const V& v) const { \
-    return *this = static_cast<Value>(Value(*this) op v);    \
+#define SIM_SYMBOL(op)                                          \
+  const device_reference& operator op##=(const auto& v) const { \
+    return *this = static_cast<Value>(Value(*this) op v);       \
   }
   SIM_SYMBOL(+)
   SIM_SYMBOL(-)
@@ -295,18 +277,12 @@ template <class T>
 auto device_reference<T>::operator&() const {
   return device_ptr<T>(p);
 }
-template <class T>
-device_ptr<T> device_pointer_cast(T* p) {
-  return device_ptr<T>(p);
-}
+auto device_pointer_cast(auto* p) { return device_ptr(p); }
 template <class T>
 T* raw_pointer_cast(const device_ptr<T>& p) {
   return p.get();
 }
-template <class T>
-T* raw_pointer_cast(T* p) {
-  return p;
-}
+auto* raw_pointer_cast(auto* p) { return p; }
 template <class T>
 auto raw_pointer_cast(__gnu_cxx::__normal_iterator<T*, std::vector<T>> p) {
   return &*p;
@@ -322,10 +298,7 @@ device_ptr<T> device_malloc(size_t n) {
   return device_ptr<T>(p);
 }
 inline device_ptr<void> device_malloc(size_t n) { return {device_malloc<char>(n).get()}; }
-template <class T>
-void device_free(const device_ptr<T>& p) {
-  cudaFree(p.get());
-}
+void device_free(const auto& p) { cudaFree(p.get()); }
 template <class T>
 struct device_allocator {
   using value_type = T;
@@ -346,10 +319,7 @@ struct counting_iterator : Iterator<counting_iterator<T, More...>, T, T> {
     return static_cast<std::ptrdiff_t>(first) - static_cast<std::ptrdiff_t>(o.first);
   }
 };
-template <class T>
-counting_iterator<T> make_counting_iterator(T from) {
-  return counting_iterator<T>(from);
-}
+auto make_counting_iterator(auto from) { return counting_iterator(from); }
 template <class T, class... More>
 struct constant_iterator : Iterator<constant_iterator<T, More...>, T, T> {
   T value{};
@@ -357,9 +327,8 @@ struct constant_iterator : Iterator<constant_iterator<T, More...>, T, T> {
   explicit constant_iterator(T v, std::ptrdiff_t i = 0) : value(v) { this->n = i; }
   T at(std::ptrdiff_t) const { return value; }
 };
-template <class T>
-constant_iterator<T> make_constant_iterator(T value, std::ptrdiff_t i = 0) {
-  return constant_iterator<T>(value, i);
+auto make_constant_iterator(auto value, std::ptrdiff_t i = 0) {
+  return constant_iterator(value, i);
 }
 template <class F, class I, class... More>
 struct transform_iterator
@@ -392,10 +361,7 @@ struct permutation_iterator
   }
   std::ptrdiff_t from(const permutation_iterator& o) const { return index - o.index; }
 };
-template <class I, class Index>
-permutation_iterator<I, Index> make_permutation_iterator(I i, Index k) {
-  return {i, k};
-}
+auto make_permutation_iterator(auto i, auto index) { return permutation_iterator(i, index); }
 template <class Tuple>
 struct zip_iterator;
 template <class... I>
@@ -457,24 +423,14 @@ discard_iterator make_discard_iterator(T = {}) {
 template <class I>
 using reverse_iterator = std::reverse_iterator<I>;
 using std::make_reverse_iterator;
-template <class F>
-auto zip_function(F f) {
+auto zip_function(auto f) {
   return [f](const auto& t) { return std::apply(f, t); };
 }
-template <class F>
-auto make_zip_function(F f) {
-  return zip_function(f);
-}
-using std::advance;
-using std::distance;
-using std::next;
-using std::prev;
+auto make_zip_function(auto f) { return zip_function(f); }
+using std::advance, std::distance, std::next, std::prev;
 
 // Inside an algorithm device memory is plain memory.
-template <class I>
-I raw(const I& i) {
-  return i;
-}
+auto raw(const auto& i) { return i; }
 template <class T>
 T* raw(const device_ptr<T>& p) {
   return p.get();
@@ -603,10 +559,7 @@ class device_vector {
     if (count == room) reserve(std::max<size_t>(2 * room, 16));
     resize(count + 1, v);
   }
-  template <class... B>
-  void emplace_back(B&&... v) {
-    push_back(T(v...));
-  }
+  void emplace_back(auto&&... v) { push_back(T(v...)); }
   void pop_back() { --count; }
   void clear() { count = 0; }
   void shrink_to_fit() {}
