@@ -19,8 +19,7 @@ Device open_device(const std::string& step_id, const std::string& needs, int num
     if (driver != 0) {
       throw ResourceError(fmt::format(
           "the NVIDIA driver knows CUDA {}.{}, this program was built with {}.{}: update the "
-          "driver, "
-          "or build with an older toolkit",
+          "driver, or build with an older toolkit",
           driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
     }
   }

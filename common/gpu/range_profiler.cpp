@@ -90,8 +90,7 @@ struct Cupti {
         status == CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES) {
       throw NoCounters(
           "hardware counters refused (ERR_NVGPUCTRPERM): run as root, or have the administrator "
-          "load "
-          "the driver with NVreg_RestrictProfilingToAdminUsers=0 (docs/gpu.md)");
+          "load the driver with NVreg_RestrictProfilingToAdminUsers=0 (docs/gpu.md)");
     }
     const char* name = nullptr;
     if (cuptiGetResultString) cuptiGetResultString(status, &name);

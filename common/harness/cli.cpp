@@ -40,13 +40,13 @@ void require_files_apart(const Options& o, const Variant& v, const std::string& 
   for (size_t i = 0; i < outputs.size(); ++i) {
     for (const Named& in : inputs) {
       if (!same_file(outputs[i].path, in.path)) continue;
-      throw UsageError(fmt::format("{} {}: {} reads this file; give it another name",
-                                   outputs[i].flag, outputs[i].path, in.flag));
+      refuse("{} {}: {} reads this file; give it another name", outputs[i].flag, outputs[i].path,
+             in.flag);
     }
     for (size_t j = i + 1; j < outputs.size(); ++j) {
       if (!same_file(outputs[i].path, outputs[j].path)) continue;
-      throw UsageError(fmt::format("{} {}: {} writes the same file; give each its own",
-                                   outputs[i].flag, outputs[i].path, outputs[j].flag));
+      refuse("{} {}: {} writes the same file; give each its own", outputs[i].flag, outputs[i].path,
+             outputs[j].flag);
     }
   }
 }
@@ -55,11 +55,9 @@ void require_files_apart(const Options& o, const Variant& v, const std::string& 
 void require_use(const CLI::Option* input, const CLI::Option* seed, const Options& o,
                  const Variant& v, bool random_table) {
   if (!o.files.all()) return;
-  if (!input->empty()) {
-    throw UsageError(fmt::format("--input {}: Q, K and V come from files; leave it out", o.input));
-  }
+  if (!input->empty()) refuse("--input {}: Q, K and V come from files; leave it out", o.input);
   if (!seed->empty() && !(v.backward && o.files.dO.empty()) && !random_table) {
-    throw UsageError(fmt::format("--seed {}: all input comes from files; leave it out", o.seed));
+    refuse("--seed {}: all input comes from files; leave it out", o.seed);
   }
 }
 
@@ -78,8 +76,7 @@ void sizes_from_files(const CLI::App& app, Options& o) {
     const bool of_queries = size.of == &Problem::N || size.of == &Problem::H;
     if ((of_keys && !kv_file) || (of_queries && !q_file)) p.*size.of = asked.*size.of;
     if (asked.*size.of == p.*size.of) continue;
-    throw UsageError(fmt::format("{} {} contradicts the .npy files, which say {}", size.flag,
-                                 asked.*size.of, p.*size.of));
+    refuse("{} {} contradicts the .npy files, which say {}", size.flag, asked.*size.of, p.*size.of);
   }
 }
 
@@ -89,7 +86,7 @@ size_t find_variant(const Step& step, const std::string& name) {
     if (step.variants[i].name == name) return i;
     known += (i == 0 ? "" : ", ") + step.variants[i].name;
   }
-  throw UsageError(fmt::format("--variant {}: {} has {}", name, step.id, known));
+  refuse("--variant {}: {} has {}", name, step.id, known);
 }
 
 /// The last one that a modelled GPU runs, or, where it runs none, the step's last.
@@ -119,8 +116,7 @@ std::vector<int> numbers_of(const std::string& text, const std::string& flag = "
     const auto [stop, error] = std::from_chars(at, end, number);
     more = stop < end && *stop == ',';
     if (error != std::errc() || (stop < end && !more)) {
-      throw UsageError(fmt::format(
-          "{} {}: must be whole numbers with commas between them, such as 0,1,700", flag, text));
+      refuse("{} {}: must be whole numbers with commas between them, such as 0,1,700", flag, text);
     }
     numbers.push_back(number);
     at = stop + 1;
@@ -132,8 +128,8 @@ std::vector<int> numbers_of(const std::string& text, const std::string& flag = "
 void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
   const std::vector<int> given = numbers_of(text);
   if (given.size() > static_cast<size_t>(std::max(p.B, 0))) {
-    throw UsageError(fmt::format("--lengths {}: {} lengths for {} batch entries; give --b {}", text,
-                                 given.size(), p.B, given.size()));
+    refuse("--lengths {}: {} lengths for {} batch entries; give --b {}", text, given.size(), p.B,
+           given.size());
   }
   const int entries = std::min(p.B, 1 << 16);  // validate() refuses more
   for (int b = 0; b < entries; ++b) p.cache.lengths.push_back(given[b % given.size()]);
@@ -144,10 +140,10 @@ void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
 void set_window(const std::string& text, Problem& p) {
   const std::vector<int> limits = numbers_of(text, "--window");
   if (limits.size() != 2) {
-    throw UsageError(
-        fmt::format("--window {}: must be two numbers, such as 256,0: how many keys "
-                    "before and behind its own a row sees; -1 for no limit",
-                    text));
+    refuse(
+        "--window {}: must be two numbers, such as 256,0: how many keys "
+        "before and behind its own a row sees; -1 for no limit",
+        text);
   }
   p.mask.left = limits[0], p.mask.right = limits[1];
 }
@@ -159,9 +155,8 @@ std::vector<std::pair<int64_t, int64_t>> lengths_of(const std::string& text) {
     const NpyIntegers npy = read_npy_integers(text);
     const size_t columns = npy.shape.size() == 2 ? npy.shape[1] : 1;
     if (npy.shape.empty() || npy.shape.size() > 2 || columns < 1 || columns > 2) {
-      throw UsageError(fmt::format(
-          "--lengths {}: its shape must be [documents], or [documents, 2] for rows and keys",
-          text));
+      refuse("--lengths {}: its shape must be [documents], or [documents, 2] for rows and keys",
+             text);
     }
     for (size_t i = 0; i < npy.data.size(); i += columns) {
       lengths.emplace_back(npy.data[i], npy.data[i + columns - 1]);
@@ -187,8 +182,7 @@ void pack_documents(const std::string& text, const CLI::App& app, Problem& p) {
   mask.row_starts = mask.key_starts = {0};
   for (const auto& [its_rows, its_keys] : lengths_of(text)) {
     if (its_rows < 0 || its_keys < 0 || its_rows > kMost - rows || its_keys > kMost - keys) {
-      throw UsageError(
-          fmt::format("--lengths {}: each must be at least 0, and their sum an int", text));
+      refuse("--lengths {}: each must be at least 0, and their sum an int", text);
     }
     rows += its_rows, keys += its_keys;
     mask.row_starts.push_back(static_cast<int>(rows));
@@ -198,8 +192,7 @@ void pack_documents(const std::string& text, const CLI::App& app, Problem& p) {
                                                          {"--nk", &p.Nk, keys}};
   for (const auto& [flag, length, sum] : sums) {
     if (app.count(flag) > 0 && *length != sum) {
-      throw UsageError(fmt::format("{} {}: the documents of --lengths have {}; leave it out", flag,
-                                   *length, sum));
+      refuse("{} {}: the documents of --lengths have {}; leave it out", flag, *length, sum);
     }
     *length = static_cast<int>(sum);
   }
@@ -389,8 +382,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
          backward ? "write O, LSE, dQ, dK, dV as .npy" : "write O and LSE as .npy");
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
   app.add_flag("--details", o.details,
-               description("print the bytes of each buffer, errors, and "
-                           "what limits each kernel"))
+               description("print the bytes of each buffer, errors, and what limits each kernel"))
       ->group("Output");
   shown_if(sim, option("Output", "--trace", o.trace, "F.json",
                        "write what each block reads and writes, in order (docs/json.md); "
@@ -444,9 +436,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     const std::string words = one_line(e.what());
     const size_t option = words.find("--"), equals = words.find(" = ");
     if (equals == std::string::npos || option > equals) throw UsageError(words + see_help);
-    throw UsageError(fmt::format("{} {}: must be a whole number, and not too large{}",
-                                 words.substr(option, equals - option), words.substr(equals + 3),
-                                 see_help));
+    refuse("{} {}: must be a whole number, and not too large{}",
+           words.substr(option, equals - option), words.substr(equals + 3), see_help);
   } catch (const CLI::ParseError& e) {
     throw UsageError(one_line(e.what()) + see_help);
   }
@@ -463,18 +454,17 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.predict && o.no_predict) {
     throw UsageError("--predict prints the formulas' predictions and --no-predict none: give one");
   }
-  if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
-  if (o.limit_s < 1) throw UsageError(fmt::format("--limit {}: must be at least 1", o.limit_s));
-  if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
+  if (o.iters < 1) refuse("--iters {}: must be at least 1", o.iters);
+  if (o.limit_s < 1) refuse("--limit {}: must be at least 1", o.limit_s);
+  if (smem < 0) refuse("--smem {}: bytes cannot be negative", smem);
   if (o.estimate_heads < 0) {
-    throw UsageError(fmt::format(
-        "--estimate-heads {}: must be 0 (as many as run) or a multiple of the heads that run",
-        o.estimate_heads));
+    refuse("--estimate-heads {}: must be 0 (as many as run) or a multiple of the heads that run",
+           o.estimate_heads);
   }
   p.method.smem = static_cast<size_t>(smem);
   o.counters = !no_counters;
   if (o.workers < 0 || o.workers > kMaxWorkers) {
-    throw UsageError(fmt::format("--workers {}: must be 0 to {}", o.workers, kMaxWorkers));
+    refuse("--workers {}: must be 0 to {}", o.workers, kMaxWorkers);
   }
   o.variant = chosen->empty() ? default_variant(step, find_gpu(o.model_gpu).arch)
                               : find_variant(step, variant);
@@ -496,7 +486,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
   validate(p, step, chosen_variant);
   if (!table.empty()) {
-    if (p.cache.page == 0) throw UsageError(fmt::format("--table {}: needs --page", table));
+    if (p.cache.page == 0) refuse("--table {}: needs --page", table);
     o.table = load_table(table, p);
   }
   const int64_t heads = static_cast<int64_t>(p.heads());
@@ -506,12 +496,11 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
   if (o.estimate_heads == 0) o.estimate_heads = heads;
   if (o.estimate_heads % p.heads() != 0) {
-    throw UsageError(fmt::format("--estimate-heads {}: must be a multiple of the {} heads that run",
-                                 o.estimate_heads, p.heads()));
+    refuse("--estimate-heads {}: must be a multiple of the {} heads that run", o.estimate_heads,
+           p.heads());
   }
   if (!o.files.dO.empty() && !chosen_variant.backward) {
-    throw UsageError(
-        fmt::format("--do {}: {} {} has no backward", o.files.dO, step.id, chosen_variant.name));
+    refuse("--do {}: {} {} has no backward", o.files.dO, step.id, chosen_variant.name);
   }
   return o;
 }

@@ -10,3 +10,15 @@
   1  // nvcc hands a .cpp to the host compiler, yet fmt 9 takes it for nvcc's own
 #endif
 #include <fmt/format.h>
+
+#include "common/dialect/errors.h"
+
+namespace fa {
+
+/// \throws UsageError with this sentence.
+template <class... A>
+[[noreturn]] void refuse(fmt::format_string<A...> sentence, A&&... a) {
+  throw UsageError(fmt::format(sentence, std::forward<A>(a)...));
+}
+
+}  // namespace fa

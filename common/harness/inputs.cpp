@@ -128,8 +128,8 @@ size_t entry_of(const Problem& p, int b, int i) { return static_cast<size_t>(b) 
 Npy read_real(const std::string& name) {
   Npy npy = read_npy(data_file(name));
   if (npy.shape.size() != 4 || npy.shape[0] != 1 || npy.data.empty()) {
-    throw UsageError(fmt::format("{}: holds {} instead of [1, heads, tokens, features]",
-                                 data_file(name), text_of(npy.shape)));
+    refuse("{}: holds {} instead of [1, heads, tokens, features]", data_file(name),
+           text_of(npy.shape));
   }
   return npy;
 }
@@ -180,13 +180,11 @@ std::optional<GivenFile> read_tensor(const std::string& path) {
   if (path.empty()) return std::nullopt;
   GivenFile file{path, read_npy(path)};
   if (file.npy.shape.size() != 4) {
-    throw UsageError(
-        fmt::format("{}: its shape is {}, not [B, H, N, d]", path, text_of(file.npy.shape)));
+    refuse("{}: its shape is {}, not [B, H, N, d]", path, text_of(file.npy.shape));
   }
   for (const size_t n : file.npy.shape) {
     if (n < 1 || n > (1u << 30)) {
-      throw UsageError(fmt::format("{}: its shape {} has a size that is not supported", path,
-                                   text_of(file.npy.shape)));
+      refuse("{}: its shape {} has a size that is not supported", path, text_of(file.npy.shape));
     }
   }
   return file;
@@ -198,9 +196,9 @@ void require_same(const std::optional<GivenFile>& a, const std::optional<GivenFi
   if (!a || !b) return;
   for (const int i : dims) {
     if (a->npy.shape[i] != b->npy.shape[i]) {
-      throw UsageError(fmt::format("{} and {}: their shapes {} and {} differ in {}", a->path,
-                                   b->path, text_of(a->npy.shape), text_of(b->npy.shape),
-                                   std::vector{"B", "the heads", "the length", "d"}[i]));
+      refuse("{} and {}: their shapes {} and {} differ in {}", a->path, b->path,
+             text_of(a->npy.shape), text_of(b->npy.shape),
+             std::vector{"B", "the heads", "the length", "d"}[i]);
     }
   }
 }
@@ -218,15 +216,15 @@ void load_tensor(const std::string& path, const std::vector<size_t>& shape, DTyp
   const auto file = read_tensor(path);
   if (!file) return;
   if (file->npy.shape != shape) {
-    throw UsageError(fmt::format("{}: its shape is {}, but the problem's is {}", path,
-                                 text_of(file->npy.shape), text_of(shape)));
+    refuse("{}: its shape is {}, but the problem's is {}", path, text_of(file->npy.shape),
+           text_of(shape));
   }
   to.resize(file->npy.data.size());
   for (size_t i = 0; i < to.size(); ++i) {
     to[i] = round_to(dtype, file->npy.data[i]);
     if (!std::isfinite(to[i]) && used(i)) {
-      throw UsageError(fmt::format("{}: element {} is {}, which {} cannot hold as a number", path,
-                                   i, file->npy.data[i], name_of(dtype)));
+      refuse("{}: element {} is {}, which {} cannot hold as a number", path, i, file->npy.data[i],
+             name_of(dtype));
     }
   }
 }
@@ -263,8 +261,7 @@ Inputs outlier_inputs(const Problem& p, uint64_t seed) {
 Inputs real_inputs(const Problem& p, uint64_t seed) {
   const Npy q = read_real("q.npy"), k = read_real("k.npy"), v = read_real("v.npy");
   if (q.shape != k.shape || q.shape != v.shape) {
-    throw UsageError(
-        fmt::format("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy")));
+    refuse("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy"));
   }
   // The queries are the last N of their batch entry's positions, as the mask has it. Repeated
   // features would make q.k grow with d, its scale fall with sqrt(d): the factor keeps the scores'
@@ -333,30 +330,28 @@ void require_range(const Problem& p, const Inputs& in, bool backward) {
   const double Q = largest(in.Q, false), K = largest(in.K, true), V = largest(in.V, true);
   const double dO = backward ? largest(in.dO, false) : 0;
   if (p.method.fp8 && std::sqrt(p.d) * std::max({Q, K, V}) > FLT_MAX) {
-    throw UsageError(
-        fmt::format("Q reaches {:.1e}, K {:.1e} and V {:.1e}: sums of a row may pass "
-                    "{:.1e}, where fp32 ends; scale them down",
-                    Q, K, V, FLT_MAX));
+    refuse(
+        "Q reaches {:.1e}, K {:.1e} and V {:.1e}: sums of a row may pass "
+        "{:.1e}, where fp32 ends; scale them down",
+        Q, K, V, FLT_MAX);
   }
   if (0x1p8 * p.Nk * V > FLT_MAX && !p.method.fp8 && !p.cache.fp8) {
-    throw UsageError(
-        fmt::format("V reaches {:.1e}: sums of P V may pass {:.1e}, where fp32 ends; "
-                    "scale V down",
-                    V, FLT_MAX));
+    refuse("V reaches {:.1e}: sums of P V may pass {:.1e}, where fp32 ends; scale V down", V,
+           FLT_MAX);
   }
   // Of dP and delta; then of dS K, where P sums to 1, and of dS^T Q.
   const double dP = 2 * p.d * dO * V, rows = static_cast<double>(p.N) * (p.H / p.Hkv);
   if (dP * std::max({1.0, p.scale() * K, p.scale() * rows * Q}) > FLT_MAX) {
-    throw UsageError(
-        fmt::format("dO reaches {:.1e}, V {:.1e}, Q {:.1e} and K {:.1e}: gradients or "
-                    "dO V^T may pass {:.1e}, where fp32 ends; scale dO down",
-                    dO, V, Q, K, FLT_MAX));
+    refuse(
+        "dO reaches {:.1e}, V {:.1e}, Q {:.1e} and K {:.1e}: gradients or "
+        "dO V^T may pass {:.1e}, where fp32 ends; scale dO down",
+        dO, V, Q, K, FLT_MAX);
   }
   if (dP > 0 && dP < FLT_MIN / FLT_EPSILON) {
-    throw UsageError(
-        fmt::format("dO ends at {:.1e} and V at {:.1e}: dO V^T stays below {:.1e}, "
-                    "where fp32 loses digits; scale dO up",
-                    dO, V, FLT_MIN / FLT_EPSILON));
+    refuse(
+        "dO ends at {:.1e} and V at {:.1e}: dO V^T stays below {:.1e}, "
+        "where fp32 loses digits; scale dO up",
+        dO, V, FLT_MIN / FLT_EPSILON);
   }
 }
 
@@ -399,25 +394,25 @@ std::vector<int> shuffled_table(const Problem& p, uint64_t seed) {
 void validate_table(const Problem& p, const std::vector<int>& table, const std::string& who) {
   const size_t most = static_cast<size_t>(p.B) * p.pages();
   if (table.size() != most) {
-    throw UsageError(
-        fmt::format("{}: has {} entries, but the problem's {} batch entries of up to "
-                    "{} keys have {} pages of {} each",
-                    who, table.size(), p.B, p.Nk, p.pages(), p.cache.page));
+    refuse(
+        "{}: has {} entries, but the problem's {} batch entries of up to "
+        "{} keys have {} pages of {} each",
+        who, table.size(), p.B, p.Nk, p.pages(), p.cache.page);
   }
   std::vector<std::pair<int, int>> owner(most, {-1, -1});
   for (int b = 0; b < p.B; ++b) {
     for (int i = 0; i < pages_of(p, b); ++i) {
       const int page = table[entry_of(p, b, i)];
       if (page < 0 || static_cast<size_t>(page) >= most) {
-        throw UsageError(fmt::format("{}: entry [{}, {}] is {}, but the pool has the pages 0 to {}",
-                                     who, b, i, page, most - 1));
+        refuse("{}: entry [{}, {}] is {}, but the pool has the pages 0 to {}", who, b, i, page,
+               most - 1);
       }
       const auto [other_b, other_i] = owner[page];
       if (other_b >= 0) {
-        throw UsageError(
-            fmt::format("{}: entry [{}, {}] is {}, as entry [{}, {}] is, but a page "
-                        "holds the keys of one entry",
-                        who, b, i, page, other_b, other_i));
+        refuse(
+            "{}: entry [{}, {}] is {}, as entry [{}, {}] is, but a page "
+            "holds the keys of one entry",
+            who, b, i, page, other_b, other_i);
       }
       owner[page] = {b, i};
     }
@@ -429,10 +424,8 @@ std::vector<int> load_table(const std::string& path, const Problem& p) {
   const NpyIntegers npy = read_npy_integers(path);
   const std::vector<size_t> shape = {static_cast<size_t>(p.B), static_cast<size_t>(p.pages())};
   if (npy.shape != shape) {
-    throw UsageError(
-        fmt::format("{}: its shape is {}, but {} batch entries of up to {} keys in "
-                    "pages of {} need {}",
-                    who, text_of(npy.shape), p.B, p.Nk, p.cache.page, text_of(shape)));
+    refuse("{}: its shape is {}, but {} batch entries of up to {} keys in pages of {} need {}", who,
+           text_of(npy.shape), p.B, p.Nk, p.cache.page, text_of(shape));
   }
   std::vector<int> table;
   for (const int64_t page : npy.data) {

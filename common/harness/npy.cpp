@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
 constexpr std::string_view kMagic = "\x93NUMPY";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw UsageError(fmt::format("{}: {}", path, why));
+  fa::refuse("{}: {}", path, why);
 }
 
 // IEEE binary16, exactly.

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& path) {
+[[noreturn]] void cannot_write(const std::string& path) {
   const std::string sentence = fmt::format("{}: cannot be written: {}", path, std::strerror(errno));
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO) {
     throw ResourceError(sentence);
@@ -71,7 +71,7 @@ class Aside {
 };
 char Aside::name[4096];
 
-/// False when the file cannot be opened. \throws what refuse() does.
+/// False when the file cannot be opened. \throws what cannot_write() does.
 bool write_to(const fs::path& file, const std::string& path,
               const std::function<void(std::ostream&)>& write) {
   errno = 0;
@@ -80,15 +80,13 @@ bool write_to(const fs::path& file, const std::string& path,
   write(out);
   out.close();
   if (out) return true;
-  refuse(path);
+  cannot_write(path);
 }
 
 }  // namespace
 
 std::string read_file(const std::string& path) {
-  const auto refuse_to_read = [&path](const char* why) {
-    throw UsageError(fmt::format("{}: {}", path, why));
-  };
+  const auto refuse_to_read = [&path](const char* why) { refuse("{}: {}", path, why); };
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
   if (fs::is_directory(status)) refuse_to_read("is a folder");
@@ -127,7 +125,7 @@ void require_writable(const std::string& flag, const std::string& path) {
     const fs::path folder = fs::absolute(path, ignored).parent_path();
     const char* why = errno == ENOENT && !fs::exists(folder, ignored) ? "its folder does not exist"
                                                                       : std::strerror(errno);
-    throw UsageError(fmt::format("{} {}: cannot be written: {}", flag, path, why));
+    refuse("{} {}: cannot be written: {}", flag, path, why);
   }
   // Not the link, where `path` is one to a file that was not there.
   if (!existed) fs::remove(fs::canonical(path, ignored), ignored);
@@ -142,7 +140,7 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
     Aside aside(target);
     if (write_to(aside.path(), path, write) && aside.keep_as(target)) return;
   }
-  if (!write_to(path, path, write)) refuse(path);
+  if (!write_to(path, path, write)) cannot_write(path);
 }
 
 }  // namespace fa

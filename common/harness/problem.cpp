@@ -49,48 +49,42 @@ std::string short_list(std::vector<int> values) {
 
 void validate_cache(const Problem& p, const Support& support, const std::string& who) {
   if (!p.cache.lengths.empty() && !support.lengths) {
-    throw UsageError(
-        fmt::format("--lengths {}: {} supports only as many keys in each batch entry "
-                    "(--nk {})",
-                    short_list(p.cache.lengths), who, p.Nk));
+    refuse("--lengths {}: {} supports only as many keys in each batch entry (--nk {})",
+           short_list(p.cache.lengths), who, p.Nk);
   }
   if (!p.cache.lengths.empty() && p.cache.lengths.size() != static_cast<size_t>(p.B)) {
-    throw UsageError(fmt::format("--lengths {}: must be one for each batch entry, --b {}",
-                                 short_list(p.cache.lengths), p.B));
+    refuse("--lengths {}: must be one for each batch entry, --b {}", short_list(p.cache.lengths),
+           p.B);
   }
   for (const int length : p.cache.lengths) {
     if (length >= 0 && length <= p.Nk) continue;
-    throw UsageError(
-        fmt::format("--lengths {}: each must be 0 to {}, the keys of --nk", length, p.Nk));
+    refuse("--lengths {}: each must be 0 to {}, the keys of --nk", length, p.Nk);
   }
   if (p.cache.page == 0) return;
-  if (!support.pages) {
-    throw UsageError(fmt::format("--page {}: {} has no paged cache", p.cache.page, who));
-  }
+  if (!support.pages) refuse("--page {}: {} has no paged cache", p.cache.page, who);
   if (std::find(std::begin(kPages), std::end(kPages), p.cache.page) == std::end(kPages)) {
-    throw UsageError(fmt::format("--page {}: {} supports pages of 16, 32, 64, 128 or 256 keys",
-                                 p.cache.page, who));
+    refuse("--page {}: {} supports pages of 16, 32, 64, 128 or 256 keys", p.cache.page, who);
   }
 }
 
 void validate_mask(const Problem& p, const Support& support, const std::string& who) {
   const Mask& mask = p.mask;
-  const auto refuse = [&who](bool given, bool supported, const std::string& what) {
-    if (given && !supported) throw UsageError(fmt::format("{}: {} has no such mask", what, who));
+  const auto need = [&who](bool given, bool supported, const std::string& what) {
+    if (given && !supported) refuse("{}: {} has no such mask", what, who);
   };
-  refuse(mask.has_window(), support.window, fmt::format("--window {},{}", mask.left, mask.right));
-  refuse(mask.has_documents(), support.documents,
-         fmt::format("--lengths of {} documents", mask.row_starts.size() - 1));
-  refuse(mask.predicate.sees, support.predicate, "--mask " + mask.predicate.name);
+  need(mask.has_window(), support.window, fmt::format("--window {},{}", mask.left, mask.right));
+  need(mask.has_documents(), support.documents,
+       fmt::format("--lengths of {} documents", mask.row_starts.size() - 1));
+  need(mask.predicate.sees, support.predicate, "--mask " + mask.predicate.name);
   for (const int limit : {mask.left, mask.right}) {
     if (limit >= Mask::kNoLimit && limit <= kMaxLength) continue;
-    throw UsageError(fmt::format("--window {},{}: each must be 0 to {}, or -1 for no limit",
-                                 mask.left, mask.right, kMaxLength));
+    refuse("--window {},{}: each must be 0 to {}, or -1 for no limit", mask.left, mask.right,
+           kMaxLength);
   }
   if (!mask.has_documents()) return;
   if (mask.row_starts.size() != mask.key_starts.size()) {
-    throw UsageError(fmt::format("--lengths: {} documents of rows and {} of keys",
-                                 mask.row_starts.size() - 1, mask.key_starts.size() - 1));
+    refuse("--lengths: {} documents of rows and {} of keys", mask.row_starts.size() - 1,
+           mask.key_starts.size() - 1);
   }
   for (const auto& [starts, length, flag] :
        {std::tuple(&mask.row_starts, p.N, "--n"), std::tuple(&mask.key_starts, p.Nk, "--nk")}) {
@@ -98,8 +92,7 @@ void validate_mask(const Problem& p, const Support& support, const std::string& 
         std::is_sorted(starts->begin(), starts->end())) {
       continue;
     }
-    throw UsageError(fmt::format("--lengths: the documents must fill {} {}, one behind the other",
-                                 flag, length));
+    refuse("--lengths: the documents must fill {} {}, one behind the other", flag, length);
   }
 }
 
@@ -222,59 +215,50 @@ std::string Support::list_d() const { return list_of(d, ", "); }
 void validate(const Problem& p, const Support& support, const std::string& who) {
   for (const Size& size : kSizes) {
     if (size.of == &Problem::d || p.*size.of >= 1) continue;
-    throw UsageError(fmt::format("{} {}: must be at least 1", size.flag, p.*size.of));
+    refuse("{} {}: must be at least 1", size.flag, p.*size.of);
   }
   if (std::find(support.d.begin(), support.d.end(), p.d) == support.d.end()) {
-    throw UsageError(fmt::format("--d {}: {} supports --d {}", p.d, who, support.list_d()));
+    refuse("--d {}: {} supports --d {}", p.d, who, support.list_d());
   }
   if (p.method.smem != 0 && !support.smem) {
-    throw UsageError(
-        fmt::format("--smem {}: the tiles of {} have a fixed size", p.method.smem, who));
+    refuse("--smem {}: the tiles of {} have a fixed size", p.method.smem, who);
   }
   if (p.Hkv != p.H && !support.gqa) {
-    throw UsageError(
-        fmt::format("--hkv {}: {} supports only as many key/value heads as query heads (--h {})",
-                    p.Hkv, who, p.H));
+    refuse("--hkv {}: {} supports only as many key/value heads as query heads (--h {})", p.Hkv, who,
+           p.H);
   }
-  if (p.H % p.Hkv != 0) {
-    throw UsageError(fmt::format("--hkv {}: --h {} must be a multiple of it", p.Hkv, p.H));
-  }
+  if (p.H % p.Hkv != 0) refuse("--hkv {}: --h {} must be a multiple of it", p.Hkv, p.H);
   if (p.Nk != p.N && !support.cross) {
-    throw UsageError(
-        fmt::format("--nk {}: {} supports only as many keys as queries (--n {})", p.Nk, who, p.N));
+    refuse("--nk {}: {} supports only as many keys as queries (--n {})", p.Nk, who, p.N);
   }
   if (support.most_n != 0 && p.N > support.most_n) {
-    throw UsageError(
-        fmt::format("--n {}: {} supports at most {} queries", p.N, who, support.most_n));
+    refuse("--n {}: {} supports at most {} queries", p.N, who, support.most_n);
   }
   if (p.heads() > kMaxHeads) {
-    throw UsageError(
-        fmt::format("--b {} --h {}: their product must be at most {}, the size of a CUDA grid", p.B,
-                    p.H, kMaxHeads));
+    refuse("--b {} --h {}: their product must be at most {}, the size of a CUDA grid", p.B, p.H,
+           kMaxHeads);
   }
   validate_cache(p, support, who);
   validate_mask(p, support, who);
   const ScoreMod& mod = p.score_mod;
   if (!mod.is_none() && !support.score_mod) {
-    throw UsageError(fmt::format("--{}: {} changes no scores",
-                                 mod.cap != 0 ? fmt::format("cap {:g}", mod.cap)
-                                 : mod.alibi  ? "alibi"
-                                              : "sinks",
-                                 who));
+    refuse("--{}: {} changes no scores",
+           mod.cap != 0 ? fmt::format("cap {:g}", mod.cap)
+           : mod.alibi  ? "alibi"
+                        : "sinks",
+           who);
   }
   if (!(mod.cap == 0 || (mod.cap >= 0x1p-20f && mod.cap <= 0x1p20f))) {
-    throw UsageError(fmt::format("--cap {:g}: must be 0, for none, or 2^-20 to 2^20", mod.cap));
+    refuse("--cap {:g}: must be 0, for none, or 2^-20 to 2^20", mod.cap);
   }
   for (const auto& [flag, length] : {std::pair("--n", p.N), std::pair("--nk", p.Nk)}) {
-    if (length > kMaxLength) {
-      throw UsageError(fmt::format("{} {}: at most {} is supported", flag, length, kMaxLength));
-    }
+    if (length > kMaxLength) refuse("{} {}: at most {} is supported", flag, length, kMaxLength);
   }
   if (static_cast<double>(p.heads()) * p.N * p.Nk > kMaxScores) {
-    throw UsageError(fmt::format(
+    refuse(
         "--b {} --h {} --n {} --nk {}: b * h * n * nk must be at most 2^53, so that byte counts "
         "fit 64 bits",
-        p.B, p.H, p.N, p.Nk));
+        p.B, p.H, p.N, p.Nk);
   }
 }
 

@@ -186,8 +186,7 @@ std::string requested_section(const Pass& p) {
   }
   if (p.measured() && p.seen.requests && p.seen.sectors) {
     out += labelled("requests",
-                    fmt::format("{} load requests, {} sectors; {} store requests, {} "
-                                "sectors",
+                    fmt::format("{} load requests, {} sectors; {} store requests, {} sectors",
                                 grouped(p.seen.requests->load), grouped(p.seen.sectors->load),
                                 grouped(p.seen.requests->store), grouped(p.seen.sectors->store)));
   }
@@ -1116,7 +1115,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
 
 void read_estimates(const std::string& path, RunReport& r) {
   const auto refuse = [&path](const std::string& why) {
-    throw UsageError(fmt::format("--estimate {}: {}", path, why));
+    fa::refuse("--estimate {}: {}", path, why);
   };
   const std::string text = read_file(path);
   try {

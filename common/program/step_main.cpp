@@ -42,10 +42,7 @@ void require_writable_outputs(const Options& o) {
   if (o.out_dir.empty()) return;
   std::error_code error;
   fs::create_directories(o.out_dir, error);
-  if (error) {
-    throw UsageError(
-        fmt::format("--out-dir {}: cannot be created: {}", o.out_dir, error.message()));
-  }
+  if (error) refuse("--out-dir {}: cannot be created: {}", o.out_dir, error.message());
   for (const Tensor& t : all_tensors()) {
     const fs::path path = output_path(o.out_dir, t);
     if (t.output && (!t.there || fs::exists(path, error))) require_writable("--out-dir", path);
@@ -119,8 +116,8 @@ GpuSpec modelled_gpu(const Options& o, const Step& step) {
   }
   const Variant& v = step.variants[o.variant];
   const auto refuse = [&](const std::string& what, const std::string& needs) {
-    throw UsageError(fmt::format("--gpu {}: {} needs {}, and this GPU is {}{}", o.model_gpu, what,
-                                 needs, gpu.arch, given_up_by(gpu.arch, needs)));
+    fa::refuse("--gpu {}: {} needs {}, and this GPU is {}{}", o.model_gpu, what, needs, gpu.arch,
+               given_up_by(gpu.arch, needs));
   };
   if (!simulated()) return gpu;
   if (!runs_on(gpu.arch, step.needs)) refuse("this step", step.needs);

@@ -51,71 +51,31 @@ FA_PTX void load_half(char* tile, const TensorMap* map, uint64_t* bar) {
   }
 }
 
-// D[128][N] = A[128][64] B[N][64]^T, A from shared or from tensor memory.
-template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem>
+template <int group, class T>
+FA_PTX void load(char* tile, const TensorMap* map, uint64_t* bar) {
+  if constexpr (group == 2) {
+    load_half<T>(tile, map, bar);
+  } else {
+    T::load(tile, map, bar);
+  }
+}
+template <int group>
+FA_PTX void meet() {
+  if constexpr (group == 2) {
+    fa::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+
+// D[128][N] = A[128][64] B[N][64]^T, A from shared or from tensor memory. Of a group of two blocks
+// D[256][N] = A[256][64] B[N][64]^T: each block has half of A, B and D.
+template <int group, int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem>
 __global__ void __launch_bounds__(128)
     product_kernel(const bf16* gA, const __grid_constant__ TensorMap map_a,
                    const __grid_constant__ TensorMap map_b, float* D) {
-  using A = Operand<kM, a_major, swizzle>;
-  using B = Operand<N, b_major, swizzle>;
-  constexpr int kColumns = N + kK / 2 <= 128 ? 128 : 512;
-  char* sA = fa::dynamic_shared<char>();
-  char* sB = sA + A::kBytes;
-  __shared__ uint64_t full, done;
-  __shared__ uint32_t address;
-  const int warp = threadIdx.x / 32;
-  if (warp == 0) fa::tcgen05_alloc(&address, kColumns);
-  if (threadIdx.x == 0) fa::mbarrier_init(&done, 1);
-  test::load_and_wait(&full, A::kBytes + B::kBytes, [&] {
-    A::load(sA, &map_a, &full);
-    B::load(sB, &map_b, &full);
-  });
-  const uint32_t d = address, a = d + N;  // columns of D, and of A if it is there
-  if constexpr (tmem) {
-    uint32_t row[kK / 2];
-    UNROLL
-    for (int i = 0; i < kK / 2; ++i) {
-      row[i] = *reinterpret_cast<const uint32_t*>(gA + threadIdx.x * kK + 2 * i);
-    }
-    fa::tcgen05_st(fa::tmem_address(a, 32 * warp, 0), row);
-    fa::tcgen05_wait_st();
-    fa::tcgen05_fence_before_thread_sync();
-    __syncthreads();
-    fa::tcgen05_fence_after_thread_sync();
-  }
-  if (threadIdx.x == 0) {
-    constexpr uint32_t kInstruction = fa::tcgen05_instruction(kM, N, a_major, b_major);
-    for (int step = 0; step < kK / 16; ++step) {
-      if constexpr (tmem) {
-        fa::tcgen05_mma_tmem(d, a + step * 8, descriptor<B>(sB, step), kInstruction, step > 0);
-      } else {
-        fa::tcgen05_mma(d, descriptor<A>(sA, step), descriptor<B>(sB, step), kInstruction,
-                        step > 0);
-      }
-    }
-    fa::tcgen05_commit(&done);
-  }
-  fa::mbarrier_wait(&done, 0);
-  fa::tcgen05_fence_after_thread_sync();
-  for (int n = 0; n < N; n += 16) {
-    float r[16];
-    fa::tcgen05_ld(r, fa::tmem_address(d, 32 * warp, n));
-    fa::tcgen05_wait_ld(r);
-    UNROLL
-    for (int i = 0; i < 16; ++i) D[threadIdx.x * N + n + i] = r[i];
-  }
-  fa::tcgen05_fence_before_thread_sync();
-  __syncthreads();
-  if (warp == 0) fa::tcgen05_dealloc(address, kColumns);
-}
-
-// D[256][N] = A[256][64] B[N][64]^T of two blocks, each of which has half of A, B and D.
-template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem>
-__global__ void __launch_bounds__(128)
-    pair_kernel(const bf16* gA, const __grid_constant__ TensorMap map_a,
-                const __grid_constant__ TensorMap map_b, float* D) {
-  using A = Operand<kM, a_major, Swizzle::b128>;
-  using B = Operand<N / 2, b_major, swizzle>;
+  using A = Operand<kM, a_major, group == 2 ? Swizzle::b128 : swizzle>;
+  using B = Operand<N / group, b_major, swizzle>;
   constexpr int kColumns = N + kK / 2 <= 128 ? 128 : 512;
   char* sA = fa::dynamic_shared<char>();
   char* sB = sA + A::kBytes;
@@ -128,12 +88,12 @@ __global__ void __launch_bounds__(128)
     fa::mbarrier_init_fence();
   }
   __syncwarp();
-  if (warp == 0) fa::tcgen05_alloc<2>(&address, kColumns);
-  fa::cluster_sync();
+  if (warp == 0) fa::tcgen05_alloc<group>(&address, kColumns);
+  meet<group>();
   if (threadIdx.x == 0) {
-    if (rank == 0) fa::mbarrier_arrive_expect_tx(&full, 2 * (A::kBytes + B::kBytes));
-    load_half<A>(sA, &map_a, &full);
-    load_half<B>(sB, &map_b, &full);
+    if (rank == 0) fa::mbarrier_arrive_expect_tx(&full, group * (A::kBytes + B::kBytes));
+    load<group, A>(sA, &map_a, &full);
+    load<group, B>(sB, &map_b, &full);
   }
   __syncwarp();
   const uint32_t d = address, a = d + N;  // columns of D, and of A if it is there
@@ -146,21 +106,25 @@ __global__ void __launch_bounds__(128)
     fa::tcgen05_st(fa::tmem_address(a, 32 * warp, 0), row);
     fa::tcgen05_wait_st();
     fa::tcgen05_fence_before_thread_sync();
-    fa::cluster_sync();
+    meet<group>();
     fa::tcgen05_fence_after_thread_sync();
   }
   if (threadIdx.x == 0 && rank == 0) {
     fa::mbarrier_wait(&full, 0);
-    constexpr uint32_t kInstruction = fa::tcgen05_instruction(2 * kM, N, a_major, b_major);
+    constexpr uint32_t kInstruction = fa::tcgen05_instruction(group * kM, N, a_major, b_major);
     for (int step = 0; step < kK / 16; ++step) {
+      const uint64_t b = descriptor<B>(sB, step);
       if constexpr (tmem) {
-        fa::tcgen05_mma_tmem<2>(d, a + step * 8, descriptor<B>(sB, step), kInstruction, step > 0);
+        fa::tcgen05_mma_tmem<group>(d, a + step * 8, b, kInstruction, step > 0);
       } else {
-        fa::tcgen05_mma<2>(d, descriptor<A>(sA, step), descriptor<B>(sB, step), kInstruction,
-                           step > 0);
+        fa::tcgen05_mma<group>(d, descriptor<A>(sA, step), b, kInstruction, step > 0);
       }
     }
-    fa::tcgen05_commit_2cta(&done, 3);
+    if constexpr (group == 2) {
+      fa::tcgen05_commit_2cta(&done, 3);
+    } else {
+      fa::tcgen05_commit(&done);
+    }
   }
   __syncwarp();
   fa::mbarrier_wait(&done, 0);
@@ -173,9 +137,9 @@ __global__ void __launch_bounds__(128)
     for (int i = 0; i < 16; ++i) D[r * N + n + i] = part[i];
   }
   fa::tcgen05_fence_before_thread_sync();
-  fa::cluster_sync();
+  meet<group>();
   fa::tcgen05_fence_after_thread_sync();
-  if (warp == 0) fa::tcgen05_dealloc<2>(address, kColumns);
+  if (warp == 0) fa::tcgen05_dealloc<group>(address, kColumns);
 }
 
 // Over many powers of two, so that sums are rounded.
@@ -189,7 +153,7 @@ std::vector<bf16> wide_numbers(size_t n, unsigned seed) {
 template <int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem = false>
 void check() {
   test::check_product<Operand<kM, a_major, swizzle>, Operand<N, b_major, swizzle>>(
-      product_kernel<N, a_major, b_major, swizzle, tmem>, wide_numbers(kM * kK, 1),
+      product_kernel<1, N, a_major, b_major, swizzle, tmem>, wide_numbers(kM * kK, 1),
       wide_numbers(N * kK, 2));
 }
 
@@ -201,9 +165,10 @@ void check_pair() {
   using OperandA = Operand<kM, a_major, Swizzle::b128>;
   using OperandB = Operand<N / 2, b_major, swizzle>;
   const test::Buffer<bf16> A("A", OperandA::in_memory(a)), B("B", OperandB::in_memory(b));
-  const auto got = test::results<float>(kRows * N, pair_kernel<N, a_major, b_major, swizzle, tmem>,
-                                        {2, 128, OperandA::kBytes + OperandB::kBytes, 2}, a,
-                                        map_of_both<OperandA>(A), map_of_both<OperandB>(B));
+  const auto got =
+      test::results<float>(kRows * N, product_kernel<2, N, a_major, b_major, swizzle, tmem>,
+                           {2, 128, OperandA::kBytes + OperandB::kBytes, 2}, a,
+                           map_of_both<OperandA>(A), map_of_both<OperandB>(B));
   CHECK((got == test::product(a, b)));
 }
 
@@ -278,21 +243,17 @@ TEST_CASE("tcgen05.mma of two blocks has 256 rows, and half of B in each", "[ptx
 
 TEST_CASE("tcgen05.st and ld move 16, 32 and 64 columns", "[ptx][tcgen05]") {
   const fa::LaunchConfig config{1, 160};
-  CHECK((test::results<uint32_t>(128 * 16, move_kernel<16>, config) ==
-         test::iota<uint32_t>(128 * 16)));
-  CHECK((test::results<uint32_t>(128 * 32, move_kernel<32>, config) ==
-         test::iota<uint32_t>(128 * 32)));
-  CHECK((test::results<uint32_t>(128 * 64, move_kernel<64>, config) ==
-         test::iota<uint32_t>(128 * 64)));
+  const auto check = [&](int n, auto kernel) {
+    CHECK((test::results<uint32_t>(128 * n, kernel, config) == test::iota<uint32_t>(128 * n)));
+  };
+  check(16, move_kernel<16>);
+  check(32, move_kernel<32>);
+  check(64, move_kernel<64>);
 }
 
 TEST_CASE("Packed arithmetic rounds like the scalar one", "[ptx]") {
   const std::vector<float> x{1.1f, -3e-20f, 0.7f, 2e-30f, -0.77f, 1e-40f};
-  const std::vector<float> want{x[0] + x[2],
-                                x[1] + x[3],
-                                x[0] * x[2],
-                                x[1] * x[3],
-                                std::fma(x[0], x[2], x[4]),
-                                std::fma(x[1], x[3], x[5])};
+  const float all[] = {std::fma(x[0], x[2], x[4]), std::fma(x[1], x[3], x[5])};
+  const std::vector<float> want{x[0] + x[2], x[1] + x[3], x[0] * x[2], x[1] * x[3], all[0], all[1]};
   CHECK((test::results<float>(6, packed_kernel, {1, 1}, x) == want));
 }

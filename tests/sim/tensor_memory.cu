@@ -297,8 +297,7 @@ ANALYSED("tensor memory is used behind waits and fences", "[sim][tcgen05]") {
         "tcgen05_wait_st between them");
   FAULT(no_before_fence,
         "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
-        "tcgen05_fence_before_thread_sync (by the other warp, in front of the "
-        "barrier)");
+        "tcgen05_fence_before_thread_sync (by the other warp, in front of the barrier)");
   FAULT(no_after_barrier,
         "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
         "tcgen05_fence_after_thread_sync (behind the wait or barrier)");
@@ -359,8 +358,7 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
   const fa::LaunchConfig four{4, 32};
   FOUND(
       "tcgen05.alloc at ... of 32 columns would wait for ever: the block itself has 512 of the "
-      "SM's "
-      "512",
+      "SM's 512",
       allocate, four, Columns{.first = 512, .second = 32});
   sim::options().l2_sm.blocks = 1;  // that an SM holds
   SILENT(allocate, four, Columns{.first = 256, .second = 256});
@@ -369,8 +367,7 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
   SILENT(allocate, four, Columns{.first = 128, .second = 128});
   FOUND(
       "tcgen05.alloc at ... of 256 columns would wait for ever: the block has 256 of 512, and so "
-      "may "
-      "all 2 blocks of the SM, each of which waits for the others",
+      "may all 2 blocks of the SM, each of which waits for the others",
       allocate, four, Columns{.first = 256, .second = 256});
 }
 
@@ -391,8 +388,7 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
   FOUND(mma("A has no distances between its core matrices"), describe, warp,
         Descriptors{.swizzle = Swizzle::none, .leading = 0, .stride = 128});
   FOUND(mma("A is MN-major by the instruction descriptor, with 128 columns, but its descriptor has "
-            "no "
-            "distance between panels of 64"),
+            "no distance between panels of 64"),
         describe, warp,
         Descriptors{.instruction = fa::tcgen05_instruction(128, 128, Major::mn, Major::mn)});
   FOUND("an operand of the tcgen05.mma at ... reaches beyond the block's shared memory", describe,

@@ -147,10 +147,10 @@ class Workspace {
  private:
   static void require_no_capture(const std::string& name) {
     if (!is_capturing()) return;
-    throw UsageError(fmt::format(
+    refuse(
         "{}: nothing can be allocated or copied while the stream is captured: run this variant and "
         "problem once before the capture",
-        name));
+        name);
   }
 
   std::optional<Problem> tables_of_;
@@ -167,7 +167,7 @@ std::map<int, Workspace>& workspaces = *new std::map<int, Workspace>;
 const Variant& variant_of(int index) {
   const auto& variants = the_step().variants;
   if (index < 0 || index >= static_cast<int>(variants.size())) {
-    throw UsageError(fmt::format("variant {}: {} has {}", index, the_step().id, variants.size()));
+    refuse("variant {}: {} has {}", index, the_step().id, variants.size());
   }
   return variants[index];
 }
@@ -176,7 +176,7 @@ std::vector<int> starts_of(const int32_t* lengths, int n) {
   std::vector<int> starts = {0};
   for (int i = 0; i < n; ++i) {
     if (lengths[i] < 0 || lengths[i] > std::numeric_limits<int>::max() - starts.back()) {
-      throw UsageError(fmt::format("mask: document {} has {} rows or keys", i, lengths[i]));
+      refuse("mask: document {} has {} rows or keys", i, lengths[i]);
     }
     starts.push_back(starts.back() + lengths[i]);
   }
@@ -213,9 +213,8 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   if (given->lengths) p.cache.lengths.assign(given->lengths, given->lengths + std::max(p.B, 0));
   p = problem_for(variant, p);
   if (variant.cache8) {
-    throw UsageError(fmt::format(
-        "variant {}: its K and V are of 8 bits with scales, for which FaTensors has no place",
-        variant.name));
+    refuse("variant {}: its K and V are of 8 bits with scales, for which FaTensors has no place",
+           variant.name);
   }
   validate(p, the_step(), variant);
   return p;
@@ -233,11 +232,11 @@ void require_pointer(const char* name, const void* p) {
 void require_first(const char* first, const std::optional<Problem>& last, bool same_tensors,
                    const char* call, int index, const Problem& p) {
   if (last == p && same_tensors) return;
-  throw UsageError(fmt::format("variant {}: {} of the same tensors, {}, must come before {}; {}",
-                               index, first, describe(p), call,
-                               !last       ? "none has run"
-                               : last != p ? "the last one was of " + describe(*last)
-                                           : "the last one was of other Q, K or V"));
+  refuse("variant {}: {} of the same tensors, {}, must come before {}; {}", index, first,
+         describe(p), call,
+         !last       ? "none has run"
+         : last != p ? "the last one was of " + describe(*last)
+                     : "the last one was of other Q, K or V");
 }
 
 enum class Direction { prepare, forward, backward };

@@ -349,8 +349,7 @@ fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
       refuse("the tcgen05.mma", where,
              std::string(": ") + name + "'s descriptor has the swizzle code " +
                  std::to_string(d >> 61) +
-                 "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 "
-                 "bytes is not simulated");
+                 "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 bytes is not simulated");
   }
   if ((d >> 46 & 3) != 1 || (d >> 49 & 15) != 0) {
     refuse("the tcgen05.mma", where,

@@ -262,108 +262,73 @@ class DebugInfo {
 
   // False for a form of later versions.
   bool read(Reader& r, uint64_t form, uint64_t unit, Value& v) const {
+    const auto number = [&](uint64_t x) { return v.number = x, true; };
+    const auto text = [&](const char* x) { return v.text = x, true; };
     const auto block = [&](uint64_t bytes) {
       v.number = bytes;
       v.block = r.place();
       r.skip(bytes);
+      return true;
     };
     switch (form) {
       case 0x01:  // addr
       case 0x07:  // data8
-        v.number = r.fixed(8);
-        break;
+        return number(r.fixed(8));
       case 0x20:  // ref_sig8
-        r.skip(8);
-        break;
+        return r.skip(8), true;
       case 0x03:  // block2
-        block(r.fixed(2));
-        break;
+        return block(r.fixed(2));
       case 0x04:  // block4
-        block(r.fixed(4));
-        break;
+        return block(r.fixed(4));
       case 0x0a:  // block1
-        block(r.fixed(1));
-        break;
+        return block(r.fixed(1));
       case 0x09:  // block
       case 0x18:  // exprloc
-        block(r.leb());
-        break;
+        return block(r.leb());
       case 0x05:  // data2
-        v.number = r.fixed(2);
-        break;
+        return number(r.fixed(2));
       case 0x06:  // data4
       case 0x10:  // ref_addr
       case 0x17:  // sec_offset
-        v.number = r.fixed(4);
-        break;
+        return number(r.fixed(4));
       case 0x0b:  // data1
       case 0x0c:  // flag
-        v.number = r.fixed(1);
-        break;
+        return number(r.fixed(1));
       case 0x08:  // string
-        v.text = r.text();
-        break;
+        return text(r.text());
       case 0x0e:  // strp
-        v.text = strings_.from(r.fixed(4)).text();
-        break;
+        return text(strings_.from(r.fixed(4)).text());
       case 0x0d:  // sdata: not negative in what is looked at
       case 0x0f:  // udata
-        v.number = r.leb();
-        break;
+        return number(r.leb());
       case 0x11:  // ref1, 2, 4, 8: from the unit's beginning
       case 0x12:
       case 0x13:
       case 0x14:
-        v.number = unit + r.fixed(1u << (form - 0x11));
-        break;
+        return number(unit + r.fixed(1u << (form - 0x11)));
       case 0x15:  // ref_udata
-        v.number = unit + r.leb();
-        break;
+        return number(unit + r.leb());
       case 0x19:  // flag_present
-        v.number = 1;
-        break;
+        return number(1);
       default:
         return false;
     }
-    return true;
   }
 
   static void note(Entry& e, uint64_t attribute, const Value& v) {
-    switch (attribute) {
-      case kName:
-        e.name = v.text;
-        break;
-      case kType:
-        e.type = v.number;
-        break;
-      case kOrigin:
-      case kSpecification:
-        e.origin = v.number;
-        break;
-      case kLowPc:
-        e.low_pc = v.number;
-        break;
-      case kByteSize:
-        e.bytes = v.number;
-        break;
-      case kMemberLocation:
-        if (!v.block) e.at = v.number;
-        break;
-      case kUpperBound:
-        if (!v.block) e.bound = v.number;
-        break;
-      case kDeclaration:
-        e.declaration = true;
-        break;
-      case kLocation: {
-        // const8u <offset>, then GNU_push_tls_address or form_tls_address
-        constexpr unsigned char kConst8u = 0x0e, kGnuPushTls = 0xe0, kFormTls = 0x9b;
-        if (!v.block || v.number != 10 || v.block[0] != kConst8u) break;
-        if (v.block[9] != kGnuPushTls && v.block[9] != kFormTls) break;
-        std::memcpy(&e.tls, v.block + 1, sizeof e.tls);
-        break;
-      }
-    }
+    if (attribute == kName) e.name = v.text;
+    if (attribute == kType) e.type = v.number;
+    if (attribute == kOrigin || attribute == kSpecification) e.origin = v.number;
+    if (attribute == kLowPc) e.low_pc = v.number;
+    if (attribute == kByteSize) e.bytes = v.number;
+    if (attribute == kMemberLocation && !v.block) e.at = v.number;
+    if (attribute == kUpperBound && !v.block) e.bound = v.number;
+    if (attribute == kDeclaration) e.declaration = true;
+    // const8u <offset>, then GNU_push_tls_address or form_tls_address
+    constexpr unsigned char kConst8u = 0x0e, kGnuPushTls = 0xe0, kFormTls = 0x9b;
+    if (attribute != kLocation || !v.block || v.number != 10 || v.block[0] != kConst8u) return;
+    if (v.block[9] != kGnuPushTls && v.block[9] != kFormTls) return;
+    std::memcpy(&e.tls, v.block + 1, sizeof e.tls);
   }
 
   const Section info_, abbreviations_, strings_;
