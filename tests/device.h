@@ -1,6 +1,7 @@
 // What the tests of the PTX wrappers share: device memory and random data with exact sums.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -61,6 +62,20 @@ __device__ void load_and_wait(uint64_t* full, int bytes, const F& issue) {
 /// As many blocks as `n` threads need.
 inline fa::LaunchConfig threads(size_t n) { return {static_cast<unsigned>((n + 127) / 128), 128}; }
 
+/// F()(x[i]...) of each i, by a thread each.
+template <class F, class T, class... X>
+__global__ void map_kernel(T* y, int n, const X*... x) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = F()(x[i]...);
+}
+template <class F, class T, class... X>
+std::vector<T> mapped(const std::vector<T>& x, const std::vector<X>&... more) {
+  const Buffer<T> y("out", x.size());
+  fa::launch(map_kernel<F, T, T, X...>, threads(x.size()), y, static_cast<int>(x.size()),
+             argument(x), argument(more)...);
+  return y.download();
+}
+
 /// of(0), of(1), ...
 template <class T, class F>
 std::vector<T> each(size_t n, F&& of) {
@@ -78,6 +93,22 @@ template <class T>
 std::vector<T> small_integers(size_t n, unsigned seed) {
   std::mt19937 rng(seed);
   return each<T>(n, [&](int) { return static_cast<float>(static_cast<int>(rng() % 9) - 4); });
+}
+
+/// How one draws a number.
+struct Distribution {
+  const char* name;
+  int least, largest;        ///< exponents
+  float zeros = 0, odd = 0;  ///< shares: of zeros, and of infinities and NaNs
+  int c_exponent = 0;        ///< of a product's C, which is about 2^this; -1000: 0
+};
+inline float number(const Distribution& of, std::mt19937& random) {
+  std::uniform_real_distribution<float> share(0, 1);
+  if (share(random) < of.zeros) return 0;
+  const float sign = share(random) < .5f ? -1.f : 1.f;
+  if (share(random) < of.odd) return share(random) < .5f ? NAN : sign * INFINITY;
+  return sign *
+         std::ldexp(1 + share(random), std::uniform_int_distribution(of.least, of.largest)(random));
 }
 
 }  // namespace test

@@ -62,17 +62,12 @@ TEST_CASE("step 16: pairs of tiles of which the first sees fewer keys, or the se
 namespace {
 
 template <int degree>
-__global__ void exponentials_kernel(const float* x, int n, float* y) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  const float2 p = step16::exp2_polynomial<degree>({x[i], -x[i]});
-  y[i] = p.x;
-}
-
+struct Exp2 {
+  FA_PTX float operator()(float x) const { return step16::exp2_polynomial<degree>({x, -x}).x; }
+};
 template <int degree = step16::kDegree>
 std::vector<float> exponentials(const std::vector<float>& x) {
-  return test::results<float>(x.size(), exponentials_kernel<degree>, test::threads(x.size()), x,
-                              static_cast<int>(x.size()));
+  return test::mapped<Exp2<degree>>(x);
 }
 
 /// The largest relative error of numbers, and of the same rounded to bf16.

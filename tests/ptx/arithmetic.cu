@@ -10,40 +10,21 @@
 
 namespace {
 
-__global__ void exp2_kernel(const float* x, int n, float* y) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = fa::exp2_approx(x[i]);
-}
-
-std::vector<float> exp2_of(const std::vector<float>& x) {
-  return test::results<float>(x.size(), exp2_kernel, test::threads(x.size()), x,
-                              static_cast<int>(x.size()));
-}
-
-__global__ void rcp_kernel(const float* x, int n, float* y) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = fa::rcp_approx(x[i]);
-}
-
-std::vector<float> rcp_of(const std::vector<float>& x) {
-  return test::results<float>(x.size(), rcp_kernel, test::threads(x.size()), x,
-                              static_cast<int>(x.size()));
-}
-
-__global__ void add_kernel(const float* a, const float* b, int n, float* y) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = fa::add_round_down(a[i], b[i]);
-}
-
-__global__ void log2_kernel(const float* x, int n, float* y) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = fa::log2_approx(x[i]);
-}
-
-std::vector<float> log2_of(const std::vector<float>& x) {
-  return test::results<float>(x.size(), log2_kernel, test::threads(x.size()), x,
-                              static_cast<int>(x.size()));
-}
+struct Exp2 {
+  FA_PTX float operator()(float x) const { return fa::exp2_approx(x); }
+};
+struct Rcp {
+  FA_PTX float operator()(float x) const { return fa::rcp_approx(x); }
+};
+struct Log2 {
+  FA_PTX float operator()(float x) const { return fa::log2_approx(x); }
+};
+struct Add {
+  FA_PTX float operator()(float a, float b) const { return fa::add_round_down(a, b); }
+};
+std::vector<float> exp2_of(const std::vector<float>& x) { return test::mapped<Exp2>(x); }
+std::vector<float> rcp_of(const std::vector<float>& x) { return test::mapped<Rcp>(x); }
+std::vector<float> log2_of(const std::vector<float>& x) { return test::mapped<Log2>(x); }
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -153,8 +134,7 @@ TEST_CASE("add_round_down gives the largest number that is not above the sum", "
   const std::vector<float> b = {-3.5f, -tiny, 0.25f, -7, tiny, -tiny, 0x1p-24f, -tiny, 1, -3};
   const std::vector<float> want = {
       far - 4, far - 1, far, far - 7, 1, below_1, 1, std::nextafter(-1.f, -2.f), below_1, 0};
-  CHECK(test::results<float>(a.size(), add_kernel, test::threads(a.size()), a, b,
-                             static_cast<int>(a.size())) == want);
+  CHECK(test::mapped<Add>(a, b) == want);
 }
 
 TEST_CASE("the largest and smallest of three integers, and of them and zero", "[ptx][integer]") {

@@ -7,15 +7,9 @@
 
 namespace {
 
-__global__ void multiply_kernel(const uint32_t* a, const uint32_t* b, int n, uint32_t* r) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) r[i] = fa::multiply_bf16x2(a[i], b[i]);
-}
-
-std::vector<uint32_t> products(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
-  return test::results<uint32_t>(a.size(), multiply_kernel, test::threads(a.size()), a, b,
-                                 static_cast<int>(a.size()));
-}
+struct Multiply {
+  FA_PTX uint32_t operator()(uint32_t a, uint32_t b) const { return fa::multiply_bf16x2(a, b); }
+};
 
 double value(uint32_t bits) {
   const uint32_t magnitude = bits & 0x7fff;
@@ -52,7 +46,8 @@ TEST_CASE("multiply_bf16x2 rounds all products to nearest even", "[ptx][bf16]") 
   const auto a = test::each<uint32_t>(1 << 16, [](uint32_t bits) {
     return bits | (bits ^ 0x5a5a) << 16;  // in one half, and another number beside it
   });
-  const auto got = products(a, std::vector<uint32_t>(1 << 16, factor | 0x3fc0u << 16));
+  const auto got =
+      test::mapped<Multiply>(a, std::vector<uint32_t>(1 << 16, factor | 0x3fc0u << 16));
   int wrong = 0;
   uint32_t first = 0;
   for (uint32_t i = 0; i < a.size(); ++i) {

@@ -15,6 +15,7 @@
 namespace {
 
 using test::bf16;
+using test::Distribution;
 
 // in: [32][8], four 8x8 matrices. Lane l passes the address of row rows[l]; out: the registers as
 // they are, [32][4].
@@ -264,13 +265,6 @@ constexpr MmaSim kMmaSim[] = {
 #include "tests/ptx/mma_sim.inc"
 };
 
-// How one draws a number: exponents, the shares of zeros and of infinities and NaNs.
-struct Distribution {
-  const char* name;
-  int least, largest;
-  float zeros = 0, odd = 0;
-  int c_exponent = 0;  // C is about 2^this; -1000: 0
-};
 const Distribution kDistributions[] = {{"near 1", -1, 1},
                                        {"wide", -12, 12},
                                        {"wider", -60, 60, .5f},
@@ -284,27 +278,18 @@ const Distribution kDistributions[] = {{"near 1", -1, 1},
                                        {"subnormal", -134, -126, 0, 0, -127},
                                        {"inf and NaN", -2, 2, .1f, .01f}};
 
-float number(const Distribution& of, std::mt19937& random) {
-  std::uniform_real_distribution<float> share(0, 1);
-  if (share(random) < of.zeros) return 0;
-  const float sign = share(random) < .5f ? -1.f : 1.f;
-  if (share(random) < of.odd) return share(random) < .5f ? NAN : sign * INFINITY;
-  return sign *
-         std::ldexp(1 + share(random), std::uniform_int_distribution(of.least, of.largest)(random));
-}
-
 void require_rule(const fa::TensorSum& rule) {
   constexpr int kBlocks = 16, kM = 16, kN = 8, kK = 16;
   std::mt19937 random(7);
   for (const Distribution& of : kDistributions) {
-    auto a = test::each<bf16>(kBlocks * kM * kK, [&](int) { return number(of, random); });
-    auto b = test::each<bf16>(kBlocks * kK * kN, [&](int) { return number(of, random); });
+    auto a = test::each<bf16>(kBlocks * kM * kK, [&](int) { return test::number(of, random); });
+    auto b = test::each<bf16>(kBlocks * kK * kN, [&](int) { return test::number(of, random); });
     for (int k = 0; k < kK; ++k) {  // padding: a row of A and a column of B
       a[(kM - 1) * kK + k] = b[k * kN + kN - 1] = bf16(0.f);
     }
     const Distribution of_c{"C", of.c_exponent - 1, of.c_exponent + 1};
     const auto c = test::each<float>(kBlocks * kM * kN, [&](int) {
-      return of.c_exponent == -1000 ? 0.f : number(of_c, random);
+      return of.c_exponent == -1000 ? 0.f : test::number(of_c, random);
     });
     const auto got = test::results<float>(c.size(), mma_kernel, {kBlocks, 32}, a, b, c);
     for (int i = 0; i < kBlocks * kM * kN; ++i) {

@@ -14,6 +14,7 @@ using fa::Swizzle;
 using fa::TensorMap;
 using test::bf16;
 using test::Buffer;
+using test::Distribution;
 
 constexpr int kM = 64, kN = 64, kRowBytes = 32;  // one instruction's k
 
@@ -154,22 +155,6 @@ TEST_CASE("wgmma of bf16 rounds once, toward zero", "[ptx][fp8]") {
 
 namespace {
 
-struct Distribution {
-  const char* name;
-  float least, largest;      // exponents
-  float zeros = 0, odd = 0;  // shares: of zeros, and of infinities and NaNs
-  float c_exponent = 0;      // C is about 2^this; -1000: 0
-};
-
-template <class T>
-T number(const Distribution& of, std::mt19937& random) {
-  std::uniform_real_distribution<float> share(0, 1), exponent(of.least, of.largest);
-  if (share(random) < of.zeros) return T(0.f);
-  const float sign = share(random) < .5f ? -1.f : 1.f;
-  if (share(random) < of.odd) return T(share(random) < .5f ? NAN : sign * INFINITY);
-  return T(sign * std::exp2(exponent(random)));
-}
-
 template <class T>
 void require_rule_for(const std::vector<Distribution>& all) {
   std::mt19937 random(7);
@@ -178,8 +163,8 @@ void require_rule_for(const std::vector<Distribution>& all) {
     CAPTURE(of.name);
     std::vector<T> a(kM * kSum<T>.products), b(kN * kSum<T>.products);
     std::vector<float> c(kM * kN, 0.f);
-    for (T& x : a) x = number<T>(of, random);
-    for (T& x : b) x = number<T>(of, random);
+    for (T& x : a) x = T(test::number(of, random));
+    for (T& x : b) x = T(test::number(of, random));
     if (of.c_exponent > -1000) {
       for (float& x : c) x = normal(random) * std::exp2(of.c_exponent);
     }
@@ -231,8 +216,8 @@ void require_rule_for_padding() {
   std::mt19937 random(8);
   std::vector<T> a(kM * kSum<T>.products, T(0.f)), b(kN * kSum<T>.products, T(0.f));
   const Distribution of{"padding", -1, 1, .3f};
-  for (int i = 0; i < 40 * kSum<T>.products; ++i) a[i] = number<T>(of, random);
-  for (int i = 0; i < 50 * kSum<T>.products; ++i) b[i] = number<T>(of, random);
+  for (int i = 0; i < 40 * kSum<T>.products; ++i) a[i] = T(test::number(of, random));
+  for (int i = 0; i < 50 * kSum<T>.products; ++i) b[i] = T(test::number(of, random));
   const float none = FA_BACKEND_GPU ? 0.f : -0.f;  // no GPU was asked what it makes of -0
   std::vector<float> c(kM * kN);
   for (float& x : c) x = random() % 4 == 0 ? 1.5f : random() % 2 == 0 ? none : 0.f;
