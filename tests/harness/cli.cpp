@@ -12,7 +12,8 @@
 #include "tests/harness/files.h"
 #include "tests/test.h"
 
-using fa::test::bytes_of, fa::test::Folder, fa::test::header_of, fa::test::npy_file;
+using fa::test::bytes_of, fa::test::fitting, fa::test::Folder, fa::test::header_of,
+    fa::test::npy_file;
 
 namespace {
 
@@ -194,11 +195,7 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
     CHECK_THAT(help, ContainsSubstring(word));
   }
   CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));
-  std::istringstream lines(help);
-  for (std::string line; std::getline(lines, line);) {
-    CAPTURE(line);
-    CHECK(line.size() <= fa::kScreenWidth);
-  }
+  fitting(help);
   CHECK(parse({"--version"}).text == std::string("99_step ") + fa::kVersion + "\n");
   step.needs = "sm_80", step.newer = "sm_90a";
   step.variants[0].support = fa::Support{.d = {128}};
@@ -420,12 +417,8 @@ TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]")
     CHECK_THAT(parse({"--help"}, decoding_step()).text, ContainsSubstring(option));
   }
   CHECK_THAT(parse({"--help"}).text, ContainsSubstring("99_step --n 512"));
-  CHECK_THAT(parse({"--help"}, decoding_step()).text, ContainsSubstring("99_step --nk 512"));
-  std::istringstream lines(parse({"--help"}, decoding_step()).text);
-  for (std::string line; std::getline(lines, line);) {
-    CAPTURE(line);
-    CHECK(line.size() <= fa::kScreenWidth);
-  }
+  CHECK_THAT(fitting(parse({"--help"}, decoding_step()).text),
+             ContainsSubstring("99_step --nk 512"));
 }
 
 TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]") {

@@ -1,14 +1,17 @@
-// Files of one test, which go away with it, and what a refusal says.
+// Files of one test, which go away with it; what a refusal says; whether a text fits a screen.
 #pragma once
 
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "common/harness/npy.h"
+#include "common/harness/screen.h"
+#include "tests/test.h"
 
 namespace fa::test {
 
@@ -83,6 +86,17 @@ std::string refusal_of(F&& f) {
     return e.what();
   }
   return "accepted";
+}
+
+/// The text, no line of which is wider than a screen or ends with a blank.
+inline std::string fitting(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    CHECK(line.size() <= kScreenWidth);
+    CHECK_FALSE(line.ends_with(' '));
+  }
+  return text;
 }
 
 }  // namespace fa::test

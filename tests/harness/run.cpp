@@ -224,9 +224,7 @@ size_t row_bytes, pool_rows;  // of K and V
 template <class T>
 std::vector<T> copied(const T* from, size_t n) {
   std::vector<T> to(from ? n : 0);
-  if (from) {
-    fa::cuda_check(cudaMemcpy(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
-  }
+  if (from) fa::cuda_check(cudaMemcpy(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
   return to;
 }
 template <class T>

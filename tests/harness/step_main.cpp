@@ -284,8 +284,7 @@ TEST_CASE("a prepare runs before the forward, and is counted and judged by itsel
   const size_t prepare = ran.printed.find("\nprepare, bytes requested");
   REQUIRE(prepare != std::string::npos);
   CHECK(prepare < ran.printed.find("\nforward, bytes requested"));
-  std::istringstream lines(ran.printed);
-  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
+  fa::test::fitting(ran.printed);
 
   const auto& json = ran.json["prepare"];
   CHECK(json["traffic"]["requested"]["predicted"]["write"] == 4 * 4 * 64);
