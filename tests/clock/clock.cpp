@@ -36,12 +36,9 @@ fa::Counts counts_of(const BlockWork& work, size_t blocks, uint64_t resident = 1
 }
 
 fa::Counts memset_of(uint64_t bytes) {
-  fa::KernelCount k;
-  k.name = "memset";
-  k.buffer = "S";
-  k.bytes.write = bytes;
   fa::Counts counts;
-  counts.kernels = {k};
+  fa::KernelCount& k = counts.kernels.emplace_back();
+  k.name = "memset", k.buffer = "S", k.bytes.write = bytes;
   return counts;
 }
 
@@ -60,25 +57,19 @@ double share_of(const fa::KernelEstimate& k, Part part) {
   return 0;
 }
 
-BlockWork lines(uint64_t n) {
-  BlockWork w;
-  w.lines = n;
-  return w;
-}
+BlockWork lines(uint64_t n) { return {.lines = n}; }
 
 /// Of everything some: what an attention kernel of any kind asks for.
 BlockWork mixed() {
-  BlockWork w;
-  w.lines = 20000;
-  w.atomic_lines = 300;
-  w.wavefronts = 30000;
-  w.instructions = 40000;
-  w.mma = 9000;
-  w.wgmma_columns = 10000;
-  w.l2_bytes = 1 << 20;
-  w.latency = 30000;
-  w.fetches = 20;
-  return w;
+  return {.lines = 20000,
+          .atomic_lines = 300,
+          .wavefronts = 30000,
+          .instructions = 40000,
+          .mma = 9000,
+          .wgmma_columns = 10000,
+          .l2_bytes = 1 << 20,
+          .latency = 30000,
+          .fetches = 20};
 }
 fa::Counts mixed_counts(size_t blocks) {
   fa::Counts counts = counts_of(mixed(), blocks, 2);
@@ -473,9 +464,7 @@ TEST_CASE("a smaller or slower GPU never takes less time", "[clock]") {
         const bool tensor = what == std::string("tensor cores");
         if (!tensor) CHECK(before > 2 * seconds(mixed_counts(blocks), gpu));
         // Other GPUs multiply in their CUDA cores when these are faster.
-        if (tensor && gpu.arch == "sm_90") {
-          CHECK(before > 1.5 * seconds(mixed_counts(blocks), gpu));
-        }
+        if (tensor && gpu.arch == "sm_90") CHECK(before > 1.5 * seconds(mixed_counts(blocks), gpu));
       }
     }
   }

@@ -133,9 +133,7 @@ __global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y, 
       if (rank == 0) fa::mbarrier_wait_cluster(&empty[s], (j / kStages & 1) ^ 1);
       if (rank == 1 && j >= kStages) fa::mbarrier_wait(&full[s], (j / kStages & 1) ^ 1);
       fa::mbarrier_arrive_expect_tx(&full[s], sizeof tile[s]);
-      if (rank == 0) {
-        fa::tma_load_multicast(tile[s], &map, &full[s], {j * kTile}, uint16_t{3});
-      }
+      if (rank == 0) fa::tma_load_multicast(tile[s], &map, &full[s], {j * kTile}, uint16_t{3});
     }
   }
   if (warp == 1) {

@@ -4,7 +4,6 @@
 #include "tests/sim/diagnosis.h"
 
 using fa::Swizzle;
-using sim::test::finding;
 
 namespace {
 
@@ -167,12 +166,7 @@ __global__ void allocate_for_one() {
 
 }  // namespace
 
-#define FAULT(name, pattern)                                         \
-  {                                                                  \
-    const auto found = finding(two_products, kPair, y, Fault::name); \
-    CAPTURE(found);                                                  \
-    CHECK(sim::test::says(found, pattern));                          \
-  }
+#define FAULT(name, pattern) FOUND(pattern, two_products, kPair, y, Fault::name)
 
 ANALYSED("two blocks multiply together", "[sim][tcgen05][cluster]") {
   SILENT(two_products, config(4, 2), y, Fault::none);
