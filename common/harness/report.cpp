@@ -826,15 +826,11 @@ std::string analysis(const RunReport& r) {
 using Json = nlohmann::ordered_json;
 
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
-Json json_of(const Bytes& b) {
-  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
-}
-Json json_of(const Ops& o) { return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}}; }
 Json wavefronts_json(const Ops& o) { return {{"load", o.load}, {"store", o.store}}; }
 Json hbm_json(const Bytes& b) { return {{"read", b.read}, {"write", b.write}}; }
 template <class T>
 Json or_null(const std::optional<T>& x) {
-  return x ? json_of(*x) : Json(nullptr);
+  return x ? to_json(*x) : Json(nullptr);
 }
 
 /// 0: it is absent.
@@ -843,9 +839,7 @@ Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
 /// Only what there is.
 void put_mask(const Mask& mask, Json& j) {
   if (mask.has_window()) j["window"] = {mask.left, mask.right};
-  if (mask.has_documents()) {
-    j["row_starts"] = mask.row_starts, j["key_starts"] = mask.key_starts;
-  }
+  if (mask.has_documents()) j["row_starts"] = mask.row_starts, j["key_starts"] = mask.key_starts;
   if (mask.predicate.sees) j["mask"] = text_of(mask.predicate);
 }
 void put_score_mod(const ScoreMod& mod, Json& j) {
@@ -883,14 +877,14 @@ Json traffic_json(const Pass& p) {
   const auto predicted = [&p](const Json& j) { return p.predicts ? j : Json(nullptr); };
   Json buffers = Json::object();
   for (const auto& [name, bytes] : p.predicted.buffers) {
-    buffers[name] = {{"predicted", json_of(bytes)},
-                     {"counted", p.counted() ? json_of(Bytes{}) : Json(nullptr)}};
+    buffers[name] = {{"predicted", to_json(bytes)},
+                     {"counted", p.counted() ? to_json(Bytes{}) : Json(nullptr)}};
   }
   for (const auto& [name, count] : p.seen.buffers) {
-    if (!buffers.contains(name)) buffers[name]["predicted"] = predicted(json_of(Bytes{}));
-    buffers[name]["counted"] = json_of(count.bytes);
-    buffers[name]["requests"] = json_of(count.requests);
-    buffers[name]["sectors"] = json_of(count.sectors);
+    if (!buffers.contains(name)) buffers[name]["predicted"] = predicted(to_json(Bytes{}));
+    buffers[name]["counted"] = to_json(count.bytes);
+    buffers[name]["requests"] = to_json(count.requests);
+    buffers[name]["sectors"] = to_json(count.sectors);
   }
   const Json seen_hbm = p.seen.hbm ? hbm_json(*p.seen.hbm) : Json(nullptr);
   Json per_element = Json::array();
@@ -904,7 +898,7 @@ Json traffic_json(const Pass& p) {
   }
   return {{"per_element", per_element},
           {"requested",
-           {{"predicted", predicted(json_of(p.predicted.total()))},
+           {{"predicted", predicted(to_json(p.predicted.total()))},
             {"counted", p.counted() ? or_null(p.seen.requested) : Json(nullptr)},
             {"buffers", buffers}}},
           {"requests", or_null(p.seen.requests)},
@@ -929,10 +923,10 @@ Json kernels_json(const Pass& p) {
     kernels.push_back({{"name", k.name},
                        {"blocks", k.blocks},
                        {"threads", k.threads},
-                       {"bytes", json_of(k.bytes)},
-                       {"requests", json_of(k.requests)},
-                       {"sectors", json_of(k.sectors)},
-                       {"lines", json_of(k.lines)},
+                       {"bytes", to_json(k.bytes)},
+                       {"requests", to_json(k.requests)},
+                       {"sectors", to_json(k.sectors)},
+                       {"lines", to_json(k.lines)},
                        {"instructions", instructions},
                        {"shared",
                         {{"read", k.shared_read},
@@ -952,12 +946,8 @@ Json sites_json(const RunReport& r, const Pass& p) {
   if (!r.analysed) return nullptr;
   Json sites = Json::array();
   for (const SiteCount& s : p.seen.sites) {
-    sites.push_back({{"where", s.where},
-                     {"what", s.what},
-                     {"requests", s.requests},
-                     {"transfers", s.transfers},
-                     {"ideal", s.ideal},
-                     {"clocks", s.clocks}});
+    sites.push_back(to_json(s));
+    sites.back()["clocks"] = s.clocks;
   }
   return sites;
 }
@@ -982,7 +972,7 @@ Json pass_json(const RunReport& r, const Pass& p) {
   j["flops_executed"] = p.flops_executed();
   j["parent"] = !p.parent ? Json(nullptr)
                           : Json{{"step", p.parent->id},
-                                 {"requested", {{"predicted", json_of(p.parent->requested)}}}};
+                                 {"requested", {{"predicted", to_json(p.parent->requested)}}}};
   return j;
 }
 
@@ -1071,7 +1061,18 @@ std::string text(const RunReport& r, const Screen& screen) {
   return out;
 }
 
-nlohmann::ordered_json to_json(const RunReport& r) {
+Json to_json(const Bytes& b) {
+  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
+}
+Json to_json(const Ops& o) { return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}}; }
+Json to_json(const SiteCount& s) {
+  return {{"where", s.where},
+          {"what", s.what},
+          {"requests", s.requests},
+          {"transfers", s.transfers},
+          {"ideal", s.ideal}};
+}
+Json to_json(const RunReport& r) {
   Json j;
   j["schema"] = kReportSchema;
   j["step"] = r.step;

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 from flash_steps.files import text_of
+from flash_steps.text import time_text
 
 from .exercises import ROOT
 
@@ -196,10 +197,6 @@ def traffic(problem):
     return paint("dim", f"  {problem['problem']}") + "\n" + table(rows, left=(0, 3), mark=3)
 
 
-def milliseconds(ms):
-    return f"{ms:.3g} ms" if ms >= 0.1 else f"{1e3 * ms:.3g} us"
-
-
 def predictions(problems):
     """The student's predictions beside what is so."""
     if "measured" in problems[0]:
@@ -213,7 +210,7 @@ def predictions(problems):
         p = problem["prediction"]
         yours, ms = p["ms"], p["estimated_ms"]
         off = f"{100 * (yours / ms - 1):+.0f}%"
-        rows.append((problem["problem"], milliseconds(yours), milliseconds(ms), off, p["limit"]))
+        rows.append((problem["problem"], time_text(yours), time_text(ms), off, p["limit"]))
     return table(rows, left=(0, 4))
 
 

@@ -289,12 +289,6 @@ std::string part_names() {
   return out;
 }
 
-/// As a step's program prints it: "0.264 ms", "26.4 us"
-std::string human_time(double seconds) {
-  if (seconds >= 1e-4) return fmt::format("{:.3g} ms", seconds * 1e3);
-  return fmt::format("{:.3g} us", seconds * 1e6);
-}
-
 std::optional<Fault> wrong_limit(const TimePrediction& yours, const Run& run) {
   const std::string& limit = run.limit();
   if (yours.limit == limit) return std::nullopt;
@@ -302,12 +296,12 @@ std::optional<Fault> wrong_limit(const TimePrediction& yours, const Run& run) {
     return Fault{"wrong limiter", fmt::format("the limiter is \"{}\", and the parts are called {}",
                                               yours.limit, part_names())};
   }
-  return Fault{
-      "wrong limiter",
-      fmt::format("{}: {} of the kernel's {}, but {}: {}. Is {} forgotten, or counted too "
-                  "low, or {} too high?",
-                  yours.limit, human_time(run.seconds_of(yours.limit)), human_time(run.seconds),
-                  limit, human_time(run.seconds_of(limit)), limit, yours.limit)};
+  return Fault{"wrong limiter",
+               fmt::format("{}: {} of the kernel's {}, but {}: {}. Is {} forgotten, or counted too "
+                           "low, or {} too high?",
+                           yours.limit, human_time(1e3 * run.seconds_of(yours.limit)),
+                           human_time(1e3 * run.seconds), limit,
+                           human_time(1e3 * run.seconds_of(limit)), limit, yours.limit)};
 }
 
 /// The parts that take a tenth of the time or more, with their own times.
@@ -315,7 +309,8 @@ std::string parts_of(const Run& run) {
   std::string out;
   for (const auto& [share, name] : run.parts) {
     if (share < 0.1) break;
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, human_time(share * run.seconds));
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name,
+                       human_time(1e3 * share * run.seconds));
   }
   return out;
 }
@@ -349,8 +344,8 @@ std::optional<Fault> wrong_time(const TimePrediction& yours, const Run& run, con
                           : off < 1 ? fmt::format("is {:.0f}% too long", 100 * off)
                                     : fmt::format("is {:.3g} times too long", 1 + off);
   return Fault{"wrong time",
-               fmt::format("{} {}: the run is estimated at {}. {}", human_time(yours.seconds), how,
-                           human_time(run.seconds), reason(yours, run, gpu))};
+               fmt::format("{} {}: the run is estimated at {}. {}", human_time(1e3 * yours.seconds),
+                           how, human_time(1e3 * run.seconds), reason(yours, run, gpu))};
 }
 
 /// "12,300"; a student's may be anything
@@ -369,7 +364,7 @@ std::optional<Fault> wrong_bytes(double yours, double counted) {
 std::optional<Fault> wrong_choice(const std::string& yours, const json& measured, json& seen) {
   std::string names, fastest;
   for (const auto& [name, ms] : measured.items()) {
-    names += fmt::format("{}{}: {}", names.empty() ? "" : ", ", name, human_time(double(ms) / 1e3));
+    names += fmt::format("{}{}: {}", names.empty() ? "" : ", ", name, human_time(ms));
     if (fastest.empty() || ms < measured[fastest]) fastest = name;
   }
   seen["measured"] = names;

@@ -16,11 +16,6 @@ namespace {
 
 using fa::grouped;
 
-std::string time_of(double s) {
-  if (s < 1e-3) return fmt::format("{:.3g} us", s * 1e6);
-  return s < 1 ? fmt::format("{:.3g} ms", s * 1e3) : fmt::format("{:.3g} s", s);
-}
-
 std::string row(const std::string& name, const char* what, uint64_t bytes, uint64_t requests,
                 uint64_t sectors) {
   if (bytes == 0) return "";
@@ -78,7 +73,7 @@ std::string kernel_text(const KernelRecord& k) {
   }
   if (k.estimated_s > 0) {
     text += fa::wrapped("  estimated ",
-                        time_of(k.estimated_s / (k.launches - k.stopped)) +
+                        fa::human_time(1e3 * k.estimated_s / (k.launches - k.stopped)) +
                             (k.launches > 1 ? " a launch: " : ": ") + limits_of(k),
                         4);
   }
@@ -101,20 +96,13 @@ std::string lines_text(const Session& s) {
   return text;
 }
 
-nlohmann::ordered_json json_of(const fa::Bytes& b) {
-  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
-}
-nlohmann::ordered_json json_of(const fa::Ops& o) {
-  return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}};
-}
-
 nlohmann::ordered_json json_of(const KernelRecord& k) {
   nlohmann::ordered_json buffers = nlohmann::ordered_json::object();
   for (const auto& [name, b] : k.buffers) {
     if (b.bytes.total() == 0) continue;
-    buffers[name] = {{"bytes", json_of(b.bytes)},
-                     {"requests", json_of(b.requests)},
-                     {"sectors", json_of(b.sectors)}};
+    buffers[name] = {{"bytes", to_json(b.bytes)},
+                     {"requests", to_json(b.requests)},
+                     {"sectors", to_json(b.sectors)}};
   }
   nlohmann::ordered_json parts = nlohmann::ordered_json::object();
   for (const auto& [part, seconds] : k.parts) parts[name_of(part)] = seconds / k.estimated_s;
@@ -123,11 +111,11 @@ nlohmann::ordered_json json_of(const KernelRecord& k) {
           {"first_shape", k.shape},
           {"blocks", k.count.blocks},
           {"threads", k.count.threads},
-          {"bytes", json_of(k.count.bytes)},
-          {"requests", json_of(k.count.requests)},
-          {"sectors", json_of(k.count.sectors)},
-          {"lines", json_of(k.count.lines)},
-          {"hbm", json_of(k.count.hbm)},
+          {"bytes", to_json(k.count.bytes)},
+          {"requests", to_json(k.count.requests)},
+          {"sectors", to_json(k.count.sectors)},
+          {"lines", to_json(k.count.lines)},
+          {"hbm", to_json(k.count.hbm)},
           {"shared",
            {{"read", k.count.shared_read},
             {"write", k.count.shared_write},
@@ -163,13 +151,7 @@ nlohmann::ordered_json json_of(const Session& s) {
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   for (const KernelRecord& k : s.kernels) kernels.push_back(json_of(k));
   nlohmann::ordered_json sites = nlohmann::ordered_json::array();
-  for (const auto& [key, site] : s.sites) {
-    sites.push_back({{"where", site.where},
-                     {"what", site.what},
-                     {"requests", site.requests},
-                     {"transfers", site.transfers},
-                     {"ideal", site.ideal}});
-  }
+  for (const auto& [key, site] : s.sites) sites.push_back(to_json(site));
   nlohmann::ordered_json findings = nlohmann::ordered_json::array();
   for (const fa::Finding& f : s.findings) findings.push_back(json_of(f));
   return {{"schema", 2},
