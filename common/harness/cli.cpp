@@ -214,15 +214,11 @@ std::string masks_of(const Step& step) {
   return text;
 }
 
-bool has_backward(const Step& step) {
+/// Has any variant of the step got it?
+template <class T>
+bool has(const Step& step, T Variant::*what) {
   return std::any_of(step.variants.begin(), step.variants.end(),
-                     [](const Variant& v) { return bool(v.backward); });
-}
-
-/// Can several ranks share any variant?
-bool has_sharding(const Step& step) {
-  return std::any_of(step.variants.begin(), step.variants.end(),
-                     [](const Variant& v) { return bool(v.sharding); });
+                     [&](const Variant& v) { return bool(v.*what); });
 }
 
 /// Broken to fit the column at the right of the options' names.
@@ -317,7 +313,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     if (!useful) o->group("");
     return o;
   };
-  const bool backward = has_backward(step), sim = simulated();
+  const bool backward = has(step, &Variant::backward), sim = simulated();
   // Hkv and Nk follow H and N unless they are given, so they show words for their defaults.
   const auto defaults_to = [](CLI::Option* o, const char* words) { return o->default_str(words); };
 
@@ -415,7 +411,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            option("Run", "--workers", o.workers, "INT",
                   "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
 
-  if (has_sharding(step)) {
+  if (has(step, &Variant::sharding)) {  // several ranks can share one
     option("Run", "--limit", o.limit_s, "INT",
            "seconds that a rank waits for another before the run ends");
   }

@@ -112,9 +112,7 @@ std::vector<GpuSpec> read_gpu_table(const std::string& path) {
   std::vector<GpuSpec> table;
   try {
     const nlohmann::json root = nlohmann::json::parse(file);
-    for (const nlohmann::json& row : root.at("gpus")) {
-      table.push_back(row_of(row));
-    }
+    for (const nlohmann::json& row : root.at("gpus")) table.push_back(row_of(row));
   } catch (const nlohmann::json::exception& e) {
     throw UsageError("the table of GPUs, " + path + ", is invalid after " +
                      std::to_string(table.size()) + " rows: " + e.what());

@@ -163,9 +163,7 @@ std::string note_on_real(const Npy& from, const Problem& p) {
   if (longest > N) add(fmt::format("tiled from N={} to N={}", N, longest));
   if (longest < N) add(fmt::format("cut from N={} to N={}", N, longest));
   if (p.heads() > H) add(fmt::format("repeated from {} to {} heads", H, p.heads()));
-  if (static_cast<size_t>(p.d) != d) {
-    add(fmt::format("resampled from d={} to d={}", d, p.d));
-  }
+  if (static_cast<size_t>(p.d) != d) add(fmt::format("resampled from d={} to d={}", d, p.d));
   return changes.empty() ? "" : "real input " + changes;
 }
 

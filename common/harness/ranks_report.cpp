@@ -87,9 +87,7 @@ std::string ranks_table(const RunReport& run) {
   uint64_t steps = 0;
   for (size_t hop = 0; hop < r.ranks[0].predicted.scores.size(); ++hop) {
     uint64_t slowest = 0;
-    for (const RankReport& rank : r.ranks) {
-      slowest = std::max(slowest, rank.predicted.scores[hop]);
-    }
+    for (const RankReport& rank : r.ranks) slowest = std::max(slowest, rank.predicted.scores[hop]);
     steps += slowest;
   }
   const double ranks = double(r.ranks.size());
@@ -110,11 +108,6 @@ std::string requested_by_ranks(const RunReport& run) {
   return labelled("requested", "by the forward's kernels, counted: " + words);
 }
 
-std::string hide_section(const Problem& p, double flops, double link, const std::string& what) {
-  return fmt::format("  {:<46}{:>8.0f} rows per rank\n", what,
-                     std::ceil(tokens_to_hide(p, flops, link)));
-}
-
 std::string hiding(const Problem& p) {
   const bool fp32 = p.dtype == DType::f32;
   std::string out = labelled(
@@ -124,9 +117,11 @@ std::string hiding(const Problem& p) {
                   fp32 ? "fp32" : "tensor cores'"));
   for (const Link& link : kLinks) {
     const GpuSpec gpu = find_gpu(link.gpu);
-    out += hide_section(
-        p, 0.7 * (fp32 ? gpu.fp32_flops : gpu.bf16_flops), 0.65 * link.bytes_per_s,
-        fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name, link.bytes_per_s / 1e9));
+    const double flops = 0.7 * (fp32 ? gpu.fp32_flops : gpu.bf16_flops);
+    out +=
+        fmt::format("  {:<46}{:>8.0f} rows per rank\n",
+                    fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name, link.bytes_per_s / 1e9),
+                    std::ceil(tokens_to_hide(p, flops, 0.65 * link.bytes_per_s)));
   }
   return out;
 }
@@ -162,9 +157,7 @@ std::string time_section(const RunReport& run) {
                     run.model.name));
   }
   if (run.forward.time) out += time_of("forward", *run.forward.time, p.flops_forward(), ranks);
-  if (r.both) {
-    out += time_of("and back", *r.both, p.flops_forward() + p.flops_backward(), ranks);
-  }
+  if (r.both) out += time_of("and back", *r.both, p.flops_forward() + p.flops_backward(), ranks);
   return out;
 }
 

@@ -55,9 +55,7 @@ void cluster_arrive(Where where) {
 
 void cluster_wait(Where where) {
   ClusterBarrier& c = barrier();
-  if (my_phase() == 0) {
-    refuse("barrier.cluster.wait", where, " without a barrier.cluster.arrive");
-  }
+  if (my_phase() == 0) refuse("barrier.cluster.wait", where, " without a barrier.cluster.arrive");
   while (c.phase < my_phase()) {
     c.waiters.emplace_back(self, self->current->id);
     wait_here("barrier.cluster.wait", where);

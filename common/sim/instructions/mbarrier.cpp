@@ -108,9 +108,7 @@ void mbarrier_init_fence() {
 
 void mbarrier_inval(uint64_t* bar, Where where) {
   const Mbarrier& m = find(bar, "mbarrier.inval", where);
-  if (!m.waiters.empty()) {
-    refuse("mbarrier.inval", where, " while threads wait for the mbarrier");
-  }
+  if (!m.waiters.empty()) refuse("mbarrier.inval", where, " while threads wait for the mbarrier");
   access(bar, sizeof *bar, Kind::store, __builtin_return_address(0), By::mbarrier);
   async_of(*self).mbarriers.erase(bar);
 }

@@ -331,25 +331,12 @@ void do_relinquish(WarpMeeting& m) {
 constexpr uint64_t kCode[] = {0, 6, 4, 2};  // none, 32, 64, 128 bytes
 
 fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
-  fa::Swizzle swizzle{};
-  switch (d >> 61) {
-    case 0:
-      swizzle = fa::Swizzle::none;
-      break;
-    case 2:
-      swizzle = fa::Swizzle::b128;
-      break;
-    case 4:
-      swizzle = fa::Swizzle::b64;
-      break;
-    case 6:
-      swizzle = fa::Swizzle::b32;
-      break;
-    default:
-      refuse("the tcgen05.mma", where,
-             std::string(": ") + name + "'s descriptor has the swizzle code " +
-                 std::to_string(d >> 61) +
-                 "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 bytes is not simulated");
+  const uint64_t* code = std::find(std::begin(kCode), std::end(kCode), d >> 61);
+  if (code == std::end(kCode)) {
+    refuse("the tcgen05.mma", where,
+           std::string(": ") + name + "'s descriptor has the swizzle code " +
+               std::to_string(d >> 61) +
+               "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 bytes is not simulated");
   }
   if ((d >> 46 & 3) != 1 || (d >> 49 & 15) != 0) {
     refuse("the tcgen05.mma", where,
@@ -360,7 +347,7 @@ fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
   return {.start = operand_origin(*self) + ((d & 0xffff) << 4) + ((d >> 53 & 0xff) << 18),
           .leading = static_cast<uint32_t>((d >> 16 & 0x3fff) << 4),
           .stride = static_cast<uint32_t>((d >> 32 & 0x3fff) << 4),
-          .swizzle = swizzle};
+          .swizzle = fa::Swizzle{16 << (code - kCode)}};
 }
 
 Instruction decode(uint32_t d, int blocks, const Where& where) {

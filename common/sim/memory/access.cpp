@@ -270,9 +270,7 @@ template <bool kLog>
         byte < kMaxDynamicSmem ? byte + size <= b.launch->config.smem : in_static(b, at, size);
     if (!inside || !belongs(Space::shared, 0, at)) return false;
     b.shared_bytes[static_cast<int>(kind)] += size;
-    if (other) {
-      other->access(b, {at, size, kind, Space::shared, 0, pc, &b, By::thread, true});
-    }
+    if (other) other->access(b, {at, size, kind, Space::shared, 0, pc, &b, By::thread, true});
     return true;
   }
   if (offset < kHbmSpan) {

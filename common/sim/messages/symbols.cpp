@@ -436,9 +436,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
     std::free(buffer);
     if (pipe) pclose(pipe);
     answers.resize(end - start);
-    for (size_t i = start; i < end; ++i) {
-      source_cache[missing[i]] = of_frames(answers[i - start]);
-    }
+    for (size_t i = start; i < end; ++i) source_cache[missing[i]] = of_frames(answers[i - start]);
   }
 }
 

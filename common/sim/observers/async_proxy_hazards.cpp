@@ -393,34 +393,16 @@ void HazardObserver::check_async(const HazardObserver& by, const Block& b, const
 // --- sentences -----------------------------------------------------------------------------------
 
 std::string HazardObserver::describe(const Block& b, const Operation& o) const {
-  const std::string thread = " by " + who(b, o.issuer, padded_);
-  const std::string warp =
-      " by warp " + std::to_string(o.issuer % padded_ / 32) +
-      (o.issuer / padded_ == b.rank
-           ? ""
-           : " of block " + block_index(b, b.linear - b.rank + o.issuer / padded_));
-  std::string what;
-  switch (o.engine) {
-    case Operation::load:
-      what = "a TMA load" + thread;
-      break;
-    case Operation::wgmma:
-      what = "a wgmma by the warpgroup of " + who(b, o.issuer, padded_);
-      break;
-    case Operation::store:
-      what = "a TMA store" + thread;
-      break;
-    case Operation::product:
-      what = "a tcgen05.mma" + thread;
-      break;
-    case Operation::tensor_load:
-      what = "a tcgen05.ld" + warp;
-      break;
-    case Operation::tensor_store:
-      what = "a tcgen05.st" + warp;
-      break;
+  static const char* const kWhat[] = {"TMA load by ",   "wgmma by the warpgroup of ",
+                                      "TMA store by ",  "tcgen05.mma by ",
+                                      "tcgen05.ld by ", "tcgen05.st by "};
+  std::string who_issued = who(b, o.issuer, padded_);
+  if (o.engine == Operation::tensor_load || o.engine == Operation::tensor_store) {
+    const unsigned rank = o.issuer / padded_;
+    who_issued = "warp " + std::to_string(o.issuer % padded_ / 32);
+    if (rank != b.rank) who_issued += " of block " + block_index(b, b.linear - b.rank + rank);
   }
-  return what + " at " + at(o.where);
+  return std::string("a ") + kWhat[o.engine] + who_issued + " at " + at(o.where);
 }
 
 std::string HazardObserver::missing(const HazardObserver& by, const Block& b, const Operation& o) {

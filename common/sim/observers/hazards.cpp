@@ -485,9 +485,7 @@ void HazardObserver::begin_copy(Block& b, const Access& a) {
   }
 }
 void HazardObserver::end_copy(Block&, const Access& a, uint32_t) {
-  for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
-    mark(word, false);
-  }
+  for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) mark(word, false);
 }
 
 void HazardObserver::access_shared(Block& b, const Access& a) {
@@ -608,9 +606,7 @@ template <bool kCluster>
     r.pc = low(a.pc);
     w.read = mine.stamp;
   } else {
-    if (w.read > (kCluster ? block_floor_ : mine.floor)) {
-      check_readers(b, by, a, byte, row, {});
-    }
+    if (w.read > (kCluster ? block_floor_ : mine.floor)) check_readers(b, by, a, byte, row, {});
     if (!unwritten_.empty()) [[unlikely]] {
       explain_shared(b, by, a, byte);
     }

@@ -189,9 +189,7 @@ bool HazardObserver::ordered(TensorUse use, unsigned thread, const Operation& o)
     }
     return has(fenced, o.channel, o.stamp);
   }
-  if (use == TensorUse::free || issuer / 32 == me / 32) {
-    return has(now, o.channel + 1, o.stamp);
-  }
+  if (use == TensorUse::free || issuer / 32 == me / 32) return has(now, o.channel + 1, o.stamp);
   return has(fenced, o.channel, o.stamp);
 }
 

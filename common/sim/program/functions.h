@@ -175,9 +175,7 @@ __forceinline__ unsigned __usad(unsigned a, unsigned b, unsigned c) {
   return c + (a > b ? a - b : b - a);
 }
 __forceinline__ int __dp4a(int a, int b, int c) {
-  for (int i = 0; i < 32; i += 8) {
-    c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
-  }
+  for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
   return c;
 }
 __forceinline__ unsigned __dp4a(unsigned a, unsigned b, unsigned c) {

@@ -109,9 +109,7 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
       std::apply([&](auto&... a) { c.kernel(Leave{nullptr}, a...); }, c.args);
     } else {
       std::jmp_buf end;
-      if (_setjmp(end) == 0) {
-        std::apply([&](auto&... a) { c.kernel(Leave{&end}, a...); }, c.args);
-      }
+      if (_setjmp(end) == 0) std::apply([&](auto&... a) { c.kernel(Leave{&end}, a...); }, c.args);
     }
   };
   return run({nullptr,

@@ -146,17 +146,10 @@ cudaError_t set_attribute(cudaFuncAttribute attribute, int value) {
 }
 
 void keep_error(LaunchRefused::Why why) {
-  switch (why) {
-    case LaunchRefused::Why::shape:
-      last_error = cudaErrorInvalidConfiguration;
-      break;
-    case LaunchRefused::Why::shared_memory:
-      last_error = cudaErrorInvalidValue;
-      break;
-    case LaunchRefused::Why::too_many_together:
-      last_error = cudaErrorCooperativeLaunchTooLarge;
-      break;
-  }
+  using Why = LaunchRefused::Why;
+  last_error = why == Why::shape           ? cudaErrorInvalidConfiguration
+               : why == Why::shared_memory ? cudaErrorInvalidValue
+                                           : cudaErrorCooperativeLaunchTooLarge;
 }
 
 void Naming::give(void* p) const {

@@ -121,25 +121,18 @@ double seconds_since_begin() {
   return duration<double>(steady_clock::now() - begin).count();
 }
 
-void end_where_asked(const char* behind = "a launch") {
+void end_where_asked(const char* where = "behind a launch") {
   const double limit = session().wishes.limit_s;
-  if (out_of_patience) {
-    std::fprintf(stderr,
-                 "sim: ended after %.0f s, inside a launch; %g s were asked for. The report is of "
-                 "what ran until then\n",
-                 seconds_since_begin(), limit);
-    stop(session().findings.empty() ? kTimeIsUp : 1);
-  }
-  if (interrupted) {
+  if (interrupted && !out_of_patience) {
     std::fprintf(stderr, "sim: interrupted; the report is of what ran until now\n");
     stop(130);
   }
-  if (limit > 0 && seconds_since_begin() > limit) {
+  if (out_of_patience || (limit > 0 && seconds_since_begin() > limit)) {
     std::fprintf(
         stderr,
-        "sim: ended after %.1f s, behind %s; %g s were asked for. The report is of what ran "
-        "until then\n",
-        seconds_since_begin(), behind, limit);
+        "sim: ended after %.1f s, %s; %g s were asked for. The report is of what ran until "
+        "then\n",
+        seconds_since_begin(), out_of_patience ? "inside a launch" : where, limit);
     stop(session().findings.empty() ? kTimeIsUp : 1);
   }
 }
@@ -307,7 +300,7 @@ Library::~Library() {
   if (!on_host_) return;
   --options().libraries;
   device_in_use().unlock();
-  end_where_asked("a library's call");
+  end_where_asked("behind a library's call");
 }
 
 void stop(int status) {
