@@ -306,7 +306,9 @@ def look_at(jobs, nvcc, version):
     """Compiles all at once and shows them: ([(Job, [(name, Kernel)])], findings)."""
     done, bad = [], []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for job, future in [(job, pool.submit(compiled, nvcc, job)) for job in jobs]:
+        # The last steps, which take longest, are compiled first.
+        futures = [pool.submit(compiled, nvcc, job) for job in reversed(jobs)]
+        for job, future in zip(jobs, reversed(futures)):
             try:
                 kernels, findings = future.result()
             except Failure as failure:
