@@ -141,8 +141,7 @@ bool runs_here(const fa::Step& step, const fa::Variant& v) {
 
 /// In the short run of the last variant of each step, in the other one of all others; none of
 /// ranks.
-template <class F>
-void for_each_variant(const F& f) {
+void for_each_variant(const auto& f) {
   for (const fa::Step& step : fa::linked_steps()) {
     for (const fa::Variant& v : step.variants) {
       if (v.sharding || !runs_here(step, v)) continue;

@@ -47,8 +47,7 @@ std::vector<T> results(size_t n, void (*kernel)(P...), const fa::LaunchConfig& c
 }
 
 /// In a kernel: issue() starts loads of so many bytes in thread 0, and all threads wait for them.
-template <class F>
-__device__ void load_and_wait(uint64_t* full, int bytes, const F& issue) {
+__device__ void load_and_wait(uint64_t* full, int bytes, const auto& issue) {
   if (threadIdx.x == 0) {
     fa::mbarrier_init(full, 1);
     fa::mbarrier_init_fence();

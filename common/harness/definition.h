@@ -22,8 +22,7 @@ struct Definition {
 
   /// \param round  what a kernel does to S, P and O that keeps them in memory; nothing for the
   ///               truth. LSE is of S before it.
-  template <class Round>
-  Definition(const Problem& p, const Inputs& in, const Round& round)
+  Definition(const Problem& p, const Inputs& in, const auto& round)
       : O(p.q_size()), LSE(p.rows(), -INFINITY) {
     const size_t d = p.d;
     for (size_t row = 0; row < p.rows(); ++row) {

@@ -22,8 +22,7 @@ struct Failure {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Failure, status, sentence)
 
 /// Does `f`. \returns what it threw, or kRight.
-template <class F>
-Failure failure_of(F&& f) {
+Failure failure_of(auto&& f) {
   try {
     f();
     return {};

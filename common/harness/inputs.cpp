@@ -80,8 +80,7 @@ std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, uint64_t
 }
 
 /// Those that files may give: Q, K, V and dO, numbered as their streams.
-template <class F>
-void each_input(F&& f) {
+void each_input(auto&& f) {
   uint64_t stream = 0;
   for (const Tensor& t : all_tensors()) {
     if (t.file) f(t, stream++);
@@ -135,9 +134,8 @@ Npy read_real(const std::string& name) {
 }
 
 // [heads, n, p.d] from the file's [1, H, N, d]. Row r is token r + first_token(head) of the text.
-template <class F>
 std::vector<float> resample(const Npy& from, const Problem& p, size_t heads, int n,
-                            const F& first_token, double factor) {
+                            const auto& first_token, double factor) {
   const auto H = from.shape[1], N = from.shape[2], d = from.shape[3];
   std::vector<float> to(heads * n * p.d);
   size_t i = 0;
@@ -208,9 +206,8 @@ bool is_key(const Problem& p, size_t i) {
 }
 
 /// \param used  whether element i is read
-template <class F>
 void load_tensor(const std::string& path, const std::vector<size_t>& shape, DType dtype,
-                 std::vector<float>& to, const F& used) {
+                 std::vector<float>& to, const auto& used) {
   const auto file = read_tensor(path);
   if (!file) return;
   if (file->npy.shape != shape) {

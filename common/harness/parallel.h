@@ -16,8 +16,7 @@ namespace fa {
 /// that a worker can keep buffers from one i to the next. Every thread takes the next i that is
 /// left, in order. Where the system refuses a thread, those that run do the work. The first
 /// exception is rethrown here.
-template <class MakeWorker>
-void parallel_for(size_t n, const MakeWorker& make_worker) {
+void parallel_for(size_t n, const auto& make_worker) {
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
   std::mutex failure_mutex;

@@ -572,8 +572,7 @@ std::string hbm_in_words(const RunReport& r) {
 }
 
 /// The sum over the passes of what each has; nothing where one has none.
-template <class F>
-std::optional<double> sum_of(const RunReport& r, F&& ms_of) {
+std::optional<double> sum_of(const RunReport& r, auto&& ms_of) {
   double all = 0;
   for (const Pass* pass : r.passes()) {
     const std::optional<double> ms = ms_of(*pass);

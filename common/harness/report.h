@@ -115,9 +115,11 @@ struct Screen {
 std::string text(const RunReport&, const Screen& = {});
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);
-/// Parts of it that other reports share.
+/// {"read", "write", "atomic"}.
 nlohmann::ordered_json to_json(const Bytes&);
+/// {"load", "store", "atomic"}.
 nlohmann::ordered_json to_json(const Ops&);
+/// A source line's requests.
 nlohmann::ordered_json to_json(const SiteCount&);
 /// Takes over the estimated times of a simulator's report, for a run on a GPU.
 /// \throws UsageError when it is of another step, variant or problem, or holds none.

@@ -149,8 +149,7 @@ void require_printed(int error) {
 }
 
 /// Does `f` on every rank. \throws Failure on all when it failed on any.
-template <class F>
-void on_all(World& world, F&& f) {
+void on_all(World& world, auto&& f) {
   const std::vector<Failure> all = world.all(failure_of(f));
   const auto first = std::find_if(all.begin(), all.end(),
                                   [](const Failure& each) { return each.status != kRight; });
@@ -212,8 +211,7 @@ Options parse(int argc, const char* const* argv, const Step& step, const World& 
 // --- rows of a sequence --------------------------------------------------------------------------
 
 /// Calls f(row of the whole tensor, row of the rank's part) for each row that a rank has.
-template <class F>
-void for_rows(const std::vector<Rows>& ranges, const Layout& whole, F&& f) {
+void for_rows(const std::vector<Rows>& ranges, const Layout& whole, auto&& f) {
   size_t at = 0;
   for (size_t h = 0; h < whole.matrices; ++h) {
     for (const Rows& rows : ranges) {

@@ -48,8 +48,7 @@ class RankRows {
     launch(copy_words_kernel<float>, {dim3(unsigned((words + 255) / 256)), dim3(256)},
            reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), words);
   }
-  template <class F>
-  void each(F&& f) const {
+  void each(auto&& f) const {
     size_t mine = 0;
     for (size_t h = 0; h < heads_; ++h) {
       for (const Rows& r : ranges_) {

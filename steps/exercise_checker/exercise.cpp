@@ -143,8 +143,7 @@ void answer(Channel& judge, const json& asked, const Variant& yours) {
 
 /// Answers what the judge asks through the pipes `argv` names, until it asks no more. The exit
 /// status.
-template <class F>
-int serve(int argc, char** argv, F&& answer) try {
+int serve(int argc, char** argv, auto&& answer) try {
   Channel judge(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
   for (json asked = judge.get(); !asked.is_null(); asked = judge.get()) answer(judge, asked);
   return 0;
@@ -163,8 +162,7 @@ KernelRun run_of(const json& j) {
 }
 
 /// predict(run, rates) says what the student's function says.
-template <class F>
-int predict_main(int argc, char** argv, F&& predict) {
+int predict_main(int argc, char** argv, auto&& predict) {
   return serve(argc, argv, [&](Channel& judge, const json& asked) {
     const json& r = asked.at("rates");
     const GpuRates gpu = {r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7]};

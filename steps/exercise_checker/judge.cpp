@@ -133,9 +133,8 @@ std::optional<Fault> made_by_the_host(const Problem& p, const std::vector<const 
 }
 
 /// The worst of the source lines that `matters` says must be ideal.
-template <class F>
 std::optional<Fault> worst_site(const json& sites, const char* kind, const char* unit,
-                                double tolerance, F&& matters) {
+                                double tolerance, auto&& matters) {
   const json* worst = nullptr;
   const auto excess = [](const json& s) { return double(s["transfers"]) - double(s["ideal"]); };
   for (const json& s : sites) {

@@ -32,9 +32,8 @@ class Folder {
     return path(name);
   }
   /// A tensor whose element i is `value(i)`.
-  template <class F>
   std::string tensor(const std::string& name, const std::vector<size_t>& shape,
-                     const F& value) const {
+                     const auto& value) const {
     size_t n = 1;
     for (const size_t s : shape) n *= s;
     std::vector<float> data(n);
@@ -78,8 +77,7 @@ std::string bytes_of(const std::vector<T>& values) {
 }
 
 /// The sentence of the UsageError that `f` throws; "accepted" when it throws none.
-template <class F>
-std::string refusal_of(F&& f) {
+std::string refusal_of(auto&& f) {
   try {
     f();
   } catch (const UsageError& e) {

@@ -88,8 +88,7 @@ __global__ void through_view(View t, float* y) {
   for (int i = 0; i < 4; ++i) s += t.at(i, threadIdx.x);
   y[threadIdx.x] = s;
 }
-template <class F>
-__device__ inline void for_each(int n, F f) {
+__device__ inline void for_each(int n, auto f) {
   for (int i = 0; i < n; ++i) f(i);
 }
 __global__ void through_lambda(const float* x, float* y) {

@@ -42,8 +42,7 @@ struct Analysed {
 };
 
 /// What the simulator finds in `run`; empty when it finds nothing, and has looked if it was asked.
-template <class F>
-std::string finding(F&& run) {
+std::string finding(auto&& run) {
   std::optional<Recording> recording;
   if (options().analyse) recording.emplace();
   try {
@@ -60,8 +59,7 @@ std::string finding(void (*kernel)(P...), const fa::LaunchConfig& config, A&&...
 }
 
 /// What is counted in `run`, and in one launch.
-template <class F>
-fa::Counts counted(F&& run) {
+fa::Counts counted(auto&& run) {
   Recording recording;
   run();
   return recording.finish();

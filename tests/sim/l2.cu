@@ -14,8 +14,7 @@ struct Dram {
 };
 
 /// Of one worker, or as the options say.
-template <class F>
-Dram record(F&& run, const sim::Options& options = {.workers = 1, .l2_bytes = kL2}) {
+Dram record(auto&& run, const sim::Options& options = {.workers = 1, .l2_bytes = kL2}) {
   WithOptions with(options);
   const auto counts = sim::test::counted(run);
   REQUIRE(counts.hbm);

@@ -55,8 +55,7 @@ std::string sentence_of(const char* call, const CudaError& e) {
 }
 
 /// Runs f; an exception becomes its status, and its sentence the last error.
-template <class F>
-int answer(const char* call, F&& f) {
+int answer(const char* call, auto&& f) {
   const Failure failure = failure_of([&] {
     try {
       f();

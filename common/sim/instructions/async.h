@@ -24,8 +24,7 @@ struct Groups {
     open.clear();
   }
   /// Performs the oldest groups until `pending` are left.
-  template <class F>
-  void wait(size_t pending, F&& perform) {
+  void wait(size_t pending, auto&& perform) {
     while (committed.size() > pending) {
       for (T& operation : committed.front()) perform(operation);
       committed.erase(committed.begin());

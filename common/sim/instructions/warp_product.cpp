@@ -73,8 +73,7 @@ void set(Number type, void* elements, int i, double v) {
 /// Calls f(row, column, lane, i) for all elements of a [rows][columns] matrix. In mma.sync's
 /// fragments a register of 32 bits has neighbours in k, or, of C, in n.
 enum class Of { a, b, c };
-template <class F>
-void for_each_element(Of of, Number type, Layout layout, int rows, int columns, F&& f) {
+void for_each_element(Of of, Number type, Layout layout, int rows, int columns, auto&& f) {
   const int count = rows * columns / 32;
   for (int lane = 0; lane < 32; ++lane) {
     for (int i = 0; i < count; ++i) {

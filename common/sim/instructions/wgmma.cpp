@@ -58,8 +58,7 @@ int columns_of(const Wgmma& p) { return (p.n + 15) / 16 * 16; }
 
 fa::Major major(bool mn) { return mn ? fa::Major::mn : fa::Major::k; }
 // Calls f with the product's type of factors.
-template <class F>
-void with_type(const Wgmma& p, F&& f) {
+void with_type(const Wgmma& p, auto&& f) {
   p.factor == Factor::e4m3 ? f(E4m3{}) : p.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
 }
 
@@ -81,8 +80,7 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
 
 // Calls f with each two neighbours of the accumulators: the thread, the number of the first one
 // among its own, and where they lie in D. (fa::wgmma_d_element in fewer steps.)
-template <class F>
-void for_each_pair(const WgmmaEvent& e, float* D, F&& f) {
+void for_each_pair(const WgmmaEvent& e, float* D, auto&& f) {
   const int columns = columns_of(e.product);
   for (int thread = 0; thread < kThreads; ++thread) {
     for (int i = 0; i < 4; i += 2) {

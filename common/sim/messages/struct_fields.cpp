@@ -147,22 +147,19 @@ class DebugInfo {
     return it == by_offset_.end() ? nullptr : &entries_[it->second];
   }
   /// Calls f(entry) for what lies below an entry, at any depth.
-  template <class F>
-  void below(const Entry& top, F&& f) const {
+  void below(const Entry& top, auto&& f) const {
     for (size_t i = &top - entries_.data() + 1; i < entries_.size(); ++i) {
       if (entries_[i].depth <= top.depth) break;
       f(entries_[i]);
     }
   }
-  template <class F>
-  void children(const Entry& top, F&& f) const {
+  void children(const Entry& top, auto&& f) const {
     below(top, [&](const Entry& e) {
       if (e.depth == top.depth + 1) f(e);
     });
   }
   /// An instance of a function or variable leaves out what its declaration says.
-  template <class F>
-  const Entry* declared(const Entry* e, F&& says) const {
+  const Entry* declared(const Entry* e, auto&& says) const {
     for (int i = 0; e && i < 4; ++i, e = find(e->origin)) {
       if (says(*e)) return e;
     }

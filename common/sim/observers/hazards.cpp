@@ -293,8 +293,8 @@ void HazardObserver::add(Clock& clock, unsigned id, const ThreadState& thread,
   if (thread.proxied) set(clock, total_ + entry(id), thread.proxied);
 }
 
-template <class F>
-void HazardObserver::for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set, F&& f) {
+void HazardObserver::for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set,
+                              auto&& f) {
   for (unsigned w = first_warp; w < last_warp; ++w) {
     for (uint32_t m = set[w]; m; m &= m - 1) {
       const unsigned t = w * 32 + std::countr_zero(m);

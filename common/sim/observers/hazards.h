@@ -330,8 +330,7 @@ class HazardObserver final : public Observer {
   void join_blocks(Block&, unsigned first_warp, unsigned last_warp, const uint32_t* set,
                    const Released*);
   /// Calls f(thread number, state) for the threads of a set.
-  template <class F>
-  void for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set, F&& f);
+  void for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set, auto&& f);
   static void note(Tickets&, const Seen&);
   static void note(Tickets&, const Tickets&);
   static void raise(Fenced& fenced, const Fenced& other) {
@@ -353,8 +352,7 @@ class HazardObserver final : public Observer {
   SharedRow row_of_byte(uint64_t byte) { return (*bytes_)[byte]; }
   SharedCell& word_of(uint64_t word) { return row_of(word).cell; }
   /// Calls f(row, first byte) for the word, or for each byte of a split one.
-  template <class F>
-  void for_each_cell(uint64_t word, F&& f) {
+  void for_each_cell(uint64_t word, auto&& f) {
     const SharedRow row = row_of(word);
     if (!row.cell.split) [[likely]] {
       f(row, word * kWord);

@@ -547,8 +547,7 @@ class TraceRecorder final : public Observer, public RequestSink {
   }
 
  private:
-  template <class F>
-  static void each(ThreadSet threads, F&& f) {
+  static void each(ThreadSet threads, auto&& f) {
     for (unsigned w = 0; w < 32; ++w) {
       for (uint32_t m = threads[w]; m; m &= m - 1) f(w * 32 + std::countr_zero(m));
     }

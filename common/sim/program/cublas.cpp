@@ -17,8 +17,7 @@ void written(void* p, size_t bytes) {
 }
 
 // What a type is stored as.
-template <class F>
-auto as_stored(cudaDataType_t type, F&& f) {
+auto as_stored(cudaDataType_t type, auto&& f) {
   switch (type) {
     case CUDA_R_32F:
       return f(float());

@@ -73,8 +73,7 @@ __forceinline__ float __tanhf(float x) { return std::tanh(x); }
 
 namespace sim {
 /// compute(), with `mode` for its rounding: FE_DOWNWARD and its like.
-template <class F>
-auto rounded(int mode, F&& compute) {
+auto rounded(int mode, auto&& compute) {
   const int before = std::fegetround();
   std::fesetround(mode);
   const auto result = compute();
@@ -326,8 +325,7 @@ T reduce_lanes(uint32_t mask, T v, F&& f, Where where) {
   return sum;
 }
 /// The lanes of `mask` that have the same value.
-template <class T>
-uint32_t equal_lanes(uint32_t mask, T v, Where where) {
+uint32_t equal_lanes(uint32_t mask, auto v, Where where) {
   mask = ballot(mask, true, where);
   uint32_t equal = 0;
   for (uint32_t left = mask; left; left &= left - 1) {
@@ -353,12 +351,10 @@ SIM_REDUCE(__reduce_and_sync, a& b)
 SIM_REDUCE(__reduce_or_sync, a | b)
 SIM_REDUCE(__reduce_xor_sync, a ^ b)
 #undef SIM_REDUCE
-template <class T>
-uint32_t __match_any_sync(uint32_t mask, T v, SIM_HERE) {
+uint32_t __match_any_sync(uint32_t mask, auto v, SIM_HERE) {
   return sim::equal_lanes(mask, v, where);
 }
-template <class T>
-uint32_t __match_all_sync(uint32_t mask, T v, int* all, SIM_HERE) {
+uint32_t __match_all_sync(uint32_t mask, auto v, int* all, SIM_HERE) {
   *all = sim::equal_lanes(mask, v, where) == sim::ballot(mask, true, where);
   return *all ? mask : 0;
 }

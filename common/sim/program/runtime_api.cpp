@@ -77,8 +77,7 @@ cudaError_t returned(cudaError_t e) {
 }
 
 /// A call that the simulator refuses is a finding.
-template <class F>
-cudaError_t checked(F&& call) {
+cudaError_t checked(auto&& call) {
   std::lock_guard lock(sim::program::device_in_use());
   session();
   try {
@@ -119,8 +118,7 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
 #define SIM_CALLER __builtin_return_address(0)
 
 /// What a stream orders: done at once, or kept for the graph that is captured.
-template <class F>
-cudaError_t in_order(F work) {
+cudaError_t in_order(auto work) {
   if (!session().captured) return work();
   session().captured->push_back(work);
   return cudaSuccess;

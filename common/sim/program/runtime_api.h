@@ -502,38 +502,32 @@ class Naming {
 
 namespace sim::program {
 /// So many bytes behind the beginning of a variable.
-template <class T>
-void* symbol_at(const T& symbol, size_t offset) {
+void* symbol_at(const auto& symbol, size_t offset) {
   void* p = const_cast<void*>(static_cast<const volatile void*>(std::addressof(symbol)));
   return static_cast<char*>(p) + offset;
 }
 }  // namespace sim::program
-template <class T>
-cudaError_t cudaGetSymbolAddress(void** p, const T& symbol) {
+cudaError_t cudaGetSymbolAddress(void** p, const auto& symbol) {
   return sim::program::given(p, sim::program::symbol_at(symbol, 0));
 }
 template <class T>
 cudaError_t cudaGetSymbolSize(size_t* bytes, const T&) {
   return sim::program::given(bytes, sizeof(T));
 }
-template <class T>
-cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* from, size_t bytes, size_t offset = 0,
-                               cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+cudaError_t cudaMemcpyToSymbol(const auto& symbol, const void* from, size_t bytes,
+                               size_t offset = 0, cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
   return cudaMemcpy(sim::program::symbol_at(symbol, offset), from, bytes, kind);
 }
-template <class T>
-cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+cudaError_t cudaMemcpyFromSymbol(void* to, const auto& symbol, size_t bytes, size_t offset = 0,
                                  cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
   return cudaMemcpy(to, sim::program::symbol_at(symbol, offset), bytes, kind);
 }
-template <class T>
-cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, size_t bytes,
+cudaError_t cudaMemcpyToSymbolAsync(const auto& symbol, const void* from, size_t bytes,
                                     size_t offset = 0, cudaMemcpyKind kind = cudaMemcpyHostToDevice,
                                     cudaStream_t = nullptr) {
   return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
 }
-template <class T>
-cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const auto& symbol, size_t bytes, size_t offset = 0,
                                       cudaMemcpyKind kind = cudaMemcpyDeviceToHost,
                                       cudaStream_t = nullptr) {
   return cudaMemcpyFromSymbol(to, symbol, bytes, offset, kind);
@@ -602,33 +596,23 @@ cudaError_t set_attribute(cudaFuncAttribute, int value);
 
 }  // namespace sim::program
 
-template <class F>
-cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute attribute, int value) {
+cudaError_t cudaFuncSetAttribute(auto*, cudaFuncAttribute attribute, int value) {
   return sim::program::set_attribute(attribute, value);
 }
-template <class F>
-cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {
-  return cudaSuccess;
-}
-template <class F>
-cudaError_t cudaFuncSetSharedMemConfig(F*, cudaSharedMemConfig) {
-  return cudaSuccess;
-}
-template <class F>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, F*) {
+cudaError_t cudaFuncSetCacheConfig(auto*, cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaFuncSetSharedMemConfig(auto*, cudaSharedMemConfig) { return cudaSuccess; }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, auto*) {
   *a = {};
   a->maxThreadsPerBlock = 1024;
   a->numRegs = 32;
   a->ptxVersion = a->binaryVersion = 90;
   return cudaSuccess;
 }
-template <class F>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int threads,
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, auto*, int threads,
                                                           size_t smem) {
   return sim::program::given(blocks, sim::program::blocks_per_sm(threads, smem));
 }
-template <class F>
-cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F*, size_t smem = 0,
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, auto*, size_t smem = 0,
                                                int limit = 0) {
   *block = limit > 0 && limit < 1024 ? limit : 1024;
   int sms = 0;

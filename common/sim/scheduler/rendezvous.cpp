@@ -43,8 +43,7 @@ void let_go(Block& b, Barrier& barrier) {
 }
 
 // One more thread at `barrier`; the last one runs `last` and lets all go on.
-template <class F>
-void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, F&& last) {
+void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, auto&& last) {
   Block& b = *self;
   Thread& me = *b.current;
   const unsigned warp = me.id / 32;

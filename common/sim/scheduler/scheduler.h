@@ -34,8 +34,7 @@ void abort_cluster(Cluster&);
 bool wait_for_turn(Block&);
 
 /// Above a worker is nobody who could catch: what `work` throws becomes the launch's error.
-template <class F>
-void keep_exception(Block& b, F&& work) {
+void keep_exception(Block& b, auto&& work) {
   try {
     work();
   } catch (const std::exception& e) {

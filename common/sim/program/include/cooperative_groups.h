@@ -77,12 +77,10 @@ class warp_group : public thread_group {
   unsigned ballot(int p, SIM_HERE) const {
     return group().ranks_of(sim::ballot(lanes_, p != 0, where));
   }
-  template <class T>
-  unsigned match_any(T v, SIM_HERE) const {
+  unsigned match_any(auto v, SIM_HERE) const {
     return group().ranks_of(sim::equal_lanes(lanes_, v, where));
   }
-  template <class T>
-  unsigned match_all(T v, int& all, SIM_HERE) const {
+  unsigned match_all(auto v, int& all, SIM_HERE) const {
     return group().ranks_of(__match_all_sync(lanes_, v, &all, where));
   }
 
@@ -147,8 +145,7 @@ inline coalesced_group coalesced_threads(SIM_HERE) {
   return coalesced_group(sim::converged_lanes(where));
 }
 /// Of a tile of a warp, or of lanes that run together.
-template <class Group>
-coalesced_group labeled_partition(const Group& g, int label, SIM_HERE) {
+coalesced_group labeled_partition(const auto& g, int label, SIM_HERE) {
   uint32_t lanes = 0;
   const unsigned ranks = g.match_any(label, where);
   for (unsigned left = ranks; left; left &= left - 1) {
@@ -156,8 +153,7 @@ coalesced_group labeled_partition(const Group& g, int label, SIM_HERE) {
   }
   return coalesced_group(lanes);
 }
-template <class Group>
-coalesced_group binary_partition(const Group& g, bool p, SIM_HERE) {
+coalesced_group binary_partition(const auto& g, bool p, SIM_HERE) {
   return labeled_partition(g, p, where);
 }
 
@@ -219,24 +215,18 @@ class grid_group {
 };
 inline grid_group this_grid() { return {}; }
 
-template <class Group>
-void sync(const Group& g, SIM_HERE) {
-  g.sync(where);
-}
-template <class Group, class T, class Size>
-void memcpy_async(const Group& g, T* to, const T* from, Size bytes, SIM_HERE) {
+void sync(const auto& g, SIM_HERE) { g.sync(where); }
+template <class T>
+void memcpy_async(const auto& g, T* to, const T* from, auto bytes, SIM_HERE) {
   cuda::details::copy(g, to, from, bytes, where);
   sim::cp_async_commit();
 }
-template <int prior, class Group>
-void wait_prior(const Group& g, SIM_HERE) {
+template <int prior>
+void wait_prior(const auto& g, SIM_HERE) {
   sim::cp_async_wait(prior);
   g.sync(where);
 }
-template <class Group>
-void wait(const Group& g, SIM_HERE) {
-  wait_prior<0>(g, where);
-}
+void wait(const auto& g, SIM_HERE) { wait_prior<0>(g, where); }
 
 #define SIM_FUNCTOR(name, result)  \
   template <class T = void>        \

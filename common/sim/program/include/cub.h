@@ -83,8 +83,7 @@ class WarpReduce {
  public:
   struct TempStorage {};
   WarpReduce(TempStorage&) {}
-  template <class F>
-  T Reduce(T v, F f, int valid = width, SIM_HERE) {
+  T Reduce(T v, auto f, int valid = width, SIM_HERE) {
     const int lanes = std::popcount(lanes_of_part(width));
     return warp_reduced(v, f, width, valid < lanes ? valid : lanes, where);
   }
@@ -96,17 +95,13 @@ class WarpScan {
  public:
   struct TempStorage {};
   WarpScan(TempStorage&) {}
-  template <class F>
-  void InclusiveScan(T v, T& out, F f, SIM_HERE) {
-    out = warp_scanned(v, f, width, where);
-  }
+  void InclusiveScan(T v, T& out, auto f, SIM_HERE) { out = warp_scanned(v, f, width, where); }
   void InclusiveSum(T v, T& out, SIM_HERE) { InclusiveScan(v, out, cub::Sum(), where); }
   void InclusiveSum(T v, T& out, T& all, SIM_HERE) {
     out = warp_scanned(v, cub::Sum(), width, where);
     all = sim::shuffle_any(sim::Shuffle::idx, lanes_of_part(width), out, width - 1, width, where);
   }
-  template <class F>
-  void ExclusiveScan(T v, T& out, T init, F f, SIM_HERE) {
+  void ExclusiveScan(T v, T& out, T init, auto f, SIM_HERE) {
     const T sum = warp_scanned(v, f, width, where);
     const T before = sim::shuffle_any(sim::Shuffle::up, lanes_of_part(width), sum, 1, width, where);
     out = LaneId() % width ? f(init, before) : init;
@@ -172,8 +167,7 @@ class BlockReduce : BlockRoom<T, x, y, z> {
   using Room::Room;
   using typename Room::TempStorage;
   /// The result is thread 0's.
-  template <class F>
-  T Reduce(T v, F f, int valid = Room::threads, SIM_HERE) {
+  T Reduce(T v, auto f, int valid = Room::threads, SIM_HERE) {
     const int warp = Room::tid() / 32, left = valid - 32 * warp;
     v = warp_reduced(v, f, 32, left < 32 ? left : 32, where);
     if (Room::tid() % 32 == 0) room.parts[warp] = v;
@@ -200,8 +194,7 @@ class BlockScan : BlockRoom<T, x, y, z> {
   using Room::room;
 
   /// `v` becomes the sum of all threads' in front of this one, where `has` says that there are any.
-  template <class F>
-  void before(T& v, bool& has, F f, T& all, sim::Where where) {
+  void before(T& v, bool& has, auto f, T& all, sim::Where where) {
     const int warp = Room::tid() / 32, lane = Room::tid() % 32;
     const T sum = warp_scanned(v, f, 32, where);
     const unsigned lanes = lanes_here();
@@ -274,12 +267,8 @@ class BlockScan : BlockRoom<T, x, y, z> {
   void ExclusiveSum(T in, T& out, SIM_HERE) { ExclusiveSum(one(in), one(out), where); }
   void InclusiveSum(T in, T& out, T& all, SIM_HERE) { InclusiveSum(one(in), one(out), all, where); }
   void ExclusiveSum(T in, T& out, T& all, SIM_HERE) { ExclusiveSum(one(in), one(out), all, where); }
-  template <class F>
-  void InclusiveScan(T in, T& out, F f, SIM_HERE) {
-    InclusiveScan(one(in), one(out), f, where);
-  }
-  template <class F>
-  void ExclusiveScan(T in, T& out, T init, F f, SIM_HERE) {
+  void InclusiveScan(T in, T& out, auto f, SIM_HERE) { InclusiveScan(one(in), one(out), f, where); }
+  void ExclusiveScan(T in, T& out, T init, auto f, SIM_HERE) {
     ExclusiveScan(one(in), one(out), init, f, where);
   }
 };
@@ -296,8 +285,7 @@ struct BlockLoad {
   static int place(int i) {
     return kind == BLOCK_LOAD_STRIPED ? i * Room::threads + Room::tid() : Room::tid() * n + i;
   }
-  template <class I>
-  void Load(I from, T (&v)[n]) {
+  void Load(auto from, T (&v)[n]) {
     for (int i = 0; i < n; ++i) v[i] = from[place(i)];
   }
   template <class I, class... D>
@@ -318,8 +306,7 @@ struct BlockStore {
   struct TempStorage {};
   BlockStore() = default;
   BlockStore(TempStorage&) {}
-  template <class O>
-  void Store(O to, T (&v)[n], int valid = x * y * z * n) {
+  void Store(auto to, T (&v)[n], int valid = x * y * z * n) {
     for (int i = 0; i < n; ++i) {
       const int at =
           kind == BLOCK_STORE_STRIPED ? i * Room::threads + Room::tid() : Room::tid() * n + i;
@@ -341,31 +328,27 @@ template <class I>
 using ValueOf = thrust::ValueOf<I>;
 
 struct DeviceReduce {
-  template <class I, class O, class F, class T>
-  static cudaError_t Reduce(void* room, size_t& bytes, I in, O out, int64_t n, F f, T init,
-                            cudaStream_t = nullptr) {
+  static cudaError_t Reduce(void* room, size_t& bytes, auto in, auto out, int64_t n, auto f,
+                            auto init, cudaStream_t = nullptr) {
     SIM_CUB(*out = thrust::reduce(in, in + n, init, f));
   }
-  template <class I, class O>
-  static cudaError_t Sum(void* room, size_t& bytes, I in, O out, int64_t n,
+  static cudaError_t Sum(void* room, size_t& bytes, auto in, auto out, int64_t n,
                          cudaStream_t = nullptr) {
-    return Reduce(room, bytes, in, out, n, cub::Sum(), ValueOf<I>());
+    return Reduce(room, bytes, in, out, n, cub::Sum(), ValueOf<decltype(in)>());
   }
-  template <class I, class O>
-  static cudaError_t Max(void* room, size_t& bytes, I in, O out, int64_t n,
+  static cudaError_t Max(void* room, size_t& bytes, auto in, auto out, int64_t n,
                          cudaStream_t = nullptr) {
-    using T = ValueOf<I>;
+    using T = ValueOf<decltype(in)>;
     return Reduce(room, bytes, in, out, n, cub::Max(), std::numeric_limits<T>::lowest());
   }
-  template <class I, class O>
-  static cudaError_t Min(void* room, size_t& bytes, I in, O out, int64_t n,
+  static cudaError_t Min(void* room, size_t& bytes, auto in, auto out, int64_t n,
                          cudaStream_t = nullptr) {
-    using T = ValueOf<I>;
+    using T = ValueOf<decltype(in)>;
     return Reduce(room, bytes, in, out, n, cub::Min(), std::numeric_limits<T>::max());
   }
-  template <class K, class KO, class V, class VO, class N, class F>
-  static cudaError_t ReduceByKey(void* room, size_t& bytes, K keys, KO keys_out, V values,
-                                 VO values_out, N runs, F f, int64_t n, cudaStream_t = nullptr) {
+  static cudaError_t ReduceByKey(void* room, size_t& bytes, auto keys, auto keys_out, auto values,
+                                 auto values_out, auto runs, auto f, int64_t n,
+                                 cudaStream_t = nullptr) {
     SIM_CUB(*runs = thrust::reduce_by_key(keys, keys + n, values, keys_out, values_out,
                                           thrust::equal_to<>(), f)
                         .first -
@@ -373,23 +356,19 @@ struct DeviceReduce {
   }
 };
 struct DeviceScan {
-  template <class I, class O, class F, class T>
-  static cudaError_t ExclusiveScan(void* room, size_t& bytes, I in, O out, F f, T init, int64_t n,
-                                   cudaStream_t = nullptr) {
+  static cudaError_t ExclusiveScan(void* room, size_t& bytes, auto in, auto out, auto f, auto init,
+                                   int64_t n, cudaStream_t = nullptr) {
     SIM_CUB(thrust::exclusive_scan(in, in + n, out, init, f));
   }
-  template <class I, class O, class F>
-  static cudaError_t InclusiveScan(void* room, size_t& bytes, I in, O out, F f, int64_t n,
+  static cudaError_t InclusiveScan(void* room, size_t& bytes, auto in, auto out, auto f, int64_t n,
                                    cudaStream_t = nullptr) {
     SIM_CUB(thrust::inclusive_scan(in, in + n, out, f));
   }
-  template <class I, class O>
-  static cudaError_t ExclusiveSum(void* room, size_t& bytes, I in, O out, int64_t n,
+  static cudaError_t ExclusiveSum(void* room, size_t& bytes, auto in, auto out, int64_t n,
                                   cudaStream_t = nullptr) {
-    return ExclusiveScan(room, bytes, in, out, cub::Sum(), ValueOf<I>(), n);
+    return ExclusiveScan(room, bytes, in, out, cub::Sum(), ValueOf<decltype(in)>(), n);
   }
-  template <class I, class O>
-  static cudaError_t InclusiveSum(void* room, size_t& bytes, I in, O out, int64_t n,
+  static cudaError_t InclusiveSum(void* room, size_t& bytes, auto in, auto out, int64_t n,
                                   cudaStream_t = nullptr) {
     return InclusiveScan(room, bytes, in, out, cub::Sum(), n);
   }
@@ -434,21 +413,18 @@ struct DeviceRadixSort {
 #undef SIM_SORT
 };
 struct DeviceSelect {
-  template <class I, class S, class O, class N>
-  static cudaError_t Flagged(void* room, size_t& bytes, I in, S flags, O out, N count, int64_t n,
-                             cudaStream_t = nullptr) {
+  static cudaError_t Flagged(void* room, size_t& bytes, auto in, auto flags, auto out, auto count,
+                             int64_t n, cudaStream_t = nullptr) {
     SIM_CUB(*count = thrust::copy_if(in, in + n, flags, out, thrust::identity<bool>()) - out);
   }
-  template <class I, class O, class N, class P>
-  static cudaError_t If(void* room, size_t& bytes, I in, O out, N count, int64_t n, P wanted,
-                        cudaStream_t = nullptr) {
+  static cudaError_t If(void* room, size_t& bytes, auto in, auto out, auto count, int64_t n,
+                        auto wanted, cudaStream_t = nullptr) {
     SIM_CUB(*count = thrust::copy_if(in, in + n, out, wanted) - out);
   }
 };
 struct DeviceRunLengthEncode {
-  template <class I, class O, class C, class N>
-  static cudaError_t Encode(void* room, size_t& bytes, I in, O out, C counts, N runs, int64_t n,
-                            cudaStream_t = nullptr) {
+  static cudaError_t Encode(void* room, size_t& bytes, auto in, auto out, auto counts, auto runs,
+                            int64_t n, cudaStream_t = nullptr) {
     return DeviceReduce::ReduceByKey(room, bytes, in, out, thrust::constant_iterator<int>(1),
                                      counts, runs, cub::Sum(), n);
   }

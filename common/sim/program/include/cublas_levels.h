@@ -71,23 +71,20 @@ auto banded(const T* p, int leading, int below, int above) {
 inline bool stored(cublasFillMode_t half, int i, int j) {
   return half == CUBLAS_FILL_MODE_UPPER ? i <= j : i >= j;
 }
-template <class A>
-auto symmetric(A a, cublasFillMode_t half, bool hermitian) {
+auto symmetric(auto a, cublasFillMode_t half, bool hermitian) {
   return [=](int i, int j) {
     const auto v = stored(half, i, j) ? a(i, j) : conjugate(+a(j, i), hermitian);
     return i == j && hermitian ? decltype(v)(std::real(v)) : v;
   };
 }
-template <class A>
-auto triangle(A a, cublasFillMode_t half, cublasDiagType_t diagonal) {
+auto triangle(auto a, cublasFillMode_t half, cublasDiagType_t diagonal) {
   return [=](int i, int j) {
     using N = std::remove_cvref_t<decltype(a(i, j))>;
     if (i == j && diagonal == CUBLAS_DIAG_UNIT) return N(1);
     return stored(half, i, j) ? N(a(i, j)) : N();
   };
 }
-template <class A>
-auto turned(A a, cublasOperation_t t) {
+auto turned(auto a, cublasOperation_t t) {
   return [=](int i, int j) {
     using N = std::remove_cvref_t<decltype(a(i, j))>;
     return t == CUBLAS_OP_N ? N(a(i, j)) : conjugate(N(a(j, i)), t == CUBLAS_OP_C);
@@ -115,8 +112,7 @@ void product(int m, int n, int k, W alpha, A a, B b, W beta, C c, Wanted wanted)
   }
 }
 /// A hermitian result has a real diagonal.
-template <class A>
-void clear_diagonal(bool hermitian, int n, A a) {
+void clear_diagonal(bool hermitian, int n, auto a) {
   for (int i = 0; hermitian && i < n; ++i) a(i, i) = std::real(a(i, i));
 }
 inline constexpr auto kAll = [](int, int) { return true; };

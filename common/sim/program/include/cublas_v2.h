@@ -177,12 +177,11 @@ inline cublasComputeType_t compute_of(cudaDataType_t type) {
                               : CUBLAS_COMPUTE_32F;
 }
 inline cublasComputeType_t compute_of(cublasComputeType_t type) { return type; }
-template <class Compute>
 inline cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb,
                                    int m, int n, int k, const void* alpha, const void* A,
                                    cudaDataType_t type_a, int lda, const void* B,
                                    cudaDataType_t type_b, int ldb, const void* beta, void* C,
-                                   cudaDataType_t type_c, int ldc, Compute compute,
+                                   cudaDataType_t type_c, int ldc, auto compute,
                                    cublasGemmAlgo_t algorithm) {
   return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, A, type_a, lda, 0, B, type_b, ldb, 0,
                                     beta, C, type_c, ldc, 0, 1, compute_of(compute), algorithm);

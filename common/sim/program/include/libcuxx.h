@@ -59,8 +59,7 @@ inline void copy(unsigned rank, unsigned size, void* to, const void* from, size_
     }
   }
 }
-template <class Group>
-void copy(const Group& group, void* to, const void* from, size_t bytes, sim::Where where) {
+void copy(const auto& group, void* to, const void* from, size_t bytes, sim::Where where) {
   copy(group.thread_rank(), static_cast<unsigned>(group.size()), to, from, bytes, where);
 }
 
@@ -196,8 +195,7 @@ class pipeline {
       sim::mbarrier_wait(&full_[tail_ % stages_], tail_ / stages_, where);
     }
   }
-  template <class Duration>
-  bool consumer_wait_for(const Duration&, SIM_HERE) {
+  bool consumer_wait_for(const auto&, SIM_HERE) {
     consumer_wait(where);
     return true;
   }
