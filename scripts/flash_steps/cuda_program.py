@@ -15,7 +15,7 @@ from pathlib import Path
 from flash_steps import building, command, sarif
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
-from flash_steps.files import ROOT, read_json, require_writable, text_of
+from flash_steps.files import ROOT, read_json, require_writable, text_of, write_text
 from flash_steps.gpu_table import find_model
 
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
@@ -254,8 +254,7 @@ def compile_file(path, how, options, folder, number):
         text = Translator(os.path.join(ROOT, "common") + os.sep).translate(said)
     except TranslationError as error:
         raise Refused(f"cannot read {error}") from None
-    with open(base + ".ii", "w", encoding="utf-8") as file:
-        file.write(text)
+    write_text(base + ".ii", text)
     own = how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
     flags = ["-x", "c++-cpp-output", *openmp, *how["flags"], *own]
     call(how["compiler"], *flags, "-c", base + ".ii", "-o", base + ".o")

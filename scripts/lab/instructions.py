@@ -20,7 +20,7 @@ import shutil
 import subprocess
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
-from flash_steps.files import read_json, write_rows
+from flash_steps.files import read_json, read_text, write_rows, write_text
 from flash_steps.steps import (
     ROOT,
     chosen_of,
@@ -73,15 +73,13 @@ def measure(folder, steps):
         done = subprocess.run(command, capture_output=True, text=True, env=env)
         if done.returncode:
             raise Failure(f"{name}: ncu ended with {done.returncode}: {done.stderr.strip()[-200:]}")
-        with open(os.path.join(folder, name + ".csv"), "w", encoding="utf-8") as file:
-            file.write(done.stdout)
+        write_text(os.path.join(folder, name + ".csv"), done.stdout)
         print(name, flush=True)
 
 
 def launches(path):
     """The kernels of an ncu CSV, each a row of its metrics, in the order of launches."""
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    text = read_text(path)
     begin = text.find('"ID"')
     if begin < 0:
         raise BadInput(f"{path} holds no table of ncu")

@@ -12,7 +12,7 @@ from unittest import mock
 from basis import write
 from flash_steps import commits
 from flash_steps.command import BadInput, NotHere
-from flash_steps.files import read_json
+from flash_steps.files import read_json, read_text, write_text
 from lab import decode, estimates, peers, tables, torch_attention
 from test_peers import FORWARD, GOOD, REFUSALS, PretendedTorch, compiled, described
 
@@ -55,13 +55,11 @@ class Decode(unittest.TestCase):
             about = described(step, [(name, "bf16", FORWARD) for name in names])
             compiled(steps, step, about, most=most)
         cls.program = os.path.join(steps, "13_decode")
-        with open(cls.program, "w", encoding="utf-8") as file:
-            file.write(PROGRAM.format(python=sys.executable))
+        write_text(cls.program, PROGRAM.format(python=sys.executable))
         os.chmod(cls.program, 0o755)
         # All of it, which most tests read: it runs a hundred programs, and one problem fails.
         cls.text, cls.result = cls.measure(status=1)
-        with open(cls.program + ".log", encoding="utf-8") as file:
-            cls.calls = file.read().splitlines()
+        cls.calls = read_text(cls.program + ".log").splitlines()
         cls.all_turns = cls.turns
 
     def setUp(self):

@@ -266,8 +266,7 @@ class Check(Copy):
         rest = PROGRAM.replace("\nif", '\n[ "$n" ] && exec sleep 5\nif', 1)
         short = ("--budget", "1", "--steps", "02")
         self.program("bin/cmake", "#!/bin/sh\necho -- 1 error so far\nexec sleep 5\n")
-        done = self.call(*short, "--sections", "sanitizer")
-        self.assertEqual(done.returncode, 1)
+        done = self.ended(self.call(*short, "--sections", "sanitizer"), 1)
         self.assertIn("FAILED: gpu: stopped: out of time\n", done.stdout)
         self.program("bin/compute-sanitizer", slow)
         for section, text, said in (

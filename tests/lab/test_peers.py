@@ -14,7 +14,7 @@ from unittest import mock
 
 from basis import ROOT, write
 from flash_steps.command import BadInput, NotHere
-from flash_steps.files import read_json
+from flash_steps.files import read_json, write_text
 from flash_steps.step_library import MASK
 from lab import comparison, masks, measured, peers, torch_attention
 
@@ -71,8 +71,7 @@ def compiled(folder, name, description, refused_d=0, prepares=False, most=2):
     """A library in plain C: what it includes is the real interface."""
     source_path = os.path.join(folder, name + ".c")
     path = os.path.join(folder, f"lib{name}.so")
-    with open(source_path, "w", encoding="utf-8") as file:
-        file.write(LIBRARY)
+    write_text(source_path, LIBRARY)
     how = ["-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", "-I", ROOT, description]
     how += [f"-DREFUSED_D={refused_d}", f"-DPREPARES={int(prepares)}", f"-DMOST={most}"]
     subprocess.run(["gcc", *how, source_path, "-o", path], check=True)
@@ -369,8 +368,7 @@ class Peers(unittest.TestCase):
     def test_bad_use(self):
         broken = os.path.join(self.build, "broken")
         os.makedirs(os.path.join(broken, "steps"))
-        with open(os.path.join(broken, "steps", "lib01_naive.so"), "w", encoding="utf-8") as file:
-            file.write("no library")
+        write_text(os.path.join(broken, "steps", "lib01_naive.so"), "no library")
         with mock.patch.object(peers, "Torch", side_effect=AssertionError("the GPU's work began")):
             with mock.patch.object(sys, "argv", ["peers.py", "--json", "/nowhere/x.json"]):
                 with self.assertRaisesRegex(BadInput, "x.json cannot be written: its folder"):

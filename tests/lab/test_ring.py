@@ -77,8 +77,7 @@ class Ring(Folder):
         return [row for row in self.result()["rows"] if row["what"] == what]
 
     def test_shares_turns_and_a_failure(self):
-        done = self.maintain("--turns", "2")
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.ended(self.maintain("--turns", "2"), 1)
         result = self.result()
         self.assertEqual((len(result["failures"]), result["left_out"]), (1, []))
         self.assertIn("a pretended failure", result["failures"][0])

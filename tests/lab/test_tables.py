@@ -118,8 +118,7 @@ class Pages(Folder):
         path = self.write("page.md", text)
         # It does with the standard library.
         call = ["--results", self.folder, *args, path]
-        done = maintain("tables", *map(str, call), python=["-S"])
-        self.assertEqual(done.returncode, status, done.stderr)
+        done = self.ended(maintain("tables", *map(str, call), python=["-S"]), status)
         return done.stdout + done.stderr, path.read_text()
 
     def test_fills_between_the_markers_and_only_there(self):

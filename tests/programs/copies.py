@@ -67,9 +67,14 @@ class Folder(unittest.TestCase):
         path.chmod(0o755)
         return path
 
+    def ended(self, done, status=0):
+        """`done`, whose status is this."""
+        self.assertEqual(done.returncode, status, f"{done.args}\n{done.stdout}{done.stderr}")
+        return done
+
     def refused(self, done, status, *words):
         """It ended with this status and one sentence, which has these words."""
-        self.assertEqual(done.returncode, status, (done.stdout or "") + done.stderr)
+        self.ended(done, status)
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         for word in words:
             self.assertIn(word, done.stderr)

@@ -27,8 +27,7 @@ class Architectures(Folder):
         return said([*command, "-P", script], env={**os.environ, "PATH": path})
 
     def chosen(self, needs, **machine):
-        done = self.run_cmake(needs, **machine)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.ended(self.run_cmake(needs, **machine))
         return done.stderr.partition("RESULT ")[2].partition(" COMMON")[0]
 
     def test_the_gpu_that_is_there(self):
@@ -68,8 +67,7 @@ class Architectures(Folder):
         self.assertEqual(self.chosen("", codes=NVCC_12, gpus="12.0"), "90-virtual")
 
     def test_a_gpu_older_than_the_nvcc_is_named(self):
-        done = self.run_cmake("", gpus="6.1")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.ended(self.run_cmake("", gpus="6.1"))
         self.assertIn("makes no code for a GPU of sm_61", done.stderr)
         self.assertIn("RESULT 75 ", done.stderr)
 

@@ -352,8 +352,7 @@ class Report(Scripts):
     def report(self):
         """(the labels of the table, the page)"""
         page = self.folder / "report.html"
-        done = run("report", "--all", "--out", page, self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.ended(run("report", "--all", "--out", page, self.folder))
         rows = [line.split("  ")[0] for line in done.stdout.splitlines() if line.startswith("0")]
         return rows, page.read_text()
 
@@ -426,8 +425,7 @@ class Report(Scripts):
             (page, 3, "cannot be written: File too large"),
             (f"{self.folder}/no/page.html", 2, "cannot be written: its folder does not exist"),
         ):
-            done = said([*command, "--out", path], preexec_fn=limit)
-            self.assertEqual(done.returncode, status, done.stderr)
+            done = self.ended(said([*command, "--out", path], preexec_fn=limit), status)
             self.assertRegex(done.stderr, f"^maintain report: .*{path}:? {words}\n$")
         self.assertEqual(page.read_text(), "the old page")
         self.assertFalse([name for name in os.listdir(self.folder) if name.endswith(".part")])

@@ -36,8 +36,7 @@ class Fit(Folder):
 
     def test_runs_and_fits(self):
         """With the tiles that the step chooses for these sizes of shared memory."""
-        done = typed("fit_m.py", "--n", "130")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.ended(typed("fit_m.py", "--n", "130"))
         self.assertIn("B=1 H=1 N=130 d=64 fp32", done.stdout)
         rows = re.findall(r"(?m)^ *[\d,]+ B +(\d+) .* ([\d,]+) B +([\d,]+) B ", done.stdout)
         expected = [(str(keys), *[f"{predicted(keys, 130):,}"] * 2) for keys in fit_m.KEYS]

@@ -93,8 +93,7 @@ class Classroom(Folder):
         """The command, started: what it says."""
         command = [*before, sys.executable, LEARN, *self.command(*arguments)]
         how = {"capture_output": True, "text": True, "cwd": ROOT, **how}
-        done = subprocess.run(command, **how)
-        self.assertEqual(done.returncode, status, f"{done.stdout}{done.stderr}")
+        done = self.ended(subprocess.run(command, **how), status)
         return done
 
     def typed(self, *arguments):
@@ -698,8 +697,7 @@ class Commands(Classroom):
         self.assertIn(f"1/{len(EXERCISES)} done", self.learn("check-all").stdout)
         self.assertIn(f"{e.label}.cuh.bak-1", self.typed("reset", e.name).stdout)
         self.assertEqual(path.read_text(), e.unsolved())
-        said = self.typed("check-all")
-        self.assertEqual(said.returncode, 1)
+        said = self.ended(self.typed("check-all"), 1)
         self.assertRegex(said.stdout, r"01_scores .* empty   \(unchanged\)")
 
     def test_bad_use(self):
@@ -1109,8 +1107,7 @@ class Grading(Classroom):
         (student / "01_scores.cuh").symlink_to("/etc/passwd")
         (student / "07_banks.cuh").mkdir()
         os.mkfifo(student / "02_reduction.cuh")
-        done = self.typed("grade", self.folder / "class", "--seed", SEED)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.ended(self.typed("grade", self.folder / "class", "--seed", SEED))
         self.assertRegex(done.stdout, r"(?m)^student     0  too large$")
         expected = [f"student/{name}.cuh, which is not a regular file" for name in links]
         expected += ["student/99_unknown.cuh, whose name is not an exercise"]

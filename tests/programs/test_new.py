@@ -33,8 +33,7 @@ class Copy(Folder):
 
 class Scaffold(Copy):
     def new(self, *args, status=0):
-        done = typed(self.root / "scripts" / "new", *args)
-        self.assertEqual(done.returncode, status, done.stderr)
+        done = self.ended(typed(self.root / "scripts" / "new", *args), status)
         self.assertLessEqual(len(done.stderr.splitlines()), 1)
         return done.stderr
 
@@ -113,8 +112,7 @@ class OwnProgram(Folder):
     def run_program(self, name, text, status):
         self.write(name, text)
         command = f"{ROOT}/scripts/sim --analyse {name} 2>&1"
-        done = said(["bash", "-c", command], cwd=self.folder)
-        self.assertEqual(done.returncode, status, done.stdout)
+        done = self.ended(said(["bash", "-c", command], cwd=self.folder), status)
         return done.stdout
 
 
@@ -166,8 +164,7 @@ class OwnKernel(Copy):
         )
 
     def sh(self, *command, status=0):
-        done = said(command, cwd=self.root)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        done = self.ended(said(command, cwd=self.root), status)
         return done.stdout + done.stderr
 
     def build(self, target="mine"):

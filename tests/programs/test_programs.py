@@ -171,8 +171,7 @@ class BadUse(Case):
         built = program.stat().st_mtime
         for age, newer in ((-10, False), (10, True)):
             os.utime(source, (built + age, built + age))
-            done = run(*SMALL, program=program)
-            self.assertEqual(done.returncode, 0)
+            done = self.ended(run(*SMALL, program=program))
             for words in ("naive.cuh is newer", "cmake --build build/mine --target 01_naive"):
                 self.assertEqual(words in done.stderr, newer)
 
@@ -262,8 +261,7 @@ class Report(Case):
     def test_not_checkable_has_a_status_of_its_own(self):
         large = self.tensor("large.npy", (1, 1, 64, 32), [1e9 * x for x in numbers(2048, 0.37)])
         path = self.folder / "run.json"
-        done = run("--q", large, "--k", large, "--json", path, program=FUSED)
-        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        done = self.ended(run("--q", large, "--k", large, "--json", path, program=FUSED), 4)
         self.assertIn("not checkable: the scores lose their precision", done.stdout)
         self.assertNotIn("WRONG", done.stdout)
         report = json.loads(path.read_text())
@@ -279,8 +277,7 @@ class Report(Case):
         instructions = data / "instructions.json"
         instructions.unlink()
         other = {"env": {**os.environ, "FLASH_STEPS_DATA": str(data)}}
-        missing = run(*SMALL, "--details", **other)
-        self.assertEqual(missing.returncode, 0, missing.stderr)
+        missing = self.ended(run(*SMALL, "--details", **other))
         self.assertIn("without plain arithmetic", " ".join(missing.stdout.split()))
         for words in ("{", "{}", '{"kernels": {"k": {"all": 2}}}', "[]", ""):
             instructions.write_text(words)
@@ -307,8 +304,7 @@ class Files(Case):
                 self.refused(done, 3, "standard output cannot be written: No space left")
         self.assertTrue(json.loads((self.folder / "kept.json").read_text())["ok"])
         for flag in ("--json", "--out"):
-            done = run(*SMALL, flag, "/dev/full")
-            self.assertEqual(done.returncode, 3, flag)
+            done = self.ended(run(*SMALL, flag, "/dev/full"), 3)
             self.assertIn("/dev/full: cannot be written: No space left", done.stderr)
 
         # A limit on the size of files is a disk with little room. What was there stays.

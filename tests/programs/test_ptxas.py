@@ -258,8 +258,7 @@ class Compile(Program):
         self.assertRegex(finding, f"^finding: spills: .*{cells[3]} bytes of spills")
 
     def test_a_step_has_the_registers_of_the_file(self):
-        done = self.ptxas("01")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.ended(self.ptxas("01"))
         self.assertIn("01_naive for sm_90, nvcc", done.stdout)
         shown = [line.split() for line in done.stdout.splitlines()[2:-1]]
         known = read_json(ROOT / ptxas.REGISTERS)["kernels"]
@@ -311,8 +310,7 @@ class Update(Folder):
         copy_scripts(self.folder)
 
     def run_all(self, *args, status=0):
-        done = said([sys.executable, "scripts/ptxas", *args], cwd=self.folder)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        done = self.ended(said([sys.executable, "scripts/ptxas", *args], cwd=self.folder), status)
         return done.stdout
 
     def test_update_then_check(self):

@@ -68,8 +68,7 @@ def ranks_of(mpirun):
 class Ranks(Folder):
     def report(self, ranks, *args):
         path = self.folder / "report.json"
-        done = run(ranks, *args, "--json", path)
-        self.assertEqual(done.returncode, 0, f"{ranks} ranks, {args}\n{done.stdout}{done.stderr}")
+        self.ended(run(ranks, *args, "--json", path))
         return json.loads(path.read_text("utf-8"))
 
     def refused(self, done, status, *words):
@@ -154,8 +153,7 @@ class Ranks(Folder):
         self.assertEqual(self.report(2, *args, "--analyse")["findings"], [])
 
     def test_predict_runs_nothing(self):
-        done = run(8, "--n", 1 << 20, "--causal", "--predict", "--details")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.ended(run(8, "--n", 1 << 20, "--causal", "--predict", "--details"))
         self.assertIn("rows per rank", done.stdout)
         self.assertIn("0-65535, 983040-1048575", done.stdout)
 

@@ -549,8 +549,7 @@ class Errors(Folder):
             (("-o", ""), "-o: its value is empty"),
             (("--gpu=",), "--gpu: its value is empty"),
         ):
-            done = sim(*words, source)
-            self.assertEqual(done.returncode, 2, words)
+            done = self.ended(sim(*words, source), 2)
             self.assertRegex(done.stderr, rf"^sim: .*{re.escape(told)}.*\n$")
         self.assertFalse(os.path.isfile("/dev/full"))
         left = [name for name in os.listdir(os.path.dirname(folder)) if name.endswith(".part")]

@@ -21,8 +21,7 @@ def passes_of(report):
 class Trace(Folder):
     def trace(self, step, *arguments):
         trace, report = self.folder / "trace.json", self.folder / "report.json"
-        done = run(step, *arguments, "--trace", trace, "--json", report)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.ended(run(step, *arguments, "--trace", trace, "--json", report))
         return json.loads(trace.read_text()), json.loads(report.read_text())
 
     @for_all
