@@ -73,16 +73,20 @@ def compiled(tree, source, folder):
     )
 
 
+def with_its_tools(environment, folder):
+    """addr2line and objcopy of that machine come first."""
+    for tool in ("addr2line", "objcopy"):
+        os.symlink(shutil.which(PREFIX + tool), os.path.join(folder, tool))
+    return {**environment, "PATH": f"{folder}:{environment['PATH']}"}
+
+
 def outcome(tree, words, folder):
     """(status, what it prints, its JSON), without the machine's name."""
     path = os.path.join(folder, "out.json")
     wishes = f"program it\ngpu H200\nanalyse\njson {path}"  # of ./scripts/sim
     environment = {**os.environ, "FLASH_STEPS_SIM": wishes}
-    if tree == "arm64":  # addr2line and objcopy of that machine
-        words = [*EMULATOR, *words]
-        environment["PATH"] = f"{folder}:{environment['PATH']}"
-        for tool in ("addr2line", "objcopy"):
-            os.symlink(shutil.which(PREFIX + tool), os.path.join(folder, tool))
+    if tree == "arm64":
+        words, environment = [*EMULATOR, *words], with_its_tools(environment, folder)
     done = subprocess.run(
         [path if word == "JSON" else word for word in words],
         env=environment,
@@ -140,7 +144,9 @@ def main():
             equal.append(compare(name, calls))
     if options.tests:
         tests = ["ctest", "--test-dir", TREES["arm64"], "-R", f"^({'|'.join(TESTS)})$"]
-        equal.append(subprocess.run(tests).returncode == 0)
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(tests, env=with_its_tools(os.environ, folder))
+        equal.append(done.returncode == 0)
     return 0 if all(equal) else 1
 
 
