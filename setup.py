@@ -14,6 +14,7 @@ ROOT = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 from flash_steps.building import commands  # noqa: E402
+from flash_steps.files import version  # noqa: E402
 from flash_steps.steps import find_steps, library_path, numbered_steps  # noqa: E402
 
 
@@ -30,4 +31,4 @@ class WithLibraries(build_py):
             shutil.copy(library_path(os.path.join(ROOT, "build", "gpu"), step), folder)
 
 
-setup(cmdclass={"build_py": WithLibraries})
+setup(version=version(), cmdclass={"build_py": WithLibraries})

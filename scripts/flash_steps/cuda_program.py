@@ -15,7 +15,7 @@ from pathlib import Path
 from flash_steps import building, command, sarif
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
-from flash_steps.files import ROOT, read_json, require_writable, text_of, write_text
+from flash_steps.files import ROOT, read_json, require_writable, text_of, version, write_text
 from flash_steps.gpu_table import find_model
 
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
@@ -325,6 +325,7 @@ def parse(words, description):
     parser.prog, parser.usage = "sim", "sim [options] FILE.cu [more files] [-- its arguments]"
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help=".cu, .cpp or .c")
+    add("--version", action="version", version=f"flash-steps sim {version()}")
     add("--analyse", action="store_true", help="look for races and uninitialised reads")
     add("--lines", action="store_true", help="a row for each source line: requests, conflicts")
     add("--json", metavar="FILE", help="write the report, too")

@@ -15,6 +15,13 @@ def read_text(path):
         return file.read()
 
 
+def version():
+    """Of the repository, as CMakeLists.txt says it."""
+    return re.search(r"project\(.* VERSION (\S+)", read_text(os.path.join(ROOT, "CMakeLists.txt")))[
+        1
+    ]
+
+
 def text_of(path):
     """ "" where it cannot be read."""
     try:

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
+from .files import version
+
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SOURCE = "%SRCROOT%"
 # By the rules of the report (docs/json.md): a name, and what it means.
@@ -56,7 +58,7 @@ def document(report, source, status):
     root = root_of(source)
     rules = [{"id": name, "shortDescription": {"text": text}} for name, text in RULES.items()]
     run = {
-        "tool": {"driver": {"name": "flash-steps sim", "rules": rules}},
+        "tool": {"driver": {"name": "flash-steps sim", "version": version(), "rules": rules}},
         "automationDetails": {"id": f"flash-steps-sim/{report['program']}/"},
         "columnKind": "utf16CodeUnits",
         "invocations": [{"executionSuccessful": report["complete"], "exitCode": status}],

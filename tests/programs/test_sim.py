@@ -437,6 +437,9 @@ class Sarif(Folder):
         report = {"program": "a b.cu", "complete": False, "findings": findings}
         (run,) = sarif.document(report, str(source), 1)["runs"]
         self.assertEqual(run["invocations"], [{"executionSuccessful": False, "exitCode": 1}])
+        number = run["tool"]["driver"]["version"]
+        self.assertRegex(number, r"^\d+\.\d+$")
+        self.assertEqual(sim("--version").stdout, f"flash-steps sim {number}\n")
         self.assertEqual([r["level"] for r in run["results"]], ["error", "warning", "error"])
         here = {"uri": "kernels/a%20b.cu", "uriBaseId": "%SRCROOT%"}
         other = {"uri": "file:///elsewhere/x.cuh"}
