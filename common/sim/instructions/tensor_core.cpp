@@ -10,20 +10,27 @@ namespace sim {
 
 namespace {
 
-// Registers of `bytes`. The first two as they lie in memory, at any address.
+// Registers of `bytes`, and how they lie in memory, at any address. Those are classes, because g++
+// drops a vector's attributes aligned and may_alias where a template names it.
 template <int bytes>
 struct Vectors;
-#define VECTORS(bytes)                                                                   \
-  template <>                                                                            \
-  struct Vectors<bytes> {                                                                \
-    using Shorts [[gnu::vector_size(bytes), gnu::aligned(2), gnu::may_alias]] = int16_t; \
-    using Floats [[gnu::vector_size(bytes), gnu::aligned(4), gnu::may_alias]] = float;   \
-    using Ints [[gnu::vector_size(bytes)]] = int;                                        \
-    using Unsigned [[gnu::vector_size(bytes)]] = unsigned;                               \
-    using HalfOfShorts [[gnu::vector_size(bytes / 2), gnu::may_alias]] = int16_t;        \
-    using HalfOfLongs [[gnu::vector_size(bytes)]] = int64_t;                             \
-    using Longs [[gnu::vector_size(2 * bytes)]] = int64_t;                               \
-    using Doubles [[gnu::vector_size(2 * bytes)]] = double;                              \
+#define VECTORS(bytes)                                            \
+  template <>                                                     \
+  struct Vectors<bytes> {                                         \
+    using Shorts [[gnu::vector_size(bytes)]] = int16_t;           \
+    using Floats [[gnu::vector_size(bytes)]] = float;             \
+    using Ints [[gnu::vector_size(bytes)]] = int;                 \
+    using Unsigned [[gnu::vector_size(bytes)]] = unsigned;        \
+    using HalfOfShorts [[gnu::vector_size(bytes / 2)]] = int16_t; \
+    using HalfOfLongs [[gnu::vector_size(bytes)]] = int64_t;      \
+    using Longs [[gnu::vector_size(2 * bytes)]] = int64_t;        \
+    using Doubles [[gnu::vector_size(2 * bytes)]] = double;       \
+    struct [[gnu::packed, gnu::may_alias]] StoredShorts {         \
+      Shorts all;                                                 \
+    };                                                            \
+    struct [[gnu::packed, gnu::may_alias]] StoredFloats {         \
+      Floats all;                                                 \
+    };                                                            \
   };
 VECTORS(16)
 VECTORS(32)
@@ -76,6 +83,8 @@ template <int bytes>
   using Unsigned = typename Vectors<bytes>::Unsigned;  // its sums may wrap
   using Longs = typename Vectors<bytes>::Longs;
   using Doubles = typename Vectors<bytes>::Doubles;
+  using StoredShorts = typename Vectors<bytes>::StoredShorts;
+  using StoredFloats = typename Vectors<bytes>::StoredFloats;
   constexpr int kHalf = bytes / 4, kEach = 2 * kHalf;  // columns of Floats, of Shorts
   const int aligned_bits = rule.aligned_bits;
   const auto kept = static_cast<int64_t>(~uint64_t{0} << (52 - rule.kept_bits));
@@ -97,7 +106,7 @@ template <int bytes>
       Shorts of_products = Shorts{} + int16_t{2 * kZero};
       for (int k = 0; k < products; ++k) {
         const int16_t* b_exponent = B.exponent + k * columns + column;
-        const Shorts e = a_exponent[k] + *reinterpret_cast<const Shorts*>(b_exponent);
+        const Shorts e = a_exponent[k] + reinterpret_cast<const StoredShorts*>(b_exponent)->all;
         of_products = e > of_products ? e : of_products;
       }
       const auto* halves =
@@ -106,7 +115,7 @@ template <int bytes>
       Ints E[2], slow[2];
       Unsigned sum[2] = {};
       for (int i = 0; i < 2; ++i) {
-        c[i] = reinterpret_cast<Floats*>(D + r * d_step + column)[i];
+        c[i] = reinterpret_cast<StoredFloats*>(D + r * d_step + column)[i].all;
         const auto bits = reinterpret_cast<Ints>(c[i]) & 0x7fffffff;
         const Ints e = (bits >> 23) - 127 + (NEGATIVE(bits - 1) & kZero);
         E[i] = __builtin_convertvector(halves[i], Ints);
@@ -119,9 +128,11 @@ template <int bytes>
       // 2. Cut off toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25,
       // but for slow lanes
       for (int k = 0; k < products; ++k) {
-        const auto* b = reinterpret_cast<const Floats*>(B.value + k * columns + column);
-        sum[0] += reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[0] * scale[0], Ints));
-        sum[1] += reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[1] * scale[1], Ints));
+        const auto* b = reinterpret_cast<const StoredFloats*>(B.value + k * columns + column);
+        sum[0] +=
+            reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[0].all * scale[0], Ints));
+        sum[1] +=
+            reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[1].all * scale[1], Ints));
       }
       // 3. The sum, cut off to the bits kept
       for (int i = 0; i < 2; ++i) {
@@ -131,7 +142,7 @@ template <int bytes>
         const auto cut = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(all) & kept);
         const auto unit = reinterpret_cast<Floats>((127 - aligned_bits + E[i]) << 23);
         float* d = D + r * d_step + column + i * kHalf;
-        *reinterpret_cast<Floats*>(d) = __builtin_convertvector(cut, Floats) * unit;
+        reinterpret_cast<StoredFloats*>(d)->all = __builtin_convertvector(cut, Floats) * unit;
       }
       const auto words = reinterpret_cast<typename Vectors<bytes>::HalfOfLongs>(slow[0] | slow[1]);
       int64_t any = 0;

@@ -50,7 +50,7 @@ inline Access engine_access(Block& home, uint64_t at, size_t size, Kind kind, co
 
 // Low enough for 39-bit user space (some aarch64), clear of where Linux puts programs and
 // libraries.
-#ifdef FA_SANITIZE  // AddressSanitizer has its own there
+#ifdef FA_ADDRESS_SANITIZER  // has its own there
 constexpr uint64_t kHbmBase = 0x2000'0000'0000;
 #else
 constexpr uint64_t kHbmBase = 0x20'0000'0000;

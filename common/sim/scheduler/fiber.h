@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#ifdef FA_SANITIZE
+#ifdef FA_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -22,7 +22,7 @@ struct stack_context {
 
 /// AddressSanitizer must know on which stack a thread is.
 namespace sanitizer {
-#ifdef FA_SANITIZE
+#ifdef FA_ADDRESS_SANITIZER
 struct Stack {
   const void* bottom = nullptr;
   size_t size = 0;
