@@ -63,8 +63,11 @@ std::vector<double> numbers(const Matrix& x, int rows, int columns, long long i)
 double number_at(cudaDataType_t type, const void* p) {
   return as_stored(type, [p](auto zero) -> double {
     const auto v = *static_cast<const decltype(zero)*>(p);
-    if constexpr (std::is_arithmetic_v<decltype(zero)>) return v;
-    return float{v};
+    if constexpr (std::is_arithmetic_v<decltype(zero)>) {
+      return v;
+    } else {
+      return float{v};
+    }
   });
 }
 void put(cudaDataType_t type, void* p, double v) {

@@ -416,7 +416,7 @@ cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* added, cudaGraph_t graph,
   *added = node(graph->work.size());
   auto& captured = session().captured;
   auto before = std::exchange(captured, std::make_unique<sim::program::Work>());
-  const cudaLaunchConfig_t config{p->gridDim, p->blockDim, p->sharedMemBytes};
+  const cudaLaunchConfig_t config{p->gridDim, p->blockDim, p->sharedMemBytes, nullptr, nullptr, 0};
   const cudaError_t status = cudaLaunchKernelExC(&config, p->func, p->kernelParams);
   graph->work.insert(graph->work.end(), captured->begin(), captured->end());
   captured = std::move(before);

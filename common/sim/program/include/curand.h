@@ -35,7 +35,7 @@ enum curandRngType {
 typedef curandRngType curandRngType_t;
 struct curandGenerator_st {
   unsigned long long seed = 0, offset = 0, made = 0;
-  std::vector<curandState> states;
+  std::vector<curandState> states{};
 };
 typedef curandGenerator_st* curandGenerator_t;
 
