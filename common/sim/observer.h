@@ -136,10 +136,8 @@ class Observer {
   }
   /// The current thread's warp has waited for its tcgen05.ld, or st.
   virtual void finish_moves(Block&, bool loads) { (void)loads; }
-  /// What these columns held is gone.
-  virtual void allocate_tensor(Block&, unsigned column, unsigned columns) {
-    (void)column, (void)columns;
-  }
+  /// The current thread's warp allocates columns.
+  virtual void allocate_tensor(Block&) {}
   /// The current thread executed tcgen05.fence::before_thread_sync, or after_thread_sync.
   virtual void tensor_fence(Block&, bool before) { (void)before; }
   /// The current thread issues a tcgen05.commit to this mbarrier, which is an operation, too.

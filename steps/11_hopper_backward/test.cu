@@ -1,5 +1,5 @@
 // Tests of step 11. steps/CMakeLists.txt says what it is linked with.
-#include "steps/11_hopper_backward/7_columns.cuh"
+#include "steps/11_hopper_backward/9_deterministic.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
 
@@ -120,6 +120,26 @@ TEST_CASE("step 11: sections of a few heads hold each tile of keys once", "[step
   CHECK(visits.download() == std::vector<int>(5 * 2, 1));
 }
 
+// Lane 0 adds +-1/3 of the bound.
+static __global__ void add_rounded(float bound, float* units, float* sums) {
+  *units = step11_deterministic::units_of(bound);
+  const step11_deterministic::RoundedSums::Part part{{sums}, *units, *units};
+  const float x = bound / 3, parts[4] = {x, -x, x, -x};
+  part.add(parts);
+}
+
+TEST_CASE("step 11: deterministic: parts are whole units, 2^24 of which hold any sum", "[step11]") {
+  const float bound = GENERATE(1.f, 1.88f, 1.89f);  // with a sixteenth more: below 2, and above
+  const test::Buffer<float> units("units", 1), sums("sums", std::vector<float>(4, 0.f));
+  fa::launch(add_rounded, {1, 1}, bound, units, sums);
+  const float unit = units.download()[0] * 0x1p-23f;
+  CHECK(bound < 0x1p24f * unit);
+  for (const float sum : sums.download()) {
+    CHECK(std::fabs(sum) == Approx(bound / 3));
+    CHECK(std::fmod(sum, unit) == 0);
+  }
+}
+
 TEST_CASE("step 11: deterministic: sums at their bound are right", "[step11]") {
   const int d = GENERATE(64, 128);
   const auto [k, v, g] = GENERATE(std::tuple(1.f, 1.f, 1.f), std::tuple(4.f, 1.f, 1.f),
@@ -233,7 +253,7 @@ TEST_CASE("step 11: persistent, resident, places: a NaN stays in its row, whoeve
 
 TEST_CASE("step 11: resident: keys that no row sees, and few heads, are columns' work",
           "[step11]") {
-  fa::test::require_right(on_few_blocks<resident>(), of_heads(200, 130, true, 2, 2));
+  fa::test::require_right(on_few_blocks<resident>(), of_heads(330, 60, true, 2, 2));
   fa::test::require_right(resident(), bf16_problem(300, 300, 64, true, 1, 3, 3));
   fa::test::require_right(resident(), bf16_problem(140, 140, 128, true, 1, 2, 2));
 }
@@ -249,6 +269,15 @@ TEST_CASE("step 11: resident: many heads of d = 128 share places without the mas
   CHECK(counts.buffers.count("place_sums") == !causal);
 #endif
 }
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 11: places: heads' sums take the places of earlier heads", "[step11]") {
+  const fa::Problem p = of_heads(60, 30, false, 6, 6);
+  const fa::Variant variant = on_few_blocks<places>();
+  const auto written = double(fa::test::count_backward(variant, p).hbm->write);
+  CHECK(written == Approx(variant.backward_traffic(p).hbm.write).epsilon(0.01));
+}
+#endif
 
 TEST_CASE("step 11: direct: rows that one walk sees have no sums", "[step11]") {
   // Both tiles of 64 rows; one, as a row more sees a second block of keys; none; no others.

@@ -24,10 +24,11 @@ static const fa::Variant& any() {
 /// Those that take a table and lengths.
 static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8(), &early()); }
 
-/// Keys of several batch entries: none, one, ends of tiles and of pages, a few splits.
+/// Keys of several batch entries: none, one, ends of tiles, of pages and of a split (768), a few
+/// splits.
 static fa::Problem ragged(int page, int d, int N = 1, bool causal = false) {
   auto p = bf16_problem(N, 1025, d, causal, /*B=*/8, /*H=*/4, /*Hkv=*/2);
-  p.cache.lengths = {0, 1, 1025, 16, 17, 300, 64, 511};
+  p.cache.lengths = {0, 1, 1025, 16, 17, 768, 64, 511};
   p.cache.page = page;
   return p;
 }

@@ -436,6 +436,20 @@ __global__ void last_block(float* x, float* y, unsigned* done, Fence fence) {
   __threadfence();
   load_and_read(x, y, fence);
 }
+// 64 threads store to device memory, which thread 0 overwrites by a bulk store.
+__global__ void overwrite(float* x, Fence fence) {
+  __shared__ __align__(128) float tile[kTile];
+  tile[threadIdx.x] = threadIdx.x;
+  fa::fence_proxy_async();
+  x[threadIdx.x] = 0;
+  behind_the_store(fence);
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  if (fence == Fence::issuer) fa::fence_proxy_async_global();
+  fa::bulk_store(x, tile, sizeof tile);
+  fa::tma_store_commit();
+  fa::tma_store_wait<0>();
+}
 // TMA stores and TMA loads: one path.
 __global__ void store_and_load(float* x, float* y) {
   __shared__ __align__(128) float tile[kTile];
@@ -698,6 +712,15 @@ ANALYSED("stores to device memory need fence.proxy.async before TMA reads them",
     fa::launch(only_store, kTwoWarps, x);
     fa::launch(only_load, kTwoWarps, x, y);
   });
+}
+
+ANALYSED("stores to device memory need fence.proxy.async before a bulk store overwrites them",
+         "[sim][races][async]") {
+  FOUND(
+      "thread (0,0,0): bulk store that overwrites x, byte 0 at async_races.cu: ... and a store by "
+      "thread (0,0,0) at async_races.cu: ... have no fence.proxy.async for device memory",
+      overwrite, kTwoWarps, x, Fence::none);
+  for (const Fence fence : {Fence::device, Fence::issuer}) SILENT(overwrite, kTwoWarps, x, fence);
 }
 
 ANALYSED("between blocks either side's fence is enough", "[sim][races][async]") {

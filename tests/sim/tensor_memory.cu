@@ -183,8 +183,41 @@ __global__ void describe(Descriptors x) {
   fa::tcgen05_dealloc(address, 256);
 }
 
-// An operand that TMA has brought with a swizzle, read with another one.
-__global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzle, bool stored) {
+// Columns that are freed and allocated again, which warps 0 and 4 then read, and 4 writes.
+__global__ void again(bool written, bool waits) {
+  __shared__ uint32_t before, address;
+  const int warp = threadIdx.x / 32;
+  uint32_t r[16] = {};
+  if (warp == 0) {
+    fa::tcgen05_alloc(&before, 32);
+    __syncwarp();
+    fa::tcgen05_st(before, r);
+    fa::tcgen05_wait_st();
+    fa::tcgen05_ld(r, before);
+    fa::tcgen05_wait_ld(r);
+    fa::tcgen05_dealloc(before, 32);
+    fa::tcgen05_alloc(&address, 32);
+  }
+  __syncthreads();
+  if (warp == 4 && written) fa::tcgen05_st(address, r);
+  fa::tcgen05_wait_st();
+  fa::tcgen05_fence_before_thread_sync();
+  __syncthreads();
+  fa::tcgen05_fence_after_thread_sync();
+  if (warp % 4 == 0) fa::tcgen05_ld(r, address);
+  if (warp == 4 || waits) fa::tcgen05_wait_ld(r);
+  fa::tcgen05_fence_before_thread_sync();
+  __syncthreads();
+  fa::tcgen05_fence_after_thread_sync();
+  if (warp == 4) fa::tcgen05_st(address, r);
+  fa::tcgen05_wait_st();
+  __syncthreads();
+  if (warp == 0) fa::tcgen05_dealloc(address, 32);
+}
+
+// An operand that TMA has brought with a swizzle, read with another one; before, threads store so
+// many bytes at once into it.
+__global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzle, int stored) {
   bf16* tile = fa::dynamic_shared<bf16>();  // [128][64]
   __shared__ uint64_t full, done;
   __shared__ uint32_t address;
@@ -198,7 +231,9 @@ __global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzl
   }
   __syncwarp();
   fa::mbarrier_wait(&full, 0);
-  for (int i = threadIdx.x; stored && i < 128 * 64; i += 32) tile[i] = 1.f;
+  for (int i = threadIdx.x; stored == 2 && i < 128 * 64; i += 32) tile[i] = 1.f;
+  float* words = reinterpret_cast<float*>(tile);
+  for (int i = threadIdx.x; stored == 4 && i < 128 * 32; i += 32) words[i] = 1.f;
   fa::fence_proxy_async();
   __syncwarp();
   if (threadIdx.x == 0) {
@@ -297,6 +332,18 @@ ANALYSED("tensor memory is used behind waits and fences", "[sim][tcgen05]") {
   FAULT(unwritten,
         "uninitialised tensor memory: ... thread (0,0,0): tcgen05.mma of column 0 at ... which "
         "nobody has written yet");
+}
+
+ANALYSED("columns that are allocated again are new, and have readers of several warps",
+         "[sim][tcgen05]") {
+  const fa::LaunchConfig five_warps{1, 160};
+  SILENT(again, five_warps, true, true);
+  FOUND("uninitialised tensor memory: ... tcgen05.ld of column 0 at", again, five_warps, false,
+        true);
+  FOUND(
+      "tcgen05.st that writes column 0 at ... and a tcgen05.ld by warp 0 at ... have no "
+      "tcgen05_wait_ld (by the other warp, in front of a barrier) between them",
+      again, five_warps, true, false);
 }
 
 ANALYSED("products of two threads are ordered by fences", "[sim][tcgen05]") {
@@ -399,13 +446,13 @@ ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][
   const Buffer<bf16> operand("operand", 128 * 64);
   const auto map = fa::tensor_map(operand.get(), {{64, 1, 64}, {128, 64, 128}}, Swizzle::b128);
   const fa::LaunchConfig warp{1, 32, 128 * 64 * sizeof(bf16)};
-  SILENT(loaded, warp, map, Swizzle::b128, false);
+  SILENT(loaded, warp, map, Swizzle::b128, 0);
   FOUND(
       "thread (0,0,0): the tcgen05.mma at tensor_memory.cu: ... reads A with a swizzle of 64 "
       "bytes, but a TMA load by thread (0,0,0) at tensor_memory.cu: ... has stored it with a "
       "swizzle of 128 bytes",
-      loaded, warp, map, Swizzle::b64, false);
-  SILENT(loaded, warp, map, Swizzle::b64, true);
+      loaded, warp, map, Swizzle::b64, 0);
+  for (const int bytes : {2, 4}) SILENT(loaded, warp, map, Swizzle::b64, bytes);
 }
 
 ANALYSED("TMA refills a stage behind the commit of the products that read it", "[sim][tcgen05]") {

@@ -289,7 +289,7 @@ void do_alloc(WarpMeeting& m) {
   std::fill_n(&t.owner[first / kUnit], columns / kUnit, Owner::mine);
   t.allocated.push_back({first, columns});
   for (unsigned lane = 0; lane < kLanes; ++lane) std::fill_n(t.at(lane, first), columns, ~0u);
-  for (auto& o : self->observers) o->allocate_tensor(*self, first, columns);
+  for (auto& o : self->observers) o->allocate_tensor(*self);
   *f.address = first;
   begin_collective(m);
 }

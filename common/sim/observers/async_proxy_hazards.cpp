@@ -22,9 +22,9 @@
 // order is enough, also for those of other blocks: the cluster's barrier releases and acquires.
 //
 // What is not found: a missing fence.proxy.async in front of an operation of another block (but for
-// a product of two blocks), or where a bulk store overwrites device memory; wgmma reading words
-// that nobody wrote; that a TMA load still reads device memory; of two bulk stores, or products of
-// tcgen05, by different threads that read the same bytes, the earlier one.
+// a product of two blocks), or of a bulk reduction; wgmma reading words that nobody wrote; that a
+// TMA load still reads device memory; of two bulk stores, or products of tcgen05, by different
+// threads that read the same bytes, the earlier one.
 #include <algorithm>
 #include <bit>
 
@@ -307,7 +307,8 @@ void HazardObserver::check_init(const Block& b, const void* bar, const Actor& ac
       "in front of the barrier)");
 }
 
-// A TMA load reads what a thread of the launch has stored. In order they are.
+// A TMA load reads, or a bulk store overwrites, what a thread of the launch has stored. In order
+// they are.
 void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_t byte,
                                         const DeviceCell& w) const {
   if (w.wrote_by >= total_) return;  // a bulk store: the same proxy
@@ -328,7 +329,8 @@ void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_
         [](const DeviceFence& fence, Stamp stamp) { return fence.covers < stamp; });
     if (first != theirs->second.end() && knows(threads_[b.current->id], first->seen, false)) return;
   }
-  const Actor actor{"TMA load that reads"};
+  const bool reads = a.kind == Kind::load;
+  const Actor actor{reads ? "TMA load that reads" : "bulk store that overwrites"};
   if (auto* finding = note_race(a, byte, actor, {widen(w.wrote_pc, a.pc), nullptr}, false)) {
     finding->text = race_sentence(
         a, byte, actor,

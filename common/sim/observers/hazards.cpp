@@ -766,7 +766,7 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
     if (!ordered(w.wrote_block, w.wrote_by, w.wrote, w.atomic)) {
       race_across(b, a, byte, w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by,
                   w.wrote_pc);
-    } else if (a.by == By::engine && a.kind == Kind::load) {
+    } else if (a.by == By::engine && a.kind != Kind::atomic) {
       check_device_fence(b, a, byte, w);
     }
   }

@@ -290,7 +290,7 @@ class HazardObserver final : public Observer {
   uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc,
                        const Where&) override;
   void finish_moves(Block&, bool loads) override;
-  void allocate_tensor(Block&, unsigned column, unsigned columns) override;
+  void allocate_tensor(Block&) override;
   void tensor_fence(Block&, bool before) override;
   uint32_t issue_store(Block&, const Access&, const Where&) override;
   void finished(Block&, uint32_t operation, bool written) override;

@@ -93,11 +93,12 @@ uint32_t HazardObserver::commit_products(Block& b, const void*, const Where& whe
   return number;
 }
 
-// What TMA has brought, and no thread has stored to, lies as its tensor map says.
+// What TMA has brought, and no thread has stored to, lies as its tensor map says. (A store to the
+// whole word has ended `async`.)
 void HazardObserver::check_swizzle(const Block& b, const SharedOperand& operand, uint64_t word,
                                    const Where& where) {
   const SharedCell& w = word_of(word);
-  const Operation* load = w.stored || w.split ? nullptr : find((*async_)[word].write);
+  const Operation* load = w.split ? nullptr : find((*async_)[word].write);
   if (!load || load->swizzle == fa::Swizzle{} || load->swizzle == operand.swizzle) return;
   Findings::Finding& finding =
       findings.at(Fault::other_layout, {nullptr, &where}, {nullptr, &load->where});
@@ -138,15 +139,12 @@ void HazardObserver::finish_moves(Block& b, bool loads) {
   }
 }
 
-void HazardObserver::allocate_tensor(Block&, unsigned column, unsigned columns) {
+void HazardObserver::allocate_tensor(Block&) {
   if (tensor_.empty()) {
     tensor_.resize(kQuarters * kColumns);
     behind_fence_.resize(threads_.size());
   }
   tensor_used_ = true;
-  for (unsigned q = 0; q < kQuarters; ++q) {
-    for (unsigned c = column; c < column + columns; ++c) tensor_[q * kColumns + c] = {};
-  }
 }
 
 void HazardObserver::tensor_fence(Block& b, bool before) {
