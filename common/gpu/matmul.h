@@ -2,7 +2,6 @@
 /// A vendor's matrix product as a yardstick, when cuBLAS can be loaded.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 namespace fa::gpu {

@@ -15,6 +15,12 @@ constexpr int kMaxLength = 1 << 28;    // sums of a few lengths and tiles still 
 constexpr int kMaxHeads = 65535;       // gridDim.y and gridDim.z
 constexpr double kMaxScores = 0x1p53;  // bytes and FLOPs of any step stay below 2^64
 
+/// By DType.
+constexpr struct {
+  const char* name;
+  size_t bytes;
+} kTypes[] = {{"fp32", 4}, {"bf16", 2}, {"e4m3", 1}};
+
 float round_to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if (std::isnan(x)) return x;
@@ -103,29 +109,8 @@ size_t place_of(int i, const std::vector<int>& starts) {
 
 }  // namespace
 
-size_t bytes_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return 4;
-    case DType::bf16:
-      return 2;
-    case DType::e4m3:
-      return 1;
-  }
-  throw std::logic_error("unknown element type");
-}
-
-const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "fp32";
-    case DType::bf16:
-      return "bf16";
-    case DType::e4m3:
-      return "e4m3";
-  }
-  throw std::logic_error("unknown element type");
-}
+size_t bytes_of(DType dtype) { return kTypes[static_cast<int>(dtype)].bytes; }
+const char* name_of(DType dtype) { return kTypes[static_cast<int>(dtype)].name; }
 
 float round_to(DType dtype, float x) {
   switch (dtype) {

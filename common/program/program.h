@@ -2,8 +2,6 @@
 /// A step's program, for one rank or several.
 #pragma once
 
-#include <string>
-
 #include "common/harness/cli.h"
 #include "common/harness/failure.h"
 #include "common/harness/gpus.h"

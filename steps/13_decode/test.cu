@@ -1,6 +1,5 @@
 // Tests of step 13. steps/CMakeLists.txt says what it is linked with.
 #include <cmath>
-#include <numeric>
 
 #include "steps/13_decode/10_early.cuh"
 #include "steps/13_decode/9_fp8.cuh"

@@ -1,14 +1,11 @@
 #include "common/harness/cli.h"
 
-#include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "common/harness/backend.h"
-#include "common/harness/screen.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 

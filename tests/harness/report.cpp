@@ -1,6 +1,5 @@
 #include "common/harness/report.h"
 
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <sstream>

@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/harness/problem.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

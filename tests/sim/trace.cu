@@ -1,6 +1,5 @@
 // A trace: tiles are events, in the block's order, and no byte is lost.
 #include <map>
-#include <tuple>
 
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"

@@ -1,5 +1,4 @@
 // mbarrier: a phase completes when all its arrivals have come and all its bytes have landed.
-#include <cstring>
 
 #include "common/sim/instructions/async.h"
 

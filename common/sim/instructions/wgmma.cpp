@@ -2,7 +2,6 @@
 // wgmma.wait_group, so what a kernel overwrites too early, or reads too early, comes out wrong.
 // While races are looked for, touching registers that a product has in use is a finding, too; a
 // read of A's registers, which is right and slow, is a remark.
-#include <cstring>
 #include <utility>
 
 #include "common/sim/instructions/async.h"

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <fstream>
 #include <initializer_list>
 

@@ -26,7 +26,6 @@
 // TMA load still reads device memory; of two bulk stores, or products of tcgen05, by different
 // threads that read the same bytes, the earlier one.
 #include <algorithm>
-#include <bit>
 
 #include "common/sim/observers/hazards.h"
 

@@ -27,7 +27,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/observers/watchers.h"
@@ -673,9 +672,8 @@ void HazardObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const
                  a.kind, entry(me), a.pc, bytes_of_word(a.at, a.size, byte / kWord)}});
 }
 
-template <class Ordered, class Race>
-void HazardObserver::explain(UnwrittenReads& all, const Access& a, uint64_t byte, Ordered&& ordered,
-                             Race&& race) {
+void HazardObserver::explain(UnwrittenReads& all, const Access& a, uint64_t byte, auto&& ordered,
+                             auto&& race) {
   const uint8_t stored = bytes_of_word(a.at, a.size, byte / kWord);
   for (auto [it, end] = all.equal_range(byte / kWord); it != end;) {
     const bool both_atomic = a.kind == Kind::atomic && it->second.kind == Kind::atomic;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -380,8 +379,7 @@ class HazardObserver final : public Observer {
   void note_unwritten(UnwrittenReads&, const Block&, const Access&, uint64_t byte,
                       const char* why) const;
   /// Before a store. `ordered(read)`: it is in order behind that read; `race(read)`: it is not.
-  template <class Ordered, class Race>
-  static void explain(UnwrittenReads&, const Access&, uint64_t byte, Ordered&&, Race&&);
+  static void explain(UnwrittenReads&, const Access&, uint64_t byte, auto&& ordered, auto&& race);
   void explain_shared(Block&, const HazardObserver& by, const Access&, uint64_t byte);
   void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t byte,
                      const SharedRow&, const Actor&);

@@ -15,7 +15,6 @@
 // addresses.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <map>
 
 #include "common/harness/traffic.h"

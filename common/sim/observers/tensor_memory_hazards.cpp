@@ -30,17 +30,9 @@ constexpr unsigned kColumns = 512, kQuarters = 4;
 constexpr unsigned kProductReads = 8, kSharedProductReads = 9;  // TensorCell, AsyncWord::reads
 
 const char* words_of(TensorUse use) {
-  switch (use) {
-    case TensorUse::product:
-      return "tcgen05.mma";
-    case TensorUse::load:
-      return "tcgen05.ld";
-    case TensorUse::store:
-      return "tcgen05.st";
-    case TensorUse::free:
-      return "tcgen05.dealloc";
-  }
-  __builtin_unreachable();
+  static const char* const kWords[] = {"tcgen05.mma", "tcgen05.ld", "tcgen05.st",
+                                       "tcgen05.dealloc"};
+  return kWords[static_cast<int>(use)];
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "common/sim/observers/warp_clocks.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace sim {
 

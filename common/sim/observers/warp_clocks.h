@@ -18,7 +18,6 @@
 
 #include <cstdint>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "common/harness/gpus.h"

@@ -16,8 +16,6 @@
 
 #include "common/dialect/errors.h"
 #include "common/sim/memory/device_memory.h"
-#include "common/sim/memory/memory.h"
-#include "common/sim/messages/messages.h"
 #include "common/sim/messages/symbols.h"
 #include "common/sim/program/session.h"
 #include "common/sim/scheduler/residency.h"

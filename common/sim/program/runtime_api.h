@@ -313,8 +313,7 @@ enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureSta
 
 namespace sim::program {
 /// What a call that only tells something does.
-template <class T, class V>
-cudaError_t given(T* out, V value) {
+cudaError_t given(auto* out, auto value) {
   *out = value;
   return cudaSuccess;
 }

@@ -121,8 +121,7 @@ auto column(const Strided<T>& x) {
   return [=](int i, int) -> Number<T>& { return x[i]; };
 }
 /// X of op(A) X = X: n rows, `columns` of them. `lower`: op(A) is.
-template <class A, class X>
-void solve(int n, int columns, A a, bool lower, X x) {
+void solve(int n, int columns, auto a, bool lower, auto x) {
   for (int j = 0; j < columns; ++j) {
     for (int s = 0; s < n; ++s) {
       using N = std::remove_cvref_t<decltype(x(s, j))>;

@@ -63,8 +63,7 @@ inline curandStatus_t curandSetGeneratorOffset(curandGenerator_t g, unsigned lon
 }
 
 namespace sim::program {
-template <class T, class F>
-curandStatus_t random_numbers(curandGenerator_t g, T* out, size_t n, F draw) {
+curandStatus_t random_numbers(curandGenerator_t g, auto* out, size_t n, auto draw) {
   constexpr size_t kStates = 4096;
   const Library library("cuRAND");
   for (size_t k = g->states.size(); k < kStates && k < g->made + n; ++k) {

@@ -120,10 +120,7 @@ struct Expression {
 };
 template <class F>
 Expression(F) -> Expression<F>;
-template <class X, class A>
-constexpr auto evaluated(const X& x, const A&) {
-  return x;
-}
+constexpr auto evaluated(const auto& x, const auto&) { return x; }
 template <class F, class A>
 constexpr auto evaluated(const Expression<F>& x, const A& a) {
   return x.f(a);
@@ -822,8 +819,7 @@ template <class I, class O, class T = ValueOf<I>, class F = plus<>>
 O exclusive_scan(I first, I last, O out, T init = {}, F f = {}) {
   return scanned<true>(first, last, out, init, f, [](auto i) { return i == 0; });
 }
-template <class K, class Same>
-auto begins_at(K first, Same same) {
+auto begins_at(auto first, auto same) {
   return [k = raw(first), same](auto i) mutable { return i == 0 || !same(k[i - 1], k[i]); };
 }
 template <class K, class V, class O, class Same = equal_to<>, class F = plus<>>
