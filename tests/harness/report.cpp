@@ -158,7 +158,9 @@ size_t end_of(const std::string& line, const std::string& word) {
 
 /// What is printed, which fits a screen.
 std::string printed(const fa::RunReport& r, const fa::Screen& screen = {}) {
-  return fitting(fa::text(r, screen));
+  const std::string text = fitting(fa::text(r, screen));
+  CHECK(text.find(" \n") == std::string::npos);
+  return text;
 }
 std::string details(const fa::RunReport& r) { return printed(r, {.details = true}); }
 
