@@ -214,7 +214,7 @@ std::string masks_of(const Step& step) {
   return text;
 }
 
-/// Has any variant of the step got it?
+/// Does any variant of the step have it?
 template <class T>
 bool has(const Step& step, T Variant::*what) {
   return std::any_of(step.variants.begin(), step.variants.end(),

@@ -2,7 +2,7 @@
 
     ./scripts/ptxas 10                       a step, by its number or name
     ./scripts/ptxas steps/mine/kernel.cuh    a file, .cu or .cuh; or a folder that holds main.cu
-    ./scripts/ptxas                          all steps, each for the newest architecture it needs
+    ./scripts/ptxas                          all steps, for sm_90 or the newer one they need
     ./scripts/ptxas --update                 writes common/data/registers.json
 
 Prints registers, bytes of static shared memory, stack frame and spills, and barriers per kernel. A
@@ -184,8 +184,8 @@ def job_of(what):
 
 
 def jobs_of_steps(steps, every, nvcc):
-    """Each step for the newest architecture that it needs; or for `every` GPU, and where it has
-    variants for older ones, also without what needs the newer one."""
+    """Each step for sm_90, or the newer architecture that it needs; or for `every` GPU, and where
+    it has variants for older ones, also without what needs the newer one."""
     jobs = []
     for step in steps:
         oldest, newest = (all_needs_of(step) or [None])[0], needs_of(step)

@@ -211,7 +211,8 @@ TEST_CASE("step 14: the analysis finds nothing on ranks that are threads", "[ste
   const fa::Variant& v = variant_number(GENERATE(range(0, 6)));
   const int some = GENERATE(2, 3);
   if (!fa::test::one_in(5)) return;
-  // At d = 128, fused merges inside; in the middle of three hops one block comes to each Q again.
+  // At d = 128 the kernel of fused merges partial results; of three ranks the middle one's block
+  // loads into each buffer of Q twice.
   const bool inside = v.name == "fused", fp32 = v.forward.dtype() == fa::DType::f32;
   const int ranks = inside ? 3 : some, Hkv = v.name == "heads" || inside ? ranks : 1;
   const int N = fp32 ? 78 : 79;

@@ -180,6 +180,13 @@ class Words(Folder):
         ):
             self.assertEqual(nvcc.arches_of(needs), tuple(usual.split()))
             self.assertEqual(nvcc.every_arch_of(needs, fake), tuple(every.split()))
+        jobs = ptxas.jobs_of_steps(["07_tensor_cores", "14_ring"], False, fake)
+        self.assertEqual([job.arch for job in jobs], ["sm_90", "sm_90a"])
+        jobs = ptxas.jobs_of_steps(["07_tensor_cores", "14_ring"], True, fake)
+        older = ["sm_80", "sm_89", "sm_90"]
+        self.assertEqual([job.arch for job in jobs if not job.options], [*older, "sm_90a"])
+        self.assertEqual([job.arch for job in jobs if job.options], older)
+        self.assertEqual([job.arch for job in jobs if not job.older], ["sm_80", "sm_90", "sm_90a"])
 
 
 class Compare(Folder):

@@ -126,7 +126,7 @@ template <int bytes>
         scale[i] = reinterpret_cast<Floats>((127 + aligned_bits - E[i]) << 23);
       }
       // 2. Cut off toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25,
-      // but for slow lanes
+      // except in slow lanes, which are computed anew
       for (int k = 0; k < products; ++k) {
         const auto* b = reinterpret_cast<const StoredFloats*>(B.value + k * columns + column);
         sum[0] +=

@@ -12,9 +12,10 @@
 //
 // Before an operation reads what a thread stored, that thread must have executed fence.proxy.async
 // behind the store. The fences are entries of the clocks, too. Where a load overwrites what threads
-// read or wrote, order is enough, as in CUTLASS.
+// read or wrote in shared memory, order is enough, as in CUTLASS.
 //
-// Device memory, of what the launch itself has stored: likewise, with either side's fence. Between
+// Device memory, of what threads of the launch have stored: likewise before a load reads it or a
+// store overwrites it, with either side's fence. Between
 // blocks the memory model wants it on the side of the load, published kernels have it on both.
 //
 // An mbarrier that a load will signal must have been shown to TMA by the thread that initialised

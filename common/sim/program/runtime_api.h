@@ -336,7 +336,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
 cudaError_t cudaDeviceDisablePeerAccess(int);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 
-// Calls that tell always the same, or change nothing. They are compiled once, in runtime_api.cpp,
+// Calls that always return the same, or do nothing. They are compiled once, in runtime_api.cpp,
 // since a kernel that calls one is known by its symbol.
 #ifndef SIM_TELLS
 #define SIM_TELLS(call, value) cudaError_t call;

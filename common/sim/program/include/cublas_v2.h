@@ -65,7 +65,7 @@ inline cublasStatus_t cublasGetVersion(cublasHandle_t, int* version) {
   *version = 120400;
   return CUBLAS_STATUS_SUCCESS;
 }
-// What changes nothing: sums are fp64 anyway.
+// No effect here.
 #define SIM_NOTHING(name, ...)                                        \
   inline cublasStatus_t cublas##name(cublasHandle_t, ##__VA_ARGS__) { \
     return CUBLAS_STATUS_SUCCESS;                                     \
