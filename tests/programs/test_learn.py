@@ -530,7 +530,7 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
         no_time = changed('"L1 lines", l1', '"L1 lines", std::nan("")')
         for name, text, kind, words in (
             ("lines", "one SM does it all", "wrong time", "times too long: .* 132 SMs share"),
-            ("lines", "a load of K is one line", "wrong limiter", r"but L1 lines: 0\.\d+ ms\. Is"),
+            ("lines", "a load of K is one line", "wrong limiter", r"but L1 lines: \d+ us\. Is"),
             ("lines", "nothing but the bytes", "wrong limiter", "^HBM: .* Is L1 lines forgotten"),
             ("lines", "sectors instead of lines", "wrong time", r"^\S+ us is 7\d% too short: "),
             ("few_blocks", "all SMs have a block", "wrong time", "64 blocks for 132 SMs: the"),
