@@ -24,12 +24,13 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from . import command
 from .command import BadInput, Failure, NotHere
 from .files import ROOT, read_text, write_rows
 from .nvcc import arches_of, every_arch_of, find_nvcc, nvcc_command, version_of
-from .steps import all_needs_of, find_steps, listed, needs_of
+from .steps import all_needs_of, find_steps, listed, needs_of, number_of
 
 FILE_ARCH = "sm_90a"  # has all instructions of the dialect
 REGISTERS_OF = ("sm_90", "sm_90a", "sm_100a")
@@ -149,12 +150,12 @@ def place_in(ptx, line):
 
 @dataclass
 class Job:
-    what: str  # a step's name, or a file
-    source: str
-    step: str  # or None
+    what: list  # steps' names, or a file
+    sources: list  # compiled as one: a kernel that several steps include is compiled once
     arch: str
     options: tuple = ()
     older: bool = False  # than what the step is compiled for by default: a finding is a remark
+    numbered: bool = False  # steps of the ladder
 
 
 def source_of(what):
@@ -180,41 +181,62 @@ def source_of(what):
 def job_of(what):
     """One step for the newest architecture that it needs, or a file."""
     source, step = source_of(what)
-    return Job(what, source, step, arches_of(needs_of(step))[-1] if step else FILE_ARCH)
+    return Job([step or what], [source], arches_of(needs_of(step))[-1] if step else FILE_ARCH)
 
 
 def jobs_of_steps(steps, every, nvcc):
     """Each step for sm_90, or the newer architecture that it needs; or for `every` GPU, and where
-    it has variants for older ones, also without what needs the newer one."""
-    jobs = []
+    it has variants for older ones, also without what needs the newer one. The ladder's steps of one
+    need are one job; those for any GPU are not, as static shared memory is padded to the largest
+    alignment in its file."""
+    jobs = {}
+
+    def add(step, newest, *kind):
+        numbered = number_of(step) > 0
+        key = newest if newest and numbered else step
+        job = jobs.setdefault((key, *kind), Job([], [], *kind, numbered))
+        job.what.append(step)
+        job.sources.append(os.path.join(ROOT, "steps", step, "main.cu"))
+
     for step in steps:
         oldest, newest = (all_needs_of(step) or [None])[0], needs_of(step)
-        source, usual = os.path.join(ROOT, "steps", step, "main.cu"), arches_of(newest)
-        arches = every_arch_of(newest, nvcc)
+        usual, arches = arches_of(newest), every_arch_of(newest, nvcc)
         if not arches:
             print(f"remark: {step} is left out: {nvcc} makes no code for {newest}")
             continue
         for a in arches if every else usual[-1:]:
-            jobs.append(Job(step, source, step, a, older=a not in usual))
+            add(step, newest, a, (), a not in usual)
         if every and oldest != newest:
             for a in every_arch_of(oldest, nvcc):
-                jobs.append(Job(step, source, step, a, WITHOUT_WGMMA, older=True))
-    return jobs
+                add(step, newest, a, WITHOUT_WGMMA, True)
+    return list(jobs.values())
+
+
+def write_all(path, sources):
+    """One file that includes these; each registers its step by an object `linked` (main.cu)."""
+    lines = ""
+    for number, source in enumerate(sources):
+        lines += f'#define linked linked_{number}\n#include "{source}"\n#undef linked\n'
+    Path(path).write_text(lines, encoding="utf-8")
+    return path
 
 
 def compiled(nvcc, job):
     """([(name, Kernel)], findings) of a job; a file that does not compile raises Failure."""
 
     def call(output, **kind):
-        line = nvcc_command(nvcc, job.source, job.arch, output, **kind)
+        line = nvcc_command(nvcc, source, job.arch, output, **kind)
         line[-3:-3] = ["-lineinfo", "-x", "cu", *job.options]
         done = subprocess.run(line, capture_output=True, text=True)
         if done.returncode:
             said = (done.stdout + done.stderr).rstrip()
-            raise Failure(f"{job.what} does not compile:\n{said}")
+            raise Failure(f"{', '.join(job.what)} does not compile:\n{said}")
         return done.stdout + done.stderr
 
     with tempfile.TemporaryDirectory() as folder:
+        source = job.sources[0]
+        if len(job.sources) > 1:
+            source = write_all(os.path.join(folder, "steps.cu"), job.sources)
         kernels = by_name(parse(call(os.path.join(folder, "kernels.cubin"))))
         ptx = ""
         if any(remark.line for _, kernel in kernels for remark in kernel.remarks):
@@ -292,7 +314,7 @@ def compare_registers(path, version, kernels, numbered):
 
 
 def show(job, kernels, version):
-    print(f"{job.step or job.what} for {job.arch}, nvcc {version}")
+    print(f"{', '.join(job.what)} for {job.arch}, nvcc {version}")
     print(f"{'registers':>9} {'smem':>6} {'stack':>6} {'spills':>6} {'barriers':>8}  kernel")
     for name, kernel in kernels:
         if kernel.entry:
@@ -335,7 +357,7 @@ def all_steps(args, version):
         if job.arch in REGISTERS_OF:
             found = {name: kernel for name, kernel in kernels if kernel.entry}
             of_file = {**found, **of_file}
-            must_know |= set(found) if job.step[0].isdigit() else set()
+            must_know |= set(found) if job.numbered else set()
     if of_file and not shutil.which("c++filt"):
         bad.append(f"{REGISTERS} holds demangled names: install c++filt (package binutils)")
     elif args.update:

@@ -2,9 +2,9 @@
 
     maintain where      the table in docs/gpu.md
 
-A cell is found by running: "-" where the architecture does not allow the step, "VARIANT, ..."
-where it allows only these, "not VARIANT d=D, ..." where a block would need more shared memory than
-the GPU gives it.
+A cell is found by running, there or on a GPU with less shared memory: "-" where the architecture
+does not allow the step, "VARIANT, ..." where it allows only these, "not VARIANT d=D, ..." where a
+block would need more shared memory than the GPU gives it.
 Exit status: 0 done, 1 a program failed, 2 bad use.
 """
 
@@ -45,17 +45,28 @@ def runs(build, step, gpu, variant, d):
     return done.returncode == 0
 
 
-def cell(build, step, gpu, pool):
-    """ "yes", "VARIANT, ...", "not VARIANT d=D, ..." or "-"."""
+def shared_bytes(gpu):
+    """Of a block, at most."""
+    model = find_model(gpu)
+    return model["sm_shared_bytes"] - model["block_reserved_bytes"]
+
+
+def cells(build, step, gpus, pool):
+    """{gpu: "yes", "VARIANT, ...", "not VARIANT d=D, ..." or "-"}."""
     variants = described(program_of(build, step))["variants"]
-    arch = find_model(gpu)["arch"]
-    some = [v for v in variants if runs_on(arch, v["needs"])]
-    cases = [(v["name"], d) for v in some for d in v["supports"]["d"]]
-    done = list(pool.map(lambda case: runs(build, step, gpu, *case), cases))
-    missing = [f"{variant} d={d}" for (variant, d), right in zip(cases, done) if not right]
-    if missing:
-        return "not " + ", ".join(missing)
-    return "yes" if some == variants else ", ".join(v["name"] for v in some) or "-"
+    found, ran = {}, set()
+    for gpu in sorted(gpus, key=shared_bytes):
+        some = [v for v in variants if runs_on(find_model(gpu)["arch"], v["needs"])]
+        cases = [(v["name"], d) for v in some for d in v["supports"]["d"]]
+        new = [case for case in cases if case not in ran]
+        done = pool.map(lambda case, gpu=gpu: runs(build, step, gpu, *case), new)
+        ran |= {case for case, right in zip(new, done) if right}
+        missing = [f"{variant} d={d}" for variant, d in cases if (variant, d) not in ran]
+        if missing:
+            found[gpu] = "not " + ", ".join(missing)
+        else:
+            found[gpu] = "yes" if some == variants else ", ".join(v["name"] for v in some) or "-"
+    return found
 
 
 def markdown():
@@ -63,7 +74,7 @@ def markdown():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = [
             {"step": step, "needs": ", ".join(all_needs_of(step)) or "any GPU"}
-            | {gpu: cell(SIM_BUILD, step, gpu, pool) for gpu, _ in KINDS}
+            | cells(SIM_BUILD, step, [gpu for gpu, _ in KINDS], pool)
             for step in steps
         ]
     columns = [
@@ -71,9 +82,7 @@ def markdown():
         Column(("", "needs"), lambda row: row["needs"], left=True),
     ]
     for gpu, title in KINDS:
-        model = find_model(gpu)
-        shared = (model["sm_shared_bytes"] - model["block_reserved_bytes"]) // 1024
-        head = f"{title} ({model['arch']}, {shared} KB)"
+        head = f"{title} ({find_model(gpu)['arch']}, {shared_bytes(gpu) // 1024} KB)"
         columns.append(Column(("", head), lambda row, gpu=gpu: row[gpu], left=True))
     return markdown_table(columns, rows)
 

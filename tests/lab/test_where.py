@@ -19,10 +19,10 @@ esac
 
 
 class Where(Folder):
-    def cell(self, text, gpu):
+    def cells(self, text, *gpus):
         self.program(f"steps/{STEP}", text)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            return where.cell(self.folder, STEP, gpu, pool)
+            return where.cells(self.folder, STEP, gpus, pool)
 
     def test_yes_or_what_is_missing(self):
         wide = '"wide", "needs": "'
@@ -32,7 +32,18 @@ class Where(Folder):
             (PROGRAM.replace(wide, wide + "sm_90a"), "A100", "narrow"),
             (PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n", "RTX 4090", "-"),
         ):
-            self.assertEqual(self.cell(text, gpu), said)
+            self.assertEqual(self.cells(text, gpu), {gpu: said})
+
+    def test_what_ran_with_less_shared_memory_is_not_run_again(self):
+        log = self.folder / "log"
+        text = PROGRAM.replace("#!/bin/sh\n", f"#!/bin/sh\necho $* >> {log}\n")
+        cells = self.cells(text, "H200", "T4", "A100")
+        self.assertEqual(cells, {"T4": "not wide d=128", "A100": "yes", "H200": "yes"})
+        runs = log.read_text().splitlines()
+        self.assertEqual(len([run for run in runs if "--gpu=T4" in run]), 4)
+        [wide] = [run for run in runs if "--gpu=A100" in run]
+        self.assertRegex(wide, "--variant=wide --d=128")
+        self.assertNotIn("--gpu=H200", log.read_text())
 
     def test_a_program_that_fails_is_no_yes(self):
         for text in (
@@ -41,7 +52,7 @@ class Where(Folder):
             PROGRAM.replace("of shared memory for a block", "of host memory"),
         ):
             with self.subTest(program=text), self.assertRaises(Failure):
-                self.cell(text, "T4")
+                self.cells(text, "T4")
 
 
 main()

@@ -187,6 +187,9 @@ class Words(Folder):
         self.assertEqual([job.arch for job in jobs if not job.options], [*older, "sm_90a"])
         self.assertEqual([job.arch for job in jobs if job.options], older)
         self.assertEqual([job.arch for job in jobs if not job.older], ["sm_80", "sm_90", "sm_90a"])
+        names = "01_naive 02_tiled 07_tensor_cores 12_fp8 13_decode 14_ring".split()
+        jobs = [job.what for job in ptxas.jobs_of_steps(names, False, fake)]
+        self.assertEqual(jobs, [names[:1], names[1:2], names[2::2], names[3::2]])
 
 
 class Compare(Folder):
@@ -306,12 +309,15 @@ class Compile(Program):
 
 @unittest.skipUnless(nvcc.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here")
 class Update(Folder):
-    """A repository of one small step."""
+    """A repository of two small steps, which are compiled as one."""
 
     def setUp(self):
         super().setUp()
-        self.write("steps/CMakeLists.txt", "fa_step(01_small)\n")
-        self.write("steps/01_small/main.cu", CLEAN)
+        self.write("steps/CMakeLists.txt", "fa_step(01_small sm_80)\nfa_step(02_more sm_80)\n")
+        self.write("steps/01_small/step.cuh", "#pragma once\n" + CLEAN)
+        for step in ("01_small", "02_more"):
+            text = '#include "steps/01_small/step.cuh"\nstatic int linked;\n'
+            self.write(f"steps/{step}/main.cu", text)
         self.registers = self.write(ptxas.REGISTERS, "")
         self.registers.unlink()
         copy_scripts(self.folder)
@@ -331,13 +337,14 @@ class Update(Folder):
         self.assertEqual(smem, 128)
         self.assertGreater(registers, 3)
         out = self.run_all()
-        self.assertRegex(out, "(?s)^01_small for sm_90.* reverse\nno ")
-        self.write("steps/01_small/main.cu", CLEAN.replace("s[32]", "s[64]"))
+        self.assertRegex(out, "(?s)^01_small, 02_more for sm_90.* reverse\nno ")
+        self.assertEqual(out.count("reverse"), 1)
+        self.write("steps/01_small/step.cuh", "#pragma once\n" + CLEAN.replace("s[32]", "s[64]"))
         words = f"finding: {ptxas.REGISTERS} differs from ptxas on reverse: {ptxas.UPDATE}\n"
         self.assertIn(words, self.run_all(status=1))
 
     def test_a_finding_leaves_the_file_alone(self):
-        self.write("steps/01_small/main.cu", STACK)
+        self.write("steps/02_more/main.cu", STACK)
         out = self.run_all("--update", status=1)
         self.assertIn("finding: indexed: a stack frame", out)
         self.assertNotIn("registers.json", out)
