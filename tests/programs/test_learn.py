@@ -841,12 +841,7 @@ class Commands(Classroom):
             self.assertLessEqual(max(map(len, foot.splitlines())), 80)
             self.assertEqual("".join(re.findall(r"(?<= )(\w): ", foot)), keys)
 
-    def test_the_documents_give_the_right_number(self):
-        for name in ("README.md", "docs/learn.md", "docs/teaching.md"):
-            text = (ROOT / name).read_text()
-            for one in re.findall(r"\b(\d+) exercises\b|\d+/(\d+) done", text):
-                self.assertEqual(int("".join(one)), len(EXERCISES), name)
-        self.assertIn(f"{len(EXERCISES)} exercises", (ROOT / "README.md").read_text())
+    def test_the_course_names_each_exercise_and_its_number(self):
         rows = re.findall(r"(?m)^\| \d+\. .*", (ROOT / "docs/teaching.md").read_text())
         named = [pair for row in rows for pair in re.findall(r"(\d+) `(\w+)`", row)]
         self.assertEqual(named, [(str(e.number), e.name) for e in EXERCISES])
