@@ -148,14 +148,20 @@ static Range within(Range range, int own, int before, int after) {
   return range;
 }
 
-Range Problem::seen(int r, size_t b) const {
-  const Document doc = document_of(r, b);
-  return within(doc.keys, doc.own_key(r), mask.left, causal ? 0 : mask.right);
+// The causal rule: no key behind the row's own. Kernels repeat it: of Nk keys row r sees the first
+// r + 1 + Nk - N.
+static Range keys_seen(const Problem& p, const Document& doc, int r) {
+  return within(doc.keys, doc.own_key(r), p.mask.left, p.causal ? 0 : p.mask.right);
 }
 
+static Range rows_seeing(const Problem& p, const Document& doc, int c) {
+  return within(doc.rows, c - doc.own_key(0), p.causal ? 0 : p.mask.right, p.mask.left);
+}
+
+Range Problem::seen(int r, size_t b) const { return keys_seen(*this, document_of(r, b), r); }
+
 Range Problem::seen_by(int c, size_t b) const {
-  const Document doc = document_of_key(c, b);
-  return within(doc.rows, c - doc.own_key(0), causal ? 0 : mask.right, mask.left);
+  return rows_seeing(*this, document_of_key(c, b), c);
 }
 
 int Problem::visible(int r, size_t b) const {
@@ -167,17 +173,18 @@ int Problem::visible(int r, size_t b) const {
 }
 
 uint64_t Problem::visible_scores() const {
-  const uint64_t rows = N, keys = Nk;
   if (!mask.is_none()) {
     std::vector<uint64_t> of(N);
     parallel_for(of.size(),
                  [&] { return [&](size_t r) { of[r] = visible(static_cast<int>(r)); }; });
     return std::accumulate(of.begin(), of.end(), uint64_t{0});
   }
-  if (!causal) return rows * keys;
-  // A triangle of the rows that see 1, 2, ... keys, and what every row sees before it.
-  const uint64_t side = std::min(rows, keys);
-  return side * (side + 1) / 2 + (keys > rows ? rows * (keys - rows) : 0);
+  // The rows that see keys see equally many, or each one more than the row before.
+  const Document all = {{0, N}, {0, Nk}};
+  const Range rows = rows_seeing(*this, all, 0);
+  const int first = keys_seen(*this, all, rows.first).size();
+  const int last = keys_seen(*this, all, N - 1).size();
+  return static_cast<uint64_t>(rows.size()) * (first + last) / 2;
 }
 
 double Problem::flops_forward() const {

@@ -60,7 +60,7 @@ class L2Model {
     Set& set = set_of(line);
     const unsigned way = find(set, line);
     uint8_t& state = set.state[way];
-    dram_read_ += 32u * count(read & ~state);
+    dram_read_ += kSector * count(read & ~state);
     state |= static_cast<uint8_t>(read | written | written << 4);
   }
 
@@ -89,7 +89,7 @@ class L2Model {
   uint64_t write_back() {
     for (Set& set : sets_) {
       for (uint8_t& state : set.state) {
-        dram_write_ += 32u * count(unsigned{state} >> 4);
+        dram_write_ += kSector * count(unsigned{state} >> 4);
         state &= 15;
       }
     }
@@ -97,7 +97,7 @@ class L2Model {
   }
 
  private:
-  static constexpr unsigned kLine = 128, kWays = 16;
+  static constexpr unsigned kWays = 16;
   static constexpr uint64_t kOnes = 0x1111'1111'1111'1111;
 
   struct alignas(64) Set {
@@ -121,7 +121,7 @@ class L2Model {
         way = set.used++;
       } else {
         way = static_cast<int>(set.order >> (kWays / 2 + next_random() % (kWays / 2)) * 4 & 15);
-        dram_write_ += 32u * count(unsigned{set.state[way]} >> 4);
+        dram_write_ += kSector * count(unsigned{set.state[way]} >> 4);
       }
       set.tag[way] = line;
       set.state[way] = 0;
@@ -161,11 +161,11 @@ class Resident {
   /// Appends what each warp asks for next.
   void advance(std::vector<uint64_t>& out) {
     constexpr unsigned kPace = 8;  // lines; with 1 or 32 the figures differ by 4% at most
-    constexpr unsigned kCount = L2Requests::kCountShift, kLine = L2Requests::kLineShift;
+    constexpr unsigned kCount = L2Requests::kCountShift, kNumber = L2Requests::kLineShift;
     for (Warp& w : warps_) {
       for (unsigned n = 0; n < kPace && w.run < w.end; ++n) {
         const uint64_t run = requests_.runs[w.run];
-        out.push_back((run & ((uint64_t{1} << kCount) - 1)) + (uint64_t{w.done} << kLine));
+        out.push_back((run & ((uint64_t{1} << kCount) - 1)) + (uint64_t{w.done} << kNumber));
         if (++w.done == run >> kCount) {
           ++w.run;
           w.done = 0;
@@ -373,11 +373,11 @@ fa::Bytes l2_dram() {
 
 void l2_copy(uint64_t offset, uint64_t bytes, bool write) {
   if (!machine.model() || bytes == 0) return;
-  const uint64_t first = offset / 32, last = (offset + bytes - 1) / 32;
-  for (uint64_t line = first / 4; line <= last / 4; ++line) {
+  const uint64_t first = offset / kSector, last = (offset + bytes - 1) / kSector;
+  for (uint64_t line = first / kLineSectors; line <= last / kLineSectors; ++line) {
     unsigned sectors = 15;
-    if (line == first / 4) sectors &= 15u << first % 4;
-    if (line == last / 4) sectors &= 15u >> (3 - last % 4);
+    if (line == first / kLineSectors) sectors &= 15u << first % kLineSectors;
+    if (line == last / kLineSectors) sectors &= 15u >> (kLineSectors - 1 - last % kLineSectors);
     machine.model()->touch(line << L2Requests::kLineShift | (write ? sectors << 4 : sectors));
   }
 }

@@ -10,6 +10,10 @@
 
 namespace sim {
 
+/// Bytes of the L2's lines, and of what a request reads or writes of one at least.
+constexpr unsigned kLine = 128, kSector = 32;
+constexpr unsigned kLineSectors = kLine / kSector;
+
 /// The lines that a block touches, warp by warp. Warps that run side by side on a GPU run one after
 /// the other here, each a *segment* at a time: until it waits for other warps, or ends. A *phase*
 /// is a sequence of segments of different warps: these ran between the same barriers, so on a GPU
@@ -38,10 +42,11 @@ struct L2Requests {
 class L2Stream {
  public:
   void begin(uint64_t block);
-  /// `sector`: offset in the window / 32. An atomic reads and writes.
+  /// `sector`: offset in the window / kSector. An atomic reads and writes.
   void touch(uint64_t sector, bool read, bool write) {
-    const uint64_t line = sector / 4;
-    const uint64_t bits = (read ? 0x01u : 0u) << sector % 4 | (write ? 0x10u : 0u) << sector % 4;
+    const uint64_t line = sector / kLineSectors;
+    const unsigned at = sector % kLineSectors;
+    const uint64_t bits = (read ? 0x01u : 0u) << at | (write ? 0x10u : 0u) << at;
     Recent& recent = recent_[line % kSlots];
     uint64_t news = bits;
     if (recent.line == line && clock_ - recent.fetched < kNear) {
@@ -68,7 +73,7 @@ class L2Stream {
   // A warp comes back to its latest sectors (32 strided rows, feature after feature) without asking
   // the L2 again. An H200's L1 has 256 KiB for 64 warps: 4 KiB each. More would hide that a warp's
   // second pass over a row finds it gone from the L2.
-  static constexpr uint64_t kNear = 4096 / 32;
+  static constexpr uint64_t kNear = 4096 / kSector;
   static constexpr uint64_t kSlots = 256;  // more than 32, since rows lie a stride apart
   struct Recent {
     uint64_t line = ~uint64_t{0}, bits = 0, fetched = 0;

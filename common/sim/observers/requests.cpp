@@ -33,8 +33,6 @@ namespace {
 
 constexpr unsigned kLanes = RequestLog::kLanes;
 constexpr uint32_t kAllLanes = ~0u;
-constexpr unsigned kSector = 32;
-constexpr unsigned kLine = 128;
 constexpr unsigned kSectorWords = kSector / kWord;
 constexpr unsigned kUnrolled = 4;  // trips of a loop whose loads a compiler issues together
 constexpr unsigned kWidest = 16;   // bytes that one instruction moves for a lane
@@ -612,7 +610,7 @@ class RequestObserver final : public Observer {
     p.sectors = unique(numbers, kLanes);
     for (unsigned i = 0; i < p.sectors; ++i) {
       p.sector[i] = numbers[i] - first / kSectorWords;
-      numbers[i] /= kLine / kSector;
+      numbers[i] /= kLineSectors;
     }
     p.lines = by == By::copy ? lines_of_parts(p, at) : unique(numbers, p.sectors);
     // 32 lanes of 8 or 16 bytes go through in two or four parts.
@@ -659,8 +657,8 @@ class RequestObserver final : public Observer {
     constexpr uint32_t kL1Sectors = (256 << 10) / kSector;
     unsigned missing = 0;
     for (unsigned i = 0; i < n; ++i) {
-      const uint32_t line = sectors[i] / (kLine / kSector);
-      const uint32_t bit = 1u << sectors[i] % (kLine / kSector);
+      const uint32_t line = sectors[i] / kLineSectors;
+      const uint32_t bit = 1u << sectors[i] % kLineSectors;
       L1Line& l = l1_[line % kL1Lines];
       const bool here = l.line == line && l.block == l1_block_ &&
                         (l.phase == l1_phase_ || l1_fetched_ - l.fetched < kL1Sectors);

@@ -19,6 +19,7 @@
 #include "common/sim/block.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/messages/symbols.h"
+#include "common/sim/observers/l2.h"
 #include "common/sim/observers/watchers.h"
 #include "common/sim/sim.h"
 
@@ -30,7 +31,6 @@ namespace sim {
 
 namespace {
 
-constexpr unsigned kSector = 32;
 constexpr uint64_t kChunk = 16;  // bytes of a wgmma's operand that observers are told of
 constexpr uint64_t kWavefront = 128;
 constexpr unsigned kQuarters = 4, kQuarter = 32, kColumns = 512;  // of tensor memory
