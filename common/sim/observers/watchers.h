@@ -25,6 +25,6 @@ Watcher& trace_watcher();
 /// What accesses become on the hardware: requests, sectors, bank wavefronts, L2 and DRAM traffic.
 Watcher& request_watcher();
 /// Races, and reads of what nobody wrote.
-Watcher& hazard_watcher();
+Watcher& race_watcher();
 
 }  // namespace sim

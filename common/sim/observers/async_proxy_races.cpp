@@ -28,7 +28,7 @@
 // threads that read the same bytes, the earlier one.
 #include <algorithm>
 
-#include "common/sim/observers/hazards.h"
+#include "common/sim/observers/races.h"
 
 namespace sim {
 
@@ -41,15 +41,15 @@ uint64_t end_word(const Access& a) { return (a.at + a.size + kWord - 1) / kWord;
 
 // --- operations ----------------------------------------------------------------------------------
 
-void HazardObserver::begin_async() {
+void RaceObserver::begin_async() {
   first_ += static_cast<uint32_t>(operations_.size());
   operations_.clear();
   loads_.clear();
   learnt_ = {};
 }
 
-uint32_t HazardObserver::new_operation(Block& b, HazardObserver& by, Operation::Engine engine,
-                                       const void* channel_of, const Where& where) {
+uint32_t RaceObserver::new_operation(Block& b, RaceObserver& by, Operation::Engine engine,
+                                     const void* channel_of, const Where& where) {
   if (!async_) async_ = std::make_unique<LazyArray<AsyncWord>>(b.shared_size / kWord + 1);
   extended_ = by.extended_ = true;
   auto& channels = launch_state.channels;
@@ -63,7 +63,7 @@ uint32_t HazardObserver::new_operation(Block& b, HazardObserver& by, Operation::
 }
 
 // What the thread knows will be handed over when the operation ends; not what it does from now on.
-void HazardObserver::keep_past(unsigned thread, Operation& o) {
+void RaceObserver::keep_past(unsigned thread, Operation& o) {
   ThreadState& me = threads_[thread];
   Clock past;
   add(past, thread, me);
@@ -71,13 +71,13 @@ void HazardObserver::keep_past(unsigned thread, Operation& o) {
   me.stamp = ++launch_state.now;
 }
 
-const Operation* HazardObserver::find(uint32_t number) const {
+const Operation* RaceObserver::find(uint32_t number) const {
   return number < first_ ? nullptr : &operations_[number - first_];
 }
 
-uint32_t HazardObserver::issue_load(Block& b, const Access& a, fa::Swizzle swizzle, const void* bar,
-                                    const Where& where) {
-  auto& home = observer_of<HazardObserver>(*a.home);
+uint32_t RaceObserver::issue_load(Block& b, const Access& a, fa::Swizzle swizzle, const void* bar,
+                                  const Where& where) {
+  auto& home = observer_of<RaceObserver>(*a.home);
   const Actor actor{"TMA load into", &where};
   if (a.home != &b) check_neighbour(b, a, home, actor);
   check_init(b, bar, {"TMA load that signals", &where});
@@ -108,7 +108,7 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, fa::Swizzle swizz
   return number;
 }
 
-void HazardObserver::landed(Block&, uint32_t number, const void* bar, uint32_t phase) {
+void RaceObserver::landed(Block&, uint32_t number, const void* bar, uint32_t phase) {
   findings.compare();
   Operation& o = operations_[number - first_];
   Released& released = open(bar, phase);
@@ -117,7 +117,7 @@ void HazardObserver::landed(Block&, uint32_t number, const void* bar, uint32_t p
   o.past.reset();
 }
 
-void HazardObserver::note_waited(const void* object, const Clock& clock) {
+void RaceObserver::note_waited(const void* object, const Clock& clock) {
   if (loads_.empty()) return;
   const auto found = loads_.find(object);
   if (found == loads_.end()) return;
@@ -126,7 +126,7 @@ void HazardObserver::note_waited(const void* object, const Clock& clock) {
 }
 
 // All loads have been waited for: a block that ends leaves its shared memory to the next one.
-void HazardObserver::check_loads(const Block& b) {
+void RaceObserver::check_loads(const Block& b) {
   uint32_t first = 0;
   for (const auto& [bar, loads] : loads_) {
     const Operation& last = *find(loads.last);
@@ -143,8 +143,8 @@ void HazardObserver::check_loads(const Block& b) {
                  ": the load may write after the block has left its shared memory to another one";
 }
 
-uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vector<uint32_t>& chunks,
-                                     const void* pc, const Where& where) {
+uint32_t RaceObserver::issue_wgmma(Block& b, uint32_t number, const std::vector<uint32_t>& chunks,
+                                   const void* pc, const Where& where) {
   constexpr unsigned kChunk = 16, kThreads = 128;
   const unsigned thread = b.current->id, group = thread / kThreads, me = entry(thread);
   const Actor actor{"wgmma that reads", &where};
@@ -195,7 +195,7 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
   return number;
 }
 
-uint32_t HazardObserver::issue_store(Block& b, const Access& a, const Where& where) {
+uint32_t RaceObserver::issue_store(Block& b, const Access& a, const Where& where) {
   const Actor actor{"TMA store that reads", &where};
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
     if (!is_written(word)) {
@@ -217,7 +217,7 @@ uint32_t HazardObserver::issue_store(Block& b, const Access& a, const Where& whe
   return number;
 }
 
-void HazardObserver::finished(Block& b, uint32_t number, bool written) {
+void RaceObserver::finished(Block& b, uint32_t number, bool written) {
   if (!find(number)) return;
   Operation& o = operations_[number - first_];
   o.needs = {};
@@ -226,7 +226,7 @@ void HazardObserver::finished(Block& b, uint32_t number, bool written) {
   if (written) learn(me, o.channel + 1, o.stamp);
 }
 
-void HazardObserver::learn(ThreadState& me, unsigned entry, Stamp stamp) {
+void RaceObserver::learn(ThreadState& me, unsigned entry, Stamp stamp) {
   if (has(me.clock, entry, stamp)) return;
   if (learnt_.entry != entry || learnt_.stamp != stamp || learnt_.from != me.clock) {
     Clock clock;
@@ -239,7 +239,7 @@ void HazardObserver::learn(ThreadState& me, unsigned entry, Stamp stamp) {
 
 // --- the proxies' fence --------------------------------------------------------------------------
 
-void HazardObserver::proxy_fence(Block& b, ProxyFence of) {
+void RaceObserver::proxy_fence(Block& b, ProxyFence of) {
   ThreadState& me = threads_[b.current->id];
   if (of == ProxyFence::device) at_device_fence_[b.current->id] = me;
   const Stamp covers = me.stamp;
@@ -254,24 +254,24 @@ void HazardObserver::proxy_fence(Block& b, ProxyFence of) {
   if (hidden_inits_) show_inits(b, me.stamp, false);
 }
 
-void HazardObserver::init_fence(Block& b) {
+void RaceObserver::init_fence(Block& b) {
   ThreadState& me = threads_[b.current->id];
   me.stamp = ++launch_state.now;
   show_inits(b, me.stamp, true);
 }
 
-bool HazardObserver::fenced_for_async(const ThreadState& mine, unsigned me, unsigned writer,
-                                      Stamp stamp) const {
+bool RaceObserver::fenced_for_async(const ThreadState& mine, unsigned me, unsigned writer,
+                                    Stamp stamp) const {
   return (writer == me && stamp <= mine.proxied) || has(mine.clock, total_ + writer, stamp);
 }
 
-void HazardObserver::init_barrier(Block& b, const void* bar, const Where& where) {
+void RaceObserver::init_barrier(Block& b, const void* bar, const Where& where) {
   inits_[bar] = {where, entry(b.current->id), 0, 0};
   hidden_inits_ = true;
 }
 
 // The current thread shows what it has initialised, by a fence with this stamp.
-void HazardObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
+void RaceObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
   hidden_inits_ = false;
   for (auto& [bar, init] : inits_) {
     if (init.thread == entry(b.current->id)) {
@@ -286,9 +286,9 @@ void HazardObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
 
 // The current thread, of this observer, uses an mbarrier of the cluster, which must have been
 // shown.
-void HazardObserver::check_init(const Block& b, const void* bar, const Actor& actor) const {
+void RaceObserver::check_init(const Block& b, const void* bar, const Actor& actor) const {
   Block& home = *home_of(bar);
-  const auto& inits = observer_of<HazardObserver>(home).inits_;
+  const auto& inits = observer_of<RaceObserver>(home).inits_;
   const auto found = inits.find(bar);
   if (found == inits.end()) return;
   const Init& init = found->second;
@@ -309,8 +309,8 @@ void HazardObserver::check_init(const Block& b, const void* bar, const Actor& ac
 
 // A TMA load reads, or a bulk store overwrites, what a thread of the launch has stored. In order
 // they are.
-void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_t byte,
-                                        const DeviceCell& w) const {
+void RaceObserver::check_device_fence(const Block& b, const Access& a, uint64_t byte,
+                                      const DeviceCell& w) const {
   if (w.wrote_by >= total_) return;  // a bulk store: the same proxy
   const unsigned me = entry(b.current->id);
   const uint64_t cluster = blocks_of_cluster(b);
@@ -342,8 +342,8 @@ void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_
 }
 
 // The last thread's store to the word or byte has happened before.
-bool HazardObserver::check_writer(const HazardObserver& by, const Block& b, const Access& a,
-                                  uint64_t byte, const SharedCell& w, const Actor& actor) const {
+bool RaceObserver::check_writer(const RaceObserver& by, const Block& b, const Access& a,
+                                uint64_t byte, const SharedCell& w, const Actor& actor) const {
   const unsigned me = by.entry(b.current->id);
   const bool ordered = w.thread == me || w.wrote <= block_floor_ ||
                        by.sees(by.threads_[b.current->id], w.thread, w.wrote);
@@ -355,8 +355,8 @@ bool HazardObserver::check_writer(const HazardObserver& by, const Block& b, cons
 }
 
 // An operation that the current thread, of the observer `by`, issues is about to read the word.
-void HazardObserver::check_before_read(const HazardObserver& by, const Block& b, const Access& a,
-                                       uint64_t word, const Actor& actor) {
+void RaceObserver::check_before_read(const RaceObserver& by, const Block& b, const Access& a,
+                                     uint64_t word, const Actor& actor) {
   const unsigned me = by.entry(b.current->id);
   const ThreadState& mine = by.threads_[b.current->id];
   for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
@@ -374,8 +374,8 @@ void HazardObserver::check_before_read(const HazardObserver& by, const Block& b,
   if (word_of(word).async) check_async(by, b, a, word, false, actor);
 }
 
-void HazardObserver::check_async(const HazardObserver& by, const Block& b, const Access& a,
-                                 uint64_t word, bool writes, const Actor& actor) const {
+void RaceObserver::check_async(const RaceObserver& by, const Block& b, const Access& a,
+                               uint64_t word, bool writes, const Actor& actor) const {
   const ThreadState& mine = by.threads_[b.current->id];
   const AsyncWord& async = (*async_)[word];
   const auto check = [&](uint32_t number) {
@@ -394,7 +394,7 @@ void HazardObserver::check_async(const HazardObserver& by, const Block& b, const
 
 // --- sentences -----------------------------------------------------------------------------------
 
-std::string HazardObserver::describe(const Block& b, const Operation& o) const {
+std::string RaceObserver::describe(const Block& b, const Operation& o) const {
   static const char* const kWhat[] = {"TMA load by ",   "wgmma by the warpgroup of ",
                                       "TMA store by ",  "tcgen05.mma by ",
                                       "tcgen05.ld by ", "tcgen05.st by "};
@@ -407,7 +407,7 @@ std::string HazardObserver::describe(const Block& b, const Operation& o) const {
   return std::string("a ") + kWhat[o.engine] + who_issued + " at " + at(o.where);
 }
 
-std::string HazardObserver::missing(const HazardObserver& by, const Block& b, const Operation& o) {
+std::string RaceObserver::missing(const RaceObserver& by, const Block& b, const Operation& o) {
   const unsigned me = by.entry(b.current->id);
   const std::string handed_on = ", then a barrier or an mbarrier)";
   switch (o.engine) {

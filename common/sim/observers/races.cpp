@@ -15,15 +15,15 @@
 // of 16 bytes is data: its old value, which would tell who came before, goes to no thread.
 //
 // A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
-// the copying thread too. TMA and wgmma: async_proxy_hazards.cpp. tcgen05:
-// tensor_memory_hazards.cpp.
+// the copying thread too. TMA and wgmma: async_proxy_races.cpp. tcgen05:
+// tensor_memory_races.cpp.
 //
 // The search goes on behind a finding (findings.h).
 //
 // What is not found: a load that races with a later store when other loads of the same word or byte
 // (shared: by the same warp) came between; in device memory, an atomic that races with a later
 // plain access when other atomics on the same word came between.
-#include "common/sim/observers/hazards.h"
+#include "common/sim/observers/races.h"
 
 #include <algorithm>
 #include <bit>
@@ -124,7 +124,7 @@ std::string earlier(const Block& b, const Access& a, Kind kind, unsigned entry, 
 
 // --- begin, synchronise --------------------------------------------------------------------------
 
-void HazardObserver::begin_block(Block& b) {
+void RaceObserver::begin_block(Block& b) {
   padded_ = b.nwarps * 32;
   base_ = b.rank * padded_;
   total_ = static_cast<unsigned>(blocks_of_cluster(b)) * padded_;
@@ -154,12 +154,12 @@ void HazardObserver::begin_block(Block& b) {
   if (tensor_used_) begin_tensor();
 }
 
-void HazardObserver::end_block(Block& b) {
+void RaceObserver::end_block(Block& b) {
   check_loads(b);
   check_guests(b);
 }
 
-void HazardObserver::access(Block& b, const Access& a) {
+void RaceObserver::access(Block& b, const Access& a) {
   findings.compare();
   ++seen_;
   if (a.space != Space::shared) {
@@ -169,7 +169,7 @@ void HazardObserver::access(Block& b, const Access& a) {
   }
 }
 
-void HazardObserver::barrier(Block& b, ThreadSet met, const void* object) {
+void RaceObserver::barrier(Block& b, ThreadSet met, const void* object) {
   findings.compare();
   const auto released = launch_state.objects.find(object);
   if (released != launch_state.objects.end()) {
@@ -182,13 +182,13 @@ void HazardObserver::barrier(Block& b, ThreadSet met, const void* object) {
   }
 }
 
-void HazardObserver::warp_sync(Block& b, unsigned warp, uint32_t lanes) {
+void RaceObserver::warp_sync(Block& b, unsigned warp, uint32_t lanes) {
   uint32_t set[32] = {};
   set[warp] = lanes;
   join(b, warp, warp + 1, set);
 }
 
-Released& HazardObserver::open(const void* object, uint32_t phase) const {
+Released& RaceObserver::open(const void* object, uint32_t phase) const {
   Released& released = launch_state.objects[object];
   if (released.phase != phase) {
     released.phase = phase;
@@ -199,7 +199,7 @@ Released& HazardObserver::open(const void* object, uint32_t phase) const {
   return released;
 }
 
-void HazardObserver::release(Block& b, const void* object, uint32_t phase) {
+void RaceObserver::release(Block& b, const void* object, uint32_t phase) {
   ThreadState& me = threads_[b.current->id];
   Released& released = open(object, phase);
   add(released.clock, b.current->id, me, me.clock != released.added);
@@ -209,7 +209,7 @@ void HazardObserver::release(Block& b, const void* object, uint32_t phase) {
   me.stamp = ++launch_state.now;  // what follows is not released
 }
 
-void HazardObserver::acquire(Block& b, const void* object, uint32_t phase) {
+void RaceObserver::acquire(Block& b, const void* object, uint32_t phase) {
   const auto found = launch_state.objects.find(object);
   if (found == launch_state.objects.end()) return;
   const Released& released = found->second;
@@ -231,7 +231,7 @@ void HazardObserver::acquire(Block& b, const void* object, uint32_t phase) {
 
 // What a relaxed arrival or wait hands on: that reads and asynchronous operations are over. Not so
 // what a thread wrote, or, to a relaxed wait, what loads brought.
-void HazardObserver::hand_over_reads(Clock& to, const Clock& from, bool loads) const {
+void RaceObserver::hand_over_reads(Clock& to, const Clock& from, bool loads) const {
   auto& channels = launch_state.channels;
   unsigned& reads = launch_state.reads;
   if (!reads) {  // pairs of entries, like a channel's, whose keys are no addresses
@@ -251,7 +251,7 @@ void HazardObserver::hand_over_reads(Clock& to, const Clock& from, bool loads) c
   raise(to, channels_of);
 }
 
-void HazardObserver::release_relaxed(Block& b, const void* object, uint32_t phase) {
+void RaceObserver::release_relaxed(Block& b, const void* object, uint32_t phase) {
   ThreadState& me = threads_[b.current->id];
   Clock mine;
   add(mine, b.current->id, me);
@@ -259,7 +259,7 @@ void HazardObserver::release_relaxed(Block& b, const void* object, uint32_t phas
   me.stamp = ++launch_state.now;
 }
 
-void HazardObserver::acquire_relaxed(Block& b, const void* object, uint32_t phase) {
+void RaceObserver::acquire_relaxed(Block& b, const void* object, uint32_t phase) {
   const auto found = launch_state.objects.find(object);
   if (found == launch_state.objects.end()) return;
   const Released& released = found->second;
@@ -270,7 +270,7 @@ void HazardObserver::acquire_relaxed(Block& b, const void* object, uint32_t phas
   me.clock = std::make_shared<const Clock>(std::move(sum));
 }
 
-void HazardObserver::fence(Block& b) {
+void RaceObserver::fence(Block& b) {
   launch_state.fences = true;
   ThreadState& me = threads_[b.current->id];
   Fenced fenced;
@@ -283,8 +283,7 @@ void HazardObserver::fence(Block& b) {
 // --- who knows what ------------------------------------------------------------------------------
 
 // Adds what the thread did and what is visible to it.
-void HazardObserver::add(Clock& clock, unsigned id, const ThreadState& thread,
-                         bool acquired) const {
+void RaceObserver::add(Clock& clock, unsigned id, const ThreadState& thread, bool acquired) const {
   if (clock.size() < total_) clock.resize(total_);
   for (unsigned t = base_; t < base_ + padded_; ++t) clock[t] = std::max(clock[t], thread.floor);
   if (thread.clock && acquired) raise(clock, *thread.clock);
@@ -292,8 +291,8 @@ void HazardObserver::add(Clock& clock, unsigned id, const ThreadState& thread,
   if (thread.proxied) set(clock, total_ + entry(id), thread.proxied);
 }
 
-void HazardObserver::for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set,
-                              auto&& f) {
+void RaceObserver::for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set,
+                            auto&& f) {
   for (unsigned w = first_warp; w < last_warp; ++w) {
     for (uint32_t m = set[w]; m; m &= m - 1) {
       const unsigned t = w * 32 + std::countr_zero(m);
@@ -303,7 +302,7 @@ void HazardObserver::for_each(unsigned first_warp, unsigned last_warp, const uin
 }
 
 // A barrier of the whole block: everything until now is visible to everybody.
-void HazardObserver::join_all(Block& b) {
+void RaceObserver::join_all(Block& b) {
   if (extended_) join(b, 0, b.nwarps, b.member);
   const Stamp floor = launch_state.now++;
   for (unsigned t = 0; t < b.nthreads; ++t) {
@@ -316,8 +315,8 @@ void HazardObserver::join_all(Block& b) {
 }
 
 // The threads of `set` meet; `released`: what others have handed over to them.
-void HazardObserver::join(Block& b, unsigned first_warp, unsigned last_warp, const uint32_t* set,
-                          const Released* released) {
+void RaceObserver::join(Block& b, unsigned first_warp, unsigned last_warp, const uint32_t* set,
+                        const Released* released) {
   Clock clock(total_);
   const Clock* added = nullptr;
   Stamp floor = 0;
@@ -328,7 +327,7 @@ void HazardObserver::join(Block& b, unsigned first_warp, unsigned last_warp, con
       raise(clock, *added);
     }
     clock[entry(t)] = std::max(clock[entry(t)], thread.stamp);
-    if (thread.proxied) HazardObserver::set(clock, total_ + entry(t), thread.proxied);
+    if (thread.proxied) RaceObserver::set(clock, total_ + entry(t), thread.proxied);
   });
   if (released) raise(clock, released->clock);
   auto shared = std::make_shared<const Clock>(std::move(clock));
@@ -342,8 +341,8 @@ void HazardObserver::join(Block& b, unsigned first_warp, unsigned last_warp, con
 }
 
 // The same for what goes beyond the block: fenced stores, tickets seen.
-void HazardObserver::join_blocks(Block&, unsigned first_warp, unsigned last_warp,
-                                 const uint32_t* set, const Released* released) {
+void RaceObserver::join_blocks(Block&, unsigned first_warp, unsigned last_warp, const uint32_t* set,
+                               const Released* released) {
   Fenced fenced;
   Tickets tickets;
   const Tickets* added = nullptr;
@@ -369,7 +368,7 @@ void HazardObserver::join_blocks(Block&, unsigned first_warp, unsigned last_warp
   });
 }
 
-void HazardObserver::note(Tickets& tickets, const Seen& seen) {
+void RaceObserver::note(Tickets& tickets, const Seen& seen) {
   for (Seen& old : tickets) {
     if (old.ticket == seen.ticket) {
       old.when = std::max(old.when, seen.when);
@@ -378,12 +377,12 @@ void HazardObserver::note(Tickets& tickets, const Seen& seen) {
   }
   tickets.push_back(seen);
 }
-void HazardObserver::note(Tickets& tickets, const Tickets& others) {
+void RaceObserver::note(Tickets& tickets, const Tickets& others) {
   for (const Seen& seen : others) note(tickets, seen);
 }
 
 // An atomic on a word of device memory: publishes what was fenced, and sees what others published.
-void HazardObserver::use_ticket(Block& b, uint64_t word) {
+void RaceObserver::use_ticket(Block& b, uint64_t word) {
   ThreadState& me = threads_[b.current->id];
   Ticket& ticket = launch_state.tickets[word];
   const Stamp when = ++launch_state.now;
@@ -407,9 +406,9 @@ void HazardObserver::use_ticket(Block& b, uint64_t word) {
 
 // Has what the other block's entry stands for, at its stamp, happened before what a thread of this
 // block knows?
-bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b, uint64_t block,
-                                           unsigned entry, Stamp stamp, uint64_t word,
-                                           bool atomic) const {
+bool RaceObserver::ordered_across_blocks(const ThreadState& me, const Block& b, uint64_t block,
+                                         unsigned entry, Stamp stamp, uint64_t word,
+                                         bool atomic) const {
   if (!me.tickets) return false;
   const auto own = launch_state.tickets.find(word);
   const auto ordered = [&](const Seen& seen) {
@@ -448,7 +447,7 @@ bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b
 // --- shared memory -------------------------------------------------------------------------------
 
 // From now on the bytes of the word have rows of their own.
-void HazardObserver::split(const Block& b, uint64_t word) {
+void RaceObserver::split(const Block& b, uint64_t word) {
   if (!bytes_) {
     bytes_ = std::make_unique<SharedShadow>(b.shared_size + kWord, total_ / 32);
   }
@@ -465,33 +464,33 @@ void HazardObserver::split(const Block& b, uint64_t word) {
   w.split = true;
 }
 
-bool HazardObserver::is_written(uint64_t word) {
+bool RaceObserver::is_written(uint64_t word) {
   bool written = true;
   for_each_cell(word,
                 [&](const SharedRow& row, uint64_t) { written &= row.cell.wrote >= block_floor_; });
   return written;
 }
 
-void HazardObserver::mark(uint64_t word, bool in_flight) {
+void RaceObserver::mark(uint64_t word, bool in_flight) {
   for_each_cell(word, [&](const SharedRow& row, uint64_t) { row.cell.in_flight = in_flight; });
 }
 
 // As a store for whoever comes, but nothing is written yet.
-void HazardObserver::begin_copy(Block& b, const Access& a) {
+void RaceObserver::begin_copy(Block& b, const Access& a) {
   for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
     access_word<false>(b, *this, a, word, kAllBytes);
     mark(word, true);
   }
 }
-void HazardObserver::end_copy(Block&, const Access& a, uint32_t) {
+void RaceObserver::end_copy(Block&, const Access& a, uint32_t) {
   for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) mark(word, false);
 }
 
-void HazardObserver::access_shared(Block& b, const Access& a) {
+void RaceObserver::access_shared(Block& b, const Access& a) {
   const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
   const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
   if (b.cluster) {
-    auto& home = observer_of<HazardObserver>(*a.home);
+    auto& home = observer_of<RaceObserver>(*a.home);
     if (a.home != &b) {
       check_neighbour(b, a, home, {});
       const unsigned me = b.current->id;
@@ -509,8 +508,8 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
 }
 
 // A block whose shared memory another one uses must have begun, and not have ended.
-void HazardObserver::check_neighbour(Block& b, const Access& a, const HazardObserver& home,
-                                     const Actor& actor) const {
+void RaceObserver::check_neighbour(Block& b, const Access& a, const RaceObserver& home,
+                                   const Actor& actor) const {
   const auto refuse = [&](const char* why) {
     fail(FaultKind::out_of_bounds,
          here() + ": " + subject(a, actor, a.at) + ", but that block " + why);
@@ -525,7 +524,7 @@ void HazardObserver::check_neighbour(Block& b, const Access& a, const HazardObse
 
 // What other blocks of the cluster did to its shared memory has happened before a block ends, or it
 // could have ended first.
-void HazardObserver::check_guests(Block& b) {
+void RaceObserver::check_guests(Block& b) {
   if (guests_.empty()) return;
   Clock known;
   for (unsigned t = 0; t < b.nthreads; ++t) add(known, t, threads_[t]);
@@ -545,9 +544,9 @@ void HazardObserver::check_guests(Block& b) {
 
 // The current thread, of block `b` and of the observer `by`, touches a word of this block.
 template <bool kCluster>
-[[gnu::always_inline]] inline void HazardObserver::access_word(Block& b, const HazardObserver& by,
-                                                               const Access& a, uint64_t word,
-                                                               uint8_t bytes) {
+[[gnu::always_inline]] inline void RaceObserver::access_word(Block& b, const RaceObserver& by,
+                                                             const Access& a, uint64_t word,
+                                                             uint8_t bytes) {
   const SharedRow row = row_of(word);
   const SharedCell& w = row.cell;
   if (w.async) [[unlikely]] {
@@ -561,8 +560,8 @@ template <bool kCluster>
 }
 
 template <bool kCluster>
-[[gnu::noinline]] void HazardObserver::access_bytes(Block& b, const HazardObserver& by,
-                                                    const Access& a, uint64_t word, uint8_t bytes) {
+[[gnu::noinline]] void RaceObserver::access_bytes(Block& b, const RaceObserver& by, const Access& a,
+                                                  uint64_t word, uint8_t bytes) {
   if (!word_of(word).split) split(b, word);
   for (unsigned i = 0; i < kWord; ++i) {
     const uint64_t byte = word * kWord + i;
@@ -579,9 +578,9 @@ template <bool kCluster>
 
 // A word that is not split, or a byte of one that is.
 template <bool kCluster>
-[[gnu::always_inline]] inline void HazardObserver::access_cell(Block& b, const HazardObserver& by,
-                                                               const Access& a, uint64_t byte,
-                                                               const SharedRow& row) {
+[[gnu::always_inline]] inline void RaceObserver::access_cell(Block& b, const RaceObserver& by,
+                                                             const Access& a, uint64_t byte,
+                                                             const SharedRow& row) {
   const unsigned me = by.entry(b.current->id);
   const ThreadState& mine = by.threads_[b.current->id];
   SharedCell& w = row.cell;
@@ -623,8 +622,8 @@ template <bool kCluster>
 }
 
 // Atomics are in order among each other, but each of them must be so with the last plain store.
-void HazardObserver::check_under_atomics(Block& b, const HazardObserver& by, const Access& a,
-                                         uint64_t byte, const SharedCell& w) {
+void RaceObserver::check_under_atomics(Block& b, const RaceObserver& by, const Access& a,
+                                       uint64_t byte, const SharedCell& w) {
   if (!w.atomic) {
     if (w.stored && w.wrote > block_floor_) under_atomics_[byte] = {w.wrote, 0, w.pc, w.thread};
     return;
@@ -639,8 +638,8 @@ void HazardObserver::check_under_atomics(Block& b, const HazardObserver& by, con
 
 // Before an atomic takes the place of the earlier one `w`. What all of the block knows of is no
 // longer needed: who comes behind the new atomic comes behind that, too.
-void HazardObserver::note_atomic(const HazardObserver& by, const Block& b, uint64_t byte,
-                                 const SharedCell& w) {
+void RaceObserver::note_atomic(const RaceObserver& by, const Block& b, uint64_t byte,
+                               const SharedCell& w) {
   Atomics& atomics = atomics_[byte];
   if (!b.cluster && atomics.latest <= by.threads_[b.current->id].floor) atomics.by_thread.clear();
   atomics.latest = w.wrote;
@@ -648,8 +647,7 @@ void HazardObserver::note_atomic(const HazardObserver& by, const Block& b, uint6
 }
 
 // A plain access behind atomics must be in order with each of them.
-void HazardObserver::check_atomics(Block& b, const HazardObserver& by, const Access& a,
-                                   uint64_t byte) {
+void RaceObserver::check_atomics(Block& b, const RaceObserver& by, const Access& a, uint64_t byte) {
   const auto found = atomics_.find(byte);
   if (found == atomics_.end()) return;
   const unsigned me = by.entry(b.current->id);
@@ -661,8 +659,8 @@ void HazardObserver::check_atomics(Block& b, const HazardObserver& by, const Acc
   if (a.kind == Kind::store) atomics_.erase(found);
 }
 
-void HazardObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const Access& a,
-                                    uint64_t byte, const char* why) const {
+void RaceObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const Access& a,
+                                  uint64_t byte, const char* why) const {
   constexpr size_t kWatched = 100'000;  // beyond them no race explains a read
   const Findings::Finding& finding = report_unwritten(a, byte, {}, why);
   if (reads.size() >= kWatched) return;
@@ -672,8 +670,8 @@ void HazardObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const
                  a.kind, entry(me), a.pc, bytes_of_word(a.at, a.size, byte / kWord)}});
 }
 
-void HazardObserver::explain(UnwrittenReads& all, const Access& a, uint64_t byte, auto&& ordered,
-                             auto&& race) {
+void RaceObserver::explain(UnwrittenReads& all, const Access& a, uint64_t byte, auto&& ordered,
+                           auto&& race) {
   const uint8_t stored = bytes_of_word(a.at, a.size, byte / kWord);
   for (auto [it, end] = all.equal_range(byte / kWord); it != end;) {
     const bool both_atomic = a.kind == Kind::atomic && it->second.kind == Kind::atomic;
@@ -687,8 +685,8 @@ void HazardObserver::explain(UnwrittenReads& all, const Access& a, uint64_t byte
   }
 }
 
-void HazardObserver::explain_shared(Block& b, const HazardObserver& by, const Access& a,
-                                    uint64_t byte) {
+void RaceObserver::explain_shared(Block& b, const RaceObserver& by, const Access& a,
+                                  uint64_t byte) {
   const unsigned me = by.entry(b.current->id);
   const auto ordered = [&](const UnwrittenRead& r) {
     return r.entry == me || by.sees_read(by.threads_[b.current->id], r.entry, r.stamp);
@@ -698,8 +696,8 @@ void HazardObserver::explain_shared(Block& b, const HazardObserver& by, const Ac
 }
 
 // A store after loads: all of them must be visible to the thread that stores.
-void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Access& a,
-                                   uint64_t byte, const SharedRow& row, const Actor& actor) {
+void RaceObserver::check_readers(Block& b, const RaceObserver& by, const Access& a, uint64_t byte,
+                                 const SharedRow& row, const Actor& actor) {
   const unsigned me = by.entry(b.current->id);
   const ThreadState& mine = by.threads_[b.current->id];
   for (unsigned w = 0; w < total_ / 32; ++w) {
@@ -718,9 +716,9 @@ void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Acc
   }
 }
 
-void HazardObserver::race_with(const Block& b, const Access& a, uint64_t byte, const Actor& actor,
-                               Kind kind, unsigned entry, uint32_t pc, const char* missing,
-                               bool stores) const {
+void RaceObserver::race_with(const Block& b, const Access& a, uint64_t byte, const Actor& actor,
+                             Kind kind, unsigned entry, uint32_t pc, const char* missing,
+                             bool stores) const {
   if (auto* finding = note_race(a, byte, actor, {widen(pc, a.pc), nullptr}, stores)) {
     finding->text = race_sentence(a, byte, actor, earlier(b, a, kind, entry, pc, padded_), missing);
   }
@@ -728,7 +726,7 @@ void HazardObserver::race_with(const Block& b, const Access& a, uint64_t byte, c
 
 // --- device memory -------------------------------------------------------------------------------
 
-inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCell& w) const {
+inline void RaceObserver::note_load(const Block& b, const Access& a, DeviceCell& w) const {
   const auto block = static_cast<uint32_t>(b.linear);
   // A reader in another block stays on record: whoever stores later races with it.
   if (w.read && w.read_block != block) return;
@@ -742,8 +740,8 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   w.read_pc = low(a.pc);
 }
 
-[[gnu::always_inline]] inline void HazardObserver::check_device_cell(Block& b, const Access& a,
-                                                                     uint64_t byte, DeviceCell& w) {
+[[gnu::always_inline]] inline void RaceObserver::check_device_cell(Block& b, const Access& a,
+                                                                   uint64_t byte, DeviceCell& w) {
   const ThreadState& mine = threads_[b.current->id];
   // Who will have done it: the thread, or the bulk store that it issues.
   const bool bulk_store = a.by == By::engine && a.kind == Kind::store;
@@ -803,8 +801,8 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   w.atomic = a.kind == Kind::atomic;
 }
 
-[[gnu::noinline]] void HazardObserver::check_device_word(Block& b, const Access& a, uint64_t word,
-                                                         uint8_t bytes) {
+[[gnu::noinline]] void RaceObserver::check_device_word(Block& b, const Access& a, uint64_t word,
+                                                       uint8_t bytes) {
   DeviceCell& w = launch_state.words[word];
   if (bytes == kAllBytes && !w.split) [[likely]] {
     check_device_cell(b, a, word * kWord, w);
@@ -825,14 +823,14 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
 }
 
 // Most words that a kernel loads nobody stores to in the same launch.
-inline bool HazardObserver::note_plain_load(const Block& b, const Access& a, uint64_t word) {
+inline bool RaceObserver::note_plain_load(const Block& b, const Access& a, uint64_t word) {
   DeviceCell& w = launch_state.words[word];
   if (a.kind != Kind::load || w.wrote || w.split) return false;
   note_load(b, a, w);
   return true;
 }
 
-void HazardObserver::access_device(Block& b, const Access& a) {
+void RaceObserver::access_device(Block& b, const Access& a) {
   const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
   const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
   const auto bytes = [&](uint64_t word) {
@@ -853,8 +851,8 @@ void HazardObserver::access_device(Block& b, const Access& a) {
   }
 }
 
-void HazardObserver::race_across(Block& b, const Access& a, uint64_t byte, Kind kind,
-                                 uint64_t block, unsigned entry, uint32_t pc) {
+void RaceObserver::race_across(Block& b, const Access& a, uint64_t byte, Kind kind, uint64_t block,
+                               unsigned entry, uint32_t pc) {
   const bool bulk_store = entry >= total_;
   const bool stores = kind == Kind::store && a.kind == Kind::store && !bulk_store;
   auto* finding = note_race(a, byte, {}, {widen(pc, a.pc), nullptr}, stores);
@@ -872,8 +870,8 @@ void HazardObserver::race_across(Block& b, const Access& a, uint64_t byte, Kind 
 }
 
 // "a store by block (1,0,0), thread (0,0,0) at kernel.cuh:12"
-std::string HazardObserver::earlier_across(const Block& b, const Access& a, Kind kind,
-                                           uint64_t block, unsigned entry, uint32_t pc) const {
+std::string RaceObserver::earlier_across(const Block& b, const Access& a, Kind kind, uint64_t block,
+                                         unsigned entry, uint32_t pc) const {
   const std::string line = source_and_caller(widen(pc, a.pc));
   if (entry >= total_) return "a bulk store by block " + block_index(b, block) + " at " + line;
   const std::string thread = thread_name(b, entry % padded_);
@@ -884,7 +882,7 @@ std::string HazardObserver::earlier_across(const Block& b, const Access& a, Kind
 
 namespace {
 
-class HazardWatcher final : public Watcher {
+class RaceWatcher final : public Watcher {
  public:
   bool wanted() const override { return options().analyse; }
   bool alone() const override { return true; }
@@ -899,7 +897,7 @@ class HazardWatcher final : public Watcher {
     launch_state.device_fences.clear();
     findings.clear();
   }
-  void observe(Block& b) override { b.observers.push_back(std::make_unique<HazardObserver>()); }
+  void observe(Block& b) override { b.observers.push_back(std::make_unique<RaceObserver>()); }
   void report(fa::Counts& counts, const std::optional<fa::Finding>& fault) override {
     findings.report(fault);
     for (const std::string& remark : findings.remarks()) add_remark(counts, remark);
@@ -908,8 +906,8 @@ class HazardWatcher final : public Watcher {
 
 }  // namespace
 
-Watcher& hazard_watcher() {
-  static HazardWatcher watcher;
+Watcher& race_watcher() {
+  static RaceWatcher watcher;
   return watcher;
 }
 

@@ -1,6 +1,6 @@
 /// \file
-/// The search for races. Private to observers/: hazards.cpp has the accesses that threads make
-/// themselves, async_proxy_hazards.cpp those of TMA and of wgmma, tensor_memory_hazards.cpp those
+/// The search for races. Private to observers/: races.cpp has the accesses that threads make
+/// themselves, async_proxy_races.cpp those of TMA and of wgmma, tensor_memory_races.cpp those
 /// of tcgen05.
 #pragma once
 
@@ -259,7 +259,7 @@ struct Actor {
 };
 
 /// Races in shared and global memory, and reads of words that nobody wrote.
-class HazardObserver final : public Observer {
+class RaceObserver final : public Observer {
  public:
   bool wants_operands() const override { return true; }
   void begin_block(Block&) override;
@@ -365,26 +365,25 @@ class HazardObserver final : public Observer {
   void mark(uint64_t word, bool in_flight);
   void access_shared(Block&, const Access&);
   template <bool kCluster>
-  void access_word(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
+  void access_word(Block&, const RaceObserver& by, const Access&, uint64_t word, uint8_t bytes);
   template <bool kCluster>
-  void access_bytes(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
+  void access_bytes(Block&, const RaceObserver& by, const Access&, uint64_t word, uint8_t bytes);
   template <bool kCluster>
-  void access_cell(Block&, const HazardObserver& by, const Access&, uint64_t byte,
-                   const SharedRow&);
+  void access_cell(Block&, const RaceObserver& by, const Access&, uint64_t byte, const SharedRow&);
   void split(const Block&, uint64_t word);
-  void check_under_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte,
+  void check_under_atomics(Block&, const RaceObserver& by, const Access&, uint64_t byte,
                            const SharedCell&);
-  void note_atomic(const HazardObserver& by, const Block&, uint64_t byte, const SharedCell&);
-  void check_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte);
+  void note_atomic(const RaceObserver& by, const Block&, uint64_t byte, const SharedCell&);
+  void check_atomics(Block&, const RaceObserver& by, const Access&, uint64_t byte);
   void note_unwritten(UnwrittenReads&, const Block&, const Access&, uint64_t byte,
                       const char* why) const;
   /// Before a store. `ordered(read)`: it is in order behind that read; `race(read)`: it is not.
   static void explain(UnwrittenReads&, const Access&, uint64_t byte, auto&& ordered, auto&& race);
-  void explain_shared(Block&, const HazardObserver& by, const Access&, uint64_t byte);
-  void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t byte,
-                     const SharedRow&, const Actor&);
+  void explain_shared(Block&, const RaceObserver& by, const Access&, uint64_t byte);
+  void check_readers(Block&, const RaceObserver& by, const Access&, uint64_t byte, const SharedRow&,
+                     const Actor&);
   /// The current thread, of this block, uses shared memory of `home`, another block of the cluster.
-  void check_neighbour(Block&, const Access&, const HazardObserver& home, const Actor&) const;
+  void check_neighbour(Block&, const Access&, const RaceObserver& home, const Actor&) const;
   void check_guests(Block&);
   void access_device(Block&, const Access&);
   bool note_plain_load(const Block&, const Access&, uint64_t word);
@@ -407,7 +406,7 @@ class HazardObserver final : public Observer {
   /// Of this block, by the current thread of `by`. `channel_of`: an address that stands for the
   /// channel.
   void keep_past(unsigned thread, Operation&);
-  uint32_t new_operation(Block&, HazardObserver& by, Operation::Engine, const void* channel_of,
+  uint32_t new_operation(Block&, RaceObserver& by, Operation::Engine, const void* channel_of,
                          const Where&);
   /// Null: of an earlier block.
   const Operation* find(uint32_t number) const;
@@ -416,24 +415,24 @@ class HazardObserver final : public Observer {
   void check_loads(const Block&);
   bool fenced_for_async(const ThreadState&, unsigned me, unsigned writer, Stamp) const;
   /// What is under way in this block's `word` and must be over before the access.
-  void check_async(const HazardObserver& by, const Block&, const Access&, uint64_t word,
-                   bool writes, const Actor&) const;
+  void check_async(const RaceObserver& by, const Block&, const Access&, uint64_t word, bool writes,
+                   const Actor&) const;
   /// Returns whether it is right.
-  bool check_writer(const HazardObserver& by, const Block&, const Access&, uint64_t byte,
+  bool check_writer(const RaceObserver& by, const Block&, const Access&, uint64_t byte,
                     const SharedCell&, const Actor&) const;
-  void check_before_read(const HazardObserver& by, const Block&, const Access&, uint64_t word,
+  void check_before_read(const RaceObserver& by, const Block&, const Access&, uint64_t word,
                          const Actor&);
   void show_inits(const Block&, Stamp fence, bool to_cluster);
   void check_init(const Block&, const void* bar, const Actor&) const;
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
   std::string describe(const Block&, const Operation&) const;
-  static std::string missing(const HazardObserver& by, const Block&, const Operation&);
+  static std::string missing(const RaceObserver& by, const Block&, const Operation&);
 
   // --- tensor memory -----------------------------------------------------------------------------
 
   void begin_tensor();
   void check_swizzle(const Block&, const SharedOperand&, uint64_t word, const Where&);
-  void use_tensor(const HazardObserver& by, const Block&, TensorUse, const TensorAccess&,
+  void use_tensor(const RaceObserver& by, const Block&, TensorUse, const TensorAccess&,
                   uint32_t number, const Where&);
   bool ordered(TensorUse, unsigned thread, const Operation&) const;
   std::string missing(TensorUse, unsigned thread, const Operation&) const;

@@ -1,7 +1,7 @@
 // Races on tensor memory, which mma, ld and st of tcgen05 use on their own, in no order but that of
 // one thread's products.
 //
-// As in async_proxy_hazards.cpp an operation lasts from its issue to its completion, an entry of
+// As in async_proxy_races.cpp an operation lasts from its issue to its completion, an entry of
 // the vector clocks. Whoever uses the same columns next must know of it; tcgen05 instructions of
 // different threads are ordered by their fences alone:
 //
@@ -20,7 +20,7 @@
 // What is not found: of the lanes of a warp, which use tensor memory together, one that knows less
 // than the last one.
 #include "common/dialect/ptx/layouts.h"
-#include "common/sim/observers/hazards.h"
+#include "common/sim/observers/races.h"
 
 namespace sim {
 
@@ -37,7 +37,7 @@ const char* words_of(TensorUse use) {
 
 }  // namespace
 
-void HazardObserver::begin_tensor() {
+void RaceObserver::begin_tensor() {
   tensor_used_ = false;
   behind_fence_.assign(behind_fence_.size(), nullptr);
   for (auto& warp : moves_) warp[0] = warp[1] = {};
@@ -45,12 +45,12 @@ void HazardObserver::begin_tensor() {
   fencing_ = {};
 }
 
-void HazardObserver::issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
-                                   std::span<const TensorAccess> uses, const void* pc,
-                                   const Where& where) {
+void RaceObserver::issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
+                                 std::span<const TensorAccess> uses, const void* pc,
+                                 const Where& where) {
   constexpr unsigned kChunk = 16;
   const unsigned thread = b.current->id;
-  auto& there = observer_of<HazardObserver>(home);
+  auto& there = observer_of<RaceObserver>(home);
   const uint32_t number =
       there.new_operation(b, *this, Operation::product, &b.threads[thread].waits_for, where);
   products_[thread] = {there.operations_.back().channel, there.operations_.back().stamp};
@@ -77,7 +77,7 @@ void HazardObserver::issue_product(Block& b, Block& home, std::span<const Shared
 }
 
 // Its stamp covers the products in front of it.
-uint32_t HazardObserver::commit_products(Block& b, const void*, const Where& where) {
+uint32_t RaceObserver::commit_products(Block& b, const void*, const Where& where) {
   const unsigned thread = b.current->id;
   const uint32_t number =
       new_operation(b, *this, Operation::product, &b.threads[thread].waits_for, where);
@@ -87,8 +87,8 @@ uint32_t HazardObserver::commit_products(Block& b, const void*, const Where& whe
 
 // What TMA has brought, and no thread has stored to, lies as its tensor map says. (A store to the
 // whole word has ended `async`.)
-void HazardObserver::check_swizzle(const Block& b, const SharedOperand& operand, uint64_t word,
-                                   const Where& where) {
+void RaceObserver::check_swizzle(const Block& b, const SharedOperand& operand, uint64_t word,
+                                 const Where& where) {
   const SharedCell& w = word_of(word);
   const Operation* load = w.split ? nullptr : find((*async_)[word].write);
   if (!load || load->swizzle == fa::Swizzle{} || load->swizzle == operand.swizzle) return;
@@ -105,8 +105,8 @@ void HazardObserver::check_swizzle(const Block& b, const SharedOperand& operand,
                  " has stored it with " + words(load->swizzle);
 }
 
-uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void*,
-                                     const Where& where) {
+uint32_t RaceObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void*,
+                                   const Where& where) {
   if (use == TensorUse::free) {
     use_tensor(*this, b, use, a, 0, where);
     return 0;
@@ -122,7 +122,7 @@ uint32_t HazardObserver::move_tensor(Block& b, TensorUse use, const TensorAccess
   return number;
 }
 
-void HazardObserver::finish_moves(Block& b, bool loads) {
+void RaceObserver::finish_moves(Block& b, bool loads) {
   const unsigned warp = b.current->id / 32;
   const Latest& latest = moves_[warp][loads];
   if (!latest.stamp) return;
@@ -131,7 +131,7 @@ void HazardObserver::finish_moves(Block& b, bool loads) {
   }
 }
 
-void HazardObserver::allocate_tensor(Block&) {
+void RaceObserver::allocate_tensor(Block&) {
   if (tensor_.empty()) {
     tensor_.resize(kQuarters * kColumns);
     behind_fence_.resize(threads_.size());
@@ -139,7 +139,7 @@ void HazardObserver::allocate_tensor(Block&) {
   tensor_used_ = true;
 }
 
-void HazardObserver::tensor_fence(Block& b, bool before) {
+void RaceObserver::tensor_fence(Block& b, bool before) {
   if (!tensor_used_) return;
   const unsigned thread = b.current->id;
   ThreadState& me = threads_[thread];
@@ -169,7 +169,7 @@ void HazardObserver::tensor_fence(Block& b, bool before) {
 // --- checks --------------------------------------------------------------------------------------
 
 // Does the thread know of the operation what it needs for this use?
-bool HazardObserver::ordered(TensorUse use, unsigned thread, const Operation& o) const {
+bool RaceObserver::ordered(TensorUse use, unsigned thread, const Operation& o) const {
   const unsigned issuer = o.issuer, me = entry(thread);
   const SharedClock &now = threads_[thread].clock, &fenced = behind_fence_[thread];
   if (o.engine == Operation::product) {
@@ -183,7 +183,7 @@ bool HazardObserver::ordered(TensorUse use, unsigned thread, const Operation& o)
   return has(fenced, o.channel, o.stamp);
 }
 
-std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operation& o) const {
+std::string RaceObserver::missing(TensorUse use, unsigned thread, const Operation& o) const {
   const SharedClock& now = threads_[thread].clock;
   const std::string after = "no tcgen05_fence_after_thread_sync (behind the wait or barrier)";
   if (o.engine == Operation::product) {
@@ -197,7 +197,7 @@ std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operat
   const std::string wait =
       o.engine == Operation::tensor_load ? "tcgen05_wait_ld" : "tcgen05_wait_st";
   if (o.issuer / 32 == entry(thread) / 32) return "no " + wait;
-  const auto& other = observer_of<HazardObserver>(block_of_rank(o.issuer / padded_));
+  const auto& other = observer_of<RaceObserver>(block_of_rank(o.issuer / padded_));
   if (!has(other.threads_[o.issuer % padded_].clock, o.channel + 1, o.stamp)) {
     return "no " + wait + " (by the other warp, in front of a barrier)";
   }
@@ -210,8 +210,8 @@ std::string HazardObserver::missing(TensorUse use, unsigned thread, const Operat
 
 // The current thread of the observer `by`, or its warp, uses this block's tensor memory by
 // operation `number`.
-void HazardObserver::use_tensor(const HazardObserver& by, const Block& b, TensorUse use,
-                                const TensorAccess& a, uint32_t number, const Where& where) {
+void RaceObserver::use_tensor(const RaceObserver& by, const Block& b, TensorUse use,
+                              const TensorAccess& a, uint32_t number, const Where& where) {
   const unsigned me = b.current->id, warp = me / 32;
   const auto sentence = [&](unsigned column) {
     return here() + ": " + words_of(use) + (a.writes ? " that writes column " : " of column ") +
