@@ -369,7 +369,7 @@ TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[pla
 // itself.
 TEST_CASE("a dropped barrier is found as a race", "[planted]") {
   const sim::Options saved = sim::options();
-  sim::options().analyse = sim::options().analyse = true;
+  sim::options().analyse = true;
   sim::options().workers = 1;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     // Two tiles of keys each way, so that one is loaded over another: more would find no more.
