@@ -10,7 +10,7 @@
 
 namespace sim {
 
-/// Bytes of the L2's lines, and of what a request reads or writes of one at least.
+/// Bytes of a line of the L2, and of a sector, the least that a request moves.
 constexpr unsigned kLine = 128, kSector = 32;
 constexpr unsigned kLineSectors = kLine / kSector;
 
