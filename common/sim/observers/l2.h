@@ -1,5 +1,6 @@
 /// \file
-/// What one block asks of the L2, on its way to the model. Private to observers/.
+/// The sizes of a line and a sector, and what one block asks of the L2, on its way to the model.
+/// Private to observers/.
 #pragma once
 
 #include <atomic>
