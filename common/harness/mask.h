@@ -1,6 +1,6 @@
 /// \file
-/// Which keys a row sees, beyond Problem::causal (a rule in problem.cpp): a window, documents behind
-/// each other, or any function; and what is done to its scores. Parts of Problem.
+/// Which keys a row sees, beyond Problem::causal (a rule in problem.cpp): a window, documents
+/// behind each other, or any function; and what is done to its scores. Parts of Problem.
 #pragma once
 
 #include <algorithm>
