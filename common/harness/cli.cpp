@@ -432,8 +432,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     const std::string words = one_line(e.what());
     const size_t option = words.find("--"), equals = words.find(" = ");
     if (equals == std::string::npos || option > equals) throw UsageError(words + see_help);
-    refuse("{} {}: must be a whole number, and not too large{}",
-           words.substr(option, equals - option), words.substr(equals + 3), see_help);
+    const std::string name = words.substr(option, equals - option);
+    const CLI::Option* of = app.get_option_no_throw(name);
+    refuse("{} {}: must be a {}number, and not too large{}", name, words.substr(equals + 3),
+           of && of->get_type_name() == "FLOAT" ? "" : "whole ", see_help);
   } catch (const CLI::ParseError& e) {
     throw UsageError(one_line(e.what()) + see_help);
   }

@@ -52,7 +52,7 @@ TEST_CASE("masks of the command line", "[cli]") {
   const Folder folder;
   fa::Step step = some_step();
   step.support.window = step.support.documents = step.support.predicate = true;
-  step.support.cross = true;
+  step.support.cross = step.support.score_mod = true;
   step.predicates = {{"strided", 64, [](const fa::Problem& p, int, int c) {
                         return c % p.mask.predicate.n == 0;
                       }}};
@@ -85,6 +85,8 @@ TEST_CASE("masks of the command line", "[cli]") {
   CHECK(refused({"--lengths", "5,x"}).starts_with("--lengths x: must be whole numbers"));
   CHECK(refused({"--lengths", "5,6", "--n", "10"}) ==
         "--n 10: the documents of --lengths have 11; leave it out");
+  CHECK(refused({"--n", "64.5"}).starts_with("--n 64.5: must be a whole number, and"));
+  CHECK(refused({"--cap", "abc"}).starts_with("--cap abc: must be a number, and"));
   CHECK(refused({"--mask", "round"}) == "--mask round: 99_step has strided:64");
   CHECK(refused({"--mask", "strided:0"}).starts_with("--mask strided:0: the number must be"));
   CHECK_THROWS_WITH(parse({"--window", "3,3"}), "--window 3,3: this step has no such mask");

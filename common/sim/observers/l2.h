@@ -14,6 +14,7 @@ namespace sim {
 /// Bytes of a line of the L2, and of a sector, the least that a request moves.
 constexpr unsigned kLine = 128, kSector = 32;
 constexpr unsigned kLineSectors = kLine / kSector;
+static_assert(kLineSectors == 4, "a bit each in half a byte, as in L2Requests");
 
 /// The lines that a block touches, warp by warp. Warps that run side by side on a GPU run one after
 /// the other here, each a *segment* at a time: until it waits for other warps, or ends. A *phase*
