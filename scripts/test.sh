@@ -106,8 +106,7 @@ fi
 # run_tests [ctest's arguments]
 run_tests() {
   echo "== tests"
-  # One more than there are cores: some wait for a browser, a timer or a file.
-  ctest --preset sim -j "$((jobs + 1))" --no-tests=error "$@" 2>&1 | tee build/ctest.txt || failures+=("tests")
+  ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt || failures+=("tests")
   tests=$(grep -E "tests passed|No tests were found" build/ctest.txt) || tests="ctest died"
 }
 
