@@ -182,9 +182,9 @@ uint64_t Problem::visible_scores() const {
   // The rows that see keys see equally many, or each one more than the row before.
   const Document all = {{0, N}, {0, Nk}};
   const Range rows = rows_seeing(*this, all, 0);
-  const int first = keys_seen(*this, all, rows.first).size();
-  const int last = keys_seen(*this, all, N - 1).size();
-  return static_cast<uint64_t>(rows.size()) * (first + last) / 2;
+  const uint64_t first = keys_seen(*this, all, rows.first).size();
+  const uint64_t last = keys_seen(*this, all, N - 1).size();
+  return rows.size() * (first + last) / 2;
 }
 
 double Problem::flops_forward() const {

@@ -81,6 +81,13 @@ TEST_CASE("the closed form of the visible scores is their number", "[problem]") 
   CHECK(p.visible_scores() == count);
 }
 
+TEST_CASE("more visible scores than an int holds", "[problem]") {
+  Problem p;
+  p.causal = GENERATE(false, true);
+  p.N = 2, p.Nk = 2'000'000'000;
+  CHECK(p.visible_scores() == 4'000'000'000u - p.causal);
+}
+
 TEST_CASE("FLOPs follow FlashAttention's convention", "[problem]") {
   Problem p;
   p.B = 2, p.H = 3, p.N = 10, p.Nk = 20, p.d = 32;
