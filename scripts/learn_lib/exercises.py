@@ -18,9 +18,7 @@ from flash_steps import commits
 from flash_steps.command import NotHere
 
 ROOT = Path(__file__).resolve().parents[2]
-VARIANTS = "// --- variants "  # begins the line behind what all variants of a step.cuh share
 KINDS = ("fill in", "find the bug", "predict")
-FORMULAS = ["traffic", "backward_traffic", "prepare_traffic"]  # the step's program says their bytes
 
 
 class Broken(NotHere):
@@ -73,7 +71,7 @@ class Exercise:
     hints: list
     question: str
     answer: str
-    program: dict  # variant, include, forward, backward; to predict: function, kernel
+    program: dict  # variant, yours, include; to predict: function, kernel
     check: dict  # pass, problems, banks, coalesced, any_bytes, copies
     change: list
     wrong: list
@@ -163,43 +161,20 @@ class Exercise:
         lines += [f"hint   ./scripts/learn hint {self.name}", rule]
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
-    def variant(self):
-        """(namespace, what step.cuh says of the variant): quoted from the line that begins its
-        function to the one that ends it, behind what stands before the line VARIANTS."""
-        path = ROOT / "steps" / self.step / "step.cuh"
-        text, name = path.read_text(encoding="utf-8"), self.program["variant"]
-        namespace = f"step{self.step[:2]}"
-        _, _, body = text.partition(f"namespace {namespace} {{\n")
-        shared, marked, _ = body.partition(VARIANTS)
-        _, begin, function = body.partition(f"\ninline fa::Variant {name}() {{\n")
-        if not begin:
-            raise Broken(f"{self.path.name}: {path.relative_to(ROOT)} has no variant '{name}'")
-        function, end, _ = function.partition("\n}\n")
-        return namespace, (shared if marked else "") + begin + function + end
-
     def main(self):
         """The program around the student's file. Only what is checked is compiled."""
         p = self.program
         includes = p.get("include", self.source)  # the student's file, or what includes it
         includes = [includes] if isinstance(includes, str) else includes
         without = {32, 64, 96, 128, 256} - {problem["d"] for problem in self.check["problems"]}
-        kind = "prediction" if self.predicts else "exercise"
+        kind, yours = ("prediction", p.get("function")) if self.predicts else ("exercise", "yours")
         lines = [f'#include "steps/exercise_checker/{kind}.h"']
         for d in sorted(without):
             lines += ["template <>", f"inline constexpr bool fa::has_kernels_of<{d}> = false;"]
         lines += [*(f'#include "{name}"' for name in includes), ""]
-        yours, body = p.get("function"), []
+        lines += ["int main(int argc, char** argv) {"]
         if not self.predicts:
-            namespace, variant = self.variant()
-            yours, passes = "yours", ["forward", "backward"]
-            passes = passes if self.check.get("pass") == "backward" else passes[:1]
-            changes = {name: p[name] for name in passes if p.get(name)}
-            unused = [*FORMULAS, *changes, *({"forward", "backward"} - set(passes))]
-            variant = re.sub(rf"\.({'|'.join(unused)}) = [\w:<>]+", r".\1 = {}", variant)
-            lines += [f"namespace {namespace} {{", variant + "}"]
-            body = [f"  fa::Variant yours = {namespace}::{p['variant']}();"]
-            body += [f"  yours.{field} = {value};" for field, value in changes.items()]
-        lines += ["int main(int argc, char** argv) {", *body]
+            lines += [f"  const fa::Variant yours{{{p['yours'].strip()}}};"]
         return "\n".join([*lines, f"  return fa::{kind}_main(argc, argv, {yours});", "}", ""])
 
 
@@ -263,7 +238,7 @@ def _read(path, *facts):
         _take(t["program"], where, "function", "kernel")
         _take(t["check"], where, "problems")
     else:
-        _take(t["program"], where, "variant", "include forward backward")
+        _take(t["program"], where, "variant yours", "include")
         _take(t["check"], where, "problems", "pass banks coalesced any_bytes copies")
     if not t["check"]["problems"]:
         raise Broken(f"{where}: 'problems' is empty: such a check passes everything")

@@ -205,22 +205,6 @@ class Guards(Classroom):
                     words = f"{times} times instead of once"
                     self.assertRaisesRegex(catalogue.Broken, words, made)
 
-    def test_a_variant_is_quoted_alone(self):
-        shared = "inline int both() { return 2; }\n"
-        one, two, naive = (
-            f'\ninline fa::Variant {name}() {{\n  return {{.name = "{name}"}};\n}}\n'
-            for name in ("one", "two", "naive")
-        )
-        begin, mark = "// x\nnamespace step01 {\n", "// --- variants ---\n"
-        with mock.patch.object(catalogue, "ROOT", self.folder):
-            for variants in (one + naive + two, naive + one, two + naive):
-                for before, quoted in (("", ""), (shared + mark, shared)):
-                    self.write("steps/01_naive/step.cuh", f"{begin}{before}{variants}\n}}\n")
-                    self.assertEqual(exercise("scores").variant(), ("step01", quoted + naive))
-            self.write("steps/01_naive/step.cuh", f"{begin}{one}\n}}\n")
-            with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*'naive'"):
-                exercise("scores").variant()
-
     def test_holes_and_what_is_in_them(self):
         for e in EXERCISES:
             with self.subTest(exercise=e.name):
