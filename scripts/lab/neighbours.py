@@ -49,9 +49,9 @@ def lines_of(text):
     return ["".join(line.split()) for line in text.splitlines()]
 
 
-def lesson_files(root=ROOT):
-    """{"02 1_shared": path}, in reading order."""
-    steps = os.path.join(root, "steps", "[0-9][0-9]_*")
+def lesson_files(root=ROOT, step="[0-9][0-9]_*"):
+    """{"02 1_shared": path}, in reading order; `step`: of the folders of such a name."""
+    steps = os.path.join(root, "steps", step)
     paths = [
         p for name in ("[0-9]_*.cuh", "[0-9][0-9]_*.cuh") for p in glob.glob(f"{steps}/{name}")
     ]
