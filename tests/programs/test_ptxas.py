@@ -1,6 +1,5 @@
 """scripts/ptxas: finds spills, stack frames and what ptxas remarks on wgmma, passes a clean kernel,
-keeps common/data/registers.json up to date, and says one sentence on bad input. docs/ptxas.md: each
-cause that it names provokes its remark, and each cure removes it."""
+keeps common/data/registers.json up to date, and says one sentence on bad input."""
 
 import os
 import re
@@ -84,7 +83,6 @@ __global__ void __launch_bounds__(128) kernel(float* o, const float* x, int n) {
   const uint64_t a = fa::wgmma_descriptor(s, fa::Swizzle::b128, 16, 1024);
   const uint64_t b = fa::wgmma_descriptor(s + 8192, fa::Swizzle::b128, 16, 1024);
   float d[32] = {}, e[32] = {};
-  uint32_t r[4] = {};
   for (int k = 0; k < n; ++k) {
     fa::wgmma_fence();
     fa::wgmma(d, a, b);
@@ -92,47 +90,22 @@ __global__ void __launch_bounds__(128) kernel(float* o, const float* x, int n) {
     fa::wgmma_wait<0>();
     fa::pin_registers(d);
   }
-  for (int i = 0; i < 32; ++i) o[i * 128 + threadIdx.x] = d[i] + e[i] + r[i % 4];
+  for (int i = 0; i < 32; ++i) o[i * 128 + threadIdx.x] = d[i] + e[i];
 }
 """
 FENCE = "    fa::wgmma_fence();\n"
-D, E = "    fa::wgmma(d, a, b);\n", "    fa::wgmma(e, a, b);\n"
-COMMIT = "    fa::wgmma_commit();\n"
-WAIT = "    fa::wgmma_wait<0>();\n    fa::pin_registers(d);\n"
-BOTH = D + E + COMMIT + WAIT + "    fa::pin_registers(e);\n"
-SCALE = "    for (int i = 0; i < 32; ++i) d[i] *= x[k];\n"
-LOAD = "    for (int i = 0; i < 4; ++i) r[i] = __float_as_uint(x[4 * k + i]);\n"
-BRANCH = "    if (x[threadIdx.x] > 0.f) {\n"
-USE = BRANCH + "      float sum = 0.f;\n"
-USE += "      for (int i = 0; i < 32; ++i) sum += d[i];\n      o[k] = sum;\n    }\n"
-BARRIER = "    fa::mbarrier_wait(reinterpret_cast<uint64_t*>(s), k & 1);\n"
-# Of each remark: the loop that provokes it, the loop that does not; threads and blocks per SM, too.
-REMARKS = {
-    "C7510": (FENCE + D + COMMIT + WAIT + '    if (x[k] < 0.f) printf("%d", k);\n',),
-    "C7511": (FENCE + BOTH, FENCE + BOTH, "1024", "512"),
-    "C7512": (FENCE + BOTH, FENCE + BOTH, "128, 6", "128, 4"),
-    "C7513": (
-        FENCE + "    fa::wgmma(d, r, b);\n" + COMMIT + LOAD + WAIT,
-        FENCE + "    fa::wgmma(d, r, b);\n" + COMMIT + WAIT + LOAD,
-    ),
-    "C7514": (FENCE + D + COMMIT + SCALE + WAIT, FENCE + D + COMMIT + WAIT + SCALE),
-    "C7515": (FENCE + D,),
-    "C7517": (FENCE + D + COMMIT + WAIT.replace("<0>", "<1>"),),
-    "C7518": (FENCE + D + COMMIT + USE + WAIT, FENCE + D + COMMIT + WAIT + USE),
-    "C7519": (
-        FENCE + D + COMMIT + BARRIER + BOTH[len(D) :],
-        FENCE + D + COMMIT + BARRIER + FENCE + BOTH[len(D) :],
-    ),
-    "C7520": (
-        BRANCH + SCALE + D + COMMIT + WAIT + "    }\n",
-        BRANCH + SCALE + FENCE + D + COMMIT + WAIT + "    }\n",
-    ),
-}
-
-
-def with_loop(body, bounds="128"):
-    before, _, rest = WGMMA.partition(FENCE)
-    return before.replace("(128)", f"({bounds})") + body + rest.partition(WAIT)[2]
+E = "    fa::wgmma(e, a, b);\n"
+END = "    fa::pin_registers(d);\n"  # of the loop
+CALL = END + '    if (x[k] < 0.f) printf("%d", k);\n'
+# A wait between two wgmma, after which the second one needs a fence of its own.
+TWO = """\
+    fa::wgmma_commit();
+    fa::mbarrier_wait(reinterpret_cast<uint64_t*>(s), k & 1);
+    fa::wgmma(e, a, b);
+    fa::wgmma_commit();
+    fa::wgmma_wait<0>();
+    fa::pin_registers(e);
+"""
 
 
 class Words(Folder):
@@ -189,7 +162,8 @@ class Words(Folder):
         self.assertEqual([job.arch for job in jobs if not job.older], ["sm_80", "sm_90", "sm_90a"])
         names = "01_naive 02_tiled 07_tensor_cores 12_fp8 13_decode 14_ring".split()
         jobs = [job.what for job in ptxas.jobs_of_steps(names, False, fake)]
-        self.assertEqual(jobs, [names[:1], names[1:2], names[2::2], names[3::2]])
+        together = [["07_tensor_cores", "13_decode"], ["12_fp8", "14_ring"]]
+        self.assertEqual(jobs, [["01_naive"], ["02_tiled"], *together])
 
 
 class Compare(Folder):
@@ -287,24 +261,19 @@ class Compile(Program):
         self.assertIn('"nonsense" is undefined', done.stderr)
         self.assertIn("kernel.cu: no kernel\n", self.ptxas(self.write("int x;")).stderr)
 
-    def test_the_causes_and_cures_of_the_page(self):
+    def test_remarks_are_findings_with_their_lines(self):
         version = nvcc.version_of(nvcc.find_nvcc())
         if not version.startswith(PAGE_NVCC + "."):
             self.skipTest(f"the page is of nvcc {PAGE_NVCC}, this is {version}")
-        for code, (cause, *more) in REMARKS.items():
-            cure, *bounds = more or (None,)
-            with self.subTest(code):
-                text = with_loop(cause, *bounds[:1])
-                _, findings = self.check(text, status=1)
-                self.assertIn(code, {c for f in findings for c in re.findall(r"C\d+", f)})
-                if code == "C7519":  # and the line
-                    at = 1 + [i for i, x in enumerate(text.splitlines()) if x + "\n" == E][0]
-                    for finding in findings:
-                        self.assertIn(f" at kernel.cu:{at} (docs/ptxas.md)", finding)
-                if cure:
-                    done = self.ptxas(self.write(with_loop(cure, *bounds[1:])))
-                    self.assertNotRegex(done.stdout, r"C\d{4}|bytes of spills")
-                    self.assertIn("  kernel\n", done.stdout, done.stderr)
+        _, findings = self.check(WGMMA.replace(END, CALL), status=1)
+        self.assertIn("C7510", "".join(findings))
+        text = WGMMA.replace("    fa::wgmma_commit();\n    fa::wgmma_wait<0>();\n", TWO)
+        _, findings = self.check(text, status=1)
+        line = text[: text.index(E)].count("\n") + 1
+        for finding in findings:
+            self.assertRegex(finding, rf"C7519.* at kernel.cu:{line} \(docs/ptxas.md\)")
+        _, findings = self.check(text.replace(E, FENCE + E))
+        self.assertEqual(findings, [])
 
 
 @unittest.skipUnless(nvcc.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here")
