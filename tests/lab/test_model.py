@@ -59,10 +59,6 @@ class Predicted(unittest.TestCase):
         wide = dataclasses.replace(shape, heads=6)
         self.assertIsNone(model_cost.attention_ms(wide, 1, 512, "08", lone))
 
-    def test_amdahl(self):
-        self.assertEqual(model_cost.with_attention(50, 50, 50), 1)
-        self.assertEqual(model_cost.with_attention(50, 50, 0), 2)
-
     def test_what_it_prints(self):
         for words in ([], ["--model", "gpt2-xl"], ["--gpu=h100", "--n", "1024,32768"]):
             done = model("predict", *words)

@@ -15,12 +15,6 @@ def predicted(keys, n, d=fit_m.D):
 
 
 class Fit(Folder):
-    def test_least_squares(self):
-        for ys, expected in (([7, 11, 23, 31], (3, 4, 1)), ([1, -1, -1, 1], (0, 0, 0))):
-            xs = [1, 2, 5, 7] if expected[2] else [1, 2, 3, 4]
-            for found, value in zip(fit_m.least_squares(xs, ys), expected):
-                self.assertAlmostEqual(found, value)
-
     def test_where_nothing_is_rounded_the_fit_is_the_formula(self):
         n = 1024
         runs = []
