@@ -1,9 +1,10 @@
 """flash_steps.attention() as PyTorch sees it. Skipped without PyTorch.
 
-On a GPU the libraries of the preset gpu run. Elsewhere those of the simulator do, on CPU tensors:
-preload them, as their shared memory is thread-local storage:
+On a GPU the libraries of the preset gpu run. Elsewhere one of the simulator does, on CPU tensors:
+preload it, as its shared memory is thread-local storage, and two would want one place for the
+device's:
 
-    LD_PRELOAD="build/sim/steps/lib06_work_partitioning.so build/sim/steps/lib08_..." \\
+    LD_PRELOAD=build/sim/steps/lib06_work_partitioning.so \\
         python3 tests/lab/test_torch_operator.py build/sim
 """
 
@@ -19,7 +20,6 @@ try:
     import torch
     from flash_steps import torch_operator
     from flash_steps.step_library import Refused
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError:
     torch = None
 
@@ -111,48 +111,25 @@ class Operator(unittest.TestCase):
         shapes = (b, h, n, d), (b, hkv, nk, d), (b, hkv, nk, d)
         return [torch.randn(shape, **kind) for shape in shapes]
 
-    def near(self, got, want, scale=1.0, more=0.0):
+    def near(self, got, want, scale=1.0):
         bound = scale * (2e-5 if got.dtype == torch.float32 else 2e-2)
         error = (got.double() - want.double()).abs().max().item()
-        self.assertLessEqual(error, bound * max(1.0, want.abs().max().item()) + more)
+        self.assertLessEqual(error, bound * max(1.0, want.abs().max().item()))
 
     def test_results_and_gradients(self):
         for step, problem in self.cases():
-            inputs = self.inputs(step, problem)
-            out = flash_steps.attention(*inputs, causal=problem[-1], step=step)
-            doubles = [x.detach().double().requires_grad_() for x in inputs]
-            want = exact(*doubles, problem[-1])
-            self.near(out, want)
-            do = torch.randn_like(out)
-            got = torch.autograd.grad(out, inputs, do)
-            for x, y in zip(got, torch.autograd.grad(want, doubles, do.double())):
-                self.near(x, y, 2)
-
-    def test_gradcheck_against_double(self):
-        """PyTorch's gradcheck: its numerical derivative is of the double reference, its analytical
-        one is the step's backward."""
-        for step, problem in self.cases():
-
-            class Mixed(torch.autograd.Function):
-                @staticmethod
-                def forward(ctx, *doubles):
-                    ctx.save_for_backward(*doubles)
-                    return exact(*doubles, problem[-1])
-
-                @staticmethod
-                def backward(ctx, do):
-                    dtype = torch_operator.TYPES[torch_operator._reads(step)[0]]
-                    with torch.enable_grad():
-                        inputs = [x.to(dtype).requires_grad_() for x in ctx.saved_tensors]
-                        out = flash_steps.attention(*inputs, causal=problem[-1], step=step)
-                    found = torch.autograd.grad(out, inputs, do.to(dtype))
-                    return tuple(x.double() for x in found)
-
-            doubles = [x.detach().double().requires_grad_() for x in self.inputs(step, problem)]
-            bound = 1e-4 if torch_operator._reads(step)[0] == "fp32" else 2e-2
-            how = dict(atol=bound, rtol=bound, nondet_tol=bound)
-            how["fast_mode"] = not GPU or step not in ("06", "11")
-            self.assertTrue(torch.autograd.gradcheck(Mixed.apply, doubles, **how))
+            for size in (1, 64):  # scores reach 200
+                q, k, v = self.inputs(step, problem)
+                inputs = [(q * size).detach().requires_grad_(), k, v]
+                out = flash_steps.attention(*inputs, causal=problem[-1], step=step)
+                doubles = [x.detach().double().requires_grad_() for x in inputs]
+                want = exact(*doubles, problem[-1])
+                self.near(out, want)
+                do = torch.randn_like(out)
+                got = torch.autograd.grad(out, inputs, do)
+                want = torch.autograd.grad(want, doubles, do.double())
+                for x, y, bound in zip(got, want, (2, 2 * size, 2)):  # dK is a sum of rows of Q
+                    self.near(x, y, bound)
 
     def test_opcheck(self):
         """PyTorch's own tests of an operator: schema, autograd, fake tensors, compiled."""
@@ -176,66 +153,6 @@ class Operator(unittest.TestCase):
             )
             for x, y in zip(got, want):
                 self.near(x, y, 2)
-
-    def test_pytorchs_own_samples(self):
-        """PyTorch's samples for scaled_dot_product_attention, whose d is 8: refused as they are,
-        right with zeros behind the features. Of dropout and a mask there is no parameter."""
-        try:
-            from torch.testing._internal.common_methods_invocations import op_db
-        except ImportError as error:  # it needs numpy and expecttest
-            self.skipTest(str(error))
-        name = "nn.functional.scaled_dot_product_attention"
-        samples = next(op for op in op_db if op.name == name).sample_inputs
-        for step in self.some("01", "06", "08", "10", "11"):
-            dtype = torch_operator.TYPES[torch_operator._reads(step)[0]]
-            supported = set()
-            for grad in (False, True):
-                for sample in samples(self.device, dtype, requires_grad=grad):
-                    how = sample.kwargs
-                    if how.get("attn_mask") is not None or how["dropout_p"]:
-                        continue
-                    given = [sample.input, *sample.args]
-                    causal = how["is_causal"]
-                    with self.subTest(step=step, shapes=[x.shape for x in given], causal=causal):
-                        told = "d 8: " if given[0].dim() == 4 else "q has 3 dimensions"
-                        with self.assertRaisesRegex(ValueError, told):
-                            flash_steps.attention(*given, causal, step)
-                        if given[0].dim() == given[1].dim():
-                            self.check_sample(given, causal, step, grad)
-                            supported.add((given[0].dim(), causal))
-            self.assertEqual(supported, {(3, False), (3, True), (4, False), (4, True)})
-
-    def check_sample(self, given, causal, step, grad):
-        pad, sdpa = torch.nn.functional.pad, torch.nn.functional.scaled_dot_product_attention
-        n, d = given[0].shape[-2:]
-
-        def attend(q, k, v):
-            if causal:  # PyTorch's mask begins at the first key
-                k, v = k[..., :n, :], v[..., :n, :]
-            q = q * (128 / d) ** 0.5  # 4: exact
-            q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
-            if not torch_operator._variant(step)[2]["supports"]["cross"]:
-                q = pad(q, (0, 0, 0, k.shape[2] - n))
-            q, k, v = (pad(x, (0, 128 - d)) for x in (q, k, v))
-            out = flash_steps.attention(q, k, v, causal, step)
-            return out[:, :, :n, :d].reshape(given[0].shape)
-
-        out = attend(*given)
-        doubles = [x.detach().double().requires_grad_() for x in given]
-        want = sdpa(*doubles, is_causal=causal)
-        self.near(out, want)
-        if grad:
-            do = torch.randn_like(out)
-            got = torch.autograd.grad(out, given, do)
-            q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in given)
-            k, v = (x[..., :n, :] if causal else x for x in (k, v))
-            fused = GPU and q.dtype == torch.bfloat16
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION if fused else SDPBackend.MATH):
-                own = torch.autograd.grad(sdpa(q, k, v, is_causal=causal).view_as(do), given, do)
-            for x, theirs, y in zip(got, own, torch.autograd.grad(want, doubles, do.double())):
-                # Scores reach 200 here. P is nearly 0 or 1, and dS the difference of two numbers
-                # near 100, one of which is of O in bf16: FlashAttention-2 is off as far.
-                self.near(x, y, 2, 2 * (theirs.double() - y).abs().max().item())
 
     def test_autocast(self):
         for step in self.some("06", "08", "10"):
