@@ -34,6 +34,7 @@ from flash_steps.steps import ROOT
 LIST = os.path.join(ROOT, "tests", "mutants.toml")
 COPY = os.path.join(ROOT, "build", "mutants")
 VARIABLE = "FA_MUTANT"
+LIMIT = 400  # CPU seconds of a test
 SWITCH = f"""// Which fault is switched on: the number in the environment's {VARIABLE}.
 #include <cstdlib>
 bool fa_mutant(unsigned n);
@@ -240,8 +241,8 @@ def first_failure(report):
     return case, ""
 
 
-def run_test(test, arguments, number, limit):
-    """One run, with so many CPU seconds; (Verdict or None where it passed, CPU seconds)."""
+def run_test(test, arguments, number):
+    """One run, of LIMIT CPU seconds; (Verdict or None where it passed, CPU seconds)."""
     path = os.path.join(COPY, "build", "sim", "tests", test)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.NamedTemporaryFile("r", suffix=".xml") as report:
@@ -253,7 +254,7 @@ def run_test(test, arguments, number, limit):
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1)),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 1)),
         )
         text = report.read()
         found = first_failure(text)
@@ -262,34 +263,32 @@ def run_test(test, arguments, number, limit):
     if done.returncode == 0 or (done.returncode > 0 and "<TestCase" not in text):  # it has no [all]
         return None, seconds
     case, words = found[0], found[1] or " ".join(done.stderr.split())[-300:]
-    how = "time" if seconds >= limit else "crash" if done.returncode < 0 else ""
+    how = "time" if seconds >= LIMIT else "crash" if done.returncode < 0 else ""
     return Verdict(how, case, words), seconds
 
 
-def require_sound(group, tests, limit):
+def require_sound(group, tests):
     """Without a fault they pass; once for each build."""
     for test in tests:
         stamp = os.path.join(COPY, f"{test}.passed")
         binary = os.path.join(COPY, "build", "sim", "tests", test)
         if os.path.exists(stamp) and os.path.getmtime(stamp) > os.path.getmtime(binary):
             continue
-        verdict, _ = run_test(test, [], 0, limit)
+        verdict, _ = run_test(test, [], 0)
         if verdict:
             raise Failure(f"{group}: without a fault {verdict.case} fails: {verdict.words}")
         write_text(stamp, "")
 
 
-def judge(fault, tests, options):
+def judge(fault, tests):
     """The first test that finds it."""
     total = 0.0
-    if fault.equivalent and not options.explained:
+    if fault.equivalent:
         return Verdict("survived")
     runs = [("case", tests[0], [fault.case])] if fault.case else []
     runs += [("short", test, []) for test in tests] + [("all", test, ["[all]"]) for test in tests]
     for how, test, arguments in runs:
-        if how not in options.runs:
-            continue
-        verdict, seconds = run_test(test, arguments, fault.number, options.limit)
+        verdict, seconds = run_test(test, arguments, fault.number)
         total += seconds
         if verdict:
             verdict.how = f"{'all' if how == 'all' else 'short'} {verdict.how}".strip()
@@ -330,7 +329,7 @@ def chosen(faults, tests, options):
         if group not in tests:
             raise BadInput(f"no group '{group}': the groups are {', '.join(tests)}")
     some = [f for f in faults if f.group in options.group or not options.group]
-    some = [f for f in some if options.file in f.file and options.text in f"{f.line} {f}"]
+    some = [f for f in some if options.file in f.file]
     if options.left:
         some = [f for f in some if f.number in survivors()]
     if options.sample and options.sample < len(some):
@@ -345,15 +344,10 @@ def main():
     parser.add_argument(
         "--check", action="store_true", help="only compare the list with the source"
     )
-    parser.add_argument("--build", action="store_true", help="only build the copy")
     parser.add_argument("--sample", type=int, metavar="N", help="N of them, by chance")
     parser.add_argument("--seed", type=int, default=0, help="of the chance (default 0)")
     parser.add_argument("--file", default="", help="those of files with this in their names")
-    parser.add_argument("--text", default="", help="those with this in their quotes")
     parser.add_argument("--left", action="store_true", help="those that survived their last run")
-    parser.add_argument("--explained", action="store_true", help="run the explained ones, too")
-    parser.add_argument("--runs", default="case,short,all", help="which of these runs to make")
-    parser.add_argument("--limit", type=int, default=400, help="CPU seconds of a run (default 400)")
     options = parser.parse_args()
     tests, faults = read_list(read_text(LIST))
     for file, of_file in by_file(faults).items():
@@ -367,12 +361,10 @@ def main():
     groups = list(dict.fromkeys(f.group for f in some))
     write_copy(faults)
     build([test for group in groups for test in tests[group]])
-    if options.build:
-        return 0
     left = 0
     for group in groups:
-        require_sound(group, tests[group], options.limit)
-        found = [report(f, judge(f, tests[group], options)) for f in some if f.group == group]
+        require_sound(group, tests[group])
+        found = [report(f, judge(f, tests[group])) for f in some if f.group == group]
         counts = {how: found.count(how) for how in dict.fromkeys(found)}
         print(f"{group}: " + ", ".join(f"{n} {how}" for how, n in counts.items()), flush=True)
         left += counts.get("survived", 0)
