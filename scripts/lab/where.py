@@ -1,21 +1,33 @@
-"""Runs every variant and head dimension in the simulator as each kind of GPU: what runs where.
+"""Runs variants and head dimensions in the simulator as each kind of GPU: what runs where.
 
     maintain where      the table in docs/gpu.md
 
-A cell is found by running, there or on a GPU with less shared memory: "-" where the architecture
-does not allow the step, "VARIANT, ..." where it allows only these, "not VARIANT d=D, ..." where a
-block would need more shared memory than the GPU gives it.
+A variant and head dimension runs as the GPU with the least shared memory of those that its
+architecture allows, and as one with the most. Where both launch the same kernels, so does each
+between: a step takes the first of its tiles that fits, and they are template arguments. Where they
+differ, it runs once for each size between. GPUs with equally much shared memory count as one: of a
+GPU, a step's host functions know only that and the number of SMs (fa::Gpu), which shapes grids.
+
+A cell says "-" where the architecture does not allow the step, "VARIANT, ..." where it allows only
+these, "not VARIANT d=D, ..." where a block would need more shared memory than the GPU gives it.
 Exit status: 0 done, 1 a program failed, 2 bad use.
 """
 
 import concurrent.futures
 import os
-import subprocess
 
 from flash_steps import command
-from flash_steps.command import Failure
+from flash_steps.command import Failure, NotHere
 from flash_steps.gpu_table import find_model
-from flash_steps.steps import ROOT, all_needs_of, described, numbered_steps, program_of, runs_on
+from flash_steps.steps import (
+    ROOT,
+    all_needs_of,
+    described,
+    numbered_steps,
+    program_of,
+    run_program,
+    runs_on,
+)
 from flash_steps.text import Column, markdown_table
 
 SIM_BUILD = os.path.join(ROOT, "build", "sim")
@@ -36,13 +48,16 @@ def built():
     return all(os.path.exists(program_of(SIM_BUILD, step)) for step in numbered_steps())
 
 
-def runs(build, step, gpu, variant, d):
+def launched(build, step, gpu, variant, d):
+    """The kernels' names; None where a block would need more shared memory than the GPU gives."""
     flags = (f"--gpu={gpu}", f"--variant={variant}", f"--d={d}", *PROBLEM)
-    call = [program_of(build, step), *flags]
-    done = subprocess.run(call, capture_output=True, text=True)
-    if done.returncode != 0 and "bytes of shared memory for a block" not in done.stderr:
-        raise Failure(f"{step} {' '.join(flags)}: {(done.stderr or done.stdout)[-300:]}")
-    return done.returncode == 0
+    try:
+        runs = run_program(program_of(build, step), *flags)
+    except NotHere as refusal:
+        if "bytes of shared memory for a block" in str(refusal):
+            return None
+        raise Failure(f"{step} {' '.join(flags)}: {refusal}") from None
+    return [kernel["name"] for run in runs for kernel in run.get("kernels") or []]
 
 
 def shared_bytes(gpu):
@@ -51,21 +66,43 @@ def shared_bytes(gpu):
     return model["sm_shared_bytes"] - model["block_reserved_bytes"]
 
 
+def refused_by(gpus, kernels_on):
+    """Those with too little shared memory for a case; kernels_on(gpu): what it launches there."""
+    gpu_of = {shared_bytes(gpu): gpu for gpu in gpus}
+    sizes = sorted(gpu_of)
+    kernels = {size: kernels_on(gpu_of[size]) for size in {sizes[0], sizes[-1]}}
+    same = kernels[sizes[0]] == kernels[sizes[-1]]
+    for size in sizes[1:-1]:
+        kernels[size] = kernels[sizes[0]] if same else kernels_on(gpu_of[size])
+    return {gpu for gpu in gpus if kernels[shared_bytes(gpu)] is None}
+
+
 def cells(build, step, gpus, pool):
     """{gpu: "yes", "VARIANT, ...", "not VARIANT d=D, ..." or "-"}."""
     variants = described(program_of(build, step))["variants"]
-    found, ran = {}, set()
-    for gpu in sorted(gpus, key=shared_bytes):
-        some = [v for v in variants if runs_on(find_model(gpu)["arch"], v["needs"])]
-        cases = [(v["name"], d) for v in some for d in v["supports"]["d"]]
-        new = [case for case in cases if case not in ran]
-        done = pool.map(lambda case, gpu=gpu: runs(build, step, gpu, *case), new)
-        ran |= {case for case, right in zip(new, done) if right}
-        missing = [f"{variant} d={d}" for variant, d in cases if (variant, d) not in ran]
+
+    def can(gpu, variant):
+        return runs_on(find_model(gpu)["arch"], variant["needs"])
+
+    def refusals(case):
+        variant, d = case
+        return refused_by(
+            [gpu for gpu in gpus if can(gpu, variant)],
+            lambda gpu: launched(build, step, gpu, variant["name"], d),
+        )
+
+    cases = [
+        (v, d) for v in variants if any(can(gpu, v) for gpu in gpus) for d in v["supports"]["d"]
+    ]
+    refused = list(zip(cases, pool.map(refusals, cases)))
+    found = {}
+    for gpu in gpus:
+        missing = [f"{v['name']} d={d}" for (v, d), where in refused if gpu in where]
+        some = [v["name"] for v in variants if can(gpu, v)]
         if missing:
             found[gpu] = "not " + ", ".join(missing)
         else:
-            found[gpu] = "yes" if some == variants else ", ".join(v["name"] for v in some) or "-"
+            found[gpu] = "yes" if len(some) == len(variants) else ", ".join(some) or "-"
     return found
 
 

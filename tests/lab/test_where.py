@@ -7,14 +7,22 @@ from flash_steps.command import Failure
 from lab import where
 
 STEP = "05_recompute_backward"
-# Two variants; "wide" needs much shared memory when d = 128.
+# Two variants; when d = 128, "wide" has other tiles where there is more shared memory than a T4's,
+# which fit no RTX 3090.
 PROGRAM = """#!/bin/sh
+tile=16
 case "$*" in
   --describe) echo '{"variants": [{"name": "narrow", "needs": "", "supports": {"d": [64, 128]}},
-    {"name": "wide", "needs": "", "supports": {"d": [64, 128]}}]}' ;;
-  *--gpu=T4*wide*--d=128*)
-    echo "05_x: needs 90000 bytes of shared memory for a block; this GPU has 65536" >&2; exit 3 ;;
+    {"name": "wide", "needs": "", "supports": {"d": [64, 128]}}]}'; exit ;;
+  *"RTX 3090"*wide*--d=128*)
+    echo "05_x: needs 110000 bytes of shared memory for a block; this GPU has 101376" >&2; exit 3 ;;
+  *T4*) ;;
+  *wide*--d=128*) tile=64 ;;
 esac
+for last; do :; done
+cat > "${last#--json=}" <<END
+{"step": "05_x", "variant": "v", "problem": {"n": 8}, "kernels": [{"name": "k<$tile>"}]}
+END
 """
 
 
@@ -28,22 +36,23 @@ class Where(Folder):
         wide = '"wide", "needs": "'
         for text, gpu, said in (
             (PROGRAM, "H200", "yes"),
-            (PROGRAM, "T4", "not wide d=128"),
+            (PROGRAM, "RTX 3090", "not wide d=128"),
             (PROGRAM.replace(wide, wide + "sm_90a"), "A100", "narrow"),
             (PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n", "RTX 4090", "-"),
         ):
             self.assertEqual(self.cells(text, gpu), {gpu: said})
 
-    def test_what_ran_with_less_shared_memory_is_not_run_again(self):
+    def test_what_is_the_same_on_the_smallest_and_the_largest_is_not_run_between(self):
         log = self.folder / "log"
         text = PROGRAM.replace("#!/bin/sh\n", f"#!/bin/sh\necho $* >> {log}\n")
-        cells = self.cells(text, "H200", "T4", "A100")
-        self.assertEqual(cells, {"T4": "not wide d=128", "A100": "yes", "H200": "yes"})
-        runs = log.read_text().splitlines()
-        self.assertEqual(len([run for run in runs if "--gpu=T4" in run]), 4)
-        [wide] = [run for run in runs if "--gpu=A100" in run]
-        self.assertRegex(wide, "--variant=wide --d=128")
-        self.assertNotIn("--gpu=H200", log.read_text())
+        cells = self.cells(text, "H200", "RTX 3090", "T4", "A100", "B200")
+        self.assertEqual(cells.pop("RTX 3090"), "not wide d=128")  # between two that run it
+        self.assertEqual(cells, dict.fromkeys(("H200", "T4", "A100", "B200"), "yes"))
+        runs = [run for run in log.read_text().splitlines() if "--variant" in run]
+        between = [run for run in runs if "A100" in run or "RTX 3090" in run]
+        self.assertEqual((len(runs), len(between)), (4 * 2 + 2, 2))
+        for run in between:
+            self.assertRegex(run, "--variant=wide --d=128")
 
     def test_a_program_that_fails_is_no_yes(self):
         for text in (
@@ -52,7 +61,7 @@ class Where(Folder):
             PROGRAM.replace("of shared memory for a block", "of host memory"),
         ):
             with self.subTest(program=text), self.assertRaises(Failure):
-                self.cells(text, "T4")
+                self.cells(text, "RTX 3090")
 
 
 main()
