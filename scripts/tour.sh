@@ -122,22 +122,27 @@ mkdir -p "$out"
 failed=0
 count=0
 all=0
-declare -A variants
+declare -A variants sizes
 # The last variant is a step's result, and the one whose forward it has, where that is the step's,
 # too. Decoding and windows have no other step to be compared with: their first variants run, too.
+# Decoding has one query, and a cache that is long enough for its variants to differ.
 chosen='
 import json, sys
-variants = json.load(sys.stdin)["variants"]
-names = [v["name"] for v in variants]
-borrowed = (variants[-1].get("forward_of") or "").split()[1:]
-first = names[:1] if sys.argv[1].endswith(("decode", "masks")) else []
+step, n = json.load(sys.stdin), int(sys.argv[1])
+names = [v["name"] for v in step["variants"]]
+decodes, windows = (step["supports"][what] for what in ("lengths", "window"))
+borrowed = (step["variants"][-1].get("forward_of") or "").split()[1:]
+first = names[:1] if decodes or windows else []
 print(*(name for name in names if sys.argv[2:] or name in first + borrowed + names[-1:]))
+size = f"--n 1 --nk {32 * n} --h 8 --hkv 2" if decodes else f"--n {n} --h 4"
+print(size + (f" --window {n // 4},0" if windows else ""))
 '
 for name in "${programs[@]}"; do
   program=build/${backends[0]}/steps/$name
-  if ! variants[$name]=$("$program" --describe | python3 -c "$chosen" "$name" "${table[@]}"); then
+  if ! text=$("$program" --describe | python3 -c "$chosen" "$n" "${table[@]}"); then
     stop "$program --describe failed"
   fi
+  { read -r "variants[$name]" && read -r "sizes[$name]"; } <<< "$text"
   all=$((all + $(wc -w <<< "${variants[$name]}") * ${#backends[@]}))
 done
 for name in "${programs[@]}"; do
@@ -147,10 +152,7 @@ for name in "${programs[@]}"; do
       printf '[%*d/%d] %-4s %-38s ' ${#all} "$count" "$all" "$backend" "$name $variant"
       file=$out/$name.$variant.$backend
       start=$(date +%s%N)
-      size=(--n "$n" --h 4)
-      # One query, and a cache that is long enough for its variants to differ.
-      [[ $name == *_decode ]] && size=(--n 1 --nk $((32 * n)) --h 8 --hkv 2)
-      [[ $name == *_masks ]] && size+=(--window "$((n / 4)),0")
+      read -ra size <<< "${sizes[$name]}"
       "build/$backend/steps/$name" --variant "$variant" --causal "${size[@]}" --d 64 \
         --estimate-heads "$heads" --input real --details --json "$file.json" > "$file.txt" 2>&1
       status=$?

@@ -167,7 +167,7 @@ def page(contents):
             "short": HERO.get(f"{shown.step[:2]} {result}", ("", ""))[1],
             "before": shown.before,
             "ideas": {content["variant"]: content["idea"] for content in held.values()},
-            "size": {"13_decode": "Nk", RING.step: "ranks"}.get(shown.step, "N"),
+            "size": shown.size,
             "runs": [
                 {"id": name, "variant": content["variant"], **content["run"]}
                 for name, content in held.items()

@@ -59,6 +59,7 @@ class Shown:
     ns: tuple = (256, 512)  # of its runs
     result: str = ""  # where it is not the last of the runs
     own: tuple = ()  # runs, where they are not as others
+    size: str = "N"  # what its runs differ in
 
     @property
     def runs(self):
@@ -225,6 +226,7 @@ STEPS = [
         {"warps splits groups pages once early fp8": SPLITS},
         own=decoding(["warps", "splits", "groups"])
         + decoding(["pages", "once", "early", "fp8"], page=64),
+        size="Nk",
     ),
     Shown(
         "15_masks",
@@ -260,6 +262,7 @@ RING = Shown(
     "Each rank keeps its rows of Q; K and V travel round the ring. With a causal mask and the "
     "plain cut the first rank waits; zig-zag gives all the same work in each hop.",
     {},
+    size="ranks",
 )
 
 # The story. `at`: the moment at which an idea opens, a share of the run. In `note`, {03 one_pass}

@@ -254,7 +254,9 @@ class Tour(Sandbox):
         self.write(self.root / "steps" / name / "main.cu", "")
         described = [{"name": variant, "forward_of": None} for variant in variants]
         described[-1]["forward_of"] = " ".join([name[:2], *variants[-2:-1]])
-        write(self.root / f"{name}.describe.json", {"variants": described})
+        supports = {"lengths": name == "13_decode", "window": name == "15_masks"}
+        tree = {"supports": supports, "variants": described}
+        write(self.root / f"{name}.describe.json", tree)
         for variant in variants:
             write(self.root / f"{name}.{variant}.json", sim(step=name, variant=variant))
         self.step("sim", name, 'echo "$@" >> calls; cp "$step.$variant.json" "$json"')
