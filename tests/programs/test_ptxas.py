@@ -319,6 +319,24 @@ class Update(Folder):
         self.assertNotIn("registers.json", out)
         self.assertFalse(self.registers.exists())
 
+    def test_where_one_step_does_not_compile_the_others_are_seen(self):
+        self.write("steps/01_small/main.cu", STACK)
+        self.write("steps/02_more/main.cu", "__global__ void k() { nonsense }\n")
+        out = self.run_all(status=1)
+        self.assertIn("finding: 02_more does not compile:\n", out)
+        self.assertIn("finding: indexed: a stack frame", out)
+        self.assertNotIn("01_small, 02_more", out)
+
+    def test_steps_that_compile_only_alone_are_compared(self):
+        self.run_all("--update")
+        for step in ("01_small", "02_more"):
+            self.write(f"steps/{step}/main.cu", CLEAN)
+        out = self.run_all()
+        self.assertIn("remark: 01_small, 02_more do not compile as one file:\n", out)
+        self.assertRegex(out, "01_small for sm_90(?s:.*)02_more for sm_90")
+        self.write("steps/02_more/main.cu", CLEAN.replace("reverse", "other"))
+        self.assertIn(f"{ptxas.REGISTERS} differs from ptxas on other", self.run_all(status=1))
+
 
 if __name__ == "__main__":
     main()
