@@ -1,6 +1,8 @@
 // Step 14 -- for the exercises whose check runs no backward: its kernels need not be compiled.
 #pragma once
 
+#include <stdexcept>
+
 #include "steps/14_ring/4_backward.cuh"
 #include "steps/14_ring/ampere.cuh"
 
@@ -8,7 +10,9 @@ namespace step14 {
 
 using ForwardOnly = Ring<Ampere, Cut::zigzag>;
 template <>
-inline void ForwardOnly::backward(const fa::Tensors<void>&) {}
+inline void ForwardOnly::backward(const fa::Tensors<void>&) {
+  throw std::logic_error("forward_only.cuh has no backward: include ampere.cuh instead");
+}
 template <>
 inline void ForwardOnly::differentiate(fa::Tensors<bf16>, const Block&, const Keys<bf16>&, int) {}
 
