@@ -62,12 +62,13 @@ inline fa::Support support() {
   return s;
 }
 
-// Where the scores of a thread's bits lie in a tile: bits of its row r first, then of r + 8.
+// Where the scores of a thread's bits lie in a tile: bits of its row r first, then of r + 8. The
+// next warpgroup's threads count on, and so do its rows.
 template <int Bc>
 std::pair<int, int> place(int w, int b) {
-  const int thread = w / kWords<Bc>, lane = thread % fa::kWarp;
   const int bit = w % kWords<Bc> * 32 + b, h = bit / (Bc / 4), x = bit % (Bc / 4);
-  return {thread / fa::kWarp * 16 + lane / 4 + 8 * h, x / 2 * 8 + lane % 4 * 2 + x % 2};
+  const auto [row, key] = fa::wgmma_d_element(w / kWords<Bc>, x / 2 * 4 + h * 2 + x % 2);
+  return {row, key};
 }
 
 // The lists, and the work tiles in order.

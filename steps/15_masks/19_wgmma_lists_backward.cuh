@@ -62,12 +62,13 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return step15_wgmma_backward::workspace(in_one(p));
 }
 
-// Where the scores of a thread's bits lie in a tile: bits of its key k first, then of k + 8.
+// Where the scores of a thread's bits lie in a tile: bits of its key k first, then of k + 8. The
+// next warpgroup's threads count on, and so do its keys.
 template <int Br>
 std::pair<int, int> place(int w, int b) {
-  const int thread = w / kWords<Br>, lane = thread % fa::kWarp;
   const int bit = w % kWords<Br> * 32 + b, h = bit / (Br / 4), x = bit % (Br / 4);
-  return {x / 2 * 8 + lane % 4 * 2 + x % 2, thread / fa::kWarp * 16 + lane / 4 + 8 * h};
+  const auto [key, row] = fa::wgmma_d_element(w / kWords<Br>, x / 2 * 4 + h * 2 + x % 2);
+  return {row, key};
 }
 
 // The lists, and the work of the blocks in order.

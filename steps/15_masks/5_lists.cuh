@@ -87,11 +87,10 @@ inline fa::Support support() {
 // Where the scores of a thread's bits lie in a tile.
 template <int d>
 std::pair<int, int> place(int w, int b) {
-  const int thread = w / kWords<d>, lane = thread % fa::kWarp;
-  const int fragment = w % kWords<d> * 8 + b / 4, e = b % 4;
+  const int thread = w / kWords<d>, fragment = w % kWords<d> * 8 + b / 4;
   const int t = fragment / (Bc<d> / 8), n = fragment % (Bc<d> / 8);
-  return {thread / fa::kWarp * kWarpRows + t * kMma + e / 2 * 8 + lane / 4,
-          n * 8 + lane % 4 * 2 + e % 2};
+  const auto [row, key] = fa::mma_d_element(thread % fa::kWarp, b % 4);
+  return {thread / fa::kWarp * kWarpRows + t * kMma + row, n * 8 + key};
 }
 
 inline TileLists lists_of(const fa::Problem& p) {

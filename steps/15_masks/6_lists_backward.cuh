@@ -79,11 +79,11 @@ struct Lists {
 template <int d, int Br, int Bc>
 std::pair<int, int> place(int w, int b) {
   using T = Tiles<d, Br, Bc>;
-  const int part = w / T::kThreads, warp = w % T::kThreads / fa::kWarp, lane = w % fa::kWarp;
-  const int t = b / 4 / (T::kRows / 8), n = b / 4 % (T::kRows / 8), e = b % 4;
+  const int part = w / T::kThreads, warp = w % T::kThreads / fa::kWarp;
+  const int t = b / 4 / (T::kRows / 8), n = b / 4 % (T::kRows / 8);
   if (t >= T::kBands) return {-1, -1};
-  return {part * T::kRows + n * 8 + lane % 4 * 2 + e % 2,
-          warp * T::kWarpKeys + t * kMma + e / 2 * 8 + lane / 4};
+  const auto [key, row] = fa::mma_d_element(w % fa::kWarp, b % 4);  // scores are transposed
+  return {part * T::kRows + n * 8 + row, warp * T::kWarpKeys + t * kMma + key};
 }
 
 inline TileLists lists_of(const fa::Problem& p) {
