@@ -77,8 +77,8 @@ ADVICE = {
     "sent, and nobody reads or writes its place of arrival. Which hop uses which buffer?",
     "order": "The result is right, but a copy that is needed early is issued late, and the kernel "
     "waits for it. Write down which product needs which copy, and the order of the products.",
-    "wrong bytes": "Of what is requested each load counts: a tile that is loaded twice counts twice. "
-    "How many blocks are there, what does each load or keep, and how often?",
+    "wrong bytes": "Each request counts: a tile that is loaded twice counts twice. How "
+    "many blocks are there, what does each load or keep, and how often?",
     "wrong choice": "Which part of the GPU limits each of the two? Which of them needs it less?",
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
