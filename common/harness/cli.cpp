@@ -304,8 +304,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
         ->capture_default_str()
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   };
-  const auto flag = [&app](const char* name, bool& value, const std::string& what) {
-    return app.add_flag(name, value, description(what))->group("Run");
+  const auto flag = [&app](const char* group, const char* name, bool& value,
+                           const std::string& what) {
+    return app.add_flag(name, value, description(what))->group(group);
   };
   // What would be refused, or do nothing here, is not shown. It is still parsed, so that the
   // refusal says why.
@@ -330,7 +331,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"),
                        few_queries ? "1024, or the longest of --lengths" : "--n"));
   option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
-  app.add_flag("--causal", p.causal, "queries do not see later keys")->group("Problem");
+  flag("Problem", "--causal", p.causal, "queries do not see later keys");
   const bool packs = takes(step, &Support::documents);
   const CLI::Option* lengths_flag = shown_if(
       packs || takes(step, &Support::lengths),
@@ -352,12 +353,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   const bool modifies = takes(step, &Support::score_mod);
   shown_if(modifies, option("Problem", "--cap", p.score_mod.cap, "FLOAT",
                             "a score s becomes cap * tanh(s / cap); 0: it stays"));
-  shown_if(modifies, app.add_flag("--alibi", p.score_mod.alibi,
-                                  "a score loses the key's distance times 2^(-8 (h + 1) / H)")
-                         ->group("Problem"));
-  shown_if(modifies, app.add_flag("--sinks", p.score_mod.sinks,
-                                  "each head has a number, e to which is in the softmax's sum")
-                         ->group("Problem"));
+  shown_if(modifies, flag("Problem", "--alibi", p.score_mod.alibi,
+                          "a score loses the key's distance times 2^(-8 (h + 1) / H)"));
+  shown_if(modifies, flag("Problem", "--sinks", p.score_mod.sinks,
+                          "each head has a number, e to which is in the softmax's sum"));
 
   const CLI::Option* input =
       option("Input", "--input", o.input, "NAME",
@@ -377,9 +376,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Output", "--out-dir", o.out_dir, "DIR",
          backward ? "write O, LSE, dQ, dK, dV as .npy" : "write O and LSE as .npy");
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
-  app.add_flag("--details", o.details,
-               description("print the bytes of each buffer, errors, and what limits each kernel"))
-      ->group("Output");
+  flag("Output", "--details", o.details,
+       "print the bytes of each buffer, errors, and what limits each kernel");
   shown_if(sim, option("Output", "--trace", o.trace, "F.json",
                        "write what each block reads and writes, in order (docs/json.md); "
                        "Perfetto opens the file"));
@@ -399,14 +397,14 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                             few_queries ? "0" : "128"));
   shown_if(!sim, option("Run", "--estimate", o.estimate, "F.json",
                         "a simulator's report, whose estimate stands beside the measured time"));
-  flag("--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
-  flag("--no-predict", o.no_predict,
+  flag("Run", "--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
+  flag("Run", "--no-predict", o.no_predict,
        "predict and compare nothing: for a kernel that has no formulas yet");
-  shown_if(sim, flag("--analyse", o.analyse,
+  shown_if(sim, flag("Run", "--analyse", o.analyse,
                      "find races and uninitialised reads; one row per source line"));
   bool no_counters = false;
   shown_if(!sim,
-           flag("--no-counters", no_counters, "time only; reading the counters takes seconds"));
+           flag("Run", "--no-counters", no_counters, "time only; reading the counters takes seconds"));
   shown_if(sim,
            option("Run", "--workers", o.workers, "INT",
                   "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
@@ -438,6 +436,14 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            of && of->get_type_name() == "FLOAT" ? "" : "whole ", see_help);
   } catch (const CLI::ParseError& e) {
     throw UsageError(one_line(e.what()) + see_help);
+  }
+  if (!seed->empty()) {  // CLI11 lets a negative number or a larger one wrap
+    const std::string& given = seed->results().back();
+    const char* end = given.data() + given.size();
+    const auto [stop, error] = std::from_chars(given.data(), end, o.seed);
+    if (error != std::errc() || stop != end) {
+      refuse("--seed {}: must be a whole number from 0 to 2^64 - 1{}", given, see_help);
+    }
   }
   o.model_chosen = !model->empty();
   if (describes) {

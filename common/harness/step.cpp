@@ -109,11 +109,11 @@ Predicate predicate_of(const Step& step, const std::string& text) {
     known += (known.empty() ? "" : ", ") + text_of(predicate);
     if (predicate.name != text.substr(0, colon)) continue;
     if (colon == text.size()) return predicate;
+    const std::string example = text_of(predicate);
     const char *at = text.data() + colon + 1, *end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(at, end, predicate.n);
     if (error == std::errc() && stop == end && predicate.n > 0) return predicate;
-    throw UsageError("--mask " + text + ": the number must be whole and above 0, as in " +
-                     text_of(predicate));
+    throw UsageError("--mask " + text + ": the number must be whole and above 0, as in " + example);
   }
   throw UsageError("--mask " + text + ": " + step.id +
                    (known.empty() ? " has none" : " has " + known));

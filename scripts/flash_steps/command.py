@@ -7,6 +7,7 @@ of its name in scripts/.
 import argparse
 import errno
 import importlib
+import os
 import sys
 
 
@@ -52,13 +53,23 @@ def run(module, name, *more):
     sys.argv[0] = name
     try:
         require_values(sys.argv[1:])
-        return importlib.import_module(module).main(*more)
+        status = importlib.import_module(module).main(*more)
+        sys.stdout.flush()
+        return status
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         return failure.status
+    except BrokenPipeError:  # the reader of a pipe, like head, has seen enough
+        drop_output()
+        return 0
     except OSError as error:
         if not error.filename:
             raise
         print(f"{name}: {error.filename}: {error.strerror}", file=sys.stderr)
         full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
         return NotHere.status if error.errno in full else BadInput.status
+
+
+def drop_output():
+    """What is still to be written would fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """Compares runs of steps from the JSON files that the programs write with --json.
 
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
-    compare.py --diff before.json after.json     two runs side by side
+    compare.py --diff before.json after.json     two runs of a step side by side
 
 Files of several machines can be mixed: one row has the simulator's counts and estimates and a GPU's
 measurements of the same step and problem. 'Estimated/measured' is shown where both are of one GPU.
@@ -85,7 +85,7 @@ def diff(first, second):
     return "\n\n".join("\n".join(diff_lines(a, b)) for a, b in pairs)
 
 
-def compare():
+def main():
     parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--diff", action="store_true", help="print two files side by side")
@@ -99,10 +99,3 @@ def compare():
     else:
         print(screen_of(join_for_reading([run for runs in loaded for run in runs])))
     return 0 if all(run.get("ok") for runs in loaded for run in runs) else 1
-
-
-def main():
-    try:
-        return compare()
-    except BrokenPipeError:  # the reader of a pipe, like head, has seen enough
-        return 0

@@ -344,7 +344,10 @@ def fill(text, results, run=False):
             return match[0]  # as it was: test.sh, which builds, holds it to the programs
         below = text[match.end() :]
         if spec == "standing":
-            said = "; ".join(standing_parts(said_of)) or "all of this version of the kernels"
+            said = (
+                "; ".join(standing_parts(said_of))
+                or "all figures were measured with this version of the kernels"
+            )
             said_of.clear()
             return begin + said[0].upper() + said[1:] + end
         new, reasons = value(kind, spec, results)

@@ -77,8 +77,8 @@ ADVICE = {
     "sent, and nobody reads or writes its place of arrival. Which hop uses which buffer?",
     "order": "The result is right, but a copy that is needed early is issued late, and the kernel "
     "waits for it. Write down which product needs which copy, and the order of the products.",
-    "wrong bytes": "Requested bytes count each load: a tile that is loaded twice counts twice. How "
-    "many blocks are there, what does each load, and how often?",
+    "wrong bytes": "Each request counts: a tile that is loaded twice counts twice. How "
+    "many blocks are there, what does each load or keep, and how often?",
     "wrong choice": "Which part of the GPU limits each of the two? Which of them needs it less?",
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
@@ -358,7 +358,7 @@ def _write(path, text):
 
 # What a file may not add to the exercise, and why not.
 NOT_YOURS = (
-    (r"#\s*include|%:", "an exercise needs no more includes than it has"),
+    (r"#\s*include\b.*|%:", "an exercise needs no more includes than it has"),
     (r"\b_*asm_*\b|##", "the simulator does not see what assembly loads and stores"),
     (
         r"\b__attribute(__)?\b|\[\s*\[|_Pragma|#\s*pragma(?!\s+unroll)",
@@ -377,7 +377,7 @@ def refused_words(exercise, name, text):
             allowed[match[0]] -= 1
             if allowed[match[0]] < 0:
                 line = line_at(code, match.start())
-                return f"{name}:{line} holds '{match[0]}': {why}"
+                return f"{name}:{line} holds '{match[0].strip()}': {why}"
     return ""
 
 

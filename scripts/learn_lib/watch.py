@@ -184,8 +184,8 @@ class Watch:
     def reset(self):
         exercise = self.desk.current
         print(
-            f"\n  Press x again for a fresh copy of {show.relative(self.path())}; yours is kept "
-            "beside it. Any other key cancels.",
+            f"\n  Press x again for a fresh copy of {show.relative(self.path())}; yours is kept\n"
+            "  beside it. Any other key cancels.",
             flush=True,
         )
         if self.keys.next(30) != "x":

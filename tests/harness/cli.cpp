@@ -86,9 +86,13 @@ TEST_CASE("masks of the command line", "[cli]") {
   CHECK(refused({"--lengths", "5,6", "--n", "10"}) ==
         "--n 10: the documents of --lengths have 11; leave it out");
   CHECK(refused({"--n", "64.5"}).starts_with("--n 64.5: must be a whole number, and"));
+  for (const char* bad : {"-1", "18446744073709551616", "0x10", "1.5"}) {
+    CHECK(refused({"--seed", bad}).starts_with(std::string("--seed ") + bad + ": must be a whole"));
+  }
   CHECK(refused({"--cap", "abc"}).starts_with("--cap abc: must be a number, and"));
   CHECK(refused({"--mask", "round"}) == "--mask round: 99_step has strided:64");
   CHECK(refused({"--mask", "strided:0"}).starts_with("--mask strided:0: the number must be"));
+  CHECK(refused({"--mask", "strided:0"}).ends_with("as in strided:64"));
   CHECK_THROWS_WITH(parse({"--window", "3,3"}), "--window 3,3: this step has no such mask");
 }
 

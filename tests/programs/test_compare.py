@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import subprocess
 import sys
 
 from copies import SCRIPTS, Folder, for_all, main, said, typed
@@ -283,6 +284,14 @@ class Diff(Scripts):
         line = self.row(shown, "requested read").split()
         self.assertEqual(line[2:], ["2.00", "GB", "500", "MB", "0.25x"])
         self.assertIn("1.50 GB", self.row(shown, "  Q"))
+
+    def test_a_reader_that_goes_away_is_no_error(self):
+        read, write_end = os.pipe()
+        os.close(read)
+        command = [sys.executable, SCRIPTS / "compare.py", self.file("run.json", sim())]
+        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
+        os.close(write_end)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_times_of_two_modelled_gpus(self):
         after = sim(estimate_heads=64)

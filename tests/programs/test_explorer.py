@@ -283,7 +283,7 @@ class InBrowser(unittest.TestCase):
         )
         self.assertEqual(widths[:2], ["max(2px, 100%)", "max(2px, 2.5%)"])
         verdict = page.eval("document.getElementById('about').textContent")
-        self.assertIn("✓ All 7 runs are right. Your run, N = 1024, causal", verdict)
+        self.assertIn("✓ All 7 results are right. Your run, N = 1024, causal", verdict)
         self.assertIn("HBM bytes ÷40 from 01 to 06, then speed ×15 from 06 to 12.", verdict)
         page.eval("document.querySelector('.rungs .s1.write').focus()")
         self.assertEqual(page.eval("tip.textContent"), tips[0])
@@ -299,7 +299,7 @@ class InBrowser(unittest.TestCase):
         self.addCleanup(page.close)
         frame = "document.querySelector('iframe').contentDocument"
         page.until(f"{frame}.documentElement.dataset.ready")
-        for tab, words in ((1, "N × N scores"), (7, "✓ All 7 runs are right.")):
+        for tab, words in ((1, "N × N scores"), (7, "✓ All 7 results are right.")):
             page.eval(f"{frame}.querySelector('#ideas button:nth-child({tab})').click()")
             page.until(f"{frame}.getElementById('about').textContent.includes('{words}')")
         self.assertEqual(page.errors(), [])

@@ -394,6 +394,8 @@ class Checks(Classroom):
                 message = self.verdict("scores", text, "refused").message
                 self.assertRegex(message, rf"^01_scores\.cuh:\d+ holds '{re.escape(word)}'?")
                 self.assertEqual(grading.lines_outside(e, text) > 0, before != in_hole)
+        top = checking.refused_words(e, "f", "#include <cstdlib>\n" + e.unsolved())
+        self.assertRegex(top, "^f:1 holds '#include <cstdlib>':")
         fine = self.scores("#pragma unroll\n    // asm [[", "    for (int x = 0; x < d; ++x)")
         self.assertEqual(checking.refused_words(e, "", fine), "")
         for e in EXERCISES:
@@ -695,6 +697,7 @@ class Commands(Classroom):
         inside = self.write("class/alice/x", "").parent / "grades.json"
         for arguments, *words in (
             (("run", "nothing"), "nothing", "list"),
+            (("run", "no/01_scores.cuh"), "there is no file no/01_scores.cuh"),
             (("list", "scores"), "list", "scores"),
             (("hint", "--where"), "--where", "run"),
             (("grade",), "folder"),
@@ -978,7 +981,7 @@ class Watching(Classroom):
         path = desk.open(e)
         with mock.patch.dict(os.environ, COLUMNS="80", LINES="1000"):
             pages = [page(watcher.look, watcher.hint)]
-            path.write_text(everything)
+            path.write_text(e.heading() + everything)
             pages.append(page(watcher.look))
         return pages
 

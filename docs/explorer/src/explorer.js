@@ -1242,12 +1242,12 @@ function chapterOf(number, ...inside) {
   return href ? make("a", { href }, ...inside) : make("span", {}, ...inside);
 }
 
-// "✓ All 61 runs are right. HBM ÷97 from 01 to 06, then speed ×18 from 06 to 12."
+// "✓ All 61 results are right. HBM ÷97 from 01 to 06, then speed ×18 from 06 to 12."
 function verdictOf(series) {
   const failed = (series.texts ?? []).filter(([, , ok]) => !ok).map(([name]) => name);
   const wrong = failed.length ? failed : series.wrong;
   const words = series !== own ? "" : wrong.length ? `✗ Wrong or failed: ${wrong.join(", ")}. `
-    : `✓ All ${own.cells.length} runs are right. `;
+    : `✓ All ${own.cells.length} results are right. `;
   const found = rungsOf(series), from = found.get("01 forward"), via = found.get("06 forward");
   const last = [...found].filter(([key, r]) => key.endsWith(" forward") && r.type !== "fp32").at(-1)?.[1];
   const said = [];
@@ -1329,7 +1329,9 @@ function aboutRoofs() {
   const known = new Set(PAGE.series.flatMap((series) => Object.values(series.roofs).flatMap((roof) =>
     Object.keys(roof).filter((type) => roof[type]))));
   const bare = runs.filter((r) => !known.has(r.type));
-  return "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
+  const [first, second] = PAGE.series;
+  return (second ? `Filled: ${first.name}; open and dashed: ${second.name}. ` : "") +
+    "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
     "counts by FlashAttention's convention." + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
 }
 
@@ -1338,7 +1340,7 @@ function showRoofline(node) {
   node.replaceChildren();
   const width = node.clientWidth - 24, height = node.clientHeight - 22;
   if (width < 120 || height < 120) return;  // a window without room
-  const left = 44, right = width - 22, top = 14, bottom = height - 36;
+  const left = 50, right = width - 22, top = 14, bottom = height - 36;
   const points = PAGE.series.flatMap((series, s) => [...rungsOf(series).values()]
     .filter((r) => r.intensity && r.executed).map((run) => ({ run, s, series })));
   const used = new Set(points.map((p) => p.run.type));
