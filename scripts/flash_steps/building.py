@@ -183,18 +183,41 @@ def reason(said, lines=25):
     return own[1] if own else "\n".join(said.splitlines()[-lines:])
 
 
-def main():
-    path, preset, *targets = sys.argv[1:]
+def build_or_say(preset, targets, path, stream=None, folder=None, lines=25):
+    """As build(), which adds to the log at `path`: (the command that failed, why), or None."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "a+", encoding="utf-8", errors="replace") as log:
         start = log.seek(0, os.SEEK_END)
-        try:
-            failed = build(preset, targets, log)
-        except OSError as error:  # no cmake, or a folder that is not the user's
-            print(f"{error.filename}: {error.strerror}")
-            return 1
-        if failed:
-            log.seek(start)
-            print(reason(log.read()))
+        failed = build(preset, targets, log, stream, folder)
+        log.seek(start)
+        return failed and (failed, reason(log.read(), lines))
+
+
+def is_newer(stamp, files):
+    """Whether a build's stamp is there, and all files, and the stamp is no older than they."""
+    try:
+        made = os.stat(stamp).st_mtime
+        return all(os.stat(file).st_mtime <= made for file in files)
+    except OSError:
+        return False
+
+
+def first_error(said, lines=5):
+    """The first error of a compiler's output, with at most so many lines that show it; or ""."""
+    code = r"(?:\n[ \t]+(?:\d+ )?\|.*){0,%d}" % lines
+    found = re.search(r"(?m)^.*\berror(?: #| *: ).*" + code, said)
+    return found[0] if found else ""
+
+
+def main():
+    path, preset, *targets = sys.argv[1:]
+    try:
+        failed = build_or_say(preset, targets, path)
+    except OSError as error:  # no cmake, or a folder that is not the user's
+        print(f"{error.filename}: {error.strerror}")
+        return 1
+    if failed:
+        print(failed[1])
     return 1 if failed else 0
 
 

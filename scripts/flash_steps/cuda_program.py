@@ -89,15 +89,10 @@ def cuda_flags(how, gpu):
 def is_built():
     """Whether the simulator is no older than any of its files; CMake takes ten times as long."""
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
-    files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), Path(HOW)]
-    try:
-        # Without a row for cuda it was written by an earlier configuration.
-        if "\ncuda " not in Path(HOW).read_text(encoding="utf-8"):
-            return False
-        stamp = os.path.getmtime(os.path.join(os.path.dirname(HOW), "built"))
-        return all(file.stat().st_mtime < stamp for file in files)
-    except OSError:
-        return False
+    files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), HOW]
+    # Without a row for cuda it was written by an earlier configuration.
+    stamp = os.path.join(os.path.dirname(HOW), "built")
+    return building.is_newer(stamp, files) and "\ncuda " in text_of(HOW)
 
 
 def build_simulator():
@@ -108,30 +103,16 @@ def build_simulator():
     path = os.path.join(ROOT, "build", "sim.log")
     say(f"building the simulator, the first time a minute or two ({os.path.relpath(path, ROOT)})")
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w+", encoding="utf-8", errors="replace") as log:
-            failed = building.build("sim", ["any_program"], log, sys.stderr)
-            log.seek(0)
-            said = log.read()
+        failed = building.build_or_say("sim", ["any_program"], path, sys.stderr)
     except OSError as error:
         raise Refused(f"{error.filename} cannot be written: {error.strerror}") from None
     if failed:
-        print(building.reason(said), file=sys.stderr)
-        raise Refused(f"the simulator was not built: {shlex.join(failed)} failed")
+        print(failed[1], file=sys.stderr)
+        raise Refused(f"the simulator was not built: {shlex.join(failed[0])} failed")
 
 
 def say(sentence):
     print(f"sim: {sentence}", file=sys.stderr)
-
-
-def first_error(text):
-    """g++'s first error, with its source line."""
-    lines = text.splitlines()
-    for i, line in enumerate(lines):
-        if re.search(r"(fatal )?error: ", line):
-            more = [x for x in lines[i + 1 : i + 3] if re.match(r"\s+\d* \|", x)]
-            return "\n".join([line, *more])
-    return lines[-1] if lines else "the compiler failed without a word"
 
 
 def missing_header(error):
@@ -238,7 +219,9 @@ def compile_file(path, how, options, folder, number):
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         known = before(done.stdout)
         if known or done.returncode:
-            raise Refused(known or explain(first_error(done.stderr), path))
+            said = ["the compiler failed without a word", *done.stderr.splitlines()]
+            error = building.first_error(done.stderr, 2) or said[-1]
+            raise Refused(known or explain(error, path))
         return done.stdout
 
     if path.endswith(".c"):

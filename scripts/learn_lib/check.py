@@ -236,18 +236,13 @@ def measured(step, problem):
     return {run["variant"]: run["time"]["median_ms"] for run in runs}
 
 
-def newest(*patterns):
-    return max((p.stat().st_mtime for pattern in patterns for p in ROOT.glob(pattern)), default=0)
-
-
 def is_built(build, steps=()):
     """Whether the tree's checker and the programs of `steps` are no older than their sources."""
-    folder = Path(build) / "steps" / "exercise_checker"
-    common = newest("common/**/*.h", "common/**/*.cpp", "common/CMakeLists.txt", "CMakeLists.txt")
+    common = ("common/**/*.h", "common/**/*.cpp", "common/CMakeLists.txt", "CMakeLists.txt")
 
     def is_new(stamp, *sources):
-        path = folder / stamp
-        return path.exists() and path.stat().st_mtime >= max(common, newest(*sources))
+        files = [path for pattern in (*common, *sources) for path in ROOT.glob(pattern)]
+        return building.is_newer(Path(build, "steps/exercise_checker", stamp), files)
 
     return is_new("built", "steps/exercise_checker/*.*") and all(
         is_new(f"{step}_built", "steps/*/*.cuh", "steps/*/main.cu") for step in steps
@@ -266,15 +261,10 @@ def build_library(build, preset, say, steps=()):
     if subprocess.run(["./scripts/setup.sh"], cwd=ROOT).returncode:
         missing = "something is missing, as shown above"
         raise NotBuilt(f"{missing}: install it, and run ./scripts/learn again")
-    log.parent.mkdir(exist_ok=True)
-    with open(log, "a+", encoding="utf-8", errors="replace") as file:
-        begun = file.seek(0, os.SEEK_END)
-        targets = ["exercises", *[f"{step}_built" for step in steps]]
-        failed = building.build(preset, targets, file, None, build)
-        if failed:
-            file.seek(begun)
-            end = building.reason(file.read(), 12)
-            raise NotBuilt(f"{shlex.join(failed)} failed; the end of {log}:\n{end}")
+    targets = ["exercises", *[f"{step}_built" for step in steps]]
+    failed = building.build_or_say(preset, targets, log, folder=build, lines=12)
+    if failed:
+        raise NotBuilt(f"{shlex.join(failed[0])} failed; the end of {log}:\n{failed[1]}")
     say(f"built in {time.time() - started:.0f} s")
 
 
@@ -335,20 +325,6 @@ def limited(command, folder, cpu, addresses=0, seconds=None, resident=0, pipes=(
 
 
 # --- a check ------------------------------------------------------------------------------------
-
-
-def _first_error(text, folder):
-    """The first error of a compiler's output, with the lines that show it."""
-    lines = text.replace(f"{folder}/", "").replace(f"{ROOT}/", "").splitlines()
-    for i, line in enumerate(lines):
-        if re.search(r"\berror\b", line):
-            shown = [line]
-            for more in lines[i + 1 : i + 6]:
-                if not re.match(r"\s+(\d+ )?\|", more):
-                    break
-                shown.append(more)
-            return "\n".join(shown)
-    return "\n".join(lines[:5])
 
 
 def _write(path, text):
@@ -476,7 +452,9 @@ class Check:
     def try_text(self, text):
         words = self.compile(text)
         if words is not None:
-            return self.made("does not compile", _first_error(words, self.folder))
+            words = words.replace(f"{self.folder}/", "").replace(f"{ROOT}/", "")
+            error = building.first_error(words) or "\n".join(words.splitlines()[:5])
+            return self.made("does not compile", error)
         return self.run()
 
     def request(self):
