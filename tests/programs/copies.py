@@ -1,14 +1,16 @@
 """What the tests of this folder share: where things are, copies of the scripts, two lengths.
 
-    test_NAME.py [--for-all] [BUILD] [CLASS.test ...]
+    test_NAME.py [--for-all] [--update] [BUILD] [CLASS.test ...]
 
 Without --for-all the cases that `./scripts/test.sh` runs, with it those that are marked @for_all,
-which only `./scripts/test.sh --all` runs.
+which only `./scripts/test.sh --all` runs. With --update the outputs that a page shows are replaced
+by what the tests see.
 """
 
 import contextlib
 import io
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -83,6 +85,16 @@ class Folder(unittest.TestCase):
 def said(command, **how):
     """subprocess.run, with what the program says as text."""
     return subprocess.run([str(word) for word in command], text=True, capture_output=True, **how)
+
+
+def on_page(page, name, output):
+    """What a page shows as the output of this name. With --update that is `output` from now on."""
+    block = re.compile(rf"(?s)(<!-- output: {name} -->\n```\n)(.*?)(```\n<!-- /output -->)")
+    text = page.read_text(encoding="utf-8")
+    if "--update" in sys.argv:
+        text = block.sub(lambda found: found[1] + output + found[3], text)
+        page.write_text(text, encoding="utf-8")
+    return block.search(text)[2]
 
 
 def typed(script, *words):

@@ -6,13 +6,11 @@ With --update the output in docs/debugging.md is replaced by the real one.
 import functools
 import re
 import shutil
-import sys
 import unittest
 
-from copies import BUILD, ROOT, main, said
+from copies import BUILD, ROOT, main, on_page, said
 
 DOC = ROOT / "docs" / "debugging.md"
-SHOWN = re.compile(r"(<!-- output: gdb -->\n```\n)(.*?)(```\n<!-- /output -->)", re.DOTALL)
 
 
 @functools.cache  # gdb stops at the breakpoint in each thread, to ask its condition
@@ -47,12 +45,9 @@ class Gdb(unittest.TestCase):
         def without_versions(text):  # library paths and thread names differ between machines
             return [line for line in text.splitlines() if re.match(r"\$|\d+\t", line)]
 
-        shown = SHOWN.search(DOC.read_text())[2]
+        shown = on_page(DOC, "gdb", run_gdb())
         self.assertEqual(without_versions(shown), without_versions(run_gdb()))
 
 
 if __name__ == "__main__":
-    if "--update" in sys.argv:
-        DOC.write_text(SHOWN.sub(lambda m: m[1] + run_gdb() + m[3], DOC.read_text()))
-    else:
-        main()
+    main()

@@ -22,7 +22,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
 
-from copies import BUILD, ROOT, Folder, for_all, main, typed
+from copies import BUILD, ROOT, Folder, for_all, main, on_page, typed
 from learn_lib import check as checking
 from learn_lib import exercises as catalogue
 from learn_lib import grade as grading
@@ -35,7 +35,6 @@ EXERCISES = catalogue.load()
 SEED = 20260
 JOBS = 2
 LEARN_PAGE = ROOT / "docs" / "learn.md"
-PAGES = re.compile(r"(?s)(?<=```\n)(\[[-#]+\] .*?)(?=```)")
 
 
 def exercise(name):
@@ -963,8 +962,12 @@ class Watching(Classroom):
         expected = [one, f"build ['{other.step}']", two, two, everything, one, two, one, two]
         self.assertEqual(calls, expected)
 
-    def recorded(self):
-        """The pages of docs/learn.md."""
+    def test_the_pages_in_the_documents(self):
+        """docs/learn.md shows what is printed, but for the times."""
+
+        def without_times(page):
+            return re.sub(r"(in|compiler) \d+\.\d", r"\1 T", page)
+
         e = EXERCISES[0]
         desk = Desk(self.folder / "learn", EXERCISES)
         watcher = Watch(desk, lambda e: checked(e.name, desk.path(e).read_text()))
@@ -973,27 +976,21 @@ class Watching(Classroom):
             with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as out:
                 for look in looks:
                     look()
-            return re.sub(r"^checking .*\n", "", out.getvalue()).replace(f"{ROOT}/", "")
+            printed = re.sub(r"^checking .*\n", "", out.getvalue()).replace(f"{ROOT}/", "")
+            return printed.rstrip() + "\n"
 
         everything = catalogue.replace_once(e.solution(), "if (!causal || c <= r) {", "{", "")
         all_keys = "    s = causal && c > r ? -INFINITY : s * scale;\n"
         everything = everything.replace("    s *= scale;\n", all_keys)
         path = desk.open(e)
         with mock.patch.dict(os.environ, COLUMNS="80", LINES="1000"):
-            pages = [page(watcher.look, watcher.hint)]
+            pages = {"first": page(watcher.look, watcher.hint)}
             path.write_text(e.heading() + everything)
-            pages.append(page(watcher.look))
-        return pages
-
-    def test_the_pages_in_the_documents(self):
-        """docs/learn.md shows what is printed, but for the times."""
-
-        def without_times(page):
-            return re.sub(r"(in|compiler) \d+\.\d", r"\1 T", page).strip()
-
-        shown = [without_times(block) for block in PAGES.findall(LEARN_PAGE.read_text())]
-        recorded = [without_times(page) for page in self.recorded()]
-        self.assertEqual(shown, recorded, f"record them again: {sys.argv[0]} BUILD --record")
+            pages["all_keys"] = page(watcher.look)
+        for name, recorded in pages.items():
+            shown = without_times(on_page(LEARN_PAGE, name, recorded))
+            again = f"record it again: {sys.argv[0]} BUILD --update"
+            self.assertEqual(shown, without_times(recorded), again)
 
 
 # --- grading ------------------------------------------------------------------------------------
@@ -1105,18 +1102,5 @@ class Grading(Classroom):
         self.assertEqual(found, {"barrier": new, "tiles": student / "03_tiles.cuh"})
 
 
-def record():
-    """Writes the pages in docs/learn.md as they are printed now."""
-    case = Watching()
-    case.setUp()
-    pages = iter(case.recorded())
-    text = PAGES.sub(lambda _: next(pages).rstrip() + "\n", LEARN_PAGE.read_text())
-    case.doCleanups()
-    LEARN_PAGE.write_text(text)
-
-
 if __name__ == "__main__":
-    if "--record" in sys.argv:
-        record()
-    else:
-        main()
+    main()

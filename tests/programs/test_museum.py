@@ -1,4 +1,7 @@
-"""docs/museum: each program has the finding that the page shows, and none with the page's fix."""
+"""docs/museum: each program has the finding that the page shows, and none with the page's fix.
+
+With --update the outputs in docs/museum/README.md are replaced by the real ones.
+"""
 
 import re
 import sys
@@ -7,13 +10,12 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from copies import ROOT, SCRIPTS, main, said
+from copies import ROOT, SCRIPTS, main, on_page, said
 from flash_steps.files import read_json
 
 FOLDER = ROOT / "docs" / "museum"
 PAGE = FOLDER / "README.md"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.cu"))
-SHOWN = r"(?s)(<!-- output: {} -->\n)(.*?)(<!-- /output -->)"
 
 
 def fixed(text, diff):
@@ -54,20 +56,16 @@ def reports(_cache=[]):
     return _cache
 
 
-def shown(name, found, printed):
-    return f"```\n$ ./scripts/sim --analyse docs/museum/{name}.cu\n{found}{printed}```\n"
-
-
 class Museum(unittest.TestCase):
     def test_the_page_shows_what_the_simulator_says(self):
-        page = PAGE.read_text(encoding="utf-8")
         for name, (status, found, printed, places), _ in reports():
             with self.subTest(name):
                 self.assertEqual(status, 1)
                 first = re.findall(rf"(?s)^finding: .*?{name}\.cu:(\d+)", found, re.MULTILINE)
                 self.assertEqual(places, [(f"docs/museum/{name}.cu", int(n)) for n in first])
-                on_page = re.search(SHOWN.format(name), page)[2]
-                self.assertEqual(on_page, shown(name, found, printed))
+                command = f"./scripts/sim --analyse docs/museum/{name}.cu"
+                output = f"$ {command}\n{found}{printed}"
+                self.assertEqual(output, on_page(PAGE, name, output))
 
     def test_with_the_fix_it_is_silent_and_right(self):
         for name, _, (status, found, printed, places) in reports():
@@ -80,16 +78,5 @@ class Museum(unittest.TestCase):
             self.assertLessEqual(len((FOLDER / f"{name}.cu").read_text().splitlines()), 60, name)
 
 
-def update():
-    """Puts the real outputs between the page's markers."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, (_, found, printed, _), _ in reports():
-        said = shown(name, found, printed)
-        text = re.sub(SHOWN.format(name), lambda m, said=said: m[1] + said + m[3], text)
-    PAGE.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    if "--update" in sys.argv:
-        update()
     main()

@@ -1,6 +1,7 @@
 """scripts/new: docs/own_kernel.md as its reader would do it, in a copy of the repository.
 
-With --for-all --update the outputs in docs/own_kernel.md are replaced by the real ones.
+With --update the first output in docs/own_kernel.md is replaced by the real one, with --for-all
+--update the others are.
 """
 
 import re
@@ -8,11 +9,10 @@ import resource
 import shutil
 import sys
 
-from copies import BUILD, ROOT, Folder, for_all, main, said, typed
+from copies import BUILD, ROOT, Folder, for_all, main, on_page, said, typed
 from flash_steps.nvcc import find_nvcc
 
 DOC = ROOT / "docs" / "own_kernel.md"
-OUTPUTS = {}  # what the page shows, by the name in its markers
 
 
 class Copy(Folder):
@@ -101,12 +101,11 @@ class OwnProgram(Folder):
         right = text.replace(barrier, barrier + "    __syncthreads();\n", 1)
         self.assertNotEqual(right, text)
         shown = self.run_program(name, text, status=1)
-        OUTPUTS["sim"] = f"$ ./scripts/sim --analyse {name}\n{shown.strip()}"
         line = 1 + text[: text.index("part[t] +=")].count("\n")
         self.assertIn(f"Line {line} adds", page)
         self.assertRegex(shown, rf"race on shared memory(.|\n)*{name}:{line}")
-        if "--update" not in sys.argv:
-            self.assertTrue(f"```\n{OUTPUTS['sim']}\n```\n" in page, shown)
+        output = f"$ ./scripts/sim --analyse {name}\n{shown.strip()}\n"
+        self.assertEqual(output, on_page(DOC, "sim", output))
         self.assertIn("no finding", self.run_program(name, right, status=0))
 
     def run_program(self, name, text, status):
@@ -207,7 +206,7 @@ class OwnKernel(Copy):
 
     def show(self, name, options, *parts):
         """What the page shows of a run."""
-        OUTPUTS[name] = "\n".join([f"$ build/sim/steps/mine {options}", *parts])
+        on_page(DOC, name, "\n".join([f"$ build/sim/steps/mine {options}", *parts, ""]))
 
     def right_at_the_edges(self):
         for causal in ([], ["--causal"]):
@@ -302,7 +301,7 @@ class OwnKernel(Copy):
 
         if find_nvcc():
             shown = self.sh("./scripts/ptxas", "mine", status=1)
-            OUTPUTS["ptxas"] = "$ ./scripts/ptxas mine\n" + shown.strip()
+            on_page(DOC, "ptxas", f"$ ./scripts/ptxas mine\n{shown.strip()}\n")
             self.assertIn("mine for sm_90, ", shown)
             self.assertRegex(shown, r"finding: mine::gradient_kernel<64>: .*spills")
         self.apply(for_hopper)
@@ -314,19 +313,5 @@ class OwnKernel(Copy):
             self.assertIn("mine for sm_90a, ", self.sh("./scripts/ptxas", "mine", status=1))
 
 
-def update():
-    """Puts the real outputs between the page's markers."""
-    text = DOC.read_text()
-    for name, output in OUTPUTS.items():
-        block = rf"(?s)(<!-- output: {name} -->\n).*?(<!-- /output -->)"
-        text = re.sub(block, lambda m, o=output: f"{m[1]}```\n{o}\n```\n{m[2]}", text)
-    DOC.write_text(text)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except SystemExit as end:
-        if "--update" in sys.argv and not end.code:
-            update()
-        raise
+    main()
