@@ -26,7 +26,7 @@ from .explorer_runs import published_series
 from .files import ROOT, read_json, read_text, write_text
 from .mpi import has_mpi
 from .results import HERO
-from .steps import chosen_of, program_of, run_program
+from .steps import chosen_of, program_of, report_of
 
 FOLDER = os.path.join(ROOT, "docs", "explorer")
 SOURCES = os.path.join(FOLDER, "src")
@@ -66,7 +66,7 @@ def content_of(build, shown, run):
         path = os.path.join(folder, "trace.json")
         program = program_of(build, run.step)
         arguments = [*run.arguments, "--estimate-heads=0", f"--trace={path}"]
-        report = run_program(program, *arguments)[0].data
+        report = report_of(program, *arguments)
         trace = read_json(path)
     about = trace["flash_steps"]
     hows = sorted({e["args"]["how"] for e in trace["traceEvents"] if e["ph"] == "X"})

@@ -14,8 +14,8 @@ import statistics
 
 from . import command
 from .problems import problem_text
-from .results import total
-from .steps import ROOT, program_of, run_program
+from .results import Run, total
+from .steps import ROOT, program_of, report_of
 from .text import Column, bytes_text, text_table
 
 SIM = os.path.join(ROOT, "build", "sim")
@@ -98,8 +98,8 @@ def main():
     for keys in KEYS:
         sizes = ["--h=1", f"--n={n}", f"--d={D}", f"--smem={smem_of(keys)}"]
         # HBM as of the head that runs.
-        runs = run_program(program_of(SIM, "04_fused"), *sizes, "--estimate-heads=0")
-        points.append((keys, runs[0]))
+        report = report_of(program_of(SIM, "04_fused"), *sizes, "--estimate-heads=0")
+        points.append((keys, Run(report, "forward")))
     run = points[0][1]
     common = problem_text({**run.data["problem"], "smem": None})
     print(f"{run.data['step']}, {common}, {run.get('device.name')}\n")

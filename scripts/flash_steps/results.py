@@ -152,7 +152,10 @@ class Row:
 
 def load(path):
     """The runs in one file: a program's object, a list of them, or {"runs": [...]}."""
-    tree = read_json(path)
+    return runs_of(read_json(path), path)
+
+
+def runs_of(tree, path):
     objects = tree.get("runs", [tree]) if isinstance(tree, dict) else tree
     runs = []
     for data in objects if isinstance(objects, list) else [objects]:

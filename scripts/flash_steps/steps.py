@@ -7,8 +7,7 @@ import subprocess
 import tempfile
 
 from .command import BadInput, Failure, NotHere
-from .files import ROOT, read_text
-from .results import load
+from .files import ROOT, read_json, read_text
 
 
 def find_steps(wanted=None):
@@ -114,17 +113,17 @@ def described(program, preset="sim"):
         raise Failure(f"{program} --describe: {said}") from None
 
 
-def run_program(program, *arguments, preset="sim"):
+def report_of(program, *arguments, preset="sim"):
     r"""What a step's program writes with --json.
 
     \raises BadInput, NotHere or Failure, by its exit status, with what it says."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
-        command = [program, *arguments, f"--json={path}"]
+        command = [str(word) for word in (program, *arguments, f"--json={path}")]
         done = _run(command, preset)
         if done.returncode in (2, 3):
             raise (BadInput if done.returncode == 2 else NotHere)(done.stderr.strip())
         if done.returncode != 0:
             said = (done.stdout + done.stderr).rstrip()
             raise Failure(f"{' '.join(command[:-1])} was wrong:\n{said}")
-        return load(path)
+        return read_json(path)

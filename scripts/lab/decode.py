@@ -16,7 +16,7 @@ import statistics
 from flash_steps.command import Failure
 from flash_steps.commits import here
 from flash_steps.problems import flags, problem_text
-from flash_steps.steps import program_of, run_program
+from flash_steps.steps import program_of, report_of
 from flash_steps.text import Column, bytes_text, three_digits, time_text
 
 from . import jobs, peers
@@ -156,11 +156,10 @@ class DecodeMeasurement(Measurement):
         """Milliseconds of one run of the step's program, whose result was checked."""
         path = program_of(self.options.build, STEP)
         how = ["--input=normal", "--no-counters", f"--iters={PROGRAM_ITERS}"]
-        runs = run_program(path, f"--variant={variant}", *flags(p), *how, preset="gpu")
-        ms = runs[0].get("time.median_ms")
-        if not ms:
+        report = report_of(path, f"--variant={variant}", *flags(p), *how, preset="gpu")
+        if not report["time"]:
             raise Failure(f"13 {variant}, {problem_text(p)}: the program printed no time")
-        return ms
+        return report["time"]["median_ms"]
 
     def in_turns(self, what, sides):
         """A job: rows of these {shape: (variant, problem)}, in both orders in turns. The ratios are

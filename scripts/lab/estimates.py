@@ -19,7 +19,7 @@ from flash_steps.files import read_json, write_rows
 from flash_steps.gpu_table import model_of
 from flash_steps.problems import flags, in_series, own_tiles
 from flash_steps.results import PASSES, load, published
-from flash_steps.steps import ROOT, chosen_of, numbered_steps, program_of, run_program
+from flash_steps.steps import ROOT, chosen_of, numbered_steps, program_of, report_of
 from flash_steps.text import Column, time_text
 
 from . import measured
@@ -89,7 +89,7 @@ def simulate(cell):
         sizes = {**one, "h": heads if heads <= FEW_HEADS else 1}
     call = [f"--variant={variant}", "--input=normal", f"--gpu={gpu}", f"--estimate-heads={shown}"]
     program = program_of(os.path.join(ROOT, "build", "sim"), step)
-    run = run_program(program, *call, *flags(sizes))[0].data
+    run = report_of(program, *call, *flags(sizes))
     found = {"forward": run["estimate"]}
     for direction in ("prepare", "backward"):
         if run.get(direction):

@@ -27,7 +27,7 @@ from flash_steps.steps import (
     described,
     numbered_steps,
     program_of,
-    run_program,
+    report_of,
     steps_on,
 )
 
@@ -94,7 +94,7 @@ def bare(kernel):
 
 def mixes(path, call):
     """The rows of instructions.json that one program's launches give."""
-    run = run_program(*call, "--h=1", f"--n={PROBLEM['n']}")[0].data
+    run = report_of(*call, "--h=1", f"--n={PROBLEM['n']}")
     passes = [p for p in (run.get("prepare"), run, run["backward"]) if p]  # as they are launched
     counted = [k for p in passes for k in p["kernels"] if k["instructions"]]
     measured = launches(path)[: len(counted)]

@@ -19,13 +19,14 @@ import os
 from flash_steps import command
 from flash_steps.command import Failure, NotHere
 from flash_steps.gpu_table import find_model
+from flash_steps.results import runs_of
 from flash_steps.steps import (
     ROOT,
     all_needs_of,
     described,
     numbered_steps,
     program_of,
-    run_program,
+    report_of,
     runs_on,
 )
 from flash_steps.text import Column, markdown_table
@@ -52,11 +53,12 @@ def launched(build, step, gpu, variant, d):
     """The kernels' names; None where a block would need more shared memory than the GPU gives."""
     flags = (f"--gpu={gpu}", f"--variant={variant}", f"--d={d}", *PROBLEM)
     try:
-        runs = run_program(program_of(build, step), *flags)
+        report = report_of(program_of(build, step), *flags)
     except NotHere as refusal:
         if "bytes of shared memory for a block" in str(refusal):
             return None
         raise Failure(f"{step} {' '.join(flags)}: {refusal}") from None
+    runs = runs_of(report, step)
     return [kernel["name"] for run in runs for kernel in run.get("kernels") or []]
 
 

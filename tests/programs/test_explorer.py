@@ -15,7 +15,7 @@ from copies import BUILD, ROOT, copy_scripts, main, maintain
 from flash_steps import explorer, explorer_runs, report
 from flash_steps.explorer_pages import IDEAS, RING, STEPS
 from flash_steps.files import read_json
-from flash_steps.steps import program_of, run_program
+from flash_steps.steps import program_of, report_of
 from sample_results import gpu, sim, with_backward, with_prepare
 
 FOLDER = pathlib.Path(explorer.FOLDER)
@@ -415,7 +415,7 @@ class InBrowser(unittest.TestCase):
                 """sides[1].run.kernels.map((_, k) => sides[1].run.tilesOf(k).map((t) => t.seen))
                      .filter((seen) => seen.length)"""
             )
-            report = run_program(program_of(BUILD, run.step), *run.arguments)[0].data
+            report = report_of(program_of(BUILD, run.step), *run.arguments)
             with self.subTest(run=run):
                 self.assertEqual(len(passes), 2)
                 for seen in passes:

@@ -12,6 +12,7 @@ import unittest
 from unittest import mock
 
 from copies import BUILD, ROOT, Folder, main, said
+from flash_steps.steps import report_of
 from learn_lib import exercises
 
 MOST_LINES = 120
@@ -55,9 +56,8 @@ class Readme(Folder):
         self.assertEqual([step for step, _ in shown], ["01", "06"])
         for step, megabytes in shown:
             program = next((BUILD / "steps").glob(f"{step}_*"))
-            path = self.folder / f"{step}.json"
-            said([program, *"--predict --h 1 --n 1024 --d 64 --json".split(), path])
-            hbm = json.loads(path.read_text())["traffic"]["hbm"]["predicted"]
+            report = report_of(program, *"--predict --h 1 --n 1024 --d 64".split())
+            hbm = report["traffic"]["hbm"]["predicted"]
             self.assertEqual(f"{(hbm['read'] + hbm['write']) / 1e6:.3g} MB", megabytes)
 
     def test_every_step_and_every_page_can_be_reached(self):

@@ -1,10 +1,12 @@
 """What the simulator counts of each kernel, against an H200's counters (kernels_h200.json)."""
 
 import json
+import unittest
 from pathlib import Path
 
-from copies import BUILD, Folder, main, said
+from copies import BUILD, main
 from flash_steps.commits import is_current
+from flash_steps.steps import program_of, report_of
 
 MEASURED = json.loads(Path(__file__).with_name("kernels_h200.json").read_text("utf-8"))
 
@@ -22,18 +24,16 @@ DIFFERENT = {
 }
 
 
-class KernelCounters(Folder):
-    def counted(self, step, variant):
-        """The kernels of one run, memsets left out."""
-        path, problem = self.folder / "run.json", MEASURED["problem"].split()
-        program = f"{BUILD}/steps/{step}"
-        alone = "--estimate-heads=0"  # all SMs, as on the GPU
-        said([program, "--variant", variant, *problem, alone, "--json", path], check=True)
-        run = json.loads(path.read_text("utf-8"))
-        passes = [run["prepare"], run, run["backward"]]
-        kernels = [kernel for one in passes if one for kernel in one["kernels"] or []]
-        return [kernel for kernel in kernels if kernel["threads"]]
+def counted(step, variant):
+    """The kernels of one run, memsets left out."""
+    words = ["--variant", variant, *MEASURED["problem"].split()]
+    run = report_of(program_of(BUILD, step), *words, "--estimate-heads=0")  # all SMs, as on the GPU
+    passes = [run["prepare"], run, run["backward"]]
+    kernels = [kernel for one in passes if one for kernel in one["kernels"] or []]
+    return [kernel for kernel in kernels if kernel["threads"]]
 
+
+class KernelCounters(unittest.TestCase):
     def test_lines_and_wavefronts_are_those_of_the_hardware(self):
         runs = {}
         for row in MEASURED["kernels"]:
@@ -43,7 +43,7 @@ class KernelCounters(Folder):
             if not is_current(step, rows[0]["commit"]):
                 print(f"{step} {variant}: measured with an earlier version of the kernel")
                 continue
-            kernels = self.counted(step, variant)
+            kernels = counted(step, variant)
             self.assertEqual([k["name"] for k in kernels], [r["kernel"] for r in rows])
             for row, kernel in zip(rows, kernels):
                 with self.subTest(variant=variant, kernel=row["kernel"]):

@@ -2,7 +2,7 @@
 
 from copies import BUILD, ROOT, Folder, main
 from flash_steps import standing, steps, tour_table
-from flash_steps.results import join_for_reading, published
+from flash_steps.results import join_for_reading, published, runs_of
 from sample_results import few_blocks, gpu, rows_of, sim, with_backward, with_prepare
 
 
@@ -107,7 +107,8 @@ class Order(Folder):
             forward = (last["forward_of"] or "").split()
             for variant in forward[1:] * (forward[:1] == [step[:2]]) + [last["name"]]:
                 size = ("--causal", "--n", "1024", "--h", "1", "--estimate-heads", "128")
-                runs += steps.run_program(program, "--variant", variant, *size)
+                report = steps.report_of(program, "--variant", variant, *size)
+                runs += runs_of(report, program)
         groups = tour_table.groups_of(join_for_reading(runs))
         self.assertEqual([words for words, _ in groups], ["forward", "backward"])
         slower, otherwise = {}, []

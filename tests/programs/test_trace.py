@@ -3,7 +3,7 @@
 import json
 
 from copies import BUILD, ROOT, Folder, for_all, main, said
-from flash_steps.steps import numbered_steps
+from flash_steps.steps import numbered_steps, program_of, report_of
 
 KINDS = ("read", "write", "atomic")
 OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
@@ -20,9 +20,9 @@ def passes_of(report):
 
 class Trace(Folder):
     def trace(self, step, *arguments):
-        trace, report = self.folder / "trace.json", self.folder / "report.json"
-        self.ended(run(step, *arguments, "--trace", trace, "--json", report))
-        return json.loads(trace.read_text()), json.loads(report.read_text())
+        trace = self.folder / "trace.json"
+        report = report_of(program_of(BUILD, step), *arguments, "--trace", trace)
+        return json.loads(trace.read_text()), report
 
     @for_all
     def test_no_byte_is_lost(self):
