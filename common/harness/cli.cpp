@@ -397,14 +397,15 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                             few_queries ? "0" : "128"));
   shown_if(!sim, option("Run", "--estimate", o.estimate, "F.json",
                         "a simulator's report, whose estimate stands beside the measured time"));
-  flag("Run", "--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
+  flag("Run", "--predict", o.predict,
+       "print the formulas' predictions and run nothing; for any size");
   flag("Run", "--no-predict", o.no_predict,
        "predict and compare nothing: for a kernel that has no formulas yet");
   shown_if(sim, flag("Run", "--analyse", o.analyse,
                      "find races and uninitialised reads; one row per source line"));
   bool no_counters = false;
-  shown_if(!sim,
-           flag("Run", "--no-counters", no_counters, "time only; reading the counters takes seconds"));
+  shown_if(!sim, flag("Run", "--no-counters", no_counters,
+                      "time only; reading the counters takes seconds"));
   shown_if(sim,
            option("Run", "--workers", o.workers, "INT",
                   "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));

@@ -150,8 +150,9 @@ def heading(row, measured_on):
     text = f"Bytes of {sizes_of(row)}"
     if row.estimate:
         heads = row.estimated_heads
-        text += "; times estimated for " + (f"{heads} heads, on an " if heads else "an ")
-        text += row.estimate["gpu"]
+        gpu = row.estimate["gpu"]
+        gpu = f"{'a' if gpu[0] in 'BTV' else 'an'} {gpu}"
+        text += f"; times estimated for {f'{heads} heads, on ' if heads else ''}{gpu}"
     return text + (f"; measured on {measured_on}" if measured_on else "")
 
 
