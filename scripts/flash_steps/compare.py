@@ -12,7 +12,7 @@ from . import command
 from .command import BadInput
 from .problems import problem_text
 from .results import get, join_for_reading, load, screen_of, total
-from .text import bytes_text, count_text, time_text
+from .text import aligned, bytes_text, count_text, time_text
 
 # What --diff shows: name, path in the JSON, how to sum it, how to print it.
 METRICS = (
@@ -67,11 +67,7 @@ def diff_lines(a, b):
         text = (x or y)[1]
         ratio = f"{y[0] / x[0]:.3g}x" if x and y and x[0] else "-"
         cells.append((name, text(x[0]) if x else "-", text(y[0]) if y else "-", ratio))
-    widths = [max(len(line[i]) for line in cells) for i in range(4)]
-    for name, *more in cells:
-        words = [name.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(more, widths[1:]))]
-        lines.append("  ".join(words).rstrip())
-    return lines
+    return lines + aligned(cells)
 
 
 def diff(first, second):

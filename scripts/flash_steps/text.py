@@ -86,19 +86,23 @@ def for_screen(sentence):
     return textwrap.fill(sentence, 80)
 
 
+def aligned(rows, left=(0,)):
+    """Rows of cells as lines in which they stand in columns, those in `left` on the left."""
+    rows = list(rows)
+    columns = [
+        [cell.ljust(w) if at in left else cell.rjust(w) for cell in cells]
+        for at, cells in enumerate(zip(*rows))
+        for w in [max(map(len, cells))]
+    ]
+    return ["  ".join(cells).rstrip() for cells in zip(*columns)]
+
+
 def text_table(columns, rows):
     """Aligned text, as wide as its cells."""
-    lines = [[c.head[i] for c in columns] for i in (0, 1)]
-    lines += [[c.cell(row) for c in columns] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*lines)]
-
-    def layout(line):
-        return "  ".join(
-            cell.ljust(w) if c.left else cell.rjust(w) for cell, w, c in zip(line, widths, columns)
-        ).rstrip()
-
-    rule = "-" * len("  ".join("-" * w for w in widths))
-    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]])
+    cells = [[c.head[i] for c in columns] for i in (0, 1)]
+    cells += [[c.cell(row) for c in columns] for row in rows]
+    lines = aligned(cells, [at for at, c in enumerate(columns) if c.left])
+    return "\n".join([*lines[:2], "-" * max(map(len, lines)), *lines[2:]])
 
 
 def markdown_table(columns, rows):

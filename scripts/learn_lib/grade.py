@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from flash_steps.building import stop_all
-from flash_steps.text import common_lines
+from flash_steps.text import aligned, common_lines
 
 from .check import check
 from .exercises import code_lines, find
@@ -182,13 +182,14 @@ def table(grades, exercises):
     ]
     names = ["student", *rows]
     done = [f"{sum(g.result == 'ok' for g in row):4}" for row in grades.values()]
-    first = [padded(names), ["done", *done]]
+    first = [names, ["done", *done]]
     lines, part = [], list(first)
-    for column in [*map(padded, columns), None]:
-        if column and (part == first or sum(len(c[0]) + 2 for c in [*part, column]) - 2 <= width()):
+    for column in [*columns, None]:
+        wide = sum(max(map(len, c)) + 2 for c in [*part, column or [""]]) - 2
+        if column and (part == first or wide <= width()):
             part.append(column)
             continue
-        head, *body = ("  ".join(cells).rstrip() for cells in zip(*part))
+        head, *body = aligned(zip(*part), range(len(part)))
         lines += [head, "-" * len(head), *body, ""]
         part = [*first, column]
     lines.append("- untouched   . not handed in")
@@ -202,11 +203,6 @@ def table(grades, exercises):
         if found:
             lines.append(prose(f"{what} (worth a look): {', '.join(found)}", indent=0))
     return "\n".join(lines)
-
-
-def padded(cells):
-    """A column."""
-    return [cell.ljust(max(map(len, cells))) for cell in cells]
 
 
 def write_junit(path, grades, seed):

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 from flash_steps.files import text_of
-from flash_steps.text import time_text
+from flash_steps.text import aligned, time_text
 
 from .exercises import ROOT
 
@@ -158,19 +158,10 @@ def times(yours, spec):
     return f"{yours / spec:,.{0 if yours >= 100 * spec else 1}f}x"
 
 
-def table(rows, left=(), mark=None):
-    """Rows of cells in columns, those in `left` on the left; the first row is the head."""
-    columns = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(n) if at in left else cell.rjust(n)
-            for at, (cell, n) in enumerate(zip(row, columns))
-        ]
-        if mark and any(word in row[mark] for word in ("too many", "none is")):
-            cells[mark] = paint("red", cells[mark])
-        lines.append(("  " + "  ".join(cells)).rstrip())
-    return "\n".join([paint("dim", lines[0]), *lines[1:]])
+def table(rows, left=(0,)):
+    """Cells in columns, those in `left` on the left; the first row is the head."""
+    head, *lines = ("  " + line for line in aligned(rows, left))
+    return "\n".join([paint("dim", head), *lines])
 
 
 def traffic(problem):
@@ -194,7 +185,9 @@ def traffic(problem):
     if ideal:
         word = "=" if yours == ideal else times(yours, ideal)
         rows.append(("bank wavefronts", f"{yours:,}", f"{ideal:,}", word, ""))
-    return paint("dim", f"  {problem['problem']}") + "\n" + table(rows, left=(0, 3), mark=3)
+    bad = r"\S+ too many|none is needed"
+    shown = re.sub(bad, lambda found: paint("red", found[0]), table(rows, left=(0, 3)))
+    return paint("dim", f"  {problem['problem']}") + "\n" + shown
 
 
 def predictions(problems):
@@ -204,7 +197,7 @@ def predictions(problems):
     if "bytes" in problems[0]:
         rows = [("bytes", "yours", "requested")]
         rows += [(p["problem"], *(f"{x:,.0f}" for x in p["bytes"].values())) for p in problems]
-        return table(rows, left=(0,))
+        return table(rows)
     rows = [("time", "yours", "estimated", "", "limited by")]
     for problem in problems:
         p = problem["prediction"]
