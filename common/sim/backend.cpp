@@ -25,7 +25,7 @@ class Watching {
     sim::Options& options = sim::options();
     options.requests = o.counters;
     options.l2_bytes = o.counters ? configured().gpu.l2_bytes : 0;
-    options.l2_sm = configured().gpu.sm;
+    options.sm = configured().gpu.sm;
     options.gpu = configured().gpu.name;
     options.l2_times = o.times;
     options.sites = options.analyse = o.analyse;
@@ -55,7 +55,7 @@ bool simulated() { return true; }
 
 void configure(const SimOptions& o) {
   configured() = o;
-  sim::options().l2_sms = o.gpu.sms;
+  sim::options().resident_sms = o.gpu.sms;
   sim::options().sms = std::max(1, static_cast<int>(std::lround(o.gpu.sms / o.times)));
   sim::options().arch = o.gpu.arch_number();
   sim::options().block_shared_bytes = std::min(o.gpu.block_shared_bytes(), sim::kMaxDynamicSmem);

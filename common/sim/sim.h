@@ -27,11 +27,11 @@ struct Options {
   bool requests = false;     ///< group the lanes of a warp: requests, sectors, bank wavefronts
   bool sites = false;        ///< with requests: a row per source line
   double l2_bytes = 0;       ///< > 0: model an L2 of this size, and with it DRAM traffic
-  double l2_times = 1;  ///< with l2_bytes: so many problems like this one share launches and L2
-  int sms = 132;        ///< what a kernel's host code is told
-  int arch = 90;        ///< whose tensor cores add: 90 for sm_90
-  int l2_sms = 132;     ///< with l2_bytes: who shares it
-  fa::SmSpec l2_sm;     ///< how many blocks each of them holds
+  double l2_times = 1;     ///< with l2_bytes: so many problems like this one share launches and L2
+  int sms = 132;           ///< what a kernel's host code is told
+  int arch = 90;           ///< whose tensor cores add: 90 for sm_90
+  int resident_sms = 132;  ///< all of the modelled GPU: blocks are resident on each of them
+  fa::SmSpec sm;           ///< how many each of them holds, and its L1
   std::string gpu = "H200";                ///< whose latencies the clocks of the warps have
   size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
   /// Races, and reads of what nobody wrote. By one worker, so that findings repeat exactly.

@@ -219,7 +219,7 @@ TEST_CASE("DRAM traffic does not depend on the number of workers", "[sim][l2]") 
   Buffer<float> x("x", kN), y("y", 600 * 64);
   const auto dram = [&](int workers) {
     // 64 blocks are resident, 600 run.
-    const WithOptions with({.workers = workers, .l2_bytes = kL2, .l2_sms = 2});
+    const WithOptions with({.workers = workers, .l2_bytes = kL2, .resident_sms = 2});
     const auto counts = sim::test::counted([&] {
       for (int i = 0; i < 2; ++i) fa::launch(scattered, {600, 64, 0, cluster}, x, y, kN);
     });
@@ -248,7 +248,7 @@ TEST_CASE("warps that are resident together share the L2", "[sim][l2]") {
       [&] {
         fa::launch(two_passes, {blocks, kThreads, c.smem}, x, y, per_warp);
       },
-      {.workers = 1, .l2_bytes = kL2, .l2_sms = 1});
+      {.workers = 1, .l2_bytes = kL2, .resident_sms = 1});
   CAPTURE(c.range, c.smem);
   CHECK(dram.read == Approx(c.passes_from_dram * bytes).epsilon(0.1));
 }

@@ -122,7 +122,7 @@ TEST_CASE("the L2 model holds fewer blocks of a kernel with many registers", "[s
   constexpr unsigned kBlocks = 32, kThreads = 256;
   constexpr size_t kBytes = kBlocks * kThreads / 32 * kRange;
   Buffer<float4> x("x", kBytes / sizeof(float4)), y("y", 32);
-  const WithOptions with({.workers = 1, .l2_bytes = kL2, .l2_sms = 1});
+  const WithOptions with({.workers = 1, .l2_bytes = kL2, .resident_sms = 1});
   const auto counts = sim::test::counted(step04::flash_fwd_kernel<64, 64>, {kBlocks, kThreads}, x,
                                          y, static_cast<int>(kRange / sizeof(float4)));
   REQUIRE(counts.hbm);

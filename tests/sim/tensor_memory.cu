@@ -397,9 +397,9 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
       "tcgen05.alloc at ... of 32 columns would wait for ever: the block itself has 512 of the "
       "SM's 512",
       allocate, four, Columns{.first = 512, .second = 32});
-  sim::options().l2_sm.blocks = 1;  // that an SM holds
+  sim::options().sm.blocks = 1;  // that an SM holds
   SILENT(allocate, four, Columns{.first = 256, .second = 256});
-  sim::options().l2_sm.blocks = 2;
+  sim::options().sm.blocks = 2;
   SILENT(allocate, four, Columns{.first = 512});
   SILENT(allocate, four, Columns{.first = 128, .second = 128});
   FOUND(

@@ -355,8 +355,8 @@ TEST_CASE("a kernel without structure loses no byte", "[sim][trace]") {
 
 TEST_CASE("a trace has an order, the same each time", "[sim][trace]") {
   Buffer<float> x("x", 256), z("z", 256), y("y", 5 * 64);
-  sim::Options o{.workers = 4, .requests = true, .l2_sms = 1, .trace = true};  // it takes one
-  o.l2_sm.blocks = 2;
+  sim::Options o{.workers = 4, .requests = true, .resident_sms = 1, .trace = true};  // it takes one
+  o.sm.blocks = 2;
   const WithOptions with(o);
   const auto run = [&] { return *sim::test::counted(tiles, {5, kThreads}, x, z, y).trace; };
   const fa::Trace first = run(), again = run();

@@ -234,7 +234,7 @@ unsigned resident() {
     constexpr unsigned kMostRegisters = 255;
     r = {kMostRegisters, self->shared_size - kMaxDynamicSmem};
   }
-  return blocks_per_sm(options().l2_sm, self->nthreads, self->launch->config.smem, r);
+  return blocks_per_sm(options().sm, self->nthreads, self->launch->config.smem, r);
 }
 
 // The first of `columns` neighbours that nobody has, or nobody of this block; kColumns: none.

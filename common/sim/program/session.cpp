@@ -150,9 +150,9 @@ void begin(Session& s) {
   Options& o = options();
   o.requests = true;
   o.l2_bytes = s.gpu.l2_bytes;
-  o.sms = o.l2_sms = s.gpu.sms;
+  o.sms = o.resident_sms = s.gpu.sms;
   o.arch = s.gpu.arch_number();
-  o.l2_sm = s.gpu.sm;
+  o.sm = s.gpu.sm;
   o.block_shared_bytes = std::min(s.gpu.block_shared_bytes(), kMaxDynamicSmem);
   o.analyse = s.wishes.analyse;
   o.sites = s.wishes.lines;

@@ -445,8 +445,8 @@ Pool& pool_of(int n) {
 // How many blocks the modelled GPU holds at a time.
 uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, const Options& o) {
   const unsigned threads = config.block.x * config.block.y * config.block.z;
-  const unsigned per_sm = blocks_per_sm(o.l2_sm, threads, config.smem, resources_of(kernel));
-  return uint64_t{per_sm} * static_cast<unsigned>(std::max(1, o.l2_sms));
+  const unsigned per_sm = blocks_per_sm(o.sm, threads, config.smem, resources_of(kernel));
+  return uint64_t{per_sm} * static_cast<unsigned>(std::max(1, o.resident_sms));
 }
 
 void validate(const Launch& launch, const std::string& name) {
@@ -522,7 +522,7 @@ void run_grid(const Launch& launch) {
   kernel.name = name;
   for (Watcher* w : grid.watchers) w->count(kernel);
   kernel.resident =
-      blocks_per_sm(o.l2_sm, block.x * block.y * block.z, launch.config.smem, resources_of(name));
+      blocks_per_sm(o.sm, block.x * block.y * block.z, launch.config.smem, resources_of(name));
   kernel.persistent = launch.config.shares_work && grid.blocks == static_cast<uint64_t>(o.sms);
   kernel.threads = uint64_t{block.x} * block.y * block.z * grid.blocks;
   std::vector<BufferBytes> hbm(buffer_count());
