@@ -3,6 +3,7 @@
 /// with no observer the simulator only counts bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -41,6 +42,10 @@ struct TensorAccess {
 };
 /// Who: tcgen05.mma, ld, st, dealloc.
 enum class TensorUse : uint8_t { product, load, store, free };
+
+/// Who has registers of a thread in use: a wgmma, which reads A from them, or which alone may touch
+/// its accumulators; or a tcgen05.ld, which loads into them.
+enum class RegisterUse : uint8_t { a, accumulator, loaded };
 
 /// One instance per OS worker; only that worker calls it (with races or L2: see each observer).
 class Observer {
@@ -152,6 +157,14 @@ class Observer {
   /// done.
   virtual void finished(Block&, uint32_t operation, bool written) {
     (void)operation, (void)written;
+  }
+  /// The current thread returns without a wait for its bulk store at this line.
+  virtual void leave_store(Block&, const Where&) {}
+  /// The current thread touches registers that the instruction at `user` has in use: the word
+  /// `element` of them.
+  virtual void touch_busy(Block&, RegisterUse, size_t element, Kind, const void* pc,
+                          const Where& user) {
+    (void)element, (void)pc, (void)user;
   }
   /// The launch is over: add what was seen. Called once per worker, one after the other.
   virtual void merge(fa::Counts&, fa::KernelCount&) {}

@@ -71,11 +71,10 @@ struct WgmmaEvent {
   uint32_t operation = 0;             ///< and this is their number; 0: none
 };
 
-/// Registers of one thread that wgmma has in use: nobody may touch an accumulator, nor write A; or
-/// into which a tcgen05.ld loads.
+/// Registers of one thread that a wgmma or a tcgen05.ld has in use.
 struct BusyRegisters {
   uintptr_t begin, end;
-  enum Use : uint8_t { a, accumulator, loaded } use;
+  RegisterUse use;
   unsigned group;  ///< of wgmma: the last of the thread's groups that uses them
   Where where;     ///< and a product of it
 };
@@ -136,8 +135,9 @@ Frame& frame_of(WarpMeeting& m, int lane) {
 
 /// For the observers: the operand of an operation at [p, p + bytes) of `home`'s shared memory.
 Access async_operand(Block& home, const void* p, size_t bytes, Kind, const void* pc);
-/// The current thread returns: finding when a bulk store of it may still read shared memory.
-void need_stores_finished();
+/// The current thread returns: the observers hear of a bulk store of it that may still read shared
+/// memory.
+void tell_stores_left();
 /// The block's last thread returns: finding when it still has columns of tensor memory.
 void need_tensor_memory_freed();
 /// The current thread's registers wait for a tcgen05.ld; and no more.

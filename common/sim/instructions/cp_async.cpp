@@ -59,7 +59,7 @@ void cp_async_wait_all() {
 
 void thread_returned() {
   cp_async_wait_all();
-  if (self->tell_operands) need_stores_finished();
+  if (self->tell_operands) tell_stores_left();
   if (self->live == 1) need_tensor_memory_freed();
 }
 

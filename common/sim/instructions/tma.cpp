@@ -8,7 +8,6 @@
 
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
-#include "common/sim/messages/findings.h"
 
 namespace sim {
 
@@ -290,7 +289,7 @@ void bulk_wait(int pending_groups, bool read_only) {
   }
 }
 
-void need_stores_finished() {
+void tell_stores_left() {
   const auto& mine = async_of(*self).stores[self->current->id];
   const BulkStore* pending = nullptr;
   if (!mine.open.empty()) pending = mine.open.front().get();
@@ -298,10 +297,7 @@ void need_stores_finished() {
     if (!pending && !group.empty()) pending = group.front().get();
   }
   if (!pending || !pending->operation) return;
-  Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &pending->where}, {});
-  if (!finding.text.empty()) return;
-  finding.text = here() + " returns while its TMA store at " + at(pending->where) +
-                 " may still read shared memory; tma_store_wait_read<0>() must come first";
+  for (auto& o : self->observers) o->leave_store(*self, pending->where);
 }
 
 void proxy_fence(ProxyFence of) {

@@ -1,12 +1,11 @@
 // wgmma: four warps multiply together, operands named by descriptors. Products are performed at
 // wgmma.wait_group, so what a kernel overwrites too early, or reads too early, comes out wrong.
-// While races are looked for, touching registers that a product has in use is a finding, too; a
-// read of A's registers, which is right and slow, is a remark.
+// An observer that numbers products also hears of registers that are touched while a product has
+// them in use.
 #include <utility>
 
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/shared_operand.h"
-#include "common/sim/messages/findings.h"
 
 namespace sim {
 
@@ -172,14 +171,14 @@ WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
 
 // --- registers in use ----------------------------------------------------------------------------
 
-void use_registers(const void* p, size_t bytes, BusyRegisters::Use use, const Where& where) {
+void use_registers(const void* p, size_t bytes, RegisterUse use, const Where& where) {
   Warpgroup& g = my_warpgroup();
   auto& busy = g.busy[my_place()];
   const auto begin = reinterpret_cast<uintptr_t>(p), end = begin + bytes;
   const unsigned group = g.committed[my_place()];
   for (BusyRegisters& r : busy) {
     const bool same = r.begin == begin && r.end == end;
-    const bool next = use == BusyRegisters::a && r.end == begin && r.group == group;  // 16 further
+    const bool next = use == RegisterUse::a && r.end == begin && r.group == group;  // 16 further
     if (r.use != use || !(same || next)) continue;
     r.end = end;
     r.group = group;
@@ -193,7 +192,7 @@ void use_registers(const void* p, size_t bytes, BusyRegisters::Use use, const Wh
 void free_registers(Warpgroup& g) {
   for (auto& busy : g.busy) {
     std::erase_if(busy, [&](const BusyRegisters& r) {
-      return r.use != BusyRegisters::loaded && r.group < g.performed;
+      return r.use != RegisterUse::loaded && r.group < g.performed;
     });
   }
 }
@@ -278,9 +277,9 @@ void wgmma(float* d, const Wgmma& product, Where where) {
   e.d[my_place()] = d;
   if (e.operation) {
     const size_t each = product.half_sums ? sizeof(uint16_t) : sizeof(float);
-    use_registers(d, product.n / 2 * each, BusyRegisters::accumulator, where);
+    use_registers(d, product.n / 2 * each, RegisterUse::accumulator, where);
     if (product.a_registers) {
-      use_registers(product.a_registers, 4 * sizeof(uint32_t), BusyRegisters::a, where);
+      use_registers(product.a_registers, 4 * sizeof(uint32_t), RegisterUse::a, where);
     }
   }
   if (product.a_registers) {
@@ -293,38 +292,19 @@ void check_registers(uintptr_t address, unsigned size, Kind kind, const void* pc
   const unsigned thread = self->current->id;
   for (const BusyRegisters& r : self->async->warpgroups[thread / kThreads].busy[my_place()]) {
     if (address + size <= r.begin || address >= r.end) continue;
-    // Right, but the compiler waits first.
-    const bool slow = kind == Kind::load && r.use == BusyRegisters::a;
-    Findings::Finding& finding = findings.at(slow ? Fault::register_read : Fault::register_race,
-                                             {pc, nullptr}, {nullptr, &r.where});
-    if (!finding.text.empty()) continue;
-    const std::string access =
-        here() + ": " + (kind == Kind::load ? "load" : "store") + " of " +
-        (r.use == BusyRegisters::accumulator ? "the accumulators"
-         : r.use == BusyRegisters::a         ? "A's registers"
-                                             : "registers") +
-        ", element " + std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) +
-        ", at " + source_and_caller(pc);
-    finding.text = slow ? access + " before a wgmma_wait for the wgmma at " + at(r.where) +
-                              ": the compiler moves it behind that wait, so it does not overlap "
-                              "with the product"
-                        : "race on registers: " + access +
-                              (r.use == BusyRegisters::loaded ? " and the tcgen05.ld at "
-                                                              : " and the wgmma at ") +
-                              at(r.where) + " have no " +
-                              (r.use == BusyRegisters::loaded ? "tcgen05_wait_ld" : "wgmma_wait") +
-                              " between them";
+    const size_t element = (std::max(address, r.begin) - r.begin) / sizeof(float);
+    for (auto& o : self->observers) o->touch_busy(*self, r.use, element, kind, pc, r.where);
   }
 }
 
 void wait_for_registers(const void* p, size_t bytes, const Where& where) {
-  use_registers(p, bytes, BusyRegisters::loaded, where);
+  use_registers(p, bytes, RegisterUse::loaded, where);
 }
 
 void registers_are_loaded() {
   if (!self->registers_watched) return;
   std::erase_if(my_warpgroup().busy[my_place()],
-                [](const BusyRegisters& r) { return r.use == BusyRegisters::loaded; });
+                [](const BusyRegisters& r) { return r.use == RegisterUse::loaded; });
   if (!any_busy()) watch_registers(*self, false);
 }
 

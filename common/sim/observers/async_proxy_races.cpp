@@ -427,4 +427,38 @@ std::string RaceObserver::missing(const RaceObserver& by, const Block& b, const 
   __builtin_unreachable();
 }
 
+void RaceObserver::leave_store(Block&, const Where& where) {
+  Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &where}, {});
+  if (!finding.text.empty()) return;
+  finding.text = here() + " returns while its TMA store at " + at(where) +
+                 " may still read shared memory; tma_store_wait_read<0>() must come first";
+}
+
+// --- registers -----------------------------------------------------------------------------------
+
+void RaceObserver::touch_busy(Block&, RegisterUse use, size_t element, Kind kind, const void* pc,
+                              const Where& user) {
+  // Right, but the compiler waits first.
+  const bool slow = kind == Kind::load && use == RegisterUse::a;
+  Findings::Finding& finding = findings.at(slow ? Fault::register_read : Fault::register_race,
+                                           {pc, nullptr}, {nullptr, &user});
+  if (!finding.text.empty()) return;
+  const std::string access = here() + ": " + (kind == Kind::load ? "load" : "store") + " of " +
+                             (use == RegisterUse::accumulator ? "the accumulators"
+                              : use == RegisterUse::a         ? "A's registers"
+                                                              : "registers") +
+                             ", element " + std::to_string(element) + ", at " +
+                             source_and_caller(pc);
+  if (slow) {
+    finding.text = access + " before a wgmma_wait for the wgmma at " + at(user) +
+                   ": the compiler moves it behind that wait, so it does not overlap with the "
+                   "product";
+    return;
+  }
+  const bool loaded = use == RegisterUse::loaded;
+  finding.text = "race on registers: " + access +
+                 (loaded ? " and the tcgen05.ld at " : " and the wgmma at ") + at(user) +
+                 " have no " + (loaded ? "tcgen05_wait_ld" : "wgmma_wait") + " between them";
+}
+
 }  // namespace sim

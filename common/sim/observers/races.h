@@ -13,9 +13,9 @@
 
 #include "common/sim/block.h"
 #include "common/sim/memory/lazy_array.h"
-#include "common/sim/messages/findings.h"
 #include "common/sim/messages/messages.h"
 #include "common/sim/observer.h"
+#include "common/sim/observers/findings.h"
 
 namespace sim {
 
@@ -293,6 +293,9 @@ class RaceObserver final : public Observer {
   void tensor_fence(Block&, bool before) override;
   uint32_t issue_store(Block&, const Access&, const Where&) override;
   void finished(Block&, uint32_t operation, bool written) override;
+  void leave_store(Block&, const Where&) override;
+  void touch_busy(Block&, RegisterUse, size_t element, Kind, const void* pc,
+                  const Where& user) override;
 
  private:
   // --- who knows what ----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 /// \file
 /// What the search for races and uninitialised reads has found in a launch. It goes on behind a
 /// finding, so that one does not hide the next; the launch ends with all of them in one report.
+/// Private to observers/.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "common/sim/messages/findings.h"
+#include "common/sim/observers/findings.h"
 
 #include <algorithm>
 #include <cstring>
