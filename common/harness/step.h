@@ -1,5 +1,5 @@
 /// \file
-/// What a step hands to step_main(): its host functions and its predictions.
+/// What a step hands to its program: its host functions and its predictions.
 #pragma once
 
 #include <functional>
@@ -68,7 +68,7 @@ struct Parent {
   PredictFn traffic = nullptr;
   PredictFn backward_traffic = nullptr;
   Support support = {};  ///< outside of it the two are not compared
-  bool cache8 = false;   ///< as Problem::cache8
+  bool cache8 = false;   ///< as Variant::cache8
 };
 
 struct Sharding;  // common/harness/ranks.h
@@ -169,10 +169,5 @@ void dispatch_d(int d, F&& f) {
   const bool found = ((d == Ds && call(std::integral_constant<int, Ds>{})) || ...);
   if (!found) throw UsageError("no kernel for this head dimension");
 }
-
-/// The whole program: parse, allocate, check, count, time, print.
-/// \returns 0 right, 1 wrong result, 2 bad use, 3 no memory, no device, or no room for the output,
-/// 4 not checkable.
-int step_main(int argc, char** argv, const Step&);
 
 }  // namespace fa

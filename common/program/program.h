@@ -18,6 +18,11 @@ int complain(const Step&, const Failure&);
 /// same.
 int run_program(int argc, char** argv, const Step&, World&);
 
+/// The whole program on one rank: parse, allocate, check, count, time, print.
+/// \returns 0 right, 1 wrong result, 2 bad use, 3 no memory, no device, or no room for the output,
+/// 4 not checkable.
+int step_main(int argc, char** argv, const Step&);
+
 /// The GPU that the simulator models. \throws UsageError when it does not run the variant.
 GpuSpec modelled_gpu(const Options&, const Step&);
 }  // namespace fa

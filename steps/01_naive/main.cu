@@ -1,4 +1,4 @@
-// Registers step 01 with what links this file: its program (main() is in common/harness), its
+// Registers step 01 with what links this file: its program (main() is in common/program), its
 // library, and tests that name it.
 #include "common/harness/linked_step.h"
 #include "steps/01_naive/step.cuh"
