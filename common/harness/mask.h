@@ -23,7 +23,7 @@ struct Range {
 struct Document {
   Range rows, keys;
   /// The key that row r is aligned with: the document's last row with its last key.
-  int own_key(int r) const { return r + keys.last - rows.last; }
+  int own_key(int r) const { return r - rows.last + keys.last; }
   bool operator==(const Document&) const = default;
 };
 
