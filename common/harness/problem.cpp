@@ -107,6 +107,23 @@ size_t place_of(int i, const std::vector<int>& starts) {
   return std::upper_bound(starts.begin(), starts.end() - 1, i) - starts.begin() - 1;
 }
 
+Range within(Range range, int own, int before, int after) {
+  if (before != Mask::kNoLimit) range.first = std::max(range.first, own - before);
+  if (after != Mask::kNoLimit) range.last = std::min(range.last, own + after + 1);
+  range.last = std::max(range.first, range.last);
+  return range;
+}
+
+// The causal rule: no key behind the row's own. Kernels repeat it: of Nk keys row r sees the first
+// r + 1 + Nk - N.
+Range keys_seen(const Problem& p, const Document& doc, int r) {
+  return within(doc.keys, doc.own_key(r), p.mask.left, p.causal ? 0 : p.mask.right);
+}
+
+Range rows_seeing(const Problem& p, const Document& doc, int c) {
+  return within(doc.rows, c - doc.own_key(0), p.causal ? 0 : p.mask.right, p.mask.left);
+}
+
 }  // namespace
 
 size_t bytes_of(DType dtype) { return kTypes[static_cast<int>(dtype)].bytes; }
@@ -141,23 +158,6 @@ Document Problem::document_of_key(int c, size_t b) const {
   return document(place_of(c, mask.key_starts));
 }
 
-static Range within(Range range, int own, int before, int after) {
-  if (before != Mask::kNoLimit) range.first = std::max(range.first, own - before);
-  if (after != Mask::kNoLimit) range.last = std::min(range.last, own + after + 1);
-  range.last = std::max(range.first, range.last);
-  return range;
-}
-
-// The causal rule: no key behind the row's own. Kernels repeat it: of Nk keys row r sees the first
-// r + 1 + Nk - N.
-static Range keys_seen(const Problem& p, const Document& doc, int r) {
-  return within(doc.keys, doc.own_key(r), p.mask.left, p.causal ? 0 : p.mask.right);
-}
-
-static Range rows_seeing(const Problem& p, const Document& doc, int c) {
-  return within(doc.rows, c - doc.own_key(0), p.causal ? 0 : p.mask.right, p.mask.left);
-}
-
 Range Problem::seen(int r, size_t b) const { return keys_seen(*this, document_of(r, b), r); }
 
 Range Problem::seen_by(int c, size_t b) const {
@@ -179,7 +179,8 @@ uint64_t Problem::visible_scores() const {
                  [&] { return [&](size_t r) { of[r] = visible(static_cast<int>(r)); }; });
     return std::accumulate(of.begin(), of.end(), uint64_t{0});
   }
-  // The rows that see keys see equally many, or each one more than the row before.
+  // Causal: of the rows that see keys each sees one more than the row before. Else all see equally
+  // many.
   const Document all = {{0, N}, {0, Nk}};
   const Range rows = rows_seeing(*this, all, 0);
   const uint64_t first = keys_seen(*this, all, rows.first).size();
