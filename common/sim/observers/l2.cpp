@@ -46,7 +46,7 @@ namespace {
 // Of the four sectors of a line, those in a mask. std::popcount() is a call on a plain x86-64.
 unsigned count(uint64_t sectors) {
   constexpr uint64_t kOnes = 0x4332'3221'3221'2110;  // by nibble
-  return kOnes >> 4 * (sectors & 15) & 15;
+  return kOnes >> 4 * (sectors & kAllSectors) & 15;
 }
 
 class L2Model {
@@ -56,12 +56,12 @@ class L2Model {
   /// line << 8 | sectors written << 4 | sectors read
   void touch(uint64_t request) {
     const uint32_t line = static_cast<uint32_t>(request >> L2Requests::kLineShift);
-    const unsigned read = request & 15, written = request >> 4 & 15;
+    const unsigned read = request & kAllSectors, written = request >> kLineSectors & kAllSectors;
     Set& set = set_of(line);
     const unsigned way = find(set, line);
     uint8_t& state = set.state[way];
     dram_read_ += kSector * count(read & ~state);
-    state |= static_cast<uint8_t>(read | written | written << 4);
+    state |= static_cast<uint8_t>(read | written | written << kLineSectors);
   }
 
   void touch_all(const std::vector<uint64_t>& requests) {
@@ -89,8 +89,8 @@ class L2Model {
   uint64_t write_back() {
     for (Set& set : sets_) {
       for (uint8_t& state : set.state) {
-        dram_write_ += kSector * count(unsigned{state} >> 4);
-        state &= 15;
+        dram_write_ += kSector * count(unsigned{state} >> kLineSectors);
+        state &= kAllSectors;
       }
     }
     return dram_write_;
@@ -121,7 +121,7 @@ class L2Model {
         way = set.used++;
       } else {
         way = static_cast<int>(set.order >> (kWays / 2 + next_random() % (kWays / 2)) * 4 & 15);
-        dram_write_ += kSector * count(unsigned{set.state[way]} >> 4);
+        dram_write_ += kSector * count(unsigned{set.state[way]} >> kLineSectors);
       }
       set.tag[way] = line;
       set.state[way] = 0;
@@ -161,12 +161,13 @@ class Resident {
   /// Appends what each warp asks for next.
   void advance(std::vector<uint64_t>& out) {
     constexpr unsigned kPace = 8;  // lines; with 1 or 32 the figures differ by 4% at most
-    constexpr unsigned kCount = L2Requests::kCountShift, kNumber = L2Requests::kLineShift;
+    constexpr unsigned kCountShift = L2Requests::kCountShift, kLineShift = L2Requests::kLineShift;
     for (Warp& w : warps_) {
       for (unsigned n = 0; n < kPace && w.run < w.end; ++n) {
         const uint64_t run = requests_.runs[w.run];
-        out.push_back((run & ((uint64_t{1} << kCount) - 1)) + (uint64_t{w.done} << kNumber));
-        if (++w.done == run >> kCount) {
+        out.push_back((run & ((uint64_t{1} << kCountShift) - 1)) +
+                      (uint64_t{w.done} << kLineShift));
+        if (++w.done == run >> kCountShift) {
           ++w.run;
           w.done = 0;
         }
@@ -375,10 +376,12 @@ void l2_copy(uint64_t offset, uint64_t bytes, bool write) {
   if (!machine.model() || bytes == 0) return;
   const uint64_t first = offset / kSector, last = (offset + bytes - 1) / kSector;
   for (uint64_t line = first / kLineSectors; line <= last / kLineSectors; ++line) {
-    unsigned sectors = 15;
-    if (line == first / kLineSectors) sectors &= 15u << first % kLineSectors;
-    if (line == last / kLineSectors) sectors &= 15u >> (kLineSectors - 1 - last % kLineSectors);
-    machine.model()->touch(line << L2Requests::kLineShift | (write ? sectors << 4 : sectors));
+    unsigned sectors = kAllSectors;
+    if (line == first / kLineSectors) sectors &= kAllSectors << first % kLineSectors;
+    if (line == last / kLineSectors)
+      sectors &= kAllSectors >> (kLineSectors - 1 - last % kLineSectors);
+    const unsigned bits = write ? sectors << kLineSectors : sectors;
+    machine.model()->touch(line << L2Requests::kLineShift | bits);
   }
 }
 

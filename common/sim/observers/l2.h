@@ -1,6 +1,5 @@
 /// \file
-/// The sizes of a line and a sector, and what one block asks of the L2, on its way to the model.
-/// Private to observers/.
+/// What one block asks of the L2, on its way to the model. Private to observers/.
 #pragma once
 
 #include <atomic>
@@ -8,13 +7,9 @@
 #include <vector>
 
 #include "common/harness/traffic.h"
+#include "common/sim/observers/sectors.h"
 
 namespace sim {
-
-/// Bytes of a line of the L2, and of a sector, the least that a request moves.
-constexpr unsigned kLine = 128, kSector = 32;
-constexpr unsigned kLineSectors = kLine / kSector;
-static_assert(kLineSectors == 4, "a bit each in half a byte, as in L2Requests");
 
 /// The lines that a block touches, warp by warp. Warps that run side by side on a GPU run one after
 /// the other here, each a *segment* at a time: until it waits for other warps, or ends. A *phase*
@@ -30,7 +25,8 @@ struct L2Requests {
   };
   std::vector<Segment> segments;
 
-  static constexpr unsigned kCountShift = 40, kLineShift = 8;
+  static constexpr unsigned kCountShift = 40, kLineShift = 2 * kLineSectors;
+  static_assert(kLineShift == 8);
 
   /// \returns bytes of memory.
   size_t size() const {
@@ -48,11 +44,11 @@ class L2Stream {
   void touch(uint64_t sector, bool read, bool write) {
     const uint64_t line = sector / kLineSectors;
     const unsigned at = sector % kLineSectors;
-    const uint64_t bits = (read ? 0x01u : 0u) << at | (write ? 0x10u : 0u) << at;
+    const uint64_t bits = ((read ? 1u : 0u) | (write ? 1u << kLineSectors : 0u)) << at;
     Recent& recent = recent_[line % kSlots];
     uint64_t news = bits;
     if (recent.line == line && clock_ - recent.fetched < kNear) {
-      news &= ~(recent.bits | recent.bits >> 4);  // what was written can be read
+      news &= ~(recent.bits | recent.bits >> kLineSectors);  // what was written can be read
       if (!news) return;
       recent.bits |= bits;
     } else {
