@@ -58,6 +58,7 @@ GpuSpec row_of(const nlohmann::json& row) {
   get_count(row, "sm_blocks", g.sm.blocks);
   get_count(row, "sm_registers", g.sm.registers);
   get_count(row, "sm_shared_bytes", g.sm.shared_bytes);
+  get_count(row, "l1_bytes", g.sm.l1_bytes);
   get_count(row, "block_reserved_bytes", g.sm.block_reserved_bytes);
   row.at("hbm_bytes_per_s").get_to(g.hbm_bytes_per_s);
   row.at("memory_bytes").get_to(g.memory_bytes);
@@ -65,6 +66,9 @@ GpuSpec row_of(const nlohmann::json& row) {
   row.at("fp32_flops").get_to(g.fp32_flops);
   g.bf16_flops = row.value("bf16_flops", 0.0);
   g.fp8_flops = row.value("fp8_flops", 0.0);
+  for (const nlohmann::json& link : row.value("links", nlohmann::json::array())) {
+    g.links.push_back({link.at("name"), link.at("bytes_per_s")});
+  }
   if (g.sms < 1 || g.fp32_flops <= 0 || g.hbm_bytes_per_s <= 0) {
     throw UsageError("the row " + g.name +
                      " of the table of GPUs needs sms, fp32_flops and hbm_bytes_per_s above 0");

@@ -15,8 +15,15 @@ struct SmSpec {
   unsigned blocks = 32;
   unsigned registers = 65536;          ///< 32 bits each
   unsigned shared_bytes = 228 * 1024;  ///< at most, the rest of that memory being its L1
+  unsigned l1_bytes = 256 * 1024;      ///< of L1 where blocks have no shared memory
   unsigned block_reserved_bytes =
       1024;  ///< of shared memory, which each block takes besides its own
+};
+
+/// How a GPU reaches another one.
+struct LinkSpec {
+  std::string name;        ///< "NVLink 4"
+  double bytes_per_s = 0;  ///< one way
 };
 
 /// One row of the table: data-sheet figures.
@@ -28,9 +35,10 @@ struct GpuSpec {
   double hbm_bytes_per_s = 0;
   double memory_bytes = 0;
   double l2_bytes = 0;
-  double fp32_flops = 0;  ///< FMA on the CUDA cores
-  double bf16_flops = 0;  ///< dense tensor cores; 0: none
-  double fp8_flops = 0;   ///< 0: none
+  double fp32_flops = 0;        ///< FMA on the CUDA cores
+  double bf16_flops = 0;        ///< dense tensor cores; 0: none
+  double fp8_flops = 0;         ///< 0: none
+  std::vector<LinkSpec> links;  ///< the fastest first
 
   /// 90 for "sm_90".
   int arch_number() const { return std::atoi(arch.c_str() + 3); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "common/harness/format.h"
 #include "common/harness/report.h"
@@ -13,17 +14,6 @@ namespace fa {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// One way, of a card to another one. Data sheets: half of NVLink's sum of both ways.
-struct Link {
-  const char* gpu;
-  const char* name;
-  double bytes_per_s;
-};
-constexpr Link kLinks[] = {{"A100-80GB", "NVLink 3", 300e9},
-                           {"H100", "NVLink 4", 450e9},
-                           {"H200", "NVLink 4", 450e9},
-                           {"H100", "InfiniBand NDR", 50e9}};
 
 uint64_t sum(const std::vector<uint64_t>& all) {
   uint64_t total = 0;
@@ -108,22 +98,31 @@ std::string requested_by_ranks(const RunReport& run) {
   return labelled("requested", "by the forward's kernels, counted: " + words);
 }
 
+/// By the links of the table, from its last GPU to its first: the fastest of each, then the next.
 std::string hiding(const Problem& p) {
   const bool fp32 = p.dtype == DType::f32;
-  std::string out = labelled(
-      "hidden",
-      fmt::format("messages are fully hidden from this many rows per rank, at 70% of the {} and "
-                  "65% of the link's rate:",
-                  fp32 ? "fp32" : "tensor cores'"));
-  for (const Link& link : kLinks) {
-    const GpuSpec gpu = find_gpu(link.gpu);
-    const double flops = 0.7 * (fp32 ? gpu.fp32_flops : gpu.bf16_flops);
-    out +=
-        fmt::format("  {:<46}{:>8.0f} rows per rank\n",
-                    fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name, link.bytes_per_s / 1e9),
-                    std::ceil(tokens_to_hide(p, flops, 0.65 * link.bytes_per_s)));
+  std::vector<GpuSpec> gpus = gpu_table();
+  std::reverse(gpus.begin(), gpus.end());
+  std::string lines;
+  bool more = true;
+  for (size_t i = 0; std::exchange(more, false); ++i) {
+    for (const GpuSpec& gpu : gpus) {
+      if (i >= gpu.links.size()) continue;
+      more = true;
+      const LinkSpec& link = gpu.links[i];
+      const double flops = 0.7 * (fp32 ? gpu.fp32_flops : gpu.bf16_flops);
+      lines += fmt::format(
+          "  {:<46}{:>8.0f} rows per rank\n",
+          fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name, link.bytes_per_s / 1e9),
+          std::ceil(tokens_to_hide(p, flops, 0.65 * link.bytes_per_s)));
+    }
   }
-  return out;
+  if (lines.empty()) return "";
+  return labelled("hidden",
+                  fmt::format("messages are fully hidden from this many rows per rank, at 70% of "
+                              "the {} and 65% of the link's rate:",
+                              fp32 ? "fp32" : "tensor cores'")) +
+         lines;
 }
 
 std::string time_of(const char* label, const Timing& t, double flops, double ranks) {

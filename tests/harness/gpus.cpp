@@ -18,6 +18,11 @@ TEST_CASE("the table of GPUs holds plausible rows", "[gpus]") {
     CHECK(gpu.sm.registers == 65536);
     CHECK(gpu.sm.shared_bytes >= 64 * 1024);
     CHECK(gpu.sm.shared_bytes <= 228 * 1024);
+    CHECK(gpu.sm.l1_bytes > gpu.sm.shared_bytes);
+    for (size_t i = 0; i < gpu.links.size(); ++i) {
+      CHECK(gpu.links[i].bytes_per_s > 1e10);
+      if (i > 0) CHECK(gpu.links[i].bytes_per_s < gpu.links[i - 1].bytes_per_s);
+    }
     CHECK(gpu.sm.block_reserved_bytes == (fa::runs_on(gpu.arch, "sm_80") ? 1024u : 0u));
     CHECK(gpu.hbm_bytes_per_s > 1e11);
     CHECK(gpu.memory_bytes > 4e9);
@@ -81,7 +86,21 @@ TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
     const auto table = fa::read_gpu_table(sm.path);
     CHECK(table.at(0).sm.threads == 1024);
     CHECK(table.at(0).sm.blocks == 32);  // absent: a Hopper's
+    CHECK(table.at(0).sm.l1_bytes == 256 << 10);
+    CHECK(table.at(0).links.empty());
   }
+  {
+    const TemporaryFile linked(R"({"gpus":[)" + row + R"("fp32_flops":2,"l1_bytes":1024,"links":)" +
+                               R"([{"name":"wire","bytes_per_s":3},{"name":"radio",)" +
+                               R"("bytes_per_s":2}]}]})");
+    const fa::GpuSpec gpu = fa::read_gpu_table(linked.path).at(0);
+    CHECK(gpu.sm.l1_bytes == 1024);
+    REQUIRE(gpu.links.size() == 2);
+    CHECK(gpu.links[1].name == "radio");
+    CHECK(gpu.links[1].bytes_per_s == 2);
+  }
+  const TemporaryFile loose(R"({"gpus":[)" + row + R"("fp32_flops":2,"links":[{"name":"x"}]}]})");
+  CHECK_THROWS_WITH(fa::read_gpu_table(loose.path), ContainsSubstring("bytes_per_s"));
   for (const char* rest : {R"("fp8_flops":2}]})", R"("fp32_flops":0}]})", ""}) {
     const TemporaryFile bad(R"({"gpus":[)" + row + rest);
     CHECK_THROWS_AS(fa::read_gpu_table(bad.path), fa::UsageError);

@@ -103,6 +103,20 @@ TEST_CASE("from so many rows on a hop computes for as long as its messages take"
   CHECK(multiplied / flops_per_s == Approx(sent / bytes_per_s));
 }
 
+TEST_CASE("every link of the table has a line, the fastest ones of all GPUs first",
+          "[ranks_report]") {
+  fa::RunReport r = report_of({{{0, 8}}, {{8, 16}}}, 1000);
+  r.problem = problem(fa::DType::bf16, false, 4, 4);
+  std::istringstream all(fa::text(r, {.details = true}));
+  std::vector<std::string> links;
+  for (std::string line; std::getline(all, line);) {
+    if (line.ends_with(" rows per rank")) links.push_back(line.substr(2, 28));
+  }
+  CHECK(links ==
+        std::vector<std::string>{"A100-80GB, NVLink 3 300 GB/s", "H100, NVLink 4 450 GB/s     ",
+                                 "H200, NVLink 4 450 GB/s     ", "H100, InfiniBand NDR 50 GB/s"});
+}
+
 TEST_CASE("an H100's NVLink is hidden from a thousand rows on", "[ranks_report]") {
   CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, false, 4, 4), 450e12, 450e9) == Approx(1000));
   CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, true, 4, 4), 450e12, 450e9) == Approx(2000));

@@ -317,7 +317,7 @@ void L2Stream::begin(uint64_t block) {
   block_ = block;
   requests_.runs.clear();
   requests_.segments.clear();
-  clock_ += kNear;  // all is long ago
+  clock_ += near_;  // all is long ago
   warps_ = 0;
   begins_phase_ = false;
 }
@@ -339,7 +339,7 @@ void L2Stream::close_line() {
 void L2Stream::end_segment(unsigned warp) {
   close_line();
   neighbour_ = 0;
-  clock_ += kNear;  // on a GPU other warps have used the L1 meanwhile
+  clock_ += near_;  // on a GPU other warps have used the L1 meanwhile
   if (warps_ >> warp & 1) {
     warps_ = 0;
     begins_phase_ = true;

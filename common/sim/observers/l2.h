@@ -39,6 +39,8 @@ struct L2Requests {
 /// depend on the number of workers.
 class L2Stream {
  public:
+  /// \param l1_bytes of an SM
+  explicit L2Stream(uint64_t l1_bytes) : near_(l1_bytes / kWarps / kSector) {}
   void begin(uint64_t block);
   /// `sector`: offset in the window / kSector. An atomic reads and writes.
   void touch(uint64_t sector, bool read, bool write) {
@@ -47,7 +49,7 @@ class L2Stream {
     const uint64_t bits = ((read ? 1u : 0u) | (write ? 1u << kLineSectors : 0u)) << at;
     Recent& recent = recent_[line % kSlots];
     uint64_t news = bits;
-    if (recent.line == line && clock_ - recent.fetched < kNear) {
+    if (recent.line == line && clock_ - recent.fetched < near_) {
       news &= ~(recent.bits | recent.bits >> kLineSectors);  // what was written can be read
       if (!news) return;
       recent.bits |= bits;
@@ -69,9 +71,9 @@ class L2Stream {
 
  private:
   // A warp comes back to its latest sectors (32 strided rows, feature after feature) without asking
-  // the L2 again. An H200's L1 has 256 KiB for 64 warps: 4 KiB each. More would hide that a warp's
-  // second pass over a row finds it gone from the L2.
-  static constexpr uint64_t kNear = 4096 / kSector;
+  // the L2 again: those that fit into its share of the L1, 4 KiB on an H200. More would hide that a
+  // warp's second pass over a row finds it gone from the L2.
+  static constexpr uint64_t kWarps = 64;   // that share an L1
   static constexpr uint64_t kSlots = 256;  // more than 32, since rows lie a stride apart
   struct Recent {
     uint64_t line = ~uint64_t{0}, bits = 0, fetched = 0;
@@ -79,6 +81,7 @@ class L2Stream {
 
   void close_line();
 
+  const uint64_t near_;  // sectors
   Recent recent_[kSlots];
   uint64_t clock_ = 0;         // sectors asked for, in all blocks
   uint64_t open_ = 0;          // the line that the warp touches now, as a run without a count

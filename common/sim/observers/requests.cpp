@@ -131,14 +131,17 @@ class RequestObserver final : public Observer {
  public:
   /// \param l2 the sectors feed the L2 model
   /// \param sink told of each request; or null
-  RequestObserver(bool sites, bool l2, RequestSink* sink, const fa::ClockFigures& figures)
+  RequestObserver(bool sites, bool l2, RequestSink* sink, const fa::ClockFigures& figures,
+                  unsigned l1_bytes)
       : keep_sites_(sites),
         l2_(l2),
         sink_(sink),
         list_(RequestLog::kCapacity),
         event_(sink ? RequestLog::kCapacity : 1),
         clocks_(figures),
-        l1_(kL1Lines) {
+        l1_(kL1Lines),
+        l1_sectors_(l1_bytes / kSector),
+        stream_(l1_bytes) {
     buffers_.resize(buffer_count());
     table_.resize(256);
     begin_log();
@@ -654,14 +657,13 @@ class RequestObserver final : public Observer {
   // How many of the sectors the block has to load from the L2. What warps load between two barriers
   // they load side by side on a GPU, not one after the other: one fetch serves all.
   unsigned missing_in_l1(const uint32_t* sectors, unsigned n) {
-    constexpr uint32_t kL1Sectors = (256 << 10) / kSector;
     unsigned missing = 0;
     for (unsigned i = 0; i < n; ++i) {
       const uint32_t line = sectors[i] / kLineSectors;
       const uint32_t bit = 1u << sectors[i] % kLineSectors;
       L1Line& l = l1_[line % kL1Lines];
       const bool here = l.line == line && l.block == l1_block_ &&
-                        (l.phase == l1_phase_ || l1_fetched_ - l.fetched < kL1Sectors);
+                        (l.phase == l1_phase_ || l1_fetched_ - l.fetched < l1_sectors_);
       if (!here) l = {line, l1_block_, l1_phase_, l1_fetched_, 0};
       missing += !(l.sectors & bit);
       l.sectors |= bit;
@@ -805,6 +807,7 @@ class RequestObserver final : public Observer {
     uint32_t sectors;  // bits
   };
   LazyArray<L1Line> l1_;
+  const uint32_t l1_sectors_;  // that it holds
   uint32_t l1_block_ = 0, l1_phase_ = 0,
            l1_fetched_ = 0;  // blocks begun, barriers, sectors fetched
   fa::BlockWork work_;       // of the block
@@ -844,7 +847,8 @@ class RequestWatcher final : public Watcher {
       if (auto* found = dynamic_cast<RequestSink*>(o.get())) sink = found;
     }
     b.observers.push_back(std::make_unique<RequestObserver>(options().sites, models_l2(), sink,
-                                                            fa::clock_figures(options().gpu)));
+                                                            fa::clock_figures(options().gpu),
+                                                            options().sm.l1_bytes));
   }
   void end_launch() override {
     if (models_l2()) l2_end_launch();
