@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/harness/format.h"
+#include "common/harness/norms.h"
 
 namespace fa {
 namespace {
@@ -54,37 +55,19 @@ double fp8_floor_of_LSE(const ReferenceForward& f, size_t i) {
          (f.adrift[i] > 0x1p800 ? INFINITY : std::log1p(f.adrift[i]));
 }
 
-double largest(const float* first, size_t n) {
-  double size = 0;
-  for (const float* x = first; x < first + n; ++x) {
-    size = std::max(size, std::abs(static_cast<double>(*x)));
-  }
-  return size;
-}
-double largest(const std::vector<float>& t) { return largest(t.data(), t.size()); }
-
 /// Of the keys that there are: behind them V may hold anything.
 double largest_value(const Problem& p, const std::vector<float>& V) {
   double size = 0;
   for (size_t head = 0; head < p.kv_heads(); ++head) {
     const size_t d = p.d, keys = p.keys_of(head / p.Hkv);
-    size = std::max(size, largest(V.data() + head * p.Nk * d, keys * d));
+    size = std::max(size, largest_size(V.data() + head * p.Nk * d, keys * d));
   }
   return size;
 }
 
-/// Of the rows of [n / d, d].
-double largest_norm(const float* t, size_t n, size_t d) {
-  double squares = 0;
-  for (const float* row = t; row < t + n; row += d) {
-    double sum = 0;
-    for (const float* x = row; x < row + d; ++x) sum += static_cast<double>(*x) * *x;
-    squares = std::max(squares, sum);
-  }
-  return std::sqrt(squares);
-}
-double largest_norm(const std::vector<float>& t, size_t d) {
-  return largest_norm(t.data(), t.size(), d);
+double largest(const std::vector<float>& t) { return largest_size(t.data(), t.size()); }
+double largest_row(const std::vector<float>& t, size_t d) {
+  return largest_norm(t.data(), t.size() / d, d);
 }
 
 // Half the distance of two neighbours, relative: the baseline may have been lucky, but no kernel
@@ -166,7 +149,7 @@ std::vector<bool> overflowing_heads(const Problem& p, const Inputs& in) {
   for (size_t bh = 0; bh < p.heads(); ++bh) {
     const size_t d = p.d, keys = p.keys_of(bh / p.H);
     const float *Q = &in.Q[bh * p.N * d], *K = in.K.data() + p.kv_head_of(bh) * p.Nk * d;
-    const double largest = p.scale() * largest_norm(Q, p.N * d, d) * largest_norm(K, keys * d, d);
+    const double largest = p.scale() * largest_norm(Q, p.N, d) * largest_norm(K, keys, d);
     overflows.push_back(kFp32Error * largest > kLargestExponent);
   }
   return overflows;
@@ -355,7 +338,7 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
   }
   const double unit = unit_of(p.dtype);
   // dS = P (dP - delta) may flush itself, or P before: the factors of both. dV has P alone.
-  const double of_dS = (1 + 2 * largest_norm(in.dO, d) * largest_norm(in.V, d)) * p.scale();
+  const double of_dS = (1 + 2 * largest_row(in.dO, d) * largest_row(in.V, d)) * p.scale();
   const double dQ_factors = static_cast<double>(Nk) * of_dS * largest(in.K);
   const double dK_factors = static_cast<double>(group * N) * of_dS * largest(in.Q);
   const double dV_factors = static_cast<double>(group * N) * largest(in.dO);

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/harness/norms.h"
 #include "common/harness/parallel.h"
 
 namespace fa {
@@ -164,25 +165,6 @@ FA_WIDE_REGISTERS
 void multiply(const Block<float>& a, const Panels<float>& B, const std::vector<Range>& terms,
               const std::vector<Range>& wanted, Block<float>& out) {
   B.multiply_here(a, terms, wanted, out);
-}
-
-double norm(const float* a, int d) {
-  double sum = 0;
-  for (int x = 0; x < d; ++x) sum += static_cast<double>(a[x]) * a[x];
-  return std::sqrt(sum);
-}
-
-double largest_norm(const float* a, int n, int d) {
-  double largest = 0;
-  for (int r = 0; r < n; ++r) largest = std::max(largest, norm(a + static_cast<size_t>(r) * d, d));
-  return largest;
-}
-
-template <class Real>
-double largest_size(const Real* a, int d) {
-  double largest = 0;
-  for (int x = 0; x < d; ++x) largest = std::max<double>(largest, std::abs(a[x]));
-  return largest;
 }
 
 /// Of each of d features, over n rows.

@@ -1,0 +1,33 @@
+/// \file
+/// Sizes of a tensor's rows, in fp64: what the checker's floors are made of. A NaN has none.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace fa {
+
+/// Of the n elements, without their signs.
+template <class Real>
+double largest_size(const Real* a, size_t n) {
+  double largest = 0;
+  for (size_t i = 0; i < n; ++i) largest = std::max<double>(largest, std::abs(a[i]));
+  return largest;
+}
+
+/// Of a row of d.
+inline double norm(const float* a, size_t d) {
+  double sum = 0;
+  for (size_t x = 0; x < d; ++x) sum += static_cast<double>(a[x]) * a[x];
+  return std::sqrt(sum);
+}
+
+/// Of the rows of [rows, d].
+inline double largest_norm(const float* a, size_t rows, size_t d) {
+  double largest = 0;
+  for (size_t r = 0; r < rows; ++r) largest = std::max(largest, norm(a + r * d, d));
+  return largest;
+}
+
+}  // namespace fa
