@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "common/dialect/cuda.h"
@@ -79,10 +79,7 @@ std::optional<Timing> time_gpu(const std::function<void()>& run, int iters,
   std::vector<double> ms(iters);
   for (int i = 0; i < iters; ++i) ms[i] = stop[i].ms_since(start[i]);
   cuda_check(cudaDeviceSynchronize());
-
-  std::sort(ms.begin(), ms.end());
-  const auto quantile = [&](double q) { return ms[std::lround(q * (iters - 1))]; };
-  return Timing{quantile(0.5), quantile(0.1), quantile(0.9), iters};
+  return timing_of(std::move(ms));
 }
 
 }  // namespace fa

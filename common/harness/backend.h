@@ -3,9 +3,12 @@
 /// common/gpu/backend.cpp implement this header; a program links exactly one of them.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/harness/gpus.h"
 #include "common/harness/trace.h"
@@ -111,6 +114,12 @@ struct Timing {
   double p90_ms = 0;
   int iters = 0;
 };
+/// Of each run's time.
+inline Timing timing_of(std::vector<double> ms) {
+  std::sort(ms.begin(), ms.end());
+  const auto quantile = [&ms](double q) { return ms[std::lround(q * double(ms.size() - 1))]; };
+  return {quantile(0.5), quantile(0.1), quantile(0.9), int(ms.size())};
+}
 /// CUDA events around each of `iters` runs, L2 flushed before each, after a warm-up that lasts
 /// until the clock is steady. Nothing in the simulator: it never pretends a GPU time.
 /// \param before_last called ahead of the last run and its flush, outside the events.

@@ -287,11 +287,7 @@ void add_ranks(Json& j, const RunReport& run) {
   j["ranks"] = ranks;
   j["gradients_checked"] = r.gradients_checked;
   j["carrier"] = r.carrier;
-  j["forward_and_backward"] = !r.both ? Json(nullptr)
-                                      : Json{{"median_ms", r.both->median_ms},
-                                             {"p10_ms", r.both->p10_ms},
-                                             {"p90_ms", r.both->p90_ms},
-                                             {"iters", r.both->iters}};
+  j["forward_and_backward"] = r.both ? to_json(*r.both) : Json(nullptr);
 }
 
 }  // namespace fa

@@ -9,6 +9,7 @@
 
 #include "common/harness/format.h"
 #include "common/harness/output_file.h"
+#include "common/harness/problem_json.h"
 #include "common/harness/screen.h"
 
 namespace fa {
@@ -835,18 +836,6 @@ Json or_null(const std::optional<T>& x) {
 /// 0: it is absent.
 Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
 
-/// Only what there is.
-void put_mask(const Mask& mask, Json& j) {
-  if (mask.has_window()) j["window"] = {mask.left, mask.right};
-  if (mask.has_documents()) j["row_starts"] = mask.row_starts, j["key_starts"] = mask.key_starts;
-  if (mask.predicate.sees) j["mask"] = text_of(mask.predicate);
-}
-void put_score_mod(const ScoreMod& mod, Json& j) {
-  if (mod.cap != 0) j["cap"] = mod.cap;
-  if (mod.alibi) j["alibi"] = true;
-  if (mod.sinks) j["sinks"] = true;
-}
-
 Json problem_json(const Problem& p) {
   Json j;
   for (const Size& size : kSizes) j[size.key()] = p.*size.of;
@@ -856,8 +845,7 @@ Json problem_json(const Problem& p) {
             {"lengths", p.cache.lengths.empty() ? Json(nullptr) : Json(p.cache.lengths)},
             {"page", or_null(p.cache.page)},
             {"cache8", p.cache.fp8}});
-  put_mask(p.mask, j);
-  put_score_mod(p.score_mod, j);
+  put_mask(p, j);
   return j;
 }
 
@@ -957,13 +945,8 @@ Json pass_json(const RunReport& r, const Pass& p) {
   j["kernels"] = kernels_json(p);
   j["sites"] = sites_json(r, p);
   j["remarks"] = r.analysed ? Json(p.seen.remarks) : Json(nullptr);
-  j["time"] =
-      !p.time ? Json(nullptr)
-              : Json{{"median_ms", number(p.time->median_ms)},
-                     {"p10_ms", number(p.time->p10_ms)},
-                     {"p90_ms", number(p.time->p90_ms)},
-                     {"iters", p.time->iters},
-                     {"bytes_per_s", p.bytes_per_s() ? number(*p.bytes_per_s()) : Json(nullptr)}};
+  j["time"] = or_null(p.time);
+  if (p.time) j["time"]["bytes_per_s"] = p.bytes_per_s() ? number(*p.bytes_per_s()) : nullptr;
   j["estimate"] = p.estimate ? to_json(*p.estimate) : Json(nullptr);
   j["bound_ms"] = p.bound ? number(p.bound->ms()) : Json(nullptr);
   j["host_ms"] = p.host_ms ? number(*p.host_ms) : Json(nullptr);
@@ -1064,6 +1047,12 @@ Json to_json(const Bytes& b) {
   return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
 }
 Json to_json(const Ops& o) { return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}}; }
+Json to_json(const Timing& t) {
+  return {{"median_ms", number(t.median_ms)},
+          {"p10_ms", number(t.p10_ms)},
+          {"p90_ms", number(t.p90_ms)},
+          {"iters", t.iters}};
+}
 Json to_json(const SiteCount& s) {
   return {{"where", s.where},
           {"what", s.what},

@@ -119,6 +119,8 @@ nlohmann::ordered_json to_json(const RunReport&);
 nlohmann::ordered_json to_json(const Bytes&);
 /// {"load", "store", "atomic"}.
 nlohmann::ordered_json to_json(const Ops&);
+/// {"median_ms", "p10_ms", "p90_ms", "iters"}.
+nlohmann::ordered_json to_json(const Timing&);
 /// A source line's requests.
 nlohmann::ordered_json to_json(const SiteCount&);
 /// Takes over the estimated times of a simulator's report, for a run on a GPU.

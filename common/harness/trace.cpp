@@ -7,7 +7,7 @@
 #include "common/harness/format.h"
 #include "common/harness/inputs.h"
 #include "common/harness/output_file.h"
-#include "common/harness/problem.h"
+#include "common/harness/problem_json.h"
 
 namespace fa {
 
@@ -183,14 +183,7 @@ Json problem_of(const Problem& p) {
   if (!p.cache.lengths.empty()) j["lengths"] = p.cache.lengths;
   if (p.cache.page != 0) j["page"] = p.cache.page;
   if (p.cache.fp8) j["cache8"] = true;
-  if (p.mask.has_window()) j["window"] = {p.mask.left, p.mask.right};
-  if (p.mask.has_documents()) {
-    j["row_starts"] = p.mask.row_starts, j["key_starts"] = p.mask.key_starts;
-  }
-  if (p.mask.predicate.sees) j["mask"] = text_of(p.mask.predicate);
-  if (p.score_mod.cap != 0) j["cap"] = p.score_mod.cap;
-  if (p.score_mod.alibi) j["alibi"] = true;
-  if (p.score_mod.sinks) j["sinks"] = true;
+  put_mask(p, j);
   return j;
 }
 

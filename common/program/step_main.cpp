@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -681,9 +680,7 @@ class Run {
     for (const std::vector<double>& theirs : world_.all(ms)) {
       for (size_t i = 0; i < ms.size(); ++i) ms[i] = std::max(ms[i], theirs[i]);
     }
-    std::sort(ms.begin(), ms.end());
-    const auto quantile = [&](double q) { return ms[std::lround(q * double(ms.size() - 1))]; };
-    return {quantile(0.5), quantile(0.1), quantile(0.9), options_.iters};
+    return timing_of(std::move(ms));
   }
 
   const Step& step_;

@@ -1,0 +1,22 @@
+/// \file
+/// What reports and traces say alike of a problem.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "common/harness/problem.h"
+
+namespace fa {
+
+/// Adds what there is of Problem::mask and score_mod.
+inline void put_mask(const Problem& p, nlohmann::ordered_json& j) {
+  const Mask& mask = p.mask;
+  if (mask.has_window()) j["window"] = {mask.left, mask.right};
+  if (mask.has_documents()) j["row_starts"] = mask.row_starts, j["key_starts"] = mask.key_starts;
+  if (mask.predicate.sees) j["mask"] = text_of(mask.predicate);
+  if (p.score_mod.cap != 0) j["cap"] = p.score_mod.cap;
+  if (p.score_mod.alibi) j["alibi"] = true;
+  if (p.score_mod.sinks) j["sinks"] = true;
+}
+
+}  // namespace fa
