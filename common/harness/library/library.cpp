@@ -108,14 +108,9 @@ class Workspace {
     tables_of_.reset();
     for (const Table& table : tables_of(v, p)) {
       const size_t bytes = sizeof(int) * table.values.size();
-      DeviceMemory<>& held = memory_[table.name];
-      if (!held || held.bytes() < bytes) {
-        held = {};
-        held = allocate(table.name, bytes);
-        pointers_[table.name] = held.get();
-      }
+      void* on_device = of({{table.name, bytes}}).at(table.name);
       cuda_check(cudaDeviceSynchronize());  // a run before may still read the old ones
-      upload_device_memory(held.get(), table.values.data(), bytes);
+      upload_device_memory(on_device, table.values.data(), bytes);
     }
     tables_of_ = p;
   }
