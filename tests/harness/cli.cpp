@@ -1,7 +1,6 @@
 #include "common/harness/cli.h"
 
 #include <filesystem>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -10,7 +9,7 @@
 #include "tests/test.h"
 
 using fa::test::bytes_of, fa::test::fitting, fa::test::Folder, fa::test::header_of,
-    fa::test::npy_file;
+    fa::test::npy_file, fa::test::refusal_of;
 
 namespace {
 
@@ -39,10 +38,18 @@ fa::Step decoding_step() {
   return step;
 }
 
-fa::Options parse(std::initializer_list<const char*> arguments,
-                  const fa::Step& step = some_step()) {
+/// Arguments: one by one, or in one string with blanks between them.
+struct Words : std::vector<std::string> {
+  using vector::vector;
+  Words(const char* line) {  // NOLINT: parse("--n 3")
+    std::istringstream words(line);
+    for (std::string word; words >> word;) push_back(word);
+  }
+};
+
+fa::Options parse(const Words& arguments, const fa::Step& step = some_step()) {
   std::vector<const char*> argv = {"99_step"};
-  argv.insert(argv.end(), arguments);
+  for (const std::string& word : arguments) argv.push_back(word.c_str());
   return fa::parse(static_cast<int>(argv.size()), argv.data(), step);
 }
 
@@ -56,44 +63,37 @@ TEST_CASE("masks of the command line", "[cli]") {
   step.predicates = {{"strided", 64, [](const fa::Problem& p, int, int c) {
                         return c % p.mask.predicate.n == 0;
                       }}};
-  const auto mask = [&](std::initializer_list<const char*> arguments) {
-    return parse(arguments, step).problem;
+  const auto mask = [&](const Words& arguments) { return parse(arguments, step).problem; };
+  const auto refused = [&](const Words& arguments) {
+    return refusal_of([&] { parse(arguments, step); });
   };
-  const auto refused = [&](std::initializer_list<const char*> arguments) -> std::string {
-    try {
-      parse(arguments, step);
-    } catch (const fa::UsageError& e) {
-      return e.what();
-    }
-    return "";
-  };
-  const fa::Problem window = mask({"--window", "256,-1"});
+  const fa::Problem window = mask("--window 256,-1");
   CHECK((window.mask.left == 256 && window.mask.right == -1));
-  const fa::Problem pack = mask({"--lengths", "5,0,7:9"});
+  const fa::Problem pack = mask("--lengths 5,0,7:9");
   CHECK((pack.N == 12 && pack.Nk == 14));
   CHECK(pack.mask.row_starts == std::vector{0, 5, 5, 12});
   CHECK(pack.mask.key_starts == std::vector{0, 5, 5, 14});
-  CHECK(mask({"--mask", "strided"}).mask.predicate.n == 64);
-  CHECK(mask({"--mask", "strided:3"}).sees(0, 6));
-  CHECK_FALSE(mask({"--mask", "strided:3"}).sees(0, 7));
-  CHECK(refused({"--window", "5"}).starts_with("--window 5: must be two numbers"));
-  CHECK(refused({"--window", "5,-2"}).starts_with("--window 5,-2: each must be 0 to"));
-  CHECK(refused({"--lengths", "5,-1"}).starts_with("--lengths 5,-1: each must be at least 0"));
+  CHECK(mask("--mask strided").mask.predicate.n == 64);
+  CHECK(mask("--mask strided:3").sees(0, 6));
+  CHECK_FALSE(mask("--mask strided:3").sees(0, 7));
+  CHECK(refused("--window 5").starts_with("--window 5: must be two numbers"));
+  CHECK(refused("--window 5,-2").starts_with("--window 5,-2: each must be 0 to"));
+  CHECK(refused("--lengths 5,-1").starts_with("--lengths 5,-1: each must be at least 0"));
   const std::string file = folder.file(
       "l.npy", npy_file(1, header_of("<i8", "(2,)"), bytes_of<int64_t>({5, INT64_MAX})));
-  CHECK(refused({"--lengths", file.c_str()}).ends_with("at least 0, and their sum an int"));
-  CHECK(refused({"--lengths", "5,x"}).starts_with("--lengths x: must be whole numbers"));
-  CHECK(refused({"--lengths", "5,6", "--n", "10"}) ==
+  CHECK(refused({"--lengths", file}).ends_with("at least 0, and their sum an int"));
+  CHECK(refused("--lengths 5,x").starts_with("--lengths x: must be whole numbers"));
+  CHECK(refused("--lengths 5,6 --n 10") ==
         "--n 10: the documents of --lengths have 11; leave it out");
-  CHECK(refused({"--n", "64.5"}).starts_with("--n 64.5: must be a whole number, and"));
+  CHECK(refused("--n 64.5").starts_with("--n 64.5: must be a whole number, and"));
   for (const char* bad : {"-1", "18446744073709551616", "0x10", "1.5"}) {
     CHECK(refused({"--seed", bad}).starts_with(std::string("--seed ") + bad + ": must be a whole"));
   }
-  CHECK(refused({"--cap", "abc"}).starts_with("--cap abc: must be a number, and"));
-  CHECK(refused({"--mask", "round"}) == "--mask round: 99_step has strided:64");
-  CHECK(refused({"--mask", "strided:0"}).starts_with("--mask strided:0: the number must be"));
-  CHECK(refused({"--mask", "strided:0"}).ends_with("as in strided:64"));
-  CHECK_THROWS_WITH(parse({"--window", "3,3"}), "--window 3,3: this step has no such mask");
+  CHECK(refused("--cap abc").starts_with("--cap abc: must be a number, and"));
+  CHECK(refused("--mask round") == "--mask round: 99_step has strided:64");
+  CHECK(refused("--mask strided:0").starts_with("--mask strided:0: the number must be"));
+  CHECK(refused("--mask strided:0").ends_with("as in strided:64"));
+  CHECK_THROWS_WITH(parse("--window 3,3"), "--window 3,3: this step has no such mask");
 }
 
 TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
@@ -114,7 +114,7 @@ TEST_CASE("a step that the H200 does not run models a GPU that does", "[cli]") {
   step.needs = "sm_100a";
   CHECK(parse({}, step).model_gpu == "B200");
   CHECK_FALSE(parse({}, step).model_chosen);
-  CHECK(parse({"--gpu", "A100"}, step).model_gpu == "A100");
+  CHECK(parse("--gpu A100", step).model_gpu == "A100");
   step.needs = "sm_999a";
   CHECK(parse({}, step).model_gpu == "H200");
 }
@@ -150,37 +150,37 @@ TEST_CASE("every option arrives", "[cli]") {
 
 TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
   fa::Step step = some_step();
-  CHECK_THROWS_WITH(parse({"--smem", "65536"}, step),
+  CHECK_THROWS_WITH(parse("--smem 65536", step),
                     ContainsSubstring("--smem") && ContainsSubstring("see 99_step --help"));
-  CHECK_THAT(parse({"--help"}, step).text, !ContainsSubstring("--smem"));
+  CHECK_THAT(parse("--help", step).text, !ContainsSubstring("--smem"));
 
   step.support.smem = true;
   CHECK(parse({}, step).problem.method.smem == 0);
-  const fa::Options o = parse({"--smem", "65536"}, step);
+  const fa::Options o = parse("--smem 65536", step);
   CHECK(o.problem.method.smem == 65536);
   CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 smem=65536 bf16");
-  CHECK_THAT(parse({"--help"}, step).text, ContainsSubstring("--smem"));
-  CHECK_THROWS_WITH(parse({"--smem", "much"}, step), ContainsSubstring("--smem"));
-  CHECK_THROWS_WITH(parse({"--smem", "-1"}, step), "--smem -1: bytes cannot be negative");
+  CHECK_THAT(parse("--help", step).text, ContainsSubstring("--smem"));
+  CHECK_THROWS_WITH(parse("--smem much", step), ContainsSubstring("--smem"));
+  CHECK_THROWS_WITH(parse("--smem -1", step), "--smem -1: bytes cannot be negative");
 }
 
 TEST_CASE("an early rung may support less than its step", "[cli]") {
   fa::Step step = some_step();
   step.support.gqa = step.support.cross = true;
   step.variants[0].support = fa::Support{.d = {64}};
-  CHECK(parse({"--hkv", "2"}, step).problem.Hkv == 2);
-  CHECK(parse({"--variant", "first", "--d", "64"}, step).variant == 0);
-  CHECK_THROWS_WITH(parse({"--variant", "first", "--hkv", "2"}, step),
+  CHECK(parse("--hkv 2", step).problem.Hkv == 2);
+  CHECK(parse("--variant first --d 64", step).variant == 0);
+  CHECK_THROWS_WITH(parse("--variant first --hkv 2", step),
                     ContainsSubstring("--hkv 2: variant first supports"));
-  CHECK_THROWS_WITH(parse({"--variant", "first", "--nk", "7"}, step),
+  CHECK_THROWS_WITH(parse("--variant first --nk 7", step),
                     ContainsSubstring("--nk 7: variant first supports"));
   CHECK_THROWS_WITH(
-      parse({"--variant", "first", "--d", "128"}, step),
+      parse("--variant first --d 128", step),
       ContainsSubstring("--d 128: variant first supports --d 64; accepted by second"));
 }
 
 TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
-  const fa::Options o = parse({"--h", "3", "--n=77"});
+  const fa::Options o = parse("--h 3 --n=77");
   CHECK(o.problem.Hkv == 3);
   CHECK(o.problem.Nk == 77);
 }
@@ -189,7 +189,7 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
   fa::Step step = some_step();
   step.variants[1].idea = "a way whose idea takes " + std::string(40, 'x') + " more words than fit";
   step.idea = "An idea that is " + std::string(40, 'y') + " longer than a line of the screen.";
-  const std::string help = parse({"--help"}, step).text;
+  const std::string help = parse("--help", step).text;
   for (const char* word :
        {"--b",       "--h",    "--n",       "--d",          "--causal",  "--input",
         "--q",       "--k",    "--v",       "--out",        "--out-dir", "--seed",
@@ -199,11 +199,11 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
   }
   CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));
   fitting(help);
-  CHECK(parse({"--version"}).text == std::string("99_step ") + fa::kVersion + "\n");
+  CHECK(parse("--version").text == std::string("99_step ") + fa::kVersion + "\n");
   step.needs = "sm_80", step.newer = "sm_90a";
   step.variants[0].support = fa::Support{.d = {128}};
   step.variants[1].newer = true, step.variants[1].forward_of = "98 before";
-  const auto described = nlohmann::json::parse(parse({"--describe"}, step).text);
+  const auto described = nlohmann::json::parse(parse("--describe", step).text);
   CHECK(described["step"] == "99_step");
   CHECK(described["idea"] == step.idea);
   CHECK(described["needs"] == "sm_80");
@@ -220,7 +220,7 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
 TEST_CASE("help shows what the step takes", "[cli]") {
   fa::Step step = some_step();
   const auto shown = [&](const std::string& option) {
-    return parse({"--help"}, step).text.find("\n  " + option + " ") != std::string::npos;
+    return parse("--help", step).text.find("\n  " + option + " ") != std::string::npos;
   };
   for (const char* option : {"--hkv", "--nk", "--do"}) {
     CAPTURE(option);
@@ -250,36 +250,36 @@ TEST_CASE("dO is refused where there is no backward", "[cli]") {
   const std::string dO = folder.zeros("dO.npy", {1, 4, 1024, 64});
   fa::Step step = some_step();
   step.variants[1].backward = forward_bf16;
-  CHECK(parse({"--do", dO.c_str()}, step).files.dO == dO);
-  CHECK_THROWS_WITH(parse({"--do", dO.c_str(), "--variant", "first"}, step),
+  CHECK(parse({"--do", dO}, step).files.dO == dO);
+  CHECK_THROWS_WITH(parse({"--do", dO, "--variant", "first"}, step),
                     ContainsSubstring("99_step first has no backward"));
 }
 
 TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
-  const auto refused = [](std::initializer_list<const char*> arguments, const char* words) {
+  const auto refused = [](const Words& arguments, const char* words) {
     CAPTURE(words);
     CHECK_THROWS_AS(parse(arguments), fa::UsageError);
     CHECK_THROWS_WITH(parse(arguments), ContainsSubstring(words) && !ContainsSubstring("\n"));
   };
-  refused({"--nn", "3"}, "--nn; see 99_step --help");
-  refused({"stray"}, "stray");
-  refused({"--n", "many"}, "see 99_step --help");
-  refused({"--n", "1.5"}, "--n");
-  refused({"--n", "5000000000"}, "--n");
-  refused({"--n"}, "--n");
-  refused({"--n", "0"}, "--n 0");
-  refused({"--d", "48"}, "32, 64, 96, 128");
-  refused({"--input", "fake"}, "--input");
-  refused({"--iters", "0"}, "--iters 0");
-  refused({"--workers", "-1"}, "--workers -1");
-  refused({"--variant", "third"}, "first, second");
-  refused({"--q", "missing.npy"}, "missing.npy");
+  refused("--nn 3", "--nn; see 99_step --help");
+  refused("stray", "stray");
+  refused("--n many", "see 99_step --help");
+  refused("--n 1.5", "--n");
+  refused("--n 5000000000", "--n");
+  refused("--n", "--n");
+  refused("--n 0", "--n 0");
+  refused("--d 48", "32, 64, 96, 128");
+  refused("--input fake", "--input");
+  refused("--iters 0", "--iters 0");
+  refused("--workers -1", "--workers -1");
+  refused("--variant third", "first, second");
+  refused("--q missing.npy", "missing.npy");
   refused({""}, "an argument is empty");
 }
 
 TEST_CASE("an empty value is bad use, of each option", "[cli]") {
   const fa::Step step = decoding_step();
-  std::istringstream help(parse({"--help"}, step).text);
+  std::istringstream help(parse("--help", step).text);
   size_t found = 0;
   for (std::string line; std::getline(help, line);) {
     std::istringstream words(line);
@@ -289,8 +289,8 @@ TEST_CASE("an empty value is bad use, of each option", "[cli]") {
     CAPTURE(name);
     ++found;
     const std::string refusal = name + ": its value is empty";
-    CHECK_THROWS_WITH(parse({name.c_str(), ""}, step), refusal);
-    CHECK_THROWS_WITH(parse({(name + "=").c_str(), "7"}, step), refusal);
+    CHECK_THROWS_WITH(parse({name, ""}, step), refusal);
+    CHECK_THROWS_WITH(parse({name + "=", "7"}, step), refusal);
   }
   CHECK(found > 15);
 }
@@ -298,7 +298,7 @@ TEST_CASE("an empty value is bad use, of each option", "[cli]") {
 TEST_CASE("no output replaces an input or another output", "[cli]") {
   const Folder folder;
   const std::string q = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
-  const auto refused = [](std::initializer_list<const char*> arguments, const std::string& words) {
+  const auto refused = [](const Words& arguments, const std::string& words) {
     CHECK_THROWS_AS(parse(arguments), fa::UsageError);
     CHECK_THROWS_WITH(parse(arguments), words);
   };
@@ -307,24 +307,23 @@ TEST_CASE("no output replaces an input or another output", "[cli]") {
   std::filesystem::create_hard_link(q, hard);
   std::filesystem::create_symlink(q, soft);
   for (const std::string& path : {q, same, hard, soft}) {
-    refused({"--q", q.c_str(), "--out", path.c_str()}, "--out " + path + reads);
-    refused({"--q", q.c_str(), "--json", path.c_str()}, "--json " + path + reads);
+    refused({"--q", q, "--out", path}, "--out " + path + reads);
+    refused({"--q", q, "--json", path}, "--json " + path + reads);
   }
-  refused({"--q", q.c_str(), "--out-dir", dir.c_str()}, "--out-dir " + dir + "/O.npy" + reads);
+  refused({"--q", q, "--out-dir", dir}, "--out-dir " + dir + "/O.npy" + reads);
   const std::string writes = " writes the same file; give each its own";
-  refused({"--out", "a", "--json", "./a"}, "--out a: --json" + writes);
-  refused({"--out", "new/O.npy", "--out-dir", "new"}, "--out new/O.npy: --out-dir" + writes);
+  refused("--out a --json ./a", "--out a: --json" + writes);
+  refused("--out new/O.npy --out-dir new", "--out new/O.npy: --out-dir" + writes);
   const std::string shipped = fa::data_file("v.npy");
-  refused({"--out", shipped.c_str()},
+  refused({"--out", shipped},
           "--out " + shipped + ": the program reads this file; give it another name");
-  CHECK(parse({"--out", "/dev/null", "--json", "/dev/null"}).json == "/dev/null");
-  CHECK(parse({"--q", q.c_str(), "--out", (dir + "/LSE.npy").c_str()}).files.q == q);
+  CHECK(parse("--out /dev/null --json /dev/null").json == "/dev/null");
+  CHECK(parse({"--q", q, "--out", dir + "/LSE.npy"}).files.q == q);
 }
 
 TEST_CASE("where files give all input, what would make it is refused", "[cli]") {
   const Folder folder;
-  const std::string file = folder.zeros("x.npy", {1, 1, 8, 64});
-  const char* f = file.c_str();
+  const std::string f = folder.zeros("x.npy", {1, 1, 8, 64});
   const fa::Step plain = some_step();
   CHECK(parse({"--q", f, "--k", f, "--input", "normal"}).input == "normal");  // of V
   CHECK_THROWS_WITH(parse({"--q", f, "--k", f, "--v", f, "--input", "normal"}),
@@ -348,25 +347,24 @@ TEST_CASE("the report and the trace have a file each", "[cli]") {
     CHECK_THROWS_WITH(parse({"--json", "a.json", "--trace", same}),
                       "--json a.json: --trace writes the same file; give each its own");
   }
-  CHECK(parse({"--json", "a.json", "--trace", "b.json"}).trace == "b.json");
+  CHECK(parse("--json a.json --trace b.json").trace == "b.json");
 }
 
 TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
   const bool sim = fa::simulated();  // which fills a GPU
-  CHECK(parse({"--h", "2"}).estimate_heads == (sim ? 128 : 2));
-  CHECK(parse({"--b", "3", "--h", "2"}).estimate_heads == (sim ? 132 : 6));
-  CHECK(parse({"--b", "100", "--h", "2"}).estimate_heads == 200);
-  CHECK(parse({"--h", "2", "--estimate-heads", "0"}).estimate_heads == 2);
-  CHECK(parse({"--h", "2", "--estimate-heads", "128"}).estimate_heads == 128);
-  CHECK(parse({"--estimate", "run.json"}).estimate == "run.json");
-  CHECK_THROWS_WITH(parse({"--h", "2", "--estimate-heads", "3"}),
+  CHECK(parse("--h 2").estimate_heads == (sim ? 128 : 2));
+  CHECK(parse("--b 3 --h 2").estimate_heads == (sim ? 132 : 6));
+  CHECK(parse("--b 100 --h 2").estimate_heads == 200);
+  CHECK(parse("--h 2 --estimate-heads 0").estimate_heads == 2);
+  CHECK(parse("--h 2 --estimate-heads 128").estimate_heads == 128);
+  CHECK(parse("--estimate run.json").estimate == "run.json");
+  CHECK_THROWS_WITH(parse("--h 2 --estimate-heads 3"),
                     "--estimate-heads 3: must be a multiple of the 2 heads that run");
-  CHECK_THROWS_WITH(parse({"--b", "2", "--h", "2", "--estimate-heads", "2"}),
+  CHECK_THROWS_WITH(parse("--b 2 --h 2 --estimate-heads 2"),
                     "--estimate-heads 2: must be a multiple of the 4 heads that run");
-  CHECK_THROWS_WITH(parse({"--h", "2", "--estimate-heads", "-2"}),
-                    ContainsSubstring("--estimate-heads -2: "));
-  CHECK_THROWS_AS(parse({"--estimate-heads", "many"}), fa::UsageError);
-  const std::string help = parse({"--help"}).text;
+  CHECK_THROWS_WITH(parse("--h 2 --estimate-heads -2"), ContainsSubstring("--estimate-heads -2: "));
+  CHECK_THROWS_AS(parse("--estimate-heads many"), fa::UsageError);
+  const std::string help = parse("--help").text;
   CHECK((help.find("--estimate-heads") != std::string::npos) == fa::simulated());
   CHECK((help.find("--estimate F.json") != std::string::npos) != fa::simulated());
 }
@@ -374,23 +372,23 @@ TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
 TEST_CASE(".npy files decide the sizes", "[cli]") {
   const Folder folder;
   const std::string q = folder.zeros("q.npy", {2, 3, 50, 32});
-  const fa::Options o = parse({"--q", q.c_str()});
+  const fa::Options o = parse({"--q", q});
   CHECK(fa::describe(o.problem) == "B=2 H=3 N=50 d=32 bf16");
 
   SECTION("a flag that agrees is welcome, one that does not is refused") {
-    CHECK(parse({"--q", q.c_str(), "--n", "50"}).problem.N == 50);
-    CHECK_THROWS_WITH(parse({"--q", q.c_str(), "--n", "51"}),
+    CHECK(parse({"--q", q, "--n", "50"}).problem.N == 50);
+    CHECK_THROWS_WITH(parse({"--q", q, "--n", "51"}),
                       ContainsSubstring("--n 51") && ContainsSubstring("50"));
-    CHECK_THROWS_AS(parse({"--q", q.c_str(), "--d", "64"}), fa::UsageError);
+    CHECK_THROWS_AS(parse({"--q", q, "--d", "64"}), fa::UsageError);
   }
   SECTION("what no file gives can be given by a flag, even at its default value") {
     fa::Step step = some_step();
     step.support.cross = true;
-    CHECK(parse({"--q", q.c_str(), "--nk", "1024"}, step).problem.Nk == 1024);
+    CHECK(parse({"--q", q, "--nk", "1024"}, step).problem.Nk == 1024);
   }
   SECTION("the step's limits hold for files too") {
     const std::string odd = folder.zeros("odd.npy", {1, 1, 5, 48});
-    CHECK_THROWS_AS(parse({"--q", odd.c_str()}), fa::UsageError);
+    CHECK_THROWS_AS(parse({"--q", odd}), fa::UsageError);
   }
 }
 
@@ -399,35 +397,34 @@ TEST_CASE("a decoding step has one query and many keys, and what its cache needs
   fa::Options o = parse({}, step);
   CHECK(fa::describe(o.problem) == "B=1 H=4 N=1 Nk=1024 d=64 bf16 fp8 cache");
   CHECK(o.estimate_heads == 4);  // their splits have the GPU alone
-  CHECK_FALSE(parse({"--variant", "first"}, step).problem.cache.fp8);
-  CHECK(parse({"--n", "4"}, step).problem.Nk == 1024);
-  CHECK(parse({"--nk", "77"}, step).problem.Nk == 77);
+  CHECK_FALSE(parse("--variant first", step).problem.cache.fp8);
+  CHECK(parse("--n 4", step).problem.Nk == 1024);
+  CHECK(parse("--nk 77", step).problem.Nk == 77);
 
-  o = parse({"--b", "5", "--lengths", "3,0", "--page", "32", "--variant", "first"}, step);
+  o = parse("--b 5 --lengths 3,0 --page 32 --variant first", step);
   CHECK(o.problem.cache.lengths == std::vector<int>{3, 0, 3, 0, 3});
   CHECK(o.problem.Nk == 3);
   CHECK(o.problem.cache.page == 32);
   CHECK(o.table.empty());
-  CHECK(parse({"--lengths", "0"}, step).problem.Nk == 1);
-  CHECK(parse({"--lengths", "7", "--nk", "9"}, step).problem.Nk == 9);
-  CHECK(parse({"--lengths=7"}, step).problem.cache.lengths == std::vector<int>{7});
+  CHECK(parse("--lengths 0", step).problem.Nk == 1);
+  CHECK(parse("--lengths 7 --nk 9", step).problem.Nk == 9);
+  CHECK(parse("--lengths=7", step).problem.cache.lengths == std::vector<int>{7});
 }
 
 TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]") {
   for (const char* option : {"--lengths", "--page", "--table"}) {
     CAPTURE(option);
-    CHECK_THAT(parse({"--help"}).text, !ContainsSubstring(option));
-    CHECK_THAT(parse({"--help"}, decoding_step()).text, ContainsSubstring(option));
+    CHECK_THAT(parse("--help").text, !ContainsSubstring(option));
+    CHECK_THAT(parse("--help", decoding_step()).text, ContainsSubstring(option));
   }
-  CHECK_THAT(parse({"--help"}).text, ContainsSubstring("99_step --n 512"));
-  CHECK_THAT(fitting(parse({"--help"}, decoding_step()).text),
-             ContainsSubstring("99_step --nk 512"));
+  CHECK_THAT(parse("--help").text, ContainsSubstring("99_step --n 512"));
+  CHECK_THAT(fitting(parse("--help", decoding_step()).text), ContainsSubstring("99_step --nk 512"));
 }
 
 TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]") {
   const Folder folder;
   const fa::Step step = decoding_step();
-  const auto refused = [&](std::initializer_list<const char*> arguments, const std::string& words) {
+  const auto refused = [&](const Words& arguments, const std::string& words) {
     CAPTURE(words);
     CHECK_THROWS_AS(parse(arguments, step), fa::UsageError);
     CHECK_THROWS_WITH(parse(arguments, step), ContainsSubstring(words) && !ContainsSubstring("\n"));
@@ -436,22 +433,21 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
     refused({"--lengths", bad, "--b", "3"},
             std::string("--lengths ") + bad + ": must be whole numbers with commas between them");
   }
-  refused({"--lengths", "1,2"}, "--lengths 1,2: 2 lengths for 1 batch entries; give --b 2");
-  refused({"--lengths", "9", "--nk", "8"}, "--lengths 9: each must be 0 to 8");
-  refused({"--lengths", "9", "--b", "0"}, "--lengths 9: 1 lengths for 0 batch entries");
-  refused({"--lengths", "9", "--b", "2147483647"}, "their product must be at most 65535");
-  refused({"--page", "48"}, "--page 48: this step supports pages of 16, 32, 64, 128 or 256 keys");
+  refused("--lengths 1,2", "--lengths 1,2: 2 lengths for 1 batch entries; give --b 2");
+  refused("--lengths 9 --nk 8", "--lengths 9: each must be 0 to 8");
+  refused("--lengths 9 --b 0", "--lengths 9: 1 lengths for 0 batch entries");
+  refused("--lengths 9 --b 2147483647", "their product must be at most 65535");
+  refused("--page 48", "--page 48: this step supports pages of 16, 32, 64, 128 or 256 keys");
 
   const std::string table =
       folder.file("t.npy", npy_file(1, header_of("<i4", "(2, 2)"), bytes_of<int>({3, 0, 2, -1})));
-  const char* file = table.c_str();
   const fa::Options o =
-      parse({"--table", file, "--page", "16", "--b", "2", "--lengths", "17,16"}, step);
+      parse({"--table", table, "--page", "16", "--b", "2", "--lengths", "17,16"}, step);
   CHECK(o.table == std::vector<int>{3, 0, 2, -1});
-  refused({"--table", file}, "--table " + table + ": needs --page");
-  refused({"--table", file, "--page", "16", "--b", "2", "--lengths", "17"},
+  refused({"--table", table}, "--table " + table + ": needs --page");
+  refused({"--table", table, "--page", "16", "--b", "2", "--lengths", "17"},
           "--table " + table + ": entry [1, 1] is -1, but the pool has the pages 0 to 3");
-  refused({"--table", file, "--page", "16", "--b", "2", "--lengths", "33"},
+  refused({"--table", table, "--page", "16", "--b", "2", "--lengths", "33"},
           "--table " + table + ": its shape is [2, 2], but 2 batch entries of up to 33 keys");
-  refused({"--table", "missing.npy", "--page", "16"}, "missing.npy: cannot be opened");
+  refused("--table missing.npy --page 16", "missing.npy: cannot be opened");
 }
