@@ -8,7 +8,9 @@ import argparse
 import errno
 import importlib
 import os
+import shutil
 import sys
+import textwrap
 
 
 class Failure(Exception):
@@ -29,10 +31,19 @@ class NotHere(Failure):
     status = 3
 
 
+def fitted(doc):
+    """A module's text: its paragraphs as wide as the terminal, its lists as they are."""
+    width = min(shutil.get_terminal_size().columns - 2, 98)
+    return "\n\n".join(
+        part if part.startswith(" ") or "\n " in part else textwrap.fill(part, width)
+        for part in (doc or "").strip("\n").split("\n\n")
+    )
+
+
 def parser(doc):
     """Of a command whose module has this text."""
     return argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=fitted(doc), formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
 

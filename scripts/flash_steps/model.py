@@ -1,12 +1,13 @@
 """A GPT with each step as its attention: ./scripts/model COMMAND; COMMAND --help says more.
 
-    predict     time and memory of an update, by formulas and the clock; needs no GPU
+    predict     time and memory of an update, by formulas; needs no GPU
     train       trains a small GPT on this project's pages: --step 10
     generate    the same, and then a text by step 13's KV cache
-    measure     an update of GPT-2 small at N = 512 to 32768, and where memory ends, as JSON
+    measure     GPT-2 small at N = 512 to 32768, and where memory ends
     draw        docs/pictures/model.svg from docs/results
 
 The others need PyTorch, the built libraries and a Hopper GPU (steps 01 to 06: any).
+
 Exit status: 0 done, 1 something is wrong, 2 bad use, 3 no GPU, PyTorch or library.
 """
 
@@ -144,7 +145,7 @@ def main():
     words = sys.argv[1:]
     known = [line.split()[0] for line in __doc__.splitlines() if line.startswith("    ")]
     if not words or words[0] in ("-h", "--help"):
-        print(__doc__, end="")
+        print(command.fitted(__doc__))
         return 0
     if words[0] not in known:
         raise BadInput(f"no command '{words[0]}': the commands are {', '.join(known)}")

@@ -1,8 +1,8 @@
 """Compiles a step, or a kernel of your own, with nvcc and shows ptxas's report of each kernel.
 
     ./scripts/ptxas 10                       a step, by its number or name
-    ./scripts/ptxas steps/mine/kernel.cuh    a file, .cu or .cuh; or a folder that holds main.cu
-    ./scripts/ptxas                          all steps, for sm_90 or the newer one they need
+    ./scripts/ptxas steps/mine/kernel.cuh    a file, or a folder with main.cu
+    ./scripts/ptxas                          all steps, for sm_90 or newer
     ./scripts/ptxas --update                 writes common/data/registers.json
 
 Prints registers, bytes of static shared memory, stack frame and spills, and barriers per kernel. A

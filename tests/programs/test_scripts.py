@@ -491,14 +491,19 @@ class Diff(Folder):
         return said([SCRIPTS / "diff", *words])
 
     def test_prints_each_file_beside_the_one_that_it_changes(self):
-        self.assertEqual(self.diff("06").stdout.count("diff --git"), 3)
+        for step in ("06", "6"):
+            self.assertEqual(self.diff(step).stdout.count("diff --git"), 3)
         shown = self.diff("06_work_partitioning", "2").stdout
         self.assertEqual(shown.count("diff --git"), 1)
         self.assertIn("+++ b/steps/06_work_partitioning/2_registers.cuh\n", shown)
         self.assertIn("1_naive.cuh changes no other file", self.diff("01").stdout)
 
     def test_bad_use(self):
-        for words, said_of in (((), "06 2"), (("6",), "no step '6'"), (("06", "9"), "no file '9'")):
+        for words, said_of in (
+            ((), "06 2"),
+            (("66",), "no step '66'"),
+            (("06", "9"), "no file '9'"),
+        ):
             self.refused(self.diff(*words), 2, "diff: ", said_of)
 
 
