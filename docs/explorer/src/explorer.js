@@ -1247,7 +1247,7 @@ function verdictOf(series) {
   const failed = (series.texts ?? []).filter(([, , ok]) => !ok).map(([name]) => name);
   const wrong = failed.length ? failed : series.wrong;
   const words = series !== own ? "" : wrong.length ? `✗ Wrong or failed: ${wrong.join(", ")}. `
-    : `✓ All ${own.cells.length} results are right. `;
+    : own.cells.length === 1 ? "✓ The result is right. " : `✓ All ${own.cells.length} results are right. `;
   const found = rungsOf(series), from = found.get("01 forward"), via = found.get("06 forward");
   const last = [...found].filter(([key, r]) => key.endsWith(" forward") && r.type !== "fp32").at(-1)?.[1];
   const said = [];
