@@ -192,9 +192,21 @@ if ((${#missing[@]})); then
   echo "setup: continuing without ${missing[*]} (CMake fetches the libraries)"
 fi
 
+# older <version> <than>
+older() {
+  [[ $(printf '%s\n' "$@" | sort -V | head -n 1) != "$2" ]]
+}
+
 # An old CMake fails on the presets with a misleading message.
 version=$(cmake --version | sed -n '1s/[^0-9]*//p')
-if [[ $(printf '%s\n3.25\n' "$version" | sort -V | head -n 1) != 3.25 ]]; then
+if older "$version" 3.25; then
   echo "setup: CMake $version is too old: 3.25 or newer is needed; one for yourself: $newer_cmake" >&2
   exit 1
+fi
+version=$(python3 -c 'import platform; print(platform.python_version())')
+if older "$version" 3.9; then
+  echo "setup: Python $version is too old: 3.9 or newer is needed, 3.11 for learn and test.sh" >&2
+  exit 1
+elif older "$version" 3.11; then
+  echo "setup: Python $version runs all but ./scripts/learn and ./scripts/test.sh, which need 3.11"
 fi

@@ -79,11 +79,16 @@ fi
 [[ -e build/sim/tests/test_ladder || $cuda ]] \
   || echo "the first run takes about $([[ $all ]] && echo twenty || echo ten) minutes on two cores, and 0.7 GB of disk (0.4 GB more for all packages)"
 ./scripts/setup.sh "${yes[@]}" ${all:+mpi docs gdb format} || exit 1
+[[ $cuda ]] || python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || stop "the tests need Python 3.11 or newer, and here is $(python3 -V)"
 [[ $all ]] && ./scripts/setup.sh "${yes[@]}" browser # Ubuntu's apt has none: not with the others
 
 preset=sim
 [[ $cuda ]] && preset=gpu && export CUDACXX=$nvcc
 echo "== build"
+made=$(sed -n 's/^CMAKE_CACHEFILE_DIR:INTERNAL=//p' build/$preset/CMakeCache.txt 2> /dev/null)
+[[ ! $made || $made -ef build/$preset ]] \
+  || stop "build/$preset was built for $made: rm -r build/$preset, and it is built for this folder"
 tree=(--preset "$preset")
 [[ -e build/$preset/CMakeCache.txt ]] && tree=(-S . -B "build/$preset") # it may be make's
 cmake "${tree[@]}" || stop "cmake could not set up the build"

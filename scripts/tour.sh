@@ -92,7 +92,7 @@ mkdir -p build 2> /dev/null
 # build <preset>: all programs at once; says how far it is, and why it failed.
 build() {
   echo "building for $1 ($log)"
-  python3 -B scripts/flash_steps/building.py "$log" "$1" "${programs[@]}"
+  PYTHONPATH=scripts python3 -B -m flash_steps.building "$log" "$1" "${programs[@]}"
 }
 
 backends=()

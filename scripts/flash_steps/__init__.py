@@ -25,6 +25,21 @@ all others           tools of ./scripts/maintain
 What measures, and fills the documentation from results, is in ../lab.
 """
 
+import os
+import sys
+
+
+def require_python(*oldest):
+    """Ends a command with one sentence and status 3 where this Python is older."""
+    if sys.version_info < oldest:
+        needs, here = (".".join(map(str, version[:3])) for version in (oldest, sys.version_info))
+        name = os.path.basename(sys.argv[0])
+        print(f"{name}: needs Python {needs} or newer, and python3 is {here}", file=sys.stderr)
+        sys.exit(3)
+
+
+require_python(3, 9)
+
 
 def __getattr__(name):
     """attention(), which alone needs PyTorch."""

@@ -1,6 +1,7 @@
 """Builds for the scripts that people type, and shows its progress.
 
-    building.py LOG PRESET [TARGET...]     prints one line, and why it failed; LOG has the rest
+    -m flash_steps.building LOG PRESET [TARGET...]    prints one line, and why it failed; LOG has
+                                                      the rest
 
 In a terminal a line shows how far the build is, and at what file; elsewhere there is a line when
 15 s have passed without one. All targets are built at once; `cmake --build --target A B` builds one
@@ -19,7 +20,9 @@ import sys
 import threading
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from .command import NotHere
+from .files import ROOT, read_text
+
 QUIET_SECONDS = 15
 STEP = re.compile(r"\[ *(\d+%|\d+/\d+)\] (.*)")  # make's share or ninja's count
 OBJECT = re.compile(r"Building \w+ object (?:(\S+)/)?CMakeFiles/[^/]+\.dir/(\S+)\.o\b")
@@ -136,11 +139,31 @@ def run(command, log, progress):
         return process.wait()
 
 
+def made_for(tree):
+    """The folder for which a build folder was made, where the tree was renamed or copied since: all
+    that is built there names files of that one. Else None."""
+    try:
+        cache = read_text(os.path.join(tree, "CMakeCache.txt"))
+    except OSError:
+        return None
+    found = dict(re.findall(r"(?m)^CMAKE_(CACHEFILE|HOME)_DIR\w*:INTERNAL=(.+)$", cache))
+    for name, here in ("HOME", ROOT), ("CACHEFILE", tree):
+        made = found.get(name, here)
+        if not os.path.exists(made) or not os.path.samefile(made, here):
+            return made
+    return None
+
+
 def commands(preset, targets, folder=None, jobs=None):
-    """What configures and builds; of no target, all. A tree that is there stays what it is, also
-    where make, and not ninja, has built it."""
+    r"""What configures and builds; of no target, all. A tree that is there stays what it is, also
+    where make, and not ninja, has built it.
+
+    \raises NotHere where it was made for another folder."""
     configure, build = ["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset]
     tree = folder or os.path.join(ROOT, "build", preset)
+    if made := made_for(tree):
+        tree = os.path.relpath(tree)
+        raise NotHere(f"{tree} was built for {made}: rm -r {tree}, and it is built for this folder")
     here = os.path.exists(os.path.join(tree, "CMakeCache.txt"))
     if folder or here:
         configure = ["cmake", *(["-S", "."] if here else configure[1:]), "-B", str(tree)]
@@ -178,13 +201,16 @@ def build(preset, targets, log, stream=None, folder=None):
 
 
 def reason(said, lines=25):
-    """Why a build failed: our own sentence (CMake breaks none of them), or the end of its words."""
-    own = re.search(r"^ *flash-steps: (.*)$", said, re.MULTILINE)
-    return own[1] if own else "\n".join(said.splitlines()[-lines:])
+    r"""Why a build failed: the end of its words. \raises NotHere with our own sentence, if it has
+    one; CMake breaks none of them."""
+    if own := re.search(r"^ *flash-steps: (.*)$", said, re.MULTILINE):
+        raise NotHere(own[1])
+    return "\n".join(said.splitlines()[-lines:])
 
 
 def build_or_say(preset, targets, path, stream=None, folder=None, lines=25):
-    """As build(), which adds to the log at `path`: (the command that failed, why), or None."""
+    r"""As build(), which adds to the log at `path`: (the command that failed, why), or None.
+    \raises NotHere as reason()."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "a+", encoding="utf-8", errors="replace") as log:
         start = log.seek(0, os.SEEK_END)
@@ -194,10 +220,11 @@ def build_or_say(preset, targets, path, stream=None, folder=None, lines=25):
 
 
 def is_newer(stamp, files):
-    """Whether a build's stamp is there, and all files, and the stamp is no older than they."""
+    """Whether a build's stamp is there, and all files, and the stamp is no older than they; not of
+    one of the future, which is no newer than what was edited since."""
     try:
         made = os.stat(stamp).st_mtime
-        return all(os.stat(file).st_mtime <= made for file in files)
+        return made < time.time() + 10 and all(os.stat(file).st_mtime <= made for file in files)
     except OSError:
         return False
 
@@ -213,6 +240,9 @@ def main():
     path, preset, *targets = sys.argv[1:]
     try:
         failed = build_or_say(preset, targets, path)
+    except NotHere as error:
+        print(error)
+        return 1
     except OSError as error:  # no cmake, or a folder that is not the user's
         print(f"{error.filename}: {error.strerror}")
         return 1

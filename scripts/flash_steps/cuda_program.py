@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from flash_steps import building, command, sarif
-from flash_steps.command import BadInput, require_values
+from flash_steps.command import BadInput, Failure, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import ROOT, read_json, require_writable, text_of, version, write_text
 from flash_steps.gpu_table import find_model
@@ -87,12 +87,14 @@ def cuda_flags(how, gpu):
 
 
 def is_built():
-    """Whether the simulator is no older than any of its files; CMake takes ten times as long."""
+    """Whether the simulator is no older than any of its files, and of this tree; CMake takes ten
+    times as long."""
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
     files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), HOW]
     # Without a row for cuda it was written by an earlier configuration.
     stamp = os.path.join(os.path.dirname(HOW), "built")
-    return building.is_newer(stamp, files) and "\ncuda " in text_of(HOW)
+    here = not building.made_for(os.path.join(ROOT, "build", "sim"))
+    return here and building.is_newer(stamp, files) and "\ncuda " in text_of(HOW)
 
 
 def build_simulator():
@@ -399,7 +401,7 @@ def main(description):
             told = {"FLASH_STEPS_SIM": wishes(options, options.files, report)}
             status = run(program, name, own, told)
             return write_findings(options, report, status) if options.sarif else status
-    except (Refused, BadInput) as error:
+    except (Refused, Failure) as error:
         say(error)
         return 2
     except KeyboardInterrupt:  # while it compiles

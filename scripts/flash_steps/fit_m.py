@@ -38,8 +38,10 @@ def smem_of(keys):
 
 def least_squares(xs, ys):
     """(a, b, R^2) of y = a + b x."""
-    b, a = statistics.linear_regression(xs, ys)
-    return a, b, statistics.correlation(xs, ys) ** 2
+    x, y = statistics.fmean(xs), statistics.fmean(ys)
+    xx, yy = (sum((value - of) ** 2 for value in values) for values, of in ((xs, x), (ys, y)))
+    xy = sum((p - x) * (q - y) for p, q in zip(xs, ys))
+    return y - xy / xx * x, xy / xx, xy * xy / (xx * yy)
 
 
 def fits(points, n):

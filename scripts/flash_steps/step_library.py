@@ -40,7 +40,7 @@ class _Tensors(ctypes.Structure):
 
 
 def _lengths(starts):
-    lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    lengths = [end - start for start, end in zip(starts, starts[1:])]
     return (ctypes.c_int32 * len(lengths))(*lengths)
 
 

@@ -61,7 +61,7 @@ def common_lines(one, other):
     for line in other:
         matches = row & places.get(line, 0)
         row = (row + matches | row - matches) & everything
-    return len(one) - row.bit_count()
+    return len(one) - bin(row).count("1")
 
 
 @dataclass

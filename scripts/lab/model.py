@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import glob
-import itertools
 import os
 import statistics
 import time
@@ -156,7 +155,7 @@ def alone(name, shape, batch, n, runs=6):
         run()
         marks.append(mark())
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+    return statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:]))
 
 
 # --- commands -------------------------------------------------------------------------------------

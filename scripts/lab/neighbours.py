@@ -9,6 +9,7 @@ Exit status: 0 done, 2 bad use.
 import glob
 import os
 from dataclasses import dataclass
+from typing import Optional
 
 from flash_steps import command
 from flash_steps.files import read_text
@@ -30,7 +31,7 @@ LEAPS = {
 @dataclass
 class Neighbour:
     file: str  # "02 1_shared"
-    other: str | None  # the one that it changes
+    other: Optional[str]  # the one that it changes
     lines: int
     added: int
     removed: int

@@ -237,15 +237,19 @@ def measured(step, problem):
 
 
 def is_built(build, steps=()):
-    """Whether the tree's checker and the programs of `steps` are no older than their sources."""
+    """Whether the tree's checker and the programs of `steps` are no older than their sources, and
+    of this repository."""
     common = ("common/**/*.h", "common/**/*.cpp", "common/CMakeLists.txt", "CMakeLists.txt")
 
     def is_new(stamp, *sources):
         files = [path for pattern in (*common, *sources) for path in ROOT.glob(pattern)]
         return building.is_newer(Path(build, "steps/exercise_checker", stamp), files)
 
-    return is_new("built", "steps/exercise_checker/*.*") and all(
-        is_new(f"{step}_built", "steps/*/*.cuh", "steps/*/main.cu") for step in steps
+    here = not building.made_for(build)
+    return (
+        here
+        and is_new("built", "steps/exercise_checker/*.*")
+        and all(is_new(f"{step}_built", "steps/*/*.cuh", "steps/*/main.cu") for step in steps)
     )
 
 

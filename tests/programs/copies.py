@@ -10,6 +10,7 @@ by what the tests see.
 import contextlib
 import io
 import os
+import pty
 import re
 import runpy
 import shutil
@@ -68,6 +69,15 @@ class Folder(unittest.TestCase):
         path = self.write(path, text)
         path.chmod(0o755)
         return path
+
+    def terminal(self):
+        """Both ends of a pseudo terminal; ours is closed behind the test."""
+        try:
+            ours, its = pty.openpty()
+        except OSError:  # a container without /dev/pts
+            self.skipTest("this machine gives no pseudo terminal")
+        self.addCleanup(os.close, ours)
+        return ours, its
 
     def ended(self, done, status=0):
         """`done`, whose status is this."""

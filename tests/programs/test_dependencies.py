@@ -1,9 +1,11 @@
-"""common/dependencies.cmake: a library that is here is taken, another is fetched by its hash."""
+"""common/dependencies.cmake: a library that is here is taken, another is fetched by its hash.
+common/machine.cmake: what no build can go on with."""
 
 import hashlib
 import os
 import re
 import tarfile
+import time
 from pathlib import Path
 
 from copies import ROOT, Folder, main, said
@@ -85,6 +87,57 @@ class Dependencies(Folder):
         copy = self.folder / "small-1.0"
         status, found, text = self.configure(f"-DFETCHCONTENT_SOURCE_DIR_SMALL={copy}", url=NOWHERE)
         self.assertEqual((status, found), (0, copy / "headers"), text)
+
+
+class Machine(Folder):
+    """common/machine.cmake: a folder, or a clock, with which ninja would build all again."""
+
+    def configured(self, folder="project"):
+        """None, or what CMake ends with."""
+        text = "cmake_minimum_required(VERSION 3.25)\n"
+        text += f"include({ROOT}/common/machine.cmake)\nproject(small NONE)\n"
+        path = self.folder / folder / "CMakeLists.txt"
+        if not path.exists():
+            self.write(path, text)
+        done = said(["cmake", "-G", "Ninja", "-S", path.parent, "-B", path.parent / "build"])
+        found = re.findall(r"^ *flash-steps: (.*)$", done.stderr, re.MULTILINE)
+        self.assertEqual(len(found), bool(done.returncode), done.stderr)
+        return found[0] if found else None
+
+    def test_a_folder_whose_name_ninja_cannot_read(self):
+        ninja = tuple(map(int, said(["ninja", "--version"]).stdout.split(".")[:2]))
+        for character in "'&*;":
+            folder = f"o{character}brien"
+            words = f"the folder {self.folder / folder} has the character {character} in its name"
+            reads = ninja >= (1, 13) and character in "'&"
+            self.assertEqual(words in (self.configured(folder) or ""), not reads, folder)
+
+    def test_a_file_of_the_future(self):
+        self.assertIsNone(self.configured())
+        project, log = self.folder / "project", self.folder / "project/build/.ninja_log"
+        header = self.write(project / "common/sim/a.h", "")
+        day, soon = time.time() + 86400, time.time() + 4
+        date = time.strftime("%Y-%m-%d", time.localtime(day))
+        for paths, words in (
+            (
+                [project / "CMakeLists.txt"],
+                ("CMakeLists.txt is dated in", "set the clock, or touch it"),
+            ),
+            ([header], ("common/sim/a.h is dated in the future",)),
+            (
+                [project / "CMakeLists.txt", header],
+                ("2 files, of which one is ", "-exec touch {} +"),
+            ),
+            ([self.write(log, "")], ("project/build was built in the future", "or remove it")),
+        ):
+            for path in paths:
+                os.utime(path, (day, day))
+            said_of = self.configured() or ""
+            for word in (*words, f"({date} "):
+                self.assertIn(word, said_of)
+            for path in paths:
+                os.utime(path, (soon, soon))
+            self.assertIsNone(self.configured())
 
 
 class Build(Folder):

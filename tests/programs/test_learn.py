@@ -7,7 +7,6 @@ import functools
 import io
 import json
 import os
-import pty
 import re
 import select
 import shutil
@@ -765,6 +764,8 @@ class Commands(Classroom):
         self.assertEqual([seen(source) for source in steps], 2 * [(True, False)])
         made[1].unlink()
         self.assertEqual(seen(), (True, False))
+        self.write(build / "CMakeCache.txt", "CMAKE_CACHEFILE_DIR:INTERNAL=/no/such\n")
+        self.assertEqual(seen(), (False, False))
 
     def test_ctrl_c_while_a_program_runs(self):
         started, e = self.folder / "started", exercise("scores")
@@ -847,9 +848,8 @@ class Watching(Classroom):
         command = [sys.executable, LEARN, *self.command()]
         kind = {"cwd": ROOT, "env": {**os.environ, "TERM": "xterm"}}
         if terminal:
-            master, slave = pty.openpty()
+            master, slave = self.terminal()
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 80, 0, 0))
-            self.addCleanup(os.close, master)
             ends = {"stdin": slave, "stdout": slave, "stderr": slave}
             process = subprocess.Popen(command, **ends, **kind)
             os.close(slave)
@@ -933,10 +933,6 @@ class Watching(Classroom):
 
     @for_all
     def test_in_a_terminal(self):
-        try:
-            os.close(pty.openpty()[0])
-        except OSError:
-            self.skipTest("no pseudo terminals here")
         self.session(terminal=True)
 
     def test_line_by_line(self):

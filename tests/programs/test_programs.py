@@ -6,7 +6,6 @@ import fcntl
 import json
 import math
 import os
-import pty
 import re
 import resource
 import shutil
@@ -37,24 +36,6 @@ def steps(number=""):
 def run(*arguments, program=NAIVE, **kind):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.run([str(program), *map(str, arguments)], text=True, **{**pipes, **kind})
-
-
-def in_terminal(columns, arguments, output, **environment):
-    """What a terminal with so many columns shows of "stdout" or "stderr"."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    tty.setraw(its)
-    shown = b""
-    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment}
-    with subprocess.Popen([NAIVE, *arguments], env=environment, **{output: its}):
-        os.close(its)
-        try:
-            while part := os.read(ours, 65536):
-                shown += part
-        except OSError:  # the program has ended
-            pass
-    os.close(ours)
-    return shown.decode()
 
 
 def write_npy(path, shape, values, typecode="f", descr="<f4"):
@@ -101,6 +82,22 @@ class Case(Folder):
         done = run(*arguments, program=program)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout + done.stderr)
         return done.stdout
+
+    def in_terminal(self, columns, arguments, output, **environment):
+        """What a terminal with so many columns shows of "stdout" or "stderr"."""
+        ours, its = self.terminal()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        tty.setraw(its)
+        shown = b""
+        environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment}
+        with subprocess.Popen([NAIVE, *arguments], env=environment, **{output: its}):
+            os.close(its)
+            try:
+                while part := os.read(ours, 65536):
+                    shown += part
+            except OSError:  # the program has ended
+                pass
+        return shown.decode()
 
     def json_of(self, *arguments, program=NAIVE):
         path = self.folder / "run.json"
@@ -201,7 +198,7 @@ class Help(Case):
         for arguments, output in ((["--help"], "stdout"), (["--gpu", "H201"], "stderr")):
             words = getattr(run(*arguments), output).split()
             for columns in (20, 40, 80, 200):
-                shown = in_terminal(columns, arguments, output)
+                shown = self.in_terminal(columns, arguments, output)
                 self.fits(shown, min(80, columns))
                 self.assertGreater(len(shown.splitlines()), 1)
                 self.assertEqual(shown.split(), words)
@@ -242,11 +239,11 @@ class Report(Case):
 
     def test_colours_are_for_a_terminal(self):
         plain = self.right(*SMALL).splitlines()
-        bold = in_terminal(80, SMALL, "stdout").splitlines()
+        bold = self.in_terminal(80, SMALL, "stdout").splitlines()
         self.assertTrue(bold[0].startswith("\033[1m01 naive: \033[32mright\033[39m, HBM "), bold[0])
         self.assertEqual((re.sub(r"\033\[\d+m", "", bold[0]), bold[1:]), (plain[0], plain[1:]))
         for none in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-            self.assertEqual(in_terminal(80, SMALL, "stdout", **none).splitlines(), plain)
+            self.assertEqual(self.in_terminal(80, SMALL, "stdout", **none).splitlines(), plain)
 
     def test_every_key_is_documented(self):
         page = (ROOT / "docs" / "json.md").read_text()

@@ -3,7 +3,6 @@
 import fcntl
 import io
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -58,22 +57,13 @@ class Sandbox(Folder):
             self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
 
-    def terminal(self):
-        """(our end of a terminal, the file that a script gets)."""
-        try:
-            ours, script_end = pty.openpty()
-        except OSError:  # a container without /dev/pts
-            self.skipTest("this machine gives no pseudo terminal")
-        self.addCleanup(os.close, ours)
-        return ours, os.fdopen(script_end)
-
     def in_terminal(self, *command):
         """(the process, our end of the terminal that shows what it says)"""
         ours, script_end = self.terminal()
         no = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         kind = {"cwd": self.root, "env": self.environment, **no}
         process = subprocess.Popen(command, stdout=script_end, **kind)
-        script_end.close()  # reading fails, and does not wait, when the script ends early
+        os.close(script_end)  # reading fails, and does not wait, when the script ends early
         return process, ours
 
     def text(self, name):
@@ -128,7 +118,7 @@ class Setup(Sandbox):
             ours, script_end = self.terminal()
             os.write(ours, (answer + "\n").encode())
             done = self.setup("gdb", stdin=script_end, status=0)
-            script_end.close()
+            os.close(script_end)
             self.assertRegex(done.stderr, r"as root: apt-get install .*gdb.*\[Y/n\]")
             log = self.root / "apt.log"
             self.assertEqual(log.exists(), installs, answer)
@@ -146,7 +136,7 @@ class Setup(Sandbox):
         self.tool("id", "echo 1000")
         self.tool("sudo", f'echo "$*" >> {self.root}/sudo.log; echo Hit:1')
         script_end = self.terminal()[1]
-        self.addCleanup(script_end.close)
+        self.addCleanup(os.close, script_end)
         for stdin, calls in (
             (subprocess.DEVNULL, ("-n true", "-n env ", "-n env ")),
             (script_end, ("true", "env ", "env ")),
@@ -228,8 +218,34 @@ class Setup(Sandbox):
         own += " && PATH=~/cmake/bin:$PATH\n"
         self.refused(self.setup(), 1, "setup: CMake 3.22.1 is too old", own)
 
+    def test_an_old_python_is_named(self):
+        self.tool("python3", "echo 3.8.18")
+        words = (
+            "setup: Python 3.8.18 is too old: 3.9 or newer is needed, 3.11 for learn and test.sh"
+        )
+        self.refused(self.setup(), 1, words)
+        for version, count in (("3.9.2", 1), ("3.10.12", 1), ("3.11.0", 0), ("3.13.1", 0)):
+            self.tool("python3", f"echo {version}")
+            self.assertEqual(self.setup(status=0).stdout.count("./scripts/test.sh"), count, version)
+
     def test_bad_use(self):
         self.refused(self.setup("everything"), 2, "unknown group 'everything'")
+
+
+class OldPython(unittest.TestCase):
+    def test_a_command_says_what_it_needs(self):
+        code = (
+            "import runpy, sys; sys.version_info = tuple(map(int, sys.argv.pop().split('.')))\n"
+            "sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+        )
+        for script, version, needs in (
+            *((name, "3.8.18", "3.9") for name in ("sim", "new", "diff", "maintain")),
+            ("learn", "3.10.12", "3.11"),
+        ):
+            with self.subTest(script=script):
+                done = said([sys.executable, "-c", code, script, version], cwd=SCRIPTS)
+                words = f"{script}: needs Python {needs} or newer, and python3 is {version}\n"
+                self.assertEqual((done.returncode, done.stderr), (3, words))
 
 
 class Tour(Sandbox):
@@ -421,6 +437,29 @@ echo "the report of {name} $variant"
         self.assertIn("[3/3] gpu", shown)
         self.assertNotIn("] sim", shown)
 
+    def test_a_tree_that_was_built_for_another_folder(self):
+        """Renamed, or a copy beside the one that was built: it would use that one's files."""
+        self.tool("cmake", f": > {self.root}/called")
+        (self.bin / "sh").symlink_to(shutil.which("sh"))
+        shutil.copy(ROOT / "CMakeLists.txt", self.root)
+        program = self.write("program.cu", "int main() {}")
+        for key, made in (
+            ("CMAKE_HOME_DIRECTORY", "/no/such"),
+            ("CMAKE_HOME_DIRECTORY", ROOT),
+            ("CMAKE_CACHEFILE_DIR", "/no/such/build/sim"),
+        ):
+            self.write(self.root / "build/sim/CMakeCache.txt", f"{key}:INTERNAL={made}\n")
+            words = (
+                f"build/sim was built for {made}: rm -r build/sim, and it is built for this folder"
+            )
+            self.assertIn(f"\n{words}\n", self.tour(status=1).stdout)
+            done = self.run_script("./scripts/sim", program, status=2)
+            self.assertEqual(done.stderr.splitlines()[1:], [f"sim: {words}"])
+        self.assertFalse((self.root / "called").exists())
+        here = f"CMAKE_CACHEFILE_DIR:INTERNAL={self.root}/build/sim\nCMAKE_HOME_DIRECTORY:INTERNAL="
+        self.write(self.root / "build/sim/CMakeCache.txt", f"{here}{self.root}\n")
+        self.tour("--steps", "01")
+
     def test_bad_use(self):
         for args, word in (
             (("--nosuch",), "--nosuch"),
@@ -483,6 +522,24 @@ class Building(unittest.TestCase):
                 second = subprocess.Popen([sys.executable, "-c", code], **kind)
                 self.assertIn("waiting for another build in ", second.stdout.readline())
             self.assertEqual(second.communicate()[0].splitlines()[-1], "mine")
+
+
+@unittest.skipUnless(HAVE_GIT, "no git here")
+class LineEnds(Folder):
+    def test_a_clone_that_turns_them_has_those_of_the_repository(self):
+        shutil.copy(ROOT / ".gitattributes", self.folder)
+        for command in (
+            "git init -q",
+            "git config core.autocrlf true",
+            "printf '#!/bin/sh\\r\\n' > script",
+            "printf 'NUMPY\\r\\n' > q.npy",
+            "git add .",
+            "rm script q.npy",
+            "git checkout -q -- script q.npy",
+        ):
+            self.ended(said(["sh", "-c", command], cwd=self.folder))
+        self.assertEqual((self.folder / "script").read_bytes(), b"#!/bin/sh\n")
+        self.assertEqual((self.folder / "q.npy").read_bytes(), b"NUMPY\r\n")
 
 
 @unittest.skipUnless(HAVE_GIT, "no git here")
@@ -556,6 +613,18 @@ class Test(Sandbox):
         self.assertEqual(self.last_line(), (0, self.PASSED + " (--all runs more)"))
         words = [call.split("=error")[1] for call in self.text("ctest.log").splitlines()]
         self.assertEqual(words, ["", " -R x", " -R x", " -LE ^all$"])
+
+    def test_what_it_cannot_start_with(self):
+        made = "CMAKE_CACHEFILE_DIR:INTERNAL="
+        self.write(self.root / "build/sim/CMakeCache.txt", f"{made}/no/such/build/sim\n")
+        words = "test.sh: build/sim was built for /no/such/build/sim: rm -r build/sim, and "
+        status, line = self.last_line()
+        self.assertEqual((status, line[: len(words)]), (1, words))
+        self.write(self.root / "build/sim/CMakeCache.txt", f"{made}{self.root}/build/sim\n")
+        self.assertEqual(self.last_line()[0], 0)
+        self.tool("python3", "[[ $1 == -V ]] && echo Python 3.10.12; exit 1")
+        words = "test.sh: the tests need Python 3.11 or newer, and here is Python 3.10.12"
+        self.assertEqual(self.last_line(), (1, words))
 
     def test_all_wants_each_tool(self):
         self.nothing_there()

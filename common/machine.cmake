@@ -1,0 +1,44 @@
+# Ends at once, with one sentence, where ninja would compile everything again at each call: in a
+# folder whose name has a character at which it ends a name in a compiler's list of headers, and
+# where a file is dated in the future, so that it is newer than all that is made of it.
+
+if(CMAKE_GENERATOR MATCHES "Ninja" AND CMAKE_SOURCE_DIR MATCHES "[\"*`^<>|;'&?]")
+  set(character "${CMAKE_MATCH_0}")
+  set(ninja 0)
+  if(character MATCHES "['&?]")  # which 1.13 reads
+    find_program(CMAKE_MAKE_PROGRAM NAMES ninja ninja-build)
+    execute_process(COMMAND ${CMAKE_MAKE_PROGRAM} --version OUTPUT_VARIABLE ninja)
+  endif()
+  if(ninja VERSION_LESS 1.13)
+    message(FATAL_ERROR "  flash-steps: the folder ${CMAKE_SOURCE_DIR} has the character ${character} "
+      "in its name, at which ninja compiles everything again at each call: rename the folder")
+  endif()
+endif()
+
+# By the clock of the folder, which may be another machine's; seconds are forgiven.
+file(TOUCH ${CMAKE_BINARY_DIR}/clock)
+file(TIMESTAMP ${CMAKE_BINARY_DIR}/clock now "%s" UTC)
+file(GLOB_RECURSE files RELATIVE ${CMAKE_SOURCE_DIR} common/*.* steps/*.* tests/*.* docs/*.txt)
+set(future "")
+foreach(file IN LISTS files ITEMS CMakeLists.txt CMakePresets.json ${CMAKE_BINARY_DIR}/.ninja_log)
+  cmake_path(ABSOLUTE_PATH file OUTPUT_VARIABLE path)
+  file(TIMESTAMP "${path}" made "%s" UTC)
+  math(EXPR ahead "0${made} - ${now}")
+  if(ahead GREATER 10)
+    list(APPEND future "${file}")
+    file(TIMESTAMP "${path}" date "%Y-%m-%d %H:%M")
+  endif()
+endforeach()
+if(future MATCHES "^[^;]*/.ninja_log$")  # whatever is edited now is older than what was made of it
+  set(future "${CMAKE_BINARY_DIR} was built in the future (${date}): set the clock, or remove it")
+elseif(future MATCHES "^[^;]+$")
+  set(future "${future} is dated in the future (${date}): set the clock, or touch it")
+elseif(future)
+  list(LENGTH future count)
+  list(GET future 0 first)
+  string(CONCAT future "${count} files, of which one is ${first}, are dated in the future (${date}): "
+    "set the clock, or run find . -newermt now -exec touch {} +")
+endif()
+if(future)
+  message(FATAL_ERROR "  flash-steps: ${future}")
+endif()
