@@ -91,6 +91,7 @@ class Table(Scripts):
             ([sim()], time, "!measured !TFLOP !250us !>= !~"),
             ([few_blocks(sim())], "400 us waiting 4", "!measured !>="),
             ([sim(), gpu(median_ms=0.8)], f"{time} 800 us 0.50x", "!~"),
+            ([sim(b=2), gpu(b=2, median_ms=0.8)], f"{time} 800 us 0.50x", "!shown"),
             ([sim(), a100], f"{time} 800 us", both),
             ([{**gpu(median_ms=0.2), **own}], f"{time} 200 us 2.00x", "!~"),
             ([older, gpu()], "500 us", "!~"),

@@ -591,6 +591,13 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
         status, said = checking.limited(["/bin/sh", "-c", shown], self.folder, 7, 1 << 30)
         self.assertEqual((status, said.split()), (0, ["0", "7", "8", str(1 << 20)]))
 
+    def test_the_memory_of_a_programs_children_is_its_own(self):
+        code = "import time; x = b'x' * (200 << 20); time.sleep(20)"
+        child = ["/bin/sh", "-c", f'{sys.executable} -c "{code}"; :']
+        how = {"seconds": 20, "resident": 100 << 20}
+        status, _ = checking.limited(child, self.folder, 20, **how)
+        self.assertEqual(status, "too much memory")
+
 
 # --- the student's files ------------------------------------------------------------------------
 

@@ -323,7 +323,10 @@ echo "the report of {name} $variant"
     def test_prints_a_table_and_writes_a_page(self):
         self.add("13_decode", ["warps"])
         self.add("15_masks", ["window"])
+        earlier = self.write(self.root / "build/tour/06_old.x.sim.txt", "")  # an earlier tour's
+        write(earlier.with_suffix(".json"), sim(step="06_old", variant="x"))
         lines = self.tour("--n", "64").stdout.splitlines()
+        self.assertFalse([line for line in lines if line.startswith("06 ")])
         *calls, decode, window = self.text("calls").splitlines()
         self.assertIn("--causal --n 64 --h 4 --window 16,0 --d 64", window)
         for call in calls:

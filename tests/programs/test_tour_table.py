@@ -1,6 +1,6 @@
 """The tour's table: of runs made by hand, and of the steps' results beside an H200's times."""
 
-from copies import BUILD, ROOT, Folder, main
+from copies import BUILD, ROOT, Folder, for_all, main
 from flash_steps import standing, steps, tour_table
 from flash_steps.results import join_for_reading, published, runs_of
 from sample_results import few_blocks, gpu, rows_of, sim, with_backward, with_prepare
@@ -73,6 +73,26 @@ class Made(Folder):
             self.assertIn(note, " ".join(table.split()))
         self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
 
+    def cell(self, title, label, *runs):
+        """What stands in a column of the table for the row with this label."""
+        groups = tour_table.groups_of(rows_of(self.folder, runs))
+        (column,) = (c for c in tour_table.columns_for(groups) if c.title == title)
+        return next(column.cell(r) for _, rows in groups for r in rows if r.any.label == label)
+
+    def test_most_sms_without_a_block_are_told(self):
+        for busy, words in ((132, ""), (100, ""), (66, ""), (65, ", 65 of 132 SMs busy")):
+            run = sim()
+            run["estimate"]["kernels"][1]["sms"] = busy
+            self.assertEqual(self.cell("limited by", "01 naive", run), "L1 lines" + words)
+
+    def test_factors_are_of_times_of_one_kind(self):
+        """Where the first row has no measured time, all are of the estimates."""
+        six = {"step": "06_work_partitioning", "variant": "registers"}
+        fast = spends(sim(**six), HBM=0.2)
+        runs = [sim(), fast, gpu(**six, median_ms=0.1)]
+        self.assertEqual(self.cell("factor", "06 registers", *runs), "2.00x")
+        self.assertEqual(self.cell("factor", "06 registers", *runs, gpu(median_ms=0.5)), "5.00x")
+
     def test_of_ranks_and_of_a_gpu(self):
         self.assertIn(
             "14 plain", self.screen(sim(), sim(step="14_ring", variant="plain", ranks=[1]))[0]
@@ -90,6 +110,7 @@ class Made(Folder):
         self.assertEqual(learned, "")
 
 
+@for_all
 class Order(Folder):
     """docs/results holds an H200's times of 16 x 32 heads of the tour's size."""
 
