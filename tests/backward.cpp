@@ -33,10 +33,10 @@ static void require_backward_right_for_every_remainder(const Kernels& of) {
 }
 
 static void require_backward_right_with_shared_heads(const Kernels& of) {
-  const int Hkv = GENERATE(8, 4, 2, 1);
-  if (!one_in(5)) return;
+  const int Hkv = GENERATE(4, 2, 1);
+  if (!is_now(Hkv == 2)) return;
   CAPTURE(Hkv);
-  require_right(*of.variant, bf16_problem(70, 90, of.d, /*causal=*/true, /*B=*/1, /*H=*/8, Hkv));
+  require_right(*of.variant, bf16_problem(70, 90, of.d, /*causal=*/true, /*B=*/2, /*H=*/4, Hkv));
 }
 
 /// One row, one key, and edges of tiles that do not meet.

@@ -1,4 +1,5 @@
-// All steps over the range of inputs. Linked from all of them, as the ladder.
+// All steps over the range of inputs, and with each of their options. Linked from all of them, as
+// the ladder.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -7,6 +8,7 @@
 
 #include "common/harness/backend.h"
 #include "tests/attention.h"
+#include "tests/masks.h"
 
 namespace {
 
@@ -129,6 +131,43 @@ Tensors sweep(const fa::Step& step, const fa::Variant& v, const std::vector<Case
   return most;
 }
 
+struct Option {
+  Problem p;
+  bool now = false;  ///< also in the short run
+};
+/// Problems of two batch entries whose heads share keys, where the variant supports it: without and
+/// with a causal mask, as in other tests, and with each option besides.
+std::vector<Option> options_of(const fa::Step& step, const fa::Variant& v) {
+  using fa::test::packed, fa::test::with_score_mod, fa::test::with_window;
+  const fa::Support s = fa::support_of(step, v);
+  Problem p = fa::test::problem(s.most_n ? 5 : 30, fa::test::some_d(s), false, /*B=*/2, /*H=*/4);
+  if (s.gqa) p.Hkv = 2;
+  if (s.cross) p.Nk = s.most_n ? 333 : 60;
+  Problem causal = p;
+  causal.causal = true;
+  std::vector<Option> all = {{p}, {causal}};
+  if (s.smem) all.push_back({p, true}), all.back().p.method.smem = 40 << 10;
+  if (s.window) {
+    all.push_back({with_window(p, 20, 9), true});
+    all.push_back({with_window(causal, 20, -1)});
+  }
+  if (s.documents) all.push_back({packed(causal, {{13, 20}, {0, 5}, {10, 35}, {7, 0}}), true});
+  if (s.predicate) all.push_back({fa::test::with_random_predicate(causal, 1), true});
+  if (s.score_mod) {
+    all.push_back({with_score_mod(causal, 1.5f, false, false)});
+    all.push_back({with_score_mod(p, 0, true, false), true});
+    all.push_back({with_score_mod(p, 0, false, true)});
+    all.push_back({with_score_mod(with_window(causal, 20, -1), 2, true, true), true});
+  }
+  if (s.lengths) {
+    for (const int page : s.pages ? std::vector{0, 16, 64} : std::vector{0}) {
+      all.push_back({page == 16 ? p : causal, true});
+      all.back().p.cache.lengths = {3, p.Nk - 1}, all.back().p.cache.page = page;
+    }
+  }
+  return all;
+}
+
 /// Has this GPU what the variant's kernels need? The simulator has.
 bool runs_here(const fa::Step& step, const fa::Variant& v) {
   try {
@@ -173,6 +212,31 @@ TEST_CASE("every step: huge and tiny inputs that make the same scores", "[all]")
   for_each_variant([](const fa::Step& step, const fa::Variant& v) {
     fa::test::require_any_scale(v, fa::support_of(step, v));
   });
+}
+
+TEST_CASE("every step: each option, in a batch whose heads share keys", "[all]") {
+  for (const fa::Step& step : fa::linked_steps()) {
+    for (const fa::Variant& v : step.variants) {
+      if (v.sharding || !runs_here(step, v)) continue;
+      if (fa::id_of(step, v) == "03 naive") continue;  // overflows where scores are far below zero
+      for (const Option& option : options_of(step, v)) {
+        if (!fa::test::is_now(option.now)) continue;
+        const Problem p = fa::problem_for(v, option.p);
+        CAPTURE(step.id, v.name, fa::describe(p));
+#if FA_BACKEND_GPU
+        fa::test::require_right(v, p);
+#else
+        const auto require_predicted = [](fa::Prediction predicted, const fa::Counts& counts) {
+          std::erase_if(predicted.buffers, [](const auto& b) { return b.second == fa::Bytes{}; });
+          fa::test::require_equal(predicted, counts);
+        };
+        const auto counts = fa::test::require_right_counted(v, p, /*analyse=*/false);
+        if (v.forward_of.empty()) require_predicted(v.traffic(p), counts.forward);
+        if (v.backward) require_predicted(v.backward_traffic(p), counts.backward);
+#endif
+      }
+    }
+  }
 }
 
 TEST_CASE("every step: more than 2^31 elements", "[.][large]") {

@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto load = [&](int key, int stage) {
     UNROLL
     for (int c = 0; c < kWarpKeys8<d> && key < end; c += kMma) {
+      // Of 64 bits: a cache may have more than 2^31 elements (test_ladder "[large]", on a GPU).
       const size_t from = key + c < end ? place[key + c] * d : 0;
       load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
       load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);

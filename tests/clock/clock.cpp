@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
 
+#include "common/harness/inputs.h"
 #include "tests/test.h"
 
 using fa::BlockWork;
@@ -314,6 +318,40 @@ TEST_CASE("plain arithmetic is known of the steps' kernels, and said to be missi
   e = fa::estimate(counts, h200());
   REQUIRE(e);
   CHECK_FALSE(e->arithmetic());
+}
+
+TEST_CASE("a kernel's instructions are its own row's, or those of other tiles of the same d",
+          "[clock]") {
+  std::ifstream file(fa::data_file("instructions.json"));
+  const auto rows = nlohmann::ordered_json::parse(file).at("kernels");  // in the table's order
+  const auto same = [](const std::optional<fa::InstructionMix>& mix, const auto& row) {
+    return mix && mix->all == row.at("all") && mix->fma == row.at("fma") &&
+           mix->alu == row.at("alu") && mix->special == row.at("special");
+  };
+  std::map<std::string, std::string> first;  // by what stands before the tiles
+  for (const auto& [kernel, row] : rows.items()) {
+    const size_t comma = kernel.find(',');
+    if (comma == kernel.npos) continue;
+    std::string& name = first[kernel.substr(0, comma)];
+    if (name.empty() || kernel < name) name = kernel;
+  }
+  for (const auto& [kernel, row] : rows.items()) {
+    CAPTURE(kernel);
+    CHECK(same(fa::instruction_mix(kernel), row));
+    const size_t comma = kernel.find(',');
+    if (comma == kernel.npos) {
+      CHECK_FALSE(fa::instruction_mix(kernel + "x"));
+      continue;
+    }
+    const std::string name = kernel.substr(0, comma);
+    CHECK(same(fa::instruction_mix(name + ", 7777>"), rows.at(first.at(name))));
+    // Of no other d, and of no neighbour in the table.
+    for (const char* tail : {"0, 7777>", "!, 7777>", "~, 7777>"}) {
+      CHECK_FALSE(fa::instruction_mix(name + tail));
+    }
+  }
+  for (const char* name : {"", "!<1, 2>", "~<1, 2>", ","}) CHECK_FALSE(fa::instruction_mix(name));
+  CHECK(first.size() >= 10);
 }
 
 TEST_CASE("a memset writes at the HBM's rate, with no block and no arithmetic to miss", "[clock]") {

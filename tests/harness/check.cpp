@@ -44,6 +44,7 @@ struct Answer {
     out.dQ = rounded(p.dtype, backward.dQ);
     out.dK = rounded(p.dtype, backward.dK);
     out.dV = rounded(p.dtype, backward.dV);
+    out.dsinks = rounded(DType::f32, backward.dsinks);
   }
   fa::CheckResult check() const { return fa::check(p, in, out, sample); }
   fa::TensorCheck check(const std::string& name) const {
@@ -140,6 +141,81 @@ TEST_CASE("the bound is twice the baseline's error in the same row, and the roun
     answer.out.O[row * 32 + 9] = static_cast<float>(want.O[row * 32 + 9] + 1.01 * bound);
     CHECK_FALSE(answer.check("O").ok);
     answer.out.O[row * 32 + 9] = kept;
+  }
+}
+
+// Of some rows and heads, one after the other, what the checker allows: the sum of their bounds.
+// Whoever changes a bound changes it here.
+TEST_CASE("the bounds of a few problems are these", "[check]") {
+  struct Case {
+    DType dtype;
+    float q;  // by which Q is multiplied
+    bool fp8, scores;
+    std::vector<std::pair<const char*, double>> want;
+  };
+  const std::vector<Case> cases = {
+      {DType::f32,
+       1,
+       false,
+       false,
+       {{"O", 2.2588e-05},
+        {"LSE", 2.8476e-05},
+        {"dQ", 6.3083e-05},
+        {"dK", 0.00016552},
+        {"dV", 6.7116e-05}}},
+      {DType::bf16,
+       1,
+       false,
+       false,
+       {{"O", 0.067317}, {"LSE", 2.9045e-05}, {"dQ", 0.20106}, {"dK", 0.23039}, {"dV", 0.21551}}},
+      {DType::f32,
+       100,
+       false,
+       true,
+       {{"O", 0.0016646},
+        {"LSE", 0.0015049},
+        {"dQ", 0.0034024},
+        {"dK", 0.60658},
+        {"dV", 0.0032836},
+        {"dsinks", 0.063671}}},
+      {DType::bf16,
+       3,
+       false,
+       true,
+       {{"O", 0.05521},
+        {"LSE", 6.0644e-05},
+        {"dQ", 0.096132},
+        {"dK", 0.35771},
+        {"dV", 0.1445},
+        {"dsinks", 0.46399}}},
+      {DType::bf16, 1, true, false, {{"O", 1.6193}, {"LSE", 1.1833}}},
+      {DType::bf16, 6, true, false, {{"O", 9.886}, {"LSE", 8}}},
+      {DType::bf16, 30, true, false, {{"O", 12.405}, {"LSE", 8}}}};
+  for (const Case& c : cases) {
+    Answer answer(c.dtype);
+    CAPTURE(fa::name_of(c.dtype), c.q, c.fp8, c.scores);
+    if (c.scores) answer.p.score_mod = {2, true, true};
+    answer.p.method.fp8 = c.fp8;
+    answer.in = fa::normal_inputs(answer.p, 5);
+    for (float& q : answer.in.Q) q *= c.q;
+    answer.solve(/*with_backward=*/!c.fp8);
+    std::vector<std::pair<std::string, double>> sums;
+    const std::vector<size_t> rows = {7, 39, 77, 160, 201, 222, 300, 319};
+    for (size_t i = 0; i < rows.size(); ++i) {
+      answer.sample.rows = {rows[i]}, answer.sample.heads = {i % 4};
+      const fa::CheckResult result = answer.check();
+      sums.resize(result.tensors.size());
+      for (size_t t = 0; t < sums.size(); ++t) {
+        sums[t].first = result.tensors[t].tensor;
+        sums[t].second += result.tensors[t].bound;
+      }
+    }
+    REQUIRE(sums.size() == c.want.size());
+    for (size_t t = 0; t < sums.size(); ++t) {
+      CAPTURE(sums[t].first);
+      CHECK(sums[t].first == c.want[t].first);
+      CHECK(sums[t].second == Approx(c.want[t].second).epsilon(0.01));
+    }
   }
 }
 

@@ -145,6 +145,12 @@ TEST_CASE("a broken .npy file gets one sentence", "[npy]") {
   CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(5,)"), four)),
              ContainsSubstring("holds 16 bytes of data, but its shape [5]"));
   CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(3,)"), four)), ContainsSubstring("[3]"));
+  for (const size_t bytes : {0, 1, 12, 15, 17, 19, 20}) {  // for 16
+    CAPTURE(bytes);
+    CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(4,)"), (four + four).substr(0, bytes))),
+               ContainsSubstring("holds " + std::to_string(bytes) +
+                                 " bytes of data, but its shape [4] has elements of 4 bytes"));
+  }
   CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(4294967296, 4294967296)"), four)),
              ContainsSubstring("its shape"));  // 2^64 elements: the product overflows
   CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(four,)"), four)),

@@ -2,6 +2,7 @@
 #include "common/harness/tiles.h"
 
 #include "tests/harness/files.h"
+#include "tests/masks.h"
 #include "tests/test.h"
 
 using fa::DType;
@@ -138,6 +139,82 @@ TEST_CASE("validate names the flag, its value and what is supported", "[problem]
         "byte counts fit 64 bits");
   CHECK_THAT(refusal(of([](Problem& p) { p.B = p.H = p.Hkv = 65536; })),
              ContainsSubstring("their product must be at most 65535"));
+}
+
+TEST_CASE("validate accepts each limit and refuses what lies one past it", "[problem]") {
+  Support all;
+  all.gqa = all.cross = all.lengths = all.pages = all.window = all.documents = all.score_mod = true;
+  const auto require = [&](bool accepted, auto change) {
+    Problem p;
+    p.B = 2, p.H = p.Hkv = 1, p.N = p.Nk = 8;
+    change(p);
+    const std::string said = refusal(p, all);
+    CAPTURE(said);
+    CHECK((said == "accepted") == accepted);
+  };
+  require(true, [](Problem& p) { p.B = 13107, p.H = 5; });  // 65535 heads
+  require(false, [](Problem& p) { p.B = 1 << 15, p.H = 2; });
+  require(true, [](Problem& p) { p.N = 1 << 28; });
+  require(false, [](Problem& p) { p.N = (1 << 28) + 1; });
+  require(true, [](Problem& p) { p.Nk = 1 << 28; });
+  require(false, [](Problem& p) { p.Nk = (1 << 28) + 1; });
+  require(true, [](Problem& p) { p.N = p.Nk = 1 << 26; });  // 2^53 scores
+  require(false, [](Problem& p) { p.N = p.Nk = 1 << 26, p.N += 1; });
+  for (const float cap : {0.f, 0x1p-20f, 1.f, 0x1p20f}) {
+    require(true, [=](Problem& p) { p.score_mod.cap = cap; });
+  }
+  for (const float cap : {1e-30f, 0x1.fffffep-21f, 0x1.000002p20f, 1e30f, -1.f, -1e-30f, NAN}) {
+    CAPTURE(cap);
+    require(false, [=](Problem& p) { p.score_mod.cap = cap; });
+  }
+  for (const int length : {-1, 0, 8, 9}) {
+    for (const bool first : {false, true}) {
+      require(length >= 0 && length <= 8, [=](Problem& p) {
+        p.cache.lengths = {first ? length : 1, first ? 1 : length};
+      });
+    }
+  }
+  require(false, [](Problem& p) { p.cache.lengths = {1}; });
+  require(false, [](Problem& p) { p.cache.lengths = {1, 2, 3}; });
+  for (int page = -1; page <= 512; ++page) {
+    const bool right = page == 0 || (page >= 16 && page <= 256 && (page & (page - 1)) == 0);
+    require(right, [=](Problem& p) { p.cache.page = page; });
+  }
+  for (const int limit : {-2, -1, 0, 1 << 28, (1 << 28) + 1}) {
+    require(limit >= -1 && limit <= 1 << 28, [=](Problem& p) { p.mask.left = limit; });
+    require(limit >= -1 && limit <= 1 << 28, [=](Problem& p) { p.mask.right = limit; });
+  }
+  using Starts = std::vector<int>;
+  for (const auto& [starts, right] :
+       {std::pair(Starts{0, 8}, true), std::pair(Starts{0, 0, 5, 8, 8}, true),
+        std::pair(Starts{1, 8}, false), std::pair(Starts{0, 7}, false),
+        std::pair(Starts{0, 9}, false), std::pair(Starts{0, 5, 4, 8}, false)}) {
+    require(right, [&, s = starts](Problem& p) {
+      p.mask.row_starts = s, p.mask.key_starts.assign(s.size(), 0), p.mask.key_starts.back() = 8;
+    });
+    require(right, [&, s = starts](Problem& p) {
+      p.mask.key_starts = s, p.mask.row_starts.assign(s.size(), 0), p.mask.row_starts.back() = 8;
+    });
+  }
+  all.most_n = 8;
+  require(true, [](Problem& p) { p.N = 8; });
+  require(false, [](Problem& p) { p.N = 9; });
+  all = {};
+  for (const auto change : std::vector<void (*)(Problem&)>{
+           [](Problem& p) { p.H = 2; }, [](Problem& p) { p.Nk = 9; },
+           [](Problem& p) {
+             p.cache.lengths = {8, 8};
+           },
+           [](Problem& p) { p.cache.page = 16; }, [](Problem& p) { p.mask.left = 1; },
+           [](Problem& p) { p.mask.right = 1; },
+           [](Problem& p) {
+             p.mask.row_starts = p.mask.key_starts = {0, 8};
+           },
+           [](Problem& p) { p.score_mod.cap = 1; }, [](Problem& p) { p.score_mod.alibi = true; },
+           [](Problem& p) { p.score_mod.sinks = true; }, [](Problem& p) { p.method.smem = 1; },
+           [](Problem& p) { p.mask = fa::test::with_random_predicate(p, 1).mask; }}) {
+    require(false, change);  // one option, which is not supported
+  }
 }
 
 TEST_CASE("describe leaves out what is at its default meaning", "[problem]") {

@@ -394,6 +394,29 @@ TEST_CASE("a variant may need more than its step; by default the last one runs t
                     "--gpu T4: this step needs sm_80, and this GPU is sm_75");
 }
 
+namespace {
+void copy_bf16(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
+  fa::cuda_check(cudaMemcpy(t.O, t.V, 2 * p.q_size(), cudaMemcpyDeviceToDevice));
+}
+fa::Prediction many_products(const fa::Problem&) {
+  fa::Prediction t;
+  t.flops = 1'000'000'000'000'000;
+  return t;
+}
+}  // namespace
+
+TEST_CASE("arithmetic is bounded by the roof of what is multiplied", "[step_main]") {
+  if (!simulated()) return;
+  const auto bound_ms = [](const fa::Step& step) {
+    return run_program(step, {"--gpu", "H100"}).json["bound_ms"].get<double>();
+  };
+  fa::Step step = step_of(copy_bf16, many_products);
+  CHECK(bound_ms(step_of(copy_v, many_products)) == Approx(1e18 / 66.9e12));
+  CHECK(bound_ms(step) == Approx(1e18 / 989.4e12));
+  step.variants[0].fp8 = true;
+  CHECK(bound_ms(step) == Approx(1e18 / 1978.9e12));
+}
+
 TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]") {
   runs = 0;
   const fa::Step step = step_of(right_always, copy_traffic);

@@ -1,4 +1,7 @@
 // The L2 model, and with it DRAM traffic.
+#include <random>
+#include <set>
+
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
@@ -89,6 +92,35 @@ __global__ void bulk(float* x, bool load) {
 __global__ void copy_without_a_wait(const float4* x) {
   __shared__ float4 tile[32];
   fa::cp_async_16(&tile[threadIdx.x], &x[threadIdx.x]);
+}
+
+// Each warp has a list of steps {kind, first word, words from lane to lane, a barrier behind it?}.
+enum Step { kNothing, kLoad, kStore, kAdd };
+__global__ void steps(const int4* list, float* x, float* y, int n) {
+  const unsigned warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  const int4* mine = list + (blockIdx.x * warps + threadIdx.x / 32) * n;
+  float sum = 0;
+  for (int i = 0; i < n; ++i) {
+    const int4 step = mine[i];
+    float* at = x + step.y + lane * step.z;
+    if (step.x == kLoad) sum += *at;
+    if (step.x == kStore) *at = 0;
+    if (step.x == kAdd) atomicAdd(at, 0.f);
+    if (step.w) __syncthreads();
+  }
+  if (sum != 0) y[lane] = sum;  // never: x is zero
+}
+// Warp 0 loads a line, warp 1 one sector of each of many others, then warp 0 the line again.
+__global__ void alternate(const float* x, float* y, int others) {
+  float sum = 0;
+  if (threadIdx.x < 32) sum = x[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x >= 32) {
+    for (int i = 0; i < others; ++i) sum += x[32 * (i + 1)];
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) sum += x[threadIdx.x];
+  if (sum != 0) y[threadIdx.x] = sum;
 }
 
 constexpr unsigned kThreads = 256;
@@ -259,6 +291,95 @@ TEST_CASE("what follows a barrier comes after what precedes it", "[sim][l2]") {
   const Dram dram = record([&] { fa::launch(hand_over, {1, 64}, x, y, kN); });
   CHECK(dram.read == 0);
   CHECK(dram.write == kN * sizeof(float));
+}
+
+TEST_CASE("a warp that comes back to a line behind a barrier asks the L2 for it again",
+          "[sim][l2]") {
+  const Buffer<float> x("x", 32 * 128), y("y", 64);
+  const auto read = [&](int others, double l2_bytes) {
+    return record(
+               [&] {
+                 fa::launch(alternate, {1, 64}, x, y, others);
+               },
+               {.workers = 1, .l2_bytes = l2_bytes})
+        .read;
+  };
+  CHECK(read(100, kL2) == 128 + 100 * 32);
+  CHECK(read(100, 16 * 128) == 2 * 128 + 100 * 32);  // 16 lines have forgotten it
+}
+
+// Whoever changes the model changes these figures.
+TEST_CASE("random programs read and write exactly these bytes", "[sim][l2]") {
+  struct Case {
+    unsigned warps, blocks;
+    double l2_bytes;
+    int resident_sms;
+    uint64_t l2_bytes_of_blocks, read, write;
+  };
+  // Of a cache of one set, 16 lines, exactly. Which lines share one of several sets depends on the
+  // buffers' places.
+  const auto c = GENERATE(values<Case>({{1, 1, 2048, 1, 45920, 28896, 20768},
+                                        {3, 40, 2048, 2, 5284384, 4169280, 2265472},
+                                        {2, 40, 32768, 2, 3698944, 2477000, 1437800},
+                                        {4, 7, 65536, 132, 1215936, 718000, 452500}}));
+  const double tolerance = c.l2_bytes == 2048 ? 0 : 0.01;
+  constexpr int kSteps = 150, kWords = 1 << 15;
+  std::mt19937 random(c.warps + c.blocks);
+  const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
+  std::vector<int4> list;
+  fa::Ops requests, sectors, lines;
+  for (unsigned warp = 0; warp < c.warps * c.blocks; ++warp) {
+    int first = 0;
+    for (int i = 0; i < kSteps; ++i) {
+      const int stride = (int[]){0, 1, 1, 2, 8, 32}[below(6)];
+      // The same place, the next one, or another.
+      const int next = below(3);
+      first = next == 0 ? first : next == 1 ? first + 32 : below(kWords);
+      first = std::min(first, kWords - 32 * 32);
+      const int kind = (int[]){kNothing, kLoad, kLoad, kLoad, kStore, kAdd}[below(6)];
+      list.push_back({kind, first, stride, i % 16 == 15});
+      std::set<int> of_sectors, of_lines;
+      for (int lane = 0; lane < 32; ++lane) {
+        of_sectors.insert((first + lane * stride) / 8),
+            of_lines.insert((first + lane * stride) / 32);
+      }
+      const auto add = [&](uint64_t fa::Ops::*of) {
+        requests.*of += 1, sectors.*of += of_sectors.size(), lines.*of += of_lines.size();
+      };
+      if (kind == kLoad) add(&fa::Ops::load);
+      if (kind == kStore) add(&fa::Ops::store);
+      if (kind == kAdd) add(&fa::Ops::atomic);
+    }
+  }
+  Buffer<int4> steps_of_warps("steps", list);
+  Buffer<float> x("x", kWords), y("y", 32);
+  CAPTURE(c.warps, c.blocks, c.l2_bytes);
+  for (const int workers : {1, 2}) {
+    const WithOptions with({.workers = workers,
+                            .requests = true,
+                            .l2_bytes = c.l2_bytes,
+                            .resident_sms = c.resident_sms});
+    const auto counts =
+        sim::test::counted(steps, {c.blocks, 32 * c.warps}, steps_of_warps, x, y, kSteps);
+    const fa::BufferCount& of_x = counts.buffers.at("x");
+    CHECK(of_x.requests == requests);
+    CHECK(of_x.sectors == sectors);
+    const uint64_t reads_of_steps = uint64_t{c.warps} * c.blocks * kSteps;  // a request each
+    CHECK(counts.lines->load == lines.load + reads_of_steps);
+    fa::BlockWork sum;
+    const fa::KernelCount& kernel = counts.kernels.at(0);
+    for (const fa::BlockWork& w : kernel.work) {
+      sum.lines += w.lines, sum.atomic_lines += w.atomic_lines, sum.l2_bytes += w.l2_bytes;
+      sum.instructions += w.instructions;
+    }
+    CHECK(sum.lines == lines.load + lines.store + 4 * reads_of_steps);  // of 16 bytes
+    CHECK(sum.atomic_lines == lines.atomic);
+    CHECK(sum.instructions == requests.load + requests.store + requests.atomic + reads_of_steps);
+    CHECK(sum.l2_bytes == c.l2_bytes_of_blocks);
+    CHECK(counts.hbm->read == Approx(c.read).epsilon(tolerance));
+    CHECK(counts.hbm->write == Approx(c.write).epsilon(tolerance));
+    CHECK(kernel.hbm.read == counts.hbm->read);
+  }
 }
 
 // All its blocks fit on the GPU: none of them has reached the L2 when the last one fails.

@@ -69,6 +69,30 @@ __global__ void long_loop(const float* x, float* y, int n) {
   y[threadIdx.x] = sum;
 }
 
+// TMA loads 1024 bytes and stores 512; n products of 64 rows and 64 columns.
+__global__ void engines(float* x, int n) {
+  char* tile = fa::dynamic_shared<char>();
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(&full, 1024);
+    fa::bulk_load(tile, x, 1024, &full);
+  }
+  __syncthreads();
+  fa::mbarrier_wait(&full, 0);
+  const uint64_t ab = fa::wgmma_descriptor(tile, fa::Swizzle::b128, 16, 1024);
+  float d[32] = {};
+  fa::wgmma_fence();
+  for (int i = 0; i < n; ++i) fa::wgmma(d, ab, ab);
+  fa::wgmma_commit();
+  fa::wgmma_wait<0>();
+  if (threadIdx.x > 0) return;
+  fa::bulk_store(x, tile, 512);
+  fa::tma_store_commit();
+  fa::tma_store_wait<0>();
+}
+
 struct Triple {
   float4 a;
   float2 b;
@@ -303,4 +327,22 @@ TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
       if (s.what == "x load32") CHECK(s.ideal == 2);
     }
   }
+}
+
+TEST_CASE("with sites there is a row for what TMA and wgmma move, 128 bytes at a time",
+          "[sim][requests]") {
+  const WithOptions with({.workers = 1, .requests = true, .sites = true});
+  const Buffer<float> x("x", 256);
+  std::map<std::string, fa::SiteCount> rows;
+  for (const fa::SiteCount& s : counted(engines, {2, 128, 64 * 1024}, x, 5).sites) rows[s.what] = s;
+  const auto require = [&](const char* what, uint64_t requests, uint64_t transfers) {
+    CAPTURE(what);
+    REQUIRE(rows.count(what) == 1);
+    CHECK(rows[what].requests == requests);
+    CHECK(rows[what].transfers == transfers);
+    CHECK(rows[what].ideal == transfers);
+  };
+  require("shared TMA load", 2, 2 * 1024 / 128);
+  require("shared TMA store", 2, 2 * 512 / 128);
+  require("shared wgmma", 2 * 5, 2 * 5 * (64 + 64) * 16 * 2 / 128);
 }

@@ -138,6 +138,15 @@ __global__ void come_back(const float* x, float* y, int between) {
   if (threadIdx.x < 32) sum += x[threadIdx.x];
   if (sum != 0) y[threadIdx.x] = sum;
 }
+// A line, then another one `hits` times, then the first one again.
+__global__ void come_back_after_hits(const float* x, float* y, int hits) {
+  float sum = x[threadIdx.x];
+  __syncthreads();
+  for (int i = 0; i < hits; ++i) sum += x[32 + threadIdx.x];
+  __syncthreads();
+  sum += x[threadIdx.x];
+  if (sum != 0) y[threadIdx.x] = sum;
+}
 __global__ void same_line(const float* x, float* y) {  // of all warps
   const float v = x[threadIdx.x % 32];
   if (v != 0) y[threadIdx.x] = v;
@@ -341,6 +350,8 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
     CHECK(bytes(kHolds / 2) == 128 * (1 + kHolds / 2));
     CHECK(bytes(2 * kHolds) == 128 * (2 + 2 * kHolds));
   }
+  // What it finds there takes no room.
+  CHECK(work_of(come_back_after_hits, kWarp, x, y, 2 * kHolds).l2_bytes == 2 * 128);
   // Two warps side by side, the second one a line ahead.
   CHECK(work_of(loop, {1, 64}, x, y, 2 * kHolds).l2_bytes == 128 * (1 + 2 * kHolds));
   const fa::KernelCount same = kernel_of(same_line, {2, 256}, x, y);
