@@ -5,12 +5,13 @@
 #   ./scripts/tour.sh                    each step's result
 #   ./scripts/tour.sh --all              all variants
 #   ./scripts/tour.sh --steps "01 04"    some steps, by number or by name
-#   ./scripts/tour.sh --n 512            a shorter sequence (default 1024)
+#   ./scripts/tour.sh --n 512            another length (default 1024, on a GPU 4096)
 #   ./scripts/tour.sh --yes              installs what is missing without asking
 #
 # Names what is missing, installs it if you agree, and builds. With a GPU and
-# the CUDA toolkit each step also runs on the GPU. The first run takes about three
-# minutes on two cores, and 0.2 GB of disk (0.4 GB more for all packages). Exit
+# the CUDA toolkit each step runs on the GPU, on a problem that fills it; what the
+# GPU cannot run is simulated. The first run takes about three minutes on two
+# cores, and 0.2 GB of disk (0.4 GB more for all packages). Exit
 # status: 0 all right, 1 it could not continue, or a step failed or was wrong,
 # 2 bad use.
 set -uo pipefail
@@ -27,7 +28,7 @@ stop() {
 }
 
 steps=all
-n=1024
+n=
 table=()
 yes=()
 while (($#)); do
@@ -51,7 +52,7 @@ while (($#)); do
       shift
       ;;
     -h | --help)
-      sed -n '2,15s/^# \{0,1\}//p' "$0"
+      sed -n '2,16s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) refuse "unknown option '$1'; see --help" ;;
@@ -89,95 +90,79 @@ mkdir -p build 2> /dev/null
 [[ -e build/sim/steps ]] || echo "the first run takes about three minutes on two cores, and 0.2 GB of disk (0.4 GB more for all packages)"
 ./scripts/setup.sh "${yes[@]}" || exit 1
 
-# build <preset>: all programs at once; says how far it is, and why it failed.
+# build <preset> <program>...: at once; says how far it is, and why it failed.
 build() {
   echo "building for $1 ($log)"
-  PYTHONPATH=scripts python3 -B -m flash_steps.building "$log" "$1" "${programs[@]}"
+  PYTHONPATH=scripts python3 -B -m flash_steps.building "$log" "$@"
 }
 
-backends=()
-build sim && backends+=(sim)
+# Which runs there are: lines with a backend, a step, a variant and arguments.
+plan() {
+  local found
+  found=$(./scripts/maintain tour_runs ${n:+"--n=$n"} "${table[@]}" "$@" "${programs[@]}") || exit 1
+  sed -n 's/^say\t//p' <<< "$found"
+  mapfile -t runs < <(grep -v '^say' <<< "$found")
+}
+
+runs=()
 if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then
   if ! command -v nvcc > /dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
     echo "this machine has a GPU but no nvcc: the steps cannot run on the GPU"
-  elif ! build gpu; then
+  elif ! build gpu "${programs[@]}"; then
     echo "the GPU programs did not build: the steps cannot run on the GPU"
   else
-    [[ ${backends[*]} ]] || echo "the simulator did not build: the steps run only on the GPU"
-    backends+=(gpu)
+    plan --gpu
   fi
 fi
-[[ ${backends[*]} ]] || stop "the simulator did not build; the full log is $PWD/$log"
+# The simulator runs what the GPU does not.
+simulated=("${programs[@]}")
+if ((${#runs[@]})); then
+  mapfile -t simulated < <(printf '%s\n' "${runs[@]}" | sed -n 's/^sim\t\([^\t]*\).*/\1/p' | sort -u)
+fi
+if ((${#simulated[@]})) && ! build sim "${simulated[@]}"; then
+  mapfile -t runs < <(printf '%s\n' "${runs[@]}" | grep '^gpu')
+  ((${#runs[@]})) || stop "the simulator did not build; the full log is $PWD/$log"
+  echo "the simulator did not build: the steps run only on the GPU"
+fi
+((${#runs[@]})) || plan
 
 # --- run ----------------------------------------------------------------------------------------
-
-# Four heads leave most of a GPU idle: times are estimated for as many as fill it, from the same
-# simulation. Where a GPU measures the four, the estimates beside it are of the four, too.
-heads=128
-[[ " ${backends[*]} " == *" gpu "* ]] && heads=0
 
 out=build/tour
 rm -rf "$out"
 mkdir -p "$out"
 failed=0
 count=0
-all=0
-declare -A variants sizes
-# The last variant is a step's result, and the one whose forward it has, where that is the step's,
-# too. Decoding and windows have no other step to be compared with: their first variants run, too.
-# Decoding has one query, and a cache that is long enough for its variants to differ.
-chosen='
-import json, sys
-step, n = json.load(sys.stdin), int(sys.argv[1])
-names = [v["name"] for v in step["variants"]]
-decodes, windows = (step["supports"][what] for what in ("lengths", "window"))
-borrowed = (step["variants"][-1].get("forward_of") or "").split()[1:]
-first = names[:1] if decodes or windows else []
-print(*(name for name in names if sys.argv[2:] or name in first + borrowed + names[-1:]))
-size = f"--n 1 --nk {32 * n} --h 8 --hkv 2" if decodes else f"--n {n} --h 4"
-print(size + (f" --window {n // 4},0" if windows else ""))
-'
-for name in "${programs[@]}"; do
-  program=build/${backends[0]}/steps/$name
-  if ! text=$("$program" --describe | python3 -c "$chosen" "$n" "${table[@]}"); then
-    stop "$program --describe failed"
-  fi
-  { read -r "variants[$name]" && read -r "sizes[$name]"; } <<< "$text"
-  all=$((all + $(wc -w <<< "${variants[$name]}") * ${#backends[@]}))
-done
-for name in "${programs[@]}"; do
-  for variant in ${variants[$name]}; do
-    for backend in "${backends[@]}"; do
-      count=$((count + 1))
-      printf '[%*d/%d] %-4s %-38s ' ${#all} "$count" "$all" "$backend" "$name $variant"
-      file=$out/$name.$variant.$backend
-      start=$(date +%s%N)
-      read -ra size <<< "${sizes[$name]}"
-      "build/$backend/steps/$name" --variant "$variant" --causal "${size[@]}" --d 64 \
-        --estimate-heads "$heads" --input real --details --json "$file.json" > "$file.txt" 2>&1
-      status=$?
-      seconds=$((($(date +%s%N) - start) / 10000000))
-      case $status in
-        0) printf 'ok %5d.%02d s\n' $((seconds / 100)) $((seconds % 100)) ;;
-        3) # No device for it, or no memory: its sentence says which.
-          sentence=$(tail -n 1 "$file.txt")
-          if [[ $backend == gpu ]]; then
-            [[ ${backends[0]} == sim ]] && instead=': see the simulator row'
-            printf 'cannot run here\n        %s%s\n' "${sentence%: run build/sim*}" "${instead-}"
-            rm -f "$file".*
-          else
-            printf 'FAILED\n        %s\n' "$sentence"
-            failed=1
-          fi
-          ;;
-        *)
-          printf 'FAILED, exit status %d\n' "$status"
-          head -n 8 "$file.txt" | sed 's/^/        /'
-          failed=1
-          ;;
-      esac
-    done
-  done
+all=${#runs[@]}
+for run in "${runs[@]}"; do
+  IFS=$'\t' read -r backend name variant words <<< "$run"
+  read -ra size <<< "$words"
+  count=$((count + 1))
+  printf '[%*d/%d] %-4s %-38s ' ${#all} "$count" "$all" "$backend" "$name $variant"
+  file=$out/$name.$variant.$backend
+  start=$(date +%s%N)
+  "build/$backend/steps/$name" --variant "$variant" "${size[@]}" --input real --details \
+    --json "$file.json" > "$file.txt" 2>&1
+  status=$?
+  seconds=$((($(date +%s%N) - start) / 10000000))
+  case $status in
+    0) printf 'ok %5d.%02d s\n' $((seconds / 100)) $((seconds % 100)) ;;
+    3) # No memory: its sentence says so.
+      sentence=$(tail -n 1 "$file.txt")
+      if [[ $backend == gpu ]]; then
+        printf 'cannot run here\n        %s\n' "$sentence"
+        rm -f "$file".*
+      else
+        printf 'FAILED\n        %s\n' "$sentence"
+        failed=1
+      fi
+      ;;
+    *)
+      printf 'FAILED, exit status %d\n' "$status"
+      head -n 8 "$file.txt" | sed 's/^/        /'
+      failed=1
+      ;;
+  esac
 done
 
 echo

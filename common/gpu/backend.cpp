@@ -40,7 +40,7 @@ Device open_device(const std::string& step_id, const std::string& needs, int num
     throw ResourceError(fmt::format(
         "built for other GPUs than this {}: configure again (cmake --preset gpu --fresh)", arch));
   }
-  return {"gpu", properties.name, arch};
+  return {"gpu", properties.name, arch, properties.multiProcessorCount, free_device_bytes()};
 }
 
 bool simulated() { return false; }

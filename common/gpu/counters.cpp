@@ -40,9 +40,9 @@ const std::vector<std::string> kStepMetrics = {
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "lts__t_bytes.sum",
     "gpu__time_duration.sum",
-    "dram__bytes_read.sum",
-    "dram__bytes_op_read.sum",  // its name on consumer Blackwell
 };
+const std::vector<std::string> kDramRead = {"dram__bytes_read.sum",
+                                            "dram__bytes_op_read.sum"};  // on consumer Blackwell
 const std::vector<std::string> kDramWrite = {"dram__bytes_write.sum", "dram__bytes_op_write.sum"};
 
 /// The first of `names` that this chip has.
@@ -85,13 +85,15 @@ void add_note(Counts& counts, const std::string& sentence) {
   counts.note += (counts.note.empty() ? "" : "; ") + sentence;
 }
 
-void measure(const std::function<void()>& run, Counts& counts) {
+void measure(const std::function<void()>& run, bool only_hbm, Counts& counts) {
   gpu::RangeProfiler profiler;
   const gpu::L2Sweep l2_sweep;
   const auto sweep = [&] { l2_sweep(); };
 
   // Everything but the DRAM writes: a range that holds only the step, after a sweep.
-  Values v = profiler.measure(kStepMetrics, sweep, run);
+  std::vector<std::string> metrics = only_hbm ? std::vector<std::string>{} : kStepMetrics;
+  metrics.insert(metrics.end(), kDramRead.begin(), kDramRead.end());
+  Values v = profiler.measure(metrics, sweep, run);
   // A step's results are still dirty in the L2 when it ends, so its DRAM writes show only when
   // something pushes them out: step and sweep, minus the sweep alone.
   const auto step_and_sweep = [&] {
@@ -99,9 +101,9 @@ void measure(const std::function<void()>& run, Counts& counts) {
     sweep();
   };
   const auto with_step = find(profiler.measure(kDramWrite, sweep, step_and_sweep), kDramWrite);
-  const auto alone = find(profiler.measure(kDramWrite, sweep, sweep), kDramWrite);
+  static const auto alone = find(profiler.measure(kDramWrite, sweep, sweep), kDramWrite);
 
-  const auto read = find(v, {"dram__bytes_read.sum", "dram__bytes_op_read.sum"});
+  const auto read = find(v, kDramRead);
   if (read && with_step && alone) {
     counts.hbm = Bytes{*read, *with_step > *alone ? *with_step - *alone : 0, 0};
   } else {
@@ -111,7 +113,8 @@ void measure(const std::function<void()>& run, Counts& counts) {
   counts.sectors = sectors_of(v);
   counts.lines = lines_of(v);
   counts.shared_wavefronts = shared_wavefronts_of(v);
-  if (!counts.requests) add_note(counts, "this chip has no counters of global requests");
+  if (!counts.requests && !only_hbm)
+    add_note(counts, "this chip has no counters of global requests");
   for (const auto& [name, value] : v) counts.metrics[name] = static_cast<uint64_t>(value + 0.5);
 }
 
@@ -125,7 +128,7 @@ Counts count(const std::function<void()>& run, const CountOptions& options) {
     if (gpu::under_tool()) {
       throw gpu::NoCounters("no hardware counters while another tool watches this program");
     }
-    measure(run, counts);
+    measure(run, options.only_hbm, counts);
   } catch (const gpu::NoCounters& e) {
     counts.note = e.what();
     run();                            // the caller relies on one run having happened

@@ -14,6 +14,9 @@ namespace fa {
 
 namespace {
 
+constexpr double kAllMs = 500;  // of the timed runs, where nobody says how many
+constexpr int kMostIters = 50;
+
 class Event {
  public:
   Event() { cuda_check(cudaEventCreate(&event_)); }
@@ -35,7 +38,8 @@ class Event {
 
 /// Runs until three batches in a row agree within 1%: an idle GPU clocks low and takes a while to
 /// rise, and a busy one may fall again to keep to its power.
-void warm_up(const std::function<void()>& run) {
+/// \returns milliseconds of one run
+double warm_up(const std::function<void()>& run) {
   constexpr double kAtLeastMs = 100, kAtMostMs = 1000, kBatchMs = 20;
   const auto begin = std::chrono::steady_clock::now();
   const auto elapsed_ms = [&] {
@@ -54,6 +58,7 @@ void warm_up(const std::function<void()>& run) {
     steady = elapsed_ms() > kAtLeastMs && *least > 0 && *most <= 1.01 * *least;
     runs = static_cast<int>(std::clamp(kBatchMs / std::max(last[0], 1e-3), 1.0, 500.0));
   }
+  return last[0];
 }
 
 }  // namespace
@@ -63,10 +68,11 @@ void warm_up(const std::function<void()>& run) {
 // launches, so the events see the GPU's time and not the host's.
 std::optional<Timing> time_gpu(const std::function<void()>& run, int iters,
                                const std::function<void()>& before_last) {
-  if (iters < 1) throw UsageError("timing needs at least one run");
+  if (iters < 0) throw UsageError("timing needs at least one run");
   if (gpu::under_tool()) return std::nullopt;
   const gpu::L2Sweep sweep;
-  warm_up(run);
+  const double one_ms = warm_up(run);
+  if (iters == 0) iters = int(std::clamp(kAllMs / std::max(one_ms, 1e-3), 3.0, double(kMostIters)));
 
   std::vector<Event> start(iters), stop(iters);
   for (int i = 0; i < iters; ++i) {

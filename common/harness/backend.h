@@ -20,9 +20,11 @@ struct CudaError;  // dialect/cuda.h
 
 /// Where the step runs.
 struct Device {
-  std::string kind;  ///< "sim" or "gpu"
-  std::string name;  ///< "NVIDIA H200", or "simulator (x86-64, 2 cores)"
-  std::string arch;  ///< "sm_90", "sim"
+  std::string kind;       ///< "sim" or "gpu"
+  std::string name;       ///< "NVIDIA H200", or "simulator (x86-64, 2 cores)"
+  std::string arch;       ///< "sm_90", "sim"
+  int sms = 0;            ///< of a GPU
+  size_t free_bytes = 0;  ///< of a GPU's memory, before the program takes any
 };
 
 /// \param needs "sm_90a" or empty. \throws ResourceError when there is no (suitable) GPU; the
@@ -97,6 +99,7 @@ struct CountOptions {
   /// false: on a GPU no counters, and `note` says so; in the simulator bytes alone, three times as
   /// fast as with requests, sectors and HBM.
   bool counters = true;
+  bool only_hbm = false;  ///< GPU: of the counters those of HBM alone, in a fifth of the time
   /// Simulator: so many problems like this one run in the same launches and share the L2, too many
   /// for it to hold: a launch finds nothing there of what the one before left.
   double times = 1;
@@ -122,6 +125,7 @@ inline Timing timing_of(std::vector<double> ms) {
 }
 /// CUDA events around each of `iters` runs, L2 flushed before each, after a warm-up that lasts
 /// until the clock is steady. Nothing in the simulator: it never pretends a GPU time.
+/// \param iters 0: as many as fit in half a second, 3 to 50
 /// \param before_last called ahead of the last run and its flush, outside the events.
 std::optional<Timing> time_gpu(
     const std::function<void()>& run, int iters, const std::function<void()>& before_last = [] {});

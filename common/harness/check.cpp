@@ -1,6 +1,7 @@
 #include "common/harness/check.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cfloat>
 #include <cmath>
 #include <functional>
@@ -60,14 +61,32 @@ double largest_value(const Problem& p, const std::vector<float>& V) {
   double size = 0;
   for (size_t head = 0; head < p.kv_heads(); ++head) {
     const size_t d = p.d, keys = p.keys_of(head / p.Hkv);
-    size = std::max(size, largest_size(V.data() + head * p.Nk * d, keys * d));
+    const float* first = V.data() + head * p.Nk * d;
+    size = std::max(size, largest_of_all(keys * d, [first](size_t begin, size_t end) {
+                      return largest_size(first + begin, end - begin);
+                    }));
   }
   return size;
 }
 
-double largest(const std::vector<float>& t) { return largest_size(t.data(), t.size()); }
+double largest(const std::vector<float>& t) {
+  return largest_of_all(
+      t.size(), [&t](size_t begin, size_t end) { return largest_size(&t[begin], end - begin); });
+}
 double largest_row(const std::vector<float>& t, size_t d) {
-  return largest_norm(t.data(), t.size() / d, d);
+  return largest_of_all(t.size() / d, [&t, d](size_t begin, size_t end) {
+    return largest_norm(&t[begin * d], end - begin, d);
+  });
+}
+
+bool all_finite(const std::vector<float>& t) {
+  std::atomic<bool> finite = true;
+  parallel_chunks(t.size(), [&](size_t begin, size_t end) {
+    bool mine = true;
+    for (size_t i = begin; i < end; ++i) mine &= std::abs(t[i]) <= FLT_MAX;
+    if (!mine) finite = false;
+  });
+  return finite;
 }
 
 // Half the distance of two neighbours, relative: the baseline may have been lucky, but no kernel
@@ -158,6 +177,7 @@ std::vector<bool> overflowing_heads(const Problem& p, const Inputs& in) {
 /// Looks at every element for what is wrong whatever the reference says. Empty: nothing is.
 std::string find_impossible(const Problem& p, const Output& t,
                             const std::function<bool(size_t)>& overflows) {
+  if (all_finite(t.values)) return "";  // what was never written is NaN
   size_t unwritten = 0, first = 0;
   for (size_t i = t.values.size(); i-- > 0;) {
     if (never_written(t.values[i])) {

@@ -387,7 +387,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (step.support.smem) {
     option("Run", "--smem", smem, "BYTES", "shared memory M per block; 0: the step's default");
   }
-  shown_if(!sim, option("Run", "--iters", o.iters, "INT", "timed runs"));
+  shown_if(!sim, defaults_to(option("Run", "--iters", o.iters, "INT", "timed runs"), "3 to 50"));
   const CLI::Option* model =
       shown_if(sim, option("Run", "--gpu", o.model_gpu, "NAME",
                            "the GPU that the simulator models (common/data/gpus.json)"));
@@ -406,6 +406,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   bool no_counters = false;
   shown_if(!sim, flag("Run", "--no-counters", no_counters,
                       "time only; reading the counters takes seconds"));
+  shown_if(!sim, flag("Run", "--only-hbm", o.only_hbm, "of the counters those of HBM: faster"));
   shown_if(sim,
            option("Run", "--workers", o.workers, "INT",
                   "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
@@ -459,7 +460,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.predict && o.no_predict) {
     throw UsageError("--predict prints the formulas' predictions and --no-predict none: give one");
   }
-  if (o.iters < 1) refuse("--iters {}: must be at least 1", o.iters);
+  if (o.iters < 1 && app.count("--iters") > 0) refuse("--iters {}: must be at least 1", o.iters);
   if (o.limit_s < 1) refuse("--limit {}: must be at least 1", o.limit_s);
   if (smem < 0) refuse("--smem {}: bytes cannot be negative", smem);
   if (o.estimate_heads < 0) {

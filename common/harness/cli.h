@@ -23,7 +23,7 @@ struct Options {
   std::string json;            ///< the report as JSON, or empty
   std::string trace;           ///< simulator: what every block did, or empty
   uint64_t seed = 1;
-  int iters = 50;      ///< timed runs on a GPU
+  int iters = 0;       ///< timed runs on a GPU; 0: as time_gpu() chooses
   size_t variant = 0;  ///< index into Step::variants
   std::string model_gpu = "H200";
   bool model_chosen = false;   ///< by --gpu
@@ -34,6 +34,7 @@ struct Options {
   bool details = false;        ///< print all that is known
   bool analyse = false;
   bool counters = true;   ///< GPU: read the hardware's counters, which takes seconds
+  bool only_hbm = false;  ///< GPU: of the counters those of HBM alone
   int limit_s = 300;      ///< seconds that a rank waits for another one
   int workers = 0;        ///< the simulator's OS threads; 0: one per core, up to 16
   std::string text;       ///< not empty: print it (help, version, variants), exit with status 0

@@ -137,18 +137,20 @@ std::vector<float> resample(const Npy& from, const Problem& p, size_t heads, int
                             const auto& first_token, double factor) {
   const auto H = from.shape[1], N = from.shape[2], d = from.shape[3];
   std::vector<float> to(heads * n * p.d);
-  size_t i = 0;
-  for (size_t head = 0; head < heads; ++head) {
-    for (int r = 0; r < n; ++r) {
-      const int64_t token = static_cast<int64_t>(r) + first_token(head);
-      const auto length = static_cast<int64_t>(N);
-      const size_t row = (head % H) * N + static_cast<size_t>((token % length + length) % length);
-      for (int x = 0; x < p.d; ++x) {
-        const size_t feature = static_cast<size_t>(x) * d / p.d;
-        to[i++] = round_to(p.dtype, static_cast<float>(factor * from.data[row * d + feature]));
+  parallel_for(heads, [&] {
+    return [&](size_t head) {
+      size_t i = head * n * p.d;
+      for (int r = 0; r < n; ++r) {
+        const int64_t token = static_cast<int64_t>(r) + first_token(head);
+        const auto length = static_cast<int64_t>(N);
+        const size_t row = (head % H) * N + static_cast<size_t>((token % length + length) % length);
+        for (int x = 0; x < p.d; ++x) {
+          const size_t feature = static_cast<size_t>(x) * d / p.d;
+          to[i++] = round_to(p.dtype, static_cast<float>(factor * from.data[row * d + feature]));
+        }
       }
-    }
-  }
+    };
+  });
   return to;
 }
 

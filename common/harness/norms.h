@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <mutex>
+
+#include "common/harness/parallel.h"
 
 namespace fa {
 
@@ -27,6 +30,18 @@ inline double norm(const float* a, size_t d) {
 inline double largest_norm(const float* a, size_t rows, size_t d) {
   double largest = 0;
   for (size_t r = 0; r < rows; ++r) largest = std::max(largest, norm(a + r * d, d));
+  return largest;
+}
+
+/// The largest of what of(begin, end) finds in pieces of [0, n), on all cores.
+double largest_of_all(size_t n, const auto& of) {
+  double largest = 0;
+  std::mutex mutex;
+  parallel_chunks(n, [&](size_t begin, size_t end) {
+    const double found = of(begin, end);
+    const std::lock_guard lock(mutex);
+    largest = std::max(largest, found);
+  });
   return largest;
 }
 

@@ -42,4 +42,12 @@ void parallel_for(size_t n, const auto& make_worker) {
   if (failure) std::rethrow_exception(failure);
 }
 
+/// Calls work(begin, end) for pieces that make up [0, n); small ones stay on this thread.
+void parallel_chunks(size_t n, const auto& work) {
+  constexpr size_t kChunk = 1 << 16;
+  parallel_for((n + kChunk - 1) / kChunk, [&] {
+    return [&](size_t chunk) { work(chunk * kChunk, std::min(n, (chunk + 1) * kChunk)); };
+  });
+}
+
 }  // namespace fa

@@ -41,8 +41,14 @@ class DeviceBuffer {
   void shape(const Layout& layout) const { shape_device_memory(data(), layout); }
 
   template <class T>
-  void upload(const std::vector<T>& from) {
-    memory_.upload(from);
+  void upload(const std::vector<T>& from, size_t first = 0) {
+    upload(from.data(), from.size(), first);
+  }
+  /// From the element `first` of the buffer on.
+  template <class T>
+  void upload(const T* from, size_t n, size_t first) {
+    cuda_check(
+        cudaMemcpy(memory_.get() + first * sizeof(T), from, n * sizeof(T), cudaMemcpyHostToDevice));
   }
 
   /// These bytes are NaN again.
@@ -106,23 +112,32 @@ uint8_t to_e4m3_bits(float x) {
   return sign | static_cast<uint8_t>((u >> 20 & 0x7ff) - (127 - 7) * 8);
 }
 
+constexpr size_t kPiece = 1 << 22;  // elements that are converted at a time: less host memory
+
 /// Elements of the problem's type to and from the device.
 void upload_as(DType dtype, const std::vector<float>& from, DeviceBuffer& to) {
   if (dtype == DType::f32) return to.upload(from);
-  std::vector<uint16_t> bits(from.size());
-  for (size_t i = 0; i < bits.size(); ++i) bits[i] = to_bf16_bits(from[i]);
-  to.upload(bits);
+  std::vector<uint16_t> bits(std::min(kPiece, from.size()));
+  for (size_t first = 0; first < from.size(); first += kPiece) {
+    const size_t n = std::min(kPiece, from.size() - first);
+    parallel_chunks(n, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) bits[i] = to_bf16_bits(from[first + i]);
+    });
+    to.upload(bits.data(), n, first);
+  }
 }
 
 std::vector<float> download_as(DType dtype, const DeviceBuffer& from) {
   if (dtype == DType::f32) return from.download<float>();
   const std::vector<uint16_t> bits = from.download<uint16_t>();
   std::vector<float> to(bits.size());
-  for (size_t i = 0; i < to.size(); ++i) {
-    // All 16 bits set become all 32 bits set, so that never_written() knows both.
-    const uint32_t low = bits[i] == 0xffff ? 0xffff : 0;
-    to[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16 | low);
-  }
+  parallel_chunks(to.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      // All 16 bits set become all 32 bits set, so that never_written() knows both.
+      const uint32_t low = bits[i] == 0xffff ? 0xffff : 0;
+      to[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16 | low);
+    }
+  });
   return to;
 }
 

@@ -319,6 +319,7 @@ class Run {
            "--estimate needs a GPU, whose time the estimate is compared with");
     in_simulator(times() != 1, "--estimate-heads");
     refuse(!o.counters, !simulated(), "--no-counters needs a GPU: the simulator measures no time");
+    refuse(o.only_hbm, !simulated(), "--only-hbm needs a GPU, whose counters it chooses");
   }
 
   void predict_passes() {
@@ -494,9 +495,11 @@ class Run {
     Pass& pass = *p.pass;
     const auto start = std::chrono::steady_clock::now();
     const bool crowded = times() * double(report_.memory.total()) > report_.model.l2_bytes;
-    pass.seen = count(
-        [&] { (*session_.*p.run)(); },
-        {options_.analyse, options_.counters, crowded ? times() : 1, !options_.trace.empty()});
+    pass.seen = count([&] { (*session_.*p.run)(); }, {.analyse = options_.analyse,
+                                                      .counters = options_.counters,
+                                                      .only_hbm = options_.only_hbm,
+                                                      .times = crowded ? times() : 1,
+                                                      .trace = !options_.trace.empty()});
     if (pass.seen.trace) trace_.append(*std::exchange(pass.seen.trace, {}), pass.name);
     if (simulated()) {
       pass.estimate = estimate(pass.seen, report_.model, times());
@@ -666,12 +669,13 @@ class Run {
   /// 1 s after they began to work (steps/14_ring/worklog.md).
   Timing time_runs(const std::function<void()>& run) {
     constexpr double kWarmUpMs = 2000, kBatchMs = 20;
+    const int iters = options_.iters > 0 ? options_.iters : 50;
     double one = 0;
     for (int i = 0; i < 3; ++i) one = world_.time_run(run);
     const int warm_up = runs_in(kWarmUpMs, one), batch = runs_in(kBatchMs, one);
     for (int i = 0; i < warm_up; ++i) world_.time_run(run);
     std::vector<double> ms;
-    for (int i = 0; i < options_.iters; ++i) {
+    for (int i = 0; i < iters; ++i) {
       world_.barrier();
       ms.push_back(world_.time_run([&] {
         for (int k = 0; k < batch; ++k) run();

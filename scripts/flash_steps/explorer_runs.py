@@ -7,7 +7,7 @@ import os
 
 from .files import ROOT
 from .gpu_table import find_model
-from .problems import cache_of, mask_of, own_tiles
+from .problems import SIZES, cache_of, mask_of, own_tiles, problem_text
 from .results import (
     columns_for,
     join_for_reading,
@@ -20,6 +20,9 @@ from .results import (
 from .standing import SLOWED, runs_of, standing_of
 
 FULL_N = 4096  # of the published runs
+# What a narrow screen has no room for.
+LESS = {"requested read", "requested write", "atomic", "warp requests", "sectors/request"}
+LESS |= {"workspace", "limited by", "busy SMs", "estimated/measured"}
 
 
 def dtype_of(row):
@@ -106,30 +109,47 @@ def roofs_of(rows):
     return found
 
 
+def by_problem(rows):
+    """(columns, cells): a row of one cell names the problem of those below it."""
+    columns = [c for c in columns_for(rows)[0] if c.title == "type" or c.title not in SIZES]
+    groups = collections.defaultdict(list)
+    for row in rows:
+        words = problem_text(row.any.data["problem"], {"type"}).replace(" fp8 cache", "")
+        groups[words].append([column.cell(row) for column in columns])
+    return columns, [line for words, cells in groups.items() for line in ([words], *cells)]
+
+
 def series(rows, name, drawn):
     """`drawn`: the rows of the ladder; the table has all."""
-    columns, common = columns_for(rows)
+    common = columns_for(rows)[1]
+    columns, cells = by_problem(rows)
+    less = LESS | ({"check"} if all(verdict(row) == "ok" for row in rows) else set())
     return {
         "name": name,
         "problem": common,
         "runs": [figures_of(row) for row in drawn],
         "roofs": roofs_of(drawn),
         "head": [column.title for column in columns],
-        "cells": [[column.cell(row) for column in columns] for row in rows],
+        "cells": cells,
+        "less": [i for i, column in enumerate(columns) if column.title in less],
         "notes": notes_on(rows),
         "wrong": [row.any.label for row in rows if verdict(row) != "ok"],
     }
 
 
-def published_series():
-    """Of the GPU of which docs/results has most at one size, without and with a causal mask."""
+def published_series(n=FULL_N, causal=None):
+    """Of the GPU of which docs/results has most at one size, without and with a causal mask, or
+    with that of `causal`; None where there is nothing."""
     of_device = collections.defaultdict(list)
     runs = runs_of(published(os.path.join(ROOT, "docs", "results")))
     for row in join_for_reading([run for run in runs if standing_of(run) != SLOWED]):
         p = row.any.data["problem"]
-        if p["n"] == p["nk"] == FULL_N and p["d"] == 64 and p["h"] == p["hkv"] and own_tiles(p):
+        same = p["n"] == p["nk"] == n and p["d"] == 64 and p["h"] == p["hkv"]
+        if same and own_tiles(p) and causal in (None, p["causal"]):
             if row.gpu:
                 of_device[row.gpu_get("device.name")].append(row)
+    if not of_device:
+        return None
     device = max(of_device, key=lambda name: len(of_device[name]))
-    name = device.replace("NVIDIA ", "")
-    return series(of_device[device], f"{name}, N = {FULL_N}", of_device[device])
+    name = f"{device.replace('NVIDIA ', '')}, N = {n}" + ", causal" * bool(causal)
+    return series(of_device[device], name, of_device[device])

@@ -15,7 +15,7 @@ import os
 from . import command
 from .command import BadInput, Failure
 from .explorer import DATA, FOLDER, INDEX, SOURCES, json_inside
-from .explorer_runs import comparable, series
+from .explorer_runs import comparable, published_series, series
 from .files import ROOT, read_text, replace_text, require_writable
 from .results import join_for_reading, load, screen_of
 from .tour_table import tour_screen
@@ -42,6 +42,8 @@ def page(rows, texts, out):
     def with_own(data):
         tree = json.loads(data[2])
         tree["series"].append(own)
+        if problem["n"] == problem["nk"]:  # the same problem, as it was measured
+            tree["beside"] = published_series(problem["n"], problem["causal"])
         tree["book"] = book if os.path.exists(BOOK) else None
         return data[1] + json_inside(tree) + data[3]
 

@@ -149,6 +149,12 @@ class Row:
         flops = self.any.get("flops")
         return flops / (self.ms * 1e-3) if self.ms and flops else None
 
+    @property
+    def bytes_per_s(self):
+        """HBM bytes, as measured, else as predicted."""
+        moved = self.hbm_measured or total(self.gpu_get("traffic.hbm.predicted"))
+        return moved / (self.ms * 1e-3) if self.ms and moved else None
+
 
 def load(path):
     """The runs in one file: a program's object, a list of them, or {"runs": [...]}."""
@@ -357,7 +363,15 @@ def factor(row):
     return f"{row.estimated_ms / row.ms:.2f}x" if same else "-"
 
 
+def moves_a_cache(row):
+    """Memory bounds it: its rate is one of bytes."""
+    return row.gpu_get("rate_of") == "a copy" and bool(row.bytes_per_s)
+
+
 def speed(row):
+    """ "563", of TFLOP/s; "4.00 TB/s"."""
+    if moves_a_cache(row):
+        return f"{bytes_text(row.bytes_per_s)}/s"
     return flops_text(row.flops_per_s)
 
 

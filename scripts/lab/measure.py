@@ -1,7 +1,7 @@
 """What needs a GPU. docs/gpu.md explains it.
 
-    gpu_check.sh              checks: sections tests, counters, sanitizer, memory, timing and peers,
-                              into build/gpu_check
+    gpu_check.sh              checks: sections tests, tour, counters, sanitizer, memory, timing and
+                              peers, into build/gpu_check
     maintain measure          what README.md and the chapters show: timing, peers and a few
                               counters, into build/figures
     maintain measure --publish [DIR ...]    adds that to docs/results; tables and pictures
@@ -25,14 +25,15 @@ from flash_steps import command
 from flash_steps.commits import here, is_current
 from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import flags, series
-from flash_steps.results import join
+from flash_steps.results import join, join_for_reading, load_folder
 from flash_steps.steps import ROOT, number_of, steps_on
+from flash_steps.tour_table import groups_of, out_of_order
 
 from .counters_vs_sim import compare_counters, compare_hbm, pairs
 from .publish import publish
 from .session import OUT_OF_TIME, Session, ask_gpu, last_line, name_of
 
-SECTIONS = ("tests", "counters", "sanitizer", "memory", "timing", "peers")
+SECTIONS = ("tests", "tour", "counters", "sanitizer", "memory", "timing", "peers")
 OF_FIGURES = ("timing", "peers", "counters")
 
 # What a section runs of each step that computes attention, or that decodes from a cache; the
@@ -119,6 +120,19 @@ class Check(Session):
         if failed or status != 0 or not tests:
             return False, f"{len(failed)} of {len(tests)} tests failed: {', '.join(failed)}"
         return True, f"all {len(tests)} tests passed"
+
+    def tour(self):
+        """tour.sh, whose steps must get faster in the order of the ladder."""
+        chosen = ["--steps", self.options.steps] if self.options.steps else []
+        status, output = self.shell("tour", [os.path.join(ROOT, "scripts", "tour.sh"), *chosen])
+        self.say(output.rstrip())
+        if status is None:
+            return False, OUT_OF_TIME
+        groups = groups_of(join_for_reading(load_folder(os.path.join(ROOT, "build", "tour"))))
+        measured = sum(bool(row.ms) for _, rows in groups for row in rows)
+        wrong = out_of_order(groups)
+        line = "; ".join(wrong) or f"{measured} rows measured, in the order of the ladder"
+        return status == 0 and measured > 0 and not wrong, line
 
     def counters(self):
         few = FEW if self.options.figures else None
@@ -278,7 +292,7 @@ class Check(Session):
         if not options.no_build and not self.section("build", lambda: self.build("gpu", targets)):
             return
         for name in chosen:
-            self.section(name, getattr(self, name), once=name in ("tests", "memory"))
+            self.section(name, getattr(self, name), once=name in ("tests", "tour", "memory"))
 
 
 # --- the command ----------------------------------------------------------------------------------

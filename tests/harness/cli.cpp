@@ -103,7 +103,7 @@ TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
   CHECK(o.variant == 1);
   CHECK(o.model_gpu == "H200");
   CHECK_FALSE(o.model_chosen);
-  CHECK(o.iters >= 10);
+  CHECK(o.iters == 0);  // the timer chooses
   CHECK(o.workers == 0);
   CHECK_FALSE(o.analyse);
   CHECK(o.text.empty());

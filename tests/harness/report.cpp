@@ -996,6 +996,31 @@ TEST_CASE("an estimate is of the same lengths, cycled over the batch", "[report]
   CHECK_FALSE(same());
 }
 
+TEST_CASE("a pass over a cache is told in bytes per second", "[report]") {
+  fa::RunReport r = gpu_run();
+  r.problem.dtype = fa::DType::bf16;
+  CHECK(fa::to_json(r)["rate_of"] == "cuBLAS");
+  r.problem.N = 1, r.problem.Nk = 32768;
+  r.memory.inputs = 2000000000;
+  r.forward.seen.hbm = fa::Bytes{2000000000, 0, 0};
+  CHECK(fa::to_json(r)["rate_of"] == "a copy");
+  CHECK_THAT(line_with(printed(r), "read "), ContainsSubstring("rate, of a copy"));
+  CHECK_THAT(line_with(printed(r), "forward "), ContainsSubstring("4.00 TB/s, 93%"));
+  CHECK_THAT(joined(details(r)), ContainsSubstring("4.00 TB/s of HBM traffic: 93.5%") &&
+                                     !ContainsSubstring("FlashAttention's convention"));
+  r.forward.seen.hbm.reset();  // without counters, as predicted
+  r.forward.predicted.hbm = {1000000000, 0, 0};
+  CHECK_THAT(line_with(printed(r), "forward "), ContainsSubstring("2.00 TB/s, 47%"));
+  r.memory.inputs = 1000;  // its products take longer
+  CHECK(fa::to_json(r)["rate_of"] == "cuBLAS");
+  r.problem.N = 4096, r.problem.Nk = 4096;
+  r.forward.flops = 1.1 * 762e12 * 0.5e-3;
+  CHECK_THAT(line_with(printed(r), "forward "), ContainsSubstring("838 TFLOP/s, 110%"));
+  CHECK_THAT(joined(printed(r)), ContainsSubstring("above 100%: cuBLAS multiplied 8192 x 8192"));
+  r.forward.flops /= 2;
+  CHECK_THAT(joined(printed(r)), !ContainsSubstring("above 100%"));
+}
+
 TEST_CASE("without counters the predicted bytes give the rate, where bytes bind", "[report]") {
   fa::RunReport r = gpu_run();
   CHECK_THAT(joined(details(r)), ContainsSubstring("5.90 GB/s of HBM traffic: "));

@@ -290,6 +290,48 @@ class InBrowser(unittest.TestCase):
         page.click("h1")
         self.assertTrue(page.eval("tip.hidden"))
 
+    def on_a_gpu(self):
+        """Runs of a card: the ladder's ends, a cache and a window."""
+        size = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "causal": False}
+        cache = {**size, "hkv": 8, "n": 1, "nk": 32768, "rate_of": "a copy", "dtype": "bf16"}
+        masked = gpu(step="15_masks", variant="wgmma", **{**size, "causal": True})
+        masked["problem"]["window"] = [1024, 0]
+        return [
+            gpu(median_ms=600, **size),
+            gpu(step="06_work_partitioning", variant="registers", median_ms=15, **size),
+            gpu(step="13_decode", variant="early", median_ms=0.0155, **cache),
+            with_backward(masked),
+        ]
+
+    def test_a_gpus_bars_are_of_the_problem_of_the_others(self):
+        """What the H200 of docs/results was measured to do with the same N and mask."""
+        for runs, above in (
+            (self.on_a_gpu(), "H200, N = 4096"),
+            (tour(), "H200, N = 1024, causal"),
+        ):
+            page = self.open("#ladder", file=self.own(runs))
+            tips = page.eval(
+                "[...document.querySelectorAll('.rungs .s0.write')].map((bar) => bar.ariaLabel)"
+            )
+            self.assertTrue(all(f", {above};" in tip for tip in tips), tips)
+            self.assertIn("01 naive", tips[0])
+            self.assertIn(f"Upper bars: {above}.", page.eval("tab.textContent"))
+
+    def test_the_table_of_runs_fits(self):
+        """A line for each problem, and its runs below; none of its columns is cut."""
+        for runs in (self.on_a_gpu(), tour()):
+            file = self.own(runs)
+            for size in SIZES:
+                page = self.open("#runs", size, file=file)
+                self.assertLessEqual(page.eval("tab.scrollWidth - tab.clientWidth"), 0, size)
+        page = self.open("#runs", file=self.own(self.on_a_gpu()))
+        lines = page.eval("[...document.querySelectorAll('#tab tr')].map((row) => row.innerText)")
+        problems = [line for line in lines if line.startswith("B=")]
+        self.assertEqual(len(problems), 3)
+        self.assertIn("B=4 H=32 N=4096 d=64 causal window=1024,0", problems)
+        self.assertIn("4.00 TB/s", next(line for line in lines if line.startswith("13 early")))
+        self.assertIn("All 5 results are right", page.eval("about.textContent"))
+
     def test_it_works_in_the_frame_of_a_notebook(self):
         """Which has no address and no files beside it: docs/flash_steps.ipynb."""
         file = self.own(tour())

@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from unittest import mock
 
 from copies import HAVE_GIT, ROOT, SCRIPTS, Folder, main, said
 from flash_steps import building
-from sample_results import sim, write
+from sample_results import gpu, sim, write
 
 TOOLS = (
     "bash env sed awk grep sort head tail cat tee tr mkdir rm id nproc basename dirname date "
@@ -268,13 +269,17 @@ class Tour(Sandbox):
     def add(self, name, variants):
         """A step: the last variant's forward is that of the one before."""
         self.write(self.root / "steps" / name / "main.cu", "")
-        described = [{"name": variant, "forward_of": None} for variant in variants]
+        more = {"forward_of": None, "needs": "", "supports": {"d": [64]}}
+        described = [{"name": variant, **more} for variant in variants]
         described[-1]["forward_of"] = " ".join([name[:2], *variants[-2:-1]])
         supports = {"lengths": name == "13_decode", "window": name == "15_masks"}
-        tree = {"supports": supports, "variants": described}
+        tree = {"step": name, "supports": supports, "variants": described}
         write(self.root / f"{name}.describe.json", tree)
         for variant in variants:
             write(self.root / f"{name}.{variant}.json", sim(step=name, variant=variant))
+            size = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "causal": False}
+            data = gpu(step=name, variant=variant, median_ms=8 / len(variant), **size)
+            write(self.root / f"{name}.{variant}.gpu.json", data)
         self.step("sim", name, 'echo "$@" >> calls; cp "$step.$variant.json" "$json"')
 
     def step(self, backend, name, body='cp "$step.$variant.json" "$json"'):
@@ -286,7 +291,9 @@ step={name}
 [[ $1 == --describe ]] && cat {name}.describe.json && exit
 for ((i = 1; i <= $#; i++)); do
   j=$((i + 1))
-  case "${{!i}}" in --variant) variant=${{!j}} ;; --json) json=${{!j}} ;; esac
+  word=${{!i}}
+  case $word in --variant) variant=${{!j}} ;; --json) json=${{!j}} ;; esac
+  case $word in --json=*) json=${{word#*=}} ;; esac
 done
 echo "the report of {name} $variant"
 {body}""",
@@ -295,9 +302,15 @@ echo "the report of {name} $variant"
     def tour(self, *words, status=0):
         return self.run_script(TOUR, *words, status=status)
 
-    def with_gpu(self):
+    def with_gpu(self, arch="sm_90", sms=132, free=140e9):
+        """And programs for it, each of which says what the device is."""
         for name in ("nvidia-smi", "nvcc"):
             self.tool(name)
+        about = {"name": "NVIDIA H200", "arch": arch, "sms": sms, "free_bytes": free}
+        write(self.root / "device.json", {"device": about})
+        said = '[[ $* == *--predict* ]] && cp device.json "$json" && exit; echo "$@" >> gpu_calls\n'
+        for name in self.VARIANTS:
+            self.step("gpu", name, said + 'cp "$step.$variant.gpu.json" "$json"')
 
     def variants_run(self, *words):
         """The names that the programs got, in their order."""
@@ -306,12 +319,12 @@ echo "the report of {name} $variant"
         return [call.split()[1] for call in self.text("calls").splitlines()]
 
     def test_runs_each_steps_result_or_all_variants(self):
-        """A result's forward may be another variant's; decoding is compared with its own first
-        variant; ranks are another matter."""
+        """A result's forward may be another variant's; decoding has its fastest ones, masks the
+        first, too; ranks are another matter."""
         for name, variants in self.MORE.items():
             self.add(name, variants)
         for words, variants in (
-            ("", "naive registers after warps splits fp8 window lists wgmma"),
+            ("", "naive registers after fp8 window lists wgmma"),
             ("--all", "naive shared registers after warps splits fp8 window packed lists wgmma"),
             ("--steps 14", "fp32"),
             ("--steps 16", "tmem"),
@@ -328,10 +341,12 @@ echo "the report of {name} $variant"
         lines = self.tour("--n", "64").stdout.splitlines()
         self.assertFalse([line for line in lines if line.startswith("06 ")])
         *calls, decode, window = self.text("calls").splitlines()
-        self.assertIn("--causal --n 64 --h 4 --window 16,0 --d 64", window)
+        size = "--b=1 --h=4 --n=64 --d=64 --causal"
+        self.assertIn(f"{size} --window=16,0 --estimate-heads=128 --input real", window)
         for call in calls:
-            self.assertIn("--causal --n 64 --h 4 --d 64 --estimate-heads 128 --input real", call)
-        self.assertIn("--causal --n 1 --nk 2048 --h 8 --hkv 2 --d 64 --estimate-heads 128", decode)
+            self.assertIn(f"{size} --estimate-heads=128 --input real", call)
+        cache = "--b=1 --h=8 --hkv=2 --n=1 --nk=2048 --d=64 --causal --estimate-heads=128"
+        self.assertIn(cache, decode)
         (naive,) = (line for line in lines if line.startswith("01 Textbook"))
         self.assertIn("60.0 MB 400 us 1.00x L1 lines", " ".join(naive.split()))
         for words in ("the report of 02_tiled after", '"400 us"'):
@@ -348,20 +363,61 @@ echo "the report of {name} $variant"
         for words in ("FAILED, exit status 1", "something broke", "02_tiled after"):
             self.assertIn(words, shown)
 
-    def test_a_gpu_that_cannot_falls_back(self):
+    def test_a_gpu_gets_a_problem_that_fills_it(self):
         self.with_gpu()
-        needs = "needs sm_90a; this is sm_86"
-        self.step("gpu", "01_naive", f"echo '{needs}: run build/sim/steps/01_naive'; exit 3")
-        self.step("gpu", "02_tiled")
+        lines = self.tour().stdout.splitlines()
+        self.assertFalse((self.root / "calls").exists())  # nothing is simulated
+        self.assertNotIn("building for sim (build/tour.log)", lines)
+        self.assertIn(
+            "on NVIDIA H200: B=4 H=32 N=4096 d=64, the problem of README's picture", lines
+        )
+        for call in self.text("gpu_calls").splitlines():
+            self.assertIn("--b=4 --h=32 --n=4096 --d=64 --only-hbm --input real", call)
+        head = "Measured on NVIDIA H200: B=4 H=32 N=4096 d=64, as in README's picture; bytes are"
+        self.assertIn(head, lines)
+        (naive,) = (line for line in lines if line.startswith("01 Textbook"))
+        self.assertIn("1.60 ms 0.336 1% 1.00x", " ".join(naive.split()))
+
+    def test_a_small_gpu_gets_shorter_sequences(self):
+        for sms, free, n, why in (
+            (132, 12e9, 2048, "for 12.0 GB of free memory"),
+            (16, 60e9, 2048, "for 16 SMs"),
+            (16, 4e9, 512, "for 16 SMs and 4.00 GB of free memory"),
+        ):
+            self.with_gpu(sms=sms, free=free)
+            said = " ".join(self.tour().stdout.split())
+            size = f"B={16384 // n} H=32 N={n} d=64"
+            self.assertIn(f"{size}, shorter than README's picture, {why} [1/3]", said)
+
+    def test_what_a_gpu_does_not_run_is_simulated(self):
+        """One head of the same problem, with the time of all."""
+        self.with_gpu(arch="sm_86")
+        tree = json.loads(self.text("02_tiled.describe.json"))
+        tree["variants"][-1]["needs"] = "sm_90a"
+        write(self.root / "02_tiled.describe.json", tree)
         shown = self.tour().stdout
-        # Beside a measured time stands an estimate of the same heads.
-        self.assertNotIn("--estimate-heads 128", self.text("calls"))
-        self.assertIn(f"{needs}: see the simulator row\n", shown)
-        self.assertIn("[6/6]", shown)
+        (call,) = self.text("calls").splitlines()
+        size = "--b=1 --h=1 --n=4096 --d=64 --estimate-heads=128 --input real"
+        self.assertIn(f"--variant after {size}", call)
+        self.assertIn("[3/3] sim  02_tiled after", shown)
+        self.assertIn("building for sim (build/tour.log)\n", shown)
+
+    def test_a_gpu_without_memory_or_driver(self):
+        self.with_gpu()
+        needs = "needs 17.2 GB of workspace, 9.0 GB free: try a smaller --n or --b"
+        refuses = f"[[ $* == *--predict* ]] && cp device.json $json && exit; echo '{needs}'; exit 3"
+        self.step("gpu", "01_naive", refuses)
+        self.assertIn(f"cannot run here\n        {needs}\n", self.tour().stdout)
+        why = 'echo "$step: no GPU found: run build/sim/steps/$step" >&2; exit 3'
+        for name in self.VARIANTS:
+            self.step("gpu", name, why)
+        shown = self.tour().stdout
+        self.assertIn("this machine has a GPU on which nothing runs: no GPU found\n", shown)
+        self.assertIn("[3/3] sim", shown)
 
     def test_a_program_that_cannot_name_its_variants_ends_it(self):
         self.stand_in("build/sim/steps/02_tiled", "exit 2")
-        self.assertIn("02_tiled --describe failed", self.tour(status=1).stderr)
+        self.assertIn("02_tiled --describe: status 2", self.tour(status=1).stderr)
 
     def test_a_terminal_sees_at_once_how_far_the_build_is_and_a_file_does_not(self):
         waits = "for ((i = 0; i < 200; i++)); do [[ -e seen ]] && exit 0; sleep 0.05; done; exit 1"
@@ -399,8 +455,8 @@ echo "the report of {name} $variant"
             "echo '  flash-steps: fmt is not here'; echo Configuring incomplete; }; exit 1",
         )
         shown = self.tour(status=1).stdout
-        self.assertIn("(build/tour.log)\nfmt is not here\nbuilding for gpu", shown)
         self.assertIn("(build/tour.log)\nnvcc says no\n", shown)
+        self.assertIn("building for sim (build/tour.log)\nfmt is not here\n", shown)
         self.assertNotIn("CMake Error", shown)
 
     def test_what_is_required_and_missing_ends_it(self):
@@ -432,8 +488,11 @@ echo "the report of {name} $variant"
     def test_a_gpu_serves_where_the_simulator_does_not_build(self):
         self.with_gpu()
         self.tool("cmake", "[[ $* != *sim* ]] || { echo no simulator; exit 1; }")
-        for name in self.VARIANTS:
-            self.step("gpu", name)
+        self.add("09_tma_wgmma", ["wgmma"])
+        tree = json.loads(self.text("09_tma_wgmma.describe.json"))
+        tree["variants"][0]["needs"] = "sm_100a"
+        write(self.root / "09_tma_wgmma.describe.json", tree)
+        self.step("gpu", "09_tma_wgmma")
         shutil.rmtree(self.root / "build" / "sim")
         shown = self.tour().stdout
         self.assertIn("the steps run only on the GPU", shown)

@@ -1,9 +1,11 @@
 """The tour's table: of runs made by hand, and of the steps' results beside an H200's times."""
 
+import unittest
+
 from copies import BUILD, ROOT, Folder, for_all, main
 from flash_steps import standing, steps, tour_table
 from flash_steps.results import join_for_reading, published, runs_of
-from sample_results import few_blocks, gpu, rows_of, sim, with_backward, with_prepare
+from sample_results import gpu, rows_of, sim, with_backward, with_prepare
 
 
 def spends(data, **parts):
@@ -37,7 +39,7 @@ class Made(Folder):
             with_backward(spends(sim(step="06_work_partitioning", variant="registers"), HBM=0.2)),
             spends(sim(step="10_warp_specialized", variant="scheduled", **kinds), HBM=0.04),
             with_prepare(last),
-            spends(sim(step="13_decode", variant="warps", n=1, variant_index=0), waiting=0.1),
+            spends(sim(step="13_decode", variant="early", n=1, variant_index=0), waiting=0.1),
             spends(sim(step="13_decode", variant="fp8", n=1, variant_index=1), HBM=0.05),
             sim(step="14_ring", variant="plain", **kinds),
             *map(self.window, range(3), ("window", "packed", "wgmma")),
@@ -86,33 +88,106 @@ class Made(Folder):
             self.assertEqual(self.cell("limited by", "01 naive", run), "L1 lines" + words)
 
     def test_factors_are_of_times_of_one_kind(self):
-        """Where the first row has no measured time, all are of the estimates."""
+        """Where only one of two is measured there is none."""
         six = {"step": "06_work_partitioning", "variant": "registers"}
-        fast = spends(sim(**six), HBM=0.2)
-        runs = [sim(), fast, gpu(**six, median_ms=0.1)]
-        self.assertEqual(self.cell("factor", "06 registers", *runs), "2.00x")
-        self.assertEqual(self.cell("factor", "06 registers", *runs, gpu(median_ms=0.5)), "5.00x")
+        fast, measured = spends(sim(**six), HBM=0.2), gpu(**six, median_ms=0.1)
+        for runs, factor in (
+            ([sim(), fast], "2.00x"),
+            ([sim(), measured], "-"),
+            ([gpu(median_ms=0.5), measured], "5.00x"),
+        ):
+            self.assertEqual(self.cell("factor", "06 registers", *runs), factor)
 
-    def test_of_ranks_and_of_a_gpu(self):
-        self.assertIn(
-            "14 plain", self.screen(sim(), sim(step="14_ring", variant="plain", ranks=[1]))[0]
-        )
-        runs = [few_blocks(sim(step="01_naive")), gpu()]
-        runs += [few_blocks(sim(step="06_work_partitioning", variant="registers"))]
-        runs += [gpu(step="06_work_partitioning", variant="registers", median_ms=0.4)]
+    def test_of_ranks(self):
+        runs = sim(), sim(step="14_ring", variant="plain", ranks=[1])
+        self.assertIn("14 plain", self.screen(*runs)[0])
+
+    def on_a_gpu(self):
+        """Four steps as a card runs them, a cache, and what it cannot run."""
+        size = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "causal": False}
+        size["flops"] = 5.5e11
+        cache = {**size, "hkv": 8, "n": 1, "nk": 32768, "dtype": "bf16", "rate_of": "a copy"}
+        more = {**size, "b": 1, "h": 1, "hkv": 1, "dtype": "bf16", "estimate_heads": 128}
+        return [
+            gpu(median_ms=600, **size),
+            gpu(step="02_tiled", variant="registers", median_ms=30, **size),
+            gpu(step="03_online_softmax", variant="one_pass", median_ms=24, **size),
+            gpu(step="04_fused", variant="fused", median_ms=28, **size),
+            gpu(step="06_work_partitioning", variant="registers", median_ms=15, **size),
+            gpu(step="07_tensor_cores", variant="lazy", median_ms=0.7, dtype="bf16", **size),
+            sim(step="10_warp_specialized", variant="scheduled", **more),
+            gpu(step="13_decode", variant="early", median_ms=0.0155, variant_index=0, **cache),
+            gpu(step="13_decode", variant="fp8", median_ms=0.0124, variant_index=1, **cache),
+        ]
+
+    def test_of_a_gpu(self):
+        runs = self.on_a_gpu()
         table, learned = self.screen(*runs)
-        self.assertNotIn("estimated  measured", table)  # where all are measured
-        for words in ("NVIDIA H200", "62.0 MB", "waiting, 4 of 132 SMs busy"):
-            self.assertIn(words, table)
-        runs += [sim(step="04_fused", variant="fused", ok=False)]
-        for words in ("WRONG", "estimated  measured  factor"):
-            self.assertIn(words, self.screen(*runs, width=100)[0])
-        self.assertEqual(learned, "")
+        shown = {" ".join(line.split()[:2]): " ".join(line.split()) for line in table.splitlines()}
+        for name, figures in (
+            ("01 Textbook", "fp32 15.9 MB 484 kB 600 ms 0.917 1% 1.00x"),
+            ("07 Tensor", "bf16 15.9 MB 484 kB 700 us 786 103% 857x"),
+            ("10 FlashAttention-3", "bf16 2.04 GB 60.0 MB (400 us) - - -"),
+            ("13 Decoding", "bf16 15.9 MB 484 kB 15.5 us 4.00 TB/s 95% 1.00x"),
+            ("13 Decoding,", "bf16 15.9 MB 484 kB 12.4 us 5.00 TB/s 119% 1.25x"),
+        ):
+            self.assertTrue(shown[name].endswith(f" {figures}"), shown[name])
+        self.assertNotIn("~", table)
+        for words in (
+            "Measured on NVIDIA H200: B=4 H=32 N=4096 d=64, as in README's picture",
+            "cuBLAS in bf16, a copy where TB/s are given",
+            "(): this GPU does not run 10; simulated, and estimated for an H200",
+            "04 reads and writes O once per tile of keys, 1.00x the HBM bytes of 06",
+            "above 100%: a copy and cuBLAS are programs",
+        ):
+            self.assertIn(words, " ".join(table.split()))
+        self.assertIn("on tensor cores, it (07) is 857x as fast", " ".join(learned.split()))
+        self.assertEqual(
+            tour_table.out_of_order(tour_table.groups_of(rows_of(self.folder, runs))), []
+        )
+
+    def test_of_a_gpu_without_counters(self):
+        runs = self.on_a_gpu()[:5]
+        for run in runs:
+            run["traffic"]["hbm"]["measured"], run["traffic"]["note"] = None, "refused"
+        runs[3]["ok"] = False
+        runs[4]["time"]["median_ms"] = 26.5
+        table, _ = self.screen(*runs, width=90)
+        self.assertIn("HBM of 01, 02, 03, 04, 06 is predicted, each operand once: refused", table)
+        self.assertIn("469 kB  28.0 ms     19.6    30%   21.4x  WRONG", table)
+        self.assertIn("WRONG", table)
+        groups = tour_table.groups_of(rows_of(self.folder, runs))
+        wrong = ["06 registers takes longer than 03 one_pass"]  # and 04 may
+        self.assertEqual(tour_table.out_of_order(groups), wrong)
+
+
+class Recorded(unittest.TestCase):
+    def test_of_a_recorded_gpu(self):
+        """The tour's table of results of an H200, without a card: the ladder's order."""
+        rows = [
+            row
+            for row in standing.rows_of(published(ROOT / "docs" / "results"))
+            if row.gpu_get("device.name") == "NVIDIA H200"
+            and tour_table.sizes_of(row) == "B=4 H=32 N=4096 d=64"
+        ]
+        table, learned = tour_table.tour_screen(rows)
+        groups = tour_table.groups_of(rows)
+        self.assertEqual([words for words, _ in groups], ["forward", "backward"])
+        ladder = ["01 02 03 04 06 07 09 10 12".split(), "05 06 08 11".split()]
+        self.assertEqual([[tour_table.number_of(r) for r in part] for _, part in groups], ladder)
+        self.assertEqual(tour_table.out_of_order(groups), [])
+        for words in ("~", "never", "estimated"):
+            self.assertNotIn(words, table)
+        self.assertIn("04 reads and writes O once per tile of keys", table)
+        said = " ".join(learned.split())
+        self.assertRegex(
+            said, r"96.\dx fewer HBM bytes than 02, and 2.0\dx as fast; .* is 6\d\dx as"
+        )
 
 
 @for_all
 class Order(Folder):
-    """docs/results holds an H200's times of 16 x 32 heads of the tour's size."""
+    """docs/results holds an H200's times of 16 x 32 heads of the simulated tour's size."""
 
     def test_the_estimates_have_the_order_of_an_h200(self):
         measured = {

@@ -1222,6 +1222,8 @@ function showFigures(node, sides, labels, note) {
 // --- the series: as a ladder, below a roof, as a table --------------------------------------------
 
 const own = PAGE.series[1];
+const DRAWN = own ? [PAGE.beside ?? PAGE.series[0], own] : PAGE.series;  // of one problem, where there is one
+const results = (series) => series.cells.filter((row) => row.length > 1);
 const percent = (x) => `${+(100 * x).toPrecision(2)}%`;
 const speed = (rate) => (rate < 1e15 ? (rate / 1e12).toPrecision(3) : exact(rate / 1e12));
 const numberOf = (run) => run.id.split(" ")[0];
@@ -1247,7 +1249,7 @@ function verdictOf(series) {
   const failed = (series.texts ?? []).filter(([, , ok]) => !ok).map(([name]) => name);
   const wrong = failed.length ? failed : series.wrong;
   const words = series !== own ? "" : wrong.length ? `✗ Wrong or failed: ${wrong.join(", ")}. `
-    : own.cells.length === 1 ? "✓ The result is right. " : `✓ All ${own.cells.length} results are right. `;
+    : results(own).length === 1 ? "✓ The result is right. " : `✓ All ${results(own).length} results are right. `;
   const found = rungsOf(series), from = found.get("01 forward"), via = found.get("06 forward");
   const last = [...found].filter(([key, r]) => key.endsWith(" forward") && r.type !== "fp32").at(-1)?.[1];
   const said = [];
@@ -1279,7 +1281,7 @@ function telling(node, words) {
 
 // Linear bars: bytes on a scale of each series, whose problems differ; speed on one of all.
 function showLadder(node) {
-  const all = PAGE.series.map(rungsOf);
+  const all = DRAWN.map(rungsOf);
   const keys = [...new Set(all.flatMap((rungs) => [...rungs.keys()]))];
   const most = (i, pass, what) => Math.max(...[...all[i]].filter(([k]) => k.endsWith(pass)).map(([, r]) => r[what] ?? 0));
   const bars = (key, pass, what, words, top) => make("div", {}, ...all.map((rungs, i) => {
@@ -1289,7 +1291,7 @@ function showLadder(node) {
     bar.style.width = `max(2px, ${100 * value / top(i)}%)`;
     const row = make("div", { class: `bar ${what === "hbm" ? "write" : "read"} s${i}` }, make("b", {}, bar),
                      make("span", {}, words(value)));
-    return telling(row, tipOf(run, PAGE.series[i]));
+    return telling(row, tipOf(run, DRAWN[i]));
   }));
   const rung = (key) => {
     const [number, pass] = key.split(" "), run = all.map((rungs) => rungs.get(key)).find((r) => r);
@@ -1310,7 +1312,7 @@ function showLadder(node) {
 }
 
 function aboutLadder() {
-  const full = PAGE.series[0], guessed = [...rungsOf(full).values()].filter((r) => r.hbm_kind === "predicted");
+  const full = DRAWN[0], guessed = [...rungsOf(full).values()].filter((r) => r.hbm_kind === "predicted");
   return (own ? `Upper bars: ${full.name}. Lower bars: ${own.name}, with a scale of its own for bytes. ` : "") +
     (guessed.length ? `HBM of ${listed(guessed)} is predicted. ` : "") +
     "Each step is timed alone; the README's picture has steps as timed beside the libraries.";
@@ -1325,11 +1327,11 @@ function drawn(tag, attributes, ...inside) {
 }
 
 function aboutRoofs() {
-  const runs = PAGE.series.flatMap((series) => [...rungsOf(series).values()]);
-  const known = new Set(PAGE.series.flatMap((series) => Object.values(series.roofs).flatMap((roof) =>
+  const runs = DRAWN.flatMap((series) => [...rungsOf(series).values()]);
+  const known = new Set(DRAWN.flatMap((series) => Object.values(series.roofs).flatMap((roof) =>
     Object.keys(roof).filter((type) => roof[type]))));
   const bare = runs.filter((r) => !known.has(r.type));
-  const [first, second] = PAGE.series;
+  const [first, second] = DRAWN;
   return (second ? `Filled: ${first.name}; open and dashed: ${second.name}. ` : "") +
     "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
     "counts by FlashAttention's convention." + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
@@ -1341,10 +1343,10 @@ function showRoofline(node) {
   const width = node.clientWidth - 24, height = node.clientHeight - 22;
   if (width < 120 || height < 120) return;  // a window without room
   const left = 50, right = width - 22, top = 14, bottom = height - 36;
-  const points = PAGE.series.flatMap((series, s) => [...rungsOf(series).values()]
+  const points = DRAWN.flatMap((series, s) => [...rungsOf(series).values()]
     .filter((r) => r.intensity && r.executed).map((run) => ({ run, s, series })));
   const used = new Set(points.map((p) => p.run.type));
-  const roofs = PAGE.series.flatMap((series, s) => Object.entries(series.roofs).flatMap(([name, roof]) =>
+  const roofs = DRAWN.flatMap((series, s) => Object.entries(series.roofs).flatMap(([name, roof]) =>
     [...used].filter((type) => roof[type]).map((type) => ({ s, name, type, hbm: roof.hbm, peak: roof[type] }))));
   const decades = (values) => {  // with some room left of the smallest
     const low = Math.log10(Math.min(...values));
@@ -1409,9 +1411,12 @@ function exactly(x) { return String(+x.toPrecision(1)); }
 
 function showRuns(node) {
   const series = own ?? PAGE.series[0];
-  const cells = (tag, row) => make("tr", {}, ...row.map((text) => make(tag, { class: /^(WRONG|not checkable)$/.test(text) && "differs" }, text)));
+  const width = series.head.length;
+  const cells = (tag, row) => row.length < width ? make("tr", {}, make("th", { colspan: width }, row[0])) :
+    make("tr", {}, ...row.map((text, i) => make(tag, {
+      class: (/^(WRONG|not checkable)$/.test(text) ? "differs" : "") + (series.less.includes(i) ? " less" : "") }, text)));
   const has = (word) => series.head.some((title) => title.includes(word));
-  const told = (has("request") ? "Requests are counted by the simulator. " : "") +
+  const told = (has("request") ? "Requests are counted by the simulator, or a GPU. " : "") +
     (has("estimate") ? "An estimated time is a model's, never a measurement. " : "") +
     (series.cells.flat().includes("-") ? "-: neither counted nor measured. " : "");
   node.replaceChildren(

@@ -1,0 +1,115 @@
+"""Chooses what tour.sh runs: prints a line for each run, with its backend, step, variant and
+arguments between tabs, and "say" before a line for the reader. Only tour.sh calls it.
+
+The simulator runs four heads, and estimates the time of as many as fill a GPU. A GPU gets a problem
+that fills it, that of the README's picture, or shorter sequences of it where the card is small.
+What the card cannot run is simulated: one head of the same problem.
+"""
+
+from . import command
+from .command import Failure
+from .problems import TOKENS, WIDTH, flags, series
+from .results import HERO_N
+from .steps import described, program_of, report_of, runs_on
+from .text import bytes_text, for_screen
+
+D = 64
+# Where it is not the last variant: the fastest ones. Several: the first is the others' measure.
+FASTEST = {"11_hopper_backward": ["direct"], "13_decode": ["early", "fp8"]}
+LEAST_N = 512
+NEEDS_OF_SMS = 128  # positions for each SM: with fewer SMs the fp32 steps take a minute
+OTHER_TENSORS = 9 * 4 * TOKENS * WIDTH  # a backward's, in fp32, and room to clear the L2
+
+
+def variants_of(step, everything):
+    """Those of a description that the tour runs: a step's result, and the one whose forward it has,
+    where that is the step's, too; of windows, which no other step has, also the first."""
+    able = [v for v in step["variants"] if D in v["supports"]["d"]]
+    names = [v["name"] for v in able]
+    fastest = [name for name in FASTEST.get(step["step"], []) if name in names]
+    if not everything and fastest:
+        return [v for v in able if v["name"] in fastest]
+    borrowed = (able[-1].get("forward_of") or "").split()[1:]
+    first = names[:1] if step["supports"]["window"] else []
+    return [v for v in able if everything or v["name"] in first + borrowed + names[-1:]]
+
+
+def scores_bytes(n):
+    """Of S and P of step 01 in the series."""
+    return 8 * TOKENS * WIDTH // D * n
+
+
+def longest(device):
+    """(N, a reason or "") that a card has the memory and the time for."""
+    n, why = HERO_N, []
+    while n > LEAST_N and n > NEEDS_OF_SMS * device["sms"]:
+        n //= 2
+        why = [f"{device['sms']} SMs"]
+    while n > LEAST_N and scores_bytes(n) + OTHER_TENSORS > device["free_bytes"]:
+        n //= 2
+        why = [*why[:1], f"{bytes_text(device['free_bytes'])} of free memory"]
+    return n, " and ".join(why)
+
+
+def arguments(step, n, device):
+    """Of a run: on a GPU, FlashAttention's series; without, four heads."""
+    p = series(n, D, False) if device else {"b": 1, "h": 4, "n": n, "d": D, "causal": True}
+    if step["supports"]["lengths"]:  # one query, and a cache that is long enough to matter
+        heads = {"h": 32, "hkv": 8} if device else {"h": 8, "hkv": 2}
+        p |= {**heads, "n": 1, "nk": n * (8 if device else 32), "causal": True}
+    window = step["supports"]["window"]
+    p["causal"] |= window
+    return flags(p) + [f"--window={n // 4},0"] * window
+
+
+def one_head(words, heads):
+    """The same for the simulator, whose times are estimated for all heads."""
+    kept = [w for w in words if not w.startswith(("--b=", "--h=", "--hkv="))]
+    grouped = any(w.startswith("--hkv=") for w in words)
+    return ["--b=1", *(["--h=4", "--hkv=1"] if grouped else ["--h=1"]), *kept, heads]
+
+
+def device_of(programs):
+    """(what the first of these that runs on this GPU says of it, or None; why not, or "")"""
+    why = ""
+    for name in programs:
+        try:
+            return report_of(program_of("build/gpu", name), "--predict", preset="gpu")["device"], ""
+        except Failure as refusal:
+            why = str(refusal).removeprefix(f"{name}: ").partition(": run build/sim")[0]
+    return None, why
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--n", type=int, default=0)
+    parser.add_argument("--gpu", action="store_true", help="its programs are built")
+    parser.add_argument("programs", nargs="+")
+    args = parser.parse_args()
+    device, why = device_of(args.programs) if args.gpu else (None, "")
+    n, reason = (args.n, "") if args.n or not device else longest(device)
+    lines = []
+    for name in args.programs:
+        step = described(program_of("build/gpu" if args.gpu else "build/sim", name))
+        words = arguments(step, n or 1024, device)
+        for variant in variants_of(step, args.all):
+            there = device and runs_on(device["arch"], variant["needs"])
+            if there:
+                mine, backend = words + ["--only-hbm"] * (not args.all), "gpu"
+            else:
+                heads = f"--estimate-heads={TOKENS // n * (WIDTH // D) if device else 128}"
+                mine = one_head(words, heads) if device else [*words, heads]
+                backend = "sim"
+            lines.append("\t".join([backend, name, variant["name"], " ".join(mine)]))
+    said = f"this machine has a GPU on which nothing runs: {why}" if why and not device else ""
+    if device:
+        p = series(n, D, False)
+        whose = (
+            "the problem of README's picture" if n == HERO_N else "shorter than README's picture"
+        )
+        because = f", for {reason}" if reason else ""
+        said = f"on {device['name']}: B={p['b']} H={p['h']} N={n} d={D}, {whose}{because}"
+    said = [f"say\t{line}" for line in for_screen(said).splitlines()]
+    print(*said, *lines, sep="\n")
+    return 0
