@@ -12,6 +12,7 @@
 # installed. Exit status: 0 the commands can run, 1 something that they require
 # is missing, 2 bad use.
 set -euo pipefail
+cd "$(dirname "$0")/.." # the caller's may be deleted
 
 # "required" must be there. Of "library", CMake fetches what is missing.
 #
@@ -49,7 +50,7 @@ for argument in "$@"; do
     --have) have=yes ;;
     --need) need=yes ;;
     mpi | docs | gdb | format | browser) chosen+=" $argument" ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' scripts/setup.sh && exit 0 ;;
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac
 done

@@ -30,7 +30,7 @@ while (($#)); do
     --cuda) cuda=yes ;;
     --yes) yes=(--yes) ;;
     -h | --help)
-      sed -n '2,25s/^# \{0,1\}//p' "$0"
+      sed -n '2,25s/^# \{0,1\}//p' scripts/test.sh
       exit 0
       ;;
     *) break ;;

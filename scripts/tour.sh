@@ -52,7 +52,7 @@ while (($#)); do
       shift
       ;;
     -h | --help)
-      sed -n '2,16s/^# \{0,1\}//p' "$0"
+      sed -n '2,16s/^# \{0,1\}//p' scripts/tour.sh
       exit 0
       ;;
     *) refuse "unknown option '$1'; see --help" ;;

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 
-from .command import NotHere
+from .command import NotHere, no_room
 from .files import ROOT, read_text
 
 QUIET_SECONDS = 15
@@ -202,9 +202,11 @@ def build(preset, targets, log, stream=None, folder=None):
 
 def reason(said, lines=25):
     r"""Why a build failed: the end of its words. \raises NotHere with our own sentence, if it has
-    one; CMake breaks none of them."""
+    one (CMake breaks none of them), or the line that tells of a full disk."""
     if own := re.search(r"^ *flash-steps: (.*)$", said, re.MULTILINE):
         raise NotHere(own[1])
+    if full := no_room(said):
+        raise NotHere(full)
     return "\n".join(said.splitlines()[-lines:])
 
 

@@ -31,6 +31,22 @@ class NotHere(Failure):
     status = 3
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no room
+
+
+def require_folder():
+    r"""\raises BadInput where the working directory was deleted."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise BadInput("the working directory was deleted: cd to another one") from None
+
+
+def no_room(said):
+    """A compiler's line that tells of a full disk; or None."""
+    return next((x.strip() for x in said.splitlines() if os.strerror(errno.ENOSPC) in x), None)
+
+
 def fitted(doc):
     """A module's text: its paragraphs as wide as the terminal, its lists as they are."""
     width = min(shutil.get_terminal_size().columns - 2, 98)
@@ -63,6 +79,7 @@ def run(module, name, *more):
     """main(*more) of a module; `name` is what its user has typed. Returns the exit status."""
     sys.argv[0] = name
     try:
+        require_folder()
         require_values(sys.argv[1:])
         status = importlib.import_module(module).main(*more)
         sys.stdout.flush()
@@ -74,11 +91,11 @@ def run(module, name, *more):
         drop_output()
         return 0
     except OSError as error:
-        if not error.filename:
+        if not error.filename and error.errno not in FULL:
             raise
-        print(f"{name}: {error.filename}: {error.strerror}", file=sys.stderr)
-        full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-        return NotHere.status if error.errno in full else BadInput.status
+        print(f"{name}: {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
+        drop_output()
+        return NotHere.status if error.errno in FULL else BadInput.status
 
 
 def drop_output():

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from flash_steps import building, command, sarif
-from flash_steps.command import BadInput, Failure, require_values
+from flash_steps.command import BadInput, Failure, NotHere, no_room, require_folder, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import ROOT, read_json, require_writable, text_of, version, write_text
 from flash_steps.gpu_table import find_model
@@ -220,6 +220,8 @@ def compile_file(path, how, options, folder, number):
         """What the compiler prints. `before`: what kept it from compiling, if it knows."""
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         known = before(done.stdout)
+        if not known and (full := no_room(done.stderr)):
+            raise NotHere(full)
         if known or done.returncode:
             said = ["the compiler failed without a word", *done.stderr.splitlines()]
             error = building.first_error(done.stderr, 2) or said[-1]
@@ -368,6 +370,7 @@ def write_findings(options, report, status):
 def main(description):
     options, own = parse(sys.argv[1:], description)
     try:
+        require_folder()
         for path in options.files:
             if os.path.isdir(path):
                 raise Refused(f"{path} is a folder: give it with -I, or give a file of it")
@@ -403,6 +406,9 @@ def main(description):
             return write_findings(options, report, status) if options.sarif else status
     except (Refused, Failure) as error:
         say(error)
-        return 2
+        return getattr(error, "status", 2)
+    except OSError as error:  # a full disk, mostly
+        say(f"{error.filename or 'temporary files'}: {error.strerror}")
+        return 3
     except KeyboardInterrupt:  # while it compiles
         return 128 + signal.SIGINT

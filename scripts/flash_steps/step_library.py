@@ -4,6 +4,7 @@ its functions promise: common/harness/library/library.h.
 
 import ctypes
 import json
+import os
 
 SIZES = ("b", "h", "hkv", "n", "nk", "d", "causal")  # keys of a problem in JSON
 MASK = ("window", "row_starts", "key_starts", "mask")  # keys that there are only with a mask
@@ -75,7 +76,13 @@ class StepLibrary:
     r"""\raises OSError when the file cannot be loaded."""
 
     def __init__(self, path):
-        self._c = ctypes.CDLL(path)
+        try:
+            self._c = ctypes.CDLL(path)
+        except OSError as error:
+            if "static TLS" not in str(error):
+                raise
+            how = f"LD_PRELOAD={os.path.abspath(path)} python3 (common/harness/library/library.h)"
+            raise OSError(f"{path}: the simulator's must be loaded before Python: {how}") from None
         problem, tensors = ctypes.POINTER(_Problem), ctypes.POINTER(_Tensors)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         for function, types in (

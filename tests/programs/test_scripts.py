@@ -13,7 +13,8 @@ import unittest
 from unittest import mock
 
 from copies import HAVE_GIT, ROOT, SCRIPTS, Folder, main, said
-from flash_steps import building
+from flash_steps import building, cuda_program
+from flash_steps.command import NotHere
 from sample_results import gpu, sim, write
 
 TOOLS = (
@@ -515,7 +516,7 @@ echo "the report of {name} $variant"
                 f"build/sim was built for {made}: rm -r build/sim, and it is built for this folder"
             )
             self.assertIn(f"\n{words}\n", self.tour(status=1).stdout)
-            done = self.run_script("./scripts/sim", program, status=2)
+            done = self.run_script("./scripts/sim", program, status=3)
             self.assertEqual(done.stderr.splitlines()[1:], [f"sim: {words}"])
         self.assertFalse((self.root / "called").exists())
         here = f"CMAKE_CACHEFILE_DIR:INTERNAL={self.root}/build/sim\nCMAKE_HOME_DIRECTORY:INTERNAL="
@@ -556,6 +557,52 @@ class WithoutPython(Sandbox):
                 done = self.run_script(f"./scripts/{name}", "--help")
                 self.refused(done, 3, "setup: cannot continue without ", "python3")
                 self.assertIn("python3              is missing", done.stdout)
+
+
+class Folders(Sandbox):
+    def test_a_working_directory_that_was_deleted(self):
+        for tool in ("sh", "rmdir"):
+            (self.bin / tool).symlink_to(shutil.which(tool))
+        for tool in ("g++", "cmake", "ninja", "addr2line"):
+            self.tool(tool, "echo 3.25.1")
+        shutil.copy(ROOT / "CMakeLists.txt", self.root)
+        words = ": the working directory was deleted: cd to another one"
+        gone = 'mkdir "$1"; cd "$1"; rmdir "$1"; shift; exec "$@"'
+        for name, *arguments in (
+            ("sim", "x.cu"),
+            ("new", "mine"),
+            ("fit_m.py",),
+            ("maintain", "tables"),
+            ("setup.sh",),
+        ):
+            with self.subTest(script=name):
+                script = self.root / "scripts" / name
+                python = [] if name == "setup.sh" else [sys.executable]
+                call = ["sh", "-c", gone, "sh", self.folder / "gone", *python, script, *arguments]
+                done = self.run_script(*map(str, call))
+                last = (done.stderr.splitlines() or [""])[-1]
+                self.assertEqual(done.returncode, 0 if name == "setup.sh" else 2, done.stderr)
+                self.assertEqual(last.endswith(words), name != "setup.sh", last)
+
+    def test_help_from_any_folder(self):
+        for name in ("setup.sh", "tour.sh", "test.sh"):
+            done = said([f"./{name}", "--help"], cwd=SCRIPTS)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_full_disk(self):
+        """One sentence where the output, or a compiler's temporary file, has no room."""
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            call = [sys.executable, SCRIPTS / "maintain", "neighbours"]
+            done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True)
+        self.refused(done, 3, "maintain neighbours: the output: No space left on device")
+        line = "x.cu:1:1: fatal error: error writing to /tmp/cc.s: No space left on device"
+        failed = subprocess.CompletedProcess([], 1, "", f"{line}\n    1 | int main() {{}}\n")
+        options = mock.Mock(include=[], define=[], openmp=False)
+        with mock.patch.object(cuda_program.subprocess, "run", lambda *_, **__: failed):
+            with self.assertRaisesRegex(NotHere, line):
+                cuda_program.compile_file("x.c", {}, options, "/tmp", 0)
+        with self.assertRaisesRegex(NotHere, line):
+            building.reason(failed.stderr + "ninja: build stopped: subcommand failed.\n")
 
 
 class Building(unittest.TestCase):

@@ -16,7 +16,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from copies import BUILD, main, said
+from copies import BUILD, SCRIPTS, main, said
 from flash_steps.step_library import Refused, StepLibrary, _problem
 from test_programs import read_npy, write_npy
 
@@ -203,6 +203,16 @@ class Libraries(unittest.TestCase):
             with self.subTest(library=path.name):
                 done = preloaded(path, __file__, "--library", path)
                 self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+
+    def test_without_preloading_a_sentence_says_how(self):
+        path = BUILD / "steps" / "lib01_naive.so"
+        code = "import sys; from flash_steps.step_library import StepLibrary as S; S(sys.argv[1])"
+        how = f"OSError: {path}: the simulator's must be loaded before Python: LD_PRELOAD={path} "
+        for environment, words in (({}, how), ({"LD_PRELOAD": str(path)}, "")):
+            environment["PYTHONPATH"] = str(SCRIPTS)
+            done = said([sys.executable, "-c", code, path], env={**os.environ, **environment})
+            last = (done.stderr.splitlines() or [""])[-1]
+            self.assertEqual(last[: len(how)], words)
 
     def test_beside_each_program_and_nothing_else_exported(self):
         for program in (BUILD / "steps").glob("[0-9][0-9]_*"):

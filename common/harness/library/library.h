@@ -10,6 +10,10 @@
 /// sentence. A library serves one thread at a time. It uses GPU 0 (CUDA_VISIBLE_DEVICES chooses).
 /// Plain C.
 ///
+/// The simulator's library, build/sim/steps/lib01_naive.so, has a block's shared memory in
+/// thread-local storage. A process has room for it that is linked with the library or starts with
+/// it (LD_PRELOAD); in another dlopen() fails: "cannot allocate memory in static TLS block".
+///
 /// After an illegal address or another error that CUDA does not forget, each call that needs the
 /// device fails with a sentence that says so; only a new process helps.
 #pragma once
