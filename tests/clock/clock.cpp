@@ -464,6 +464,59 @@ TEST_CASE("only the H200 and the H100 are verified; each row of the table gives 
   }
 }
 
+// Of each GPU: what its figures (gpus.json) and the model make of blocks that have one thing to do,
+// and of blocks that have some of everything. Whoever changes one of them changes these.
+TEST_CASE("the times of the modelled GPUs are these", "[clock]") {
+  BlockWork columns, instructions, bytes;
+  columns.wgmma_columns = 500000, instructions.instructions = 500000, bytes.l2_bytes = 50000000;
+  BlockWork mma;
+  mma.mma = 500000;
+  fa::Counts known = counts_of(instructions, 1000, 2, 96);
+  known.kernels[0].name = "step01::softmax_kernel";
+  fa::Counts mixed = mixed_counts(90);
+  mixed.kernels[0].threads = 90 * 80;  // two warps and a half
+  mixed.kernels.push_back(memset_of(1 << 30).kernels[0]);
+  const std::map<std::string, std::vector<double>> want = {
+      {"B200", {2.9245929, 0.47208731, 10.525647, 5.0688, 0.47526707}},
+      {"H200", {3.5343626, 1.1403168, 10.524371, 5.6825112, 0.74968295}},
+      {"H100", {3.5343626, 1.1403168, 10.524371, 5.6825112, 1.0413207}},
+      {"A100-80GB", {7.0903438, 1.7734207, 18.897492, 9.7476923, 1.7788753}},
+      {"A100", {7.0903438, 1.7734207, 18.897492, 9.7476923, 2.2725712}},
+      {"L4", {17.671732, 2.2065333, 22.972922, 12.546535, 11.243767}},
+      {"A10", {16.516371, 2.0689908, 21.540923, 12.184615, 5.6218834}},
+      {"RTX 5090", {9.9715606, 0.62329195, 6.4892911, 3.6274809, 1.8889442}},
+      {"RTX 4090", {12.695123, 0.79391231, 8.2656741, 4.6024213, 3.3463592}},
+      {"RTX 3090", {30.750049, 1.917608, 21.500584, 10.678652, 3.6946374}},
+      {"T4", {252.84199, 3.9530983, 43.809001, 23.466667, 11.248643}},
+      {"V100", {135.66503, 2.1210764, 24.340719, 12.107006, 4.3790147}},
+  };
+  for (const fa::GpuSpec& gpu : fa::gpu_table()) {
+    CAPTURE(gpu.name);
+    const std::vector<double> got = {
+        1e3 * seconds(counts_of(mma, 1000), gpu), 1e3 * seconds(counts_of(columns, 1000), gpu),
+        1e3 * seconds(known, gpu), 1e3 * seconds(counts_of(bytes, 1000), gpu),
+        1e3 * seconds(mixed, gpu, 2.5)};
+    REQUIRE(want.count(gpu.name) == 1);
+    for (size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i);
+      CHECK(got[i] == Approx(want.at(gpu.name).at(i)).epsilon(1e-5));
+    }
+  }
+  // Its parts, too, of some of everything.
+  const fa::KernelEstimate k = fa::estimate(mixed, h200(), 2.5)->kernels.at(0);
+  std::map<std::string, double> parts;
+  for (const fa::PartShare& p : k.parts) parts[fa::name_of(p.part)] = p.share;
+  const std::map<std::string, double> want_parts = {
+      {"HBM", 0.37526839},      {"L1 lines", 0.25178519},     {"L2", 0.34755333},
+      {"atomics", 0.018883889}, {"instructions", 0.1258926},  {"shared memory", 0.37767779},
+      {"start", 0.016202377},   {"tensor cores", 0.23861038}, {"waiting", 0.2986961}};
+  CHECK(parts.size() == want_parts.size());
+  for (const auto& [name, share] : want_parts) {
+    CAPTURE(name);
+    CHECK(parts[name] == Approx(share).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("a smaller or slower GPU never takes less time", "[clock]") {
   using Change = std::function<void(fa::GpuSpec&, double)>;
   const std::vector<std::pair<const char*, Change>> changes = {

@@ -70,6 +70,45 @@ TEST_CASE("a block's shared memory is the SM's without what each block reserves"
   CHECK(fa::find_gpu("H200").block_shared_bytes() == 232448);
 }
 
+TEST_CASE("each figure of a row is the one of its name", "[gpus]") {
+  const auto row_of = [](const std::string& more) {
+    const fa::test::TemporaryFile file(R"({"gpus": [{"name": "A", "arch": "sm_77", "sms": 3,
+      "hbm_bytes_per_s": 4e9, "memory_bytes": 5e9, "l2_bytes": 6e6, "fp32_flops": 7e12)" +
+                                       more + "}]}");
+    return fa::read_gpu_table(file.path).at(0);
+  };
+  const fa::GpuSpec all = row_of(R"(, "sm_threads": 11, "sm_blocks": 12, "sm_registers": 13,
+      "sm_shared_bytes": 14, "l1_bytes": 15, "block_reserved_bytes": 16, "bf16_flops": 17,
+      "fp8_flops": 18, "links": [{"name": "a", "bytes_per_s": 19}, {"name": "b", "bytes_per_s": 20}])");
+  CHECK(all.name == "A");
+  CHECK(all.arch == "sm_77");
+  CHECK(all.sms == 3);
+  const auto figures = [](const fa::SmSpec& sm) {
+    return std::vector<uint64_t>{sm.threads,      sm.blocks,   sm.registers,
+                                 sm.shared_bytes, sm.l1_bytes, sm.block_reserved_bytes};
+  };
+  CHECK(figures(all.sm) == std::vector<uint64_t>{11, 12, 13, 14, 15, 16});
+  CHECK(all.hbm_bytes_per_s == 4e9);
+  CHECK(all.memory_bytes == 5e9);
+  CHECK(all.l2_bytes == 6e6);
+  CHECK(all.fp32_flops == 7e12);
+  CHECK(all.bf16_flops == 17);
+  CHECK(all.fp8_flops == 18);
+  REQUIRE(all.links.size() == 2);
+  CHECK(all.links[1].name == "b");
+  CHECK(all.links[1].bytes_per_s == 20);
+  const fa::GpuSpec least = row_of("");
+  CHECK(figures(least.sm) == figures(fa::find_gpu("H200").sm));
+  CHECK(least.bf16_flops == 0);
+  CHECK(least.fp8_flops == 0);
+  CHECK(least.links.empty());
+  for (const char* wrong :
+       {R"(, "sm_blocks": -1)", R"(, "l1_bytes": 2147483648)", R"(, "sm_threads": 1e300)"}) {
+    CHECK_THROWS_WITH(row_of(wrong), ContainsSubstring("is not from 0 to 2^31 - 1"));
+  }
+  CHECK(row_of(R"(, "l1_bytes": 2147483647)").sm.l1_bytes == 2147483647);
+}
+
 TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
   CHECK_THROWS_AS(fa::read_gpu_table("no/such/gpus.json"), fa::UsageError);
   const std::string row =

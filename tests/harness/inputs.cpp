@@ -64,6 +64,41 @@ TEST_CASE("normal inputs are N(0,1), independent, and the same on every machine"
   CHECK(in.V[100] == 0.1934051513671875f);
 }
 
+TEST_CASE("the inputs of a seed are exactly these, of each kind", "[inputs]") {
+  Problem p;
+  p.B = 2, p.H = 6, p.Hkv = 3, p.N = 20, p.Nk = 30, p.d = 96, p.dtype = DType::bf16;
+  p.score_mod.sinks = true;
+  p.cache.lengths = {30, 17};
+  const auto digests = [](const fa::Inputs& in) {
+    std::vector<double> sums;
+    for (const auto* t : {&in.Q, &in.K, &in.V, &in.dO, &in.sinks}) {
+      double sum = 0;
+      for (size_t i = 0; i < t->size(); ++i)
+        sum += (*t)[i] * static_cast<double>(1 + i * 7919 % 13);
+      sums.push_back(sum);
+    }
+    return sums;
+  };
+  const auto require = [&](const fa::Inputs& in, const std::vector<double>& want) {
+    const std::vector<double> got = digests(in);
+    for (size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i, got[i]);
+      CHECK(got[i] == Approx(want.at(i)).epsilon(1e-9));
+    }
+  };
+  require(fa::normal_inputs(p, 3),
+          {1300.2963562012, -174.142868042, -1797.002822876, 796.7388763428, -4.6519317627});
+  require(fa::outlier_inputs(p, 3),
+          {1612.7792663574, -302.9318695068, -2031.7507476807, 796.7388763428, -4.6519317627});
+  require(fa::real_inputs(p, 3),
+          {-1793.0179080963, 2668.4006767273, 2815.6089406013, 796.7388763428, -4.6519317627});
+  CHECK(fa::normal_inputs(p, 3).sinks != fa::normal_inputs(p, 4).sinks);
+  p.cache.page = 16;
+  CHECK(fa::shuffled_table(p, 5) == std::vector<int>{1, 0, 2, 3});
+  p.B = 5, p.cache.lengths = {30, 0, 1, 16, 17};
+  CHECK(fa::shuffled_table(p, 6) == std::vector<int>{2, 1, -1, -1, 5, -1, 4, -1, 3, 0});
+}
+
 TEST_CASE("a longer problem starts with the numbers of a shorter one", "[inputs]") {
   Problem small, large;
   small.H = small.Hkv = 1, small.N = small.Nk = 100;
