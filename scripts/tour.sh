@@ -9,11 +9,10 @@
 #   ./scripts/tour.sh --yes              installs what is missing without asking
 #
 # Names what is missing, installs it if you agree, and builds. With a GPU and
-# the CUDA toolkit each step runs on the GPU, on a problem that fills it; what the
-# GPU cannot run is simulated. The first run takes about three minutes on two
-# cores, and 0.2 GB of disk (0.4 GB more for all packages). Exit
-# status: 0 all right, 1 it could not continue, or a step failed or was wrong,
-# 2 bad use.
+# the CUDA toolkit each step runs on the GPU, on a problem that fills it; what
+# the GPU cannot run is simulated. The first run takes about three minutes on
+# two cores, and 0.2 GB of disk (0.4 GB more for all packages). Exit status:
+# 0 all right, 1 it could not continue, or a step failed or was wrong, 2 bad use.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -52,7 +51,7 @@ while (($#)); do
       shift
       ;;
     -h | --help)
-      sed -n '2,16s/^# \{0,1\}//p' scripts/tour.sh
+      sed -n '2,15s/^# \{0,1\}//p' scripts/tour.sh
       exit 0
       ;;
     *) refuse "unknown option '$1'; see --help" ;;
