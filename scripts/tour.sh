@@ -5,7 +5,7 @@
 #   ./scripts/tour.sh                    each step's result
 #   ./scripts/tour.sh --all              all variants
 #   ./scripts/tour.sh --steps "01 04"    some steps, by number or by name
-#   ./scripts/tour.sh --n 512            another length (default 1024, on a GPU 4096)
+#   ./scripts/tour.sh --n 512            another length (1024, on a GPU 4096)
 #   ./scripts/tour.sh --yes              installs what is missing without asking
 #
 # Names what is missing, installs it if you agree, and builds. With a GPU and
