@@ -102,6 +102,18 @@ __global__ void load_vector(const float* x, float* y, int offset) {
   y[threadIdx.x] = v.x;
 }
 
+// One element, `byte` bytes behind p, or behind the begin of dynamic shared memory.
+template <class T>
+__global__ void one_element(char* p, int byte, bool stores, float* y) {
+  T* at = reinterpret_cast<T*>((p ? p : fa::dynamic_shared<char>()) + byte);
+  if (stores) {
+    *at = T{};
+  } else {
+    const T v = *at;
+    if (*reinterpret_cast<const char*>(&v) != 0) *y = 1;
+  }
+}
+
 void* allocated(size_t bytes) {
   void* p = nullptr;
   REQUIRE(cudaMalloc(&p, bytes) == cudaSuccess);
@@ -128,6 +140,44 @@ TEST_CASE("stores past either end of a buffer are found", "[sim]") {
   FOUND("of an address at which nothing is, 8589934592 bytes before the start of buffer before",
         store, {1, 1}, far(before, -(int64_t{1} << 33)), 0);
   FOUND("of an address at which nothing is", store, {1, 1}, far(x, int64_t{1} << 60), 0);
+}
+
+TEST_CASE("an access of any size lies inside, as a whole and at a multiple of it, or is found",
+          "[sim]") {
+  constexpr int kSize = 100;
+  const Buffer<char> before("before", 64), x("x", kSize), after("after", 64);
+  const Buffer<float> y("y", 1);
+  const auto check = [&](auto kernel, int size) {
+    for (int step = 0; step <= 36; ++step) {
+      const int byte = step < 18 ? step - 16 : kSize - 36 + step;
+      for (const bool stores : {false, true}) {
+        for (char* p : {x.get(), static_cast<char*>(nullptr)}) {
+          const bool inside = byte >= 0 && byte + size <= kSize, whole = byte % size == 0;
+          const std::string found = finding(kernel, {1, 1, kSize}, p, byte, stores, y);
+          CAPTURE(size, byte, stores, p != nullptr, found);
+          const std::string access = std::to_string(size) + "-byte ";
+          if (inside && whole) {
+            CHECK(found == "");
+          } else if (inside || (p == nullptr && !whole)) {
+            CHECK_THAT(found, ContainsSubstring(access + "access at ") &&
+                                  ContainsSubstring("not a multiple of " + std::to_string(size)));
+          } else {
+            CHECK_THAT(found, ContainsSubstring(access + (stores ? "store at " : "load at ")));
+            const std::string where = byte < 0
+                                          ? std::to_string(-byte) + " bytes before the start of "
+                                          : "at byte " + std::to_string(byte) + " of ";
+            CHECK_THAT(found,
+                       ContainsSubstring(where + (p ? "buffer x" : "dynamic shared memory")));
+          }
+        }
+      }
+    }
+  };
+  check(one_element<char>, 1);
+  check(one_element<uint16_t>, 2);
+  check(one_element<float>, 4);
+  check(one_element<float2>, 8);
+  check(one_element<float4>, 16);
 }
 
 TEST_CASE("use after cudaFree is found", "[sim]") {

@@ -52,6 +52,17 @@ __global__ void mask_without_own_lane() {
   if (threadIdx.x == 0) __syncwarp(0xfffffffe);
 }
 
+// Each thread has its own place in y, and stores there what it knows of it.
+__global__ void places(uint4* y) {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  const unsigned threads = blockDim.x * blockDim.y * blockDim.z;
+  const auto packed = [](const uint3& i) { return i.x | i.y << 10 | i.z << 20; };
+  y[block * threads + thread] = {
+      packed({blockIdx.x, blockIdx.y, blockIdx.z}), packed({threadIdx.x, threadIdx.y, threadIdx.z}),
+      packed({gridDim.x, gridDim.y, gridDim.z}), packed({blockDim.x, blockDim.y, blockDim.z})};
+}
+
 __global__ void spins(volatile float* flag) {
   while (flag[0] == 0.f) {
   }
@@ -212,6 +223,26 @@ TEST_CASE("threads run in order between barriers, in blocks of any size", "[sim]
   Buffer<float> x("x", 40);
   fa::launch(odd_block, {1, 40}, x);
   CHECK(x.download() == std::vector<float>(40, 8.f));
+}
+
+TEST_CASE("each thread of a grid and a block of three dimensions knows its place", "[sim]") {
+  const dim3 grid(3, 4, 5), block(7, 2, 3);
+  for (const uint64_t order : {0, 1}) {
+    const WithOptions with({.workers = 2, .block_order = order});
+    const Buffer<uint4> y("y", 60 * 42);
+    fa::launch(places, {grid, block}, y);
+    size_t i = 0, wrong = 0;
+    const std::vector<uint4> got = y.download();
+    const auto packed = [](unsigned x, unsigned y, unsigned z) { return x | y << 10 | z << 20; };
+    for (unsigned b = 0; b < 60; ++b) {
+      for (unsigned t = 0; t < 42; ++t, ++i) {
+        wrong += got[i].x != packed(b % 3, b / 3 % 4, b / 12) ||
+                 got[i].y != packed(t % 7, t / 7 % 2, t / 14) || got[i].z != packed(3, 4, 5) ||
+                 got[i].w != packed(7, 2, 3);
+      }
+    }
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("a launch outside CUDA's limits is refused", "[sim]") {

@@ -1,5 +1,7 @@
 // Faults of two blocks that multiply together (cta_group::2): each in a kernel that has exactly
 // one, beside the same kernel without it.
+#include <algorithm>
+
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
@@ -173,6 +175,20 @@ ANALYSED("two blocks multiply together", "[sim][tcgen05][cluster]") {
   for (const int block : {0, 1, 2, 3}) {
     CHECK(y.download()[block * kM + 77] == 3 * kK * kK * (block % 2 + 1));
   }
+}
+
+TEST_CASE_METHOD(sim::test::Analysed, "a product of two blocks is one, with the operands of both",
+                 "[sim][tcgen05][cluster]") {
+  const sim::test::WithOptions with({.workers = 1, .requests = true, .sites = true});
+  std::vector<std::pair<uint64_t, uint64_t>> rows;  // requests, wavefronts
+  for (const fa::SiteCount& s : sim::test::counted(two_products, kPair, y, Fault::none).sites) {
+    if (s.what == "shared tcgen05.mma") rows.emplace_back(s.requests, s.transfers);
+  }
+  std::sort(rows.begin(), rows.end());
+  // 2 bytes of kK columns: of A and B, 128 rows and half of B's in each block; of B alone.
+  const uint64_t line = 128 / (2 * kK);  // rows
+  CHECK(rows ==
+        std::vector<std::pair<uint64_t, uint64_t>>{{1, kN / line}, {1, (2 * kM + kN) / line}});
 }
 
 ANALYSED("both blocks of a pair allocate and free, and a kernel has one cta_group",
