@@ -30,9 +30,13 @@ enum class Shuffle { idx, xor_, down, up };
 
 // --- warp.cpp, and scheduler/rendezvous.cpp: where threads meet ----------------------------------
 
-void sync_block(Where);                                  // __syncthreads
+// `name`: as the source has it, for messages.
+void sync_block(Where, const char* name = "__syncthreads");
 void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
 void sync_warp(uint32_t mask, Where);                    // __syncwarp
+/// The thread is at the end of the kernel's text: no return statement has ended it. scripts/sim
+/// puts this call there.
+void reached_end();
 uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, unsigned bytes, int arg, int width, Where);
 uint32_t ballot(uint32_t mask, bool predicate, Where);
 int count_in_block(bool predicate, Where);  // __syncthreads_count
@@ -87,7 +91,8 @@ struct Order {
 void mbarrier_arrive(uint64_t* bar, int bytes, Where, Order = {}, int count = 1);
 void mbarrier_expect(uint64_t* bar, int bytes, Where);  // expect_tx alone
 void mbarrier_wait(uint64_t* bar, int parity, Where);
-/// mbarrier.try_wait: waits, but not for ever. Returns false when nothing else can happen either.
+/// mbarrier.try_wait: waits, but not for ever. Returns false at a thread's first try in a phase that
+/// is not complete, and later when nothing else can happen either.
 bool mbarrier_try_wait(uint64_t* bar, int parity, Where, Order = {});
 
 // --- tma.cpp -------------------------------------------------------------------------------------
@@ -109,10 +114,10 @@ struct TensorMap {
 /// 0 = this block alone.
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
               Where);
-/// To this block; the signal to `bar` in the block of rank `told`, which is this one or the other
-/// one of its pair (cta_group::2).
+/// The same with cta_group::2: the signal to `bar` in the block of rank `told`, which is this one or
+/// the other one of its pair. Each further block's signal likewise, to the even or the odd one.
 void tma_load_of_pair(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
-                      unsigned told, Where);
+                      unsigned told, Where, unsigned blocks = 0);
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
 void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
 void bulk_store(void* to, const void* from, int bytes, Where);
@@ -189,8 +194,8 @@ void tcgen05_wait(bool loads, Where);  // else stores
 
 // --- cluster.cpp ---------------------------------------------------------------------------------
 
-void cluster_arrive(Where);
-void cluster_wait(Where);
+void cluster_arrive(Where, const char* name = "barrier.cluster.arrive");
+void cluster_wait(Where, const char* name = "barrier.cluster.wait");
 /// Is it a cooperative launch, whose grid has a barrier?
 bool grid_is_together();
 /// What a barrier of the grid needs.

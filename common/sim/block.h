@@ -51,6 +51,7 @@ struct Barrier {
   uint32_t here[32] = {};      ///< who arrived
   uint32_t waiting[32] = {};   ///< who waits (bar.arrive does not)
   Where first;                 ///< the line of the first arrival
+  const char* name = nullptr;  ///< of a barrier of the whole block
   int votes = 0, counted = 0;  ///< __syncthreads_count: until now; the last time
   static constexpr int kAll = 0;
 };
@@ -60,12 +61,16 @@ using WarpFn = void (*)(WarpMeeting&);
 /// A rendezvous of the lanes in `mask`; the last lane to arrive does the work for all of them.
 struct WarpMeeting {
   uint32_t mask = 0, arrived = 0;
+  uint32_t asked = 0;  ///< the mask with lanes that have returned
   WarpFn work = nullptr;
   const char* what = nullptr;
   void* frame[32] = {};  ///< each lane's operands, in the caller's frame
   Where where;
   unsigned warp = 0;
 };
+
+/// In a register that nobody has set, while races are looked for: a NaN that no program makes.
+constexpr uint32_t kUnset = 0x7fa5c3e1;
 
 // --- bytes, always counted -----------------------------------------------------------------------
 
@@ -98,12 +103,15 @@ struct Block {
   // Threads.
   unsigned live = 0;  ///< not yet returned
   bool launched_early = false;
+  bool strictly_early = false;  ///< EarlyLaunch::strict
   unsigned early = 0;         ///< threads that have not waited for the kernel in front
   Thread* current = nullptr;  ///< null while the worker's own stack runs
   Thread threads[1024];
   uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them
   uint32_t member[32] = {};  ///< lanes that exist
   uint32_t alive[32] = {};   ///< and have not returned
+  uint32_t at_end[32] = {};  ///< that have reached the end of the kernel's text; see reached_end()
+  bool any_at_end = false;
 
   // Rendezvous.
   Barrier barriers[16];
@@ -174,6 +182,8 @@ struct Cluster {
 using fa::FaultKind;
 /// Abandons the launch; becomes fa::KernelStopped on the host.
 [[noreturn]] void fail(FaultKind, const std::string& sentence);
+/// The analysis tells this once for the line: nothing is wrong, or nothing that stops the kernel.
+void remark(const Where&, const std::string& sentence);
 /// The current thread stops until wake(). Others run meanwhile.
 void wait_here(const char* what, const Where&);
 /// Makes a waiting thread runnable. `block` may be another block of the cluster.
@@ -203,8 +213,8 @@ inline void use_operand(const void* registers, size_t bytes, Kind kind, const vo
 }
 /// The current thread has returned: its copies that it has not waited for still happen.
 void thread_returned();
-/// A thread of the current block, one of a cluster, has returned: it counts as arrived at the
-/// cluster's barrier.
+/// A thread of the current block has returned: it counts as arrived at the cluster's barrier, or at
+/// that of the block alone.
 void cluster_thread_returned();
 
 }  // namespace sim

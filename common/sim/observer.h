@@ -43,9 +43,9 @@ struct TensorAccess {
 /// Who: tcgen05.mma, ld, st, dealloc.
 enum class TensorUse : uint8_t { product, load, store, free };
 
-/// Who has registers of a thread in use: a wgmma, which reads A from them, or which alone may touch
-/// its accumulators; or a tcgen05.ld, which loads into them.
-enum class RegisterUse : uint8_t { a, accumulator, loaded };
+/// For what a wgmma has registers of a thread in use: it reads A from them, or it alone may touch
+/// its accumulators.
+enum class RegisterUse : uint8_t { a, accumulator };
 
 /// One instance per OS worker; only that worker calls it (with races or L2: see each observer).
 class Observer {
@@ -79,6 +79,8 @@ class Observer {
   /// The current thread has waited for all phases of the mbarrier (or of the cluster's barrier) in
   /// front of `phase`.
   virtual void acquire(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
+  /// The current thread has waited for the mbarrier, in this line, for this parity.
+  virtual void waited(Block&, const void* bar, int parity, const Where&) { (void)bar, (void)parity; }
   /// The same of a relaxed wait.
   virtual void acquire_relaxed(Block& b, const void* object, uint32_t phase) {
     acquire(b, object, phase);
@@ -88,6 +90,8 @@ class Observer {
   /// `phase`: Block::phase when it began.
   virtual void begin_copy(Block&, const Access&) {}
   virtual void end_copy(Block&, const Access&, uint32_t phase) { (void)phase; }
+  /// The current thread, launched early, has waited for the kernel in front.
+  virtual void wait_for_kernel(Block&) {}
   /// The current thread executed __threadfence().
   virtual void fence(Block&) {}
   /// The lanes of a warp did a shuffle, an mma.
@@ -134,10 +138,8 @@ class Observer {
     (void)home, (void)pc;
   }
   /// The current thread's warp issues a tcgen05.ld or st, or frees columns.
-  virtual uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc,
-                               const Where&) {
+  virtual void move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc, const Where&) {
     (void)pc;
-    return 0;
   }
   /// The current thread's warp has waited for its tcgen05.ld, or st.
   virtual void finish_moves(Block&, bool loads) { (void)loads; }
@@ -166,9 +168,14 @@ class Observer {
                           const Where& user) {
     (void)element, (void)pc, (void)user;
   }
+  /// Something at this line is worth a sentence, and no fault.
+  virtual void remark(Block&, const Where&, const std::string& sentence) { (void)sentence; }
   /// The launch is over: add what was seen. Called once per worker, one after the other.
   virtual void merge(fa::Counts&, fa::KernelCount&) {}
 };
+
+/// Do the launches of this host thread overlap with the kernel in front?
+bool launches_overlap();
 
 /// This block's observer of that type: all blocks of a launch have the same ones.
 template <class T, class B>

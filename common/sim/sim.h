@@ -84,6 +84,9 @@ struct LaunchRefused : fa::KernelStopped {
 /// that a read before the first write is still found.
 void poison(void* p, size_t bytes);
 
+/// The host knows that the launches until now are over: no kernel launched early overlaps them.
+void no_kernel_in_front();
+
 /// Host memory that the simulated device may still take, in bytes.
 size_t free_bytes();
 

@@ -516,16 +516,19 @@ class Translator:
             self.tokens[opens].text = f"({literal(self.plain(*parts[1]))}, "
 
     def note_kernel(self, i):
-        """The name in front of the parameters."""
-        k = self.next(i)
+        """The name in front of the parameters. Threads that no return has ended say so."""
+        k, noted = self.next(i), False
         while self.text_at(k) not in ("{", ";", ""):
             name = self.before(k)
-            if self.text_at(k) == "(" and self.tokens[name].kind == "name":
+            if self.text_at(k) == "(" and self.tokens[name].kind == "name" and not noted:
                 if not self.text_at(name).startswith("__") and self.text_at(name) != "alignas":
                     self.kernels.add(self.text_at(name))
-                    return
-                k = self.partner(k)
-            k = self.next(k)
+                    noted = True
+            k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
+        if self.text_at(k) == "{" and noted:
+            closes = self.partner(k)
+            at = self.tokens[closes]
+            self.tokens.insert(closes, Token("space", " ::sim::reached_end(); ", at.file, at.number))
 
     def kernel_address(self, i):
         """Of (void*)kernel, (void*)&kernel<2>, reinterpret_cast<void*>(&kernel)."""

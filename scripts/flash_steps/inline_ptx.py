@@ -536,16 +536,14 @@ def box(match, tensor_map, at):
 
 
 def tma_load(match, args):
-    group = args.pop()[0] if match["group"] else "1"
+    group = args.pop()[0] if match["group"] else None
     (to,), (tensor_map, *at), (bar,), *more = args
     blocks = f"(uint16_t)({more.pop(0)[0]})" if match["multicast"] else "0"
     if len(more) != bool(match["hint"]):
         raise ValueError
     declared, named = box(match, tensor_map, at)
-    need = f"::sim::program::need_one_cta({group}, {HERE}); " if group != "1" else ""
-    return (
-        f"{need}{declared} ::sim::tma_load({shared(to)}, {named}, {bar_at(bar)}, {blocks}, {HERE});"
-    )
+    call = f"::sim::program::tma_load({group}, " if group else "::sim::tma_load("
+    return f"{declared} {call}{shared(to)}, {named}, {bar_at(bar)}, {blocks}, {HERE});"
 
 
 def tma_store(match, args):
@@ -629,12 +627,15 @@ def tensor_alloc(match, args):
 
 
 def tensor_mma(match, args):
-    (d,), (a,), (b,), (descriptor,), (accumulate,), (group,) = args
+    (d,), (a,), (b,), (descriptor,), *disabled, (accumulate,), (group,) = args
+    lanes = f"::sim::program::need_all_lanes({', '.join(disabled[0])}); " if disabled else ""
+    if len(disabled) > 1 or disabled and len(disabled[0]) not in (4, 8):
+        raise ValueError
     in_tensor_memory = "true" if match["a"] else "false"
     b = f"::sim::tcgen05_operand({b}, {HERE})"
     a = f"(uint32_t)({a})" if match["a"] else f"::sim::tcgen05_operand({a}, {HERE})"
     return (
-        f"::sim::tcgen05_mma({{(uint32_t)({d}), {a}, {in_tensor_memory}, {b}, "
+        f"{lanes}::sim::tcgen05_mma({{(uint32_t)({d}), {a}, {in_tensor_memory}, {b}, "
         f"(uint32_t)({descriptor}), {accumulate}, ::sim::CtaGroup{{{group}}}}}, {HERE});"
     )
 
@@ -691,6 +692,7 @@ INSTRUCTIONS = [
         atomic,
     ),
     (r"(prefetchu?|discard|applypriority|createpolicy|cp\.async\.bulk\.prefetch)\b.*", nothing),
+    (r"griddepcontrol\.wait", call("griddep_wait()")),
     (r"(fence\.proxy\.tensormap|griddepcontrol|nanosleep|pmevent)\b.*", nothing),
     (r"mapa(\.shared::cluster)?\.u32", result(f"{PTX}::mapa({{1}}, {{2}})")),
     (r"mapa\.u64", result(f"::sim::map_shared_rank({PTX}::global_pointer<void>({{1}}), {{2}})")),

@@ -39,7 +39,7 @@ using Row = float[2][kHalf];
 __device__ inline void load_row(uint32_t tS, Row& rS) {
   fa::tcgen05_ld(rS[0], tS);
   fa::tcgen05_ld(rS[1], tS + kHalf);
-  fa::tcgen05_wait_ld(rS[0], rS[1]);  // the registers may be read only now
+  fa::tcgen05_wait_ld(rS[0], rS[1]);  // only now may P overwrite S
 }
 
 // Scores that their row does not see become -inf: in tiles that the diagonal or the end cuts.

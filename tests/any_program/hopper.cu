@@ -157,6 +157,15 @@ static CUtensorMap map_of(__nv_bfloat16* p, cuuint64_t rows, cuuint64_t columns,
 }
 
 int main() {
+  {  // a row of 128 bytes in a swizzle of 64
+    CUtensorMap map;
+    const cuuint64_t size[] = {128, 8}, stride[] = {128};
+    const cuuint32_t box[] = {128, 8}, step[] = {1, 1};
+    EXPECT(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, room<char>(1024), size,
+                                  stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
+  }
   constexpr int kDepth = kTiles * kK, kRows = 2 * kM;
   auto *A = room<__nv_bfloat16>(kRows * kDepth), *B = room<__nv_bfloat16>(kN * kDepth),
        *D = room<__nv_bfloat16>(kRows * kN);

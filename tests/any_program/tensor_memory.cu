@@ -103,8 +103,9 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
         const uint32_t a = tiles + tile % kStages * kStage + k * 2;
         asm volatile(
             "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\n"
-            "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, p;\n}\n" ::"r"(base),
-            "l"(operand(a)), "l"(operand(a + kTileA)), "r"(kInstruction), "r"(tile + k));
+            "tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %2, %3, {%5, %5, %5, %5}, p;\n}\n" ::"r"(
+                base),  // no lane is left out
+            "l"(operand(a)), "l"(operand(a + kTileA)), "r"(kInstruction), "r"(tile + k), "r"(0));
       }
       commit(empty + tile % kStages * 8);
     }
@@ -145,10 +146,10 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   asm volatile("tcgen05.fence::after_thread_sync;");
   for (int n = 0; n < kN; n += 8) {
     float o[8];
-    load_8_columns(o, mine + kO + n);
-    asm volatile("tcgen05.wait::ld.sync.aligned;");
-    for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];
+    load_8_columns(o, base + kO + n);  // each warp passes lane 0
+    for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];  // what reads o is behind the load
   }
+  asm volatile("tcgen05.wait::ld.sync.aligned;");
   asm volatile("tcgen05.fence::before_thread_sync;");
   __syncthreads();
   if (warp == 1) {
@@ -157,10 +158,45 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   }
 }
 
+// Each block of a pair loads 8 rows of 64 columns, and both tell the even block: by mapa, or by the
+// address without its bit 24, which both of them arrive at, too.
+__global__ __cluster_dims__(2, 1, 1) void pair(const __grid_constant__ CUtensorMap map, float* out,
+                                               int masks) {
+  __shared__ __align__(1024) __nv_bfloat16 tile[8 * kK];
+  __shared__ uint64_t full;
+  uint32_t rank, own = (uint32_t)__cvta_generic_to_shared(&full), bar = own;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 3;" ::"r"(bar));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+  }
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n");
+  if (masks) {
+    bar &= 0xfeffffff;
+  } else {
+    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(bar) : "r"(0));
+  }
+  if (threadIdx.x == 0) {
+    if (rank == 0) {
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar),
+                   "r"(2 * (int)sizeof tile));
+    }
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar));
+    load<2>((uint32_t)__cvta_generic_to_shared(tile), &map, 0, 8 * rank, bar);
+  }
+  if (rank == 0) wait(own, 0);
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n");
+  float sum = 0;
+  for (int r = 0; r < 8; ++r) sum += __bfloat162float(tile[r * kK + threadIdx.x]);
+  out[rank * 32 + threadIdx.x] = sum;
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n");
+}
+
+template <int kBoxRows = 0>
 CUtensorMap map_of(__nv_bfloat16* p, int rows) {
   CUtensorMap map;
   const cuuint64_t size[] = {kK * kTiles, (cuuint64_t)rows}, stride[] = {kK * kTiles * 2};
-  const cuuint32_t box[] = {kK, (cuuint32_t)rows}, step[] = {1, 1};
+  const cuuint32_t box[] = {kK, (cuuint32_t)(kBoxRows ? kBoxRows : rows)}, step[] = {1, 1};
   void* encode = nullptr;
   cudaDriverEntryPointQueryResult found;
   CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000,
@@ -168,7 +204,8 @@ CUtensorMap map_of(__nv_bfloat16* p, int rows) {
   EXPECT(found == cudaDriverEntryPointSuccess);
   EXPECT(((PFN_cuTensorMapEncodeTiled_v12000)encode)(
              &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, p, size, stride, box, step,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             kBoxRows ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
   return map;
 }
@@ -193,6 +230,16 @@ int main() {
         o += ((int)S[m * kN + k] & 7) * __bfloat162float(B[n * K + K - kK + k]);
       }
       EXPECT(S[m * kN + n] == s && O[m * kN + n] == o);
+    }
+  }
+
+  for (int masks = 0; masks < 2; ++masks) {
+    pair<<<2, 32>>>(map_of<8>(A, kM), S, masks);
+    done();
+    for (int i = 0; i < 64; ++i) {
+      float sum = 0;
+      for (int r = 0; r < 8; ++r) sum += __bfloat162float(A[(i / 32 * 8 + r) * K + i % 32]);
+      EXPECT(S[i] == sum);
     }
   }
   return verdict();

@@ -227,6 +227,94 @@ __global__ void polls(int* p, int arrivals) {
   }
   p[threadIdx.x] = complete;
 }
+// One test of a phase that is not complete may say so: then the load is not there.
+__global__ void tests_once(const int* in, int* out, bool waits) {
+  __shared__ alignas(16) int tile[32];
+  __shared__ unsigned long long full;
+  const unsigned bar = (unsigned)__cvta_generic_to_shared(&full);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(bar));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, "
+        "[%2];" ::"r"((unsigned)__cvta_generic_to_shared(tile)),
+        "l"(in), "r"(bar));
+  }
+  __syncthreads();
+  unsigned complete = 0;
+  do {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], 0; "
+        "selp.u32 %0, 1, 0, p; }"
+        : "=r"(complete)
+        : "r"(bar));
+  } while (waits && !complete);
+  out[threadIdx.x] = tile[threadIdx.x];  // tests once
+  if (threadIdx.x == 0) {
+    asm volatile(
+        "{\n.reg .pred p;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n"
+        "@!p bra AGAIN;\n}" ::"r"(bar));
+  }
+}
+// The second one may run beside the first one until it waits for it; one thread does, for the block.
+__global__ void first_kernel(int* x) {
+  asm volatile("griddepcontrol.launch_dependents;");
+  x[threadIdx.x] = threadIdx.x;
+}
+__global__ void second_kernel(const int* x, const int* other, int* y, bool waits) {
+  int sum = other[threadIdx.x];
+  if (waits && threadIdx.x == 0) asm volatile("griddepcontrol.wait;" ::: "memory");
+  __syncthreads();
+  sum += x[threadIdx.x ^ 1];  // overlaps
+  y[threadIdx.x] = sum;
+}
+int overlaps(int* x, int* other, bool waits, bool synchronizes) {
+  int* y;
+  cudaMalloc(&y, 128);
+  cudaMemset(other, 0, 128);
+  first_kernel<<<1, 32>>>(x);
+  if (synchronizes) cudaDeviceSynchronize();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = 1, config.blockDim = 32;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute, config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, second_kernel, (const int*)x, (const int*)other, y, waits);
+}
+// In the last round some threads skip the barrier and the vote, and end.
+__global__ void skips(int* p, int n, bool returns) {
+  __shared__ int s[64];
+  if (returns && threadIdx.x >= 36) return;
+  s[threadIdx.x] = 0;
+  __syncthreads();
+  if (threadIdx.x < n) {
+    s[threadIdx.x] += 1;
+    __syncthreads();  // skips
+    p[threadIdx.x] = __ballot_sync(~0u, s[threadIdx.x] > 0);  // votes
+  }
+}
+// Two of the block's threads are there when the grid, which is this block, synchronises.
+__global__ void alone(int* sum, bool again) {
+  if (threadIdx.x >= 2) {
+    sum[threadIdx.x] = 1;
+    return;
+  }
+  atomicAdd(sum, 1);
+  cooperative_groups::this_grid().sync();
+  if (threadIdx.x == 0) sum[1] = sum[0] + sum[31];
+  if (again && threadIdx.x == 0) cooperative_groups::this_grid().sync();  // alone
+  if (again && threadIdx.x == 1) __syncthreads();
+}
+int grid_alone(int* sum, bool again) {
+  void* all[] = {&sum, &again};
+  cudaMemset(sum, 0, 256);
+  cudaLaunchCooperativeKernel((void*)alone, dim3(1), dim3(32), all);
+  int got[2];
+  cudaMemcpy(got, sum, sizeof got, cudaMemcpyDeviceToHost);
+  return got[1] == 3 ? 0 : 5;
+}
 __global__ void store(int* p) { p[threadIdx.x] = 1; }  // null
 __global__ void transpose(int* p, bool reached) {
   if (reached) asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(*p));  // ptx
@@ -303,6 +391,11 @@ int main(int n, char** words) {
   if (is("shared index")) shared_index<<<1, 64>>>(x, right ? 63 : 2000);
   if (is("divergent")) divergent<<<1, right ? 16 : 32>>>(x);
   if (is("polls")) polls<<<1, 32>>>(x, right ? 2 : 1);
+  if (is("tests once")) cudaMemset(unset, 0, 256), tests_once<<<1, 32>>>(unset, x, right);
+  if (is("overlaps")) return overlaps(x, unset, right, false);
+  if (is("overlaps not")) return overlaps(x, unset, false, true);
+  if (is("skips")) skips<<<1, 64>>>(x, 36, right);
+  if (is("alone")) return grid_alone(x, !right);
   if (is("plain grid")) plain_grid<<<2, 32>>>();
   if (is("endless")) cudaMemset(x, 0, 4), endless<<<1, 1>>>(x);
   if (is("idle")) idle<<<1, 1>>>(1024);

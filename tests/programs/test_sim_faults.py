@@ -33,6 +33,10 @@ ANALYSED = {
     "overrun": "4-byte store at @ past the end of the shared array s, at byte 120 of 120",
     "reads": "host code at @ reads byte 3072 of most, copied at .*, which nobody has written",
     "all": "the host copies 40 bytes of other at @",
+    "tests once": "race on shared memory: kernel tests_once, .* load of tile, byte .* at @ .* have "
+    "no wait on its mbarrier",
+    "overlaps": r"race on device memory: kernel second_kernel, .* load of x, byte 4 at @ and a store "
+    r"by kernel first_kernel at .* have no griddepcontrol.wait between them",
 }
 # ... and those that are found in any run.
 FOUND = {
@@ -43,6 +47,8 @@ FOUND = {
     r"array s \(float \[64\]\)",
     "divergent": "divergent warp operation: kernel divergent, .* calls __shfl_sync at @ ",
     "polls": r"deadlock in kernel polls.*mbarrier wait @",
+    "alone": r"deadlock in kernel alone.*1 thread wait at __syncthreads .*1 thread wait at "
+    r"grid.sync\(\) @",
     "plain grid": "kernel plain_grid, .* a barrier of the grid at @ in a plain launch; it needs "
     "cudaLaunchCooperativeKernel",
     "endless": "kernel endless, .* spins at @: ",
@@ -53,7 +59,8 @@ FOUND = {
     "null": "store at @ by way of a null pointer",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
-RIGHT += ("asserts", "own array", "shared index", "divergent", "polls")
+RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once", "overlaps")
+RIGHT += ("alone",)
 
 
 def placed(pattern, word):
@@ -104,6 +111,22 @@ class Faults(unittest.TestCase):
                 if mode in RIGHT:
                     twin = self.run_as(mode, *wishes, right=["right"], status=0)
                     self.assertEqual(twin.findings, [], twin.stderr)
+
+    def test_a_kernel_that_overlaps_with_nothing_need_not_wait(self):
+        self.assertEqual(self.run_as("overlaps not", "analyse", status=0).findings, [])
+
+    def test_threads_that_have_returned_are_not_waited_for_by_a_grid_of_one_block(self):
+        done = self.run_as("alone", "analyse", right=("right",), status=0)
+        self.assertEqual(done.findings, [])
+
+    def test_threads_that_skip_a_barrier_and_end_are_a_remark(self):
+        done = self.run_as("skips", "analyse", status=0)
+        remarks = " ".join(done.stderr.split())
+        for what, word in (("__syncthreads", "skips"), ("__ballot_sync", "votes")):
+            pattern = f"block \\(0,0,0\\): threads 36-63 never reached the {what} of @ and ended"
+            self.assertRegex(remarks, placed(pattern, word))
+        done = self.run_as("skips", "analyse", right=("right",), status=0)
+        self.assertNotIn("never reached", done.stderr)  # an early return is another thing
 
     def test_counts_of_a_launch_that_stopped_are_partial(self):
         done = self.run_as("null")

@@ -21,7 +21,7 @@
 ///     mbarrier_wait(&done, 0);
 ///     tcgen05_fence_after_thread_sync();                // what follows stays behind the wait
 ///     tcgen05_ld(rS, tmem_address(base, 32 * (warp % 4), 0));  // lane l: row 32 (warp % 4) + l
-///     tcgen05_wait_ld(rS);                              // now rS may be read
+///     tcgen05_wait_ld(rS);                              // now the columns may be overwritten
 ///     tcgen05_fence_before_thread_sync();               // ... and stays in front of the barrier
 ///     __syncthreads();
 ///     if (warp == 0) tcgen05_dealloc(base, 128);        // before the block ends
@@ -69,8 +69,9 @@ FA_LAYOUT uint32_t tcgen05_instruction(int m, int n, Major a = Major::k, Major b
 }
 
 /// Columns that one tcgen05_ld or tcgen05_st moves.
-template <int n>
-concept TensorColumns = n == 16 || n == 32 || n == 64;
+#define FA_NEED_TENSOR_COLUMNS(n)                   \
+  static_assert(n == 16 || n == 32 || n == 64,      \
+                "tcgen05_ld and tcgen05_st move 16, 32 or 64 columns: an array of so many registers")
 
 #if defined(__CUDACC__)
 
@@ -198,17 +199,22 @@ FA_TCGEN05(64, "%64")
 /// tcgen05_wait_ld returns:
 ///
 ///     for (i = 0..n-1) r[i] = tensor_memory[lane of `from` + this thread's lane][column + i];
+///
+/// An instruction of this thread that reads one of the registers is behind the load, with or without
+/// the wait (PTX ISA, "Register dependencies, same thread").
 template <class T, int n>
-FA_PTX void tcgen05_ld(T (&r)[n], uint32_t from) requires(TensorColumns<n>) {
+FA_PTX void tcgen05_ld(T (&r)[n], uint32_t from) {
+  FA_NEED_TENSOR_COLUMNS(n);
   Tcgen05OfWidth<n>::ld(r, from);
 }
 /// Stores n columns, the reverse of tcgen05_ld. The registers are free at once.
 template <class T, int n>
-FA_PTX void tcgen05_st(uint32_t to, const T (&r)[n]) requires(TensorColumns<n>) {
+FA_PTX void tcgen05_st(uint32_t to, const T (&r)[n]) {
+  FA_NEED_TENSOR_COLUMNS(n);
   Tcgen05OfWidth<n>::st(to, r);
 }
-/// This warp's loads are complete: the registers hold their values, and the columns may be
-/// overwritten. Pass the register arrays of the loads, whose uses the compiler then keeps behind.
+/// This warp's loads are complete: the columns may be overwritten, or freed. Pass the register
+/// arrays of the loads, whose uses the compiler then keeps behind.
 template <class... R>
 FA_PTX void tcgen05_wait_ld(R&... r) {
   asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
@@ -262,11 +268,13 @@ FA_PTX void tcgen05_commit(uint64_t* bar, FA_WHERE) { sim::tcgen05_commit(bar, w
 FA_PTX void tcgen05_fence_before_thread_sync() { sim::tcgen05_fence(true); }
 FA_PTX void tcgen05_fence_after_thread_sync() { sim::tcgen05_fence(false); }
 template <class T, int n>
-FA_PTX void tcgen05_ld(T (&r)[n], uint32_t from, FA_WHERE) requires(TensorColumns<n>) {
+FA_PTX void tcgen05_ld(T (&r)[n], uint32_t from, FA_WHERE) {
+  FA_NEED_TENSOR_COLUMNS(n);
   sim::tcgen05_ld(r, n, from, where);
 }
 template <class T, int n>
-FA_PTX void tcgen05_st(uint32_t to, const T (&r)[n], FA_WHERE) requires(TensorColumns<n>) {
+FA_PTX void tcgen05_st(uint32_t to, const T (&r)[n], FA_WHERE) {
+  FA_NEED_TENSOR_COLUMNS(n);
   sim::tcgen05_st(to, r, n, where);
 }
 FA_PTX void tcgen05_wait_ld(FA_WHERE) { sim::tcgen05_wait(true, where); }

@@ -1,5 +1,7 @@
 #include "common/sim/instructions/async.h"
 
+#include <algorithm>
+
 namespace sim {
 
 AsyncState& make_async(Block& b) {
@@ -35,6 +37,17 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
                                     at(where) + " (" + shared_name(*self, offset) +
                                     ") is not aligned to " + std::to_string(alignment) + " bytes");
   }
+}
+
+void need_set(const char* what, unsigned thread, const void* registers, size_t words,
+              const Where& where) {
+  if (!self->tell_operands) return;
+  const auto* first = static_cast<const uint32_t*>(registers);
+  const auto* unset = std::find(first, first + words, kUnset);
+  if (unset == first + words) return;
+  fail(FaultKind::uninitialised, block_name(*self) + ", " + thread_name(*self, thread) + ": " + what +
+                                     " at " + at(where) + " adds to accumulators, of which nobody "
+                                     "has set element " + std::to_string(unset - first));
 }
 
 void need_pair(const char* what, const Where& where) {

@@ -56,6 +56,7 @@ struct Mbarrier {
   int expected = 0;    ///< arrivals a phase
   int pending = 0;     ///< arrivals still missing
   int64_t tx = 0;      ///< bytes still missing; negative while copies are ahead of expect_tx
+  uint32_t refused[32] = {};  ///< by warp: lanes whose first try in this phase was in vain
   std::vector<std::pair<Block*, unsigned>> waiters;
 };
 
@@ -71,12 +72,12 @@ struct WgmmaEvent {
   uint32_t operation = 0;             ///< and this is their number; 0: none
 };
 
-/// Registers of one thread that a wgmma or a tcgen05.ld has in use.
+/// Registers of one thread that a wgmma has in use.
 struct BusyRegisters {
   uintptr_t begin, end;
   RegisterUse use;
-  unsigned group;  ///< of wgmma: the last of the thread's groups that uses them
-  Where where;     ///< and a product of it
+  unsigned group;  ///< the last of the thread's groups that uses them
+  Where where;     ///< a product of it
 };
 
 struct Warpgroup {
@@ -109,6 +110,8 @@ struct AsyncState {
   std::shared_ptr<TensorMemory> tensor;  ///< null until tcgen05 is used
   int registers[8] = {};  ///< by warpgroup: the least that setmaxnreg asked for; 0: it did not
   std::string asks_for_registers;  ///< the first thread that asked for more than the launch gave
+  Where register_line;             ///< a setmaxnreg
+  std::vector<unsigned> setmaxnregs;  ///< executed, by thread; empty: none
   std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
 };
 
@@ -120,6 +123,9 @@ inline AsyncState& async_of(Block& b) { return b.async ? *b.async : make_async(b
 void need_own_shared(const char* what, const void* p, size_t bytes, size_t alignment, const Where&);
 /// Finding unless the block is one of a pair, as cta_group::2 needs.
 void need_pair(const char* what, const Where&);
+
+/// Finding when the instruction adds to such a one of the current block's thread.
+void need_set(const char* what, unsigned thread, const void* registers, size_t words, const Where&);
 
 // .sync.aligned instructions, of whole warps.
 
@@ -138,11 +144,10 @@ Access async_operand(Block& home, const void* p, size_t bytes, Kind, const void*
 /// The current thread returns: the observers hear of a bulk store of it that may still read shared
 /// memory.
 void tell_stores_left();
-/// The block's last thread returns: finding when it still has columns of tensor memory.
+/// The block's last thread returns: finding when it still has columns of tensor memory, or when
+/// setmaxnreg was executed by a part of a warpgroup.
 void need_tensor_memory_freed();
-/// The current thread's registers wait for a tcgen05.ld; and no more.
-void wait_for_registers(const void* p, size_t bytes, const Where&);
-void registers_are_loaded();
+void need_whole_warpgroups();
 /// `bytes` of a copy have landed: mbarrier complete_tx.
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes);
 /// The tcgen05.commit at this line arrives.

@@ -19,16 +19,25 @@ unsigned live_threads() {
   return n;
 }
 
+// What the current thread did until now is visible to who waits for the running phase.
+void release(const ClusterBarrier& c) {
+  for (auto& o : self->observers) o->release(*self, &c, c.phase);
+}
+
 void complete(ClusterBarrier& c) {
+  if (!self->cluster) {  // a block alone: who has returned, perhaps before anybody arrived
+    Thread* const me = self->current;
+    for (unsigned t = 0; t < self->nthreads; ++t) {
+      if (self->alive[t / 32] >> t % 32 & 1 || async_of(*self).cluster_phase[t]) continue;
+      self->current = &self->threads[t];
+      release(c);
+    }
+    self->current = me;
+  }
   ++c.phase;
   c.arrived = 0;
   for (auto [block, thread] : c.waiters) wake(*block, thread);
   c.waiters.clear();
-}
-
-// What the current thread did until now is visible to who waits for the running phase.
-void release(const ClusterBarrier& c) {
-  for (auto& o : self->observers) o->release(*self, &c, c.phase);
 }
 
 }  // namespace
@@ -37,35 +46,37 @@ void cluster_thread_returned() {
   ClusterBarrier& c = barrier();
   if (my_phase() == c.phase + 1) {
     --c.arrived;  // it will not wait
-  } else {
+  } else if (self->cluster) {
     release(c);
   }
   if (c.arrived > 0 && c.arrived == live_threads()) complete(c);
 }
 
-void cluster_arrive(Where where) {
+void cluster_arrive(Where where, const char* name) {
   ClusterBarrier& c = barrier();
   if (my_phase() != 0) {
-    refuse("barrier.cluster.arrive", where, " for the second time without a barrier.cluster.wait");
+    refuse(name, where, " for the second time without a barrier.cluster.wait");
   }
   my_phase() = c.phase + 1;
   release(c);
   if (++c.arrived == live_threads()) complete(c);
 }
 
-void cluster_wait(Where where) {
+void cluster_wait(Where where, const char* name) {
   ClusterBarrier& c = barrier();
-  if (my_phase() == 0) refuse("barrier.cluster.wait", where, " without a barrier.cluster.arrive");
+  if (my_phase() == 0) refuse(name, where, " without a barrier.cluster.arrive");
   while (c.phase < my_phase()) {
     c.waiters.emplace_back(self, self->current->id);
-    wait_here("barrier.cluster.wait", where);
+    wait_here(name, where);
   }
   my_phase() = 0;
   for (auto& o : self->observers) o->acquire(*self, &c, c.phase);
 }
 
 void griddep_wait() {
-  if (std::exchange(self->current->early, false)) --self->early;
+  if (!std::exchange(self->current->early, false)) return;
+  --self->early;
+  for (auto& o : self->observers) o->wait_for_kernel(*self);
 }
 
 bool grid_is_together() { return self->launch->config.together; }

@@ -60,7 +60,9 @@ void cp_async_wait_all() {
 void thread_returned() {
   cp_async_wait_all();
   if (self->tell_operands) tell_stores_left();
-  if (self->live == 1) need_tensor_memory_freed();
+  if (self->live > 1) return;
+  need_tensor_memory_freed();
+  need_whole_warpgroups();
 }
 
 }  // namespace sim

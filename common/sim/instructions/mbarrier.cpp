@@ -21,6 +21,7 @@ void settle(uint64_t* bar, Mbarrier& m) {
   if (m.pending == 0 && m.tx == 0) {
     ++m.phase;
     m.pending = m.expected;
+    std::fill(std::begin(m.refused), std::end(m.refused), 0);
     for (auto [block, thread] : m.waiters) {
       block->tries_in_vain = 0;
       wake(*block, thread);
@@ -53,15 +54,24 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
   return found->second;
 }
 
-// \returns whether the phase is complete; false only when it `tries`.
+// \returns whether the phase is complete; false only when it `tries`: as soon as possible for the
+// first time in a phase, as a GPU may do, then as late as possible.
 bool wait(uint64_t* bar, int parity, bool tries, Order order, const Where& where, const void* pc) {
   const char* what = "mbarrier wait";
   need_own_shared("the mbarrier wait", bar, sizeof *bar, alignof(uint64_t), where);
-  access(bar, sizeof *bar, Kind::atomic, pc, By::mbarrier);
   // The running phase has parity phase & 1: as long as it is the one asked for, it is not complete.
   const auto complete = [&] {
     return (find(bar, what, where).phase & 1) != static_cast<uint32_t>(parity & 1);
   };
+  if (tries && !complete()) {
+    uint32_t& lanes = find(bar, what, where).refused[self->current->id / 32];
+    const uint32_t me = 1u << self->current->id % 32;
+    if (!(lanes & me)) {
+      lanes |= me;
+      return false;
+    }
+  }
+  access(bar, sizeof *bar, Kind::atomic, pc, By::mbarrier);
   const std::pair<Block*, unsigned> me{self, self->current->id};
   while (!complete()) {
     find(bar, what, where).waiters.push_back(me);
@@ -75,7 +85,12 @@ bool wait(uint64_t* bar, int parity, bool tries, Order order, const Where& where
   }
   const uint32_t phase = find(bar, what, where).phase;
   for (auto& o : self->observers) {
-    order.relaxed ? o->acquire_relaxed(*self, bar, phase) : o->acquire(*self, bar, phase);
+    if (order.relaxed) {
+      o->acquire_relaxed(*self, bar, phase);
+    } else {
+      o->acquire(*self, bar, phase);
+      o->waited(*self, bar, parity & 1, where);
+    }
   }
   return true;
 }

@@ -1,8 +1,9 @@
 // tcgen05: products that one thread issues, whose results lie in tensor memory. A product is
 // performed when a tcgen05.commit of its thread arrives at its mbarrier, that is, when no thread
 // can run any more, and behind all that were issued before: other threads may rely on their order
-// by fences alone. A load is performed at its wait::ld, a store at its wait::st. A missing wait
-// gives a wrong result, a missing fence is told by the observers alone.
+// by fences alone. A store is performed at its wait::st, a load at once: an instruction that reads
+// one of its registers comes behind it, wait::ld or not (PTX ISA 9.7.16.6.4.5, "Register
+// dependencies, same thread"). A missing fence or wait::ld is told by the observers alone.
 //
 // Each block has a tensor memory of its own, because no block sees another one's columns. Where an
 // SM holds several blocks, the columns of the others are those that they would have if they all did
@@ -65,11 +66,10 @@ struct Collective {
   uint32_t address;  // of a dealloc
 };
 
-/// A tcgen05.ld or st of one warp.
-struct Move {
-  unsigned first_lane, column, columns;
-  void* registers[kQuarter];     // of a load
-  std::vector<uint32_t> values;  // of a store: [32][columns], as they were at issue
+/// A tcgen05.st of one warp.
+struct TensorStore {
+  unsigned column, columns;
+  std::vector<uint32_t> values;  // [32][columns], as they were at issue
 };
 
 }  // namespace
@@ -87,7 +87,7 @@ struct TensorMemory {
   std::vector<Product> products;               // in the order of issue
   size_t performed = 0;                        // of them
   std::unordered_map<unsigned, size_t> until;  // by thread of a pair: those until its last one
-  std::vector<Move> loads[32], stores[32];     // by warp
+  std::vector<TensorStore> stores[32];         // by warp
   TensorOperand<kM * kK> A;                    // of the product that is performed
   TensorOperand<kK * kMostColumns> B;
   std::vector<SharedOperand> operands;  // of the one that is issued
@@ -449,65 +449,61 @@ struct MoveFrame {
   int columns;
   bool store;
   const void* pc;
-  uint32_t operation;
 
   bool same(const MoveFrame& o) const { return address == o.address; }
 };
 
 void do_move(WarpMeeting& m) {
   const auto& f = common_frame<MoveFrame>(m, "addresses");
-  Move move{lane_of(f.address), column_of(f.address), static_cast<unsigned>(f.columns), {}, {}};
-  const unsigned first = m.warp % 4 * kQuarter;
-  if (move.first_lane != first) {
-    refuse(m.what, m.where,
-           " from lane " + std::to_string(move.first_lane) + " on; warp " + std::to_string(m.warp) +
-               " reaches lanes " + range(first, kQuarter));
+  const unsigned column = column_of(f.address), columns = static_cast<unsigned>(f.columns);
+  const unsigned lane = lane_of(f.address), first = m.warp % 4 * kQuarter;
+  if (lane != first) {
+    const std::string from = " from lane " + std::to_string(lane) + " on; warp " +
+                             std::to_string(m.warp) + " reaches lanes " + range(first, kQuarter);
+    // What published programs do, and what is right on a B200.
+    if (lane != 0 && lane < kLanes) refuse(m.what, m.where, from);
+    remark(m.where, here() + ": " + m.what + " at " + at(m.where) + from +
+                        ": PTX does not define it, a B200 takes the warp's own lanes, and so does "
+                        "the simulator");
   }
-  need_columns(m.what, move.column, move.columns, m.where);
-  if (f.store) move.values.resize(kQuarter * move.columns);
-  for (unsigned lane = 0; lane < kQuarter; ++lane) {
-    void* registers = frame_of<MoveFrame>(m, static_cast<int>(lane)).registers;
-    move.registers[lane] = registers;
-    if (f.store) std::memcpy(&move.values[lane * move.columns], registers, move.columns * 4);
-  }
-  const TensorAccess access{f.store, static_cast<uint8_t>(1u << first / kQuarter), move.column,
-                            move.columns};
+  need_columns(m.what, column, columns, m.where);
+  const TensorAccess access{f.store, static_cast<uint8_t>(1u << first / kQuarter), column, columns};
   const TensorUse use = f.store ? TensorUse::store : TensorUse::load;
-  uint32_t operation = 0;
-  for (auto& o : self->observers) operation |= o->move_tensor(*self, use, access, f.pc, m.where);
-  for (int lane = 0; lane < 32; ++lane) frame_of<MoveFrame>(m, lane).operation = operation;
+  for (auto& o : self->observers) o->move_tensor(*self, use, access, f.pc, m.where);
   TensorMemory& t = tensor_memory();
-  (f.store ? t.stores : t.loads)[m.warp].push_back(std::move(move));
+  const size_t bytes = columns * sizeof(uint32_t);
+  std::vector<uint32_t> values(f.store ? kQuarter * columns : 0);
+  for (unsigned i = 0; i < kQuarter; ++i) {
+    void* registers = frame_of<MoveFrame>(m, static_cast<int>(i)).registers;
+    if (f.store) {
+      std::memcpy(&values[i * columns], registers, bytes);
+    } else {
+      std::memcpy(registers, t.at(first + i, column), bytes);
+    }
+  }
+  if (f.store) t.stores[m.warp].push_back({column, columns, std::move(values)});
 }
 
 template <bool loads>
 void do_wait(WarpMeeting& m) {
   need_all_lanes(m);
-  TensorMemory& t = tensor_memory();
-  auto& moves = (loads ? t.loads : t.stores)[m.warp];
-  for (const Move& move : moves) {
-    const size_t bytes = move.columns * sizeof(uint32_t);
-    for (unsigned lane = 0; lane < kQuarter; ++lane) {
-      uint32_t* cells = t.at(move.first_lane + lane, move.column);
-      if (loads) {
-        std::memcpy(move.registers[lane], cells, bytes);
-      } else {
-        std::memcpy(cells, &move.values[lane * move.columns], bytes);
+  if (!loads) {
+    TensorMemory& t = tensor_memory();
+    for (const TensorStore& store : std::exchange(t.stores[m.warp], {})) {
+      for (unsigned i = 0; i < kQuarter; ++i) {
+        std::copy_n(&store.values[i * store.columns], store.columns,
+                    t.at(m.warp % 4 * kQuarter + i, store.column));
       }
     }
   }
-  moves.clear();
   for (auto& o : self->observers) o->finish_moves(*self, loads);
 }
 
 void move_tensor(const char* what, void* registers, int columns, uint32_t address, bool store,
                  const void* pc, const Where& where) {
   need_whole_warp(what, where);
-  MoveFrame f{registers, address, columns, store, pc, 0};
+  MoveFrame f{registers, address, columns, store, pc};
   meet_in_warp(what, kWholeWarp, do_move, &f, where);
-  if (f.operation && !store) {
-    wait_for_registers(registers, static_cast<size_t>(columns) * sizeof(uint32_t), where);
-  }
 }
 
 }  // namespace
@@ -676,9 +672,7 @@ void tcgen05_ld(void* registers, int columns, uint32_t from, Where where) {
 }
 
 void tcgen05_st(uint32_t to, const void* registers, int columns, Where where) {
-  const size_t bytes = static_cast<size_t>(columns) * sizeof(uint32_t);
   const void* pc = __builtin_return_address(0);
-  use_operand(registers, bytes, Kind::load, pc);
   move_tensor("tcgen05.st", const_cast<void*>(registers), columns, to, true, pc, where);
 }
 
@@ -686,7 +680,6 @@ void tcgen05_wait(bool loads, Where where) {
   const char* what = loads ? "tcgen05.wait::ld" : "tcgen05.wait::st";
   need_whole_warp(what, where);
   meet_in_warp(what, kWholeWarp, loads ? do_wait<true> : do_wait<false>, nullptr, where);
-  if (loads) registers_are_loaded();
 }
 
 }  // namespace sim

@@ -24,6 +24,8 @@ struct Box {
   int at[kMaxRank] = {};
 
   size_t row_bytes() const { return size_t{map.box[0]} * map.element_bytes; }
+  /// From row to row in shared memory: a swizzle wider than the box's rows has rows of its width.
+  size_t pitch() const { return std::max(row_bytes(), static_cast<size_t>(map.swizzle)); }
   size_t rows() const {
     size_t n = 1;
     for (int i = 1; i < map.rank; ++i) n *= map.box[i];
@@ -48,7 +50,7 @@ struct Box {
   }
   /// Where chunk `byte` of row r lies in a box in shared memory.
   char* chunk(const void* shared, size_t r, size_t byte) const {
-    const auto address = reinterpret_cast<uintptr_t>(shared) + r * row_bytes() + byte;
+    const auto address = reinterpret_cast<uintptr_t>(shared) + r * pitch() + byte;
     return reinterpret_cast<char*>(fa::swizzled(address, map.swizzle));
   }
 
@@ -58,6 +60,37 @@ struct Box {
     return static_cast<size_t>(std::clamp<int64_t>(std::max(c, low), 0, map.box[0]));
   }
 };
+
+// The bytes of shared memory that a box takes, in order: one part, or one for each row.
+struct Part {
+  char* at;
+  size_t bytes;
+};
+std::vector<Part> parts_of(const Box& box, const void* shared) {
+  if (box.pitch() == box.row_bytes()) {
+    return {{static_cast<char*>(const_cast<void*>(shared)), box.bytes()}};
+  }
+  std::vector<Part> parts;  // a row's chunks change places among each other: halves stay halves
+  for (size_t r = 0; r < box.rows(); ++r) {
+    std::vector<char*> chunks;
+    for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
+      chunks.push_back(box.chunk(shared, r, byte));
+    }
+    std::sort(chunks.begin(), chunks.end());
+    for (char* chunk : chunks) {
+      if (!parts.empty() && parts.back().at + parts.back().bytes == chunk) {
+        parts.back().bytes += kChunk;
+      } else {
+        parts.push_back({chunk, kChunk});
+      }
+    }
+  }
+  return parts;
+}
+// Until the last byte of the last part.
+size_t extent(const std::vector<Part>& parts, const void* shared) {
+  return parts.back().at + parts.back().bytes - static_cast<const char*>(shared);
+}
 
 // Both ends of the journey in shared memory, through the swizzle, one row at a time.
 void scatter_row(const Box& box, void* shared, size_t r, const char* row) {
@@ -140,12 +173,13 @@ void issue_store(std::function<void()> perform, uint32_t operation, const Where&
   });
 }
 
-// `blocks`: their bits; `told`: the rank of the one that gets the signal, or each of them.
-constexpr unsigned kEach = ~0u;
+// `blocks`: their bits; `odd`: of each one's pair the odd block gets the signal, or the even one;
+// kItself: it gets it itself.
+constexpr unsigned kItself = ~0u;
 void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
-              unsigned blocks, unsigned told, const void* pc, const Where& where) {
+              unsigned blocks, unsigned odd, const void* pc, const Where& where) {
   const Box box = box_at(map, coordinates, rank, "a TMA load", where);
-  need_own_shared("a TMA load", to, box.bytes(), kTensorAlign, where);
+  need_own_shared("a TMA load", to, extent(parts_of(box, to), to), kTensorAlign, where);
   need_mbarrier(bar, "a TMA load", where);
   if (blocks >> cluster_size()) {
     refuse("the TMA load", where,
@@ -154,13 +188,15 @@ void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, 
   count_box(box, Kind::load, pc);
   for (unsigned r = 0; r < cluster_size(); ++r) {
     if (!(blocks >> r & 1)) continue;
-    const unsigned waits = told == kEach ? r : told;
+    const unsigned waits = odd == kItself ? r : (r & ~1u) | odd;
     Block *home = &block_of_rank(r), *waiting = &block_of_rank(waits);
     void* shared = map_shared_rank(to, r);
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, waits));
-    access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, By::engine);
-    const uint32_t operation =
-        tell_load(*home, shared, box.bytes(), map->swizzle, signal, pc, where);
+    uint32_t operation = 0;  // the last one is complete behind the others
+    for (const Part& part : parts_of(box, shared)) {
+      access(part.at, static_cast<unsigned>(part.bytes), Kind::store, pc, By::engine);
+      operation = tell_load(*home, part.at, part.bytes, map->swizzle, signal, pc, where);
+    }
     defer([=] {
       std::vector<char> row(box.row_bytes());
       for (size_t r = 0; r < box.rows(); ++r) {
@@ -181,12 +217,12 @@ void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, 
 
 void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
               unsigned blocks, Where where) {
-  load_box(to, map, coordinates, rank, bar, blocks ? blocks : 1u << cluster_rank(), kEach,
+  load_box(to, map, coordinates, rank, bar, blocks ? blocks : 1u << cluster_rank(), kItself,
            __builtin_return_address(0), where);
 }
 
 void tma_load_of_pair(void* to, const TensorMap* map, const int* coordinates, int rank,
-                      uint64_t* bar, unsigned told, Where where) {
+                      uint64_t* bar, unsigned told, Where where, unsigned blocks) {
   need_pair("the TMA load", where);
   if (told / 2 != cluster_rank() / 2) {
     refuse("the TMA load", where,
@@ -194,8 +230,8 @@ void tma_load_of_pair(void* to, const TensorMap* map, const int* coordinates, in
                std::to_string(cluster_rank()) + " is a pair with " +
                std::to_string(cluster_rank() ^ 1));
   }
-  load_box(to, map, coordinates, rank, bar, 1u << cluster_rank(), told, __builtin_return_address(0),
-           where);
+  load_box(to, map, coordinates, rank, bar, blocks ? blocks : 1u << cluster_rank(), told & 1,
+           __builtin_return_address(0), where);
 }
 
 void tma_store(const TensorMap* map, const int* coordinates, int rank, const void* from,
@@ -207,9 +243,13 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
     refuse(what, where,
            " with a negative coordinate: the hardware calls it an illegal instruction");
   }
-  need_own_shared(what, from, box.bytes(), kTensorAlign, where);
-  access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, By::engine);
-  const uint32_t operation = tell_store(from, box.bytes(), pc, where);
+  const std::vector<Part> parts = parts_of(box, from);
+  need_own_shared(what, from, extent(parts, from), kTensorAlign, where);
+  uint32_t operation = 0;  // the last one is complete behind the others
+  for (const Part& part : parts) {
+    access(part.at, static_cast<unsigned>(part.bytes), Kind::load, pc, By::engine);
+    operation = tell_store(part.at, part.bytes, pc, where);
+  }
   count_box(box, Kind::store, pc);
   const auto perform = [=] {
     std::vector<char> row(box.row_bytes());

@@ -2,6 +2,7 @@
 // wgmma.wait_group, so what a kernel overwrites too early, or reads too early, comes out wrong.
 // An observer that numbers products also hears of registers that are touched while a product has
 // them in use.
+#include <algorithm>
 #include <utility>
 
 #include "common/sim/instructions/async.h"
@@ -116,6 +117,9 @@ void perform(const WgmmaEvent& e) {
   find_exponents(T::kSum, kK * columns, B.value, B.exponent);
 
   if (p.accumulate) {
+    const unsigned first = self->current->id / kThreads * kThreads;
+    const size_t words = p.half_sums ? p.n / 4 : p.n / 2;
+    for (unsigned t = 0; t < kThreads; ++t) need_set("the wgmma", first + t, e.d[t], words, e.where);
     for_each_pair(e, D, [&](int thread, int i, float* of_D) {
       const auto* halves = reinterpret_cast<const uint16_t*>(e.d[thread]);
       for (int j = 0; j < 2; ++j) {
@@ -191,9 +195,7 @@ void use_registers(const void* p, size_t bytes, RegisterUse use, const Where& wh
 
 void free_registers(Warpgroup& g) {
   for (auto& busy : g.busy) {
-    std::erase_if(busy, [&](const BusyRegisters& r) {
-      return r.use != RegisterUse::loaded && r.group < g.performed;
-    });
+    std::erase_if(busy, [&](const BusyRegisters& r) { return r.group < g.performed; });
   }
 }
 
@@ -297,17 +299,6 @@ void check_registers(uintptr_t address, unsigned size, Kind kind, const void* pc
   }
 }
 
-void wait_for_registers(const void* p, size_t bytes, const Where& where) {
-  use_registers(p, bytes, RegisterUse::loaded, where);
-}
-
-void registers_are_loaded() {
-  if (!self->registers_watched) return;
-  std::erase_if(my_warpgroup().busy[my_place()],
-                [](const BusyRegisters& r) { return r.use == RegisterUse::loaded; });
-  if (!any_busy()) watch_registers(*self, false);
-}
-
 void wgmma_fence() { my_warpgroup().fenced[my_place()] = true; }
 
 void wgmma_commit() {
@@ -324,20 +315,46 @@ void wgmma_wait(int pending_groups, Where where) {
   }
 }
 
+void need_whole_warpgroups() {
+  const AsyncState& state = async_of(*self);
+  for (unsigned first = 0; first < state.setmaxnregs.size(); first += kThreads) {
+    const auto begin = state.setmaxnregs.begin() + first,
+               end = begin + std::min<unsigned>(kThreads, self->nthreads - first);
+    const unsigned most = *std::max_element(begin, end);
+    const auto left_out = std::find_if(begin, end, [&](unsigned n) { return n < most; });
+    if (left_out == end) continue;
+    const auto thread = static_cast<unsigned>(left_out - state.setmaxnregs.begin());
+    fail(FaultKind::refused,
+         block_name(*self) + ": a part of warpgroup " + std::to_string(first / kThreads) +
+             " executes setmaxnreg at " + at(state.register_line) + ", and " +
+             thread_name(*self, thread) + " does not: all its threads must");
+  }
+}
+
 // The launch gives all warps alike what 65536 registers allow, in steps of 8; setmaxnreg shares it
 // out anew. That is the most that any launch gives: how many the compiler took is not known here.
 void setmaxnreg(int registers, Where where) {
-  constexpr int kFile = 65536, kStep = 8, kMost = 256;  // registers of an SM; of a thread
-  auto& asked = async_of(*self).registers;
+  constexpr int kFile = 65536, kStep = 8, kLeast = 24, kMost = 256;  // of an SM; of a thread
+  if (registers % kStep || registers < kLeast || registers > kMost) {
+    refuse("setmaxnreg", where,
+           " of " + std::to_string(registers) + "; multiples of 8 from 24 to 256 are possible");
+  }
+  AsyncState& state = async_of(*self);
+  state.setmaxnregs.resize(self->nthreads);
+  ++state.setmaxnregs[self->current->id];
+  state.register_line = where;
+  auto& asked = state.registers;
   int& mine = asked[self->current->id / kThreads];
   mine = mine ? std::min(mine, registers) : registers;
   const int threads = static_cast<int>(self->nthreads);
   const int each = std::min(kMost, kFile / threads / kStep * kStep);
   // Who asks for more than it has waits, in whatever order they come.
-  std::string& asking = async_of(*self).asks_for_registers;
+  std::string& asking = state.asks_for_registers;
   if (registers > each && asking.empty()) asking = here() + ": setmaxnreg at " + at(where);
   int sum = 0;
-  for (const int n : asked) sum += n * kThreads;
+  for (int group = 0; group * kThreads < threads; ++group) {
+    sum += asked[group] * std::min(kThreads, threads - group * kThreads);
+  }
   if (sum <= each * threads) return;
   std::string words;
   for (const int n : asked) {

@@ -225,7 +225,7 @@ bool is_index(uintptr_t address) {
     }
     if (b.host) host_touch(info, pc);
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
-    if (b.early && b.current && b.current->early) {
+    if (b.early && b.strictly_early && b.current && b.current->early) {
       fail(FaultKind::race, subject(size, kind, pc) + "of buffer " + info.name +
                                 " before griddep_wait: the kernel in front may still run");
     }

@@ -14,7 +14,7 @@ std::string thread_name(const Block& b, unsigned id) {
   return "thread " + triple(b.threads[id].idx);
 }
 
-static std::string block_name(const Block& b) {
+std::string block_name(const Block& b) {
   return "kernel " + kernel_name(*b.launch) + ", block " + triple(b.index);
 }
 
@@ -32,8 +32,7 @@ void refuse(const std::string& what, const Where& where, const std::string& why)
   fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + why);
 }
 
-// "0-31, 40, 42-63": at most six runs.
-static std::string runs_of(const std::vector<unsigned>& ids) {
+std::string runs_of(const std::vector<unsigned>& ids) {
   std::string text;
   int shown = 0;
   for (size_t i = 0; i < ids.size(); ++shown) {

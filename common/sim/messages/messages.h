@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/sim/block.h"
 #include "common/sim/messages/symbols.h"
@@ -15,6 +16,10 @@ std::string at(const Where&);                        ///< "kernel.cuh:42"
 const char* noun(Kind);                              ///< "load"
 /// The instruction `what` must not be used like this: abandons the launch. `why`: " with ...".
 [[noreturn]] void refuse(const std::string& what, const Where&, const std::string& why);
+/// "kernel f, block (1,0,0)"
+std::string block_name(const Block&);
+/// "0-31, 40, 42-63": at most six runs.
+std::string runs_of(const std::vector<unsigned>& ids);
 /// Who waits for whom in the block, or in its whole cluster.
 std::string deadlock_report(const Block&);
 

@@ -45,6 +45,7 @@ void RaceObserver::begin_async() {
   first_ += static_cast<uint32_t>(operations_.size());
   operations_.clear();
   loads_.clear();
+  waits_.clear();
   learnt_ = {};
 }
 
@@ -128,18 +129,22 @@ void RaceObserver::note_waited(const void* object, const Clock& clock) {
 // All loads have been waited for: a block that ends leaves its shared memory to the next one.
 void RaceObserver::check_loads(const Block& b) {
   uint32_t first = 0;
+  const void* signalled = nullptr;
   for (const auto& [bar, loads] : loads_) {
     const Operation& last = *find(loads.last);
     const auto knows = [&](const ThreadState& t) { return has(t.clock, last.channel, last.stamp); };
     if (last.stamp <= loads.waited || std::any_of(threads_.begin(), threads_.end(), knows))
       continue;
-    if (!first || loads.last < first) first = loads.last;
+    if (first && loads.last > first) continue;
+    first = loads.last;
+    signalled = bar;
   }
   if (!first) return;
   Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &find(first)->where}, {});
   if (!finding.text.empty()) return;
   finding.text = "kernel " + kernel_name(*b.launch) + ", block " + block_index(b, b.linear) +
                  " ends without a wait for " + describe(b, *find(first)) +
+                 other_phase(signalled, *find(first)) +
                  ": the load may write after the block has left its shared memory to another one";
 }
 
@@ -407,12 +412,31 @@ std::string RaceObserver::describe(const Block& b, const Operation& o) const {
   return std::string("a ") + kWhat[o.engine] + who_issued + " at " + at(o.where);
 }
 
+void RaceObserver::waited(Block& b, const void* bar, int parity, const Where& where) {
+  waits_[bar] = {where, parity, launch_state.now, threads_[b.current->id].clock};
+}
+
+std::string RaceObserver::other_phase(const void* bar, const Operation& o) const {
+  const auto found = waits_.find(bar);
+  if (found == waits_.end()) return "";
+  const Wait& wait = found->second;
+  if (wait.when < o.stamp || has(wait.knows, o.channel, o.stamp)) return "";
+  return " (the wait at " + at(wait.where) + ", for parity " + std::to_string(wait.parity) +
+         ", is for another phase)";
+}
+
 std::string RaceObserver::missing(const RaceObserver& by, const Block& b, const Operation& o) {
   const unsigned me = by.entry(b.current->id);
   const std::string handed_on = ", then a barrier or an mbarrier)";
   switch (o.engine) {
-    case Operation::load:
+    case Operation::load: {
+      for (const auto& [bar, channel] : launch_state.channels) {
+        const Block* home = channel == o.channel ? home_of(bar) : nullptr;
+        if (!home) continue;
+        return "no wait on its mbarrier" + observer_of<RaceObserver>(*home).other_phase(bar, o);
+      }
       return "no wait on its mbarrier";
+    }
     case Operation::wgmma:
       return me / 128 == o.issuer / 128 ? "no wgmma_wait" : "no order (wgmma_wait" + handed_on;
     case Operation::store:
@@ -434,6 +458,11 @@ void RaceObserver::leave_store(Block&, const Where& where) {
                  " may still read shared memory; tma_store_wait_read<0>() must come first";
 }
 
+void RaceObserver::remark(Block&, const Where& where, const std::string& sentence) {
+  Findings::Finding& finding = findings.at(Fault::remark, {nullptr, &where}, {});
+  if (finding.text.empty()) finding.text = sentence;
+}
+
 // --- registers -----------------------------------------------------------------------------------
 
 void RaceObserver::touch_busy(Block&, RegisterUse use, size_t element, Kind kind, const void* pc,
@@ -444,9 +473,7 @@ void RaceObserver::touch_busy(Block&, RegisterUse use, size_t element, Kind kind
                                            {pc, nullptr}, {nullptr, &user});
   if (!finding.text.empty()) return;
   const std::string access = here() + ": " + (kind == Kind::load ? "load" : "store") + " of " +
-                             (use == RegisterUse::accumulator ? "the accumulators"
-                              : use == RegisterUse::a         ? "A's registers"
-                                                              : "registers") +
+                             (use == RegisterUse::a ? "A's registers" : "the accumulators") +
                              ", element " + std::to_string(element) + ", at " +
                              source_and_caller(pc);
   if (slow) {
@@ -455,10 +482,8 @@ void RaceObserver::touch_busy(Block&, RegisterUse use, size_t element, Kind kind
                    "product";
     return;
   }
-  const bool loaded = use == RegisterUse::loaded;
-  finding.text = "race on registers: " + access +
-                 (loaded ? " and the tcgen05.ld at " : " and the wgmma at ") + at(user) +
-                 " have no " + (loaded ? "tcgen05_wait_ld" : "wgmma_wait") + " between them";
+  finding.text = "race on registers: " + access + " and the wgmma at " + at(user) +
+                 " have no wgmma_wait between them";
 }
 
 }  // namespace sim

@@ -41,7 +41,7 @@ Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other)
     const std::string lines = std::to_string(static_cast<int>(fault)) + first + "\n" + second;
     place->second = by_lines_.try_emplace(lines, all_.size()).first->second;
     if (place->second == all_.size()) {
-      all_.push_back({kind_of(fault), "", false, fault == Fault::register_read});
+      all_.push_back({kind_of(fault), "", false, fault >= Fault::register_read});
     }
   }
   latest_ = key;

@@ -36,7 +36,9 @@ enum class Fault : uint8_t {
   other_layout,
   uninitialised,
   left_behind,
-  register_read  ///< no fault but a remark: right, and slower than it looks
+  // No faults but remarks:
+  register_read,  ///< right, and slower than it looks
+  remark
 };
 
 /// Of one launch. With the search on, one OS worker runs at a time, so there is no lock.

@@ -150,6 +150,7 @@ void RaceObserver::begin_block(Block& b) {
   atomics_.clear();
   inits_.clear();
   at_device_fence_.clear();
+  waited_for_front_.clear();
   begin_async();
   if (tensor_used_) begin_tensor();
 }
@@ -830,7 +831,45 @@ inline bool RaceObserver::note_plain_load(const Block& b, const Access& a, uint6
   return true;
 }
 
+void RaceObserver::wait_for_kernel(Block& b) {
+  waited_for_front_[entry(b.current->id)] = threads_[b.current->id].stamp;
+}
+
+// Launched early, and not yet behind a wait for the kernel in front: not even by another thread of
+// the cluster, whose wait the current one knows of.
+void RaceObserver::check_front(const Block& b, const Access& a) {
+  auto& front = launch_state.front;
+  const uint64_t end = a.at + a.size;
+  for (uint64_t at = a.at; at < end; at = at / kWord * kWord + kWord) {
+    const DeviceCell& w = front.words[at / kWord];
+    for (uint64_t byte = at; byte < std::min(end, at / kWord * kWord + kWord); ++byte) {
+      const DeviceCell& cell = w.split ? front.bytes[byte] : w;
+      const bool both_atomic = cell.atomic && a.kind == Kind::atomic;
+      const bool stored = cell.wrote && !both_atomic;
+      if (!stored && (a.kind == Kind::load || !cell.read)) continue;
+      for (unsigned rank = 0; rank < cluster_size(); ++rank) {
+        for (const auto& [thread, when] :
+             observer_of<RaceObserver>(block_of_rank(rank)).waited_for_front_) {
+          if (sees(threads_[b.current->id], thread, when)) return;
+        }
+      }
+      const uint32_t pc = stored ? cell.wrote_pc : cell.read_pc;
+      auto* finding = note_race(a, byte, {}, {widen(pc, a.pc), nullptr}, false);
+      if (!finding) return;
+      const Kind kind = !stored ? Kind::load : cell.atomic ? Kind::atomic : Kind::store;
+      finding->text = race_sentence(
+          a, byte, {},
+          std::string(kind == Kind::atomic ? "an " : "a ") + noun(kind) + " by kernel " +
+              front.kernel + " at " + source_and_caller(widen(pc, a.pc)),
+          "no griddepcontrol.wait",
+          ": the launch is programmatic, so the kernel in front may still run");
+      return;
+    }
+  }
+}
+
 void RaceObserver::access_device(Block& b, const Access& a) {
+  if (b.early && b.current->early && !launch_state.front.kernel.empty()) check_front(b, a);
   const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
   const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
   const auto bytes = [&](uint64_t word) {
@@ -880,13 +919,24 @@ std::string RaceObserver::earlier_across(const Block& b, const Access& a, Kind k
          line;
 }
 
+void no_kernel_in_front() { launch_state.kernel_is_over = true; }
+
 namespace {
 
 class RaceWatcher final : public Watcher {
  public:
   bool wanted() const override { return options().analyse; }
   bool alone() const override { return true; }
-  void begin_launch(const Launch&, uint64_t) override {
+  void begin_launch(const Launch& launch, uint64_t) override {
+    auto& front = launch_state.front;
+    const bool overlaps = launches_overlap() && !launch_state.kernel_is_over;
+    front.kernel = overlaps ? launch_state.kernel : "";
+    if (overlaps) {
+      std::swap(front.words, launch_state.words);
+      std::swap(front.bytes, launch_state.bytes);
+    }
+    launch_state.kernel = kernel_name(launch);
+    launch_state.kernel_is_over = false;
     launch_state.now = 0;
     launch_state.fences = false;
     launch_state.words.clear();
@@ -897,6 +947,7 @@ class RaceWatcher final : public Watcher {
     launch_state.device_fences.clear();
     findings.clear();
   }
+  void copy(const char*, uint16_t, uint64_t, uint64_t, bool) override { no_kernel_in_front(); }
   void observe(Block& b) override { b.observers.push_back(std::make_unique<RaceObserver>()); }
   void report(fa::Counts& counts, const std::optional<fa::Finding>& fault) override {
     findings.report(fault);

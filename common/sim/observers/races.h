@@ -179,6 +179,15 @@ struct LaunchState {
   /// The first of as many entries as there are threads, for what each has read; 0: no arrival was
   /// relaxed.
   unsigned reads = 0;
+
+  /// The kernel in front, beside which this one may run: what it did, until a thread waits for it.
+  struct Front {
+    std::string kernel;  ///< empty: it is over
+    PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
+    PagedShadow<DeviceCell, kHbmSpan / kPage, kPage> bytes;
+  } front;
+  std::string kernel;       ///< that runs, or ran last
+  bool kernel_is_over = true;  ///< and the host or a copy has waited for it
 };
 extern LaunchState launch_state;
 
@@ -275,6 +284,7 @@ class RaceObserver final : public Observer {
   void begin_copy(Block&, const Access&) override;
   void end_copy(Block&, const Access&, uint32_t phase) override;
   void fence(Block&) override;
+  void wait_for_kernel(Block&) override;
 
   void proxy_fence(Block&, ProxyFence) override;
   void init_barrier(Block&, const void* bar, const Where&) override;
@@ -286,8 +296,7 @@ class RaceObserver final : public Observer {
   void issue_product(Block&, Block& home, std::span<const SharedOperand>,
                      std::span<const TensorAccess>, const void* pc, const Where&) override;
   uint32_t commit_products(Block&, const void* bar, const Where&) override;
-  uint32_t move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc,
-                       const Where&) override;
+  void move_tensor(Block&, TensorUse, const TensorAccess&, const void* pc, const Where&) override;
   void finish_moves(Block&, bool loads) override;
   void allocate_tensor(Block&) override;
   void tensor_fence(Block&, bool before) override;
@@ -296,6 +305,8 @@ class RaceObserver final : public Observer {
   void leave_store(Block&, const Where&) override;
   void touch_busy(Block&, RegisterUse, size_t element, Kind, const void* pc,
                   const Where& user) override;
+  void waited(Block&, const void* bar, int parity, const Where&) override;
+  void remark(Block&, const Where&, const std::string& sentence) override;
 
  private:
   // --- who knows what ----------------------------------------------------------------------------
@@ -391,6 +402,7 @@ class RaceObserver final : public Observer {
   void access_device(Block&, const Access&);
   bool note_plain_load(const Block&, const Access&, uint64_t word);
   void note_load(const Block&, const Access&, DeviceCell&) const;
+  void check_front(const Block&, const Access&);
   void check_device_word(Block&, const Access&, uint64_t word, uint8_t bytes);
   void check_device_cell(Block&, const Access&, uint64_t byte, DeviceCell&);
   void race_across(Block&, const Access&, uint64_t byte, Kind, uint64_t block, unsigned entry,
@@ -429,6 +441,9 @@ class RaceObserver final : public Observer {
   void check_init(const Block&, const void* bar, const Actor&) const;
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
   std::string describe(const Block&, const Operation&) const;
+  /// Behind the issue of the load, which signals this mbarrier, a thread has waited for another
+  /// phase.
+  std::string other_phase(const void* bar, const Operation&) const;
   static std::string missing(const RaceObserver& by, const Block&, const Operation&);
 
   // --- tensor memory -----------------------------------------------------------------------------
@@ -475,6 +490,9 @@ class RaceObserver final : public Observer {
   // By thread: what it knew at its last fence.proxy.async for device memory.
   std::unordered_map<unsigned, ThreadState> at_device_fence_;
 
+  // Who has waited for the kernel in front, by entry, and when.
+  std::map<unsigned, Stamp> waited_for_front_;
+
   // The latest uses of this block's shared memory by threads of other blocks, by entry.
   struct Guest {
     Stamp stamp;
@@ -513,6 +531,14 @@ class RaceObserver final : public Observer {
     Stamp waited;
   };
   std::unordered_map<const void*, Loads> loads_;
+  // The latest wait for each of this block's mbarriers.
+  struct Wait {
+    Where where;
+    int parity;
+    Stamp when;
+    SharedClock knows;  // the thread, behind it
+  };
+  std::unordered_map<const void*, Wait> waits_;
 };
 
 // --- words for both files ------------------------------------------------------------------------

@@ -105,12 +105,9 @@ void RaceObserver::check_swizzle(const Block& b, const SharedOperand& operand, u
                  " has stored it with " + words(load->swizzle);
 }
 
-uint32_t RaceObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void*,
-                                   const Where& where) {
-  if (use == TensorUse::free) {
-    use_tensor(*this, b, use, a, 0, where);
-    return 0;
-  }
+void RaceObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void*,
+                               const Where& where) {
+  if (use == TensorUse::free) return use_tensor(*this, b, use, a, 0, where);
   const unsigned warp = b.current->id / 32;
   const Thread& first = b.threads[warp * 32];  // its members stand for channels
   const bool loads = use == TensorUse::load;
@@ -119,7 +116,6 @@ uint32_t RaceObserver::move_tensor(Block& b, TensorUse use, const TensorAccess& 
       b, *this, loads ? Operation::tensor_load : Operation::tensor_store, channel, where);
   moves_[warp][loads] = {operations_.back().channel, operations_.back().stamp};
   use_tensor(*this, b, use, a, number, where);
-  return number;
 }
 
 void RaceObserver::finish_moves(Block& b, bool loads) {

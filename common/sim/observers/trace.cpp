@@ -412,11 +412,10 @@ class TraceRecorder final : public Observer, public RequestSink {
     }
     touch_tensor(b, kProduct, adds ? Kind::atomic : Kind::store, d, pc);
   }
-  uint32_t move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void* pc,
-                       const Where&) override {
-    if (use == TensorUse::free) return 0;
+  void move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void* pc,
+                   const Where&) override {
+    if (use == TensorUse::free) return;
     touch_tensor(b, kTensorMove, a.writes ? Kind::store : Kind::load, a, pc);
-    return 0;
   }
   void touch_tensor(Block& b, By by, Kind kind, const TensorAccess& a, const void* pc) {
     const unsigned thread = b.current->id;

@@ -376,15 +376,19 @@ inline unsigned __ballot(int p, SIM_HERE) {
 inline int __any(int p, SIM_HERE) { return __ballot(p, where) != 0; }
 inline int __all(int p, SIM_HERE) { return __ballot(!p, where) == 0; }
 
-// A launch is over before the next one begins.
-inline void cudaGridDependencySynchronize() {}
+// A launch is over before the next one begins: what comes too early is told by the analysis.
+namespace sim {
+void griddep_wait();
+}
+inline void cudaGridDependencySynchronize() { sim::griddep_wait(); }
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline void __nanosleep(unsigned) {}
 inline long long clock64() { return sim::program::ticks(); }
 [[noreturn]] inline void __trap(SIM_HERE) { sim::program::trap(where); }
 inline void __brkpt(SIM_HERE) { sim::program::trap(where); }
 inline unsigned __cvta_generic_to_shared(const void* p) {
-  return static_cast<unsigned>(static_cast<const unsigned char*>(p) - sim::dynamic_smem);
+  const auto bytes = static_cast<const unsigned char*>(p) - sim::dynamic_smem;
+  return sim::program::shared_address(static_cast<int>(bytes), sim::cluster_rank(), 0);
 }
 
 // --- atomics -------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ struct Shape {
   cudaStream_t stream = nullptr;
   Where where;  ///< the launch's line
   unsigned cluster = 1;
+  bool early = false;  ///< may overlap with the kernel in front
   Shape(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr, Where here = Where::here())
       : grid(g), block(b), smem(bytes), stream(s), where(here) {}
 };
@@ -56,7 +57,7 @@ struct Shape {
 /// Runs a launch, notes what it moved and prints what is wrong with it. A kernel that had to be
 /// stopped ends the program.
 /// \return false where CUDA refuses the launch: then nothing ran, and the last error says why.
-bool run(const Launch&, Where);
+bool run(const Launch&, Where, bool early = false);
 
 /// An argument whose class does not copy byte by byte. As on a GPU the host copies it, once; each
 /// thread gets the bytes of that copy, and runs no constructor or destructor.
@@ -118,19 +119,25 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
               &closure,
               sizeof closure,
               name},
-             shape.where);
+             shape.where, shape.early);
 }
 
 // --- for inline PTX ---
 
-/// What a 32-bit shared address of inline PTX points to: bytes behind the dynamic part, and for the
-/// block of rank r of the cluster r + 1 steps more.
-constexpr int kBlockShift = 25, kBlockStep = 1 << kBlockShift;
+/// A 32-bit shared address of inline PTX. Bits 0-23: signed, bytes behind the dynamic part. 24: set
+/// in an odd block of a cluster, as on a GPU; who clears it names the even block of its pair
+/// (CUTLASS: Sm100MmaPeerBitMask). 25-31, and 1 if the bytes are negative: 0, the current pair;
+/// p + 1, the p-th pair of the cluster.
+inline unsigned shared_address(int bytes, unsigned rank, unsigned pair) {
+  const unsigned low = static_cast<unsigned>(bytes) & 0xffffff;
+  return low | (rank & 1) << 24 | (pair - (bytes < 0)) << 25;
+}
 inline void* shared_pointer(unsigned address) {
-  const int bytes = static_cast<int>(address), steps = (bytes + kBlockStep / 2) >> kBlockShift;
-  if (steps == 0) return dynamic_smem + bytes;
-  return map_shared_rank(dynamic_smem + (bytes - steps * kBlockStep),
-                         static_cast<unsigned>(steps) - 1);
+  const int bytes = static_cast<int>(address << 8) >> 8;
+  const unsigned own = cluster_rank(), odd = address >> 24 & 1;
+  const unsigned pair = ((address >> 25) + (bytes < 0)) & 127;
+  if (pair == 0 && odd == (own & 1)) return dynamic_smem + bytes;
+  return map_shared_rank(dynamic_smem + bytes, pair ? 2 * (pair - 1) + odd : own ^ 1);
 }
 /// mov: the bits as they are, also between a float and an integer.
 /// Texts write to operands that they call inputs, too.
@@ -154,20 +161,12 @@ inline unsigned sm() {
   return block % static_cast<unsigned>(multiprocessors());
 }
 
-/// Registers that are neighbours in an array are loaded at once.
 template <class... R>
 void tcgen05_ld(Where where, uint32_t from, R&... r) {
-  static_assert(((sizeof(R) == 4) && ...));
-  constexpr int n = sizeof...(R);
-  void* const registers[] = {&r...};
-  const auto follows = [&](int i) {
-    return registers[i] == static_cast<uint32_t*>(registers[i - 1]) + 1;
-  };
-  for (int i = 0, end = 0; i < n; i = end) {
-    for (end = i + 1; end < n && follows(end); ++end) {
-    }
-    sim::tcgen05_ld(registers[i], end - i, from + i, where);
-  }
+  uint32_t registers[sizeof...(R)];
+  sim::tcgen05_ld(registers, sizeof...(R), from, where);
+  const uint32_t* next = registers;
+  ((r = std::bit_cast<R>(*next++)), ...);
 }
 template <class... R>
 void tcgen05_st(Where where, uint32_t to, R... r) {
@@ -189,8 +188,13 @@ class Library {
 
 /// The program asks for what the simulator does not have: it ends with one sentence.
 [[noreturn]] void unsupported(const char* what, Where = Where::here());
-inline void need_one_cta(int group, Where where) {
-  if (group != 1) unsupported("a TMA load with cta_group::2", where);
+/// `bar` may be of the pair's other block in a group of 2.
+void tma_load(int group, void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
+              unsigned blocks, Where);
+/// The vector of disabled lanes of a tcgen05.mma.
+inline void need_all_lanes(auto... disabled) {
+  static_assert(sizeof...(disabled) == 4 || sizeof...(disabled) == 8);
+  if ((disabled | ...)) unsupported("a tcgen05.mma that leaves lanes out");
 }
 inline void need_plus_one(int a, int b, Where where) {
   if (a != 1 || b != 1) unsupported("a wgmma that negates a factor", where);

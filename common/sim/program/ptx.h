@@ -70,10 +70,9 @@ template <class T, class A>
 T* shared_pointer(A a) {
   return static_cast<T*>(program::shared_pointer(as<uint32_t>(a)));
 }
-/// mapa.u32: the address in the other block. shared_pointer() knows it by its distance.
+/// mapa.u32: the address in that block.
 inline uint32_t mapa(uint32_t address, uint32_t rank) {
-  const int steps = (static_cast<int>(address) + program::kBlockStep / 2) >> program::kBlockShift;
-  return address + (rank + 1 - static_cast<uint32_t>(steps)) * program::kBlockStep;
+  return program::shared_address(static_cast<int>(address << 8) >> 8, rank, rank / 2 + 1);
 }
 
 // --- arithmetic ----------------------------------------------------------------------------------

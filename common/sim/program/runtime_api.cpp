@@ -5,6 +5,14 @@
   cudaError_t call { return sim::program::given(out, value); }
 #define SIM_NOTHING(call) \
   cudaError_t call { return cudaSuccess; }
+#define SIM_WAITS(call)          \
+  cudaError_t call {             \
+    sim::no_kernel_in_front();   \
+    return cudaSuccess;          \
+  }
+namespace sim {
+void no_kernel_in_front();  // sim.h, which is behind
+}
 #include "common/sim/program/runtime_api.h"
 
 #include <sys/mman.h>
@@ -53,6 +61,9 @@ Shape shape_of(const cudaLaunchConfig_t& config, bool* together, Where where) {
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& a = config.attrs[i];
     if (a.id == cudaLaunchAttributeCooperative) *together = a.val.cooperative != 0;
+    if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+      shape.early = a.val.programmaticStreamSerializationAllowed != 0;
+    }
     if (a.id != cudaLaunchAttributeClusterDimension) continue;
     const auto [x, y, z] = a.val.clusterDim;
     if (y * z != 1) unsupported("a cluster of more than one dimension", where);
@@ -366,6 +377,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  sim::no_kernel_in_front();
   return event ? cudaSuccess : returned(cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {

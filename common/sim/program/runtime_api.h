@@ -341,6 +341,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 #ifndef SIM_TELLS
 #define SIM_TELLS(call, value) cudaError_t call;
 #define SIM_NOTHING(call) cudaError_t call;
+#define SIM_WAITS(call) cudaError_t call;
 #endif
 SIM_TELLS(cudaGetDevice(int* out), 0)
 SIM_TELLS(cudaGetDeviceCount(int* out), 1)
@@ -350,8 +351,8 @@ SIM_TELLS(cudaDeviceGetCacheConfig(cudaFuncCache* out), cudaFuncCachePreferNone)
 SIM_TELLS(cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* out), cudaSharedMemBankSizeFourByte)
 SIM_TELLS(cudaDriverGetVersion(int* out), CUDART_VERSION)
 SIM_TELLS(cudaRuntimeGetVersion(int* out), CUDART_VERSION)
-SIM_NOTHING(cudaDeviceReset())
-SIM_NOTHING(cudaDeviceSynchronize())
+SIM_WAITS(cudaDeviceReset())
+SIM_WAITS(cudaDeviceSynchronize())
 SIM_NOTHING(cudaSetDeviceFlags(unsigned))
 SIM_NOTHING(cudaDeviceSetCacheConfig(cudaFuncCache))
 SIM_NOTHING(cudaDeviceSetSharedMemConfig(cudaSharedMemConfig))
@@ -361,18 +362,19 @@ SIM_NOTHING(cudaHostRegister(void*, size_t, unsigned))
 SIM_NOTHING(cudaHostUnregister(void*))
 SIM_NOTHING(cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr))
 SIM_NOTHING(cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int))
-SIM_NOTHING(cudaStreamSynchronize(cudaStream_t))
+SIM_WAITS(cudaStreamSynchronize(cudaStream_t))
 // A window of the L2 that keeps its lines: a hint, which the model of the L2 does not take.
 SIM_NOTHING(cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*))
 SIM_NOTHING(cudaCtxResetPersistingL2Cache())
-SIM_NOTHING(cudaStreamQuery(cudaStream_t))
-SIM_NOTHING(cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0))
+SIM_WAITS(cudaStreamQuery(cudaStream_t))
+SIM_WAITS(cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0))
 SIM_NOTHING(cudaStreamAttachMemAsync(cudaStream_t, void*, size_t = 0,
                                      unsigned = cudaMemAttachSingle))
-SIM_NOTHING(cudaEventQuery(cudaEvent_t))
+SIM_WAITS(cudaEventQuery(cudaEvent_t))
 SIM_NOTHING(cudaGraphUpload(cudaGraphExec_t, cudaStream_t))
 #undef SIM_TELLS
 #undef SIM_NOTHING
+#undef SIM_WAITS
 
 cudaError_t cudaMalloc(void**, size_t);
 cudaError_t cudaMallocManaged(void**, size_t, unsigned flags = cudaMemAttachGlobal);

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "common/dialect/errors.h"
+#include "common/dialect/ptx/more/dependent.h"
 #include "common/harness/screen.h"
 #include "common/sim/block.h"
 #include "common/sim/memory/device_memory.h"
@@ -337,10 +338,20 @@ void need_cluster(unsigned x, unsigned y, unsigned z, Where where) {
   fail(FaultKind::refused, "");
 }
 
+void tma_load(int group, void* to, const TensorMap* map, const int* at, int rank, uint64_t* bar,
+              unsigned blocks, Where where) {
+  if (group == 1) return sim::tma_load(to, map, at, rank, bar, blocks, where);
+  const Block* home = home_of(bar);
+  if (!home) refuse("the TMA load", where, " signals an mbarrier outside shared memory");
+  auto* mine = reinterpret_cast<uint64_t*>(reinterpret_cast<uintptr_t>(bar) - home->shared_base +
+                                           self->shared_base);
+  tma_load_of_pair(to, map, at, rank, mine, home->rank, where, blocks);
+}
+
 bool carry() { return self->carry; }
 void set_carry(bool carry) { self->carry = carry; }
 
-bool run(const Launch& given, Where where) {
+bool run(const Launch& given, Where where, bool early) {
   if (!self->host) not_supported("a kernel that launches " + std::string(given.name), at(where));
   std::lock_guard lock(device_in_use());
   if (session().captured) {
@@ -348,10 +359,10 @@ bool run(const Launch& given, Where where) {
     const auto room = std::make_shared<std::vector<std::max_align_t>>(
         given.closure_bytes / sizeof(std::max_align_t) + 1);
     std::memcpy(room->data(), bytes, given.closure_bytes);
-    session().captured->push_back([given, room, where] {
+    session().captured->push_back([given, room, where, early] {
       Launch again = given;
       again.closure = room->data();
-      run(again, where);
+      run(again, where, early);
     });
     return true;
   }
@@ -360,6 +371,8 @@ bool run(const Launch& given, Where where) {
   if (const auto known = clusters.find(launch.call); known != clusters.end()) {
     launch.config.cluster = known->second;
   }
+  std::optional<EarlyLaunch> overlapping;
+  if (early) overlapping.emplace(false);
   try {
     require_allowed_smem(launch);
     run_grid(launch);
@@ -373,7 +386,8 @@ bool run(const Launch& given, Where where) {
     if (const unsigned cluster = wanted_cluster.exchange(0)) {
       if (fa::Counts* counts = recording()) counts->kernels.clear();
       clusters[launch.call] = cluster;
-      return run(given, where);
+      overlapping.reset();
+      return run(given, where, early);
     }
     const bool early = !dynamic_cast<const FoundAtEnd*>(&stopped);
     take_counts(&launch, early);

@@ -25,9 +25,13 @@
 
 namespace sim {
 
-static constinit thread_local bool launching_early = false;
-EarlyLaunch::EarlyLaunch() { launching_early = true; }
+static constinit thread_local bool launching_early = false, strictly = false;
+EarlyLaunch::EarlyLaunch(bool strict) {
+  launching_early = true;
+  strictly = strict;
+}
 EarlyLaunch::~EarlyLaunch() { launching_early = false; }
+bool launches_overlap() { return launching_early && !strictly; }
 
 alignas(1024) constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem];
 
@@ -41,7 +45,8 @@ struct Grid {
   unsigned cluster = 1;
   std::vector<Watcher*> watchers;
   uint64_t order = 0;             // sim::Options::block_order
-  bool early = false;             // launched by fa::launch_early()
+  bool early = false;             // launched while the kernel in front runs, ...
+  bool overlaps = false;          // ... as launches_overlap() says
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
 
@@ -190,6 +195,7 @@ void prepare(Block& b, const Grid& grid) {
   if (!b.dynamic_base) first_use(b);
   b.launch = grid.launch;
   b.launched_early = grid.early;
+  b.strictly_early = grid.early && !grid.overlaps;
   b.host = false;
   const dim3 block = grid.launch->config.block;
   b.nthreads = block.x * block.y * block.z;
@@ -497,6 +503,7 @@ void run_grid(const Launch& launch) {
       launch.config.together ? static_cast<unsigned>(grid.blocks) : launch.config.cluster;
   grid.order = o.block_order;
   grid.early = launching_early;
+  grid.overlaps = launches_overlap();
   grid.watchers = watchers();
 
   int n = o.workers > 0

@@ -67,6 +67,23 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, a
   }
 }
 
+// A right program has none of these: threads that have reached the end of the kernel although
+// others of them are at a barrier of its text. An early return is another thing.
+void tell_skipped(const Block& b, const std::string& what, const Where& where, unsigned warp,
+                  uint32_t lanes) {
+  std::vector<unsigned> ids;
+  const bool all = warp == b.nwarps;
+  for (unsigned w = all ? 0 : warp; w < (all ? b.nwarps : warp + 1); ++w) {
+    for (uint32_t left = lanes & b.at_end[w] & ~b.alive[w]; left; left &= left - 1) {
+      ids.push_back(w * 32 + std::countr_zero(left));
+    }
+  }
+  if (ids.empty()) return;
+  remark(where, block_name(b) + ": " + (ids.size() == 1 ? "thread " : "threads ") + runs_of(ids) +
+                    " never reached the " + what + " of " + at(where) +
+                    " and ended: they count as arrived here, where CUDA defines nothing");
+}
+
 // A thread that has returned counts as arrived, at a barrier with a count if its warp has: what it
 // did before is visible behind the barrier. Not so what it did after an arrival of its own.
 void tell_observers(Block& b, const Barrier& barrier) {
@@ -78,6 +95,9 @@ void tell_observers(Block& b, const Barrier& barrier) {
   }
   for (auto& o : b.observers) o->barrier(b, met, &barrier);
   ++b.phase;
+  if (b.any_at_end && barrier.expected == Barrier::kAll) {
+    tell_skipped(b, barrier.name, barrier.first, b.nwarps, ~0u);
+  }
 }
 
 // No other lane of the warp can run: those that wait at this line have reached it together.
@@ -96,7 +116,10 @@ void let_converged_go(Block& b, unsigned warp, const Where& where) {
   b.ready[warp] |= lanes;
 }
 
-void let_go(Block& b, WarpMeeting& m) {
+// All lanes have arrived, or returned.
+void finish(Block& b, WarpMeeting& m) {
+  m.work(m);
+  if (b.any_at_end) tell_skipped(b, m.what, m.where, m.warp, m.asked);
   const uint32_t lanes = std::exchange(m.arrived, 0);
   for (uint32_t left = lanes; left; left &= left - 1) {
     b.threads[m.warp * 32 + std::countr_zero(left)].state = State::ready;
@@ -106,28 +129,27 @@ void let_go(Block& b, WarpMeeting& m) {
 
 }  // namespace
 
-static void sync_block(const char* name, const Where& where) {
+void sync_block(Where where, const char* name) {
   Block& b = *self;
   Barrier& barrier = b.barriers[0];
   if (barrier.arrived == 0) {
     barrier.expected = Barrier::kAll;
     barrier.first = where;
+    barrier.name = name;
   } else if (!same(barrier.first, where)) {
-    fail(FaultKind::deadlock,
-         "divergent barrier: " + here() + " is at the __syncthreads of " + at(where) +
-             " while other threads of the block wait at the __syncthreads of " + at(barrier.first) +
-             "; all threads of a block must reach the same one");
+    fail(FaultKind::deadlock, "divergent barrier: " + here() + " is at the " + name + " of " +
+                                  at(where) + " while other threads of the block wait at the " +
+                                  barrier.name + " of " + at(barrier.first) +
+                                  "; all threads of a block must reach the same one");
   }
   arrive(barrier, name, true, where, [&] { tell_observers(b, barrier); });
 }
-
-void sync_block(Where where) { sync_block("__syncthreads", where); }
 
 int count_in_block(bool predicate, Where where) {
   Barrier& barrier = self->barriers[0];
   if (barrier.arrived == 0) barrier.votes = 0;
   barrier.votes += predicate;
-  sync_block("__syncthreads_count", where);
+  sync_block(where, "__syncthreads_count");
   return barrier.counted;
 }
 
@@ -166,6 +188,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   Block& b = *self;
   Thread& me = *b.current;
   const unsigned warp = me.id / 32, lane = me.id % 32;
+  const uint32_t asked = mask;
   mask &= b.alive[warp];  // the last warp of an odd-sized block has fewer lanes
   if (!(mask >> lane & 1)) {
     fail(FaultKind::refused, here() + " calls " + what + " at " + at(where) +
@@ -186,6 +209,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   if (!meeting) {
     meeting = unused ? unused : &b.meetings[warp].emplace_back();
     meeting->mask = mask;
+    meeting->asked = asked;
     meeting->work = work;
     meeting->what = what;
     meeting->where = where;
@@ -197,10 +221,14 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
     wait_here(what, where);
     return;
   }
-  work(*meeting);
-  let_go(b, *meeting);
+  finish(b, *meeting);
   b.ready[warp] &= ~(1u << lane);
   if (mask != 1u << lane) yield_from(warp * 32);
+}
+
+void reached_end() {
+  self->at_end[self->current->id / 32] |= 1u << self->current->id % 32;
+  self->any_at_end = true;
 }
 
 uint32_t converged_lanes(Where where) {
@@ -233,9 +261,7 @@ void stop_waiting_for_current(Block& b) {
   for (WarpMeeting& m : b.meetings[warp]) {
     if (!m.arrived || !(m.mask >> lane & 1)) continue;
     m.mask &= ~(1u << lane);
-    if (m.arrived != m.mask) continue;
-    m.work(m);
-    let_go(b, m);
+    if (m.arrived == m.mask) finish(b, m);
   }
   for (int id = 0; id < (b.named_barriers ? 16 : 1); ++id) {
     Barrier& barrier = b.barriers[id];

@@ -92,11 +92,18 @@ void landed(Block& b, fiber&& from) {
   __builtin_unreachable();
 }
 
+// What the kernel's registers hold until it sets them: they will lie where this frame is.
+[[gnu::noinline]] void unset_registers() {
+  volatile uint32_t words[2048];
+  for (volatile uint32_t& word : words) word = kUnset;
+}
+
 // The life of a fiber: one CUDA thread, and, as long as none of them ever waited, the next ones on
 // the same stack, as a plain loop would run them.
 fiber run_threads(fiber&& from) {
   Block& b = *self;
   landed(b, std::move(from));
+  if (b.tell_operands) unset_registers();
   for (;;) {
     keep_exception(b, [&] {
       b.launch->call(b.launch->closure);
@@ -107,7 +114,7 @@ fiber run_threads(fiber&& from) {
     me.state = State::done;
     --b.live;
     b.alive[me.id / 32] &= ~(1u << (me.id % 32));
-    if (b.cluster) cluster_thread_returned();
+    if (b.cluster || b.async) cluster_thread_returned();
     if (b.live) keep_exception(b, [&] { stop_waiting_for_current(b); });
     if (b.thrown) leave_block(b);
     if (b.live == 0) {
@@ -154,10 +161,11 @@ void place_block(Block& b, uint64_t linear) {
     const unsigned lanes = std::min(32u, b.nthreads - w * 32);
     b.ready[w] = b.member[w] = b.alive[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;
     for (WarpMeeting& m : b.meetings[w]) m.arrived = 0;
+    b.at_end[w] = 0;
     b.converging[w] = 0;
   }
   for (Barrier& barrier : b.barriers) barrier = {};
-  b.named_barriers = false;
+  b.named_barriers = b.any_at_end = false;
   b.phase = 0;
   b.live = b.nthreads;
   b.current = b.previous = nullptr;
@@ -194,6 +202,10 @@ void fail(FaultKind kind, const std::string& sentence) {
   if (b.host || !b.current) throw fa::KernelStopped(kind, sentence);
   if (!b.fault) b.fault = {kind, sentence};
   leave_block(b);
+}
+
+void remark(const Where& where, const std::string& sentence) {
+  for (auto& o : self->observers) o->remark(*self, where, sentence);
 }
 
 void wait_here(const char* what, const Where& where) {

@@ -14,9 +14,10 @@
 #if !FA_BACKEND_GPU
 namespace sim {
 
-/// While it lives, the launches of this host thread are early ones.
+/// While it lives, the launches of this host thread are early ones. `strict`: no access to device
+/// memory is right before the wait; else those that the kernel in front has nothing to do with.
 struct EarlyLaunch {
-  EarlyLaunch();
+  explicit EarlyLaunch(bool strict = true);
   ~EarlyLaunch();
 };
 void griddep_wait();

@@ -26,7 +26,7 @@ class thread_group {
   unsigned long long num_threads() const { return size_; }
   unsigned thread_rank() const { return rank_; }
   void sync(SIM_HERE) const {
-    if (block_) return sim::sync_block(where);
+    if (block_) return sim::sync_block(where, "block.sync()");
     sim::sync_warp(lanes_, where);
   }
 
@@ -44,7 +44,7 @@ class thread_group {
 class thread_block : public thread_group {
  public:
   thread_block() : thread_group(details::threads_of_block(), details::thread_of_block(), 0, true) {}
-  static void sync(SIM_HERE) { sim::sync_block(where); }
+  static void sync(SIM_HERE) { sim::sync_block(where, "block.sync()"); }
   static unsigned size() { return details::threads_of_block(); }
   static unsigned num_threads() { return details::threads_of_block(); }
   static unsigned thread_rank() { return details::thread_of_block(); }
@@ -170,11 +170,11 @@ inline thread_group tiled_partition(const thread_group&, unsigned tile) {
 class cluster_group {
  public:
   static void sync(SIM_HERE) {
-    sim::cluster_arrive(where);
-    sim::cluster_wait(where);
+    sim::cluster_arrive(where, "cluster.sync()");
+    sim::cluster_wait(where, "cluster.sync()");
   }
-  static void barrier_arrive(SIM_HERE) { sim::cluster_arrive(where); }
-  static void barrier_wait(SIM_HERE) { sim::cluster_wait(where); }
+  static void barrier_arrive(SIM_HERE) { sim::cluster_arrive(where, "barrier_arrive()"); }
+  static void barrier_wait(SIM_HERE) { sim::cluster_wait(where, "barrier_wait()"); }
   static unsigned block_rank() { return sim::cluster_rank(); }
   static unsigned num_blocks() { return sim::cluster_size(); }
   static dim3 block_index() { return {sim::cluster_rank(), 0, 0}; }
@@ -197,8 +197,8 @@ class grid_group {
   bool is_valid() const { return sim::grid_is_together(); }
   void sync(SIM_HERE) const {
     sim::require_grid_together(where);
-    sim::cluster_arrive(where);
-    sim::cluster_wait(where);
+    sim::cluster_arrive(where, "grid.sync()");
+    sim::cluster_wait(where, "grid.sync()");
   }
   unsigned long long size() const { return num_threads(); }
   unsigned long long num_threads() const {
