@@ -104,8 +104,8 @@ struct Block {
   unsigned live = 0;  ///< not yet returned
   bool launched_early = false;
   bool strictly_early = false;  ///< EarlyLaunch::strict
-  unsigned early = 0;         ///< threads that have not waited for the kernel in front
-  Thread* current = nullptr;  ///< null while the worker's own stack runs
+  unsigned early = 0;           ///< threads that have not waited for the kernel in front
+  Thread* current = nullptr;    ///< null while the worker's own stack runs
   Thread threads[1024];
   uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them
   uint32_t member[32] = {};  ///< lanes that exist

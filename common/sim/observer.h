@@ -80,7 +80,9 @@ class Observer {
   /// front of `phase`.
   virtual void acquire(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
   /// The current thread has waited for the mbarrier, in this line, for this parity.
-  virtual void waited(Block&, const void* bar, int parity, const Where&) { (void)bar, (void)parity; }
+  virtual void waited(Block&, const void* bar, int parity, const Where&) {
+    (void)bar, (void)parity;
+  }
   /// The same of a relaxed wait.
   virtual void acquire_relaxed(Block& b, const void* object, uint32_t phase) {
     acquire(b, object, phase);

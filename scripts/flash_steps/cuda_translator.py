@@ -528,7 +528,9 @@ class Translator:
         if self.text_at(k) == "{" and noted:
             closes = self.partner(k)
             at = self.tokens[closes]
-            self.tokens.insert(closes, Token("space", " ::sim::reached_end(); ", at.file, at.number))
+            self.tokens.insert(
+                closes, Token("space", " ::sim::reached_end(); ", at.file, at.number)
+            )
 
     def kernel_address(self, i):
         """Of (void*)kernel, (void*)&kernel<2>, reinterpret_cast<void*>(&kernel)."""

@@ -146,7 +146,7 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   asm volatile("tcgen05.fence::after_thread_sync;");
   for (int n = 0; n < kN; n += 8) {
     float o[8];
-    load_8_columns(o, base + kO + n);  // each warp passes lane 0
+    load_8_columns(o, base + kO + n);                           // each warp passes lane 0
     for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];  // what reads o is behind the load
   }
   asm volatile("tcgen05.wait::ld.sync.aligned;");

@@ -291,7 +291,7 @@ __global__ void skips(int* p, int n, bool returns) {
   __syncthreads();
   if (threadIdx.x < n) {
     s[threadIdx.x] += 1;
-    __syncthreads();  // skips
+    __syncthreads();                                          // skips
     p[threadIdx.x] = __ballot_sync(~0u, s[threadIdx.x] > 0);  // votes
   }
 }

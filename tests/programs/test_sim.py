@@ -310,7 +310,9 @@ class Programs(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (0, "ok\n"), done.stderr)
             self.assertIn("no finding: no race, no uninitialised read", done.stderr)
         words = " ".join(JOBS["tensor_memory analysed"].stderr.split())
-        self.assertRegex(words, "tcgen05.ld at tensor_memory.cu:[0-9]+ from lane 0 on; warp 1 reaches")
+        self.assertRegex(
+            words, "tcgen05.ld at tensor_memory.cu:[0-9]+ from lane 0 on; warp 1 reaches"
+        )
 
     @for_all
     @unittest.skipUnless(find_nvcc(), "there is no nvcc")

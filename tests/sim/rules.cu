@@ -268,7 +268,20 @@ __global__ void there_and_back(const __grid_constant__ TensorMap from,
 // --- wgmma ---------------------------------------------------------------------------------------
 
 enum class Odd {
-  none, fence, unset, returned, more, b, n, accumulate, a_major, b_major, factor, sums, commit, beyond
+  none,
+  fence,
+  unset,
+  returned,
+  more,
+  b,
+  n,
+  accumulate,
+  a_major,
+  b_major,
+  factor,
+  sums,
+  commit,
+  beyond
 };
 
 __global__ void multiplies(float* y, Odd odd) {
@@ -480,7 +493,8 @@ ANALYSED("TMA lays out rows at the swizzle's width", "[sim][tma]") {
     CAPTURE(static_cast<int>(swizzle), inner);
     const auto n = static_cast<uint64_t>(inner);
     std::vector<uint8_t> in(8 * n);  // by chunk: 1 + 16 r + c
-    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint8_t>(1 + i / n * 16 + i % n / 16);
+    for (size_t i = 0; i < in.size(); ++i)
+      in[i] = static_cast<uint8_t>(1 + i / n * 16 + i % n / 16);
     const Buffer<uint8_t> from("from", in), to("to", in.size()), seen("seen", 1024);
     const auto map = [&](const Buffer<uint8_t>& tensor) {
       return fa::tensor_map(tensor.get(), {{n, 1, uint32_t(n)}, {8, n, 8}}, swizzle);
@@ -512,10 +526,14 @@ ANALYSED("the threads of a warpgroup issue the same products", "[sim][rules]") {
   SILENT(multiplies, warpgroup, y, Odd::none);
   CHECK(y.download()[0] == 17);
   FOUND("has no wgmma.fence before it", multiplies, warpgroup, y, Odd::fence);
-  FOUND("thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators, of which nobody has set "
-        "element 0", multiplies, warpgroup, y, Odd::unset);
-  FOUND("the wgmma.wait_group at ... needs all threads of its warpgroup, of which some have "
-        "returned", multiplies, warpgroup, y, Odd::returned);
+  FOUND(
+      "thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators, of which nobody has set "
+      "element 0",
+      multiplies, warpgroup, y, Odd::unset);
+  FOUND(
+      "the wgmma.wait_group at ... needs all threads of its warpgroup, of which some have "
+      "returned",
+      multiplies, warpgroup, y, Odd::returned);
   FOUND("have issued different numbers of wgmma operations", multiplies, warpgroup, y, Odd::more);
   FOUND("an operand of the wgmma at ... reaches beyond the block's shared memory", multiplies,
         warpgroup, y, Odd::beyond);
@@ -538,7 +556,8 @@ TEST_CASE("setmaxnreg is for whole warpgroups, and what one gives back others ta
   SILENT(takes_turns, {1, 384}, true);
 }
 
-TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0", "[sim][tcgen05][rules]") {
+TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0",
+          "[sim][tcgen05][rules]") {
   const fa::LaunchConfig warp{1, 32};
   SILENT(moves, warp, Tensor::none);
   SILENT(moves, warp, Tensor::last_column);

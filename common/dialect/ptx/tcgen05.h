@@ -69,9 +69,10 @@ FA_LAYOUT uint32_t tcgen05_instruction(int m, int n, Major a = Major::k, Major b
 }
 
 /// Columns that one tcgen05_ld or tcgen05_st moves.
-#define FA_NEED_TENSOR_COLUMNS(n)                   \
-  static_assert(n == 16 || n == 32 || n == 64,      \
-                "tcgen05_ld and tcgen05_st move 16, 32 or 64 columns: an array of so many registers")
+#define FA_NEED_TENSOR_COLUMNS(n)    \
+  static_assert(                     \
+      n == 16 || n == 32 || n == 64, \
+      "tcgen05_ld and tcgen05_st move 16, 32 or 64 columns: an array of so many registers")
 
 #if defined(__CUDACC__)
 

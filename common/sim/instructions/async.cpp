@@ -45,9 +45,11 @@ void need_set(const char* what, unsigned thread, const void* registers, size_t w
   const auto* first = static_cast<const uint32_t*>(registers);
   const auto* unset = std::find(first, first + words, kUnset);
   if (unset == first + words) return;
-  fail(FaultKind::uninitialised, block_name(*self) + ", " + thread_name(*self, thread) + ": " + what +
-                                     " at " + at(where) + " adds to accumulators, of which nobody "
-                                     "has set element " + std::to_string(unset - first));
+  fail(FaultKind::uninitialised, block_name(*self) + ", " + thread_name(*self, thread) + ": " +
+                                     what + " at " + at(where) +
+                                     " adds to accumulators, of which nobody "
+                                     "has set element " +
+                                     std::to_string(unset - first));
 }
 
 void need_pair(const char* what, const Where& where) {

@@ -52,10 +52,10 @@ struct BulkStore {
 /// The state of an mbarrier. The 8 bytes in shared memory hold a copy, so that a kernel that writes
 /// over them is found.
 struct Mbarrier {
-  uint32_t phase = 0;  ///< number of completed phases
-  int expected = 0;    ///< arrivals a phase
-  int pending = 0;     ///< arrivals still missing
-  int64_t tx = 0;      ///< bytes still missing; negative while copies are ahead of expect_tx
+  uint32_t phase = 0;         ///< number of completed phases
+  int expected = 0;           ///< arrivals a phase
+  int pending = 0;            ///< arrivals still missing
+  int64_t tx = 0;             ///< bytes still missing; negative while copies are ahead of expect_tx
   uint32_t refused[32] = {};  ///< by warp: lanes whose first try in this phase was in vain
   std::vector<std::pair<Block*, unsigned>> waiters;
 };
@@ -109,8 +109,8 @@ struct AsyncState {
   ClusterBarrier cluster_barrier;
   std::shared_ptr<TensorMemory> tensor;  ///< null until tcgen05 is used
   int registers[8] = {};  ///< by warpgroup: the least that setmaxnreg asked for; 0: it did not
-  std::string asks_for_registers;  ///< the first thread that asked for more than the launch gave
-  Where register_line;             ///< a setmaxnreg
+  std::string asks_for_registers;     ///< the first thread that asked for more than the launch gave
+  Where register_line;                ///< a setmaxnreg
   std::vector<unsigned> setmaxnregs;  ///< executed, by thread; empty: none
   std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
 };

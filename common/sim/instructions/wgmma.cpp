@@ -119,7 +119,8 @@ void perform(const WgmmaEvent& e) {
   if (p.accumulate) {
     const unsigned first = self->current->id / kThreads * kThreads;
     const size_t words = p.half_sums ? p.n / 4 : p.n / 2;
-    for (unsigned t = 0; t < kThreads; ++t) need_set("the wgmma", first + t, e.d[t], words, e.where);
+    for (unsigned t = 0; t < kThreads; ++t)
+      need_set("the wgmma", first + t, e.d[t], words, e.where);
     for_each_pair(e, D, [&](int thread, int i, float* of_D) {
       const auto* halves = reinterpret_cast<const uint16_t*>(e.d[thread]);
       for (int j = 0; j < 2; ++j) {
@@ -324,10 +325,10 @@ void need_whole_warpgroups() {
     const auto left_out = std::find_if(begin, end, [&](unsigned n) { return n < most; });
     if (left_out == end) continue;
     const auto thread = static_cast<unsigned>(left_out - state.setmaxnregs.begin());
-    fail(FaultKind::refused,
-         block_name(*self) + ": a part of warpgroup " + std::to_string(first / kThreads) +
-             " executes setmaxnreg at " + at(state.register_line) + ", and " +
-             thread_name(*self, thread) + " does not: all its threads must");
+    fail(FaultKind::refused, block_name(*self) + ": a part of warpgroup " +
+                                 std::to_string(first / kThreads) + " executes setmaxnreg at " +
+                                 at(state.register_line) + ", and " + thread_name(*self, thread) +
+                                 " does not: all its threads must");
   }
 }
 

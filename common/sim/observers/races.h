@@ -186,7 +186,7 @@ struct LaunchState {
     PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
     PagedShadow<DeviceCell, kHbmSpan / kPage, kPage> bytes;
   } front;
-  std::string kernel;       ///< that runs, or ran last
+  std::string kernel;          ///< that runs, or ran last
   bool kernel_is_over = true;  ///< and the host or a copy has waited for it
 };
 extern LaunchState launch_state;

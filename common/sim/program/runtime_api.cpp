@@ -5,10 +5,10 @@
   cudaError_t call { return sim::program::given(out, value); }
 #define SIM_NOTHING(call) \
   cudaError_t call { return cudaSuccess; }
-#define SIM_WAITS(call)          \
-  cudaError_t call {             \
-    sim::no_kernel_in_front();   \
-    return cudaSuccess;          \
+#define SIM_WAITS(call)        \
+  cudaError_t call {           \
+    sim::no_kernel_in_front(); \
+    return cudaSuccess;        \
   }
 namespace sim {
 void no_kernel_in_front();  // sim.h, which is behind
