@@ -35,8 +35,8 @@ ANALYSED = {
     "all": "the host copies 40 bytes of other at @",
     "tests once": "race on shared memory: kernel tests_once, .* load of tile, byte .* at @ .* have "
     "no wait on its mbarrier",
-    "overlaps": r"race on device memory: kernel second_kernel, .* load of x, byte 4 at @ and a store "
-    r"by kernel first_kernel at .* have no griddepcontrol.wait between them",
+    "overlaps": r"race on device memory: kernel second_kernel, .* load of x, byte 4 at @ and a "
+    r"store by kernel first_kernel at .* have no griddepcontrol.wait between them",
 }
 # ... and those that are found in any run.
 FOUND = {
