@@ -324,19 +324,35 @@ __global__ void takes(int first, int last, int step) {
   const int t = static_cast<int>(threadIdx.x) - 128;
   if (t >= first && t < last && t % step == 0) fa::setmaxnreg_dec<32>();
 }
+__global__ void takes_all() { fa::setmaxnreg_inc<256>(); }
 // Each warpgroup has as many as it can have at any time: 240 and twice 24, then 24 and twice 240.
-__global__ void takes_turns(bool gives_back) {
+__global__ void takes_turns() {
   const unsigned group = threadIdx.x / 128;
   if (group != 0) fa::setmaxnreg_dec<24>();
   __syncthreads();
   if (group == 0) fa::setmaxnreg_inc<240>();
-  if (group == 0 && gives_back) fa::setmaxnreg_dec<24>();
+  if (group == 0) fa::setmaxnreg_dec<24>();
   __syncthreads();
+  if (group != 0) fa::setmaxnreg_inc<240>();
 }
 
 // --- tensor memory -------------------------------------------------------------------------------
 
-enum class Tensor { none, lanes, d_lane, a_lane, a_major, last_column, past_last, to_block_1 };
+enum class Tensor {
+  none,
+  lanes,
+  d_lane,
+  a_lane,
+  a_major,
+  last_column,
+  past_last,
+  to_block_1,
+  swizzle_code,
+  base_offset,
+  n_264,
+  commits_twice,
+  other_group
+};
 
 __global__ void moves(Tensor fault) {
   __shared__ __align__(1024) __nv_bfloat16 tile[(128 + 32) * 16];
@@ -353,16 +369,25 @@ __global__ void moves(Tensor fault) {
   fa::tcgen05_st(address + column + (is(Tensor::lanes) ? threadIdx.x / 31 : 0), r);
   fa::tcgen05_wait_st();
   if (threadIdx.x == 0) {
-    const uint64_t a = fa::tcgen05_descriptor(tile, Swizzle::none, 128 * 16, 128);
+    const uint64_t changed = is(Tensor::swizzle_code)  ? uint64_t{1} << 61
+                             : is(Tensor::base_offset) ? uint64_t{1} << 49
+                                                       : 0;
+    const uint64_t a = fa::tcgen05_descriptor(tile, Swizzle::none, 128 * 16, 128) | changed;
     const uint64_t b = fa::tcgen05_descriptor(tile + 128 * 16, Swizzle::none, 32 * 16, 128);
     const uint32_t d = address + 64 + (is(Tensor::d_lane) ? 1 << 16 : 0);
-    fa::tcgen05_mma(d, a, b, fa::tcgen05_instruction(128, 32), false);
+    fa::tcgen05_mma(d, a, b, fa::tcgen05_instruction(128, is(Tensor::n_264) ? 264 : 32), false);
     const auto major = is(Tensor::a_major) ? fa::Major::mn : fa::Major::k;
     const uint32_t from = address + (is(Tensor::a_lane) ? 32 << 16 : 0);
-    if (!is(Tensor::none)) {
+    if (is(Tensor::a_lane) || is(Tensor::a_major)) {
       fa::tcgen05_mma_tmem(address + 128, from, b, fa::tcgen05_instruction(128, 32, major), false);
     }
-    sim::tcgen05_commit(&done, Where::here(), sim::CtaGroup::one, is(Tensor::to_block_1) ? 2 : 1);
+    if (is(Tensor::commits_twice)) {  // in a phase of one arrival and of bytes that never come
+      sim::mbarrier_expect(&done, 16, Where::here());
+      fa::tcgen05_commit(&done);
+    }
+    const auto group = is(Tensor::other_group) ? sim::CtaGroup::two : sim::CtaGroup::one;
+    const unsigned blocks = is(Tensor::to_block_1) ? 2 : sim::kThisBlock;
+    sim::tcgen05_commit(&done, Where::here(), group, blocks);
   }
   fa::mbarrier_wait(&done, 0);
   fa::tcgen05_dealloc(address, 512);
@@ -553,7 +578,8 @@ TEST_CASE("setmaxnreg is for whole warpgroups, and what one gives back others ta
   FOUND(part + "thread (160,0,0) does not: all its threads must", takes, {1, 256}, 0, 32, 1);
   FOUND(part + "thread (128,0,0) does not", takes, {1, 256}, 1, 128, 1);
   FOUND(part + "thread (129,0,0) does not", takes, {1, 256}, 0, 128, 127);
-  SILENT(takes_turns, {1, 384}, true);
+  SILENT(takes_turns, {1, 384});
+  SILENT(takes_all, {1, 160});  // 32 threads take the registers of 32
 }
 
 TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0",
@@ -572,6 +598,15 @@ TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0",
         Tensor::a_major);
   FOUND("tcgen05.commit at ... is multicast to a block outside the cluster of 1", moves, warp,
         Tensor::to_block_1);
+  FOUND("the tcgen05.mma at ... A's descriptor has the swizzle code 1; 0, 2, 4 and 6 are possible",
+        moves, warp, Tensor::swizzle_code);
+  FOUND("the tcgen05.mma at ... A's descriptor is not", moves, warp, Tensor::base_offset);
+  FOUND("the tcgen05.mma at ... says m128n264; m128 with n", moves, warp, Tensor::n_264);
+  FOUND("one arrival too many: tcgen05.commit at ... in a phase that has all its 1 arrivals", moves,
+        warp, Tensor::commits_twice);
+  SILENT(moves, {2, 32, 0, 2}, Tensor::none);
+  FOUND("tcgen05.commit at ... has cta_group::2, but tcgen05.alloc at ... has cta_group::1", moves,
+        {2, 32, 0, 2}, Tensor::other_group);
   // What estimated times come from: columns in units of m64n1k16, of the one product.
   const sim::test::WithOptions with({.workers = 1, .requests = true});
   const auto counts = sim::test::counted(moves, warp, Tensor::none);
