@@ -109,8 +109,10 @@ class Copy(Folder):
             ("bin/ctest", CTEST),
             ("bin/compute-sanitizer", SANITIZER),
             ("scripts/peers.py", NO_PEERS),
+            ("scripts/tour.sh", "#!/bin/sh\necho the table"),
         ):
             self.program(path, text)
+        self.tour(1.0)
         self.add_steps(*STEPS)
 
     def add_steps(self, *steps):
@@ -126,6 +128,13 @@ class Copy(Folder):
             "".join(f"fa_step({step}{needs.get(step, '')})\n" for step in made),
         )
         commit_all(self.folder)
+
+    def tour(self, slower):
+        """What a tour leaves; `slower`: how long 02 takes, of 01's time."""
+        (self.folder / "build/tour").mkdir(parents=True, exist_ok=True)
+        steps = gpu(), gpu(step="02_tiled", variant="registers", median_ms=0.5 * slower)
+        for run in steps:
+            self.write(f"build/tour/{run['step']}.json", json.dumps(run))
 
     def template(self, kind, run):
         """What the programs write with --json: `run` with their own arguments in place of @...@."""
@@ -162,6 +171,18 @@ class Copy(Folder):
 
 
 class Check(Copy):
+    def test_the_tour_has_the_ladders_order(self):
+        said = "the table", "ok: 2 rows measured, in the order of the ladder"
+        self.check("tour", said=said)
+        self.check("tour", said="done in an earlier call")
+        self.write("steps/02_tiled/lesson.cuh", "int changed;")
+        self.tour(1.2)
+        wrong = "FAILED: 02 registers takes longer than 01 naive"
+        self.check("tour", status=1, said=wrong)
+        self.tour(1.0)
+        self.program("scripts/tour.sh", "#!/bin/sh\nexit 1")
+        self.check("tour", status=1, said="FAILED: 2 rows")
+
     def test_everything(self):
         said = self.check("")
         for words in (
