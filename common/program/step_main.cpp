@@ -324,6 +324,13 @@ class Run {
 
   void predict_passes() {
     if (variant_.advice) report_.advice = variant_.advice(problem_);
+    const Predicate& mask = problem_.mask.predicate;
+    if (const double scores = double(problem_.N) * problem_.Nk; mask.sees && scores >= 1e8) {
+      const std::string words =
+          fmt::format("the host calls --mask {} for each of {:.1e} scores, several times",
+                      text_of(mask), scores);
+      std::fputs(wrapped("note: ", words, 2).c_str(), stderr);
+    }
     report_.memory = memory_need(problem_, variant_, options_.table);
     if (!options_.predict) require_memory(report_.memory);
     if (variant_.prepare) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -46,9 +48,24 @@ class ListMaker {
     std::vector<std::array<int, 4>> work;
     for (int a = 0; a < own; ++a) {
       const int first = static_cast<int>(lists_.visited());
-      for (int b = 0; b < other; ++b) add(a, b, /*cut=*/true);
+      std::vector<int> whole;
+      for (int b = 0; b < other; ++b) {
+        const int i = test_.by_keys ? b : a, j = test_.by_keys ? a : b;
+        const int visible = visible_[size_t(i) * Tc_ + j];
+        if (visible == 0) continue;
+        const int rows = std::min(test_.Br, p_.N - i * test_.Br);
+        lists_.rows += rows;
+        lists_.keys += std::min(test_.Bc, p_.Nk - j * test_.Bc);
+        // Rows past the end are never stored, but keys past the end must not count.
+        if (visible == rows * test_.Bc) {
+          whole.push_back(b);
+        } else {
+          ++lists_.cut;
+          add(b, place_of_bits(i, j));
+        }
+      }
       const int full = static_cast<int>(lists_.visited());
-      for (int b = 0; b < other; ++b) add(a, b, /*cut=*/false);
+      for (const int b : whole) add(b, -1);
       work.push_back({a, first, full, static_cast<int>(lists_.visited())});
     }
     std::stable_sort(work.begin(), work.end(),  // the longest first
@@ -66,47 +83,62 @@ class ListMaker {
   }
 
   void count_tiles(int i) {
+    const int Bc = test_.Bc;
     const auto sees = p_.mask.predicate.sees;
-    int* row = &visible_[size_t(i) * Tc_];
+    int* tiles = &visible_[size_t(i) * Tc_];
+    std::vector<int> more(Tc_ + 1);  // rows with keys in a tile, beyond those of the tile before
     for (int r = i * test_.Br; r < std::min(p_.N, (i + 1) * test_.Br); ++r) {
       const fa::Range keys = p_.seen(r);
-      for (int c = keys.first; c < keys.last;) {
-        const int end = std::min(keys.last, (c / test_.Bc + 1) * test_.Bc);
-        int n = end - c;
-        if (sees) {
-          n = 0;
-          for (int x = c; x < end; ++x) n += sees(p_, r, x);
-        }
-        row[c / test_.Bc] += n;
-        c = end;
+      if (keys.size() <= 0) continue;
+      const int first = keys.first / Bc, end = fa::ceil_div(keys.last, Bc);
+      if (!sees) {  // all keys of these tiles, without those before the first and behind the last
+        ++more[first], --more[end];
+        tiles[first] -= keys.first - first * Bc, tiles[end - 1] -= end * Bc - keys.last;
+      }
+      for (int j = first; sees && j < end; ++j) {
+        const int last = std::min(keys.last, (j + 1) * Bc);
+        int n = 0;
+        for (int c = std::max(keys.first, j * Bc); c < last; ++c) n += sees(p_, r, c);
+        tiles[j] += n;
       }
     }
+    for (int j = 0, rows = 0; j < Tc_; ++j) rows += more[j], tiles[j] += rows * Bc;
   }
 
-  void add(int a, int b, bool cut) {
-    const int i = test_.by_keys ? b : a, j = test_.by_keys ? a : b;
-    const int visible = visible_[size_t(i) * Tc_ + j];
-    const int rows = std::min(test_.Br, p_.N - i * test_.Br);
-    // Rows past the end are never stored, but keys past the end must not count.
-    if (visible == 0 || cut != (visible < rows * test_.Bc)) return;
-    lists_.cut += cut;
-    lists_.rows += rows;
-    lists_.keys += std::min(test_.Bc, p_.Nk - j * test_.Bc);
-    lists_.entries.insert(lists_.entries.end(), {b, cut ? place_of_bits(i, j) : -1});
+  void add(int other, int place) {
+    lists_.entries.push_back(other);
+    lists_.entries.push_back(place);
   }
+
+  // Of 32 bits those below the n-th.
+  static uint32_t below(int n) { return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1; }
 
   int place_of_bits(int i, int j) {
-    std::vector<int> words(test_.words);
-    for (int w = 0; w < test_.words; ++w) {
-      for (int b = 0; b < 32; ++b) {
-        const auto [row, key] = test_.place(w, b);
-        const int r = i * test_.Br + row, c = j * test_.Bc + key;
-        if (row < 0 || r >= p_.N || c >= p_.Nk || !p_.sees(r, c)) continue;
-        words[w] = static_cast<int>(static_cast<unsigned>(words[w]) | 1u << b);
+    const auto sees = p_.mask.predicate.sees;
+    const int words = fa::ceil_div(test_.Bc, 32);  // of a row: bit c of all says whether it sees c
+    std::vector<uint32_t> seen(test_.Br * words);
+    for (int row = 0; row < std::min(test_.Br, p_.N - i * test_.Br); ++row) {
+      const int r = i * test_.Br + row;
+      const fa::Range all = p_.seen(r), keys = {all.first, std::min(all.last, (j + 1) * test_.Bc)};
+      for (int w = 0; w < words; ++w) {
+        const int key = j * test_.Bc + 32 * w;
+        const uint32_t in_range = below(keys.last - key) & ~below(keys.first - key);
+        uint32_t bits = in_range;
+        for (uint32_t left = sees ? in_range : 0; left != 0; left &= left - 1) {
+          if (!sees(p_, r, key + std::countr_zero(left))) bits &= ~(left & -left);
+        }
+        seen[row * words + w] = bits;
       }
     }
-    const auto [at, is_new] = places_.try_emplace(words, static_cast<int>(places_.size()));
-    if (is_new) lists_.bits.insert(lists_.bits.end(), words.begin(), words.end());
+    const auto [at, is_new] = places_.try_emplace(std::move(seen), int(places_.size()));
+    for (int w = 0; is_new && w < test_.words; ++w) {
+      uint32_t bits = 0;
+      for (int b = 0; b < 32; ++b) {
+        const auto [row, key] = test_.place(w, b);
+        if (row >= 0) bits |= (at->first[row * words + key / 32] >> key % 32 & 1) << b;
+      }
+      lists_.bits.push_back(static_cast<int>(bits));
+    }
     return at->second;
   }
 
@@ -114,7 +146,7 @@ class ListMaker {
   const Test test_;
   const int Tr_, Tc_;
   std::vector<int> visible_;  // [Tr, Tc]
-  std::map<std::vector<int>, int> places_;
+  std::map<std::vector<uint32_t>, int> places_;
   TileLists lists_;
 };
 

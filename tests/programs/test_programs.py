@@ -281,6 +281,16 @@ class Report(Case):
             with self.subTest(words=words):
                 self.refused(run(*SMALL, **other), 2, f"instructions, {instructions}, are damaged")
 
+    def test_lists_of_tiles_are_predicted_in_no_time(self):
+        """In that of their tiles, not in that of each row's; a function of row and key takes that
+        of the scores, and a note says so."""
+        (program,) = steps("15")
+        lists = ["--predict", "--variant", "lists", "--h", "1", "--causal", "--n"]
+        second = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, (1, 1))}
+        self.ended(run(*lists, 65536, program=program, **second))
+        done = run(*lists, 16384, "--mask", "strided:64", program=program, **second)
+        self.assertIn("the host calls --mask strided:64 for each of 2.7e+08 scores", done.stderr)
+
     def test_tiles_fit_the_shared_memory_of_the_gpu(self):
         (program,) = steps("06")
         sizes = ["--variant", "registers", "--h", "1", "--n", "256", "--d", "128"]
