@@ -154,6 +154,12 @@ def limiter(row):
     return WORDS.get(word, word) + (f", {busy} of {there} SMs busy" if few else "")
 
 
+def rate(row):
+    if moves_a_cache(row) or not row.flops_per_s:
+        return speed(row)
+    return three_digits(row.flops_per_s / 1e12, always=True)
+
+
 def share(row):
     """Of what this card was measured to do; None where that is not known."""
     roofs = row.gpu_get("roofs") or {}
@@ -196,7 +202,7 @@ def measured_columns(groups):
         Column(("", "request"), requested),
         Column(("", "HBM"), lambda r: bytes_text(per_head(r, hbm_of(r)))),
         Column(("", "time"), time),
-        Column(("", "TFLOP/s"), speed),
+        Column(("", "TFLOP/s"), rate),
         Column(("", "share"), share_text),
         Column(("", "factor"), factors_of(groups)),
         Column(("", "check"), verdict),
