@@ -2,8 +2,8 @@
 
     maintain instructions --measure DIR    on a GPU, by ncu: a CSV per variant and head dimension
     maintain instructions --update DIR     from these and the simulator's counts
-    ... --steps "07 10"                    only these; --update keeps the rows of the others. Step
-                                           16, which needs a B200, is counted only where named
+    maintain instructions --static         step 16's from its machine code, where there is no B200
+    ... --steps "07 10"                    only these; --update keeps the rows of the others
 
 The simulator counts every instruction of a warp except plain arithmetic and control, which an
 estimated time needs, too. A GPU counts them once, for a small problem, and the file keeps for each
@@ -18,22 +18,28 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.files import read_json, read_text, write_rows, write_text
+from flash_steps.nvcc import find_nvcc, nvcc_command
 from flash_steps.steps import (
     ROOT,
     chosen_of,
     described,
+    needs_of,
     numbered_steps,
     program_of,
     report_of,
     steps_on,
 )
 
+from . import sass
+
 INSTRUCTIONS = "common/data/instructions.json"
-PROBLEM = {"h": 4, "n": 1024}  # the simulator counts one head of it: they are alike
-CAUSAL = "with a mask where a kernel is compiled for it"
+N, HEADS = 1024, 4  # the simulator counts one of the heads: they are alike
+CACHE = ["--n=1", f"--nk={32 * N}", "--h=8", "--hkv=2"]  # all of them: their splits fill the GPU
+MASK, SCORES = ["--causal", f"--window={N // 4},0"], ["--cap=50", "--alibi", "--sinks"]
 METRICS = {
     "all": "smsp__inst_executed.sum",
     "fma": "sm__inst_executed_pipe_fma.sum",
@@ -41,23 +47,35 @@ METRICS = {
     "special": "sm__inst_executed_pipe_xu.sum",
 }
 ARCH = "sm_90"  # of the GPU where they are counted
+STATIC = "16_blackwell"  # there is no GPU for it
 SOURCE = (
     "Warp instructions that each kernel executes for one that the simulator counts (loads, stores, "
     "shuffles, tensor-core operations): in all, in the FMA and ALU pipes, and special functions. "
-    f"Counted by ncu on an H200 at B=1 H=4 N=1024, {CAUSAL}. Written by ./scripts/maintain "
-    "instructions; docs/clock.md says how times are estimated from it."
+    "Counted by ncu on an H200 at B=1 H=4 N=1024, with a mask where a kernel is compiled for it, a "
+    "window in step 15, a cache of 32,768 keys in step 13; `static`: from machine code for sm_100a, "
+    "per tile of keys without mask and rescaling. Written by ./scripts/maintain instructions; docs/clock.md says "
+    "how times are estimated from it."
 )
 
 
 def programs(build, steps):
+    """(name, program and options, options by which the GPU runs more heads, how many times more)"""
     for step in steps:
         path = program_of(build, step)
-        for variant in described(path, os.path.basename(build))["variants"]:
+        described_step = described(path, os.path.basename(build))
+        for variant in described_step["variants"]:
             for d in variant["supports"]["d"]:
-                name = variant["name"]
-                call = [path, "--variant", name, "--d", str(d), "--input", "normal"]
-                yield f"d{d}_{step}_{name}", call
-                yield f"d{d}_{step}_{name}_causal", [*call, "--causal"]
+                name = f"d{d}_{step}_{variant['name']}"
+                call = [path, f"--variant={variant['name']}", f"--d={d}", "--input=normal"]
+                if described_step["supports"]["lengths"]:
+                    yield name, [*call, *CACHE], [], 1
+                elif variant["supports"]["window"]:
+                    mask = MASK + SCORES * variant["supports"]["score_mod"]
+                    yield name, [*call, f"--n={N}", *mask], [f"--h={HEADS}"], HEADS
+                else:
+                    call.append(f"--n={N}")
+                    yield name, call, [f"--h={HEADS}"], HEADS
+                    yield f"{name}_causal", [*call, "--causal"], [f"--h={HEADS}"], HEADS
 
 
 def measure(folder, steps):
@@ -65,11 +83,10 @@ def measure(folder, steps):
     if not ncu:
         raise NotHere("ncu is not on the PATH")
     os.makedirs(folder, exist_ok=True)
-    sizes = [part for name, value in PROBLEM.items() for part in (f"--{name}", str(value))]
     flags = ["--csv", "--page", "raw", "--print-units", "base", "--metrics"]
     env = {**os.environ, "FLASH_STEPS_UNDER_TOOL": "1"}
-    for name, call in programs(os.path.join(ROOT, "build/gpu"), steps):
-        command = [ncu, *flags, ",".join(METRICS.values()), *call, *sizes]
+    for name, call, more, _ in programs(os.path.join(ROOT, "build/gpu"), steps):
+        command = [ncu, *flags, ",".join(METRICS.values()), *call, *more]
         done = subprocess.run(command, capture_output=True, text=True, env=env)
         if done.returncode:
             raise Failure(f"{name}: ncu ended with {done.returncode}: {done.stderr.strip()[-200:]}")
@@ -92,27 +109,29 @@ def bare(kernel):
     return re.split(r"[<(]", kernel.removeprefix("void "))[0].split("::")[-1]
 
 
-def mixes(path, call):
-    """The rows of instructions.json that one program's launches give."""
-    run = report_of(*call, "--h=1", f"--n={PROBLEM['n']}")
+def mixes(path, call, times):
+    """The rows of instructions.json that one program's launches give: on the GPU `times` the heads
+    that the simulator runs by `call`."""
+    alone = ["--estimate-heads=0"] if times == 1 else ["--h=1"]
+    run = report_of(*call, *alone)
     passes = [p for p in (run.get("prepare"), run, run["backward"]) if p]  # as they are launched
     counted = [k for p in passes for k in p["kernels"] if k["instructions"]]
     measured = launches(path)[: len(counted)]
     if [bare(k["name"]) for k in counted] != [bare(row["Kernel Name"]) for row in measured]:
         raise BadInput(f"{path}: other kernels than those of {' '.join(call)}")
     for kernel, row in zip(counted, measured):
-        of = PROBLEM["h"] * kernel["instructions"]
+        of = times * kernel["instructions"]
         figures = {key: float(row[m].replace(",", "")) / of for key, m in METRICS.items()}
         yield kernel["name"], {key: round(value, 4) for key, value in figures.items()}
 
 
 def update(folder, steps):
     kernels = {}
-    for name, call in programs(os.path.join(ROOT, "build/sim"), steps):
+    for name, call, _, times in programs(os.path.join(ROOT, "build/sim"), steps):
         path = os.path.join(folder, name + ".csv")
         if not os.path.exists(path):
             raise BadInput(f"{path} is not there")
-        kernels = dict(mixes(path, call)) | kernels  # causal: only kernels of their own
+        kernels = dict(mixes(path, call, times)) | kernels  # causal: only kernels of their own
         print(name, flush=True)
     if len(steps) < len(steps_on(ARCH)):
         own = tuple("step" + step[:2] for step in steps)  # a step runs kernels of others, too
@@ -123,15 +142,53 @@ def update(folder, steps):
     write_rows(path, {"source": SOURCE, "kernels": kernels}, indent=2)
 
 
+def static_mixes(nvcc, nvdisasm, step):
+    """The same of a step whose GPU is not here, from its machine code: per tile of keys, where no
+    score is masked and nothing is rescaled."""
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = os.path.join(folder, "kernels.cubin")
+        source = os.path.join(ROOT, "steps", step, "main.cu")
+        for call in (nvcc_command(nvcc, source, needs_of(step), cubin), [nvdisasm, "-c", cubin]):
+            done = subprocess.run(call, capture_output=True, text=True)
+            if done.returncode:
+                raise Failure(f"{call[0]}: {done.stderr.strip()[-300:]}")
+    kernels = sass.kernels(done.stdout)
+    program = program_of(os.path.join(ROOT, "build/sim"), step)
+    for variant in described(program)["variants"]:
+        for d in variant["supports"]["d"]:
+            call = [program, f"--variant={variant['name']}", f"--d={d}", "--h=1", f"--n={N}"]
+            call += ["--gpu=B200", "--input=normal"]
+            short, long = (report_of(*call, f"--nk={nk}")["kernels"][0] for nk in (N, 2 * N))
+            warps = 8 if long["threads"] // long["blocks"] == 512 else 4  # of the softmax
+            trips = long["blocks"] * N // 128
+            of = (long["instructions"] - short["instructions"]) / trips
+            trip = sass.trip_of(kernels[long["name"]], d, warps)
+            yield long["name"], {key: round(value / of, 4) for key, value in trip.items()}
+
+
+def update_static():
+    nvcc, nvdisasm = find_nvcc(), shutil.which("nvdisasm")
+    if not nvcc or not nvdisasm:
+        raise NotHere("--static needs nvcc and nvdisasm on the PATH")
+    path = os.path.join(ROOT, INSTRUCTIONS)
+    found = {name: {**mix, "static": True} for name, mix in static_mixes(nvcc, nvdisasm, STATIC)}
+    kernels = read_json(path)["kernels"] | found
+    write_rows(path, {"source": SOURCE, "kernels": dict(sorted(kernels.items()))}, indent=2)
+
+
 def main():
     p = parser(__doc__)
     p.add_argument("--measure", metavar="DIR")
     p.add_argument("--update", metavar="DIR")
     p.add_argument("--steps")
+    p.add_argument("--static", action="store_true")
     args = p.parse_args()
+    if bool(args.measure) + bool(args.update) + args.static != 1:
+        raise BadInput("needs --measure DIR, --update DIR or --static")
+    if args.static:
+        update_static()
+        return 0
     steps = chosen_of(numbered_steps() if args.steps else steps_on(ARCH), args.steps, "there are")
-    if bool(args.measure) == bool(args.update):
-        raise BadInput("needs --measure DIR or --update DIR")
     if args.measure:
         measure(args.measure, steps)
     else:

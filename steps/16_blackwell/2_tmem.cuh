@@ -61,7 +61,7 @@ __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const f
 }
 
 // S = Q K^T of 128 rows and a tile's keys, 16 features at a time. One thread issues the products,
-// which run in the order of their issue, and waits for none.
+// which run in order because they share accumulator and shape, and waits for none.
 template <int d>
 __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swizzled
                                        const bf16* sK,  // [d / 64][Bc][64] swizzled

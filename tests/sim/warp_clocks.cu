@@ -71,6 +71,12 @@ __global__ void load_on_both_sides(const float* x, float* y) {
   __syncthreads();
   if (v + x[threadIdx.x + 1024] != 0) y[0] = v;
 }
+// Behind the barrier each warp loads from the same place again, or from farther on.
+__global__ void load_again(const float* x, float* y, int farther) {
+  const float v = x[threadIdx.x];
+  __syncthreads();
+  if (v + x[threadIdx.x + farther] != 0) y[0] = v;
+}
 // Warp 0 loads and goes on, the next ones go on; the last warp waits for them.
 __global__ void arrive_and_sync(const float* x, float* y) {
   const unsigned warp = threadIdx.x / 32;
@@ -292,10 +298,11 @@ TEST_CASE_METHOD(Buffers, "loads of a loop are on their way together, four trips
     CHECK(work_of(loop_between_barriers, {1, 32 * warps}, x, y, 5).latency ==
           5 * (figures.l2_latency + barrier(warps)));
   }
-  constexpr int kTrips = (1 << 20) + 400;  // the log of a warp's requests is full
+  constexpr int kLog = 1 << 20, kTrips = kLog + 400;  // the log of a warp's requests is full
   const BlockWork w = work_of(loop_for_long, {1, 1}, x, y, kTrips);
   CHECK(w.instructions == kTrips);
-  CHECK(w.latency == Approx(kTrips / 4 * figures.l2_latency).epsilon(1e-5));
+  CHECK(w.latency ==
+        Approx(kLog / 4 * figures.l2_latency + 100 * figures.shared_latency).epsilon(1e-5));
 }
 
 TEST_CASE_METHOD(Buffers, "a block's lines and wavefronts", "[sim][clock]") {
@@ -354,6 +361,13 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
   CHECK(work_of(come_back_after_hits, kWarp, x, y, 2 * kHolds).l2_bytes == 2 * 128);
   // Two warps side by side, the second one a line ahead.
   CHECK(work_of(loop, {1, 64}, x, y, 2 * kHolds).l2_bytes == 128 * (1 + 2 * kHolds));
+  // What is there comes as soon as from shared memory.
+  const BlockWork again = work_of(load_again, {1, 64}, x, y, 0);
+  CHECK(again.latency == figures.l2_latency + barrier(2) + figures.shared_latency);
+  CHECK(again.fetches == 1);
+  const BlockWork farther = work_of(load_again, {1, 64}, x, y, 1024);
+  CHECK(farther.latency == figures.l2_latency + barrier(2) + figures.l2_latency);
+  CHECK(farther.fetches == 2);
   const fa::KernelCount same = kernel_of(same_line, {2, 256}, x, y);
   for (const BlockWork& w : same.work) {  // block after block: an L1 is not inherited
     CHECK(w.l2_bytes == 128);

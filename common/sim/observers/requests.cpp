@@ -284,26 +284,46 @@ class RequestObserver final : public Observer {
  private:
   // --- of one block ------------------------------------------------------------------------------
 
+  static constexpr unsigned kL1Lines = 1 << 14;
+  struct L1Line {
+    uint32_t line, block, phase;
+    uint32_t fetched;  // sectors that the block had fetched then
+    uint32_t sectors;  // bits
+  };
+
   void tell_loads(Block& b) {
     if (b.current) tell_loads(b.current->id / kLanes);
   }
   // A loop waits for its loads every kUnrolled trips; loads outside of loops are awaited at once.
   void tell_loads(unsigned warp) {
-    unsigned rounds[2] = {};  // by Space
+    unsigned waits[2] = {}, from_l1 = 0;  // near: shared memory; far: the L2, as late as any L1's
     for (; told_ < log_.end(); ++told_) {
       const Instruction& i = log_.instruction(told_);
       if (i.kind() != Kind::load || i.by() == By::copy) continue;
-      const auto space = static_cast<size_t>(i.space());
       Site& site = sites_[list_[told_].site];
       const unsigned trip = ++site.trips;
-      const bool first = !(waited_ >> space & 1);  // of all loads since the warp began to run
-      if (first) waited_ |= 1u << space, site.waited = true;
-      const bool loop = trip == 2 && !site.waited;
-      rounds[space] += first || loop || (trip > 2 && trip % kUnrolled == 1);
+      const bool again = trip == 2 ? !site.waited : trip > 2 && trip % kUnrolled == 1;
+      const bool global = i.space() == Space::hbm;
+      if (!again && (waited_ == 3 || (global && waited_ == 2))) continue;  // an earlier one is later
+      const bool far = global && !in_l1(told_);
+      const bool first = !(waited_ >> far & 1);  // of all such loads since the warp began to run
+      if (first) waited_ |= 1u << far, site.waited = true;
+      (far || !global ? waits[far] : from_l1) += first || again;
     }
-    const unsigned global = rounds[static_cast<size_t>(Space::hbm)];
-    const unsigned shared = rounds[static_cast<size_t>(Space::shared)];
-    clocks_.loads(warp, global, shared);
+    clocks_.loads(warp, waits[1], waits[0] + (waits[1] ? 0 : from_l1));
+  }
+
+  // Whether the block has loaded, before it began this log, what a lane reads here.
+  bool in_l1(uint32_t entry) const {
+    unsigned lane = 0;  // one that has executed it; mostly the first one
+    const auto executed = [&] {
+      return (list_[entry].lanes >> lane & 1) || (log_.in_step(lane) && log_.next(lane) > entry);
+    };
+    while (lane + 1 < kLanes && !executed()) ++lane;
+    const uint32_t sector = log_.at(lane, entry) / kSectorWords, line = sector / kLineSectors;
+    const L1Line& l = l1_[line % kL1Lines];
+    return l.line == line && l.block == l1_block_ && l1_fetched_ - l.fetched < l1_sectors_ &&
+           (l.sectors >> sector % kLineSectors & 1);
   }
 
   // To who waits on the mbarrier, in whatever block of the cluster it is.
@@ -784,7 +804,7 @@ class RequestObserver final : public Observer {
   WarpClocks clocks_;
   uint32_t told_ = kFirst;       // the first entry that the warps' clocks do not know
   bool overflowed_ = false;      // the log had too little room
-  unsigned waited_ = 0;          // for a load: bit by Space, since the warp began to run
+  unsigned waited_ = 0;          // since the warp began to run: 1 a load of near, 2 of far
   uint32_t last_[kLanes] = {};   // the last entry of a lane that is out of step
   uint32_t in_step_to_end_ = 0;  // while the log is counted: lanes
 
@@ -800,12 +820,6 @@ class RequestObserver final : public Observer {
   uint64_t shared_requests_ = 0, shared_wavefronts_ = 0, shared_ideal_ = 0;
   uint64_t load_wavefronts_ = 0, store_wavefronts_ = 0;
 
-  static constexpr unsigned kL1Lines = 1 << 14;
-  struct L1Line {
-    uint32_t line, block, phase;
-    uint32_t fetched;  // sectors that the block had fetched then
-    uint32_t sectors;  // bits
-  };
   LazyArray<L1Line> l1_;
   const uint32_t l1_sectors_;  // that it holds
   uint32_t l1_block_ = 0, l1_phase_ = 0,

@@ -14,9 +14,9 @@ void WarpClocks::begin(unsigned warps) {
   ready_.clear();
 }
 
-void WarpClocks::loads(unsigned warp, unsigned global, unsigned shared) {
-  clock_[warp].clocks += figures_.l2_latency * global + figures_.shared_latency * shared;
-  clock_[warp].fetches += global;
+void WarpClocks::loads(unsigned warp, unsigned far, unsigned near) {
+  clock_[warp].clocks += figures_.l2_latency * far + figures_.shared_latency * near;
+  clock_[warp].fetches += far;
 }
 
 void WarpClocks::shuffle(unsigned warp, unsigned line, int distance) {

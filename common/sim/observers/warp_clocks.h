@@ -7,7 +7,7 @@
 ///
 ///   loads      a warp's loads since it last met others are on their way together: one latency for
 ///              those of device memory, one for those of shared memory; a loop's, again every
-///              fourth trip
+///              fourth trip. What the block's L1 holds comes as soon as from shared memory
 ///   shuffles   one latency for each of a reduction's steps (source line and distance); the rows
 ///              that go through the same steps do so together
 ///   products   one latency between two meetings
@@ -39,8 +39,9 @@ class WarpClocks {
   explicit WarpClocks(const fa::ClockFigures& figures) : figures_(figures) {}
 
   void begin(unsigned warps);
-  /// Since the last call `warp` loaded from device memory, from shared memory.
-  void loads(unsigned warp, unsigned global, unsigned shared);
+  /// So often `warp` waited, since the last call, for loads from the L2 and beyond; for loads from
+  /// the L1 or shared memory.
+  void loads(unsigned warp, unsigned far, unsigned near);
   void shuffle(unsigned warp, unsigned line, int distance);
   void product(unsigned warp) { product_ |= 1u << warp; }
   /// The warp waits for a cp.async that it issued behind the same barrier.
