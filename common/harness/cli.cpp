@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <optional>
 #include <tuple>
 
 #include "common/harness/backend.h"
@@ -89,12 +90,21 @@ size_t find_variant(const Step& step, const std::string& name) {
   refuse("--variant {}: {} has {}", name, step.id, known);
 }
 
-/// The last one that a modelled GPU runs, or, where it runs none, the step's last.
-size_t default_variant(const Step& step, const std::string& arch) {
+/// The last one that a modelled GPU runs and that supports the problem. Where there is none: the
+/// last one that the GPU runs, or else the step's last.
+size_t default_variant(const Step& step, const std::string& arch, const Problem& p) {
+  std::optional<size_t> runs;
   for (size_t i = step.variants.size(); i-- > 0;) {
-    if (runs_on(arch, needs_of(step, step.variants[i]))) return i;
+    const Variant& v = step.variants[i];
+    if (!runs_on(arch, needs_of(step, v))) continue;
+    if (!runs) runs = i;
+    try {
+      validate(problem_for(v, p), step, v);
+      return i;
+    } catch (const UsageError&) {
+    }
   }
-  return step.variants.size() - 1;
+  return runs.value_or(step.variants.size() - 1);
 }
 
 /// The GPU to model where the command line names none: the usual one, or, where it does not run the
@@ -472,12 +482,6 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.workers < 0 || o.workers > kMaxWorkers) {
     refuse("--workers {}: must be 0 to {}", o.workers, kMaxWorkers);
   }
-  o.variant = chosen->empty() ? default_variant(step, find_gpu(o.model_gpu).arch)
-                              : find_variant(step, variant);
-  const Variant& chosen_variant = step.variants[o.variant];
-  require_files_apart(o, chosen_variant, table);
-  require_use(input, seed, o, chosen_variant, p.cache.page != 0 && table.empty());
-  p = problem_for(chosen_variant, p);
   const bool nk_given = app.count("--nk") > 0;
   if (app.count("--hkv") == 0) p.Hkv = p.H;
   if (!nk_given && !few_queries) p.Nk = p.N;
@@ -490,6 +494,12 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     const bool kv_file = !o.files.k.empty() || !o.files.v.empty();
     spread_lengths(lengths, kv_file || nk_given, p);
   }
+  o.variant = chosen->empty() ? default_variant(step, find_gpu(o.model_gpu).arch, p)
+                              : find_variant(step, variant);
+  const Variant& chosen_variant = step.variants[o.variant];
+  require_files_apart(o, chosen_variant, table);
+  require_use(input, seed, o, chosen_variant, p.cache.page != 0 && table.empty());
+  p = problem_for(chosen_variant, p);
   validate(p, step, chosen_variant);
   if (!table.empty()) {
     if (p.cache.page == 0) refuse("--table {}: needs --page", table);

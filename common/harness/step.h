@@ -115,8 +115,8 @@ struct Step {
   std::vector<Predicate> predicates = {};
   std::string needs = {};  ///< "sm_90a", by all variants; empty when any GPU will do: LinkedStep
   std::string newer = {};  ///< "sm_90a", by some variants
-  std::vector<Variant> variants;  ///< the last one is the step's result, and the default
-                                  ///< where the GPU runs it
+  std::vector<Variant> variants;  ///< in the lesson's order, but the last one is the default: the
+                                  ///< last that the GPU runs and that supports the problem
 };
 
 /// What a variant can do: its own support, or the step's.

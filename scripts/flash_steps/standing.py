@@ -36,12 +36,12 @@ def standing_of(run):
 
 
 def standing_parts(found):
-    """A part of a sentence for each reason in [(step, reason or None)]."""
-    steps = {}
-    for step, reason in found:
+    """A part of a sentence for each reason in [(label, reason or None)]."""
+    labels = {}
+    for label, reason in found:
         if reason:
-            steps.setdefault(reason, set()).add(step)
-    return [f"{reason}: {', '.join(sorted(steps[reason]))}" for reason in sorted(steps)]
+            labels.setdefault(reason, set()).add(label)
+    return [f"{reason}: {', '.join(sorted(labels[reason]))}" for reason in sorted(labels)]
 
 
 def standing_text(found):

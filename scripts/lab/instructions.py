@@ -52,9 +52,9 @@ SOURCE = (
     "Warp instructions that each kernel executes for one that the simulator counts (loads, stores, "
     "shuffles, tensor-core operations): in all, in the FMA and ALU pipes, and special functions. "
     "Counted by ncu on an H200 at B=1 H=4 N=1024, with a mask where a kernel is compiled for it, a "
-    "window in step 15, a cache of 32,768 keys in step 13; `static`: from machine code for sm_100a, "
-    "per tile of keys without mask and rescaling. Written by ./scripts/maintain instructions; docs/clock.md says "
-    "how times are estimated from it."
+    "window in step 15, a cache of 32,768 keys in step 13; static: from machine code for sm_100a, "
+    "per tile of keys without mask and rescaling. Written by ./scripts/maintain instructions; "
+    "docs/clock.md says how times are estimated from it."
 )
 
 

@@ -58,7 +58,7 @@ from flash_steps import command
 from flash_steps.command import BadInput
 from flash_steps.commits import UNKNOWN, here
 from flash_steps.files import read_json, read_text, write_text
-from flash_steps.problems import in_series, own_tiles
+from flash_steps.problems import flops_of, in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from flash_steps.standing import rows_of, standing, standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
@@ -84,7 +84,7 @@ class Results:
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             of_device[found["device"]] = {**found, **both}
         self.of = {"peers": measured.with_standing(list(of_device.values()))}
-        names = ("decode", "ring", "model", "rivals", "masks")
+        names = ("decode", "ring", "model", "rivals", "masks", "occasions")
         self.of |= {name: measured.load(name, folder) for name in names}
 
 
@@ -135,8 +135,12 @@ def paragraph(sentence):
 
 
 def reasons_of(rows):
-    """[(step, why it is not of this tree's kernel at full speed, or None)]"""
-    return [(row["step"], row["standing"]) for row in rows if row["step"]]
+    """[(label, why it is not of this tree's kernel at full speed, or None)]"""
+    return [(label_of(row), row["standing"]) for row in rows if row["step"]]
+
+
+def label_of(row):
+    return row.get("label") or " ".join([row["step"][:2], row.get("variant", "")]).strip()
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ def chosen_rows(name, results, filters):
 
 
 def runs_standing(runs):
-    return [(run.data["step"], standing_of(run)) for run in runs if run]
+    return [(run.label, standing_of(run)) for run in runs if run]
 
 
 SCALE_FIGURES = {
@@ -252,7 +256,7 @@ def measured_table(name, module):
 def accuracy_table(filters):
     rows = estimates.chosen(filters)
     table, order = markdown_table(*estimates.accuracy(rows)), estimates.order_text(rows)
-    found = [(row["step"], standing(row["step"], row["commit"])) for row in rows.values()]
+    found = [(label_of(row), standing(row["step"], row["commit"])) for row in rows.values()]
     return f"{table}\n\n{paragraph(order)}", found
 
 
@@ -303,6 +307,21 @@ def equal_counters(results, filters):
     return f"{len(compared):,}", runs_standing(row.gpu for row in rows)
 
 
+def occasions(results, filters):
+    """The least and the most speed of all results that pass, whatever day and card."""
+    rows = [
+        row
+        for name in ("peers", "rivals", "occasions")
+        for result in results.of[name]
+        for row in result["rows"]
+        if row["step"] and matches({**row, "device": result["device"]}, filters)
+    ]
+    if not rows:
+        raise BadInput("a figure: no result passes its filters")
+    rates = [flops_of({"nk": r["n"], **r}, r["direction"]) / (r["ms"] * 1e-3) for r in rows]
+    return range_text([min(rates), max(rates)], flops_text), reasons_of(rows)
+
+
 def mean_text(rows, backend):
     mean = statistics.geometric_mean(row["ratios"][backend] for row in rows)
     return measured.ratio_text(mean)
@@ -314,6 +333,7 @@ FIGURES = {
     "speed": of_peers(lambda rows, _: range_text([r["flops_per_s"] for r in rows], flops_text)),
     "share": of_peers(lambda rows, _: range_text([r["of_matmul"] for r in rows], "{:.0%}".format)),
     "counters": equal_counters,
+    "occasions": occasions,
 }
 
 
@@ -346,7 +366,8 @@ def fill(text, results, run=False):
         if spec == "standing":
             said = (
                 "; ".join(standing_parts(said_of))
-                or "all figures were measured with this version of the kernels"
+                or "all figures above were measured with this version of the kernels; a chapter's "
+                "table names those of its rows that were not"
             )
             said_of.clear()
             return begin + said[0].upper() + said[1:] + end

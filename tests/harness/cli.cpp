@@ -177,6 +177,11 @@ TEST_CASE("an early rung may support less than its step", "[cli]") {
   CHECK_THROWS_WITH(
       parse("--variant first --d 128", step),
       ContainsSubstring("--d 128: variant first supports --d 64; accepted by second"));
+  // The default is the last one that supports the problem.
+  step.variants[1].support = fa::Support{.d = {128}};
+  CHECK(parse("--d 128", step).variant == 1);
+  CHECK(parse("--d 64", step).variant == 0);
+  CHECK_THROWS_WITH(parse("--d 32", step), ContainsSubstring("--d 32: variant second supports"));
 }
 
 TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {

@@ -5,6 +5,7 @@ import re
 
 from basis import HERE, Folder, gpu, main, maintain, sim, with_prepare, write
 from flash_steps.command import BadInput
+from flash_steps.problems import flops_of
 from flash_steps.results import load
 from lab import estimates, tables
 
@@ -80,8 +81,8 @@ class Pages(Folder):
         other = gpu(step="02_tiled")  # at full speed, on the same card
         for runs, time, said in (
             ([good, slow, older], "500 us", None),
-            ([slow], "200 us", "\n\n*Measured while the GPU was slowed down: 01_naive.*"),
-            ([older], "100 us", f"\n\n*O{OLDER[1:]}: 01_naive.*"),
+            ([slow], "200 us", "\n\n*Measured while the GPU was slowed down: 01 naive.*"),
+            ([older], "100 us", f"\n\n*O{OLDER[1:]}: 01 naive.*"),
         ):
             text = self.table("steps step=01_naive", runs + [other])
             self.assertIn(time, text)
@@ -103,6 +104,27 @@ class Pages(Folder):
         text = re.sub(r"<!-- .*? -->", "", text)
         self.assertEqual(text.count("earlier"), 1)
         self.assertTrue(text.endswith(f"O{said[1:]}, 10_warp_specialized\n"), text)
+
+    def test_a_speed_of_several_occasions(self):
+        fast, slow = (
+            {
+                **PEER,
+                "n": 512,
+                "nk": 512,
+                "step": "07_tensor_cores",
+                "variant": "v",
+                "commit": HERE,
+                "label": "07 v",
+                "ratios": {},
+                "repeats": [],
+                "ms": ms,
+            }
+            for ms in (1, 2)
+        )
+        write(self.folder / "occasions_h200.json", {"device": "NVIDIA H200", "rows": [slow]})
+        flops = flops_of(fast, "forward") * 1e-9  # of 1 ms, in TFLOP/s
+        text = self.figure("occasions step=07_tensor_cores device=NVIDIA_H200", peers([fast]))
+        self.assertEqual(text, f"{flops / 2:.3g} to {flops:.3g}")
 
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))

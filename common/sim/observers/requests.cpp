@@ -304,7 +304,8 @@ class RequestObserver final : public Observer {
       const unsigned trip = ++site.trips;
       const bool again = trip == 2 ? !site.waited : trip > 2 && trip % kUnrolled == 1;
       const bool global = i.space() == Space::hbm;
-      if (!again && (waited_ == 3 || (global && waited_ == 2))) continue;  // an earlier one is later
+      const bool later = waited_ == 3 || (global && waited_ == 2);  // an earlier load comes
+      if (!again && later) continue;
       const bool far = global && !in_l1(told_);
       const bool first = !(waited_ >> far & 1);  // of all such loads since the warp began to run
       if (first) waited_ |= 1u << far, site.waited = true;
