@@ -277,6 +277,11 @@ TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
   refused("--input fake", "--input");
   refused("--iters 0", "--iters 0");
   refused("--workers -1", "--workers -1");
+  const std::string most = std::to_string(fa::kMaxWorkers);
+  const std::string more = std::to_string(fa::kMaxWorkers + 1);
+  CHECK(parse({"--workers", most}).workers == fa::kMaxWorkers);
+  refused({"--workers", more}, ("--workers " + more + ": must be 0 to " + most).c_str());
+  CHECK(parse("--iters 1").iters == 1);
   refused("--variant third", "first, second");
   refused("--q missing.npy", "missing.npy");
   refused({""}, "an argument is empty");
@@ -414,6 +419,8 @@ TEST_CASE("a decoding step has one query and many keys, and what its cache needs
   CHECK(parse("--lengths 0", step).problem.Nk == 1);
   CHECK(parse("--lengths 7 --nk 9", step).problem.Nk == 9);
   CHECK(parse("--lengths=7", step).problem.cache.lengths == std::vector<int>{7});
+  CHECK(parse("--b 2 --lengths 7,9", step).problem.cache.lengths == std::vector<int>{7, 9});
+  CHECK(parse("--b 2 --lengths 7,9", step).problem.Nk == 9);
 }
 
 TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]") {
