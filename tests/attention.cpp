@@ -343,7 +343,8 @@ void require_predicted_fp32(const Variant& v) {
   const bool causal = GENERATE(false, true);
   if (!one_in(5)) return;
   CAPTURE(v.name, N, d, causal);
-  require_predicted(v, problem(N, d, causal, 1, N == 1024 ? 1 : 3));
+  const bool batch = causal && N < 1024;
+  require_predicted(v, problem(N, d, causal, batch ? 3 : 1, batch || N == 1024 ? 1 : 3));
 }
 
 void require_no_finding_fp32(const Variant& v) {
@@ -606,7 +607,7 @@ static void require_right_for_huge_negative_scores(const Variant& v) {
   require_right(v, p, in);
 }
 
-/// Heads that share keys among them.
+/// A batch, and heads that share keys.
 void require_predicted_for_lengths(const Variant& v) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(129, 129),
                                 std::pair(257, 131), std::pair(131, 257), std::pair(300, 20));
@@ -614,7 +615,8 @@ void require_predicted_for_lengths(const Variant& v) {
   const bool causal = GENERATE(false, true);
   if (!one_in(5)) return;
   CAPTURE(N, Nk, d, causal);
-  require_predicted(v, as_supported(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1)));
+  require_predicted(v,
+                    as_supported(v, bf16_problem(N, Nk, d, causal, /*B=*/2, /*H=*/2, /*Hkv=*/1)));
 }
 
 void require_header_formulas(const Variant& v, int Br) {

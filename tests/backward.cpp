@@ -197,7 +197,9 @@ static void require_backward_predicted_for_lengths(const Kernels& of) {
   const bool causal = GENERATE(false, true);
   if (!one_in(5)) return;
   CAPTURE(N, Nk, causal);
-  require_backward_predicted(*of.variant, problem_of(of, N, Nk, causal, /*H=*/2, /*Hkv=*/1));
+  Problem p = problem_of(of, N, Nk, causal, /*H=*/causal ? 1 : 2, /*Hkv=*/1);
+  if (causal) p.B = 2;
+  require_backward_predicted(*of.variant, p);
 }
 
 /// The analysis finds nothing.
