@@ -155,8 +155,7 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
     case Rule::base_offset:
     case Rule::high_bits: {
       const int bit = rule == Rule::high_bits ? 52 : 49;
-      const uint64_t start = reinterpret_cast<char*>(tile) - fa::dynamic_shared<char>();
-      sim::wgmma_operand((start & 0x3ffff) >> 4 | uint64_t{bad} << bit, here);
+      sim::wgmma_operand(uint64_t{bad} << bit, here);  // of the dynamic part's beginning
       return;
     }
     case Rule::tile_misaligned:
@@ -447,8 +446,9 @@ TEST_CASE("each rule of an instruction is held, and no more", "[sim][rules]") {
   };
   for (const auto& [rule, pattern] : rules) {
     CAPTURE(static_cast<int>(rule), pattern);
-    FOUND(pattern, breaks, {1, 1}, map, x, rule, true);
-    SILENT(breaks, {1, 1}, map, x, rule, false);
+    const fa::LaunchConfig one_thread{1, 1, 128};
+    FOUND(pattern, breaks, one_thread, map, x, rule, true);
+    SILENT(breaks, one_thread, map, x, rule, false);
   }
 }
 
