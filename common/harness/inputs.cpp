@@ -237,24 +237,24 @@ std::string data_file(const std::string& name) {
   return std::filesystem::exists(built) ? built : "common/data/" + name;
 }
 
-Inputs normal_inputs(const Problem& p, uint64_t seed) {
+Inputs normal_inputs(const Problem& p, uint64_t seed, bool with_dO) {
   Inputs in;
   each_input([&](const Tensor& t, uint64_t stream) {
-    in.*t.input = normal_tensor(t.elements(p), p.dtype, seed, stream);
+    if (t.role == Role::input || with_dO) in.*t.input = normal_tensor(t.elements(p), p.dtype, seed, stream);
   });
   return completed(p, seed, std::move(in));
 }
 
-Inputs outlier_inputs(const Problem& p, uint64_t seed) {
+Inputs outlier_inputs(const Problem& p, uint64_t seed, bool with_dO) {
   Inputs in;
   each_input([&](const Tensor& t, uint64_t stream) {
     const auto make = t.role == Role::input ? outlier_tensor : normal_tensor;
-    in.*t.input = make(t.elements(p), p.dtype, seed, stream);
+    if (t.role == Role::input || with_dO) in.*t.input = make(t.elements(p), p.dtype, seed, stream);
   });
   return completed(p, seed, std::move(in));
 }
 
-Inputs real_inputs(const Problem& p, uint64_t seed) {
+Inputs real_inputs(const Problem& p, uint64_t seed, bool with_dO) {
   const Npy q = read_real("q.npy"), k = read_real("k.npy"), v = read_real("v.npy");
   if (q.shape != k.shape || q.shape != v.shape) {
     refuse("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy"));
@@ -269,7 +269,7 @@ Inputs real_inputs(const Problem& p, uint64_t seed) {
   in.Q = resample(q, p, p.heads(), p.N, first_query, factor);
   in.K = resample(k, p, p.kv_heads(), p.Nk, first_key, factor);
   in.V = resample(v, p, p.kv_heads(), p.Nk, first_key, 1);
-  in.dO = normal_tensor(p.q_size(), p.dtype, seed, kStreams - 1);
+  if (with_dO) in.dO = normal_tensor(p.q_size(), p.dtype, seed, kStreams - 1);
   in.note = note_on_real(q, p);
   return completed(p, seed, std::move(in));
 }

@@ -12,16 +12,18 @@ namespace fa {
 /// A shipped file: in the folder $FLASH_STEPS_DATA if set, else in common/data.
 std::string data_file(const std::string& name);
 
+// `with_dO`: a forward alone needs none.
+
 /// `normal`: N(0,1). Same seed, same numbers, on every machine.
-Inputs normal_inputs(const Problem&, uint64_t seed);
+Inputs normal_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 /// `outliers`: N(0,1) + N(0,100) * Bernoulli(0.001), FlashAttention-3's distribution
 /// (arXiv 2407.08608, section 4.3).
-Inputs outlier_inputs(const Problem&, uint64_t seed);
+Inputs outlier_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 /// `real`: the activations shipped in common/data (four heads, N=1024, d=64).
 /// Other sizes tile the tokens, repeat the heads and resample the features; `note` says so.
 /// dO is N(0,1) from the seed.
 /// \throws UsageError when the files are missing or damaged.
-Inputs real_inputs(const Problem&, uint64_t seed);
+Inputs real_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.

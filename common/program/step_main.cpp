@@ -1,4 +1,5 @@
 // The whole program behind a step's main(): parse, allocate, check, count, time, print.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,10 +50,11 @@ void require_writable_outputs(const Options& o) {
 }
 
 /// Q, K, V and dO as the command line wants them.
-Inputs make_inputs(const Options& o) {
-  Inputs in = o.input == "normal" || o.files.all() ? normal_inputs(o.problem, o.seed)
-              : o.input == "outliers"              ? outlier_inputs(o.problem, o.seed)
-                                                   : real_inputs(o.problem, o.seed);
+Inputs make_inputs(const Options& o, bool with_dO) {
+  const auto make = o.input == "normal" || o.files.all() ? normal_inputs
+                    : o.input == "outliers"              ? outlier_inputs
+                                                         : real_inputs;
+  Inputs in = make(o.problem, o.seed, with_dO);
   if (o.files.any()) {
     load_inputs(o.files, o.problem, in);
     if (!in.note.empty()) in.note = "files input, the rest " + in.note;
@@ -365,7 +367,7 @@ class Run {
   }
 
   void allocate() {
-    inputs_ = make_inputs(options_);
+    inputs_ = make_inputs(options_, variant_.backward || sharding_);
     if (options_.files.any()) require_range(problem_, inputs_, bool(variant_.backward));
     report_.input_note = inputs_.note;
     if (sharding_) {
@@ -409,8 +411,8 @@ class Run {
       for (const SessionPass& p : passes()) {
         sharding_ ? part_of_pass(p) : simulated() ? count_pass(p) : (*session_.*p.run)();
       }
-      const Outputs first = session_->download();
-      check_outputs(whole(first));
+      Outputs first = session_->download();
+      check_outputs(sharding_ ? whole(first) : std::move(first));
       if (sharding_) {
         again_with_same_bits(first);
         if (!simulated()) time_ranks();
@@ -451,7 +453,7 @@ class Run {
 
   void check_outputs(const Outputs& all) {
     if (world_.rank() != 0) return;
-    report_.check = (*checker_)(checked(all));
+    report_.check = check(all);
     write_outputs(options_, all);
   }
 
@@ -459,7 +461,7 @@ class Run {
   /// because it found fresh memory.
   void check_again(const Outputs& all) {
     if (world_.rank() != 0) return;
-    const CheckResult again = (*checker_)(checked(all));
+    const CheckResult again = check(all);
     if (!report_.again) report_.again = "";
     for (const TensorCheck& t : again.tensors) {
       if (!t.ok && !t.lost && report_.again->empty()) report_.again = t.message;
@@ -594,7 +596,6 @@ class Run {
 
   /// All ranks' outputs, on rank 0.
   Outputs whole(const Outputs& mine) {
-    if (!sharding_) return mine;
     Outputs all;
     for (const Tensor* t : tensors_of(variant_, problem_)) {
       const bool wanted = t->role == Role::output || report_.on_ranks->gradients_checked ||
@@ -615,9 +616,11 @@ class Run {
     return all;
   }
 
-  Outputs checked(Outputs all) const {
-    if (sharding_ && !report_.on_ranks->gradients_checked) all.dQ = all.dK = all.dV = {};
-    return all;
+  CheckResult check(const Outputs& all) {
+    if (!sharding_ || report_.on_ranks->gradients_checked) return (*checker_)(all);
+    Outputs some = all;
+    some.dQ = some.dK = some.dV = {};
+    return (*checker_)(some);
   }
 
   /// A second run finds what the first one left; its forward must have the same bits.
@@ -708,6 +711,15 @@ class Run {
   std::optional<Checker> checker_;  // of rank 0
 };
 
+/// Of tensors that are freed and made anew the system clears each page again, which takes longer
+/// than all that the host computes of them.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+#endif
+}
+
 /// Says that a .cuh of the step is newer than this program, which build/<folder>/steps/ holds: else
 /// a change that is not built seems to do nothing.
 void warn_if_stale() {
@@ -755,6 +767,7 @@ int run_program(int argc, char** argv, const Step& step, World& world) try {
     return kRight;
   }
   if (world.rank() == 0) warn_if_stale();
+  if (!simulated()) keep_freed_memory();
   world.set_limit(options.limit_s);
   require_alike(world, told(options, step, world));
   return Run(step, options, world)();

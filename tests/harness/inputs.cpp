@@ -99,6 +99,19 @@ TEST_CASE("the inputs of a seed are exactly these, of each kind", "[inputs]") {
   CHECK(fa::shuffled_table(p, 6) == std::vector<int>{2, 1, -1, -1, 5, -1, 4, -1, 3, 0});
 }
 
+TEST_CASE("a forward's inputs are a backward's without dO", "[inputs]") {
+  Problem p;
+  p.N = p.Nk = 20;
+  for (const auto make : {fa::normal_inputs, fa::outlier_inputs, fa::real_inputs}) {
+    const fa::Inputs all = make(p, 3, true), some = make(p, 3, false);
+    CHECK(some.dO.empty());
+    CHECK_FALSE(all.dO.empty());
+    CHECK(some.Q == all.Q);
+    CHECK(some.K == all.K);
+    CHECK(some.V == all.V);
+  }
+}
+
 TEST_CASE("a longer problem starts with the numbers of a shorter one", "[inputs]") {
   Problem small, large;
   small.H = small.Hkv = 1, small.N = small.Nk = 100;
