@@ -151,6 +151,9 @@ __forceinline__ T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int widt
 
 #define SIM_HERE sim::Where where = sim::Where::here()
 inline void __syncthreads(SIM_HERE) { sim::sync_block(where); }
+inline int __syncthreads_count(int p, SIM_HERE) { return sim::count_in_block(p != 0, where); }
+inline int __syncthreads_or(int p, SIM_HERE) { return sim::count_in_block(p != 0, where) != 0; }
+inline int __syncthreads_and(int p, SIM_HERE) { return sim::count_in_block(p == 0, where) == 0; }
 inline void __syncwarp(uint32_t mask = 0xffffffffu, SIM_HERE) { sim::sync_warp(mask, where); }
 inline void __threadfence() { sim::fence(); }
 inline void __threadfence_block() {}

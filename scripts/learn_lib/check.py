@@ -3,6 +3,7 @@
 Nothing here uses a network. The program runs in a folder of its own below build/<preset>/learn.
 """
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -10,6 +11,7 @@ import json
 import os
 import random
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -25,13 +27,15 @@ from flash_steps.building import group_of
 from flash_steps.command import NotHere
 from flash_steps.steps import all_needs_of, runs_on
 
-from .exercises import ROOT, code_lines, line_at
+from .exercises import ROOT, code_lines, line_at, no_text, student_text
 
 COMPILE_SECONDS = 60  # of CPU time
 COMPILE_BYTES = 4 << 30
 RUN_SECONDS = 20  # of wall time
 LOOP_SECONDS = 5  # of CPU time in one kernel without a barrier or an end
 RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than it uses
+FILE_BYTES = 16 << 20  # of a file that a submission writes
+HEARD = 10000  # bytes of standard error that are kept of its beginning, and of its end
 STILL_EMPTY = "\nStill empty, and filled in from a solution here: "  # behind a finding
 SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' programs call them
 
@@ -155,6 +159,13 @@ class Toolchain:
         self.lock = threading.Lock()
         self.predictions = {}
 
+    def folder_of(self, prefix):
+        """A folder for a while, in the build tree: another program may have filled /tmp."""
+        parent = self.build / "learn"
+        parent.mkdir(parents=True, exist_ok=True)
+        how = {"prefix": prefix, "ignore_cleanup_errors": True}
+        return tempfile.TemporaryDirectory(dir=parent, **how)
+
     def compile(self, step, shadow, source, target):
         """`shadow` is looked through before the repository."""
         first, *rest = self.compile_words
@@ -211,7 +222,7 @@ class Toolchain:
     def _report(self, exercise, words):
         """What the step's program writes with --json."""
         command = [str(self.build / "steps" / exercise.step), *words]
-        with tempfile.TemporaryDirectory() as folder:
+        with self.folder_of("predicted-") as folder:
             path = Path(folder, "run.json")
             try:
                 done = subprocess.run(
@@ -259,8 +270,8 @@ def build_library(build, preset, say, steps=()):
     started, log = time.time(), ROOT / "build" / "learn.log"
     what = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
     say(
-        f"building the checker{f' and {what}' if steps else ''}: the first time takes a minute or "
-        f"two ({log.relative_to(ROOT)})"
+        f"building the checker{f' and {what}' if steps else ''}: the first time takes two to three "
+        f"minutes on two cores ({log.relative_to(ROOT)})"
     )
     if subprocess.run(["./scripts/setup.sh"], cwd=ROOT).returncode:
         missing = "something is missing, as shown above"
@@ -290,7 +301,8 @@ def isolated():
 LIMITED = """
 { ulimit -c 0; ulimit -S -t "$1"; ulimit -H -t $(($1 + 1)); } 2> /dev/null
 [ "$2" = 0 ] || ulimit -v "$2" 2> /dev/null
-shift 2
+[ "$3" = 0 ] || ulimit -f "$3" 2> /dev/null
+shift 3
 exec "$@"
 """
 
@@ -305,27 +317,63 @@ def _resident(pid):
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(map(_resident, children))
 
 
-def limited(command, folder, cpu, addresses=0, seconds=None, resident=0, pipes=()):
+class Heard:
+    """Standard error while it is written: its beginning and its end, however much it is."""
+
+    def __init__(self, pipe):
+        self.pipe, self.poll = pipe.fileno(), select.poll()
+        self.poll.register(self.pipe, select.POLLIN)
+        self.first = self.last = b""
+        self.open = True
+
+    def listen(self, seconds):
+        """Waits for so long at most. Whether there was something."""
+        if not self.open or not self.poll.poll(1000 * seconds):
+            return False
+        read = os.read(self.pipe, 1 << 16)
+        self.open = bool(read)
+        room = HEARD - len(self.first)
+        self.first += read[:room]
+        self.last = (self.last + read[room:])[-HEARD:]
+        return self.open
+
+    def text(self):
+        return (self.first + self.last).decode(errors="replace")
+
+
+def limited(command, folder, cpu, addresses=0, seconds=None, resident=0, pipes=(), **more):
     """Runs to the end or to a limit: seconds of CPU time, bytes of addresses (0: any), seconds of
-    wall time, resident bytes. `pipes`, which nobody else keeps open, are its own. (status or the
-    kind of fault, standard error)"""
-    words = ["/bin/sh", "-c", LIMITED, "learn", str(cpu), str(addresses >> 10), *command]
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
-        with group_of(words, cwd=folder, pass_fds=pipes, **ends) as process:
-            for pipe in pipes:
-                os.close(pipe)
-            begun, status = time.monotonic(), None
-            while status is None:
-                try:
-                    status = process.wait(seconds and 0.02)
-                except subprocess.TimeoutExpired:
-                    if time.monotonic() - begun > seconds:
-                        status = "too slow"
-                    elif _resident(process.pid) > resident:
-                        status = "too much memory"
-        errors.seek(0)
-        return "too slow" if status == -signal.SIGXCPU else status, errors.read(10000)
+    wall time, resident bytes; of `more`, `file` is the most bytes of a file that it writes and
+    `temporary` the folder of its temporary files. `pipes`, which nobody else keeps open, are its
+    own. (status or the kind of fault, standard error)"""
+    numbers = cpu, addresses >> 10, more.get("file", 0) >> 9
+    words = ["/bin/sh", "-c", LIMITED, "learn", *map(str, numbers), *command]
+    ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    ends["env"] = {**os.environ, "TMPDIR": str(more.get("temporary", folder))}
+    with group_of(words, cwd=folder, pass_fds=pipes, **ends) as process, process.stderr:
+        for pipe in pipes:
+            os.close(pipe)
+        errors = Heard(process.stderr)
+        begun, looked, status = time.monotonic(), 0.0, None
+        while status is None:
+            if errors.open:
+                errors.listen(0.02)
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.02)
+            status, now = process.poll(), time.monotonic()
+            if status is not None or not seconds or now - looked < 0.02:
+                continue
+            looked = now
+            if now - begun > seconds:
+                status = "too slow"
+            elif _resident(process.pid) > resident:
+                status = "too much memory"
+        for _ in range(16):  # what is in the pipe; another program may still hold its other end
+            if not errors.listen(0):
+                break
+    ends_of = {-signal.SIGXCPU: "too slow", -signal.SIGXFSZ: "too much output"}
+    return ends_of.get(status, status), errors.text()
 
 
 # --- a check ------------------------------------------------------------------------------------
@@ -363,11 +411,7 @@ def refused_words(exercise, name, text):
 
 def check(exercise, student, toolchain, *, seed=None, isolate=False):
     """The verdict on the file `student`."""
-    parent = toolchain.build / "learn"
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f"{exercise.name}-", dir=parent, ignore_cleanup_errors=True
-    ) as folder:
+    with toolchain.folder_of(f"{exercise.name}-") as folder:
         student, folder = Path(student).resolve(), Path(folder).resolve()
         return Check(exercise, student, toolchain, seed, folder, isolate).verdict()
 
@@ -386,7 +430,19 @@ class Check:
         self.compiled = 0.0
 
     def verdict(self):
-        text = self.student.read_bytes().decode(errors="replace")
+        missing = no_text(self.student)
+        if missing:
+            return self.made("no text", missing)
+        text, name = student_text(self.student), self.student.name
+        other = self.exercise.mixed_up(name, text)
+        if other:
+            return self.made("another text", other)
+        verdict = self.judged(text)
+        if verdict.kind in ("does not compile", "refused"):
+            other = self.exercise.damaged(name, text)
+        return self.made("another text", other) if other else verdict
+
+    def judged(self, text):
         refused = refused_words(self.exercise, self.student.name, text)
         if self.exercise.predicts and self.toolchain.gpu:
             refused = "a prediction is compared with the simulator's estimate: check without --gpu"
@@ -443,7 +499,8 @@ class Check:
         started = time.monotonic()
         for command, where in ((compiler, tools.directory), (linker, folder)):
             addresses = 0 if tools.gpu else COMPILE_BYTES
-            status, errors = limited(command, where, COMPILE_SECONDS, addresses)
+            of = {"temporary": folder}
+            status, errors = limited(command, where, COMPILE_SECONDS, addresses, **of)
             if status in (126, 127) and "error" not in errors:
                 raise NotBuilt(f"{command[0]} cannot be run: {errors.strip()}")
             if status:
@@ -479,7 +536,8 @@ class Check:
         program += [str(to_program), str(to_judge)]
         judge = [str(self.toolchain.judge), str(from_program), str(from_judge)]
         ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        limits = {"seconds": RUN_SECONDS, "resident": RUN_BYTES, "pipes": (to_program, to_judge)}
+        limits = {"seconds": RUN_SECONDS, "resident": RUN_BYTES, "file": FILE_BYTES}
+        limits["pipes"] = to_program, to_judge
         with group_of(judge, pass_fds=(from_program, from_judge), **ends) as judging:
             os.close(from_program)
             os.close(from_judge)
@@ -492,13 +550,17 @@ class Check:
         count = len(self.exercise.check["problems"])
         status, errors, seen = self.converse()
         if isinstance(status, str):
-            limit = f"{RUN_SECONDS} s" if status == "too slow" else f"{RUN_BYTES >> 20} MiB"
+            limit = {
+                "too slow": f"{RUN_SECONDS} s",
+                "too much memory": f"{RUN_BYTES >> 20} MiB",
+                "too much output": f"{FILE_BYTES >> 20} MiB in a file",
+            }[status]
             return self.made(status, f"stopped at the limit of {limit}")
         if status == 3:
             none = "no GPU found" in errors
             here = "no GPU found: without --gpu the check runs in the simulator"
             return self.made("no GPU", here if none else errors.strip())
-        last = (errors.strip().splitlines() or [f"status {status}"])[-1]
+        last = (errors.strip().splitlines() or [f"status {status}"])[-1][-500:]
         if "without a memory access" in last:  # nothing but the end of all stops it
             return self.made("endless loop", last)
         problems = [p for p in seen["problems"] if p]

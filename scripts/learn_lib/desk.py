@@ -15,6 +15,8 @@ from pathlib import Path
 
 from flash_steps.files import replace_text
 
+from .exercises import student_text
+
 
 def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -127,7 +129,7 @@ class Desk:
         path = self.path(exercise)
         if not path.exists():
             return True
-        return digest(path.read_text(encoding="utf-8", errors="replace")) in (
+        return digest(student_text(path)) in (
             self.state["made"].get(exercise.name),
             digest(exercise.unsolved()),
         )

@@ -7,6 +7,7 @@ the step that it changes, which must occur there exactly once. Only an exercise 
 faster. Which bytes a run requests, the step's own formula says, and the exercise quotes it.
 """
 
+import codecs
 import dataclasses
 import functools
 import re
@@ -19,6 +20,7 @@ from flash_steps.command import NotHere
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("fill in", "find the bug", "predict")
+CHECKED_WITH = "check  ./scripts/learn run "  # in the heading of a student's file
 
 
 class Broken(NotHere):
@@ -157,9 +159,26 @@ class Exercise:
         lines = [rule, f"Exercise {self.number}, {self.kind}: {self.title}   {about}", ""]
         for paragraph in self.task.strip().split("\n\n"):
             lines += [*textwrap.wrap(paragraph, 97), ""]
-        lines += [f"check  ./scripts/learn run {self.name}"]
+        lines += [CHECKED_WITH + self.name]
         lines += [f"hint   ./scripts/learn hint {self.name}", rule]
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
+
+    def mixed_up(self, name, text):
+        """A sentence when a file holds another exercise, else ""."""
+        held = re.findall(rf"(?m)^// {re.escape(CHECKED_WITH)}(\w+)$", text)
+        return f"{name} holds exercise '{held[0]}'" if held and self.name not in held else ""
+
+    def damaged(self, name, text):
+        """A sentence when a file that does not compile is more than the exercise, or hardly any of
+        it; else ""."""
+        held = re.findall(rf"(?m)^// {re.escape(CHECKED_WITH)}(\w+)$", text)
+        if len(held) > 1:
+            return f"{name} holds {len(held)} exercises, {' and '.join(held)}: a file has one"
+        _, pieces = self.fixed()
+        lines = {line for piece in pieces for line in piece.splitlines() if line.strip()}
+        there = len(lines.intersection(text.splitlines()))
+        few = f"{name} holds {there} of the {len(lines)} lines around the exercise's holes"
+        return f"{few}: hand in the whole file" if there < len(lines) / 10 else ""
 
     def main(self):
         """The program around the student's file. Only what is checked is compiled."""
@@ -188,6 +207,23 @@ def replace_once(text, before, after, where):
 
 def line_at(text, place):
     return text.count("\n", 0, place) + 1
+
+
+def student_text(path):
+    """What a person's file says. Its line ends and a byte order mark are the editor's."""
+    text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text if text.endswith("\n") or not text else text + "\n"
+
+
+def no_text(path):
+    """A sentence when a file holds no text that a compiler reads, else ""."""
+    data, name = Path(path).read_bytes(), Path(path).name
+    if not data.removeprefix(codecs.BOM_UTF8).strip():
+        return f"{name} is an empty file"
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return f"{name} is UTF-16 text: save it as UTF-8"
+    return f"{name} holds zero bytes, so it is no text in UTF-8" if b"\0" in data else ""
 
 
 def code_lines(text):

@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import json
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from flash_steps.building import stop_all
 from flash_steps.text import aligned, common_lines
 
 from .check import check
-from .exercises import code_lines, find
+from .exercises import code_lines, find, student_text
 from .show import prose, width
 
 LARGEST_FILE = 1 << 20
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 
 
 @dataclasses.dataclass
@@ -37,31 +39,86 @@ class Grade:
         return f"{word} {filled}/{len(self.holes)}" if 0 < filled < len(self.holes) else word
 
 
-def submitted(folder, exercises):
-    """({exercise name: path}, a sentence for each thing left aside) of one student.
+class Aside:
+    """What is not graded, and why: nothing that a student hands in vanishes."""
 
-    Of two files for one exercise the newer one counts."""
-    found, aside = {}, []
+    SHOWN = 4  # of a student and a reason
+
+    def __init__(self):
+        self.files = {}  # {reason: {student: [path]}}
+
+    def leave(self, path, why, student=""):
+        self.files.setdefault(why, {}).setdefault(student, []).append(str(path))
+
+    def of(self, student):
+        return {why: found[student] for why, found in self.files.items() if student in found}
+
+    def lines(self):
+        """A line for each reason."""
+        for why, found in self.files.items():
+            words = []
+            for student, paths in found.items():
+                words += paths[: self.SHOWN]
+                if len(paths) > self.SHOWN:
+                    words.append(f"{len(paths) - self.SHOWN} more of {student}")
+            yield f"left aside, {why}: {', '.join(words)}"
+
+
+def looks_handed_in(name, exercises):
+    """Whether a file's name is like that of a submission, wherever it lies."""
+    words = re.findall(r"[a-z0-9]+(?:_[a-z]+)*", name.lower())
+    known = {e.name for e in exercises}
+    return name.lower().endswith((".cuh", ".cu", *ARCHIVES)) or any(
+        word in known or word.partition("_")[2] in known for word in words
+    )
+
+
+def submitted(folder, exercises, aside):
+    """{exercise name: path} of one student; what is not taken is left in `aside`.
+
+    Of two files for one exercise the newer one counts, and one that was changed before one that was
+    not."""
+    found = {}
 
     def leave(path, why):
-        aside.append(f"left aside: {Path(path).relative_to(folder.parent)}, {why}")
+        aside.leave(Path(path).relative_to(folder.parent), why, folder.name)
+
+    def rank(exercise, path):
+        try:
+            changed = student_text(path) != exercise.unsolved()
+        except OSError:  # not the student's fault: the check says why
+            changed = False
+        return changed, path.stat().st_mtime
 
     for here, folders, files in os.walk(
         folder, onerror=lambda error: leave(error.filename, "a folder that cannot be read")
     ):
-        folders[:] = sorted(name for name in folders if name != "solutions")
-        for path in sorted(Path(here, name) for name in files if name.endswith(".cuh")):
+        for name in sorted(folders):
+            if name.endswith(".cuh") or Path(here, name).is_symlink():
+                leave(Path(here, name), "not a regular file")
+        folders[:] = sorted(n for n in folders if n[0] != "." and n != "__MACOSX")
+        for path in sorted(Path(here, name) for name in files if name[0] != "."):
             exercise = find(exercises, path.name)
             if path.is_symlink() or not path.is_file():
-                leave(path, "which is not a regular file")
+                leave(path, "not a regular file")
+            elif path.name.lower().endswith(ARCHIVES):
+                leave(path, "an archive to be unpacked")
+            elif re.search(r"\.bak-\d+$", path.name):
+                leave(path, "an older copy that reset has kept")
+            elif path.suffix != ".cuh":
+                leave(path, "a name that does not end in .cuh")
             elif exercise is None:
-                leave(path, "whose name is not an exercise")
-            elif (
-                exercise.name not in found
-                or path.stat().st_mtime > found[exercise.name].stat().st_mtime
-            ):
+                leave(path, "not the name of an exercise")
+            elif "solutions" in path.relative_to(folder).parts[:-1]:
+                if student_text(path) != exercise.solution():
+                    leave(path, "in the folder solutions")
+            elif exercise.name not in found:
                 found[exercise.name] = path
-    return found, aside
+            else:
+                pair = sorted([found[exercise.name], path], key=lambda p: rank(exercise, p))
+                found[exercise.name] = pair[1]
+                leave(pair[0], "another file of the student counts for this exercise")
+    return found
 
 
 def lines_outside(exercise, text):
@@ -72,6 +129,8 @@ def lines_outside(exercise, text):
     fixed = [line for piece in pieces for line in piece.splitlines()]
     dropped = len(fixed) - common_lines(fixed, text.splitlines())
     at, end = text.find(pieces[0]), text.rfind(pieces[-1])
+    if min(at, end) < 0:
+        return max(dropped, 1)
     places = []  # what stands where the exercise's changes are
     for before, after in zip(pieces, pieces[1:]):
         begin = at + len(before)
@@ -114,7 +173,7 @@ class Grader:
         self.seed = seed
         self.jobs = jobs
         self.say = say
-        self.known = {}  # (exercise, text): a future of the verdict
+        self.known = {}  # (exercise, file name, text): a future of the verdict
 
     def _grade(self, pool, student, exercise, path):
         """A function that waits for the grade."""
@@ -128,19 +187,21 @@ class Grader:
             most = f"{path.name} is larger than {LARGEST_FILE >> 20} MiB"
             return at_once("wrong", "too large", most)
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = student_text(path)
         except OSError as error:
             return at_once("wrong", "unreadable", f"{path.name}: {error.strerror}")
         if text == exercise.unsolved():
             return at_once("untouched")
-        key = exercise.name, text
-        if key not in self.known:  # the same text, the same verdict
+        key = exercise.name, path.name, text
+        if key not in self.known:  # the same text, the same verdict, which names the file
             how = {"seed": self.seed, "isolate": True}
             self.known[key] = pool.submit(check, exercise, path, self.toolchain, **how)
 
         def wait():
             v = self.known[key].result()
             result = "ok" if v.ok else "wrong", v.kind, v.message, v.seconds
+            if v.kind in ("no text", "another text"):
+                return Grade(student, exercise, *result)
             seen = lines_outside(exercise, text), copied(exercise, path, text)
             return Grade(student, exercise, *result, *seen, v.holes)
 
@@ -229,14 +290,19 @@ def write_junit(path, grades, seed):
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def write_json(path, grades, seed):
+def write_json(path, grades, seed, aside):
     def of(g):
         found = {"name": g.exercise.name, "number": g.exercise.number, "result": g.result}
         found |= {"kind": g.kind, "message": g.message, "seconds": round(g.seconds, 2)}
         return {**found, "lines_outside": g.outside, "copied": g.copied, "holes": g.holes}
 
     students = [
-        {"name": name, "done": sum(g.result == "ok" for g in row), "exercises": list(map(of, row))}
+        {
+            "name": name,
+            "done": sum(g.result == "ok" for g in row),
+            "exercises": list(map(of, row)),
+            "left_aside": aside.of(name),
+        }
         for name, row in grades.items()
     ]
     document = {"schema": 1, "seed": seed, "students": students}

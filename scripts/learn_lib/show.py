@@ -10,7 +10,7 @@ from pathlib import Path
 from flash_steps.files import text_of
 from flash_steps.text import aligned, time_text
 
-from .exercises import ROOT
+from .exercises import ROOT, student_text
 
 # What is said instead of the lines of a bug to find, where a verdict names none.
 NO_LINE = (
@@ -133,7 +133,7 @@ def snippet(lines):
 
 def places(message, path):
     """Every line of the student's file that a message names, once, as source."""
-    lines = text_of(path).splitlines()
+    lines = text_of(path).split("\n")
     numbers = [int(n) for n in re.findall(re.escape(Path(path).name) + r":(\d+)", message)]
     return [f"{n:5} | {lines[n - 1]}" for n in dict.fromkeys(numbers) if 0 < n <= len(lines)]
 
@@ -221,7 +221,7 @@ def line_of_filled(exercise, path, v):
     """Where the one filled hole begins, when the other holes are empty; else None."""
     if v.holes.count("filled") != 1 or "empty" not in v.holes:
         return None
-    holes = exercise.holes(text_of(path))
+    holes = exercise.holes(student_text(path))
     return next((hole.line for hole in holes if not hole.empty), None)
 
 

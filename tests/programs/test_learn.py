@@ -1,5 +1,6 @@
 """The classroom: every exercise against its author's promises, ./scripts/learn as people use it."""
 
+import codecs
 import concurrent.futures
 import contextlib
 import fcntl
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import termios
 import time
+import unittest
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from unittest import mock
@@ -31,6 +33,8 @@ from learn_lib.watch import Watch
 
 LEARN = ROOT / "scripts" / "learn"
 EXERCISES = catalogue.load()
+# `test_learn.py BUILD NAME...` tests these exercises' promises, and nothing else.
+NAMED = [e for e in EXERCISES if e.name in sys.argv[1:]]
 SEED = 20260
 JOBS = 2
 LEARN_PAGE = ROOT / "docs" / "learn.md"
@@ -58,6 +62,8 @@ def toolchain(*more):
     """With more words for the compiler."""
     tools = checking.Toolchain(BUILD)
     tools.compile_words += more
+    if more:
+        tools.predictions = toolchain().predictions
     return tools
 
 
@@ -117,11 +123,9 @@ class Guards(Classroom):
 
     @for_all
     def test_every_wrong_solution_fails_for_the_reason_given(self):
-        # A reason that names no line and no field needs no debug information: a fifth of the
-        # compiler's time.
-        for mistake in (w for e in EXERCISES for w in e.wrong):
+        for mistake in (w for e in NAMED or EXERCISES for w in e.wrong):
             self.assertRegex(mistake.because, "^[a-z ]+$")
-        self.check_all(lambda e, wrongs: dict(wrongs[e.kind != "find the bug" :]), "-g0")
+        self.check_all(lambda e, wrongs: dict(wrongs[e.kind != "find the bug" :]))
 
     @for_all
     def test_a_hole_that_is_left_empty_compiles(self):
@@ -129,22 +133,25 @@ class Guards(Classroom):
         tools = checking.Toolchain(BUILD)
         tools.compile_words.append("-fsyntax-only")
         tools.link = lambda *_: ["true"]
-        for e in EXERCISES:
+        for e in NAMED or EXERCISES:
             if e.kind != "find the bug":
                 path = self.file(e, e.unsolved())
                 check = checking.Check(e, path, tools, SEED, self.folder / e.name, False)
                 with self.subTest(exercise=e.name):
                     self.assertIsNone(check.compile(e.unsolved()))
 
-    def check_all(self, texts_of, *more):
-        """Checks each text of each exercise, compiled with these words, too."""
+    def check_all(self, texts_of):
+        """Checks each text of each exercise. Where no line and no field is asked for, without debug
+        information, which takes a fifth of the compiler's time."""
         texts = [
             (e, name, text)
-            for e in EXERCISES
+            for e in NAMED or EXERCISES
             for name, text in texts_of(e, [(w.name, mistaken(e, w)) for w in e.wrong]).items()
         ]
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            results = list(pool.map(lambda t: checked(t[0].name, t[2], *more), texts))
+            words = {"unsolved": ()}
+            one = lambda t: checked(t[0].name, t[2], *words.get(t[1], ["-g0"]))
+            results = list(pool.map(one, texts))
         for (e, name, text), verdict in zip(texts, results):
             with self.subTest(exercise=e.name, what=name):
                 self.assertNotEqual(verdict.kind, "does not compile", verdict.message)
@@ -207,7 +214,7 @@ class Guards(Classroom):
                     self.assertRaisesRegex(catalogue.Broken, words, made)
 
     def test_holes_and_what_is_in_them(self):
-        for e in EXERCISES:
+        for e in NAMED or EXERCISES:
             with self.subTest(exercise=e.name):
                 unsolved, solved = e.unsolved(), e.heading() + e.solution()
                 for text in (unsolved, solved):  # outside the holes they are the step
@@ -250,6 +257,15 @@ class Guards(Classroom):
                     catalogue.load(steps)
             for word in words:
                 self.assertIn(word, str(caught.exception))
+
+
+OF_ONE = (
+    "test_holes_and_what_is_in_them",
+    "test_every_exercise_keeps_its_promises",
+    "test_every_wrong_solution_fails_for_the_reason_given",
+    "test_a_hole_that_is_left_empty_compiles",
+    "test_each_has_what_a_student_needs",
+)
 
 
 def filled(text, hole, code):
@@ -579,12 +595,16 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
                 self.assertEqual("-DFA_NO_WGMMA" in command, older)
 
     def test_a_program_of_anybody(self):
-        """Without a network, in a folder with any name, with inputs of its own, under limits that
-        are set without running Python in the child."""
-        e = exercise("scores")
-        path = self.file(e, e.solution(), 'a "quoted" folder')
-        verdict = checking.check(e, path, toolchain(), isolate=True)
-        self.assertTrue(verdict.ok, verdict.message)
+        """Without a network, in a folder with any name, saved on Windows, where nothing can be
+        written to TMPDIR; it names lines also in a process name space without its own /proc. With
+        inputs of its own, under limits that are set without running Python in the child."""
+        e = exercise("barrier")
+        path = self.file(e, "", 'a "quoted" folder')
+        path.write_bytes(codecs.BOM_UTF8 + e.unsolved().replace("\n", "\r\n").encode())
+        with mock.patch.dict(os.environ, TMPDIR="/proc"):
+            verdict = checking.check(e, path, toolchain(), isolate=True)
+        self.assertEqual(verdict.kind, "race", verdict.message)
+        self.assertEqual(verdict.message.count(f" at {path.name}:"), 2, verdict.message)
         checks = [checking.Check(e, path, toolchain(), None, path, False) for _ in range(3)]
         self.assertEqual(len({check.seed for check in checks}), 3)
         shown = "{ ulimit -c; ulimit -S -t; ulimit -H -t; ulimit -v; } >&2"
@@ -597,6 +617,19 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
         how = {"seconds": 20, "resident": 100 << 20}
         status, _ = checking.limited(child, self.folder, 20, **how)
         self.assertEqual(status, "too much memory")
+
+    def test_a_program_that_writes_without_end(self):
+        """Of its standard error the beginning and the end are kept; of a file there is a limit."""
+        much = "echo first >&2; head -c 50000000 /dev/zero | tr '\\0' x >&2; echo; echo last >&2"
+        limits = {"seconds": 60, "resident": 1 << 30}
+        status, said = checking.limited(["/bin/sh", "-c", much], self.folder, 7, **limits)
+        self.assertEqual(status, 0)
+        self.assertRegex(said, r"^first\nx+last\n$")
+        self.assertLessEqual(len(said), 2 * checking.HEARD)
+        endless = ["/bin/sh", "-c", "exec cat /dev/zero > file"]
+        status, said = checking.limited(endless, self.folder, 7, file=1 << 20)
+        self.assertEqual((status, said), ("too much output", ""))
+        self.assertEqual((self.folder / "file").stat().st_size, 1 << 20)
 
 
 # --- the student's files ------------------------------------------------------------------------
@@ -1039,8 +1072,63 @@ class Grading(Classroom):
             words = {"untouched": "-", "missing": "."}
             self.assertEqual(rows[student["name"]], [words.get(w, w) for w in whats.values()])
             wrongs = sorted(w for w in whats.values() if w not in ("ok", *words))
-            failures = suites[student["name"]].iter("failure")
+            suite = suites[student["name"]]
+            counts = [int(suite.get(name)) for name in ("failures", "errors", "skipped")]
+            self.assertEqual(int(suite.get("tests")), sum(counts) + student["done"])
+            failures = suite.iter("failure")
             self.assertEqual(sorted(failure.get("type") for failure in failures), wrongs)
+
+    def test_files_that_are_not_one_exercise(self):
+        """One sentence each, and of each file its own."""
+        e, other = exercise("scores"), exercise("tiles")
+        both = (e.unsolved() + other.unsolved()).encode()
+        stopped = checking.Verdict(False, "does not compile", "noise")
+        for data, kind, words in (
+            (b"", "no text", "is an empty file"),
+            (codecs.BOM_UTF8 + b"\r\n", "no text", "is an empty file"),
+            (e.unsolved().encode("utf-16"), "no text", "is UTF-16 text: save it as UTF-8"),
+            (b"\x7fELF\0", "no text", "holds zero bytes, so it is no text in UTF-8"),
+            (other.unsolved().encode(), "another text", "holds exercise 'tiles'"),
+            (both, "another text", "holds 2 exercises, scores and tiles: a file has one"),
+            (b"{\\rtf1 void f();}", "another text", "holds 0 of the "),
+            (e.solution().encode() + b"x", "does not compile", "noise"),
+        ):
+            path = self.folder / f"{e.label}.cuh"
+            path.write_bytes(data)
+            with self.subTest(words=words), mock.patch.object(checking.Check, "try_text") as tried:
+                tried.return_value = stopped
+                verdict = checking.check(e, path, toolchain())
+                self.assertEqual((verdict.ok, verdict.kind), (False, kind), verdict.message)
+                start = "" if words == "noise" else f"{path.name} "
+                self.assertTrue(verdict.message.startswith(start + words), verdict.message)
+
+    def test_how_a_text_is_saved_does_not_matter(self):
+        """Two students, one text: one is not judged by the other's file, nor under its name."""
+        e = exercise("scores")
+        text = e.unsolved() + "// mine\n"
+        desk = Desk(self.folder / "learn", EXERCISES)
+        path, asked = desk.open(e), []
+        for ends in (b"\n", b"\r\n", b"\r"):
+            path.write_bytes(codecs.BOM_UTF8 + e.unsolved().encode().replace(b"\n", ends))
+            self.assertTrue(desk.is_untouched(e))
+            self.assertEqual(catalogue.student_text(path), e.unsolved())
+            path.write_bytes(e.unsolved().encode().replace(b"\n", ends).rstrip())
+            self.assertEqual(len(e.holes(catalogue.student_text(path))), 1)
+        files = {}
+        for student, name, data in (
+            ("ann", "01_scores", text.replace("\n", "\r\n")),
+            ("ben", "01_scores", text),
+            ("eve", "1_scores", text),
+        ):
+            files[student] = {e.name: self.folder / student / f"{name}.cuh"}
+            self.write(files[student][e.name], "").write_bytes(data.encode())
+        wrong = lambda e, path, *_, **how: asked.append(path) or checking.Verdict(False, path.name)
+        with mock.patch.object(grading, "check", wrong):
+            grader = grading.Grader([e], toolchain(), SEED, 1, lambda *_: None)
+            grades = grader.run(files)
+        self.assertEqual(asked, [files["ann"][e.name], files["eve"][e.name]])
+        kinds = [grades[student][0].kind for student in files]
+        self.assertEqual(kinds, ["01_scores.cuh", "01_scores.cuh", "1_scores.cuh"])
 
     def test_changes_outside_the_holes_are_pointed_out(self):
         """Also in a long file, for which difflib took 15 s."""
@@ -1050,6 +1138,8 @@ class Grading(Classroom):
         before = time.process_time()
         self.assertEqual(grading.lines_outside(e, cheat), 1)
         self.assertEqual(grading.lines_outside(e, e.solution() + "int more;\n// and why\n"), 1)
+        more = e.solution().replace("float s = 0.f;", "float s = 0.f;\n  ++s;", 1)
+        self.assertEqual(grading.lines_outside(e, more), 1)
         e = exercise("scores")  # a hole that ends its function and begins another
         ends = filled(e.unsolved(), e.holes(e.unsolved())[0], "}\nvoid f() {\n")
         self.assertEqual(grading.lines_outside(e, ends), 1)
@@ -1089,21 +1179,50 @@ class Grading(Classroom):
         """Links, folders and pipes where a file should be; of two files the newer one counts."""
         student = self.folder / "class" / "student"
         new = self.write(student / "4_barrier.cuh", exercise("barrier").unsolved())
-        os.utime(self.write(student / "old" / "04_barrier.cuh", ""), (1, 1))
+        os.utime(self.write(student / "old" / "04_barrier.cuh", new.read_text()), (1, 1))
         self.write(student / "99_unknown.cuh", "void f();")
         self.write(student / "03_tiles.cuh", "x" * (grading.LARGEST_FILE + 1))
-        links = "01_scores", "02_reduction"
         (student / "01_scores.cuh").symlink_to("/etc/passwd")
         (student / "07_banks.cuh").mkdir()
         os.mkfifo(student / "02_reduction.cuh")
+        for name in ("01_scores.cu", "01_scores.cuh.txt", "08_swizzle.cuh.bak-1", "a.zip", ".b"):
+            self.write(student / name, "")
+        swizzle = exercise("swizzle").solution()
+        self.write(student / "solutions" / "07_banks.cuh", "mine")
+        self.write(student / "solutions" / "08_swizzle.cuh", swizzle)
+        (student / "more").symlink_to("/etc")
+        for name in ("student_01_scores.cuh", "grades.xml"):
+            self.write(student.parent / name, "")
         done = self.ended(self.typed("grade", self.folder / "class", "--seed", SEED))
         self.assertRegex(done.stdout, r"(?m)^student     0  too large$")
-        expected = [f"student/{name}.cuh, which is not a regular file" for name in links]
-        expected += ["student/99_unknown.cuh, whose name is not an exercise"]
-        self.assertEqual(re.findall("(?m)^left aside: (.*)$", done.stdout), expected)
-        found, _ = grading.submitted(student, EXERCISES)
+        expected = {
+            "in no student's folder": "student_01_scores.cuh",
+            "not a regular file": "07_banks.cuh more 01_scores.cuh 02_reduction.cuh",
+            "a name that does not end in .cuh": "01_scores.cu 01_scores.cuh.txt",
+            "an older copy that reset has kept": "08_swizzle.cuh.bak-1",
+            "not the name of an exercise": "99_unknown.cuh",
+            "an archive to be unpacked": "a.zip",
+            "another file of the student counts for this exercise": "old/04_barrier.cuh",
+            "in the folder solutions": "solutions/07_banks.cuh",
+        }
+        left = re.sub(r"\n(?!left|seed)", " ", done.stdout)
+        left = dict(re.findall("(?m)^left aside, (.*): (.*)$", left.replace("student/", "")))
+        self.assertEqual({why: names.replace(",", "") for why, names in left.items()}, expected)
+        for number in range(9):
+            self.write(student / f"{number}.zip", "")
+        left = grading.Aside()
+        grading.submitted(student, EXERCISES, left)
+        named = ", ".join(f"student/{number}.zip" for number in range(grading.Aside.SHOWN))
+        line = f"left aside, an archive to be unpacked: {named}, 6 more of student"
+        self.assertIn(line, list(left.lines()))
+        found = grading.submitted(student, EXERCISES, grading.Aside())
         self.assertEqual(found, {"barrier": new, "tiles": student / "03_tiles.cuh"})
 
 
 if __name__ == "__main__":
+    if NAMED:
+        steps = sorted({e.step for e in NAMED})
+        if not checking.is_built(BUILD, steps):
+            checking.build_library(BUILD, "sim", print, steps)
+        unittest.main(argv=[sys.argv[0], *(f"Guards.{name}" for name in OF_ONE)])
     main()

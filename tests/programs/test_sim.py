@@ -111,6 +111,12 @@ ERRORS = {
         r"remark: shuffles or votes without _sync, which nvcc refuses",
         0,
     ),
+    "static_memory": (
+        program("__shared__ int s[12289]; s[1] = 1; *p = s[1];", "k<<<1, 1>>>(p);  // HERE"),
+        "kernel k: k has 49156 B of static shared memory; nvcc compiles no more than 49152, at "
+        "static_memory.cu:@",
+        1,
+    ),
     # A relaxed arrival hands over no stores, a relaxed wait takes none.
     "relaxed": (
         program(

@@ -52,6 +52,12 @@ bool may_be_shared(std::string_view name, const Elf64_Sym& s) {
   return !simulator || name == kDynamic;
 }
 
+// This process as /proc counts it, which may be another name space's.
+std::string number_in_proc() {
+  char number[32] = "";
+  return readlink("/proc/self", number, sizeof number - 1) > 0 ? number : std::to_string(getpid());
+}
+
 // Mapped, and for as long as the program runs; empty: it cannot be read.
 std::string_view contents_of(int fd) {
   struct stat st {};
@@ -81,7 +87,7 @@ struct SymbolTable {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     file = contents_of(fd);
     if (path.starts_with("/proc/")) {  // of qemu's process, other programs see qemu there
-      path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd);
+      path = "/proc/" + number_in_proc() + "/fd/" + std::to_string(fd);
     } else if (fd >= 0) {
       close(fd);
     }
@@ -115,6 +121,19 @@ std::string demangle(const char* name) {
   std::string result = status ? name : text;
   std::free(text);
   return result;
+}
+
+// "void kernel<4>(float*)" -> "kernel<4>"
+std::string without_parameters(std::string name) {
+  int depth = 0;  // of parentheses: a parameter's type may have some
+  for (size_t i = name.size(); i-- > 1;) {
+    depth += (name[i] == ')') - (name[i] == '(');
+    if (name[i] == '(' && depth == 0) {
+      name.resize(i);
+      break;
+    }
+  }
+  return name.starts_with("void ") ? name.substr(5) : name;
 }
 
 // "kernel(float*)::tile" -> "tile"
@@ -264,17 +283,7 @@ std::string kernel_name(const Launch& launch) {
   if (launch.name) return launch.name;
   const auto it = table().functions.find(reinterpret_cast<uint64_t>(launch.kernel) - table().base);
   if (it == table().functions.end()) return "?";
-  std::string name = demangle(it->second.name);
-  int depth = 0;  // of parentheses: a parameter's type may have some
-  for (size_t i = name.size(); i-- > 1;) {
-    depth += (name[i] == ')') - (name[i] == '(');
-    if (name[i] == '(' && depth == 0) {
-      name.resize(i);
-      break;
-    }
-  }
-  if (name.rfind("void ", 0) == 0) name = name.substr(5);
-  return name;
+  return without_parameters(demangle(it->second.name));
 }
 
 std::string shared_name(const Block& b, uint64_t offset) {
@@ -384,6 +393,24 @@ std::vector<DeclaredArray> declared_arrays(const void* pc) {
   auto f = table().functions.upper_bound(reinterpret_cast<uint64_t>(pc) - table().base);
   if (f == table().functions.begin()) return {};
   return declared_arrays(debug_file(), (--f)->first);
+}
+
+const StaticShared& most_static_shared() {
+  static const StaticShared most = [] {
+    std::map<std::string, uint64_t> functions;
+    for (const auto& [start, array] : table().thread_locals) {
+      if (array.name == kDynamic) continue;
+      const bool in_function = std::string_view(array.name).starts_with("_ZZ");
+      const std::string name = demangle(array.name);
+      functions[in_function ? name.substr(0, name.rfind("::")) : name] += array.size;
+    }
+    StaticShared largest;
+    for (const auto& [function, bytes] : functions) {
+      if (bytes > largest.bytes) largest = {without_parameters(function), bytes};
+    }
+    return largest;
+  }();
+  return most;
 }
 
 bool is_inside(const void* pc, const void* function) {

@@ -292,9 +292,6 @@ SIM_STORE_HINT(__stwt)
 // --- threads together ----------------------------------------------------------------------------
 
 inline void __threadfence_system() { sim::fence(); }
-inline int __syncthreads_count(int p, SIM_HERE) { return sim::count_in_block(p != 0, where); }
-inline int __syncthreads_or(int p, SIM_HERE) { return sim::count_in_block(p != 0, where) != 0; }
-inline int __syncthreads_and(int p, SIM_HERE) { return sim::count_in_block(p == 0, where) == 0; }
 inline unsigned __activemask(SIM_HERE) { return sim::converged_lanes(where); }
 
 namespace sim {

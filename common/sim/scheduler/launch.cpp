@@ -477,6 +477,12 @@ void validate(const Launch& launch, const std::string& name) {
                               " B of dynamic shared memory; a block has at most " +
                               std::to_string(kMaxDynamicSmem));
   }
+  constexpr uint64_t kMaxStaticSmem = 48 * 1024;
+  if (const StaticShared& most = most_static_shared(); most.bytes > kMaxStaticSmem) {
+    refuse(shared_memory, most.function + " has " + std::to_string(most.bytes) +
+                              " B of static shared memory; nvcc compiles no more than " +
+                              std::to_string(kMaxStaticSmem));
+  }
   if (cluster == 0 || cluster > 16 || grid.x % cluster) {
     refuse(shape, "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
                       std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
