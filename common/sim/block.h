@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -155,6 +156,8 @@ struct Block {
   std::exception_ptr thrown;         ///< the fault was no finding but this, thrown on the worker
   std::atomic<Watch> watch{Watch::all};
   std::atomic<bool> stop{false};      ///< the watchdog's order
+  std::set<uint64_t> looked_at;       ///< what was accessed since then
+  size_t looks = 0;                   ///< how often
   std::atomic<uint64_t> progress{0};  ///< what the watchdog looks at
 
   // Scheduling.
@@ -184,6 +187,8 @@ using fa::FaultKind;
 [[noreturn]] void fail(FaultKind, const std::string& sentence);
 /// The analysis tells this once for the line: nothing is wrong, or nothing that stops the kernel.
 void remark(const Where&, const std::string& sentence);
+/// An integer division by zero at `pc`, or, of the smallest integer, perhaps by -1.
+[[noreturn]] void divided_by_zero(const void* pc, bool smallest);
 /// The current thread stops until wake(). Others run meanwhile.
 void wait_here(const char* what, const Where&);
 /// Makes a waiting thread runnable. `block` may be another block of the cluster.

@@ -182,13 +182,13 @@ void mbarrier_arrive_later(Block& home, uint64_t* bar, const Where& where) {
   if (found == all.end()) return;  // as below
   Mbarrier& m = found->second;
   if (home.live == 0) {
-    fail(FaultKind::refused, "kernel " + kernel_name(*home.launch) + ": a block ends before the " +
-                                 "tcgen05.commit at " + at(where) +
+    fail(FaultKind::refused, "kernel " + spoken(kernel_name(*home.launch)) +
+                                 ": a block ends before the " + "tcgen05.commit at " + at(where) +
                                  " has arrived at its mbarrier (" + name_of(home, bar) +
                                  "): a wait on it must come first");
   }
   if (m.pending == 0) {
-    fail(FaultKind::refused, "kernel " + kernel_name(*home.launch) +
+    fail(FaultKind::refused, "kernel " + spoken(kernel_name(*home.launch)) +
                                  ": one arrival too many: tcgen05.commit at " + at(where) +
                                  " in a phase that has all its " + std::to_string(m.expected) +
                                  " arrivals");

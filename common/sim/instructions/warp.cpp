@@ -52,8 +52,9 @@ void do_shuffle(WarpMeeting& m) {
       refuse("in the shuffle", m.where,
              " lane " + std::to_string(lane) + " of warp " + std::to_string(m.warp) +
                  " reads from lane " + std::to_string(source) +
-                 (self->alive[m.warp] >> source & 1 ? ", which does not take part"
-                                                    : ", which has returned"));
+                 (!(self->member[m.warp] >> source & 1) ? ", which the block does not have"
+                  : self->alive[m.warp] >> source & 1   ? ", which does not take part"
+                                                        : ", which has returned"));
     }
     f.out = frame_of<ShuffleFrame>(m, source).in;
   }

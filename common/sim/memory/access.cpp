@@ -14,6 +14,7 @@
 #include "common/sim/block.h"
 #include "common/sim/memory/request_log.h"
 #include "common/sim/messages/messages.h"
+#include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
 #include "common/sim/sim.h"
 
@@ -96,9 +97,25 @@ std::string nearest_buffer(uint64_t offset) {
   std::abort();
 }
 
-[[gnu::noinline, gnu::cold]] void spinning(const void* pc) {
+// The watchdog's order: a thread that waits, or loops without an end, accesses the same few words
+// again and again. One that works moves on, or has a tensor core work for it.
+[[gnu::noinline, gnu::cold]] void look_at(Block& b, const Access& a) {
+  constexpr size_t kFew = 512, kOften = 64;
+  if (!options().interrupted || !*options().interrupted) {
+    b.looked_at.insert(a.at << 1 | (a.space == Space::hbm));
+    const bool waits = a.by == By::thread || a.by == By::mbarrier;
+    if (b.looked_at.size() > kFew || !waits) {
+      b.looked_at.clear();
+      b.looks = 0;
+      b.stop = false;
+      set_watch(b);
+      b.progress.store(b.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      return;
+    }
+    if (++b.looks < kOften * (b.looked_at.size() + 16)) return;
+  }
   fail(FaultKind::endless_loop,
-       here() + " spins at " + source_of(pc) +
+       here() + " spins at " + source_of(a.pc) +
            ": no thread of its block has met a barrier, switched or returned for " +
            std::to_string(static_cast<int>(options().watchdog_s)) +
            " s; waiting for another block or thread by polling memory is outside the dialect");
@@ -183,7 +200,7 @@ inline void mark_stored(uint64_t offset, unsigned size) {
 }
 
 void tell_observers(Block& b, const Access& a) {
-  if (b.stop.load(std::memory_order_relaxed)) spinning(a.pc);
+  if (b.stop.load(std::memory_order_relaxed)) look_at(b, a);
   for (auto& o : b.observers) o->access(b, a);
 }
 

@@ -15,7 +15,7 @@ std::string thread_name(const Block& b, unsigned id) {
 }
 
 std::string block_name(const Block& b) {
-  return "kernel " + kernel_name(*b.launch) + ", block " + triple(b.index);
+  return "kernel " + spoken(kernel_name(*b.launch)) + ", block " + triple(b.index);
 }
 
 std::string here() {
@@ -30,6 +30,12 @@ const char* noun(Kind kind) {
 
 void refuse(const std::string& what, const Where& where, const std::string& why) {
   fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + why);
+}
+
+void divided_by_zero(const void* pc, bool smallest) {
+  fail(FaultKind::refused, here() + ": integer division by zero" +
+                               (smallest ? ", or of the smallest integer by -1," : "") + " at " +
+                               source_and_caller(pc));
 }
 
 std::string runs_of(const std::vector<unsigned>& ids) {

@@ -115,7 +115,9 @@ const SymbolTable& table() {
   return t;
 }
 
+// A variable of C or of file scope, such as `s`, has its own name, which is also a type's code.
 std::string demangle(const char* name) {
+  if (!std::string_view(name).starts_with("_Z")) return name;
   int status = 0;
   char* text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string result = status ? name : text;
@@ -284,6 +286,12 @@ std::string kernel_name(const Launch& launch) {
   const auto it = table().functions.find(reinterpret_cast<uint64_t>(launch.kernel) - table().base);
   if (it == table().functions.end()) return "?";
   return without_parameters(demangle(it->second.name));
+}
+
+std::string spoken(const std::string& name) {
+  constexpr size_t kMost = 120, kEnd = 40;
+  if (name.size() <= kMost) return name;
+  return name.substr(0, kMost - kEnd) + " ... " + name.substr(name.size() - kEnd);
 }
 
 std::string shared_name(const Block& b, uint64_t offset) {

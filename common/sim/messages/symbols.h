@@ -16,6 +16,8 @@ struct DeclaredArray;  // struct_fields.h
 struct Launch;
 
 std::string kernel_name(const Launch&);  ///< demangled, without parameters
+/// A name as messages say it: the middle of a long one, arguments of templates, is left out.
+std::string spoken(const std::string& name);
 /// "sK, byte 132"; in a struct "s.dS[1][66], byte 132".
 std::string shared_name(const Block&, uint64_t offset);
 /// What is wrong with an access at this offset, at which no array lies, or which its array does not

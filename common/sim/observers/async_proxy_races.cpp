@@ -142,9 +142,9 @@ void RaceObserver::check_loads(const Block& b) {
   if (!first) return;
   Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &find(first)->where}, {});
   if (!finding.text.empty()) return;
-  finding.text = "kernel " + kernel_name(*b.launch) + ", block " + block_index(b, b.linear) +
-                 " ends without a wait for " + describe(b, *find(first)) +
-                 other_phase(signalled, *find(first)) +
+  finding.text = "kernel " + spoken(kernel_name(*b.launch)) + ", block " +
+                 block_index(b, b.linear) + " ends without a wait for " +
+                 describe(b, *find(first)) + other_phase(signalled, *find(first)) +
                  ": the load may write after the block has left its shared memory to another one";
 }
 

@@ -536,7 +536,7 @@ void RaceObserver::check_guests(Block& b) {
     Findings::Finding& finding = findings.at(Fault::left_behind, {guest.pc, nullptr}, {});
     if (!finding.text.empty()) continue;
     finding.text =
-        "kernel " + kernel_name(*b.launch) + ", block " + block_index(b, b.linear) +
+        "kernel " + spoken(kernel_name(*b.launch)) + ", block " + block_index(b, b.linear) +
         " may end before the " + noun(guest.kind) + " by " + who(b, entry, padded_) + " at " +
         source_and_caller(guest.pc) +
         " has used its shared memory: no barrier between them (a cluster_sync() at the end)";

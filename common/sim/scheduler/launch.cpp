@@ -62,14 +62,16 @@ struct Grid {
 
 // --- what a thread does with its own stack: the one mistake that the hooks cannot see ------------
 
-// A signal's context: where the thread was, and its stack pointer.
+// A signal's context: where the thread was, its stack pointer, and what an integer division divides.
 struct Registers {
   uintptr_t pc = 0, sp = 0;
+  int64_t dividend = 0;
   explicit Registers([[maybe_unused]] void* context) {
     [[maybe_unused]] const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
     pc = static_cast<uintptr_t>(registers.gregs[REG_RIP]);
     sp = static_cast<uintptr_t>(registers.gregs[REG_RSP]);
+    dividend = registers.gregs[REG_RAX];
 #elif defined(__aarch64__)
     pc = registers.pc;
     sp = registers.sp;
@@ -77,14 +79,19 @@ struct Registers {
   }
 };
 
-void on_segv(int, siginfo_t* info, void* context) {
+void on_fault(int number, siginfo_t* info, void* context) {
   const Block& b = *self;
   if (b.host || !b.current) {
-    signal(SIGSEGV, SIG_DFL);
-    raise(SIGSEGV);
+    signal(number, SIG_DFL);
+    raise(number);
     return;
   }
   const Registers at(context);
+  if (number == SIGFPE) {
+    const bool smallest =
+        at.dividend == INT64_MIN || static_cast<int32_t>(at.dividend) == INT32_MIN;
+    divided_by_zero(reinterpret_cast<const void*>(at.pc + 1), smallest);
+  }
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const std::string place = source_of(reinterpret_cast<const void*>(at.pc + 1));
   // A frame that grows touches each of its pages at the stack pointer, or 1 KiB above it (aarch64).
@@ -104,11 +111,11 @@ void on_segv(int, siginfo_t* info, void* context) {
 }
 
 // At each launch: a test framework may have installed a handler of its own since the last one.
-void catch_stack_overflow() {
+void catch_faults() {
   struct sigaction action {};
-  action.sa_sigaction = on_segv;
+  action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  sigaction(SIGSEGV, &action, nullptr);
+  for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) sigaction(number, &action, nullptr);
 }
 
 // For the handler, which cannot run on the stack that overflowed. One for each OS thread.
@@ -168,6 +175,8 @@ void first_use(Block& b) {
   use_signal_stack();
 }
 
+}  // namespace
+
 // Who looks at each access.
 void set_watch(Block& b) {
   b.log = nullptr;
@@ -188,6 +197,8 @@ void set_watch(Block& b) {
             : others == 1          ? Watch::log_and_one
                                    : Watch::log;
 }
+
+namespace {
 
 void prepare(Block& b, const Grid& grid) {
   b.fault.reset();
@@ -211,6 +222,8 @@ void prepare(Block& b, const Grid& grid) {
   b.observers.clear();
   for (Watcher* w : grid.watchers) w->observe(b);
   b.stop = false;
+  b.looked_at.clear();
+  b.looks = 0;
   set_watch(b);
 }
 
@@ -305,7 +318,7 @@ class Pool {
         gangs.push_back(std::make_unique<Gang>(grid.cluster));
       }
     }
-    catch_stack_overflow();
+    catch_faults();
     std::unique_lock lock(mutex_);
     grid_ = &grid;
     gangs_ = &gangs;
@@ -342,8 +355,9 @@ class Pool {
   }
 
   // Waits for the end. A kernel in which a worker computes for watchdog_s seconds while no thread
-  // switches, ends or meets another is told to stop at its next access. So is one that somebody
-  // interrupts: for that access it has three intervals of its own time, or thirty on the wall.
+  // switches, ends or meets another has its next accesses looked at: does it work (access.cpp)?
+  // One that somebody interrupts is told to stop at its next access: for that it has three
+  // intervals of its own time, or thirty on the wall.
   void watch(std::unique_lock<std::mutex>& lock) {
     const double limit = options().watchdog_s;
     const std::chrono::duration<double> interval(std::min(limit / 4, 1.0));
@@ -374,11 +388,15 @@ class Pool {
       if (progress != seen) {
         seen = progress;
         since = now;
+        told = false;
         continue;
       }
       if (spun < limit) continue;
       if (told) {
-        give_up(busiest, " spins at ", " without a memory access; the simulator cannot stop it");
+        give_up(
+            busiest, " spins at ",
+            " without a memory access; the simulator cannot stop it. If it only takes its time, "
+            "--watchdog allows more");
       }
       told = true;
       since = now;
@@ -389,7 +407,7 @@ class Pool {
   // Nothing can stop it but the end of the process.
   [[noreturn]] void give_up(int worker, const char* does, const char* why) {
     const std::string sentence =
-        "kernel " + kernel_name(*grid_->launch) + does + place_of(threads_[worker]) + why;
+        "kernel " + spoken(kernel_name(*grid_->launch)) + does + place_of(threads_[worker]) + why;
     if (options().on_fatal) options().on_fatal(FaultKind::endless_loop, sentence);
     std::fprintf(stderr, "%s\n", sentence.c_str());
     std::_Exit(1);
@@ -460,7 +478,7 @@ void validate(const Launch& launch, const std::string& name) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   using enum LaunchRefused::Why;
   const auto refuse = [&name](LaunchRefused::Why why, const std::string& what) {
-    throw LaunchRefused(why, "kernel " + name + ": " + what);
+    throw LaunchRefused(why, "kernel " + spoken(name) + ": " + what);
   };
   if (threads == 0 || threads > 1024 || block.z > 64) {
     refuse(shape, "a block of " + std::to_string(threads) +

@@ -18,6 +18,8 @@ bool let_converged_go(Block&);
 /// Nobody can run, and nothing is deferred: each mbarrier.try_wait fails. \returns false when there
 /// is none, or when they have failed so often that this is a deadlock.
 bool let_tries_end(Block&);
+/// Chooses Block::watch by the block's observers.
+void set_watch(Block&);
 /// The current thread has returned: who waited for nobody else goes on.
 void stop_waiting_for_current(Block&);
 /// Forgets the fibers of an abandoned block without unwinding them.
