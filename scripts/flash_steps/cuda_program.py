@@ -62,6 +62,11 @@ cudnn_frontend: cuDNN
 LIBRARIES = dict(pair.split(": ") for pair in " ".join(LIBRARIES.split()).split(", "))
 
 
+# What a kernel cannot have here, so that the program (session.cpp) says so.
+ALLOCATING = ("malloc", "calloc", "realloc", "_Znwm", "_Znam")
+FORCED = "__attribute__((always_inline))"  # of __forceinline__
+
+
 class Refused(Exception):
     """One sentence for the user; exit status 2."""
 
@@ -76,14 +81,20 @@ def how_to_build():
     return rows
 
 
-def cuda_flags(how, gpu):
-    """For .cu files. With the __CUDA_ARCH__ of a GPU newer than Hopper, g++ reads the precompiled
-    header's text."""
-    arch = find_model(gpu)["arch"].removeprefix("sm_")
-    if int(arch) <= 90:
-        return how["cuda"]
-    own = [f"-D__CUDA_ARCH__={arch}0", f"-D__CUDA_ARCH_FEAT_SM{arch}_ALL"]
-    return own + [flag for flag in how["cuda"] if not flag.startswith("-D__CUDA_ARCH_")]
+def macros_of(gpu):
+    """What the GPU's compiler defines, of the oldest toolkit from 12.4 on that knows it. The
+    precompiled header has none of these names, so it fits them all."""
+    arch = int(find_model(gpu)["arch"].removeprefix("sm_"))
+    major, minor = (12, 8) if arch >= 100 else (12, 4)
+    macros = {
+        "__CUDA_ARCH__": 10 * arch,
+        "__CUDACC_VER_MAJOR__": major,
+        "__CUDACC_VER_MINOR__": minor,
+        "CUDART_VERSION": 1000 * major + 10 * minor,
+    }
+    if arch >= 90:
+        macros[f"__CUDA_ARCH_FEAT_SM{arch}_ALL"] = 1
+    return [f"-D{name}={value}" for name, value in macros.items()]
 
 
 def is_built():
@@ -178,74 +189,151 @@ def unsupported_in(path, line=None):
 # A name of NVIDIA's; two underscores in front belong to the implementation.
 NVIDIAS = (
     r"(cuda|cublas|cusparse|cusolver|cufft|curand|cudnn|nccl|nvml|nvtx|nvrtc|npp)[A-Z_]\w*"
-    r"|cu[A-Z]\w+|(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|__[A-Za-z]\w*|nvcuda|cg|cooperative_groups"
+    r"|cu[A-Z]\w+|_?(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|__[A-Za-z]\w*"
+    r"|(nvcuda|cuda|cg|cooperative_groups)\b"
 )
 NOT_FOUND = (
-    r"'(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?' (?:was not declared|has not been "
-    r"declared|does not name a (?:template )?type|is not a member of '(?P<scope>\w+))"
+    r"'(?P<member>\w+)' in namespace '(?P<inside>[\w:]+)' does not name a"
+    r"|'(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?' (?:was not declared"
+    r"|has not been declared|does not name a (?:template )?type"
+    r"|is not a member of '(?P<scope>[\w:]+))"
     r"|'(?:struct |const )*(?P<of>\w+)' has no member named '(?P<field>\w+)'"
     r"|use of deleted function '\w+ (?P<deleted>\w+\(.*\))'"
 )
 
 
-def explain(error, path):
+def of_simulator(said):
+    """Where the simulator's own text says in a sentence what it does not have: that, with the line
+    of the user's that leads there."""
+    own = re.search(
+        rf"^{re.escape(ROOT)}/common/sim/\S+: error: static assertion failed: (.* not supported)$",
+        said,
+        re.MULTILINE,
+    )
+    if not own:
+        return None
+    places = re.findall(r"(?m)^(?:In file included )?(/?\S+?):(\d+):\d+:\s+required from", said)
+    users = [
+        f"{short(file)}:{line}" for file, line in places if not file.startswith(ROOT + "/common/")
+    ]
+    what = re.sub(r" (is|are) not supported$", "", own[1])
+    return f"not supported: {what} ({users[-1]})" if users else None
+
+
+def explain(error, path, said):
     """What kept a file from compiling, in one sentence where we know it."""
-    header = missing_header(error)
-    if header:
-        return header
+    known = missing_header(error) or of_simulator(said)
+    if known:
+        return known
     match = re.match(r"(?P<file>.+?):(?P<line>\d+):\d+: ", error)
     lost = re.search(NOT_FOUND, re.sub("[‘’]", "'", error.splitlines()[0]))
     if match:
         known = unsupported_in(match["file"], int(match["line"]))
-        if known:
+        if known and not (lost and "libcu++" in known):
             return known
-        words = lost.group("name", "scope", "of") if lost else ()
-        if any(word and re.fullmatch(NVIDIAS, word) for word in words) or lost and lost["deleted"]:
-            what = lost["deleted"] or lost["name"] or f"{lost['of']}::{lost['field']}"
+        words = lost.group("name", "scope", "inside", "of") if lost else ()
+        if any(word and re.match(NVIDIAS, word) for word in words) or lost and lost["deleted"]:
+            what = (
+                lost["deleted"]
+                or lost["name"]
+                or lost["member"]
+                or f"{lost['of']}::{lost['field']}"
+            )
             return f"not supported: {what} ({short(match['file'])}:{match['line']})"
-    known = unsupported_in(path)
-    if known and lost:  # a name that the feature would have brought
-        return known
+    known = None if lost else unsupported_in(path)
     return f"{known}\n{error}" if known else error
 
 
+def unset_variables(said, files):
+    """What g++ warns of in these files, as remarks: a GPU's registers hold anything."""
+    pattern = r"(?m)^(.+?):(\d+):\d+: warning: '([^']+)' .*\[-W(maybe-)?uninitialized\]$"
+    for file, line, name, maybe in re.findall(pattern, said):
+        if file in files:
+            sees = f"{name} {'may be' if maybe else 'is'} read before it is set"
+            yield f"{sees} ({short(file)}:{line}), as the compiler sees it"
+
+
+STACK = 64 << 10  # bytes, of a thread, in any case
+LOCAL = 1 << 20  # bytes: twice what nvcc gives a thread
+
+
+def local_bytes(stack_usage, kernels):
+    """The most that a kernel has in local arrays and spilled registers."""
+    most = 0
+    for place, name, size in re.findall(r"(?m)^(.+?:\d+):\d+:(.*)\t(\d+)\t", stack_usage):
+        if kernels & set(re.findall(r"\b(\w+)[<(]", name)):
+            most = max(most, int(size))
+            if most > LOCAL:
+                raise Refused(f"not supported: {most} bytes of local arrays ({short(place)})")
+    return most
+
+
 def compile_file(path, how, options, folder, number):
-    """One source file to an object, with C files as C."""
+    """One source file to an object, with C files as C; and remarks."""
     base = os.path.join(folder, f"{number}_{os.path.basename(path)}")
     given = [f"-I{folder}" for folder in (os.path.dirname(path) or ".", *options.include)]
     given += [f"-D{name}" for name in options.define]
     openmp = ["-fopenmp"] if options.openmp else []
+    english = {**os.environ, "LC_ALL": "C"}
 
-    def call(*command, before=lambda said: None):
-        """What the compiler prints. `before`: what kept it from compiling, if it knows."""
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    def call(*command, before=lambda said: None, again=lambda said: None):
+        """What the compiler prints. `before`: what kept it from compiling, if it knows; `again`:
+        whether another attempt is worth it."""
+        words = {"capture_output": True, "text": True, "errors": "replace", "env": english}
+        done = subprocess.run(command, **words)
+        if done.returncode and again(done.stderr):
+            done = subprocess.run(command, **words)
         known = before(done.stdout)
         if not known and (full := no_room(done.stderr)):
             raise NotHere(full)
         if known or done.returncode:
             said = ["the compiler failed without a word", *done.stderr.splitlines()]
             error = building.first_error(done.stderr, 2) or said[-1]
-            raise Refused(known or explain(error, path))
-        return done.stdout
+            raise Refused(known or explain(error, path, done.stderr))
+        return done
 
     if path.endswith(".c"):
         call("gcc", "-w", "-O2", "-g", *openmp, *given, "-c", path, "-o", base + ".o")
-        return base + ".o"
+        return base + ".o", []
     cuda = path.endswith((".cu", ".cuh"))
     # A precompiled header is named in what the preprocessor says, and needs the same flags again.
     flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else [])]
     # The simulator's stand-ins come first, ahead of a toolkit's headers that -I names.
     first = [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}"]
-    said = call(*first, *given, *flags, path, before=toolkit_header)
-    try:
-        text = Translator(os.path.join(ROOT, "common") + os.sep).translate(said)
-    except TranslationError as error:
-        raise Refused(f"cannot read {error}") from None
-    write_text(base + ".ii", text)
+    source = call(*first, *flags, *given, path, before=toolkit_header).stdout
     own = how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
-    flags = ["-x", "c++-cpp-output", *openmp, *how["flags"], *own]
-    call(how["compiler"], *flags, "-c", base + ".ii", "-o", base + ".o")
-    return base + ".o"
+    watched = [flag for flag in how["flags"] if flag != "-w"]
+    watched += ["-Wuninitialized", "-Wmaybe-uninitialized", "-fstack-usage"]
+    flags = ["-x", "c++-cpp-output", *openmp, *watched, *own]
+    made = (how["compiler"], *flags, "-c", base + ".ii", "-o", base + ".o")
+
+    def translate(arithmetic):
+        translator = Translator(os.path.join(ROOT, "common") + os.sep, arithmetic)
+        try:
+            text = translator.translate(source)
+        except TranslationError as error:
+            raise Refused(f"cannot read {error}") from None
+        write_text(base + ".ii", text)
+        return translator, text
+
+    def otherwise(said):
+        """Writes another text where that may compile: one with C++'s own arithmetic, and nvcc
+        inlines __forceinline__ functions that call each other only as far as it can."""
+        text = translate(arithmetic=False)[1]
+        if "inlining failed in call to 'always_inline'" in said:
+            write_text(base + ".ii", text.replace(FORCED, ""))
+        return True
+
+    translator, _ = translate(arithmetic=cuda)
+    done = call(*made, again=otherwise)
+    remarks = list(unset_variables(done.stderr, translator.files))
+    for name, place in translator.host_calls if cuda else []:
+        remarks.append(f"{name} is the host's, and nvcc refuses it in a kernel ({place})")
+    how["local"] = max(how["local"], local_bytes(text_of(base + ".su"), translator.kernels))
+    if not translator.has_own_new:
+        renamed = [f"--redefine-sym={name}=fa_{name}" for name in ALLOCATING]
+        call("objcopy", *renamed, base + ".o")
+    return base + ".o", remarks
 
 
 def link(objects, how, options, folder):
@@ -284,7 +372,7 @@ def keep(program, path):
             os.remove(part)
 
 
-def wishes(options, files, report):
+def wishes(options, files, report, remarks, local):
     lines = [f"program {' '.join(os.path.basename(f) for f in files)}", f"gpu {options.gpu}"]
     lines += [f"workers {options.workers}"] if options.workers else []
     lines += [f"watchdog {options.watchdog}"] if options.watchdog else []
@@ -295,6 +383,8 @@ def wishes(options, files, report):
     lines += [f"looks {looks}"] if looks.isprintable() else []
     lines += ["analyse"] if options.analyse else []
     lines += ["lines"] if options.lines else []
+    lines += [f"remark {remark}" for remark in remarks]
+    lines += [f"stack {local + STACK}"] if local > STACK // 2 else []
     return "\n".join(lines)
 
 
@@ -390,18 +480,25 @@ def main(description):
         if options.keep:
             require_writable("-o", options.keep, *options.files)
         how = how_to_build()
-        how["cuda"] = cuda_flags(how, options.gpu)
+        how["flags"] += macros_of(options.gpu)
+        how["local"] = 0
         with tempfile.TemporaryDirectory(prefix="sim_") as folder:
-            objects = [
-                compile_file(p, how, options, folder, i) for i, p in enumerate(options.files)
-            ]
+            objects, remarks = [], []
+            for i, path in enumerate(options.files):
+                made, noted = compile_file(path, how, options, folder, i)
+                objects.append(made)
+                remarks += noted
             program = link(objects, how, options, folder)
             if options.keep:
+                for remark in remarks:
+                    say(f"remark: {remark}")
                 keep(program, options.keep)
                 return 0
             name = "./" + os.path.splitext(os.path.basename(options.files[0]))[0]
             report = os.path.join(folder, "report.json") if options.sarif else options.json
-            told = {"FLASH_STEPS_SIM": wishes(options, options.files, report)}
+            told = {
+                "FLASH_STEPS_SIM": wishes(options, options.files, report, remarks, how["local"])
+            }
             status = run(program, name, own, told)
             return write_findings(options, report, status) if options.sarif else status
     except (Refused, Failure) as error:

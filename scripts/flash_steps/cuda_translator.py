@@ -15,6 +15,7 @@ not understand is rewritten, token by token, and nothing else is touched:
 import platform
 import re
 
+from flash_steps.host_calls import functions, host_calls
 from flash_steps.inline_ptx import PtxError, translate
 
 SHARED = "constinit thread_local __attribute__((aligned(128)))"
@@ -33,6 +34,11 @@ WORDS = {
     "__noinline__": "__attribute__((noinline))",
 }
 ATTRIBUTES = ("__attribute__", "alignas", "decltype", "__declspec")  # with brackets behind them
+STATEMENTS = ("return", "else", "do", "case", "throw")  # an expression follows, no declaration
+ARITHMETIC = """char short int long unsigned signed float double size_t uint
+int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t""".split()
+CASTS = {"(", "static_cast", *ARITHMETIC}
+CAST_END = " ->*"
 TYPES, NO_VARIABLES = ("class", "struct", "union", "enum"), ("template", "using", "namespace")
 # A cast, or an operator, in front of the name of a buffer.
 CAST = re.compile(
@@ -63,9 +69,10 @@ class TranslationError(Exception):
 
 
 class Token:
-    __slots__ = ("kind", "text", "file", "number")
+    __slots__ = ("kind", "text", "file", "number", "device")
 
     def __init__(self, kind, text, file, number):
+        self.device = False  # in the body of a function for the device
         self.kind, self.text, self.file, self.number = kind, text, file, number
 
     @property
@@ -126,31 +133,51 @@ def tokens_of(text, place):
 
 
 class Translator:
-    """`simulator`: the folder of the simulator's own headers, whose calls stay as they are."""
+    """`simulator`: the folder of the simulator's own headers, whose calls stay as they are.
+    `arithmetic`: casts and shifts of device code compute as a GPU does (program/arithmetic.h).
+    Found are the user's `files`, `host_calls`, and whether the text `has_own_new`."""
 
-    def __init__(self, simulator):
+    def __init__(self, simulator, arithmetic=False):
         self.place = ["", 1]
         self.sections = 0
         self.kernels = set()
         self.simulator = simulator
+        self.arithmetic = arithmetic
+        self.files, self.host_calls, self.has_own_new = set(), [], False
 
     def translate(self, text):
         # _Pragma() in an indented line: g++ does not read its own output
         text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
-        out = []
+        parts, words = [], []
         for own, part in regions(text):
             if own or QUALIFIERS.search(part):
-                self.tokens = tokens_of(part, self.place)
-                out.append(self.region())
+                parts.append(tokens_of(part, self.place))
+                words += [t for t in parts[-1] if t.kind not in ("space", "marker")] if own else []
             else:
-                out.append(part)
+                parts.append(part)
                 marker = None
                 for marker in re.finditer(r'^# (\d+) "([^"]*)"', part, re.MULTILINE):
                     pass
                 if marker:
                     rest = part[marker.end() :].count("\n")
                     self.place = [marker[2], int(marker[1]) - 1 + rest]
-        return "".join(out)
+        self.look_through([w for w in words if not w.file.startswith(self.simulator)])
+        for i, part in enumerate(parts):
+            if not isinstance(part, str):
+                self.tokens = part
+                parts[i] = self.region()
+        return "".join(parts)
+
+    def look_through(self, words):
+        """The user's text, before anything is rewritten."""
+        found = list(functions(words))
+        self.files = {word.file for word in words}
+        self.host_calls = host_calls(words, found)
+        self.has_own_new = any(name in ("new", "delete") for name, _, _ in found)
+        for _, ahead, body in found:
+            if body and ahead & {"__global__", "__device__"}:
+                for word in words[body[0] : body[1]]:
+                    word.device = True
 
     # --- moving about ---
 
@@ -244,6 +271,10 @@ class Translator:
             if token.kind == "launch":
                 if self.text_at(self.before(i)) != "operator":  # operator<< <T>
                     self.launch(i)
+            elif token.device and self.arithmetic and token.text in CASTS:
+                self.cast(i)
+            elif token.device and self.arithmetic and token.text in ("<", ">"):
+                self.shift(i)
             elif token.kind != "name":
                 continue
             elif token.text in QUALIFYING:
@@ -268,6 +299,8 @@ class Translator:
                 self.launch_call(i)
             elif token.text == "cudaLaunchKernelEx":
                 self.launch_extended(i)
+            elif token.text == "cudaLaunchKernelExC":
+                self.member_call(i, "Launching()")
             elif token.text in self.kernels:
                 self.kernel_address(i)
             elif token.text in ("asm", "__asm__", "__asm"):
@@ -296,19 +329,37 @@ class Translator:
                     "a launch of something that has no name", self.tokens[i].line
                 )
             previous = self.before(k)
+            if self.text_at(previous) == "template":  # Launcher::template kernel<T><<<
+                previous = self.before(previous)
             if self.text_at(k) == "::" and self.text_at(previous) == ">":
                 k = self.before(self.partner_back(previous))
                 continue
             if self.text_at(previous) in ("::", ".", "->") or (
                 self.text_at(k) == "::"
                 and self.kind_at(previous) == "name"
-                and self.tokens[previous].text not in ("return", "else", "do")
+                and self.tokens[previous].text not in STATEMENTS
             ):
                 k = previous
                 if self.text_at(k) in (".", "->"):
                     k = self.before(k)
                 continue
             return k
+
+    def name_begin(self, k):
+        """Of a::b<int>::template c, whose last word is at k."""
+        while True:
+            previous = self.before(k)
+            if self.text_at(previous) == "template":
+                previous = self.before(previous)
+            if self.text_at(previous) != "::":
+                return k
+            k, previous = previous, self.before(previous)
+            if self.text_at(previous) == ">":
+                k = self.before(self.partner_back(previous))
+            elif self.kind_at(previous) == "name" and self.text_at(previous) not in STATEMENTS:
+                k = previous
+            else:
+                return k
 
     def configuration_end(self, i):
         """The first and the last token of the launch's >>>, which may be written >> >. What the
@@ -345,10 +396,10 @@ class Translator:
         by_name = self.text_at(word) not in (")", "]") and (
             word == begin or self.text_at(self.before(word)) not in (".", "->")
         )
-        label = literal(re.sub(r"\s*([<>,:()*&])\s*", r"\1", name))
+        label = re.sub(r"\s*([<>,:()*&])\s*", r"\1", name).replace("::template ", "::")
         self.blank(begin, i)
         self.tokens[i].kind = "other"
-        self.tokens[i].text = f" ::sim::program::launch({label}, ::sim::program::Shape("
+        self.tokens[i].text = f" ::sim::program::launch({literal(label)}, ::sim::program::Shape("
         # Not watched: a global pointer to a kernel is the host's to read.
         unwatched = "__attribute__((no_sanitize_thread))"
         captured, called = ("=", name) if by_name else (f"fa_kernel = {name}", "fa_kernel")
@@ -470,21 +521,25 @@ class Translator:
 
     def allocation(self, i):
         opens = self.next(i)
-        if self.text_at(opens) != "(" or self.text_at(self.before(i)) in (".", "->"):
-            return
-        before = self.before(i)
-        parts = self.split(opens + 1, self.partner(opens))
-        declares = self.kind_at(before) == "name" and self.text_at(before) != "return"
-        if len(parts) < 2 or declares:
+        parts = self.split(opens + 1, self.partner(opens)) if self.text_at(opens) == "(" else []
+        if len(parts) < 2:
             return
         name, longer = self.plain(*parts[0]), ""
         while name != longer:
             longer, name = name, CAST.sub("", name)
             if name.startswith("(") and name.endswith(")"):
                 name = name[1:-1].strip()
+        self.member_call(i, f"Naming({literal(name)})")
+
+    def member_call(self, i, of):
+        """A call of the runtime's, no declaration, becomes one of a member, which knows more."""
+        before = self.before(i)
+        declares = self.kind_at(before) == "name" and self.text_at(before) not in STATEMENTS
+        if self.text_at(self.next(i)) != "(" or self.text_at(before) in (".", "->") or declares:
+            return
         if self.text_at(before) == "::":
             self.tokens[before].text = ""
-        self.tokens[i].text = f"::sim::program::Naming({literal(name)}).{self.tokens[i].text}"
+        self.tokens[i].text = f"::sim::program::{of}.{self.tokens[i].text}"
 
     def launch_call(self, i):
         """cudaLaunchKernel((void*)kernel, ...): with the kernel's own type."""
@@ -513,7 +568,7 @@ class Translator:
         parts = self.split(opens + 1, self.partner(opens)) if self.text_at(opens) == "(" else []
         if len(parts) > 1:
             self.tokens[i].text = "::sim::program::launch_extended"
-            self.tokens[opens].text = f"({literal(self.plain(*parts[1]))}, "
+            self.tokens[opens].text = f"({literal(self.plain(*parts[1]))}, ::sim::Where::here(), "
 
     def note_kernel(self, i):
         """The name in front of the parameters. Threads that no return has ended say so."""
@@ -533,8 +588,9 @@ class Translator:
             )
 
     def kernel_address(self, i):
-        """Of (void*)kernel, (void*)&kernel<2>, reinterpret_cast<void*>(&kernel)."""
-        begin = last = self.before(i)
+        """Of (void*)kernel, (void*)&ns::kernel<2>, reinterpret_cast<void*>(&kernel)."""
+        first = self.name_begin(i)
+        begin = last = self.before(first)
         if self.text_at(last) == "&":
             begin = self.before(last)
         word = self.before(begin)
@@ -555,7 +611,7 @@ class Translator:
         while self.text_at(end) == "<" or depth:
             depth += (self.text_at(end) == "<") - (self.text_at(end) == ">")
             end = self.next(self.partner(end) if self.text_at(end) in PAIRS else end)
-        self.tokens[i].text = f"::sim::program::kernel_address({self.tokens[i].text}"
+        self.tokens[first].text = f"::sim::program::kernel_address({self.tokens[first].text}"
         self.tokens[self.before(end)].text += ")"
 
     def cluster(self, i):
@@ -568,6 +624,71 @@ class Translator:
         if self.text_at(k) == "{":
             call, at = f" ::sim::program::need_cluster{sizes};", self.tokens[k]
             self.tokens.insert(k + 1, Token("space", call, at.file, at.number))
+
+    def cast(self, i):
+        """(int)x, static_cast<int>(x) and int(x)."""
+        text, before = self.text_at(i), self.before(i)
+        if text in ARITHMETIC:
+            opens = self.next(i)
+            ahead = self.text_at(before)
+            starts = ahead in (*"=(,+-*/%?:[&|", "return")
+            if starts and self.text_at(opens) == "(" and self.text_at(self.next(opens)) != ")":
+                self.tokens[i].text = f"::sim::program::to<{text}>"
+            return
+        opens = self.next(i) if text == "static_cast" else i
+        k, words = self.next(opens), []
+        while self.text_at(k) in ARITHMETIC or self.text_at(k) == "const":
+            words.append(self.text_at(k))
+            k = self.next(k)
+        if not words or self.text_at(k) != (">" if text == "static_cast" else ")"):
+            return
+        if text == "static_cast":
+            self.tokens[i].text = "::sim::program::to"
+            return
+        behind, ahead = self.next(k), self.text_at(before)
+        operand = self.kind_at(behind) in ("name", "number", "char") or self.text_at(behind) == "("
+        operand = operand or self.text_at(behind) in ("-", "+", "~", "!", "*", "&", "::")
+        if not operand or self.text_at(behind) in ("const", "noexcept", "override", "requires"):
+            return
+        if self.kind_at(before) == "name" and ahead not in STATEMENTS:
+            return
+        binary = self.ends_operand(self.before(before)) or ahead == self.text_at(before - 1) == "&"
+        if ahead in ("-", "+", "*", "&", "!", "~") and not binary:
+            return  # a sign in front binds more tightly than ->*
+        if ahead == "]" or ahead == ")" and self.text_at(before) != CAST_END:
+            return
+        name = " ".join(words)
+        for token in self.tokens[i + 1 : k]:
+            token.kind, token.text = "space", "\n" * token.text.count("\n")
+        self.tokens[i].kind, self.tokens[i].text = "space", f"::sim::program::To<{name}>()"
+        self.tokens[k].kind, self.tokens[k].text = "other", CAST_END
+
+    def ends_operand(self, k):
+        return (
+            self.kind_at(k) in ("name", "number", "char")
+            and self.text_at(k) not in STATEMENTS
+            or (self.text_at(k) in (")", "]"))
+        )
+
+    def shift(self, i):
+        """a << b and a >> b, but not by a number. `A<B<int>> c` begins with a <."""
+        arrow = self.text_at(i)
+        if self.text_at(i + 1) != arrow or self.text_at(i - 1) == arrow:
+            return
+        right = self.next(i + 1)
+        by_number = self.kind_at(right) == "number" and self.text_at(self.next(right)) != "."
+        if (
+            self.text_at(i + 2) in ("=", arrow)
+            or by_number
+            or not self.ends_operand(self.before(i))
+        ):
+            return
+        k = self.before(i)
+        while arrow == ">" and k >= 0 and self.text_at(k) not in (";", "{", "}"):
+            if self.text_at(k) == "<" and self.text_at(k - 1) != "<" and self.text_at(k + 1) != "<":
+                return
+            k -= 1
+        self.tokens[i + 1].text = f"{arrow} ::sim::program::shift {arrow}{arrow}"
 
     def assembly(self, i):
         opens = self.next(i)

@@ -121,7 +121,39 @@ __global__ void computes_on(int x, int* out) {
   *out = x;
 }
 
+// Takes its time, and moves on: no fault.
+__global__ void works(const int* p, int n, int* out) {
+  int sum = 0;
+  for (int i = 0; i < n; ++i) sum += p[i % 1024] * p[i % 512];
+  *out = sum;
+}
+__global__ void makes() {
+  int* p = new int[4];  // makes
+  p[0] = threadIdx.x;
+  delete[] p;
+}
+
 // --- one fault each ---
+
+__shared__ int s[32];  // s is also short's name in symbols
+__global__ void global_array(int* p, bool right) {
+  if (right) s[threadIdx.x] = 1;
+  p[threadIdx.x] = s[threadIdx.x];  // global array
+}
+__global__ void share(const int* by, int* p) {
+  p[threadIdx.x] = 100 % by[threadIdx.x];  // divides
+}
+__global__ void from_nobody(int* p, int width) {
+  p[threadIdx.x] =
+      __shfl_down_sync(threadIdx.x < 32 ? ~0u : 0xffffu, threadIdx.x, 8, width);  // nobody
+}
+template <class A, class B>
+struct RatherLong {};
+template <class T>
+__global__ void long_name(int* p) {
+  p[64] = 1;  // long name
+}
+using Long = RatherLong<RatherLong<float, int>, RatherLong<int, float>>;
 
 __global__ void neighbours(int* p, bool right) {
   __shared__ int s[64];
@@ -130,6 +162,18 @@ __global__ void neighbours(int* p, bool right) {
   s[threadIdx.x] = threadIdx.x;
   if (right) __syncthreads();
   p[threadIdx.x] = s[(threadIdx.x + 1) % 64];  // race
+}
+// The last block sums what all have stored; `how`: whether its atomic hands that over.
+template <int how>
+__global__ void last_sums(int* p) {
+  unsigned before;
+  p[1 + blockIdx.x] = 1;
+  if (how == 0) asm volatile("atom.relaxed.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p));
+  if (how == 1) asm volatile("atom.acq_rel.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p));
+  if (how == 2) asm volatile("atom.release.gpu.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p));
+  if (before == gridDim.x - 1) {
+    for (int i = 0; i < gridDim.x; ++i) p[60] += p[1 + i];  // handed over
+  }
 }
 __global__ void plus_one(const int* in, int* out) {
   out[threadIdx.x] = in[threadIdx.x] + 1;  // uninitialised
@@ -370,7 +414,7 @@ int main(int n, char** words) {
   if (is("reads")) return copies(true);
   if (is("all")) return copies_all();
   int *x, *unset, **y;
-  cudaMalloc(&x, 256), cudaMalloc(&unset, 256), cudaMalloc(&y, 8);
+  cudaMalloc(&x, is("works") ? 4096 : 256), cudaMalloc(&unset, 256), cudaMalloc(&y, 8);
   if (right) cudaMemset(unset, 0, 256);
   if (is("launches")) parent<<<1, 4>>>(x);
   if (is("allocates")) allocates<<<1, 1>>>(y);
@@ -386,6 +430,21 @@ int main(int n, char** words) {
   if (is("out of bounds")) fill_all<<<2, 64>>>(x, right ? 64 : 65);
   if (is("behind asm")) launch_divide(unset, x);
   if (is("overrun")) shared_overrun<<<1, 32>>>(x, right ? 30 : 31);
+  if (is("handed over")) {
+    cudaMemset(x, 0, 256);
+    right ? last_sums<1><<<4, 1>>>(x) : last_sums<0><<<4, 1>>>(x);
+    if (right) cudaMemset(x, 0, 256), last_sums<2><<<4, 1>>>(x);
+  }
+  if (is("works")) works<<<1, 1>>>(x, 3000000, x + 63);
+  if (is("makes")) makes<<<1, 32>>>();
+  if (is("global array")) global_array<<<1, 32>>>(x, right);
+  if (is("divides")) cudaMemset(x, right, 256), share<<<1, 32>>>(x, x + 32);
+  if (is("nobody")) from_nobody<<<1, 48>>>(x, right ? 16 : 32);
+  void* arguments[] = {&x};
+  cudaLaunchConfig_t one = {1, 1};
+  if (is("long name")) {
+    cudaLaunchKernelExC(&one, (void*)long_name<RatherLong<Long, Long>>, arguments);
+  }
   if (is("asserts")) below<<<1, 4>>>(4), below<<<1, 4>>>(right ? 4 : 3);
   if (is("own array")) own_array<<<1, 32>>>(x, 8), own_array<<<1, 32>>>(x, right ? 8 : 9);
   if (is("shared index")) shared_index<<<1, 64>>>(x, right ? 63 : 2000);

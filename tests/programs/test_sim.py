@@ -24,8 +24,8 @@ FOLDER = str(ROOT / "tests" / "any_program")
 FILES = {"several_files": ["several_files.cu", "several_files_cpp.cpp", "several_files_c.c"]}
 PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if name.endswith(".cu"))
 # What most programs have; the others are for --all.
-COMMON = "atomics copies dynamic_shared errors grid_sync printf several_files streams transposes"
-COMMON = COMMON.split()
+COMMON = "arithmetic atomics copies dynamic_shared errors grid_sync printf several_files"
+COMMON = [*COMMON.split(), "streams", "transposes"]
 ANALYSED = (
     "transposes",
     "warp",
@@ -84,6 +84,64 @@ ERRORS = {
           return undefined_name;  // HERE
         }""",
         r"broken.cu:@:\d+: error: .undefined_name. was not declared",
+    ),
+    "named_badly": (  # what else the file has, such as launch attributes, is no reason
+        """
+        int main() {
+          cudaLaunchAttribute a[1];
+          a[0].id = cudaLaunchAttributeClusterDimension;
+          return undefined_name;  // HERE
+        }""",
+        r"^sim: \S*named_badly.cu:@:\d+: error: .undefined_name. was not declared",
+    ),
+    "unset": (
+        """
+        int host() { return 1; }
+        __device__ int both() { return 2; }
+        __global__ void k(const float* x, float* y, int n) {
+          float s;
+          for (int i = 0; i < n; ++i) s += x[i];  // HERE
+          if (n == 7) *y = host() + both() + rand() + std::min(1, 2);
+          *y = s;
+        }
+        int main() {
+          float* p;
+          cudaMalloc(&p, 4096), cudaMemset(p, 0, 4096);
+          k<<<1, 1>>>(p, p + 100, 8 + 0 * host());
+          return cudaDeviceSynchronize();
+        }""",
+        r"remark: s may be read before it is set \(unset.cu:@\), .*\n.*"
+        r"remark: host is the host's, and nvcc refuses it in a kernel \(unset.cu:6\)\n"
+        r"remark: rand is the host's, and nvcc refuses it in a kernel \(unset.cu:6\)\n"
+        r"no finding: no race, no uninitialised read of memory, ",
+        *(0, ("--analyse",)),
+    ),
+    "tile": (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
+        + program("cg::tiled_partition<64>(cg::this_thread_block()).sync();  // HERE"),
+        r"^sim: not supported: tiles of more than a warp \(tile.cu:@\)\n$",
+    ),
+    "blackwell": (
+        """
+        #include <cuda.h>
+        static_assert(__CUDA_ARCH__ == 1000 && __CUDA_ARCH_FEAT_SM100_ALL && CUDA_VERSION == 12080);
+        static_assert(__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ == 9);
+        template <class T> __forceinline__ __device__ T right(T x, int s);
+        template <class T> __forceinline__ __device__ T left(T x, int s) {
+          return s < 0 ? right(x, -s) : x << s;
+        }
+        template <class T> __forceinline__ __device__ T right(T x, int s) {
+          return s < 0 ? left(x, -s) : x >> s;
+        }
+        __global__ void k(int* p) { p[0] = left(p[0], p[1]); }
+        int main() {
+          int* p, version;
+          cudaMalloc(&p, 8), cudaMemset(p, 0, 8);
+          k<<<1, 1>>>(p);
+          return cudaRuntimeGetVersion(&version) || version != CUDART_VERSION;
+        }""",
+        "no access out of bounds",
+        *(0, ("--gpu", "B200", "-D", "__CUDACC_VER_MINOR__=9")),
     ),
     "textures": (
         """
@@ -498,6 +556,94 @@ class Errors(Folder):
                 self.assertEqual(found.startswith(f"not supported: {name}"), bool(name), found)
                 self.assertEqual(found.endswith(f" (features.cu:{line})"), bool(name), found)
 
+    def test_the_missing_name_is_the_one_that_is_told(self):
+        for error, name in (
+            ("'block_tile_memory' in namespace 'cg' does not name a template type", None),
+            ("'foo' is not a member of 'cuda::device'", None),
+            ("'cuda::ptx' has not been declared", "cuda::ptx"),
+            ("'_CUDA_VRANGES' does not name a type", "_CUDA_VRANGES"),
+            ("'struct cudaDeviceProp' has no member named 'luid'", "cudaDeviceProp::luid"),
+        ):
+            name = name or error.split("'")[1]
+            told = cuda_program.explain(f"/none.cu:7:3: error: {error}", "/none.cu", "")
+            self.assertEqual(told, f"not supported: {name} (none.cu:7)")
+        error = "/none.cu:7:3: error: 'mine' was not declared in this scope"
+        self.assertEqual(cuda_program.explain(error, "/none.cu", ""), error)
+
+    def test_each_gpu_has_its_macros(self):
+        for gpu in read_json(ROOT / "common/data/gpus.json")["gpus"]:
+            arch = gpu["arch"].removeprefix("sm_")
+            macros = cuda_program.macros_of(gpu["name"])
+            self.assertIn(f"-D__CUDA_ARCH__={arch}0", macros)
+            newer = int(arch) >= 100
+            self.assertIn(f"-DCUDART_VERSION={12080 if newer else 12040}", macros)
+            self.assertIn(f"-D__CUDACC_VER_MINOR__={8 if newer else 4}", macros)
+
+    def test_local_arrays(self):
+        said = (
+            "a b.cu:3:9:void k(int*)\t99\tstatic\na.cu:4:1:void ns::m<T>(T*) [with T = int]\t{}\t"
+        )
+        said += "static\na.cu:9:5:int main()\t9999999\tstatic\n"
+        self.assertEqual(cuda_program.local_bytes(said.format(100), {"k", "m"}), 100)
+        with self.assertRaisesRegex(cuda_program.Refused, "2000000 bytes of local arrays .a.cu:4"):
+            cuda_program.local_bytes(said.format(2000000), {"k", "m"})
+
+    def test_host_functions_in_device_code(self):
+        device = "__device__ int d() { return 1; } __device__ int e();\nint e() { return 2; }\n"
+        host = "int h() { return 1; }\ntemplate <class T> T t(T x) { return x; }\n"
+        host += "constexpr int c() { return 1; } struct S { int m() { return 1; } };\n"
+        for body, names in (
+            ("d() + e() + c() + S().m()", []),
+            ("h() + t(1)", ["h", "t"]),
+            ("x.h() + ns::h() + cos(1.f)", []),
+            ("std::rand() + ::time(0)", ["std::rand", "time"]),
+            ("[&] { int h(3); return h; }()", []),
+            ("std::sort(x, x), cout << 3", ["std::sort", "cout"]),
+        ):
+            for word, found in (("__global__", names), ("__host__ __device__", []), ("", [])):
+                text = f'# 1 "a.cu"\n{device}{host}{word} int k() {{ return {body}; }}\n'
+                translator = Translator("/common/")
+                translator.translate(text)
+                with self.subTest(body=body, word=word):
+                    self.assertEqual([name for name, _ in translator.host_calls], found)
+                    self.assertLessEqual({line for _, line in translator.host_calls}, {"a.cu:6"})
+
+    def test_a_program_with_its_own_new(self):
+        for text, own in (("void* operator new(size_t n) {}", True), ("int renew();", False)):
+            translator = Translator("/common/")
+            translator.translate(text)
+            self.assertEqual(translator.has_own_new, own)
+
+    def test_casts_and_shifts_of_device_code(self):
+        to, shift = "::sim::program::to", " ::sim::program::shift "
+        for text, made in (
+            ("(int)x", "::sim::program::To<int>() ->*x"),
+            ("a && (unsigned char) x", "a && ::sim::program::To<unsigned char>() ->* x"),
+            ("(float)(int)x", "::sim::program::To<float>() ->*::sim::program::To<int>() ->*x"),
+            ("a - (int)x", "a - ::sim::program::To<int>() ->*x"),
+            ("static_cast<int>(x)", f"{to}<int>(x)"),
+            ("1 + int(x)", f"1 + {to}<int>(x)"),
+            ("(int)::x", "::sim::program::To<int>() ->*::x"),
+            ("a << b", f"a <<{shift}<< b"),
+            ("A<b> c; d >> e", f"A<b> c; d >>{shift}>> e"),
+            ("f(a)[1] >> b", f"f(a)[1] >>{shift}>> b"),
+            *((same, same) for same in ("sizeof(int) * x", "-(int)x", "(T)x", "(int*)p", "int()")),
+            *(
+                (same, same)
+                for same in ("a <<= b", "a >> 3", "A<B<c>> d", "[](int) { y; }", "(int)")
+            ),
+            *(
+                (same, same)
+                for same in ("f<int>(x)", "static_cast<T>(x)", "a < b", "A<int(int)>::f")
+            ),
+        ):
+            for word in ("__device__", "__host__"):
+                begin, end = "void k() { y; ", "; }\n"
+                given = f"{word} {begin}{text}{end}"
+                translated = Translator("/common/", arithmetic=True).translate(given)
+                expected = made if word == "__device__" else text
+                self.assertEqual(translated.strip(), f"{begin}{expected}{end}".strip())
+
     def test_what_cannot_be_translated_is_refused(self):
         for text, words in (
             ("k<<<1, 1; }", "a launch without >>>( behind its <<<"),
@@ -520,10 +666,32 @@ class Errors(Folder):
             ('asm(u8"mov.u32 %0, 1\\x3b" : "=r"(x));', "::sim::program::move(x, 1);"),
             (f'asm("mov.u32 %{"9" * 5000}, 1;");', "::sim::program::unsupported("),
             ("extern __shared__ [];", "thread_local"),  # g++ says what is wrong
+            ("if (x) a(); else ::k<<<1, 1>>>(x);", 'else  ::sim::program::launch("::k",'),
+            ("do ::k<<<1, 1>>>(x); while (0);", 'do  ::sim::program::launch("::k",'),
+            ("return ::ns::k<<<1, 1>>>(x);", 'return  ::sim::program::launch("::ns::k",'),
+            ("a::template k<T><<<1, 1>>>(x);", '\n ::sim::program::launch("a::k<T>",'),
+            ("return cudaMalloc(&x, n);", 'return ::sim::program::Naming("x").cudaMalloc(&x, n);'),
+            ("else ::cudaMalloc(&x, n);", 'else ::sim::program::Naming("x").cudaMalloc(&x, n);'),
+            ("cudaError_t cudaMalloc(void** x, size_t n);", "cudaError_t cudaMalloc(void** x,"),
+            ("api.cudaMalloc(&x, n);", "api.cudaMalloc(&x, n);"),
+            ("auto f = &cudaLaunchKernelExC;", "auto f = &cudaLaunchKernelExC;"),
+            ("cudaLaunchKernelExC(&c, k, 0);", "Launching().cudaLaunchKernelExC(&c, k, 0);"),
+            ("table[i]<<<1, 1>>>(x);", "[fa_kernel = table[i]]("),
+            ("pick(3)<<<1, 1>>>(x);", "[fa_kernel = pick(3)]("),
+            ("work->kernel<<<1, 1>>>(x);", "[fa_kernel = work->kernel]("),
+            ("work.kernel<<<1, 1>>>(x);", "[fa_kernel = work.kernel]("),
+            ("__managed__ __device__ int n;", ')))  int n;'),
+            ("__device__ __managed__ int n;", ')))  int n;'),
+            ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),
+            ("void f() { extern __shared__ alignas(16) int s[]; }", "int (&s)[] = reinterpret"),
+            ('asm __volatile__("mov.u32 %0, 1;" : "=r"(x));', "::sim::program::move(x, 1);"),
+            ("__global__ void k();reinterpret_cast<void*>(&k);", "(::sim::program::kernel_a"),
+            ("__global__ void k();p = &k;(void*)p;", "(void*)::sim::program::kernel_address(p);"),
+            ("__global__ void k();(void*)a::k;", "(void*)::sim::program::kernel_address(a::k);"),
             (f"k<{deep}><<<1, 1>>>();", "::sim::program::launch("),
             ("__shared__ " * 5000, "thread_local"),
         ):
-            self.assertIn(words, Translator("/common/").translate(f"{text}\n"))
+            self.assertIn(words, "\n" + Translator("/common/").translate(f"{text}\n"))
 
     def test_files_that_cannot_be_taken(self):
         folder, path = str(self.folder), str(self.write("notes.txt", "int main() {}\n"))

@@ -116,6 +116,22 @@ SIM_ROUNDINGS(double, __fma, std::fma(+a, +b, +c))
 #undef SIM_ROUNDINGS
 #undef SIM_ROUNDED
 __forceinline__ double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+// Two at a time, as sm_100 does.
+#define SIM_PAIRS(mode)                                                  \
+  __forceinline__ float2 __fadd2_##mode(float2 a, float2 b) {            \
+    return {__fadd_##mode(a.x, b.x), __fadd_##mode(a.y, b.y)};           \
+  }                                                                      \
+  __forceinline__ float2 __fmul2_##mode(float2 a, float2 b) {            \
+    return {__fmul_##mode(a.x, b.x), __fmul_##mode(a.y, b.y)};           \
+  }                                                                      \
+  __forceinline__ float2 __ffma2_##mode(float2 a, float2 b, float2 c) {  \
+    return {__fmaf_##mode(a.x, b.x, c.x), __fmaf_##mode(a.y, b.y, c.y)}; \
+  }
+SIM_PAIRS(rn)
+SIM_PAIRS(rz)
+SIM_PAIRS(rd)
+SIM_PAIRS(ru)
+#undef SIM_PAIRS
 
 // --- integers ------------------------------------------------------------------------------------
 

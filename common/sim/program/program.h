@@ -142,7 +142,7 @@ inline void* shared_pointer(unsigned address) {
 /// mov: the bits as they are, also between a float and an integer.
 /// Texts write to operands that they call inputs, too.
 template <class To, class From>
-void move(const To& operand, From from) {
+[[gnu::access(none, 1)]] void move(const To& operand, From from) {  // else g++ says it is read
   To& to = const_cast<To&>(operand);
   if constexpr (sizeof(To) == sizeof(From)) {
     to = std::bit_cast<To>(from);

@@ -54,7 +54,7 @@ std::string shared_text(const fa::KernelCount& k) {
 }
 
 std::string kernel_text(const KernelRecord& k) {
-  std::string head = fmt::format("{}, {} {}", k.name, grouped(k.launches),
+  std::string head = fmt::format("{}, {} {}", spoken(k.name), grouped(k.launches),
                                  k.launches == 1 ? "launch" : "launches");
   if (!k.shape.empty()) head += (k.same_shape ? " of " : ", the first of ") + k.shape;
   std::string text = fa::wrapped("", head, 2);
@@ -180,8 +180,9 @@ std::string verdict_of(const Session& s, bool far) {
     if (s.wishes.analyse) text += "races were looked for\n";
   } else if (!s.kernels.empty()) {
     text = !s.wishes.analyse ? "no access out of bounds"
-           : s.complete      ? "no finding: no race, no uninitialised read, no access out of bounds"
-                             : "no race and no other finding";
+           : s.complete
+               ? "no finding: no race, no uninitialised read of memory, no access out of bounds"
+               : "no race and no other finding";
     text += s.complete ? "\n" : " until it was ended: the rest did not run\n";
   }
   if (!s.wishes.analyse && !s.kernels.empty()) {

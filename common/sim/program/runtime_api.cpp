@@ -18,6 +18,7 @@ void no_kernel_in_front();  // sim.h, which is behind
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -55,6 +56,52 @@ void note_kernel(const void* kernel, Launcher launcher) {
   kernels()[kernel] = {kernel_name({kernel, {}, nullptr, nullptr, 0}), launcher};
 }
 const char* name_of_kernel(const void* kernel) { return kernels()[kernel].name.c_str(); }
+
+namespace {
+// A copy of a configuration's pointer, or of an attribute: from where to where. They are parts of
+// one struct where both went equally far.
+struct Copy {
+  uintptr_t from = 0, to = 0;
+};
+constexpr size_t kKept = 16;  // CUDA has about as many attributes
+thread_local Copy attributes_copied[kKept], pointer_copied;
+thread_local const cudaLaunchAttribute* pointer_value;
+thread_local size_t attribute_copies = 0;
+
+bool go_together(const Copy& attribute, const Copy& pointer, const cudaLaunchAttribute* value) {
+  return attribute.from == reinterpret_cast<uintptr_t>(value) && attribute.from != 0 &&
+         attribute.to - attribute.from == pointer.to - pointer.from;
+}
+
+uintptr_t address_of(const CopiedAttribute* part) {
+  return reinterpret_cast<uintptr_t>(part) - offsetof(cudaLaunchAttribute, copied);
+}
+}  // namespace
+
+AttributePointer& AttributePointer::operator=(const AttributePointer& other) {
+  pointer_value = to = other.to;
+  pointer_copied = {reinterpret_cast<uintptr_t>(&other), reinterpret_cast<uintptr_t>(this)};
+  for (const Copy& attribute : attributes_copied) {
+    if (go_together(attribute, pointer_copied, to)) {
+      to = reinterpret_cast<cudaLaunchAttribute*>(attribute.to);
+      break;
+    }
+  }
+  return *this;
+}
+AttributePointer::AttributePointer(const AttributePointer& other) { *this = other; }
+
+CopiedAttribute& CopiedAttribute::operator=(const CopiedAttribute& other) {
+  const Copy copy{address_of(&other), address_of(this)};
+  attributes_copied[attribute_copies++ % kKept] = copy;
+  if (go_together(copy, pointer_copied, pointer_value)) {
+    reinterpret_cast<AttributePointer*>(pointer_copied.to)->to =
+        reinterpret_cast<cudaLaunchAttribute*>(copy.to);
+    pointer_copied = {};
+  }
+  return *this;
+}
+CopiedAttribute::CopiedAttribute(const CopiedAttribute& other) { *this = other; }
 
 Shape shape_of(const cudaLaunchConfig_t& config, bool* together, Where where) {
   Shape shape(config.gridDim, config.blockDim, config.dynamicSmemBytes, config.stream, where);
@@ -136,6 +183,9 @@ cudaError_t in_order(auto work) {
 }  // namespace
 
 namespace sim::program {
+
+// The oldest that knows the GPU; scripts/flash_steps/cuda_program.py has the macros.
+int toolkit_version() { return session().gpu.arch_number() >= 100 ? 12080 : 12040; }
 
 int blocks_per_sm(int threads, size_t smem) {
   return static_cast<int>(
@@ -353,17 +403,21 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t call, void* data) {
   return in_order([=] { return call(data), cudaSuccess; });
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args) {
+cudaError_t sim::program::Launching::cudaLaunchKernelExC(const cudaLaunchConfig_t* config,
+                                                         const void* kernel, void** args) const {
   bool together = false;
-  const sim::program::Shape shape = sim::program::shape_of(*config, &together, {});
+  const sim::program::Shape shape = sim::program::shape_of(*config, &together, where);
   auto& all = sim::program::kernels();
   const auto found = all.find(kernel);
   if (found == all.end()) {
     sim::program::unsupported(
-        "cudaLaunchKernelExC of a kernel whose name is not cast to void* in the text");
+        "cudaLaunchKernelExC of a kernel whose name is not cast to void* in the text", where);
   }
   return found->second.launcher(kernel, shape, together, args) ? cudaSuccess
                                                                : cudaPeekAtLastError();
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args) {
+  return sim::program::Launching(sim::Where{}).cudaLaunchKernelExC(config, kernel, args);
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return given(event, new CUevent_st); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {

@@ -10,7 +10,6 @@
 
 #include "common/sim/program/program.h"
 
-#define CUDART_VERSION 12040
 #define CUDART_CB
 #define CUDARTAPI
 
@@ -145,15 +144,35 @@ union cudaLaunchAttributeValue {
     unsigned x, y, z;
   } clusterDim;
 };
+struct cudaLaunchAttribute;
+namespace sim::program {
+/// The host's compiler builds a struct that a function returns where the caller wants it; here it is
+/// copied (-fno-elide-constructors), and a pointer of a configuration to attributes in the same
+/// struct must go with it. Both parts tell of their copies, in either order.
+struct AttributePointer {
+  cudaLaunchAttribute* to;
+  AttributePointer(cudaLaunchAttribute* p = nullptr) : to(p) {}
+  AttributePointer(const AttributePointer&);
+  AttributePointer& operator=(const AttributePointer&);
+  operator cudaLaunchAttribute*() const { return to; }
+  cudaLaunchAttribute* operator->() const { return to; }
+};
+struct CopiedAttribute {
+  CopiedAttribute() = default;
+  CopiedAttribute(const CopiedAttribute&);
+  CopiedAttribute& operator=(const CopiedAttribute&);
+};
+}  // namespace sim::program
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   cudaLaunchAttributeValue val;
+  [[no_unique_address]] sim::program::CopiedAttribute copied;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;
   cudaStream_t stream;
-  cudaLaunchAttribute* attrs;
+  sim::program::AttributePointer attrs;
   unsigned numAttrs;
 };
 enum cudaFuncCache {
@@ -317,6 +336,9 @@ cudaError_t given(auto* out, auto value) {
   *out = value;
   return cudaSuccess;
 }
+/// Of the toolkit whose runtime this stands for: CUDART_VERSION.
+int toolkit_version();
+
 }  // namespace sim::program
 
 extern "C" {
@@ -349,8 +371,8 @@ SIM_TELLS(cudaChooseDevice(int* out, const cudaDeviceProp*), 0)
 SIM_TELLS(cudaDeviceCanAccessPeer(int* out, int, int), 0)
 SIM_TELLS(cudaDeviceGetCacheConfig(cudaFuncCache* out), cudaFuncCachePreferNone)
 SIM_TELLS(cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* out), cudaSharedMemBankSizeFourByte)
-SIM_TELLS(cudaDriverGetVersion(int* out), CUDART_VERSION)
-SIM_TELLS(cudaRuntimeGetVersion(int* out), CUDART_VERSION)
+SIM_TELLS(cudaDriverGetVersion(int* out), sim::program::toolkit_version())
+SIM_TELLS(cudaRuntimeGetVersion(int* out), sim::program::toolkit_version())
 SIM_WAITS(cudaDeviceReset())
 SIM_WAITS(cudaDeviceSynchronize())
 SIM_NOTHING(cudaSetDeviceFlags(unsigned))
@@ -567,24 +589,31 @@ cudaError_t launch_kernel(const char* name, bool together, void (*kernel)(P...),
 /// And of cudaLaunchKernelEx.
 Shape shape_of(const cudaLaunchConfig_t&, bool* together, Where);
 template <class... P>
-cudaError_t launch_extended(const char* name, const cudaLaunchConfig_t* config,
+cudaError_t launch_extended(const char* name, Where where, const cudaLaunchConfig_t* config,
                             void (*kernel)(P...), std::type_identity_t<P>... args) {
   bool together = false;
-  const Shape shape = shape_of(*config, &together, Where::here());
+  const Shape shape = shape_of(*config, &together, where);
   void* each[] = {(void*)&args..., nullptr};
   return launch_packed(name, kernel, shape, together, each, std::index_sequence_for<P...>())
              ? cudaSuccess
              : cudaPeekAtLastError();
 }
 
+/// And of cudaLaunchKernelExC.
+struct Launching {
+  Where where;
+  explicit Launching(Where here = Where::here()) : where(here) {}
+  cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void** args) const;
+};
+
 /// Launches a kernel whose type is not known where that happens.
 using Launcher = bool (*)(const void* kernel, const Shape&, bool together, void** args);
 void note_kernel(const void* kernel, Launcher);
 /// What scripts/sim makes of (void*)kernel.
-inline const void* kernel_address(const void* kernel) { return kernel; }
+inline void* kernel_address(const void* kernel) { return const_cast<void*>(kernel); }
 template <class... P>
-const void* kernel_address(void (*kernel)(P...)) {
-  const auto address = reinterpret_cast<const void*>(kernel);
+void* kernel_address(void (*kernel)(P...)) {
+  const auto address = reinterpret_cast<void*>(kernel);
   note_kernel(address, [](const void* k, const Shape& shape, bool together, void** args) {
     return launch_packed(name_of_kernel(k), reinterpret_cast<void (*)(P...)>(const_cast<void*>(k)),
                          shape, together, args, std::index_sequence_for<P...>());

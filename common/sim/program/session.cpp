@@ -49,6 +49,7 @@ Wishes read_wishes() {
     if (key == "patience") w.patience_s = std::atof(value.c_str());
     if (key == "program") w.program = value;
     if (key == "looks") w.looks = value;
+    if (key == "remark") w.remarks.push_back(value);
     if (key == "workers") options().workers = std::atoi(value.c_str());
     if (key == "watchdog") options().watchdog_s = std::atof(value.c_str());
     if (key == "stack") options().stack_bytes = std::strtoull(value.c_str(), nullptr, 10);
@@ -140,6 +141,7 @@ void end_where_asked(const char* where = "behind a launch") {
 
 void begin(Session& s) {
   s.wishes = read_wishes();
+  s.remarks = s.wishes.remarks;
   seconds_since_begin();
   report_at_interrupt();
   try {
@@ -320,7 +322,7 @@ static void require_allowed_smem(const Launch& launch) {
   const size_t bytes = launch.config.smem, allowed = session().allowed_smem;
   if (bytes <= allowed || bytes > kMaxDynamicSmem) return;
   throw LaunchRefused(LaunchRefused::Why::shared_memory,
-                      "kernel " + std::string(launch.name) + ": " + std::to_string(bytes) +
+                      "kernel " + spoken(launch.name) + ": " + std::to_string(bytes) +
                           " B of dynamic shared memory; more than " + std::to_string(allowed) +
                           " needs cudaFuncSetAttribute(kernel, "
                           "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
@@ -428,11 +430,26 @@ uint64_t sim::state_of_barrier(const uint64_t* bar, bool* own) {
 // that calls one would wait for itself: the device is in use.
 extern "C" void __cyg_profile_func_enter(void* function, void* caller) {
   if (sim::self->host) return;
-  sim::program::not_supported(
-      "a kernel that calls " + sim::kernel_name({function, {}, nullptr, nullptr, 0}),
-      sim::source_of(caller));
+  const std::string name = sim::kernel_name({function, {}, nullptr, nullptr, 0});
+  sim::program::not_supported("a kernel that calls " + name.substr(name.rfind(':') + 1),
+                              sim::source_of(caller));
 }
 extern "C" void __cyg_profile_func_exit(void*, void*) {}
+
+// What a .cu file calls for malloc() and new: scripts/sim has renamed them.
+#define SIM_ALLOCATES(name, what, parameters, result)                                   \
+  extern "C" void* fa_##name parameters {                                               \
+    if (!sim::self->host) {                                                             \
+      sim::program::not_supported(what " in a kernel",                                  \
+                                  sim::source_and_caller(__builtin_return_address(0))); \
+    }                                                                                   \
+    return result;                                                                      \
+  }
+SIM_ALLOCATES(malloc, "malloc", (size_t n), std::malloc(n))
+SIM_ALLOCATES(calloc, "calloc", (size_t n, size_t bytes), std::calloc(n, bytes))
+SIM_ALLOCATES(realloc, "realloc", (void* p, size_t n), std::realloc(p, n))
+SIM_ALLOCATES(_Znwm, "new", (size_t n), ::operator new(n))
+SIM_ALLOCATES(_Znam, "new", (size_t n), ::operator new[](n))
 
 // assert() in a kernel; on the host as ever.
 extern "C" void __assert_fail(const char* what, const char* file, unsigned line,

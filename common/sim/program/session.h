@@ -41,6 +41,7 @@ struct Wishes {
   double patience_s = 30;  ///< ... or so much later inside it
   std::string gpu = "H200", json, program;
   std::string looks = "./scripts/sim --analyse";  ///< the command that looks for races
+  std::vector<std::string> remarks;               ///< of the compiler
 };
 
 /// What a stream captures, in its order.

@@ -62,7 +62,7 @@ struct Grid {
 
 // --- what a thread does with its own stack: the one mistake that the hooks cannot see ------------
 
-// A signal's context: where the thread was, its stack pointer, and what an integer division divides.
+// A signal's context: where the thread was, its stack pointer, what an integer division divides.
 struct Registers {
   uintptr_t pc = 0, sp = 0;
   int64_t dividend = 0;

@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "cuda_runtime.h"
-#define CUDA_VERSION 12040
+#ifndef CUDA_VERSION
+#define CUDA_VERSION CUDART_VERSION
+#endif
 
 using CUtensorMap = sim::TensorMap;
 using cuuint32_t = uint32_t;

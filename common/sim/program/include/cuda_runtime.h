@@ -17,6 +17,7 @@
 #include <new>
 #include <utility>
 
+#include "common/sim/program/arithmetic.h"
 #include "common/sim/program/functions.h"
 #include "common/sim/program/program.h"
 #include "common/sim/program/ptx.h"

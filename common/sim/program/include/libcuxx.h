@@ -13,6 +13,7 @@ namespace cuda {
 namespace std {
 using namespace ::std;
 }
+#define _CUDA_VSTD ::cuda::std
 
 enum thread_scope {
   thread_scope_system,
