@@ -30,9 +30,11 @@
 // thread_local in a function implies static; constinit makes the access a plain %fs: address. Each
 // array begins at the first bank. The assembler leaves a gap behind it (memory/as.in).
 #define __shared__ constinit thread_local __attribute__((aligned(128)))
+#define __launch_bounds__(...)
+#else
+#define __launch_bounds__(...) __sim_launch_bounds__(__VA_ARGS__)
 #endif
 #define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__ __restrict

@@ -47,6 +47,7 @@ struct Options {
   /// Who hears of host code's loads and stores, once its block's stack_size lets them through.
   void (*on_host_access)(uintptr_t, unsigned size, Kind, const void* pc) = nullptr;
   int libraries = 0;  ///< > 0: host code computes what a GPU's library would, in device memory
+  const char* library = "";  ///< which one
 };
 /// The one set of options of this process.
 Options& options();
@@ -75,7 +76,7 @@ struct FoundAtEnd : fa::KernelStopped {
 
 /// CUDA refuses a launch, before any block runs.
 struct LaunchRefused : fa::KernelStopped {
-  enum class Why { shape, shared_memory, too_many_together } why;
+  enum class Why { shape, bounds, shared_memory, registers, cluster, too_many_together } why;
   LaunchRefused(Why w, const std::string& text)
       : KernelStopped(fa::FaultKind::refused, text), why(w) {}
 };

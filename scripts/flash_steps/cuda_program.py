@@ -21,7 +21,7 @@ from flash_steps.gpu_table import find_model
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
 STAND_INS = os.path.join(ROOT, "common", "sim", "program", "include")
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
-# What a text shows that needs a feature the simulator does not have.
+# What a text shows that needs a feature the simulator does not have; {}: what was found.
 UNSUPPORTED = [
     (
         r"\b(tex1D|tex2D|tex3D|tex1Dfetch|texture\s*<|cudaTextureObject_t|cudaCreateTextureObject|cudaBindTexture)",
@@ -40,9 +40,10 @@ UNSUPPORTED = [
     ),
     (r"\b__block_size__|\bcudaLaunchAttribute\w*", "launch attributes"),
     (
-        r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Func|Link|Get(?!Error))[A-Z]?\w*"
-        r"|\bCU(?!stream_st|event_st|tensorMap|result)[a-z]\w*",
-        "the driver API",
+        r"\bcu(?!Init\b|DeviceGet(?:Count)?\b)(?:Init|Device|Ctx|Module|Launch|Mem|Func|Link|Get(?!Error)"
+        r"|Stream|Event|Library|Kernel|Occupancy)\w+\b"
+        r"|\bCU(?!stream_st|event_st|tensorMap|result|device\b)[a-z]\w*",
+        "{} of the driver API",
     ),
     (
         r"\b__v(add|sub|abs|max|min|cmp|set|avg)\w*\s*\(",
@@ -181,8 +182,10 @@ def unsupported_in(path, line=None):
             continue
         code = re.sub(r"//.*|\"(?:[^\"\\]|\\.)*\"", "", text)
         for pattern, name in UNSUPPORTED:
-            if re.search(pattern, code):
-                return f"not supported: {name} ({os.path.basename(path)}:{number})"
+            found = re.search(pattern, code)
+            if found:
+                what = name.format(found[0])
+                return f"not supported: {what} ({os.path.basename(path)}:{number})"
     return None
 
 
@@ -190,7 +193,7 @@ def unsupported_in(path, line=None):
 NVIDIAS = (
     r"(cuda|cublas|cusparse|cusolver|cufft|curand|cudnn|nccl|nvml|nvtx|nvrtc|npp)[A-Z_]\w*"
     r"|cu[A-Z]\w+|_?(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|__[A-Za-z]\w*"
-    r"|(nvcuda|cuda|cg|cooperative_groups)\b"
+    r"|(nvcuda|cuda|cg|cooperative_groups|thrust|cub)\b"
 )
 NOT_FOUND = (
     r"'(?P<member>\w+)' in namespace '(?P<inside>[\w:]+)' does not name a"
@@ -239,6 +242,8 @@ def explain(error, path, said):
                 or lost["member"]
                 or f"{lost['of']}::{lost['field']}"
             )
+            if lost["scope"] in ("thrust", "cub"):
+                what = f"{lost['scope']}::{what}"
             return f"not supported: {what} ({short(match['file'])}:{match['line']})"
     known = None if lost else unsupported_in(path)
     return f"{known}\n{error}" if known else error
@@ -341,14 +346,13 @@ def link(objects, how, options, folder):
     libraries = [f"-l{name}" for name in options.library]
     words = [how["compiler"], "-Wl,--whole-archive", how["common"], "-Wl,--no-whole-archive"]
     words += [how["program"], *objects, how["program"], "-o", program, *libraries]
-    words += ["-fopenmp", "-lpthread", "-ldl", "-lm"]
+    words += ["-fopenmp", "-lpthread", "-ldl", "-lm", "-Wl,--wrap=main"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         match = re.search(r"undefined reference to [`']([^`']+)'", done.stderr)
         if match:
-            raise Refused(
-                f"{match[1]} is declared and nowhere defined: give the file that has it, too"
-            )
+            name = match[1].removeprefix("__real_")
+            raise Refused(f"{name} is declared and nowhere defined: give the file that has it, too")
         match = re.search(r"multiple definition of [`']([^`']+)'", done.stderr)
         if match:
             raise Refused(f"several of the files define {match[1]}")
@@ -428,6 +432,8 @@ def run(program, name, own, environment):
     """`name`: what the program finds as its own."""
     words = [name, *own]
     with subprocess.Popen(words, executable=program, env={**os.environ, **environment}) as process:
+        # The program tells what ran until now.
+        signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
         while True:
             try:
                 status = process.wait()
@@ -458,6 +464,8 @@ def write_findings(options, report, status):
 
 
 def main(description):
+    # While it compiles: what it has started and written goes away, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options, own = parse(sys.argv[1:], description)
     try:
         require_folder()

@@ -8,7 +8,7 @@ not understand is rewritten, token by token, and nothing else is touched:
     __shared__ __device__ __constant__ __global__ ...   attributes
     asm("cp.async ..." : ...)       a call of what the simulator knows; else it says so when it runs
     cudaMalloc(&x, n)               the same, and the buffer is called x
-    __cluster_dims__(2)             a call at the kernel's begin
+    __cluster_dims__(2)             a call at the kernel's begin; __launch_bounds__(128), too
     (void*)kernel                   the same, and the kernel's type is noted
 """
 
@@ -26,6 +26,7 @@ SECTION = '__attribute__((section("{},\\"aw\\",@progbits{}{}")))'
 COMMENT = "#" if platform.machine() in ("x86_64", "i686", "AMD64") else "//"
 NAMED = {f"cudaMalloc{kind}" for kind in ("", "Managed", "Async", "Pitch", "Host")}
 NAMED |= {"cudaHostAlloc"}
+FIRST = {"__cluster_dims__": "need_cluster", "__sim_launch_bounds__": "need_bounds"}
 LAUNCHES = {"cudaLaunchKernel": "false", "cudaLaunchCooperativeKernel": "true"}
 WORDS = {
     "__global__": "__attribute__((flatten))",
@@ -141,6 +142,7 @@ class Translator:
         self.place = ["", 1]
         self.sections = 0
         self.kernels = set()
+        self.references = {}  # by kernel: which of its parameters are references
         self.simulator = simulator
         self.arithmetic = arithmetic
         self.files, self.host_calls, self.has_own_new = set(), [], False
@@ -289,8 +291,8 @@ class Translator:
                 self.attributes_first(i)
             elif token.text in WORDS:
                 self.word(i)
-            elif token.text == "__cluster_dims__":
-                self.cluster(i)
+            elif token.text in FIRST:
+                self.first_call(i)
             elif token.file.startswith(self.simulator):
                 continue
             elif token.text in NAMED:
@@ -389,6 +391,16 @@ class Translator:
         arguments = [self.next(first - 1) for first, _ in self.split(opens + 1, closes)]
         if any(self.text_at(first) == "{" for first in arguments):
             raise TranslationError("a launch with an argument in braces", self.tokens[i].line)
+        simple = self.before(i)
+        if self.text_at(simple) == ">":
+            simple = self.before(self.partner_back(simple))
+        parts = self.split(opens + 1, closes)
+        known = all(self.text_at(k) != "<" for k in range(opens, closes))  # f<1, 2>(x): one part
+        for number in self.references.get(self.text_at(simple), ()):
+            if number < len(parts) and known:
+                first, past = self.next(parts[number][0] - 1), self.before(parts[number][1])
+                self.tokens[first].text = f"::sim::program::reference({self.tokens[first].text}"
+                self.tokens[past].text += ")"
         name = self.plain(begin, i)
         # table[i], work.kernel, pick(): the host finds out, once, which kernel that is. A name may
         # be a template's, whose arguments only the call tells.
@@ -462,7 +474,7 @@ class Translator:
         """A variable gets a section; of a function the word goes."""
         word = self.tokens[i].text
         if word == "__constant__":
-            self.tokens[i].text = self.section("fa_constant")
+            self.tokens[i].text = self.section("fa_constant", i)
             self.drop_others(i)
             return
         self.tokens[i].text = ""
@@ -486,7 +498,8 @@ class Translator:
             if angle <= 0 and text in (";", "=", "[", "{", ","):
                 break
             k = self.next(k)
-        self.tokens[i].text = self.section("fa_device")
+        managed = word == "__managed__" or "__managed__" in self.declaration(i)
+        self.tokens[i].text = self.section("fa_managed" if managed else "fa_device", i)
         self.drop_others(i)
 
     def drop_others(self, i):
@@ -515,7 +528,27 @@ class Translator:
                     self.tokens[first].text = f"{moved} {self.tokens[first].text}"
             k = self.next(k)
 
-    def section(self, name):
+    def declaration(self, i):
+        """The words and stars around the one at i, up to the initialiser or the bounds."""
+        words, k = [], self.before(i)
+        while self.kind_at(k) == "name":
+            words.insert(0, self.text_at(k))
+            k = self.before(k)
+        k, angle = self.next(i), 0
+        while self.text_at(k) not in (";", "=", "[", "{", ",", ")", "") or angle > 0:
+            if not self.text_at(k):
+                break
+            angle += (self.text_at(k) == "<") - (self.text_at(k) == ">")
+            words += [self.text_at(k)] if angle <= 0 else []
+            k = self.next(self.partner(k) if self.text_at(k) in PAIRS else k)
+        return words
+
+    def section(self, name, i):
+        """For the variable that is declared at i; another one for what nothing changes."""
+        words = self.declaration(i)
+        last = "".join(words).count("*") and len(words) - words[::-1].index("*")
+        if "constexpr" in words or "const" in words[last:]:
+            name += "_fixed"
         self.sections += 1
         return SECTION.format(name, COMMENT, self.sections)
 
@@ -579,6 +612,10 @@ class Translator:
                 if not self.text_at(name).startswith("__") and self.text_at(name) != "alignas":
                     self.kernels.add(self.text_at(name))
                     noted = True
+                    found = self.reference_parameters(k)
+                    # Of two kernels of one name it is not known which one a launch means.
+                    if self.references.setdefault(self.text_at(name), found) != found:
+                        self.references[self.text_at(name)] = ()
             k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
         if self.text_at(k) == "{" and noted:
             closes = self.partner(k)
@@ -586,6 +623,22 @@ class Translator:
             self.tokens.insert(
                 closes, Token("space", " ::sim::reached_end(); ", at.file, at.number)
             )
+
+    def reference_parameters(self, opens):
+        """The numbers of those that are `T& x` or `T (&x)[8]`."""
+        closes, found, number, angle = self.partner(opens), [], 0, 0
+        k = self.next(opens)
+        while k < closes:
+            text = self.text_at(k)
+            angle += (text == "<") - (text == ">")
+            if text == "," and angle <= 0:
+                number += 1
+            elif text == "&" and angle <= 0 and number not in found:
+                found.append(number)
+            elif text in PAIRS and not (text == "(" and self.text_at(self.next(k)) == "&"):
+                k = self.partner(k)
+            k = self.next(k)
+        return tuple(found)
 
     def kernel_address(self, i):
         """Of (void*)kernel, (void*)&ns::kernel<2>, reinterpret_cast<void*>(&kernel)."""
@@ -614,7 +667,8 @@ class Translator:
         self.tokens[first].text = f"::sim::program::kernel_address({self.tokens[first].text}"
         self.tokens[self.before(end)].text += ")"
 
-    def cluster(self, i):
+    def first_call(self, i):
+        function = FIRST[self.tokens[i].text]
         closes = self.partner(self.next(i))
         sizes = self.plain(self.next(i), closes + 1)
         self.blank(i, closes + 1)
@@ -622,7 +676,7 @@ class Translator:
         while self.text_at(k) not in ("{", ";", ""):
             k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
         if self.text_at(k) == "{":
-            call, at = f" ::sim::program::need_cluster{sizes};", self.tokens[k]
+            call, at = f" ::sim::program::{function}{sizes};", self.tokens[k]
             self.tokens.insert(k + 1, Token("space", call, at.file, at.number))
 
     def cast(self, i):

@@ -88,6 +88,20 @@ int main() {
       cublasDgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &d_one, dU, 2, dV, 2, &d_zero, dW, 2));
   CHECK(cudaMemcpy(W, dW, sizeof W, cudaMemcpyDeviceToHost));
   EXPECT(W[0] == 23 && W[1] == 34 && W[2] == 31 && W[3] == 46);
+
+  // What leaves a buffer, or lies in host memory, is told and not computed.
+  static_assert(CUBLAS_GEMM_DFALT == -1 && CUBLAS_GEMM_ALGO23 == 23);
+  static_assert(CUBLAS_GEMM_DFALT_TENSOR_OP == 99 && CUBLAS_GEMM_ALGO15_TENSOR_OP == 115);
+  const auto product = [&](const double* a, int lda) {
+    return cublasDgemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, 2, 2, 2, &d_one, a, lda, dV, 2, &d_zero,
+                       dW, 2);
+  };
+  EXPECT(product(dU, 64) == CUBLAS_STATUS_EXECUTION_FAILED);  // beyond A
+  EXPECT(product(U, 2) == CUBLAS_STATUS_EXECUTION_FAILED);    // of the host
+  EXPECT(product(dU, 1) == CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT(cublasScalEx(handle, 5, &d_one, CUDA_R_64F, dU, CUDA_R_64F, 1, CUDA_R_64F) ==
+         CUBLAS_STATUS_EXECUTION_FAILED);
+  cublasDaxpy(handle, 2, &d_one, U, 1, dW, 1);  // x of the host
   BLAS(cublasDestroy(handle));
   return verdict();
 }

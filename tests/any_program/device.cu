@@ -44,11 +44,15 @@ int main() {
       {cudaDevAttrL2CacheSize, p.l2CacheSize},
       {cudaDevAttrCooperativeLaunch, 1},
       {cudaDevAttrMaxGridDimY, 65535},
+      {cudaDevAttrPageableMemoryAccess, p.pageableMemoryAccess},
+      {cudaDevAttrPageableMemoryAccessUsesHostPageTables, 0},
+      {cudaDevAttrClusterLaunch, p.major >= 9},
   };
   for (const auto& row : rows) {
     CHECK(cudaDeviceGetAttribute(&value, row.attribute, device));
     EXPECT(value == row.expected);
   }
+  CHECK(cudaInitDevice(0, cudaDeviceScheduleAuto, 0));
   size_t free = 0, total = 0, stack = 0;
   CHECK(cudaMemGetInfo(&free, &total));
   EXPECT(free > 0 && free <= total && total <= p.totalGlobalMem);

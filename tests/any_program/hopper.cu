@@ -166,6 +166,10 @@ int main() {
                                   CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
   }
+  CUdevice device;
+  const char* words = nullptr;
+  EXPECT(cuInit(0) == CUDA_SUCCESS && cuDeviceGet(&device, 0) == CUDA_SUCCESS);
+  EXPECT(cuGetErrorString(CUDA_ERROR_INVALID_VALUE, &words) == CUDA_SUCCESS && words[0] == 'i');
   constexpr int kDepth = kTiles * kK, kRows = 2 * kM;
   auto *A = room<__nv_bfloat16>(kRows * kDepth), *B = room<__nv_bfloat16>(kN * kDepth),
        *D = room<__nv_bfloat16>(kRows * kN);

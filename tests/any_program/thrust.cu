@@ -24,6 +24,9 @@ struct Saxpy {
 struct Square {
   __host__ __device__ int operator()(int x) const { return x * x; }
 };
+struct Three {
+  __host__ __device__ int operator()() const { return 3; }
+};
 struct Store {  // to what a plain pointer names
   int* p;
   __device__ void operator()(int i) const { p[i] = 2 * i; }
@@ -86,6 +89,17 @@ int main() {
   EXPECT(ends.second - out.begin() == 3 && out[1] == 3 && out_keys[2] == 1);
   keys.erase(thrust::unique(keys.begin(), keys.end()), keys.end());
   EXPECT(keys.size() == 3 && keys[1] == 2 && keys.back() == 1);
+  int two[2];
+  thrust::copy_n(keys.begin() + 1, 2, two);
+  EXPECT(two[0] == 2 && two[1] == 1);
+  EXPECT(thrust::generate_n(out.begin(), 2, Three()) - out.begin() == 2 && out[1] == 3);
+  EXPECT(thrust::for_each_n(first - 1, 3, Store{raw}) - first == 2);
+  thrust::swap_ranges(thrust::device, keys.begin(), keys.begin() + 3, out.begin());
+  EXPECT(keys[0] == 3 && out[0] == 1 && out[2] == 1);
+  thrust::uninitialized_fill_n(out.begin(), 2, 8);
+  EXPECT(thrust::remove_copy(out.begin(), out.begin() + 3, keys.begin(), 8) - keys.begin() == 1);
+  thrust::reverse_copy(out.begin(), out.begin() + 3, keys.begin());
+  EXPECT(keys[0] == 1 && keys[2] == 8);
   CHECK(cudaMemcpy(got, raw, sizeof got, cudaMemcpyDeviceToHost));
   return verdict();
 }

@@ -402,6 +402,123 @@ int unreached() {
   return got == 5 ? 0 : 3;
 }
 
+// --- what means something else on either side ---
+
+__constant__ float weights[8];
+__device__ int factor, total[2];
+__device__ int out[4];
+__device__ const int squares[4] = {0, 1, 4, 9};
+__managed__ int shared_by_both = 1;
+__global__ void sum() { atomicAdd(total, factor); }
+__global__ void fill_four(int* t) {
+  t[threadIdx.x] = 1;  // passes a variable
+}
+int symbols(bool right) {
+  const float nine[9] = {};
+  int three[3] = {7, 7, 7};
+  const auto to = cudaMemcpyToSymbol(weights, nine, right ? 32 : 36);         // to a symbol
+  const auto part = cudaMemcpyToSymbol(weights, nine, 8, right ? 24 : 28);    // at an offset
+  const auto from = cudaMemcpyFromSymbolAsync(three, total, right ? 8 : 12);  // from a symbol
+  printf("%d%d%d %d\n", to, part, from, three[2]);
+  return 0;
+}
+#ifdef __CUDA_ARCH__
+__host__ __device__ int both_sides() { return factor; }
+#else
+__host__ __device__ int both_sides() { return 0; }
+#endif
+int variables(bool right) {
+  int two[2] = {5, 5};
+  const int three = 3;
+  if (right) {
+    cudaMemcpyToSymbol(factor, &three, 4);
+  } else {
+    factor = 3;  // writes a variable
+  }
+  sum<<<1, 32>>>();
+  if (right) {
+    cudaMemcpyFromSymbol(two, total, 8);
+  } else {
+    memcpy(two, total, sizeof two);  // reads a variable
+  }
+  shared_by_both += squares[two[0] % 4] + 0 * both_sides();
+  printf("%d %d\n", two[0], shared_by_both);
+  return 0;
+}
+int copies_variable() {
+  return cudaMemcpy(out, &factor, 4, cudaMemcpyDefault) == cudaErrorInvalidValue
+             ? 0
+             : 3;  // copies a variable
+}
+int passes_variable(bool right) {
+  void* p = out;
+  if (right) cudaGetSymbolAddress(&p, out);
+  fill_four<<<1, 4>>>(static_cast<int*>(p));
+  return right ? 0 : cudaDeviceSynchronize() == cudaErrorIllegalAddress ? 0 : 3;
+}
+
+struct Size {
+  int w;
+};
+struct Shape {
+  virtual __device__ int area() { return 1; }
+};
+struct Square : Shape {
+  __device__ int area() override { return 2; }
+};
+typedef int (*Function)(int);
+__device__ int twice(int x) { return 2 * x; }
+__device__ Function twice_of_device = twice;
+__global__ void by_reference(int* o, const Size& s) {
+  *o = s.w;  // by reference
+}
+__global__ void by_function(int* o, Function f) {
+  *o = f(1);  // by function
+}
+__global__ void by_virtual(int* o, Shape* s) {
+  *o = s->area();  // by virtual
+}
+__global__ void make_square(Square* s) { new (s) Square; }
+int handed_over(const char* how, bool right, int* o) {
+  if (!strcmp(how, "by reference")) {
+    Size here{2}, *managed;
+    cudaMallocManaged(&managed, sizeof here);
+    *managed = here;
+    if (right) by_reference<<<1, 1>>>(o, *managed);
+    if (!right) by_reference<<<1, 1>>>(o, here);
+  } else if (!strcmp(how, "by function")) {
+    Function f = twice;
+    if (right) cudaMemcpyFromSymbol(&f, twice_of_device, sizeof f);
+    by_function<<<1, 1>>>(o, f);
+  } else {
+    Square here, *there;
+    cudaMalloc(&there, sizeof here);
+    cudaMemcpy(there, &here, sizeof here, cudaMemcpyHostToDevice);
+    if (right) make_square<<<1, 1>>>(there);
+    by_virtual<<<1, 1>>>(o, there);
+    cudaMemcpy(&here, there, sizeof here, cudaMemcpyDeviceToHost);
+    Shape* again = &here;
+    if (!right && again->area() != 2) return 5;  // the host's copy is as it was
+  }
+  int got = 0;
+  if (right) cudaMemcpy(&got, o, 4, cudaMemcpyDeviceToHost);
+  return right ? got != 2 : cudaGetLastError() != cudaErrorIllegalAddress;
+}
+__global__ void __launch_bounds__(128, 2) bounded(int* p) { p[threadIdx.x % 64] = 1; }
+int beyond_bounds(int* p, int threads) {
+  bounded<<<1, threads>>>(p);  // bounds
+  return threads > 128 && cudaGetLastError() != cudaErrorInvalidValue;
+}
+int wrong_calls(int* p, const char* what) {
+  int host = 0;
+  if (!strcmp(what, "memset")) cudaMemset(&p, 0, 4);                                // memset
+  if (!strcmp(what, "direction")) cudaMemcpy(&host, p, 4, cudaMemcpyHostToDevice);  // direction
+  return cudaGetLastError() == cudaErrorInvalidValue ? 0 : 3;
+}
+__global__ void shifted(int* a, int shift) {
+  if (threadIdx.x < 2) a[shift] = threadIdx.x;  // loop
+}
+
 int main(int n, char** words) {
   const auto is = [&](const char* word) { return n > 1 && !strcmp(words[1], word); };
   const bool right = n > 2;
@@ -416,6 +533,14 @@ int main(int n, char** words) {
   int *x, *unset, **y;
   cudaMalloc(&x, is("works") ? 4096 : 256), cudaMalloc(&unset, 256), cudaMalloc(&y, 8);
   if (right) cudaMemset(unset, 0, 256);
+  if (is("symbols")) return symbols(right);
+  if (is("variables")) return variables(right);
+  if (is("copies a variable")) return copies_variable();
+  if (is("passes a variable")) return passes_variable(right);
+  if (n > 1 && !strncmp(words[1], "by ", 3)) return handed_over(words[1], right, x);
+  if (is("bounds")) return beyond_bounds(x, right ? 128 : 256);
+  if (is("memset") || is("direction")) return wrong_calls(x, words[1]);
+  for (int i = 0; is("loop") && i < 20; ++i) shifted<<<1, 32>>>(x, i);
   if (is("launches")) parent<<<1, 4>>>(x);
   if (is("allocates")) allocates<<<1, 1>>>(y);
   if (is("waits")) waits<<<1, 32>>>();
@@ -456,6 +581,7 @@ int main(int n, char** words) {
   if (is("skips")) skips<<<1, 64>>>(x, 36, right);
   if (is("alone")) return grid_alone(x, !right);
   if (is("plain grid")) plain_grid<<<2, 32>>>();
+  if (is("endless")) puts("begins"), fflush(stdout);
   if (is("endless")) cudaMemset(x, 0, 4), endless<<<1, 1>>>(x);
   if (is("idle")) idle<<<1, 1>>>(1024);
   if (is("ptx")) transpose<<<1, 1>>>(x, true);

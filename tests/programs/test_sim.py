@@ -50,6 +50,12 @@ REFUSED = {
         ("nobody allowed it", r"kernel set_with_room: 65536 B .* more than 49152 .* errors.cu:@"),
         ("dim3(1025)", r"kernel set: a block of 1025 threads; .*, at errors.cu:@"),
     ],
+    "blas": [
+        ("beyond A", r"cuBLAS at blas.cu:\d+: A lies at bytes 0 to 528 of .*, which has 32 bytes"),
+        ("of the host", r"cuBLAS at blas.cu:\d+: A is memory of the host"),
+        ("cublasScalEx(handle, 5", r"cuBLAS at blas.cu:@: x lies at bytes 0 to 40 of .*"),
+        ("x of the host", r"cuBLAS at blas.cu:@: an operand is memory of the host"),
+    ],
     "grid_sync": [
         ("dim3(100000)", r"kernel prefix_sums: a cooperative launch of 100000 .* grid_sync.cu:@")
     ],
@@ -238,6 +244,15 @@ ERRORS = {
           return cublasSrotmg(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);  // HERE
         }""",
         r"sim: not supported: cublasSrotmg \(blas.cu:@\)\n$",
+    ),
+    "thrust": (
+        """
+        #include <thrust/device_vector.h>
+        int main() {
+          thrust::device_vector<int> v(3);
+          return thrust::mismatch(v.begin(), v.end(), v.begin()).first == v.end();  // HERE
+        }""",
+        r"sim: not supported: thrust::mismatch \(thrust.cu:@\)\n$",
     ),
     "braces": (
         program("", "k<<<1, 1>>>({1, 2});  // HERE", signature="int2 p"),
@@ -545,7 +560,8 @@ class Errors(Folder):
             "cuda::ptx::mbarrier_init(&bar, 1);": "libcu++ (cuda::)",
             "auto g = cooperative_groups::this_multi_grid();": "this part of cooperative groups",
             "__block_size__((2, 1, 1)) void k();": "launch attributes",
-            "CUcontext context; cuInit(0);": "the driver API",
+            "CUcontext context; cuInit(0);": "CUcontext of the driver API",
+            "cuInit(0), cuModuleLoad(&m, name);": "cuModuleLoad of the driver API",
             "x = __vadd4(x, y);": "SIMD intrinsics",
             'puts("cudaArray_t"); x = 1;  // cudaArray_t': None,
         }

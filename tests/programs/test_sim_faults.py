@@ -4,13 +4,16 @@ first argument says what it does."""
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 from copies import main, said
 from flash_steps.files import read_json
-from test_sim import sim, told
+from test_sim import SIM, sim, told
 
 NAME = "host side.cu"
 TEXT = Path(__file__).with_name("faults.cu").read_text(encoding="utf-8")
@@ -63,10 +66,21 @@ FOUND = {
     "twice": "cudaFree of an address that cudaMalloc did not return, or freed twice",
     "freed": "host code uses p at @ after it was freed",
     "null": "store at @ by way of a null pointer",
+    "copies a variable": "cudaMemcpy: the destination is out, a variable of the device, .* at @$",
+    "passes a variable": "4-byte store at @ of out by the address that the host has; ",
+    "by reference": "4-byte load at @ of host memory",
+    "by function": "call at @ by a function's address that the host took",
+    "by virtual": r"a virtual function of an object that the host made is called at @ "
+    r"\(vtable for Square\)",
+    "bounds": "kernel bounded: a block of 256 threads; __launch_bounds__ at .*:[0-9]+ allows 128, "
+    "at @$",
+    "memset": r"cudaMemset: 4 bytes at memory of the host \(the address of a pointer\?\), at @$",
+    "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
 RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once", "overlaps")
 RIGHT += ("alone", "handed over", "global array", "divides", "nobody")
+RIGHT += ("passes a variable", "by reference", "by function", "by virtual", "bounds")
 
 
 def placed(pattern, word):
@@ -136,6 +150,62 @@ class Faults(unittest.TestCase):
 
     def test_a_kernel_that_works_is_not_endless(self):
         self.assertEqual(self.run_as("works", "watchdog 0.1", status=0).findings, [])
+
+    def expect(self, mode, *patterns, right=""):
+        """These findings and no other, and of the right twin none. What the program printed."""
+        done = self.run_as(mode, status=1)
+        for found, (pattern, word) in zip(done.findings, patterns):
+            self.assertRegex(found, placed(pattern, word))
+        self.assertEqual(len(done.findings), len(patterns), done.stderr)
+        twin = self.run_as(mode, right=["right"], status=0)
+        self.assertEqual((twin.findings, twin.stdout), ([], right), twin.stderr)
+        return done.stdout
+
+    def test_a_copy_does_not_leave_its_symbol(self):
+        said = self.expect(
+            "symbols",
+            (
+                "cudaMemcpyToSymbol: 36 bytes do not lie inside weights, 32 bytes, at @",
+                "to a symbol",
+            ),
+            ("8 bytes at byte 28 do not lie inside weights, 32 bytes, at @", "at an offset"),
+            ("FromSymbolAsync: 12 bytes .* inside total, 8 bytes, at @", "from a symbol"),
+            right="000 7\n",
+        )
+        self.assertEqual(said, "111 7\n")
+
+    def test_host_code_has_no_variable_of_the_device(self):
+        """What it writes reaches no kernel; const, managed and guarded ones are its own."""
+        said = self.expect(
+            "variables",
+            ("host code at @ writes factor, .*; cudaMemcpyToSymbol copies", "writes a variable"),
+            ("host code at @ reads total, .*; cudaMemcpyFromSymbol copies", "reads a variable"),
+            right="96 1\n",
+        )
+        self.assertEqual(said, "0 1\n")
+
+    def test_a_finding_of_a_loop_is_told_once_with_a_count(self):
+        report = os.path.join(self.folder, "loop.json")
+        done = self.run_as("loop", "analyse", "json " + report, status=1)
+        self.assertEqual(len(done.findings), 1, done.stderr)
+        self.assertRegex(" ".join(done.stderr.split()), "1 finding: race .*; in 20 launches races")
+        self.assertEqual([f["times"] for f in read_json(report)["findings"]], [20])
+
+    def test_too_little_memory_ends_the_run_by_a_sentence(self):
+        done = self.run_as("stores on", "analyse", "reserve 1e18", status=3)
+        self.assertRegex(
+            " ".join(done.stderr.split()), "sim: too little memory is left: .*--analyse"
+        )
+
+    def test_sigterm_reports_as_control_c_does(self):
+        command = [sys.executable, SIM, self.source, "--watchdog", "100", "--", "endless"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, **pipes) as process:
+            self.assertEqual(process.stdout.readline(), "begins\n")
+            process.terminate()
+            _, told = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, told)
+        self.assertRegex(told, "(?s)sim: ended by SIGTERM; the report is of .*endless, 1 launch")
 
     def test_counts_of_a_launch_that_stopped_are_partial(self):
         done = self.run_as("null")

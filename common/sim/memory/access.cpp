@@ -47,8 +47,8 @@ std::string nearest_buffer(uint64_t offset) {
   return text;
 }
 
-[[gnu::noinline, gnu::cold]] void bad_hbm(uint64_t offset, unsigned size, Kind kind,
-                                          const void* pc) {
+// What is wrong with [offset, offset + size), and not with its alignment.
+[[gnu::noinline, gnu::cold]] std::string bad_bytes(uint64_t offset) {
   // The buffer that owns the page, else the nearer one of the pages beside it.
   uint16_t number = page_owner[offset / kPage];
   if (!number) {
@@ -59,20 +59,19 @@ std::string nearest_buffer(uint64_t offset) {
         above && (!below || buffers[above].begin - offset < offset - buffers[below].end);
     number = nearer_above ? above : below;
   }
-  const std::string text = subject(size, kind, pc);
-  if (!number) {
-    fail(FaultKind::out_of_bounds,
-         text + "of an address that no cudaMalloc returned" + nearest_buffer(offset));
-  }
+  if (!number) return "of an address that no cudaMalloc returned" + nearest_buffer(offset);
   const BufferInfo& b = buffers[number];
-  if (!b.live) fail(FaultKind::out_of_bounds, text + "of buffer " + b.name + " after cudaFree");
+  if (!b.live) return "of buffer " + b.name + " after cudaFree";
   if (offset < b.begin) {
-    fail(FaultKind::out_of_bounds,
-         text + std::to_string(b.begin - offset) + " bytes before the start of buffer " + b.name);
+    return std::to_string(b.begin - offset) + " bytes before the start of buffer " + b.name;
   }
-  fail(FaultKind::out_of_bounds, text + "at byte " + std::to_string(offset - b.begin) +
-                                     " of buffer " + b.name + ", which has " +
-                                     std::to_string(b.end - b.begin) + " bytes");
+  return "at byte " + std::to_string(offset - b.begin) + " of buffer " + b.name + ", which has " +
+         std::to_string(b.end - b.begin) + " bytes";
+}
+
+[[gnu::noinline, gnu::cold]] void bad_hbm(uint64_t offset, unsigned size, Kind kind,
+                                          const void* pc) {
+  fail(FaultKind::out_of_bounds, subject(size, kind, pc) + bad_bytes(offset));
 }
 
 [[gnu::noinline, gnu::cold]] void misaligned(const char* where, unsigned size, const void* pc) {
@@ -86,9 +85,13 @@ std::string nearest_buffer(uint64_t offset) {
   fail(FaultKind::out_of_bounds, subject(size, kind, pc) + shared_bounds(home, offset));
 }
 
-[[gnu::noinline, gnu::cold]] void host_touch(const BufferInfo& info, const void* pc) {
+[[gnu::noinline, gnu::cold]] void host_touch(const BufferInfo& info, uint64_t offset, unsigned size,
+                                             Kind kind, const void* pc) {
   const std::string sentence =
-      !info.for_host
+      options().libraries
+          ? std::string(options().library) + " at " + calling_source() + ": " +
+                std::to_string(size) + "-byte " + noun(kind) + " " + bad_bytes(offset)
+      : !info.for_host
           ? "host code dereferences a device pointer at " + source_of(pc) + "; use cudaMemcpy"
           : "host code uses " + info.name + " at " + source_of(pc) +
                 (info.live ? ", outside of its bytes" : " after it was freed");
@@ -152,13 +155,15 @@ const std::vector<Range> constants = find_constants();
                                const void* pc, By by) {
   if (b.host && options().on_host_access) options().on_host_access(address, size, kind, pc);
   if (b.host || !b.launch) return;  // no launch: a constructor before main()
-  const void* p = reinterpret_cast<const void*>(address);
-  if (kind == Kind::load && constant_variables.hold(p)) return;
-  if (variables.hold(p)) {
-    access(reinterpret_cast<const void*>(variables.place + (address - variables.begin)), size, kind,
-           pc, by);
-    return;
+  if (const Variables* v = variables_at(address)) {
+    if (v->kind != Variables::constant) {
+      access(reinterpret_cast<const void*>(v->place + (address - v->begin)), size, kind, pc, by);
+      return;
+    }
+    if (kind == Kind::load) return;
   }
+  const std::string does = std::to_string(size) + "-byte " + noun(kind);
+  if (is_from_host(address)) uses_host_address(address, does, pc);
   if (kind == Kind::load) {
     for (const Range& r : constants) {
       if (address - r.begin < r.size) return;
@@ -178,10 +183,7 @@ const std::vector<Range> constants = find_constants();
     fail(FaultKind::out_of_bounds, subject(size, kind, pc) + "of an address at which nothing is" +
                                        nearest_buffer(address - kHbmBase));
   }
-  fail(FaultKind::refused,
-       subject(size, kind, pc) +
-           "of host memory; copy it to device memory first (what a kernel allocates itself is not "
-           "supported)");
+  uses_host_address(address, does, pc);
 }
 
 // Two workers may write to one word at a time, hence the atomics.
@@ -240,7 +242,7 @@ bool is_index(uintptr_t address) {
       if (kind != Kind::load) mark_stored(offset, size);
       return;
     }
-    if (b.host) host_touch(info, pc);
+    if (b.host) host_touch(info, offset, size, kind, pc);
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
     if (b.early && b.strictly_early && b.current && b.current->early) {
       fail(FaultKind::race, subject(size, kind, pc) + "of buffer " + info.name +

@@ -1,6 +1,7 @@
 // cudaMalloc and friends: buffers in one window of address space, with a guard page behind each.
 // Addresses are not used again for a long while, so that use after cudaFree is found.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -10,6 +11,7 @@
 #include "common/sim/block.h"
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/memory/memory.h"
+#include "common/sim/messages/symbols.h"
 #include "common/sim/observer.h"
 #include "common/sim/sim.h"
 
@@ -22,6 +24,8 @@ uint8_t* hbm_written = nullptr;
 namespace {
 
 constexpr size_t kRemembered = 1000;  // freed buffers whose numbers are not yet used again
+// Longer copies are of plain data: none of their words is taken for an address of the program.
+constexpr size_t kObjects = 64 * 1024;
 
 uint64_t top = kPage;            // the next fresh offset
 uint64_t highest = kPage;        // the largest offset ever used
@@ -120,6 +124,10 @@ void count_copy(const char* what, const void* p, size_t bytes, bool write) {
 void require_inside(const char* what, const void* p, size_t bytes) {
   BufferInfo* b = owner(p);
   const uint64_t offset = offset_of(p);
+  if (offset >= kHbmSpan) {
+    fail(FaultKind::refused, std::string(what) + ": " + std::to_string(bytes) +
+                                 " bytes at memory of the host (the address of a pointer?)");
+  }
   if (!b || !b->live || offset < b->begin || offset + bytes > b->end) {
     fail(FaultKind::out_of_bounds,
          std::string(what) + ": " + std::to_string(bytes) +
@@ -129,6 +137,22 @@ void require_inside(const char* what, const void* p, size_t bytes) {
 }
 
 bool in_window(const void* p) { return offset_of(p) < kHbmSpan; }
+
+[[noreturn]] void refuse_variable(const std::string& call, const char* end, const void* p) {
+  fail(FaultKind::refused,
+       call + ": the " + end + " is " + variable_name(p) +
+           ", a variable of the device, by the address that the host has; cudaMemcpyToSymbol, "
+           "cudaMemcpyFromSymbol and cudaGetSymbolAddress find the device's");
+}
+
+// An address of a managed variable has a twin in the window; of the others the host's is no use.
+template <class P>
+P resolved(const char* call, const char* end, P p) {
+  const Variables* v = variables_at(reinterpret_cast<uintptr_t>(p));
+  if (!v) return p;
+  if (v->kind != Variables::managed) refuse_variable(call, end, p);
+  return static_cast<P>(device_address(p));
+}
 
 // A GPU refuses a copy in the wrong direction.
 void require_end(const char* end, const void* p, bool device, const char* direction) {
@@ -216,10 +240,18 @@ void release(void* p) {
 
 void copy(void* to, const void* from, size_t bytes, Way way) {
   if (bytes == 0) return;
+  to = resolved("cudaMemcpy", "destination", to);
+  from = resolved("cudaMemcpy", "source", from);
   require_direction(to, from, way);
   if (in_window(to)) require_inside("cudaMemcpy", to, bytes);
   if (in_window(from)) require_inside("cudaMemcpy", from, bytes);
   std::memmove(to, from, bytes);
+  const bool to_host = !in_window(to) || is_for_host(to);
+  if (!to_host && (!in_window(from) || (way == Way::host_to_device && is_for_host(from)))) {
+    if (bytes <= kObjects) mark_host_addresses(to, bytes);
+  } else if (to_host && in_window(from) && !is_for_host(from)) {
+    if (bytes <= kObjects) take_device_addresses(to, bytes);
+  }
   if (in_window(to) && in_window(from) && !is_for_host(to) &&
       (offset_of(to) | offset_of(from) | bytes) % kWord == 0) {
     std::memmove(hbm_written + offset_of(to) / kWord, hbm_written + offset_of(from) / kWord,
@@ -235,6 +267,7 @@ void copy(void* to, const void* from, size_t bytes, Way way) {
 
 void fill(void* p, int value, size_t bytes) {
   if (bytes == 0) return;
+  p = resolved("cudaMemset", "memory", p);
   require_inside("cudaMemset", p, bytes);
   std::memset(p, value, bytes);
   mark_written(offset_of(p), bytes);
@@ -248,34 +281,74 @@ void share_with_host(void* p) {
 }
 
 bool is_for_host(const void* p) {
+  const Variables* v = variables_at(reinterpret_cast<uintptr_t>(p));
   const BufferInfo* b = owner(p);
-  return b && b->for_host;
+  return (v && v->kind == Variables::managed) || (b && b->for_host);
 }
 
 // --- variables -----------------------------------------------------------------------------------
 
-Variables variables, constant_variables;
+std::vector<Variables> variables;
+uintptr_t variables_begin = 0, variables_size = 0;
 
 bool is_device(const void* p) {
-  return in_window(p) || variables.hold(p) || constant_variables.hold(p);
+  const Variables* v = variables_at(reinterpret_cast<uintptr_t>(p));
+  return in_window(p) || (v && v->kind == Variables::managed);
 }
 
-void place_variables(void* begin, size_t bytes, const char* name) {
-  void* p = allocate(bytes);
-  if (!p) throw fa::ResourceError("no room for the program's variables in device memory");
-  name_buffer(p, name);
-  mark_written(offset_of(p), bytes);  // with zeros, where nothing else is said
-  variables = {reinterpret_cast<uintptr_t>(begin), bytes, reinterpret_cast<uintptr_t>(p)};
+void* device_address(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  const Variables* v = variables_at(address);
+  return v ? reinterpret_cast<void*>(v->place + (address - v->begin)) : nullptr;
 }
 
-void place_constants(const void* begin, size_t bytes) {
-  constant_variables = {reinterpret_cast<uintptr_t>(begin), bytes, 0};
-}
-
-const void* host_address(uint64_t offset) {
-  const uintptr_t past = kHbmBase + offset - variables.place;
-  return reinterpret_cast<const void*>(past < variables.size ? variables.begin + past
-                                                             : kHbmBase + offset);
+// The pages of the variables become a file's, which device memory maps a second time.
+void place_variables(std::span<const Section> sections) {
+  static const char* const names[] = {"__device__ variables", "__constant__ variables",
+                                      "__managed__ variables"};
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto number = [](const char* p) { return reinterpret_cast<uintptr_t>(p); };
+  uintptr_t begin = UINTPTR_MAX, end = 0;
+  for (const Section& s : sections) {
+    if (s.begin == s.end) continue;
+    begin = std::min(begin, number(s.begin));
+    end = std::max(end, number(s.end));
+  }
+  if (end == 0) return;
+  const uintptr_t first = begin / page * page, bytes = (end - first + page - 1) / page * page;
+  const auto require = [](bool right) {
+    if (!right) throw fa::ResourceError("no room for the program's variables in device memory");
+  };
+  const int file = memfd_create("variables", MFD_CLOEXEC);
+  require(file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0);
+  for (uintptr_t at = 0; at < bytes; at += page) {
+    const char* p = reinterpret_cast<const char*>(first + at);
+    if (std::any_of(p, p + page, [](char c) { return c != 0; })) {
+      require(pwrite(file, p, page, static_cast<off_t>(at)) == static_cast<ssize_t>(page));
+    }
+  }
+  const auto map = [&](uintptr_t to, uintptr_t at, size_t n) {
+    void* wanted = reinterpret_cast<void*>(to);
+    require(mmap(wanted, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+                 static_cast<off_t>(at)) == wanted);
+  };
+  map(first, 0, bytes);
+  for (const Section& s : sections) {
+    if (s.begin == s.end) continue;
+    const uintptr_t beside = number(s.begin) % page, size = number(s.end) - number(s.begin);
+    auto* p = static_cast<char*>(allocate(beside + size));
+    require(p);
+    map(number(p), number(s.begin) - beside - first, (beside + size + page - 1) / page * page);
+    BufferInfo& b = *owner(p);
+    b.name = names[s.kind];
+    b.begin += beside;
+    b.for_host = s.kind == Variables::managed;
+    mark_written(b.begin, size);  // with zeros, where nothing else is said
+    variables.push_back({s.kind, s.fixed, number(s.begin), size, number(p) + beside});
+  }
+  close(file);
+  variables_begin = begin;
+  variables_size = end - begin;
 }
 
 }  // namespace sim

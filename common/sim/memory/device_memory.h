@@ -5,7 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+
+#include "common/sim/memory/memory.h"
 
 namespace sim {
 
@@ -35,12 +38,30 @@ size_t free_in_control_group(const std::string& folder);
 
 // --- variables of a program, which the linker has placed among the host's ------------------------
 
-/// From now on kernels find these bytes in device memory, as one buffer that starts as it is.
-void place_variables(void* begin, size_t bytes, const char* name);
-/// From now on kernels may read these bytes, and nobody counts it: constant memory has a cache of
-/// its own. Copies take them for device memory.
-void place_constants(const void* begin, size_t bytes);
-/// Where a byte of the window really is.
-const void* host_address(uint64_t offset);
+/// A section of the program with variables of one kind.
+struct Section {
+  Variables::Kind kind;
+  bool fixed;
+  char *begin, *end;
+};
+/// From now on device memory has these bytes, too. The loads of constants by their name are not
+/// counted: constant memory has a cache of its own.
+void place_variables(std::span<const Section>);
+/// Where device memory has this byte of a variable; null: it is of none.
+void* device_address(const void* p);
+
+// --- addresses of the program itself, which mean something else to a GPU -------------------------
+//
+// A function's address that host code took, a table of virtual functions of an object that it made,
+// and its own address of a device variable are of no use to a kernel. Here both sides have the same
+// ones. So these addresses are marked on their way to the device, which makes their use a finding.
+
+/// From now on copies mark and unmark.
+void watch_host_addresses();
+/// Marks those that lie in these bytes, which travel to the device.
+void mark_host_addresses(void* bytes, size_t n);
+/// The host gets these bytes: takes the marks away. What has none is the device's own, and is not
+/// marked from now on.
+void take_device_addresses(void* bytes, size_t n);
 
 }  // namespace sim

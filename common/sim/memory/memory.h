@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/harness/trace.h"
 
@@ -86,13 +87,31 @@ constexpr uint8_t bytes_of_word(uint64_t offset, uint64_t n, uint64_t word) {
 void mark_written(uint64_t offset, size_t n);
 extern uint8_t* hbm_written;  ///< by word: its bytes that somebody has written
 
-/// A program's own variables in device memory (device_memory.h): they are at `begin`, and kernels
-/// see them at `place`, an address of the window; constants have no place there.
+/// A program's own variables of one kind (device_memory.h). Its text names them at `begin`, among
+/// the host's variables; device memory has the same bytes at `place`.
 struct Variables {
-  uintptr_t begin = 0, size = 0, place = 0;
-  bool hold(const void* p) const { return reinterpret_cast<uintptr_t>(p) - begin < size; }
+  enum Kind : uint8_t { device, constant, managed } kind;
+  bool fixed;  ///< const: the host has the same values
+  uintptr_t begin, size, place;
 };
-extern Variables variables, constant_variables;
+extern std::vector<Variables> variables;
+extern uintptr_t variables_begin, variables_size;  ///< of all of them
+inline const Variables* variables_at(uintptr_t address) {
+  if (address - variables_begin >= variables_size) return nullptr;
+  for (const Variables& v : variables) {
+    if (address - v.begin < v.size) return &v;
+  }
+  return nullptr;
+}
+
+/// An address of the program itself that the host has handed to a kernel (device_memory.h) has this
+/// bit: no processor takes such an address for one of memory.
+constexpr uintptr_t kFromHost = uintptr_t{1} << 54;
+bool is_from_host(uintptr_t address);
+/// The current thread uses one, or host memory: abandons the launch.
+[[noreturn]] void uses_host_address(uintptr_t address, const std::string& does, const void* pc);
+/// Says, once, that the launch which ended had used host memory: then a program may go on.
+bool used_host_address();
 
 // --- entry point of every access -----------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 #include <elf.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <link.h>
 #include <sys/auxv.h>
@@ -92,6 +93,15 @@ struct SymbolTable {
       close(fd);
     }
     if (file.empty()) return;
+    for_each([&](const Elf64_Sym& s, const Symbol& entry) {
+      if (ELF64_ST_TYPE(s.st_info) == STT_FUNC) functions[s.st_value] = entry;
+      if (ELF64_ST_TYPE(s.st_info) == STT_TLS && s.st_shndx && may_be_shared(entry.name, s)) {
+        thread_locals[s.st_value] = entry;
+      }
+    });
+  }
+
+  void for_each(auto&& f) const {
     const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file.data());
     const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file.data() + header->e_shoff);
     for (int k = 0; k < header->e_shnum; ++k) {
@@ -99,12 +109,7 @@ struct SymbolTable {
       const auto* symbols = reinterpret_cast<const Elf64_Sym*>(file.data() + sections[k].sh_offset);
       const char* names = file.data() + sections[sections[k].sh_link].sh_offset;
       for (size_t i = 0; i < sections[k].sh_size / sizeof(Elf64_Sym); ++i) {
-        const Elf64_Sym& s = symbols[i];
-        const Symbol entry{s.st_size, names + s.st_name};
-        if (ELF64_ST_TYPE(s.st_info) == STT_FUNC) functions[s.st_value] = entry;
-        if (ELF64_ST_TYPE(s.st_info) == STT_TLS && s.st_shndx && may_be_shared(entry.name, s)) {
-          thread_locals[s.st_value] = entry;
-        }
+        f(symbols[i], Symbol{symbols[i].st_size, names + symbols[i].st_name});
       }
     }
   }
@@ -251,7 +256,9 @@ Source of_frames(const std::vector<std::string>& frames) {  // innermost first
   Source source{{}, tidy(frames.empty() ? "" : frames[k]), ""};
   for (size_t i = k; i < frames.size(); ++i) {
     const std::string line = frames[i].substr(0, frames[i].find_first_of(" \n"));
-    if (line.empty() || line[0] == '?' || begins_struct(line) || is_own_header(line)) continue;
+    if (line.empty() || line[0] == '?' || line[0] == ':' || begins_struct(line) ||
+        is_own_header(line))
+      continue;
     source.frames.push_back(line);
   }
   const auto of_kernel = [&](const std::string& f) { return file_of(f) == file_of(frames.back()); };
@@ -292,6 +299,18 @@ std::string spoken(const std::string& name) {
   constexpr size_t kMost = 120, kEnd = 40;
   if (name.size() <= kMost) return name;
   return name.substr(0, kMost - kEnd) + " ... " + name.substr(name.size() - kEnd);
+}
+
+std::string variable_name(const void* p) {
+  std::string name;
+  if (table().file.empty()) return name;
+  const uint64_t at = reinterpret_cast<uint64_t>(p) - table().base;
+  table().for_each([&](const Elf64_Sym& s, const Symbol& entry) {
+    if (ELF64_ST_TYPE(s.st_info) == STT_OBJECT && at - s.st_value < s.st_size) {
+      name = std::string_view(entry.name).starts_with("_Z") ? demangle(entry.name) : entry.name;
+    }
+  });
+  return name;
 }
 
 std::string shared_name(const Block& b, uint64_t offset) {
@@ -517,6 +536,19 @@ std::vector<Place> places_in(const std::string& sentence) {
 }
 
 std::string source_of(const void* pc) { return look_up(pc).line; }
+
+std::string calling_source() {
+  void* stack[64];
+  const int n = backtrace(stack, 64);
+  resolve_sources({stack, stack + n});
+  for (int i = 0; i < n; ++i) {
+    for (const std::string& frame : frames_of(stack[i])) {
+      const bool line = std::atoi(frame.c_str() + frame.rfind(':') + 1) > 0;
+      if (line && !frame.starts_with("/usr/include/")) return named_place(frame);
+    }
+  }
+  return "an unknown line";
+}
 
 std::vector<std::string> frames_of(const void* pc) { return look_up(pc).frames; }
 

@@ -18,12 +18,17 @@ struct Launch;
 std::string kernel_name(const Launch&);  ///< demangled, without parameters
 /// A name as messages say it: the middle of a long one, arguments of templates, is left out.
 std::string spoken(const std::string& name);
+/// A variable of the program, demangled; for one of class C its table of virtual functions is
+/// "vtable for C". Empty: none lies there.
+std::string variable_name(const void* p);
 /// "sK, byte 132"; in a struct "s.dS[1][66], byte 132".
 std::string shared_name(const Block&, uint64_t offset);
 /// What is wrong with an access at this offset, at which no array lies, or which its array does not
 /// hold: "past the end of the shared array s, at byte 256 of 256".
 std::string shared_bounds(const Block&, uint64_t offset);
 std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table
+/// The line of the program's own text that has led to here, past what libraries' headers inline.
+std::string calling_source();
 /// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)"; the
 /// innermost of the calls in the kernel's own file.
 std::string source_and_caller(const void* pc);

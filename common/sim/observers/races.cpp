@@ -85,8 +85,8 @@ Findings::Finding* note_race(const Access& a, uint64_t byte, const Actor& actor,
   finding.same_value = stores && a.hooked && (fresh || finding.same_value);
   if (finding.same_value) {
     const uint64_t begin = std::max(a.at, byte), end = std::min(a.at + a.size, byte + kWord);
-    const void* p =
-        shared ? reinterpret_cast<const void*>(a.home->shared_base + begin) : host_address(begin);
+    const auto* p =
+        reinterpret_cast<const void*>((shared ? a.home->shared_base : kHbmBase) + begin);
     findings.compare_later(finding, p, static_cast<unsigned>(end - begin));
   }
   return fresh ? &finding : nullptr;

@@ -40,8 +40,10 @@ void forget(uintptr_t begin, uintptr_t end) {
   while (it != garbage().end() && it->first < end) it = garbage().erase(it);
 }
 
+}  // namespace
+
 // It may lie in memory that has another use by now: then it has other values, mostly.
-void host_touches(uintptr_t address, unsigned size, Kind kind, const void* pc) {
+void look_at_unwritten(uintptr_t address, unsigned size, Kind kind, const void* pc) {
   std::lock_guard lock(device_in_use());
   if (kind == Kind::store) return forget(address, address + size);
   auto it = garbage().upper_bound(address + size - 1);
@@ -58,8 +60,6 @@ void host_touches(uintptr_t address, unsigned size, Kind kind, const void* pc) {
           source_of(pc), g.first + (at - it->first), g.buffer, source_of(g.copied)));
   std::erase_if(garbage(), [&](const auto& other) { return other.second.copied == g.copied; });
 }
-
-}  // namespace
 
 void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from_pitch,
                   size_t width, size_t height, const void* pc) {
@@ -105,7 +105,7 @@ void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from
   for (const auto& [address, part] : found) {
     std::memset(reinterpret_cast<void*>(address), kFill, part.end - address);
     garbage()[address] = part;
-    options().on_host_access = host_touches;
+    options().on_host_access = look_at_host_access;
     self->stack_size = 0;  // else the host's accesses end as those to a thread's stack do
   }
 }

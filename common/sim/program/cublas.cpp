@@ -2,6 +2,8 @@
 #define FA_ANY_PROGRAM
 #include "common/sim/program/include/cublas_v2.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "common/sim/memory/device_memory.h"
@@ -46,6 +48,22 @@ void* at(const Matrix& x, long long row, long long column, long long i) {
          index * static_cast<long long>(bytes_of(x.type));
 }
 
+bool lies_inside(const char* name, const Matrix& x, int rows, int columns, int count) {
+  if (rows == 0 || columns == 0 || count == 0) return true;
+  if (x.transposed) std::swap(rows, columns);
+  const auto size = static_cast<std::ptrdiff_t>(bytes_of(x.type));
+  const std::ptrdiff_t last = (count - 1) * x.stride;
+  const std::ptrdiff_t one = rows + (columns - 1) * x.leading;
+  return Library::reaches(name, x.p, std::min<std::ptrdiff_t>(0, last) * size,
+                          (std::max<std::ptrdiff_t>(0, last) + one) * size);
+}
+bool lies_inside(const char* name, const Numbers& x, int n) {
+  if (n <= 0) return true;
+  return Library::reaches(name, x.p, 0,
+                          (std::abs(std::ptrdiff_t{x.step}) * (n - 1) + 1) *
+                              static_cast<std::ptrdiff_t>(bytes_of(x.type)));
+}
+
 // op(X) as rows x columns numbers, row by row.
 std::vector<double> numbers(const Matrix& x, int rows, int columns, long long i) {
   std::vector<double> all(static_cast<size_t>(rows) * columns);
@@ -82,9 +100,13 @@ void put(cudaDataType_t type, void* p, double v) {
   written(p, bytes_of(type));
 }
 
-void multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
+bool multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
               const Matrix& c, int count) {
   const Library library("cuBLAS");
+  if (!lies_inside("A", a, m, k, count) || !lies_inside("B", b, k, n, count) ||
+      !lies_inside("C", c, m, n, count)) {
+    return false;
+  }
   std::vector<double> sums(static_cast<size_t>(n));
   for (int i = 0; i < count; ++i) {
     const std::vector<double> left = numbers(a, m, k, i), right = numbers(b, k, n, i);
@@ -102,6 +124,7 @@ void multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& 
       }
     }
   }
+  return true;
 }
 
 void* Numbers::at(int i, int n) const {
@@ -110,22 +133,26 @@ void* Numbers::at(int i, int n) const {
   return static_cast<char*>(const_cast<void*>(p)) +
          place * static_cast<std::ptrdiff_t>(bytes_of(type));
 }
-void axpy(int n, double alpha, const Numbers& x, const Numbers& y) {
+bool axpy(int n, double alpha, const Numbers& x, const Numbers& y) {
   const Library library("cuBLAS");
+  if (!lies_inside("x", x, n) || !lies_inside("y", y, n)) return false;
   for (int i = 0; i < n; ++i) {
     const double sum = alpha * number_at(x.type, x.at(i, n)) + number_at(y.type, y.at(i, n));
     put(y.type, y.at(i, n), sum);
   }
+  return true;
 }
-void scale(int n, double alpha, const Numbers& x) {
+bool scale(int n, double alpha, const Numbers& x) {
   const Library library("cuBLAS");
+  if (!lies_inside("x", x, n)) return false;
   for (int i = 0; i < n; ++i) put(x.type, x.at(i, n), alpha * number_at(x.type, x.at(i, n)));
+  return true;
 }
-double dot(int n, const Numbers& x, const Numbers& y) {
+bool dot(int n, const Numbers& x, const Numbers& y, double* sum) {
   const Library library("cuBLAS");
-  double sum = 0;
-  for (int i = 0; i < n; ++i) sum += number_at(x.type, x.at(i, n)) * number_at(y.type, y.at(i, n));
-  return sum;
+  if (!lies_inside("x", x, n) || !lies_inside("y", y, n)) return false;
+  for (int i = 0; i < n; ++i) *sum += number_at(x.type, x.at(i, n)) * number_at(y.type, y.at(i, n));
+  return true;
 }
 
 }  // namespace sim::program

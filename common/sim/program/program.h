@@ -37,6 +37,9 @@ inline uint64_t arrive(uint64_t* bar, bool cluster, bool relaxed, int bytes, int
 
 }  // namespace sim
 
+namespace sim {
+void mark_host_addresses(void* bytes, size_t n);  // memory/device_memory.h
+}
 struct CUstream_st;
 typedef CUstream_st* cudaStream_t;
 
@@ -79,6 +82,21 @@ struct ArgumentOf<Bytes<T>> : std::type_identity<Bytes<T>> {};
 template <class T>
 using Argument = typename ArgumentOf<T>::type;
 
+/// What scripts/sim makes of the argument of a parameter that is a reference: kernels use what lies
+/// there, which only managed memory allows.
+template <class T>
+struct Reference {
+  T* p;
+};
+template <class T>
+Reference<T> reference(T& v) {
+  return {std::addressof(v)};
+}
+template <class T>
+Reference<const T> reference(const T&& v) {
+  return {std::addressof(v)};
+}
+
 /// What a kernel is called with.
 template <class T>
 __attribute__((no_sanitize_thread)) inline T& passed(T& a) {
@@ -88,6 +106,10 @@ template <class T>
 __attribute__((no_sanitize_thread)) inline T passed(Bytes<T>& a) {
   // Both functions return by way of a pointer to the place of the result.
   return reinterpret_cast<T (*)(const Bytes<T>&)>(&Bytes<T>::copy)(a);
+}
+template <class T>
+__attribute__((no_sanitize_thread)) inline T& passed(Reference<T>& a) {
+  return *a.p;
 }
 /// Called behind the kernel: leaves in front of the destructors of its arguments.
 struct Leave {
@@ -104,6 +126,7 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
     F kernel;
     std::tuple<Argument<A>...> args;
   } closure{kernel, {args...}};
+  mark_host_addresses(&closure.args, sizeof closure.args);
   const auto call = [](void* p) {
     auto& c = *static_cast<Closure*>(p);
     if constexpr ((kCopiesBytes<A> && ...)) {
@@ -181,6 +204,10 @@ class Library {
   explicit Library(const char* name);
   ~Library();
   Library(const Library&) = delete;
+  /// May it use the bytes [p + low, p + high)? If not, that is a finding: they leave a buffer.
+  static bool reaches(const char* operand, const void* p, std::ptrdiff_t low, std::ptrdiff_t high);
+  /// An operand that must lie in device memory: a finding where it does not.
+  static void need_device(const void* p);
 
  private:
   bool on_host_;
@@ -201,6 +228,11 @@ inline void need_plus_one(int a, int b, Where where) {
 }
 /// __cluster_dims__ of the kernel, which calls this first.
 void need_cluster(unsigned x, unsigned y = 1, unsigned z = 1, Where = Where::here());
+/// __launch_bounds__ of the kernel, which calls this first.
+[[noreturn]] void refuse_block(unsigned bound, Where);
+inline void need_bounds(unsigned threads, unsigned = 0, unsigned = 0, Where where = Where::here()) {
+  if (threads > 0 && blockDim.x * blockDim.y * blockDim.z > threads) refuse_block(threads, where);
+}
 /// A shuffle or vote without _sync: the lanes that take part.
 unsigned lanes_without_sync(Where);
 /// The carry of add.cc and its like.

@@ -137,14 +137,17 @@ constexpr const char* kRules[] = {"race",         "uninitialised-read", "deadloc
                                   "endless-loop", "misaligned-access",  "out-of-bounds",
                                   "invalid-use"};
 
-nlohmann::ordered_json json_of(const fa::Finding& f) {
+nlohmann::ordered_json json_of(const Told& f) {
   nlohmann::ordered_json places = nlohmann::ordered_json::array();
   for (const Place& p : places_in(f.text)) {
     std::error_code error;
     const auto file = std::filesystem::absolute(p.file, error);
     places.push_back({{"file", error ? p.file : file.string()}, {"line", p.line}});
   }
-  return {{"rule", kRules[static_cast<int>(f.kind)]}, {"message", f.text}, {"places", places}};
+  return {{"rule", kRules[static_cast<int>(f.kind)]},
+          {"message", f.text},
+          {"places", places},
+          {"times", f.times}};
 }
 
 nlohmann::ordered_json json_of(const Session& s) {
@@ -153,7 +156,7 @@ nlohmann::ordered_json json_of(const Session& s) {
   nlohmann::ordered_json sites = nlohmann::ordered_json::array();
   for (const auto& [key, site] : s.sites) sites.push_back(to_json(site));
   nlohmann::ordered_json findings = nlohmann::ordered_json::array();
-  for (const fa::Finding& f : s.findings) findings.push_back(json_of(f));
+  for (const Told& f : s.findings) findings.push_back(json_of(f));
   return {{"schema", 2},
           {"program", s.wishes.program},
           {"gpu", s.gpu.name},
@@ -168,15 +171,21 @@ nlohmann::ordered_json json_of(const Session& s) {
 
 constexpr int kNear = 16;  // lines: more push the findings off a screen of 24
 
+std::string repeated(const Told& f) {
+  if (f.times < 2) return "";
+  return fmt::format("; in {} {}", grouped(f.times), f.of_launches ? "launches" : "calls");
+}
+
 // What was found, again where that is `far` above, and in the last line whether races were looked
 // for.
 std::string verdict_of(const Session& s, bool far) {
   std::string text;
+  for (const Told& f : s.findings) far |= f.times > 1;
   if (!s.findings.empty()) {
     text = fmt::format("{} finding{}{}{}\n", s.findings.size(), s.findings.size() == 1 ? "" : "s",
                        s.more ? fmt::format(" and {} more at other lines", s.more) : "",
                        far ? ":" : ", reported above");
-    for (const fa::Finding& f : s.findings) text += far ? fa::wrapped("  ", f.text, 4) : "";
+    for (const Told& f : s.findings) text += far ? fa::wrapped("  ", f.text + repeated(f), 4) : "";
     if (s.wishes.analyse) text += "races were looked for\n";
   } else if (!s.kernels.empty()) {
     text = !s.wishes.analyse ? "no access out of bounds"

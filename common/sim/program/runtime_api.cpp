@@ -25,7 +25,7 @@ void no_kernel_in_front();  // sim.h, which is behind
 
 #include "common/dialect/errors.h"
 #include "common/sim/memory/device_memory.h"
-#include "common/sim/messages/symbols.h"
+#include "common/sim/messages/messages.h"
 #include "common/sim/program/session.h"
 #include "common/sim/scheduler/residency.h"
 
@@ -121,7 +121,7 @@ Shape shape_of(const cudaLaunchConfig_t& config, bool* together, Where where) {
 
 }  // namespace sim::program
 
-using sim::program::given, sim::program::session;
+using sim::program::given, sim::program::note_finding, sim::program::session;
 
 namespace {
 
@@ -132,15 +132,22 @@ cudaError_t returned(cudaError_t e) {
   return e;
 }
 
-/// A call that the simulator refuses is a finding.
-cudaError_t checked(auto&& call) {
+/// A call that the simulator refuses is a finding, with the line of `caller`: its program counter,
+/// or a function that tells the line.
+cudaError_t checked(const auto& caller, auto&& call) {
   std::lock_guard lock(sim::program::device_in_use());
   session();
+  sim::program::undo_host_stores();
   try {
     call();
     return cudaSuccess;
   } catch (const fa::KernelStopped& e) {
-    for (const fa::Finding& f : e.findings) sim::program::note_finding(f.kind, f.text);
+    std::string place;
+    if constexpr (requires { caller(); })
+      place = caller();
+    else
+      place = sim::source_of(caller);
+    for (const fa::Finding& f : e.findings) note_finding(f.kind, f.text + ", at " + place);
     return returned(cudaErrorInvalidValue);
   } catch (const fa::ResourceError& e) {
     std::fprintf(stderr, "sim: %s\n", e.what());
@@ -151,10 +158,11 @@ cudaError_t checked(auto&& call) {
 cudaError_t allocate(void** p, size_t bytes, bool for_host) {
   if (!p) return returned(cudaErrorInvalidValue);
   bool room = true;
-  const cudaError_t status = checked([&] {
+  const cudaError_t status = checked(nullptr, [&] {
     *p = bytes ? sim::allocate(bytes) : nullptr;
     room = *p || !bytes;
     if (*p && for_host) sim::share_with_host(*p);
+    sim::program::watch_memory(bytes);
   });
   return room ? status : returned(cudaErrorMemoryAllocation);
 }
@@ -162,7 +170,7 @@ cudaError_t allocate(void** p, size_t bytes, bool for_host) {
 /// \param pc who calls the runtime
 cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                  size_t height, cudaMemcpyKind kind, const void* pc) {
-  return checked([&] {
+  return checked(pc, [&] {
     for (size_t i = 0; i < height; ++i) {
       sim::copy(static_cast<char*>(to) + i * to_pitch,
                 static_cast<const char*>(from) + i * from_pitch, width,
@@ -193,6 +201,9 @@ int blocks_per_sm(int threads, size_t smem) {
 }
 
 cudaError_t set_attribute(cudaFuncAttribute attribute, int value) {
+  if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed && value) {
+    session().large_clusters = true;
+  }
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
   Session& s = session();
   if (value < 0 || static_cast<size_t>(value) > s.gpu.block_shared_bytes()) {
@@ -204,10 +215,13 @@ cudaError_t set_attribute(cudaFuncAttribute attribute, int value) {
 
 void keep_error(LaunchRefused::Why why) {
   using Why = LaunchRefused::Why;
-  last_error = why == Why::shape           ? cudaErrorInvalidConfiguration
-               : why == Why::shared_memory ? cudaErrorInvalidValue
-                                           : cudaErrorCooperativeLaunchTooLarge;
+  last_error = why == Why::shape               ? cudaErrorInvalidConfiguration
+               : why == Why::registers         ? cudaErrorLaunchOutOfResources
+               : why == Why::cluster           ? cudaErrorInvalidClusterSize
+               : why == Why::too_many_together ? cudaErrorCooperativeLaunchTooLarge
+                                               : cudaErrorInvalidValue;
 }
+void keep_illegal_address() { last_error = cudaErrorIllegalAddress; }
 
 void Naming::give(void* p) const {
   if (p) name_buffer(p, name_);
@@ -233,6 +247,14 @@ const char* cudaGetErrorName(cudaError_t e) {
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
+
+// What a kernel did to end a launch is told by whoever waits for it.
+static cudaError_t waited() {
+  sim::no_kernel_in_front();
+  return last_error == cudaErrorIllegalAddress ? last_error : cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return waited(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return waited(); }
 
 // --- the device ----------------------------------------------------------------------------------
 
@@ -330,11 +352,12 @@ cudaError_t cudaMallocPitch(void** p, size_t* pitch, size_t width, size_t height
   *pitch = (width + 511) / 512 * 512;
   return allocate(p, *pitch * height, false);
 }
-cudaError_t cudaFree(void* p) {
-  return checked([&] { sim::release(p); });
+static cudaError_t free_at(void* p, const void* pc) {
+  return checked(pc, [&] { sim::release(p); });
 }
-cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return cudaFree(p); }
-cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
+cudaError_t cudaFree(void* p) { return free_at(p, SIM_CALLER); }
+cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return free_at(p, SIM_CALLER); }
+cudaError_t cudaFreeHost(void* p) { return free_at(p, SIM_CALLER); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
   *a = {};
   if (!sim::is_device(p)) return cudaSuccess;
@@ -368,23 +391,66 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
     return copy(to, to_pitch, from, from_pitch, width, height, kind, pc);
   });
 }
+static cudaError_t fill(void* p, size_t pitch, int value, size_t width, size_t height,
+                        const void* pc) {
+  return checked(pc, [&] {
+    for (size_t i = 0; i < height; ++i) sim::fill(static_cast<char*>(p) + i * pitch, value, width);
+  });
+}
 cudaError_t cudaMemset(void* p, int value, size_t bytes) {
-  return checked([&] { sim::fill(p, value, bytes); });
+  return fill(p, 0, value, bytes, 1, SIM_CALLER);
 }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
-  return in_order([=] { return cudaMemset(p, value, bytes); });
+  return in_order([=, pc = SIM_CALLER] { return fill(p, 0, value, bytes, 1, pc); });
 }
 cudaError_t cudaMemset2D(void* p, size_t pitch, int value, size_t width, size_t height) {
-  cudaError_t status = cudaSuccess;
-  for (size_t i = 0; i < height && status == cudaSuccess; ++i) {
-    status = cudaMemset(static_cast<char*>(p) + i * pitch, value, width);
-  }
-  return status;
+  return fill(p, pitch, value, width, height, SIM_CALLER);
 }
 cudaError_t cudaMemset2DAsync(void* p, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t) {
-  return in_order([=] { return cudaMemset2D(p, pitch, value, width, height); });
+  return in_order([=, pc = SIM_CALLER] { return fill(p, pitch, value, width, height, pc); });
 }
+
+// --- variables -----------------------------------------------------------------------------------
+
+namespace sim::program {
+
+cudaError_t find_symbol(void** p, const SymbolCall& call) {
+  session();
+  *p = device_address(const_cast<const void*>(call.symbol));
+  if (*p) return cudaSuccess;
+  note_finding(fa::FaultKind::refused, std::string(call.name) + " at " + sim::at(call.where) +
+                                           ": what it names is no variable of the device");
+  return returned(cudaErrorInvalidSymbol);
+}
+
+cudaError_t copy_symbol(const SymbolCall& call, const void* host, bool to_symbol, size_t bytes,
+                        size_t offset, cudaMemcpyKind kind, bool in_stream) {
+  void* begin = nullptr;
+  if (const cudaError_t e = find_symbol(&begin, call); e != cudaSuccess) return e;
+  if (offset > call.size || bytes > call.size - offset) {
+    const std::string where = offset ? " at byte " + std::to_string(offset) : "";
+    note_finding(fa::FaultKind::out_of_bounds,
+                 std::string(call.name) + ": " + std::to_string(bytes) + " bytes" + where +
+                     " do not lie inside " + variable_name(const_cast<const void*>(call.symbol)) +
+                     ", " + std::to_string(call.size) + " bytes, at " + sim::at(call.where));
+    return returned(cudaErrorInvalidValue);
+  }
+  const auto work = [=] {
+    return checked([&] { return sim::at(call.where); },
+                   [&] {
+                     void* device = static_cast<char*>(begin) + offset;
+                     if (to_symbol) {
+                       sim::copy(device, host, bytes, static_cast<Way>(kind));
+                     } else {
+                       sim::copy(const_cast<void*>(host), device, bytes, static_cast<Way>(kind));
+                     }
+                   });
+  };
+  return in_stream ? in_order(work) : work();
+}
+
+}  // namespace sim::program
 
 // --- streams and events --------------------------------------------------------------------------
 

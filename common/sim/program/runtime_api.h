@@ -91,6 +91,7 @@
   X(cudaErrorNotPermitted, 800, "operation not permitted")                                         \
   X(cudaErrorNotSupported, 801, "operation not supported")                                         \
   X(cudaErrorSystemNotReady, 802, "system not yet initialized")                                    \
+  X(cudaErrorInvalidClusterSize, 912, "cluster misconfiguration")                                  \
   X(cudaErrorExternalDevice, 911, "an async error has occured in external entity outside of CUDA") \
   X(cudaErrorUnknown, 999, "unknown error")                                                        \
   X(cudaErrorApiFailureBase, 10000, "api failure base")
@@ -233,42 +234,64 @@ enum cudaMemoryAdvise {
   cudaMemAdviseUnsetAccessedBy
 };
 /// The number of each, and its value for the properties `p`.
-#define SIM_ATTRIBUTES(X)                                                                    \
-  X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                                  \
-  X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                          \
-  X(cudaDevAttrMaxBlockDimY, 3, p.maxThreadsDim[1])                                          \
-  X(cudaDevAttrMaxBlockDimZ, 4, p.maxThreadsDim[2])                                          \
-  X(cudaDevAttrMaxGridDimX, 5, p.maxGridSize[0])                                             \
-  X(cudaDevAttrMaxGridDimY, 6, p.maxGridSize[1])                                             \
-  X(cudaDevAttrMaxGridDimZ, 7, p.maxGridSize[2])                                             \
-  X(cudaDevAttrMaxSharedMemoryPerBlock, 8, static_cast<int>(p.sharedMemPerBlock))            \
-  X(cudaDevAttrTotalConstantMemory, 9, static_cast<int>(p.totalConstMem))                    \
-  X(cudaDevAttrWarpSize, 10, p.warpSize)                                                     \
-  X(cudaDevAttrMaxRegistersPerBlock, 12, p.regsPerBlock)                                     \
-  X(cudaDevAttrClockRate, 13, p.clockRate)                                                   \
-  X(cudaDevAttrGpuOverlap, 15, 1)                                                            \
-  X(cudaDevAttrMultiProcessorCount, 16, p.multiProcessorCount)                               \
-  X(cudaDevAttrIntegrated, 18, 0)                                                            \
-  X(cudaDevAttrCanMapHostMemory, 19, 1)                                                      \
-  X(cudaDevAttrComputeMode, 20, cudaComputeModeDefault)                                      \
-  X(cudaDevAttrConcurrentKernels, 31, 1)                                                     \
-  X(cudaDevAttrMemoryClockRate, 36, p.memoryClockRate)                                       \
-  X(cudaDevAttrGlobalMemoryBusWidth, 37, p.memoryBusWidth)                                   \
-  X(cudaDevAttrL2CacheSize, 38, p.l2CacheSize)                                               \
-  X(cudaDevAttrMaxThreadsPerMultiProcessor, 39, p.maxThreadsPerMultiProcessor)               \
-  X(cudaDevAttrUnifiedAddressing, 41, 1)                                                     \
-  X(cudaDevAttrComputeCapabilityMajor, 75, p.major)                                          \
-  X(cudaDevAttrComputeCapabilityMinor, 76, p.minor)                                          \
-  X(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81,                                         \
-    static_cast<int>(p.sharedMemPerMultiprocessor))                                          \
-  X(cudaDevAttrManagedMemory, 83, 1)                                                         \
-  X(cudaDevAttrHostNativeAtomicSupported, 86, 0)                                             \
-  X(cudaDevAttrPageableMemoryAccess, 88, 0)                                                  \
-  X(cudaDevAttrConcurrentManagedAccess, 89, 1)                                               \
-  X(cudaDevAttrCooperativeLaunch, 95, 1)                                                     \
-  X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, static_cast<int>(p.sharedMemPerBlockOptin)) \
-  X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, p.maxBlocksPerMultiProcessor)                \
-  X(cudaDevAttrMemoryPoolsSupported, 115, 1)
+#define SIM_ATTRIBUTES(X)                                                                        \
+  X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                                      \
+  X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                              \
+  X(cudaDevAttrMaxBlockDimY, 3, p.maxThreadsDim[1])                                              \
+  X(cudaDevAttrMaxBlockDimZ, 4, p.maxThreadsDim[2])                                              \
+  X(cudaDevAttrMaxGridDimX, 5, p.maxGridSize[0])                                                 \
+  X(cudaDevAttrMaxGridDimY, 6, p.maxGridSize[1])                                                 \
+  X(cudaDevAttrMaxGridDimZ, 7, p.maxGridSize[2])                                                 \
+  X(cudaDevAttrMaxSharedMemoryPerBlock, 8, static_cast<int>(p.sharedMemPerBlock))                \
+  X(cudaDevAttrTotalConstantMemory, 9, static_cast<int>(p.totalConstMem))                        \
+  X(cudaDevAttrWarpSize, 10, p.warpSize)                                                         \
+  X(cudaDevAttrMaxPitch, 11, static_cast<int>(p.memPitch))                                       \
+  X(cudaDevAttrMaxRegistersPerBlock, 12, p.regsPerBlock)                                         \
+  X(cudaDevAttrClockRate, 13, p.clockRate)                                                       \
+  X(cudaDevAttrTextureAlignment, 14, static_cast<int>(p.textureAlignment))                       \
+  X(cudaDevAttrGpuOverlap, 15, 1)                                                                \
+  X(cudaDevAttrMultiProcessorCount, 16, p.multiProcessorCount)                                   \
+  X(cudaDevAttrKernelExecTimeout, 17, 0)                                                         \
+  X(cudaDevAttrIntegrated, 18, 0)                                                                \
+  X(cudaDevAttrCanMapHostMemory, 19, 1)                                                          \
+  X(cudaDevAttrComputeMode, 20, cudaComputeModeDefault)                                          \
+  X(cudaDevAttrConcurrentKernels, 31, 1)                                                         \
+  X(cudaDevAttrEccEnabled, 32, p.ECCEnabled)                                                     \
+  X(cudaDevAttrPciBusId, 33, p.pciBusID)                                                         \
+  X(cudaDevAttrPciDeviceId, 34, p.pciDeviceID)                                                   \
+  X(cudaDevAttrTccDriver, 35, p.tccDriver)                                                       \
+  X(cudaDevAttrMemoryClockRate, 36, p.memoryClockRate)                                           \
+  X(cudaDevAttrGlobalMemoryBusWidth, 37, p.memoryBusWidth)                                       \
+  X(cudaDevAttrL2CacheSize, 38, p.l2CacheSize)                                                   \
+  X(cudaDevAttrMaxThreadsPerMultiProcessor, 39, p.maxThreadsPerMultiProcessor)                   \
+  X(cudaDevAttrAsyncEngineCount, 40, p.asyncEngineCount)                                         \
+  X(cudaDevAttrUnifiedAddressing, 41, 1)                                                         \
+  X(cudaDevAttrPciDomainId, 50, p.pciDomainID)                                                   \
+  X(cudaDevAttrComputeCapabilityMajor, 75, p.major)                                              \
+  X(cudaDevAttrComputeCapabilityMinor, 76, p.minor)                                              \
+  X(cudaDevAttrStreamPrioritiesSupported, 78, p.streamPrioritiesSupported)                       \
+  X(cudaDevAttrGlobalL1CacheSupported, 79, p.globalL1CacheSupported)                             \
+  X(cudaDevAttrLocalL1CacheSupported, 80, p.localL1CacheSupported)                               \
+  X(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81,                                             \
+    static_cast<int>(p.sharedMemPerMultiprocessor))                                              \
+  X(cudaDevAttrMaxRegistersPerMultiprocessor, 82, p.regsPerMultiprocessor)                       \
+  X(cudaDevAttrManagedMemory, 83, 1)                                                             \
+  X(cudaDevAttrIsMultiGpuBoard, 84, 0)                                                           \
+  X(cudaDevAttrHostNativeAtomicSupported, 86, 0)                                                 \
+  X(cudaDevAttrPageableMemoryAccess, 88, 0)                                                      \
+  X(cudaDevAttrConcurrentManagedAccess, 89, 1)                                                   \
+  X(cudaDevAttrComputePreemptionSupported, 90, 1)                                                \
+  X(cudaDevAttrCanUseHostPointerForRegisteredMem, 91, 0)                                         \
+  X(cudaDevAttrCooperativeLaunch, 95, 1)                                                         \
+  X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, static_cast<int>(p.sharedMemPerBlockOptin))     \
+  X(cudaDevAttrHostRegisterSupported, 99, 1)                                                     \
+  X(cudaDevAttrPageableMemoryAccessUsesHostPageTables, 100, 0)                                   \
+  X(cudaDevAttrDirectManagedMemAccessFromHost, 101, 0)                                           \
+  X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, p.maxBlocksPerMultiProcessor)                    \
+  X(cudaDevAttrMaxPersistingL2CacheSize, 108, p.persistingL2CacheMaxSize)                        \
+  X(cudaDevAttrReservedSharedMemoryPerBlock, 111, static_cast<int>(p.reservedSharedMemPerBlock)) \
+  X(cudaDevAttrMemoryPoolsSupported, 115, 1)                                                     \
+  X(cudaDevAttrClusterLaunch, 120, p.major >= 9)
 #define SIM_ATTRIBUTE(name, number, value) name = number,
 enum cudaDeviceAttr { SIM_ATTRIBUTES(SIM_ATTRIBUTE) };
 #undef SIM_ATTRIBUTE
@@ -374,8 +397,8 @@ SIM_TELLS(cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* out), cudaSharedMemB
 SIM_TELLS(cudaDriverGetVersion(int* out), sim::program::toolkit_version())
 SIM_TELLS(cudaRuntimeGetVersion(int* out), sim::program::toolkit_version())
 SIM_WAITS(cudaDeviceReset())
-SIM_WAITS(cudaDeviceSynchronize())
 SIM_NOTHING(cudaSetDeviceFlags(unsigned))
+SIM_NOTHING(cudaInitDevice(int, unsigned, unsigned))
 SIM_NOTHING(cudaDeviceSetCacheConfig(cudaFuncCache))
 SIM_NOTHING(cudaDeviceSetSharedMemConfig(cudaSharedMemConfig))
 SIM_NOTHING(cudaProfilerStart())
@@ -384,7 +407,6 @@ SIM_NOTHING(cudaHostRegister(void*, size_t, unsigned))
 SIM_NOTHING(cudaHostUnregister(void*))
 SIM_NOTHING(cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr))
 SIM_NOTHING(cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int))
-SIM_WAITS(cudaStreamSynchronize(cudaStream_t))
 // A window of the L2 that keeps its lines: a hint, which the model of the L2 does not take.
 SIM_NOTHING(cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*))
 SIM_NOTHING(cudaCtxResetPersistingL2Cache())
@@ -398,6 +420,8 @@ SIM_NOTHING(cudaGraphUpload(cudaGraphExec_t, cudaStream_t))
 #undef SIM_NOTHING
 #undef SIM_WAITS
 
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaStreamSynchronize(cudaStream_t);
 cudaError_t cudaMalloc(void**, size_t);
 cudaError_t cudaMallocManaged(void**, size_t, unsigned flags = cudaMemAttachGlobal);
 cudaError_t cudaMallocHost(void**, size_t);
@@ -524,42 +548,74 @@ class Naming {
 // --- variables in device memory ------------------------------------------------------------------
 
 namespace sim::program {
-/// So many bytes behind the beginning of a variable.
-void* symbol_at(const auto& symbol, size_t offset) {
-  void* p = const_cast<void*>(static_cast<const volatile void*>(std::addressof(symbol)));
-  return static_cast<char*>(p) + offset;
+/// A call that names a variable of the device.
+struct SymbolCall {
+  const char* name;
+  const volatile void* symbol;
+  size_t size;  ///< of the variable
+  Where where;
+};
+template <class T>
+SymbolCall symbol_call(const char* name, const T& symbol, Where where) {
+  size_t size = SIZE_MAX;  // `extern __device__ int a[];` does not tell it
+  if constexpr (!std::is_unbounded_array_v<T>) size = sizeof(T);
+  return {name, std::addressof(symbol), size, where};
 }
+/// Where the variable is in device memory.
+cudaError_t find_symbol(void** p, const SymbolCall&);
+/// Copies between `host`, or what else lies there, and [offset, offset + bytes) of the variable.
+cudaError_t copy_symbol(const SymbolCall&, const void* host, bool to_symbol, size_t bytes,
+                        size_t offset, cudaMemcpyKind, bool in_stream);
 }  // namespace sim::program
-cudaError_t cudaGetSymbolAddress(void** p, const auto& symbol) {
-  return sim::program::given(p, sim::program::symbol_at(symbol, 0));
+cudaError_t cudaGetSymbolAddress(void** p, const auto& symbol, SIM_HERE) {
+  return sim::program::find_symbol(
+      p, sim::program::symbol_call("cudaGetSymbolAddress", symbol, where));
 }
 template <class T>
-cudaError_t cudaGetSymbolSize(size_t* bytes, const T&) {
-  return sim::program::given(bytes, sizeof(T));
+cudaError_t cudaGetSymbolSize(size_t* bytes, const T& symbol, SIM_HERE) {
+  void* unused;
+  *bytes = sizeof(T);
+  return sim::program::find_symbol(&unused,
+                                   sim::program::symbol_call("cudaGetSymbolSize", symbol, where));
 }
 cudaError_t cudaMemcpyToSymbol(const auto& symbol, const void* from, size_t bytes,
-                               size_t offset = 0, cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
-  return cudaMemcpy(sim::program::symbol_at(symbol, offset), from, bytes, kind);
+                               size_t offset = 0, cudaMemcpyKind kind = cudaMemcpyHostToDevice,
+                               SIM_HERE) {
+  const auto call = sim::program::symbol_call("cudaMemcpyToSymbol", symbol, where);
+  return sim::program::copy_symbol(call, from, true, bytes, offset, kind, false);
 }
 cudaError_t cudaMemcpyFromSymbol(void* to, const auto& symbol, size_t bytes, size_t offset = 0,
-                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
-  return cudaMemcpy(to, sim::program::symbol_at(symbol, offset), bytes, kind);
+                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost, SIM_HERE) {
+  const auto call = sim::program::symbol_call("cudaMemcpyFromSymbol", symbol, where);
+  return sim::program::copy_symbol(call, to, false, bytes, offset, kind, false);
 }
 cudaError_t cudaMemcpyToSymbolAsync(const auto& symbol, const void* from, size_t bytes,
                                     size_t offset = 0, cudaMemcpyKind kind = cudaMemcpyHostToDevice,
-                                    cudaStream_t = nullptr) {
-  return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
+                                    cudaStream_t = nullptr, SIM_HERE) {
+  const auto call = sim::program::symbol_call("cudaMemcpyToSymbolAsync", symbol, where);
+  return sim::program::copy_symbol(call, from, true, bytes, offset, kind, true);
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void* to, const auto& symbol, size_t bytes, size_t offset = 0,
                                       cudaMemcpyKind kind = cudaMemcpyDeviceToHost,
-                                      cudaStream_t = nullptr) {
-  return cudaMemcpyFromSymbol(to, symbol, bytes, offset, kind);
+                                      cudaStream_t = nullptr, SIM_HERE) {
+  const auto call = sim::program::symbol_call("cudaMemcpyFromSymbolAsync", symbol, where);
+  return sim::program::copy_symbol(call, to, false, bytes, offset, kind, true);
 }
 
 // --- kernels as values ---------------------------------------------------------------------------
 
 namespace sim::program {
 
+/// A kernel's argument, at `p`; of a reference its address is there.
+template <class P>
+auto argument_at(void* p) {
+  using T = std::remove_reference_t<P>;
+  if constexpr (std::is_reference_v<P>) {
+    return Reference<T>{*static_cast<T**>(p)};
+  } else {
+    return Argument<std::remove_const_t<T>>(*static_cast<std::remove_const_t<T>*>(p));
+  }
+}
 /// How many blocks of this kind an SM of the modelled GPU holds.
 int blocks_per_sm(int threads, size_t smem);
 
@@ -571,9 +627,7 @@ bool launch_packed(const char* name, void (*kernel)(P...), const Shape& shape, b
   const auto call = [kernel](auto leave, auto&... a) __attribute__((no_sanitize_thread)) {
     kernel(passed(a)...), leave();
   };
-  return launch(
-      name, shape, together, call,
-      Argument<std::remove_cvref_t<P>>(*static_cast<std::remove_cvref_t<P>*>(args[i]))...);
+  return launch(name, shape, together, call, argument_at<P>(args[i])...);
 }
 /// What scripts/sim makes of cudaLaunchKernel and cudaLaunchCooperativeKernel.
 template <class... P>
@@ -593,7 +647,10 @@ cudaError_t launch_extended(const char* name, Where where, const cudaLaunchConfi
                             void (*kernel)(P...), std::type_identity_t<P>... args) {
   bool together = false;
   const Shape shape = shape_of(*config, &together, where);
-  void* each[] = {(void*)&args..., nullptr};
+  void* places[] = {(void*)std::addressof(args)..., nullptr};
+  void* each[] = {(void*)std::addressof(args)..., nullptr};
+  size_t i = 0;
+  ((each[i] = std::is_reference_v<P> ? &places[i] : each[i], ++i), ...);
   return launch_packed(name, kernel, shape, together, each, std::index_sequence_for<P...>())
              ? cudaSuccess
              : cudaPeekAtLastError();

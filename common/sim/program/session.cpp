@@ -5,16 +5,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <sstream>
 #include <thread>
 #include <unordered_map>
 
 #include "common/dialect/errors.h"
 #include "common/dialect/ptx/more/dependent.h"
+#include "common/harness/report.h"
 #include "common/harness/screen.h"
 #include "common/sim/block.h"
 #include "common/sim/memory/device_memory.h"
@@ -23,10 +26,17 @@
 #include "common/sim/sim.h"
 
 // The program's variables in device memory, where it has any: scripts/sim puts them here.
-extern char __start_fa_constant[] __attribute__((weak));
-extern char __stop_fa_constant[] __attribute__((weak));
-extern char __start_fa_device[] __attribute__((weak));
-extern char __stop_fa_device[] __attribute__((weak));
+#define SIM_SECTIONS(X)                \
+  X(fa_device, device, false)          \
+  X(fa_device_fixed, device, true)     \
+  X(fa_constant, constant, false)      \
+  X(fa_constant_fixed, constant, true) \
+  X(fa_managed, managed, false)
+#define SIM_SECTION(name, kind, fixed)                \
+  extern char __start_##name[] __attribute__((weak)); \
+  extern char __stop_##name[] __attribute__((weak));
+SIM_SECTIONS(SIM_SECTION)
+#undef SIM_SECTION
 
 namespace sim::program {
 
@@ -50,6 +60,7 @@ Wishes read_wishes() {
     if (key == "program") w.program = value;
     if (key == "looks") w.looks = value;
     if (key == "remark") w.remarks.push_back(value);
+    if (key == "reserve") w.reserve = std::atof(value.c_str());
     if (key == "workers") options().workers = std::atoi(value.c_str());
     if (key == "watchdog") options().watchdog_s = std::atof(value.c_str());
     if (key == "stack") options().stack_bytes = std::strtoull(value.c_str(), nullptr, 10);
@@ -104,15 +115,37 @@ void on_exit_of_program(int status, void*) {
   if (!told && status == 0) _exit(3);
 }
 
-volatile std::sig_atomic_t interrupted = 0;
-std::atomic<bool> out_of_patience{false};
+volatile std::sig_atomic_t interrupted = 0;  // the signal's number
+std::atomic<bool> out_of_patience{false}, out_of_memory{false};
 
-// Ctrl-C: once for the report; twice for a kernel that never touches memory.
+// Once for the report; twice for a kernel that never touches memory. scripts/sim passes SIGTERM on,
+// which may come from its sender, too: two in one second are one.
+void on_interrupt(int number) {
+  static volatile time_t first = 0;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (interrupted && (number == SIGINT || now.tv_sec > first + 1)) {
+    signal(number, SIG_DFL);
+    raise(number);
+  }
+  if (!interrupted) first = now.tv_sec;
+  interrupted = number;
+}
 void report_at_interrupt() {
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string memory_sentence() {
+  size_t used = 0;
+  for (size_t k = 1; k < buffer_count(); ++k) used += buffers[k].end - buffers[k].begin;
+  return "too little memory is left: " + fa::human_bytes(used) + " of device memory " +
+         (options().analyse
+              ? "and ten times as much of what kernels touch of it, for the search for "
+                "races; a smaller problem or a run without --analyse needs less"
+              : "are in use; a smaller problem needs less");
 }
 
 constexpr int kTimeIsUp = 124;  // as timeout(1) has it
@@ -125,9 +158,14 @@ double seconds_since_begin() {
 
 void end_where_asked(const char* where = "behind a launch") {
   const double limit = session().wishes.limit_s;
+  if (out_of_memory) {
+    std::fputs(fa::wrapped("sim: ", memory_sentence(), 2).c_str(), stderr);
+    stop(3);
+  }
   if (interrupted && !out_of_patience) {
-    std::fprintf(stderr, "sim: interrupted; the report is of what ran until now\n");
-    stop(130);
+    std::fprintf(stderr, "sim: %s; the report is of what ran until now\n",
+                 interrupted == SIGINT ? "interrupted" : "ended by SIGTERM");
+    stop(128 + interrupted);
   }
   if (out_of_patience || (limit > 0 && seconds_since_begin() > limit)) {
     std::fprintf(
@@ -164,7 +202,7 @@ void begin(Session& s) {
     std::thread([end = limit + s.wishes.patience_s] {
       std::this_thread::sleep_for(std::chrono::duration<double>(end));
       out_of_patience = true;
-      interrupted = 1;
+      interrupted = SIGINT;
     }).detach();
   }
   o.on_fatal = [](FaultKind kind, const std::string& sentence) {
@@ -176,11 +214,36 @@ void begin(Session& s) {
     stop(1);
   };
   on_exit(on_exit_of_program, nullptr);
-  if (const size_t bytes = &__stop_fa_device[0] - &__start_fa_device[0]; bytes > 0) {
-    place_variables(__start_fa_device, bytes, "__device__ variables");
+#define SIM_SECTION(name, kind, fixed) {Variables::kind, fixed, __start_##name, __stop_##name},
+  const Section sections[] = {SIM_SECTIONS(SIM_SECTION)};
+#undef SIM_SECTION
+  try {
+    place_variables(sections);
+  } catch (const fa::ResourceError& e) {
+    std::fprintf(stderr, "sim: %s\n", e.what());
+    std::_Exit(3);
   }
-  place_constants(__start_fa_constant, &__stop_fa_constant[0] - &__start_fa_constant[0]);
+  watch_host_addresses();
   s.recording = std::make_unique<Recording>();
+}
+
+// The host's accesses to its variables, from main() on; what lies above them, such as the heap and
+// the stacks, is not looked at.
+void watch_variables() {
+#define SIM_SECTION(name, kind, fixed)                                    \
+  if (&__stop_##name[0] > &__start_##name[0]) {                           \
+    begin = std::min(begin, reinterpret_cast<uintptr_t>(__start_##name)); \
+    end = std::max(end, reinterpret_cast<uintptr_t>(__stop_##name));      \
+  }
+  uintptr_t begin = UINTPTR_MAX, end = 0;
+  SIM_SECTIONS(SIM_SECTION)
+#undef SIM_SECTION
+  if (end == 0) return;
+  variables_begin = begin;
+  variables_size = end - begin;
+  options().on_host_access = look_at_host_access;
+  self->stack_base = std::max(self->stack_base, end);
+  self->stack_size = ~self->stack_base;
 }
 
 }  // namespace
@@ -272,12 +335,53 @@ void take_counts(const Launch* launch, bool stopped) {
   counts->remarks.clear();
 }
 
+// What the findings of a loop have in common: the lines, and what an access did there, but not its
+// bytes and threads.
+static std::string in_common(FaultKind kind, const std::string& sentence) {
+  const bool access = kind == FaultKind::race || kind == FaultKind::uninitialised;
+  std::string text = access ? sentence.substr(0, sentence.find(':')) : sentence;
+  for (char& c : text) c = std::isdigit(static_cast<unsigned char>(c)) ? '#' : c;
+  for (const Place& p : places_in(sentence)) text += "\n" + p.file + ":" + std::to_string(p.line);
+  return text;
+}
+
 void note_finding(FaultKind kind, const std::string& sentence) {
   Session& s = session();
-  if (!s.said.insert(sentence).second) return;
-  std::fflush(stdout);
-  s.findings.push_back({kind, sentence});
-  std::fputs(fa::wrapped("finding: ", sentence, 2).c_str(), stderr);
+  const auto [at, fresh] = s.finding_at.try_emplace(in_common(kind, sentence), s.findings.size());
+  if (fresh) {
+    std::fflush(stdout);
+    s.findings.push_back({{kind, sentence}});
+    std::fputs(fa::wrapped("finding: ", sentence, 2).c_str(), stderr);
+  }
+  Told& told = s.findings[at->second];
+  if (fresh) told.of_launches = s.in_launch;
+  if (fresh || !s.in_launch || told.latest != s.launches) ++told.times;
+  told.latest = s.launches;
+}
+
+// Looks ten times a second how much memory is left, once that could become too little.
+void watch_memory(size_t allocated) {
+  static size_t all = 0, at_first = free_bytes();
+  static bool watching = false;
+  Session& s = session();
+  all += allocated;
+  const double reserve =
+      s.wishes.reserve > 0 ? s.wishes.reserve : std::min(at_first / 8.0, double{1 << 30});
+  const double wanted = static_cast<double>(all) * (s.wishes.analyse ? 12 : 1);
+  if (watching || wanted + reserve < static_cast<double>(at_first) / 2) return;
+  watching = true;
+  std::thread([reserve] {
+    while (static_cast<double>(free_bytes()) > reserve) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    out_of_memory = true;
+    interrupted = SIGINT;  // the kernel that runs ends at its next access
+    while (static_cast<double>(free_bytes()) > reserve / 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    std::fputs(fa::wrapped("sim: ", memory_sentence(), 2).c_str(), stderr);
+    _exit(3);
+  }).detach();
 }
 
 [[noreturn]] static void not_supported(const std::string& what, const std::string& place) {
@@ -291,13 +395,43 @@ Library::Library(const char* name) : on_host_(self->host) {
   if (!on_host_) return;
   device_in_use().lock();
   Session& s = session();
+  undo_host_stores();
   if (options().libraries++ > 0) return;  // of another one
+  options().library = name;
   if (s.captured) {
     not_supported(std::string(name) + " in the capture of a graph",
                   source_of(__builtin_return_address(0)));
   }
   const std::string remark = std::string("what ") + name + " computes is not counted";
   if (s.said.insert(remark).second) s.remarks.push_back(remark);
+}
+bool Library::reaches(const char* operand, const void* p, std::ptrdiff_t low, std::ptrdiff_t high) {
+  const void* twin = device_address(p);
+  const auto begin = reinterpret_cast<uintptr_t>(twin ? twin : p) - kHbmBase;
+  const std::string call = std::string(options().library) + " at ";
+  if (begin >= kHbmSpan) {
+    note_finding(FaultKind::refused,
+                 call + calling_source() + ": " + operand + " is memory of the host");
+    return false;
+  }
+  const BufferInfo& b = buffers[page_owner[begin / kPage]];
+  if (b.live && begin + low >= b.begin && begin + high <= b.end) return true;
+  const std::string buffer =
+      b.live ? b.name + ", which has " + std::to_string(b.end - b.begin) + " bytes"
+             : "what is no buffer";
+  note_finding(FaultKind::out_of_bounds,
+               call + calling_source() + ": " + operand + " lies at bytes " +
+                   std::to_string(static_cast<int64_t>(begin - b.begin) + low) + " to " +
+                   std::to_string(static_cast<int64_t>(begin - b.begin) + high) + " of " + buffer);
+  return false;
+}
+void Library::need_device(const void* p) {
+  static thread_local const void* latest = nullptr;
+  if (self->host && p && p != latest && !is_device(p)) {
+    latest = p;
+    note_finding(FaultKind::refused, std::string(options().library) + " at " + calling_source() +
+                                         ": an operand is memory of the host");
+  }
 }
 Library::~Library() {
   if (!on_host_) return;
@@ -332,6 +466,25 @@ static void require_allowed_smem(const Launch& launch) {
 // launched again.
 static std::unordered_map<void (*)(void*), unsigned> clusters;
 static std::atomic<unsigned> wanted_cluster{0};
+
+// The same of __launch_bounds__, where the launch breaks it.
+static std::atomic<unsigned> bound{0};
+static Where bound_at;
+
+void refuse_block(unsigned threads, Where where) {
+  bound_at = where;
+  bound = threads;
+  fail(FaultKind::refused, "");
+}
+
+static void require_allowed_cluster(const Launch& launch) {
+  if (launch.config.cluster <= 8 || session().large_clusters) return;
+  throw LaunchRefused(LaunchRefused::Why::cluster,
+                      "kernel " + std::string(launch.name) + ": a cluster of " +
+                          std::to_string(launch.config.cluster) +
+                          " blocks; more than 8 need cudaFuncSetAttribute(kernel, "
+                          "cudaFuncAttributeNonPortableClusterSizeAllowed, 1)");
+}
 
 void need_cluster(unsigned x, unsigned y, unsigned z, Where where) {
   if (y * z != 1) unsupported("a cluster of more than one dimension", where);
@@ -369,6 +522,17 @@ bool run(const Launch& given, Where where, bool early) {
     return true;
   }
   take_counts(nullptr);
+  undo_host_stores();
+  Session& s = session();
+  ++s.launches;
+  s.in_launch = true;
+  const std::unique_ptr<bool, void (*)(bool*)> ended(&s.in_launch, [](bool* in) { *in = false; });
+  const auto refuse = [&](LaunchRefused::Why why, const std::string& what) {
+    note_finding(FaultKind::refused, what + ", at " + at(where));
+    s.launch_refused = true;
+    keep_error(why);
+    return false;
+  };
   Launch launch = given;
   if (const auto known = clusters.find(launch.call); known != clusters.end()) {
     launch.config.cluster = known->second;
@@ -377,13 +541,11 @@ bool run(const Launch& given, Where where, bool early) {
   if (early) overlapping.emplace(false);
   try {
     require_allowed_smem(launch);
+    require_allowed_cluster(launch);
     run_grid(launch);
     take_counts(&launch);
   } catch (const LaunchRefused& refused) {
-    note_finding(FaultKind::refused, std::string(refused.what()) + ", at " + at(where));
-    session().launch_refused = true;
-    keep_error(refused.why);
-    return false;
+    return refuse(refused.why, refused.what());
   } catch (const fa::KernelStopped& stopped) {
     if (const unsigned cluster = wanted_cluster.exchange(0)) {
       if (fa::Counts* counts = recording()) counts->kernels.clear();
@@ -391,11 +553,25 @@ bool run(const Launch& given, Where where, bool early) {
       overlapping.reset();
       return run(given, where, early);
     }
+    if (const unsigned most = bound.exchange(0)) {
+      if (fa::Counts* counts = recording()) counts->kernels.clear();
+      const dim3 block = launch.config.block;
+      return refuse(LaunchRefused::Why::bounds,
+                    "kernel " + std::string(launch.name) + ": a block of " +
+                        std::to_string(block.x * block.y * block.z) +
+                        " threads; __launch_bounds__ at " + at(bound_at) + " allows " +
+                        std::to_string(most));
+    }
     const bool early = !dynamic_cast<const FoundAtEnd*>(&stopped);
     take_counts(&launch, early);
     end_where_asked();
     for (const fa::Finding& f : stopped.findings) note_finding(f.kind, f.text);
-    session().more += stopped.more;
+    s.more = std::max(s.more, stopped.more);
+    if (used_host_address()) {  // as on a GPU the kernel ends there, and the host goes on
+      s.launch_refused = true;
+      keep_illegal_address();
+      return false;
+    }
     if (early) stop(1);
   } catch (const fa::ResourceError& e) {
     std::fprintf(stderr, "sim: %s\n", e.what());
@@ -420,6 +596,13 @@ long long ticks() {
 }
 
 }  // namespace sim::program
+
+// What scripts/sim makes of main().
+extern "C" int __real_main(int, char**, char**);
+extern "C" int __wrap_main(int n, char** words, char** environment) {
+  sim::program::watch_variables();
+  return __real_main(n, words, environment);
+}
 
 uint64_t sim::state_of_barrier(const uint64_t* bar, bool* own) {
   *own = home_of(bar) == self;

@@ -36,6 +36,8 @@ struct KernelRecord {
 
 /// What scripts/sim asks for, in the environment as lines of "key value".
 struct Wishes {
+  double reserve =
+      0;  ///< bytes: with less the run ends; 0: an eighth of what is free, at most 1 GiB
   bool analyse = false, lines = false, quiet = false;
   double limit_s = 0;      ///< > 0: end behind the launch that runs then, ...
   double patience_s = 30;  ///< ... or so much later inside it
@@ -47,6 +49,12 @@ struct Wishes {
 /// What a stream captures, in its order.
 using Work = std::vector<std::function<void()>>;
 
+/// A finding, told once, and in how many launches (or calls of the runtime) it was found.
+struct Told : fa::Finding {
+  bool of_launches = false;
+  uint64_t times = 0, latest = 0;  ///< latest: the number of the launch
+};
+
 /// One run of the program, from its first call of the runtime to its exit.
 struct Session {
   Wishes wishes;
@@ -54,15 +62,19 @@ struct Session {
   std::unique_ptr<Recording> recording;
   std::vector<KernelRecord> kernels;           ///< in the order of their first launch
   std::map<std::string, fa::SiteCount> sites;  ///< by line and what it does
-  std::vector<fa::Finding> findings;
+  std::vector<Told> findings;
+  std::map<std::string, size_t> finding_at;  ///< by what two of them have in common
+  uint64_t launches = 0;                     ///< until now
+  bool in_launch = false;
   std::vector<std::string> remarks;
   std::unique_ptr<Work> captured;   ///< not null: calls that a stream orders are kept for a graph
   bool launch_refused = false;      ///< so what it would have written is not there
   bool complete = true;             ///< false: the program did not reach its own end
-  std::set<std::string> said;       ///< findings, so that each is told once
+  std::set<std::string> said;       ///< remarks, so that each is told once
   size_t more = 0;                  ///< findings at other lines, counted and not told
   double estimated_s = 0;           ///< of all launches so far: what events read
   size_t allowed_smem = 48 * 1024;  ///< the most that cudaFuncSetAttribute allowed to any kernel
+  bool large_clusters = false;      ///< it allowed those of more than 8 blocks
 };
 Session& session();
 /// The simulator has one device and one queue: host threads take turns.
@@ -73,8 +85,19 @@ std::recursive_mutex& device_in_use();
 void take_counts(const Launch*, bool stopped = false);
 /// Makes what CUDA calls this refusal the last error.
 void keep_error(LaunchRefused::Why);
-/// Prints a finding, and keeps it for the report.
+/// The launch that ended has used an address which is none of the device's.
+void keep_illegal_address();
+/// Prints a finding, and keeps it for the report. One of the same lines is counted only.
 void note_finding(fa::FaultKind, const std::string& sentence);
+/// What the compiler's hooks tell of host code: it uses a variable of the device, or bytes of a copy
+/// that nobody has written.
+void look_at_host_access(uintptr_t, unsigned size, Kind, const void* pc);
+void look_at_unwritten(uintptr_t, unsigned size, Kind, const void* pc);
+/// Gives the device's variables the values that host code has overwritten: on a GPU it does not
+/// reach them.
+void undo_host_stores();
+/// Device memory grows by so much: from some size on, the run ends before the system's memory does.
+void watch_memory(size_t allocated);
 /// Behind a copy to the host: what of it has nobody written?
 /// \param pc who copies
 void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from_pitch,

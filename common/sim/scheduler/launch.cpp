@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <cstdio>
@@ -62,19 +63,27 @@ struct Grid {
 
 // --- what a thread does with its own stack: the one mistake that the hooks cannot see ------------
 
-// A signal's context: where the thread was, its stack pointer, what an integer division divides.
+// A signal's context: where the thread was, its stack pointer, what an integer division divides, and
+// what else it has.
 struct Registers {
   uintptr_t pc = 0, sp = 0;
   int64_t dividend = 0;
+  std::array<uintptr_t, 34> all{};
+  const void* caller = nullptr;  // where a call at this moment returns to
   explicit Registers([[maybe_unused]] void* context) {
     [[maybe_unused]] const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
     pc = static_cast<uintptr_t>(registers.gregs[REG_RIP]);
     sp = static_cast<uintptr_t>(registers.gregs[REG_RSP]);
     dividend = registers.gregs[REG_RAX];
+    std::copy(std::begin(registers.gregs), std::end(registers.gregs), all.begin());
+    caller = is_from_host(pc) ? *reinterpret_cast<void**>(sp) : nullptr;
 #elif defined(__aarch64__)
     pc = registers.pc;
     sp = registers.sp;
+    std::copy(std::begin(registers.regs), std::end(registers.regs), all.begin());
+    all.back() = pc;
+    caller = reinterpret_cast<const void*>(registers.regs[30]);
 #endif
   }
 };
@@ -93,7 +102,10 @@ void on_fault(int number, siginfo_t* info, void* context) {
     divided_by_zero(reinterpret_cast<const void*>(at.pc + 1), smallest);
   }
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  const std::string place = source_of(reinterpret_cast<const void*>(at.pc + 1));
+  const auto* behind = is_from_host(at.pc) ? at.caller : reinterpret_cast<const void*>(at.pc + 1);
+  const auto given = std::find_if(at.all.begin(), at.all.end(), is_from_host);
+  if (given != at.all.end()) uses_host_address(*given, "access", behind);
+  const std::string place = source_of(behind);
   // A frame that grows touches each of its pages at the stack pointer, or 1 KiB above it (aarch64).
 #ifdef __aarch64__
   constexpr uintptr_t kAbove = 1024;
@@ -476,40 +488,54 @@ uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, 
 void validate(const Launch& launch, const std::string& name) {
   const auto [grid, block, smem, cluster, together, shares_work] = launch.config;
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
-  using enum LaunchRefused::Why;
-  const auto refuse = [&name](LaunchRefused::Why why, const std::string& what) {
+  const Options& o = options();
+  using Why = LaunchRefused::Why;
+  const auto refuse = [&name](Why why, const std::string& what) {
     throw LaunchRefused(why, "kernel " + spoken(name) + ": " + what);
   };
   if (threads == 0 || threads > 1024 || block.z > 64) {
-    refuse(shape, "a block of " + std::to_string(threads) +
-                      " threads; CUDA allows 1 to 1024 (and 64 along z)");
+    refuse(Why::shape, "a block of " + std::to_string(threads) +
+                           " threads; CUDA allows 1 to 1024 (and 64 along z)");
   }
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535) {
-    refuse(shape, "a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
-                      std::to_string(grid.z) +
-                      "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
+    refuse(Why::shape, "a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
+                           std::to_string(grid.z) +
+                           "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
   }
   if (smem > kMaxDynamicSmem) {
-    refuse(shared_memory, std::to_string(smem) +
-                              " B of dynamic shared memory; a block has at most " +
-                              std::to_string(kMaxDynamicSmem));
+    refuse(Why::shared_memory, std::to_string(smem) +
+                                   " B of dynamic shared memory; a block has at most " +
+                                   std::to_string(kMaxDynamicSmem));
   }
   constexpr uint64_t kMaxStaticSmem = 48 * 1024;
   if (const StaticShared& most = most_static_shared(); most.bytes > kMaxStaticSmem) {
-    refuse(shared_memory, most.function + " has " + std::to_string(most.bytes) +
-                              " B of static shared memory; nvcc compiles no more than " +
-                              std::to_string(kMaxStaticSmem));
+    refuse(Why::shared_memory, most.function + " has " + std::to_string(most.bytes) +
+                                   " B of static shared memory; nvcc compiles no more than " +
+                                   std::to_string(kMaxStaticSmem));
   }
   if (cluster == 0 || cluster > 16 || grid.x % cluster) {
-    refuse(shape, "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
-                      std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
+    refuse(Why::shape, "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
+                           std::to_string(grid.x) +
+                           " along x; the grid must be a multiple, at most 16");
+  }
+  if (cluster > 1 && options().arch < 90) {
+    refuse(Why::cluster, "a cluster of " + std::to_string(cluster) + " blocks; sm_" +
+                             std::to_string(options().arch) + " has none");
+  }
+  // As ptxas compiles the kernel, which is known of this project's own.
+  const Resources own = resources_of(name);
+  const unsigned per_warp = (own.registers * 32 + 255) / 256 * 256;
+  if (const uint64_t registers = (threads + 31) / 32 * per_warp; registers > o.sm.registers) {
+    refuse(Why::registers, "a block of " + std::to_string(threads) + " threads with " +
+                               std::to_string(own.registers) + " registers each; an SM has " +
+                               std::to_string(o.sm.registers));
   }
   if (const uint64_t fit = resident_blocks(launch.config, name, options());
       together && launch.config.blocks() > fit) {
-    refuse(too_many_together, "a cooperative launch of " + std::to_string(launch.config.blocks()) +
-                                  " blocks; the modelled GPU holds " + std::to_string(fit) +
-                                  " of them at a time");
+    refuse(Why::too_many_together,
+           "a cooperative launch of " + std::to_string(launch.config.blocks()) +
+               " blocks; the modelled GPU holds " + std::to_string(fit) + " of them at a time");
   }
 }
 

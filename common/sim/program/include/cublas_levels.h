@@ -44,7 +44,9 @@ struct Strided {
   Strided(const T* q, int n, int by)
       : p(reinterpret_cast<N*>(const_cast<std::remove_const_t<T>*>(q)) +
           (by < 0 ? static_cast<std::ptrdiff_t>(1 - n) * by : 0)),
-        step(by) {}
+        step(by) {
+    if (n > 0) Library::need_device(q);
+  }
   N& operator[](int i) const { return p[i * step]; }
 };
 
@@ -52,12 +54,14 @@ struct Strided {
 template <class T>
 auto full(const T* p, int leading) {
   auto* q = reinterpret_cast<Number<T>*>(const_cast<std::remove_const_t<T>*>(p));
+  Library::need_device(p);
   return
       [=](int i, int j) -> Number<T>& { return q[i + static_cast<std::ptrdiff_t>(j) * leading]; };
 }
 template <class T>
 auto packed(const T* p, cublasFillMode_t half, std::ptrdiff_t n) {
   auto* q = reinterpret_cast<Number<T>*>(const_cast<std::remove_const_t<T>*>(p));
+  Library::need_device(p);
   return [=](std::ptrdiff_t i, std::ptrdiff_t j) -> Number<T>& {
     return q[half == CUBLAS_FILL_MODE_UPPER ? i + j * (j + 1) / 2 : i + (2 * n - j - 1) * j / 2];
   };

@@ -41,7 +41,29 @@ enum cublasComputeType_t {
   CUBLAS_COMPUTE_32F_EMULATED_16BFX9 = 78,
   CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT
 };
-enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 };
+#define SIM_TENS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9)
+#define SIM_ALGORITHM(n) CUBLAS_GEMM_ALGO##n = n, CUBLAS_GEMM_ALGO1##n = 10 + n,
+#define SIM_OF_TENSOR_CORES(n) CUBLAS_GEMM_ALGO##n##_TENSOR_OP = 100 + n,
+enum cublasGemmAlgo_t {
+  CUBLAS_GEMM_DFALT = -1,
+  CUBLAS_GEMM_DEFAULT = -1,
+  SIM_TENS(SIM_ALGORITHM) CUBLAS_GEMM_ALGO20,
+  CUBLAS_GEMM_ALGO21,
+  CUBLAS_GEMM_ALGO22,
+  CUBLAS_GEMM_ALGO23,
+  CUBLAS_GEMM_DFALT_TENSOR_OP = 99,
+  CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99,
+  SIM_TENS(SIM_OF_TENSOR_CORES) CUBLAS_GEMM_ALGO10_TENSOR_OP,
+  CUBLAS_GEMM_ALGO11_TENSOR_OP,
+  CUBLAS_GEMM_ALGO12_TENSOR_OP,
+  CUBLAS_GEMM_ALGO13_TENSOR_OP,
+  CUBLAS_GEMM_ALGO14_TENSOR_OP,
+  CUBLAS_GEMM_ALGO15_TENSOR_OP,
+  CUBLAS_GEMM_AUTOTUNE = 999
+};
+#undef SIM_TENS
+#undef SIM_ALGORITHM
+#undef SIM_OF_TENSOR_CORES
 enum cublasFillMode_t { CUBLAS_FILL_MODE_LOWER, CUBLAS_FILL_MODE_UPPER, CUBLAS_FILL_MODE_FULL };
 enum cublasDiagType_t { CUBLAS_DIAG_NON_UNIT, CUBLAS_DIAG_UNIT };
 enum cublasSideMode_t { CUBLAS_SIDE_LEFT, CUBLAS_SIDE_RIGHT };
@@ -124,8 +146,8 @@ struct Matrix {
   long long leading, stride;
   bool transposed;
 };
-/// C = alpha A B + beta C, `count` times.
-void multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
+/// C = alpha A B + beta C, `count` times. \returns false where a matrix leaves its buffer
+bool multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
               const Matrix& c, int count);
 double number_at(cudaDataType_t type, const void* p);
 void put(cudaDataType_t type, void* p, double v);
@@ -136,10 +158,14 @@ struct Numbers {
   int step;
   void* at(int i, int n) const;
 };
-/// alpha x + y, alpha x, x . y, the norm of x: into y, x, a scalar.
-void axpy(int n, double alpha, const Numbers& x, const Numbers& y);
-void scale(int n, double alpha, const Numbers& x);
-double dot(int n, const Numbers& x, const Numbers& y);
+/// alpha x + y, alpha x, x . y, the norm of x: into y, x, a scalar. \returns false where a vector
+/// leaves its buffer
+bool axpy(int n, double alpha, const Numbers& x, const Numbers& y);
+bool scale(int n, double alpha, const Numbers& x);
+bool dot(int n, const Numbers& x, const Numbers& y, double* sum);
+inline cublasStatus_t status_of(bool executed) {
+  return executed ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
 inline cudaDataType_t scalar_of(cublasComputeType_t c) {
   switch (c) {
     case CUBLAS_COMPUTE_16F:
@@ -164,10 +190,15 @@ inline cublasStatus_t cublasGemmStridedBatchedEx(
     cublasGemmAlgo_t) {
   using namespace sim::program;
   const cudaDataType_t scalar = scalar_of(compute);
-  multiply(m, n, k, number_at(scalar, alpha), {type_a, A, lda, stride_a, ta != CUBLAS_OP_N},
-           {type_b, B, ldb, stride_b, tb != CUBLAS_OP_N}, number_at(scalar, beta),
-           {type_c, C, ldc, stride_c, false}, count);
-  return CUBLAS_STATUS_SUCCESS;
+  const auto fits = [](int leading, int rows) { return leading >= (rows > 1 ? rows : 1); };
+  if (m < 0 || n < 0 || k < 0 || count < 0 || !fits(lda, ta == CUBLAS_OP_N ? m : k) ||
+      !fits(ldb, tb == CUBLAS_OP_N ? k : n) || !fits(ldc, m)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  return status_of(multiply(m, n, k, number_at(scalar, alpha),
+                            {type_a, A, lda, stride_a, ta != CUBLAS_OP_N},
+                            {type_b, B, ldb, stride_b, tb != CUBLAS_OP_N}, number_at(scalar, beta),
+                            {type_c, C, ldc, stride_c, false}, count));
 }
 // The older form names the type of the sums.
 inline cublasComputeType_t compute_of(cudaDataType_t type) {
@@ -211,27 +242,30 @@ inline cublasStatus_t cublasAxpyEx(cublasHandle_t, int n, const void* alpha, cud
                                    const void* x, cudaDataType_t x_type, int x_step, void* y,
                                    cudaDataType_t y_type, int y_step, cudaDataType_t) {
   using namespace sim::program;
-  axpy(n, number_at(type, alpha), {x, x_type, x_step}, {y, y_type, y_step});
-  return CUBLAS_STATUS_SUCCESS;
+  return status_of(axpy(n, number_at(type, alpha), {x, x_type, x_step}, {y, y_type, y_step}));
 }
 inline cublasStatus_t cublasScalEx(cublasHandle_t, int n, const void* alpha, cudaDataType_t type,
                                    void* x, cudaDataType_t x_type, int x_step, cudaDataType_t) {
-  sim::program::scale(n, sim::program::number_at(type, alpha), {x, x_type, x_step});
-  return CUBLAS_STATUS_SUCCESS;
+  using namespace sim::program;
+  return status_of(scale(n, number_at(type, alpha), {x, x_type, x_step}));
 }
 inline cublasStatus_t cublasDotEx(cublasHandle_t, int n, const void* x, cudaDataType_t x_type,
                                   int x_step, const void* y, cudaDataType_t y_type, int y_step,
                                   void* result, cudaDataType_t type, cudaDataType_t) {
   using namespace sim::program;
-  put(type, result, dot(n, {x, x_type, x_step}, {y, y_type, y_step}));
-  return CUBLAS_STATUS_SUCCESS;
+  double sum = 0;
+  const bool executed = dot(n, {x, x_type, x_step}, {y, y_type, y_step}, &sum);
+  put(type, result, sum);
+  return status_of(executed);
 }
 inline cublasStatus_t cublasNrm2Ex(cublasHandle_t, int n, const void* x, cudaDataType_t x_type,
                                    int x_step, void* result, cudaDataType_t type, cudaDataType_t) {
   using namespace sim::program;
   const Numbers v{x, x_type, x_step};
-  put(type, result, std::sqrt(dot(n, v, v)));
-  return CUBLAS_STATUS_SUCCESS;
+  double sum = 0;
+  const bool executed = dot(n, v, v, &sum);
+  put(type, result, std::sqrt(sum));
+  return status_of(executed);
 }
 
 #include "cublas_levels.h"

@@ -1,5 +1,6 @@
 // Stands in for NVIDIA's header of this name, which programs include beside the runtime's. Of the
-// driver API it has tensor maps; scripts/sim names what else a program uses of it.
+// driver API it has tensor maps, and what stands in front of them: cuInit() and the device.
+// scripts/sim names what else a program uses of it.
 #pragma once
 #include <cstring>
 
@@ -11,7 +12,12 @@
 using CUtensorMap = sim::TensorMap;
 using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;
-enum CUresult { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_UNKNOWN = 999 };
+enum CUresult {
+  CUDA_SUCCESS = 0,
+  CUDA_ERROR_INVALID_VALUE = 1,
+  CUDA_ERROR_INVALID_DEVICE = 101,
+  CUDA_ERROR_UNKNOWN = 999
+};
 enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_UINT8,
   CU_TENSOR_MAP_DATA_TYPE_UINT16,
@@ -46,11 +52,14 @@ enum CUtensorMapFloatOOBfill {
 };
 
 inline CUresult cuGetErrorString(CUresult error, const char** words) {
-  *words = error == CUDA_SUCCESS ? "no error" : "invalid argument";
+  *words = cudaGetErrorString(static_cast<cudaError_t>(error));  // of the same numbers
   return CUDA_SUCCESS;
 }
 inline CUresult cuGetErrorName(CUresult error, const char** name) {
-  *name = error == CUDA_SUCCESS ? "CUDA_SUCCESS" : "CUDA_ERROR_INVALID_VALUE";
+  *name = error == CUDA_SUCCESS                ? "CUDA_SUCCESS"
+          : error == CUDA_ERROR_INVALID_DEVICE ? "CUDA_ERROR_INVALID_DEVICE"
+          : error == CUDA_ERROR_UNKNOWN        ? "CUDA_ERROR_UNKNOWN"
+                                               : "CUDA_ERROR_INVALID_VALUE";
   return CUDA_SUCCESS;
 }
 /// The limits are CUDA's; elements lie next to each other.
@@ -77,6 +86,14 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
   return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+using CUdevice = int;
+inline CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+inline CUresult cuDriverGetVersion(int* version) { return *version = CUDA_VERSION, CUDA_SUCCESS; }
+inline CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
+inline CUresult cuDeviceGet(CUdevice* device, int number) {
+  *device = number;
+  return number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
 using PFN_cuTensorMapEncodeTiled_v12000 = decltype(&cuTensorMapEncodeTiled);
 using PFN_cuTensorMapEncodeTiled = PFN_cuTensorMapEncodeTiled_v12000;
 using PFN_cuTensorMapEncodeIm2col = CUresult (*)(CUtensorMap*, ...);  // refused when asked for

@@ -73,6 +73,8 @@ template <class In, class Out>
 cufftResult execute(cufftHandle plan, const In* in, Out* out, int sign) {
   if (!plan) return CUFFT_INVALID_PLAN;
   const Library library("cuFFT");
+  Library::need_device(in);
+  Library::need_device(out);
   constexpr bool from_real = std::is_arithmetic_v<In>, to_real = std::is_arithmetic_v<Out>;
   const bool in_place = static_cast<const void*>(in) == out;
   const size_t rank = plan->n.size();

@@ -35,6 +35,7 @@ enum curandRngType {
 typedef curandRngType curandRngType_t;
 struct curandGenerator_st {
   unsigned long long seed = 0, offset = 0, made = 0;
+  bool on_host = false;
   std::vector<curandState> states{};
 };
 typedef curandGenerator_st* curandGenerator_t;
@@ -44,7 +45,9 @@ inline curandStatus_t curandCreateGenerator(curandGenerator_t* g, curandRngType_
   return CURAND_STATUS_SUCCESS;
 }
 inline curandStatus_t curandCreateGeneratorHost(curandGenerator_t* g, curandRngType_t type) {
-  return curandCreateGenerator(g, type);
+  const curandStatus_t status = curandCreateGenerator(g, type);
+  (*g)->on_host = true;
+  return status;
 }
 inline curandStatus_t curandDestroyGenerator(curandGenerator_t g) {
   return delete g, CURAND_STATUS_SUCCESS;
@@ -54,11 +57,11 @@ inline curandStatus_t curandSetStream(curandGenerator_t, cudaStream_t) {
 }
 inline curandStatus_t curandSetPseudoRandomGeneratorSeed(curandGenerator_t g,
                                                          unsigned long long seed) {
-  *g = {seed, g->offset};
+  *g = {seed, g->offset, 0, g->on_host};
   return CURAND_STATUS_SUCCESS;
 }
 inline curandStatus_t curandSetGeneratorOffset(curandGenerator_t g, unsigned long long offset) {
-  *g = {g->seed, offset};
+  *g = {g->seed, offset, 0, g->on_host};
   return CURAND_STATUS_SUCCESS;
 }
 
@@ -66,6 +69,7 @@ namespace sim::program {
 curandStatus_t random_numbers(curandGenerator_t g, auto* out, size_t n, auto draw) {
   constexpr size_t kStates = 4096;
   const Library library("cuRAND");
+  if (!g->on_host) Library::need_device(out);
   for (size_t k = g->states.size(); k < kStates && k < g->made + n; ++k) {
     curand_init(g->seed, k, g->offset / kStates, &g->states.emplace_back());
   }

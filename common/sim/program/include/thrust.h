@@ -641,6 +641,19 @@ I for_each(I first, I last, F f) {
   walk([&](auto&& x) { f(x); }, first, last);
   return last;
 }
+template <class I, class N, class F>
+I for_each_n(I first, N n, F f) {
+  return thrust::for_each(first, first + n, f);
+}
+template <class I, class J>
+J swap_ranges(I first, I last, J other) {
+  const auto one = [](auto&& x, auto&& y) {
+    const ValueOf<I> old = x;
+    x = y, y = old;
+  };
+  walk(one, first, last, other);
+  return other + (last - first);
+}
 template <class I, class O, class F>
 O transform(I first, I last, O out, F f) {
   walk([&](auto&& x, auto&& to) { to = f(x); }, first, last, out);
@@ -668,6 +681,18 @@ O copy(I first, I last, O out) {
   else
     return out;  // a stream's
 }
+template <class I, class N, class O>
+O copy_n(I first, N n, O out) {
+  return thrust::copy(first, first + n, out);
+}
+template <class I, class O>
+O uninitialized_copy(I first, I last, O out) {
+  return thrust::copy(first, last, out);
+}
+template <class I, class N, class O>
+O uninitialized_copy_n(I first, N n, O out) {
+  return thrust::copy(first, first + n, out);
+}
 template <class I, class J, class O, class P>
 O copy_if(I first, I last, J stencil, O out, P wanted) {
   auto to = raw(out);
@@ -690,6 +715,14 @@ I fill_n(I first, N n, const T& v) {
   thrust::fill(first, first + n, v);
   return first + n;
 }
+template <class I, class T>
+void uninitialized_fill(I first, I last, const T& v) {
+  thrust::fill(first, last, v);
+}
+template <class I, class N, class T>
+I uninitialized_fill_n(I first, N n, const T& v) {
+  return thrust::fill_n(first, n, v);
+}
 template <class I, class F>
 void tabulate(I first, I last, F f) {
   walk([&](auto&& x, auto i) { x = f(i); }, first, last, counting_iterator<std::ptrdiff_t>(0));
@@ -701,6 +734,11 @@ void sequence(I first, I last, T from = {}, S step = S(1)) {
 template <class I, class F>
 void generate(I first, I last, F f) {
   walk([&](auto&& x) { x = f(); }, first, last);
+}
+template <class I, class N, class F>
+I generate_n(I first, N n, F f) {
+  thrust::generate(first, first + n, f);
+  return first + n;
 }
 template <class I, class P, class T>
 void replace_if(I first, I last, P wanted, const T& v) {
@@ -989,6 +1027,20 @@ void reverse(I first, I last) {
   const std::vector<ValueOf<I>> all(raw(first), raw(last));
   thrust::copy(all.rbegin(), all.rend(), first);
 }
+template <class I, class O>
+O reverse_copy(I first, I last, O out) {
+  const O end = thrust::copy(first, last, out);
+  thrust::reverse(out, end);
+  return end;
+}
+template <class I, class O, class P>
+O remove_copy_if(I first, I last, O out, P unwanted) {
+  return thrust::copy_if(first, last, out, [&](const auto& v) { return !unwanted(v); });
+}
+template <class I, class O, class T>
+O remove_copy(I first, I last, O out, const T& value) {
+  return thrust::copy_if(first, last, out, [&](const auto& v) { return !(v == value); });
+}
 // With an execution policy in front.
 #define SIM_POLICY(name)                                                   \
   template <class P, class... A>                                           \
@@ -1006,7 +1058,9 @@ SIM_POLICIES(inclusive_scan_by_key, exclusive_scan_by_key, unique, unique_by_key
 SIM_POLICIES(find, find_if, find_if_not, min_element, max_element, minmax_element)
 SIM_POLICIES(all_of, any_of, none_of, equal, is_sorted, binary_search)
 SIM_POLICIES(lower_bound, upper_bound, set_union, set_intersection, set_difference, replace_if)
-SIM_POLICY(set_symmetric_difference)
+SIM_POLICIES(copy_n, for_each_n, generate_n, swap_ranges, remove_copy_if, set_symmetric_difference)
+SIM_POLICIES(uninitialized_copy, uninitialized_copy_n, uninitialized_fill, uninitialized_fill_n,
+             reverse_copy, remove_copy)
 #undef SIM_POLICIES
 #undef SIM_POLICY
 #undef SIM_THRUST
