@@ -87,7 +87,8 @@ void watch_host_addresses() {
 void mark_host_addresses(void* bytes, size_t n) {
   for_each_word(bytes, n, [](uintptr_t word) {
     const Variables* v = variables_at(word);
-    const bool hosts = v ? v->kind != Variables::managed : is_code(word) || is_table_of_functions(word);
+    const bool hosts =
+        v ? v->kind != Variables::managed : is_code(word) || is_table_of_functions(word);
     return hosts && !of_the_device().contains(word) ? word | kFromHost : word;
   });
 }
@@ -113,8 +114,9 @@ void uses_host_address(uintptr_t address, const std::string& does, const void* p
   used = true;
   if (real == address) {
     fail(FaultKind::refused,
-         who + " of host memory; copy it to device memory first (what a kernel allocates itself is "
-               "not supported)");
+         who +
+             " of host memory; copy it to device memory first (what a kernel allocates itself is "
+             "not supported)");
   }
   if (is_code(real)) {
     fail(FaultKind::refused,
@@ -128,8 +130,9 @@ void uses_host_address(uintptr_t address, const std::string& does, const void* p
                                  " by the address that the host has; cudaGetSymbolAddress gives "
                                  "the device's");
   }
-  fail(FaultKind::refused, here() + ": a virtual function of an object that the host made is called at " +
-                               source_of(pc) + " (" + name + "); make the object in a kernel");
+  fail(FaultKind::refused,
+       here() + ": a virtual function of an object that the host made is called at " +
+           source_of(pc) + " (" + name + "); make the object in a kernel");
 }
 
 bool used_host_address() { return used.exchange(false); }

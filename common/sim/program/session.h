@@ -89,8 +89,8 @@ void keep_error(LaunchRefused::Why);
 void keep_illegal_address();
 /// Prints a finding, and keeps it for the report. One of the same lines is counted only.
 void note_finding(fa::FaultKind, const std::string& sentence);
-/// What the compiler's hooks tell of host code: it uses a variable of the device, or bytes of a copy
-/// that nobody has written.
+/// What the compiler's hooks tell of host code: it uses a variable of the device, or bytes that a
+/// copy has brought and nobody has written.
 void look_at_host_access(uintptr_t, unsigned size, Kind, const void* pc);
 void look_at_unwritten(uintptr_t, unsigned size, Kind, const void* pc);
 /// Gives the device's variables the values that host code has overwritten: on a GPU it does not
