@@ -446,9 +446,8 @@ int variables(bool right) {
   return 0;
 }
 int copies_variable() {
-  return cudaMemcpy(out, &factor, 4, cudaMemcpyDefault) == cudaErrorInvalidValue
-             ? 0
-             : 3;  // copies a variable
+  const auto status = cudaMemcpy(out, &factor, 4, cudaMemcpyDefault);  // copies a variable
+  return status == cudaErrorInvalidValue ? 0 : 3;
 }
 int passes_variable(bool right) {
   void* p = out;
