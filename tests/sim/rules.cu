@@ -552,8 +552,7 @@ ANALYSED("the threads of a warpgroup issue the same products", "[sim][rules]") {
   CHECK(y.download()[0] == 17);
   FOUND("has no wgmma.fence before it", multiplies, warpgroup, y, Odd::fence);
   FOUND(
-      "thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators, of which nobody has set "
-      "element 0",
+      "thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators, of which nobody has set",
       multiplies, warpgroup, y, Odd::unset);
   FOUND(
       "the wgmma.wait_group at ... needs all threads of its warpgroup, of which some have "
