@@ -91,8 +91,8 @@ struct Order {
 void mbarrier_arrive(uint64_t* bar, int bytes, Where, Order = {}, int count = 1);
 void mbarrier_expect(uint64_t* bar, int bytes, Where);  // expect_tx alone
 void mbarrier_wait(uint64_t* bar, int parity, Where);
-/// mbarrier.try_wait: waits, but not for ever. Returns false at a thread's first try in a phase that
-/// is not complete, and later when nothing else can happen either.
+/// mbarrier.try_wait: waits, but not for ever. Returns false at a thread's first try in a phase
+/// that is not complete, and later when nothing else can happen either.
 bool mbarrier_try_wait(uint64_t* bar, int parity, Where, Order = {});
 
 // --- tma.cpp -------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ struct TensorMap {
 /// 0 = this block alone.
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
               Where);
-/// The same with cta_group::2: the signal to `bar` in the block of rank `told`, which is this one or
-/// the other one of its pair. Each further block's signal likewise, to the even or the odd one.
+/// The same with cta_group::2: the signal to `bar` in the block of rank `told`, which is this one
+/// or the other one of its pair. Each further block's signal likewise, to the even or the odd one.
 void tma_load_of_pair(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
                       unsigned told, Where, unsigned blocks = 0);
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);

@@ -240,7 +240,8 @@ std::string data_file(const std::string& name) {
 Inputs normal_inputs(const Problem& p, uint64_t seed, bool with_dO) {
   Inputs in;
   each_input([&](const Tensor& t, uint64_t stream) {
-    if (t.role == Role::input || with_dO) in.*t.input = normal_tensor(t.elements(p), p.dtype, seed, stream);
+    if (t.role == Role::input || with_dO)
+      in.*t.input = normal_tensor(t.elements(p), p.dtype, seed, stream);
   });
   return completed(p, seed, std::move(in));
 }

@@ -1,5 +1,5 @@
-// Arithmetic that C++ leaves open, as nvcc makes it: casts saturate, shifts clamp; sums and products
-// of two floats at a time. And what nvcc takes and g++ does not.
+// Arithmetic that C++ leaves open, as nvcc makes it: casts saturate, shifts clamp; sums and
+// products of two floats at a time. And what nvcc takes and g++ does not.
 #include <cstdint>
 #include <cstring>
 

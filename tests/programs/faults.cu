@@ -301,7 +301,8 @@ __global__ void tests_once(const int* in, int* out, bool waits) {
         "@!p bra AGAIN;\n}" ::"r"(bar));
   }
 }
-// The second one may run beside the first one until it waits for it; one thread does, for the block.
+// The second one may run beside the first one until it waits for it; one thread does, for the
+// block.
 __global__ void first_kernel(int* x) {
   asm volatile("griddepcontrol.launch_dependents;");
   x[threadIdx.x] = threadIdx.x;

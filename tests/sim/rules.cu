@@ -551,9 +551,8 @@ ANALYSED("the threads of a warpgroup issue the same products", "[sim][rules]") {
   SILENT(multiplies, warpgroup, y, Odd::none);
   CHECK(y.download()[0] == 17);
   FOUND("has no wgmma.fence before it", multiplies, warpgroup, y, Odd::fence);
-  FOUND(
-      "thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators, of which nobody has set",
-      multiplies, warpgroup, y, Odd::unset);
+  FOUND("thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators, of which nobody has set",
+        multiplies, warpgroup, y, Odd::unset);
   FOUND(
       "the wgmma.wait_group at ... needs all threads of its warpgroup, of which some have "
       "returned",

@@ -201,8 +201,8 @@ FA_TCGEN05(64, "%64")
 ///
 ///     for (i = 0..n-1) r[i] = tensor_memory[lane of `from` + this thread's lane][column + i];
 ///
-/// An instruction of this thread that reads one of the registers is behind the load, with or without
-/// the wait (PTX ISA, "Register dependencies, same thread").
+/// An instruction of this thread that reads one of the registers is behind the load, with or
+/// without the wait (PTX ISA, "Register dependencies, same thread").
 template <class T, int n>
 FA_PTX void tcgen05_ld(T (&r)[n], uint32_t from) {
   FA_NEED_TENSOR_COLUMNS(n);

@@ -5,8 +5,8 @@
 /// A tensor map, made on the host, describes tensor and box; the kernel takes it as
 /// `const __grid_constant__ TensorMap`. Elements of a box that lie outside the tensor arrive as
 /// zero and are never written. In shared memory a box is dense, innermost dimension first, its
-/// 16-byte chunks permuted by the map's swizzle (layouts.h); where that is wider than the box's rows,
-/// each row begins at a multiple of its width. Such addresses must be multiples of
+/// 16-byte chunks permuted by the map's swizzle (layouts.h); where that is wider than the box's
+/// rows, each row begins at a multiple of its width. Such addresses must be multiples of
 /// 128 bytes; with a swizzle of W bytes tiles start at multiples of 8 W, so that offsets decide
 /// alone.
 ///

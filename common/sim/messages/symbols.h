@@ -46,8 +46,8 @@ std::vector<Place> places_in(const std::string& sentence);
 std::vector<std::string> frames_of(const void* pc);
 /// The arrays of the function in whose code pc lies; none without debug information.
 std::vector<DeclaredArray> declared_arrays(const void* pc);
-/// The function of this program whose own `__shared__` arrays have the most bytes; of what it calls,
-/// none is added. An array outside of all functions counts as one.
+/// The function of this program whose own `__shared__` arrays have the most bytes; of what it
+/// calls, none is added. An array outside of all functions counts as one.
 struct StaticShared {
   std::string function;
   uint64_t bytes = 0;

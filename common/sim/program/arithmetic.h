@@ -1,6 +1,6 @@
 /// \file
-/// Arithmetic that C++ leaves open and a GPU defines, as `cvt`, `shl` and `shr` do it: what scripts/sim
-/// makes of casts and shifts in device code.
+/// Arithmetic that C++ leaves open and a GPU defines, as `cvt`, `shl` and `shr` do it: what
+/// scripts/sim makes of casts and shifts in device code.
 #pragma once
 
 #include "common/sim/program/ptx.h"

@@ -147,8 +147,8 @@ union cudaLaunchAttributeValue {
 };
 struct cudaLaunchAttribute;
 namespace sim::program {
-/// The host's compiler builds a struct that a function returns where the caller wants it; here it is
-/// copied (-fno-elide-constructors), and a pointer of a configuration to attributes in the same
+/// The host's compiler builds a struct that a function returns where the caller wants it; here it
+/// is copied (-fno-elide-constructors), and a pointer of a configuration to attributes in the same
 /// struct must go with it. Both parts tell of their copies, in either order.
 struct AttributePointer {
   cudaLaunchAttribute* to;

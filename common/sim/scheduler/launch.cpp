@@ -63,8 +63,8 @@ struct Grid {
 
 // --- what a thread does with its own stack: the one mistake that the hooks cannot see ------------
 
-// A signal's context: where the thread was, its stack pointer, what an integer division divides, and
-// what else it has.
+// A signal's context: where the thread was, its stack pointer, what an integer division divides,
+// and what else it has.
 struct Registers {
   uintptr_t pc = 0, sp = 0;
   int64_t dividend = 0;
