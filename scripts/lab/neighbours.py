@@ -25,6 +25,7 @@ LEAPS = {
     "11 3_wgmma": "08's loop, with each copy, product and barrier replaced by Hopper's",
     "11 4_late": "a product is issued in one place and waited for in another",
     "11 15_wide": "a warpgroup per gradient: each loop changes its owner",
+    "16 5_pair": "a block has two tiles of rows: each role gets a loop over them",
 }
 
 

@@ -333,7 +333,7 @@ class Check(Copy):
     def test_bad_use(self):
         for args, word in (
             (("--steps", "77"), "no step '77'"),
-            (("--sections", "nosuch"), "'nosuch' is not one of tests counters"),
+            (("--sections", "nosuch"), "'nosuch' is not one of tests tour counters"),
             (("--publish", "/nowhere"), "/nowhere"),
             (("--frobnicate",), "--frobnicate"),
         ):
