@@ -341,7 +341,7 @@ void require_predicted_fp32(const Variant& v) {
   const int d = GENERATE(32, 64, 96, 128);
   const int N = d == 32 ? GENERATE(1, 17, 64, 100, 257, 1024) : GENERATE(1, 17, 64, 100, 257);
   const bool causal = GENERATE(false, true);
-  if (!one_in(5)) return;
+  if (!one_in(7)) return;
   CAPTURE(v.name, N, d, causal);
   const bool batch = causal && N < 1024;
   require_predicted(v, problem(N, d, causal, batch ? 3 : 1, batch || N == 1024 ? 1 : 3));

@@ -93,6 +93,12 @@ TEST_CASE("step 15: a window, below, at and above a tile", "[step15][all]") {
   require_all(in_turn(both("window", "wgmma")), p);
 }
 
+TEST_CASE("step 15: the first key of a tile of rows may be the last of its tile", "[step15]") {
+  const int d = GENERATE(64, 128);
+  const auto p = with_window(bf16_problem(d + 65, d + 65, d, /*causal=*/true), 65, 0);
+  for (const fa::Variant* v : both("window", "wgmma")) fa::test::require_right(*v, p);
+}
+
 TEST_CASE("step 15: a window, as many keys as one likes", "[step15][all]") {
   const auto [N, Nk] = GENERATE(std::pair(1, 300), std::pair(300, 1), std::pair(130, 257),
                                 std::pair(257, 130), std::pair(70, 400), std::pair(400, 90));

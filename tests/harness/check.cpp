@@ -438,6 +438,18 @@ TEST_CASE("where the scores have no digits a right result is right, another not 
   CHECK(answer.check("O").lost);
 }
 
+TEST_CASE("of 8 bits one row in a hundred may lose its precision", "[check]") {
+  Answer answer = large_scores(DType::bf16, 1e7f, /*equal_keys=*/true);
+  answer.p.method.fp8 = true;
+  for (const size_t rows : {3, 4}) {  // of 320
+    for (size_t i = 0; i < rows * answer.p.d; ++i) answer.out.O[i] = 0;
+    const fa::TensorCheck t = answer.check("O");
+    CAPTURE(rows, t.message);
+    CHECK(t.rows_lost == rows);
+    CHECK(t.ok == (rows == 3));
+  }
+}
+
 TEST_CASE("a NaN is excused in the heads that may overflow, and in no masked row", "[check]") {
   Answer answer(DType::f32, /*masked_rows=*/true);
   const size_t queries = 40 * 32, keys = 30 * 32;                          // elements of a head

@@ -310,6 +310,8 @@ TEST_CASE("a change too small for a factor is given in bytes", "[report]") {
   r.forward.parent->requested = r.forward.predicted.total();
   r.forward.parent->requested.read += 100;
   CHECK_THAT(line_with(details(r), "change"), ContainsSubstring(", -100 B"));
+  r.forward.parent->requested.read += r.forward.predicted.total().total() / 50;
+  CHECK_THAT(line_with(details(r), "change"), ContainsSubstring(": 1.02x fewer"));
   r.forward.parent->requested = r.forward.predicted.total();
   CHECK_THAT(line_with(details(r), "change"), ContainsSubstring(", unchanged"));
 }
