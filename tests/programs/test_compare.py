@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from copies import SCRIPTS, Folder, for_all, main, said, typed
-from flash_steps import problems, results
+from flash_steps import problems, results, text
 from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
 
 
@@ -141,6 +141,14 @@ class Table(Scripts):
             self.assertEqual(len(lines), 2)
             for line, words in zip(lines, rows):
                 self.assertRegex(line, words)
+
+    def test_a_later_run_of_the_same_replaces_the_earlier(self):
+        cells, _ = self.cells(gpu(), gpu(median_ms=0.25))
+        self.assertEqual(cells["measured time"], "250 us")
+
+    def test_figures_have_three_digits(self):
+        shown = [text.three_digits(x) for x in (0.12345, 3.14159, 999.4, 999.6, 3141.6)]
+        self.assertEqual(shown, ["0.123", "3.14", "999", "1,000", "3,142"])
 
     def test_labels_are_short_and_stand_in_the_order_of_reading(self):
         runs, expected = [], []
