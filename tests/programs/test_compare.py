@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 from copies import SCRIPTS, Folder, for_all, main, said, typed
-from flash_steps import problems, results, text
+from flash_steps import problems, results
+from flash_steps.text import three_digits
 from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
 
 
@@ -147,7 +148,7 @@ class Table(Scripts):
         self.assertEqual(cells["measured time"], "250 us")
 
     def test_figures_have_three_digits(self):
-        shown = [text.three_digits(x) for x in (0.12345, 3.14159, 999.4, 999.6, 3141.6)]
+        shown = [three_digits(x) for x in (0.12345, 3.14159, 999.4, 999.6, 3141.6)]
         self.assertEqual(shown, ["0.123", "3.14", "999", "1,000", "3,142"])
 
     def test_labels_are_short_and_stand_in_the_order_of_reading(self):
