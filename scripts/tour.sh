@@ -107,7 +107,7 @@ runs=()
 if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then
   if ! command -v nvcc > /dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
     echo "this machine has a GPU but no nvcc: the steps cannot run on the GPU"
-  elif ! build gpu "${programs[@]}"; then
+  elif ! build gpu "${programs[@]}" $([[ $steps == all ]] && echo all_steps); then
     echo "the GPU programs did not build: the steps cannot run on the GPU"
   else
     plan --gpu
@@ -133,16 +133,37 @@ mkdir -p "$out"
 failed=0
 count=0
 all=${#runs[@]}
-for run in "${runs[@]}"; do
-  IFS=$'\t' read -r backend name variant words <<< "$run"
-  read -ra size <<< "$words"
-  count=$((count + 1))
+exec 8< /dev/null
+
+# run_on_gpu <index>: sets status. One process has all runs up to the next that is simulated or
+# fails: they share the start of CUDA, the inputs and what is right for them.
+run_on_gpu() {
+  local run backend name variant words lines=()
+  read -r -u 8 status && return
+  for run in "${runs[@]:$1}"; do
+    IFS=$'\t' read -r backend name variant words <<< "$run"
+    [[ $backend == gpu ]] || break
+    words="$name --variant $variant $words --input real --details --json $out/$name.$variant.gpu.json"
+    lines+=("$out/$name.$variant.gpu.txt"$'\t'"${words// /$'\t'}")
+  done
+  exec 8< <(printf '%s\n' "${lines[@]}" | build/gpu/steps/all_steps)
+  read -r -u 8 status || status=139
+}
+
+for ((i = 0; i < all; ++i)); do
+  IFS=$'\t' read -r backend name variant words <<< "${runs[i]}"
+  count=$((i + 1))
   printf '[%*d/%d] %-4s %-38s ' ${#all} "$count" "$all" "$backend" "$name $variant"
   file=$out/$name.$variant.$backend
   start=$(date +%s%N)
-  "build/$backend/steps/$name" --variant "$variant" "${size[@]}" --input real --details \
-    --json "$file.json" > "$file.txt" 2>&1
-  status=$?
+  if [[ $backend == gpu && $steps == all ]]; then
+    run_on_gpu "$i"
+  else
+    read -ra size <<< "$words"
+    "build/$backend/steps/$name" --variant "$variant" "${size[@]}" --input real --details \
+      --json "$file.json" > "$file.txt" 2>&1
+    status=$?
+  fi
   seconds=$((($(date +%s%N) - start) / 10000000))
   case $status in
     0) printf 'ok %5d.%02d s\n' $((seconds / 100)) $((seconds % 100)) ;;

@@ -69,10 +69,6 @@ double largest_value(const Problem& p, const std::vector<float>& V) {
   return size;
 }
 
-double largest(const std::vector<float>& t) {
-  return largest_of_all(
-      t.size(), [&t](size_t begin, size_t end) { return largest_size(&t[begin], end - begin); });
-}
 double largest_row(const std::vector<float>& t, size_t d) {
   return largest_of_all(t.size() / d, [&t, d](size_t begin, size_t end) {
     return largest_norm(&t[begin * d], end - begin, d);

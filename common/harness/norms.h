@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <mutex>
+#include <vector>
 
 #include "common/harness/parallel.h"
 
@@ -43,6 +44,12 @@ double largest_of_all(size_t n, const auto& of) {
     largest = std::max(largest, found);
   });
   return largest;
+}
+
+/// Of a whole tensor, without signs.
+inline double largest(const std::vector<float>& t) {
+  return largest_of_all(
+      t.size(), [&t](size_t begin, size_t end) { return largest_size(&t[begin], end - begin); });
 }
 
 }  // namespace fa

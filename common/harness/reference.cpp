@@ -50,20 +50,16 @@ struct Quantised {
 };
 
 /// Values of e4m3 and a scale, such that the largest is 448 / headroom.
-std::vector<float> quantised(std::vector<float> tensor, float headroom) {
-  float largest = 0;
-  for (const float x : tensor) largest = std::max(largest, std::abs(x));
-  const float scale = largest > 0 ? largest * headroom / 448 : 1;
-  constexpr size_t kChunk = 1 << 16;
-  parallel_for((tensor.size() + kChunk - 1) / kChunk, [&] {
-    return [&](size_t chunk) {
-      const size_t end = std::min(tensor.size(), (chunk + 1) * kChunk);
-      for (size_t i = chunk * kChunk; i < end; ++i) {
-        tensor[i] = round_to(DType::e4m3, tensor[i] / scale) * scale;
-      }
-    };
+std::vector<float> quantised(const std::vector<float>& tensor, float headroom) {
+  const auto most = static_cast<float>(largest(tensor));
+  const float scale = most > 0 ? most * headroom / 448 : 1;
+  std::vector<float> rounded(tensor.size());
+  parallel_chunks(tensor.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      rounded[i] = round_to(DType::e4m3, tensor[i] / scale) * scale;
+    }
   });
-  return tensor;
+  return rounded;
 }
 
 // --- matrices ------------------------------------------------------------------------------------

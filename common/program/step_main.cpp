@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "common/clock/clock.h"
@@ -240,6 +241,28 @@ void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, cons
   });
 }
 
+/// What a run begins with, and what is right for it.
+struct Prepared {
+  Options of;
+  Inputs inputs;
+  std::optional<Checker> checker;  ///< of rank 0
+
+  /// It is what these options ask for. Files may have changed since.
+  bool serves(const Options& o, bool with_dO) const {
+    const auto made_here = [](const Options& each) {
+      return !each.files.any() && each.table.empty();
+    };
+    return made_here(of) && made_here(o) && of.problem == o.problem && of.input == o.input &&
+           of.seed == o.seed && (!with_dO || !inputs.dO.empty());
+  }
+};
+
+/// The last one that was made by one rank: the next run of this process may need the same.
+std::shared_ptr<Prepared>& kept() {
+  static std::shared_ptr<Prepared> last;
+  return last;
+}
+
 /// One run of one step, in the order in which things happen: by one rank, or by one of several,
 /// which share the problem by the variant's Sharding.
 class Run {
@@ -367,15 +390,31 @@ class Run {
   }
 
   void allocate() {
-    inputs_ = make_inputs(options_, variant_.backward || sharding_);
-    if (options_.files.any()) require_range(problem_, inputs_, bool(variant_.backward));
-    report_.input_note = inputs_.note;
+    prepare();
+    report_.input_note = prepared_->inputs.note;
     if (sharding_) {
       allocate_part();
     } else {
-      session_.emplace(problem_, inputs_, variant_);
+      session_.emplace(problem_, prepared_->inputs, variant_);
     }
-    if (world_.rank() == 0) checker_.emplace(problem_, inputs_, sample_of(problem_, options_.seed));
+  }
+
+  void prepare() {
+    const bool with_dO = variant_.backward || sharding_;
+    if (world_.alone() && kept() && kept()->serves(options_, with_dO)) {
+      prepared_ = kept();
+      return;
+    }
+    if (world_.alone()) kept() = nullptr;  // before the next takes as much memory
+    prepared_ = std::make_shared<Prepared>();
+    Prepared& p = *prepared_;
+    p.of = options_;
+    p.inputs = make_inputs(options_, with_dO);
+    if (options_.files.any()) require_range(problem_, p.inputs, bool(variant_.backward));
+    if (world_.rank() == 0) {
+      p.checker.emplace(p.of.problem, p.inputs, sample_of(p.of.problem, p.of.seed));
+    }
+    if (world_.alone()) kept() = prepared_;
   }
 
   /// This rank's rows of all tensors.
@@ -383,9 +422,9 @@ class Run {
     const std::vector<Rows>& rows = me().rows;
     Inputs mine;
     for (const Tensor& t : all_tensors()) {
-      if (t.file) mine.*t.input = cut(inputs_.*t.input, rows, t.layout(problem_));
+      if (t.file) mine.*t.input = cut(prepared_->inputs.*t.input, rows, t.layout(problem_));
     }
-    if (world_.rank() != 0) inputs_ = {};
+    if (world_.rank() != 0) prepared_->inputs = {};
     Problem local = problem_;
     local.N = local.Nk = count_rows(rows);
     attention_ = sharding_->make(problem_, world_);
@@ -617,10 +656,10 @@ class Run {
   }
 
   CheckResult check(const Outputs& all) {
-    if (!sharding_ || report_.on_ranks->gradients_checked) return (*checker_)(all);
+    if (!sharding_ || report_.on_ranks->gradients_checked) return (*prepared_->checker)(all);
     Outputs some = all;
     some.dQ = some.dK = some.dV = {};
-    return (*checker_)(some);
+    return (*prepared_->checker)(some);
   }
 
   /// A second run finds what the first one left; its forward must have the same bits.
@@ -705,10 +744,9 @@ class Run {
   const Sharding* sharding_;  // null: this rank has the whole problem
   RunReport report_;
   Trace trace_;
-  Inputs inputs_;
+  std::shared_ptr<Prepared> prepared_;
   std::unique_ptr<RankAttention> attention_;
   std::optional<Session> session_;
-  std::optional<Checker> checker_;  // of rank 0
 };
 
 /// Of tensors that are freed and made anew the system clears each page again, which takes longer

@@ -312,6 +312,17 @@ echo "the report of {name} $variant"
         said = '[[ $* == *--predict* ]] && cp device.json "$json" && exit; echo "$@" >> gpu_calls\n'
         for name in self.VARIANTS:
             self.step("gpu", name, said + 'cp "$step.$variant.gpu.json" "$json"')
+        self.stand_in(
+            "build/gpu/steps/all_steps",
+            """
+echo "$$" >> processes
+while IFS=$'\\t' read -ra f; do
+  "build/gpu/steps/${f[1]}" "${f[@]:2}" > "${f[0]}" 2>&1
+  status=$?
+  ((status < 128)) && echo $status || kill $$
+  ((status)) && exit $status
+done""",
+        )
 
     def variants_run(self, *words):
         """The names that the programs got, in their order."""
@@ -402,6 +413,25 @@ echo "the report of {name} $variant"
         self.assertIn(f"--variant after {size}", call)
         self.assertIn("[3/3] sim  02_tiled after", shown)
         self.assertIn("building for sim (build/tour.log)\n", shown)
+
+    def test_a_gpus_runs_are_one_process_until_one_fails(self):
+        """A run that is simulated has the machine to itself."""
+        self.with_gpu()
+        self.tour()
+        self.assertEqual(len(self.text("processes").splitlines()), 1)
+        for fails, words, processes in (
+            ("exit 1", "FAILED, exit status 1\n        the report of 01_naive naive\n", 2),
+            ("kill -SEGV $$", "FAILED, exit status 139\n", 2),
+        ):
+            (self.root / "processes").unlink()
+            (self.root / "gpu_calls").unlink()
+            says = "[[ $* == *--predict* ]] && cp device.json $json && exit"
+            self.step("gpu", "01_naive", f"{says}; {fails}")
+            shown = self.tour(status=1).stdout
+            self.assertIn(words, shown)
+            self.assertRegex(shown, r"\[3/3\] gpu  02_tiled after +ok")
+            self.assertEqual(len(self.text("gpu_calls").splitlines()), 2)
+            self.assertEqual(len(self.text("processes").splitlines()), processes)
 
     def test_a_gpu_without_memory_or_driver(self):
         self.with_gpu()
