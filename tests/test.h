@@ -23,9 +23,8 @@ inline auto ContainsSubstring(const std::string& s) { return Catch::Matchers::Co
 namespace fa::test {
 
 /// To be called once in each combination of a case's values: is it this run's? The short run has
-/// each n-th; where n and the number of a parameter's values have no common divisor, all of them.
-/// The long run has three in thirteen of the others, so both have two fifths of the product. A case
-/// counts on from one variant to the next: each of them leaves out others.
+/// one in n, spread over all values of each parameter; the long run has three in thirteen of the
+/// others. A case counts on from one variant to the next: each of them leaves out others.
 bool one_in(int n);
 /// The same where the case itself says which are the short run's.
 bool is_now(bool in_short_run);
