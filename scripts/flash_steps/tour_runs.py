@@ -15,21 +15,18 @@ from .text import bytes_text, for_screen
 
 D = 64
 # Where it is not the last variant: the fastest ones. Several: the first is the others' measure.
-FASTEST = {"13_decode": ["early", "fp8"]}
-# Only where it is measured: its instructions were not counted, so its estimate is too short.
-MEASURED = {"11_hopper_backward": ["direct"]}
+FASTEST = {"11_hopper_backward": ["direct"], "13_decode": ["early", "fp8"]}
 LEAST_N = 512
 NEEDS_OF_SMS = 128  # positions for each SM: with fewer SMs the fp32 steps take a minute
 OTHER_TENSORS = 9 * 4 * TOKENS * WIDTH  # a backward's, in fp32, and room to clear the L2
 
 
-def variants_of(step, everything, measured):
+def variants_of(step, everything):
     """Those of a description that the tour runs: a step's result, and the one whose forward it has,
     where that is the step's, too; of windows, which no other step has, also the first."""
     able = [v for v in step["variants"] if D in v["supports"]["d"]]
     names = [v["name"] for v in able]
-    known = FASTEST | MEASURED if measured else FASTEST
-    fastest = [name for name in known.get(step["step"], []) if name in names]
+    fastest = [name for name in FASTEST.get(step["step"], []) if name in names]
     if not everything and fastest:
         return [v for v in able if v["name"] in fastest]
     borrowed = (able[-1].get("forward_of") or "").split()[1:]
@@ -96,7 +93,7 @@ def main():
     for name in args.programs:
         step = described(program_of("build/gpu" if args.gpu else "build/sim", name))
         words = arguments(step, n or 1024, device)
-        for variant in variants_of(step, args.all, device):
+        for variant in variants_of(step, args.all):
             there = device and runs_on(device["arch"], variant["needs"])
             if there:
                 mine, backend = words + ["--only-hbm"] * (not args.all), "gpu"

@@ -110,6 +110,38 @@ class Case(Folder):
         return write_npy(self.folder / name, shape, values, **kind)
 
 
+class AllSteps(Case):
+    """all_steps, which runs many steps in one process"""
+
+    def test_it_does_what_the_programs_do(self):
+        """Also where a run finds the inputs and the reference of the one before, or some of them."""
+        runs = [
+            ("03_online_softmax", *SMALL),
+            ("04_fused", *SMALL),
+            ("05_recompute_backward", *SMALL),
+            ("04_fused", *SMALL),
+            ("04_fused", *SMALL, "--seed", "2", "--input", "normal"),
+            ("04_fused", *SMALL, "--causal"),
+            ("04_fused", "--n", "0"),
+            ("04_fused", *SMALL),
+        ]
+        lines = ""
+        for i, (step, *words) in enumerate(runs):
+            files = self.folder / f"{i}.txt", self.folder / f"{i}.json"
+            lines += "\t".join(map(str, (files[0], step, *words, "--json", files[1]))) + "\n"
+        done = run(program=BUILD / "steps" / "all_steps", input=lines)
+        self.assertEqual((done.returncode, done.stdout.split()), (2, [*"000000", "2"]))
+        for i, (step, *words) in enumerate(runs[:-1]):
+            with self.subTest(step=step, words=words):
+                path = self.folder / "alone.json"
+                alone = run(*words, "--json", path, program=BUILD / "steps" / step)
+                shown = (self.folder / f"{i}.txt").read_text()
+                self.assertEqual(shown, alone.stdout + alone.stderr)
+                if alone.returncode == 0:
+                    both = path.read_text(), (self.folder / f"{i}.json").read_text()
+                    self.assertEqual(*(re.sub(r'"host_ms": .*', "", text) for text in both))
+
+
 class BadUse(Case):
     def refuses(self, arguments, status, *words, program=NAIVE):
         """One sentence of the program's, and no output."""
