@@ -114,7 +114,7 @@ class AllSteps(Case):
     """all_steps, which runs many steps in one process"""
 
     def test_it_does_what_the_programs_do(self):
-        """Also where a run finds the inputs and the reference of the one before, or some of them."""
+        """Also where a run finds inputs and reference of the one before, or a part of them."""
         runs = [
             ("03_online_softmax", *SMALL),
             ("04_fused", *SMALL),
