@@ -6,6 +6,7 @@
 #   ./scripts/tour.sh --all              all variants
 #   ./scripts/tour.sh --steps "01 04"    some steps, by number or by name
 #   ./scripts/tour.sh --n 512            another length (1024, on a GPU 4096)
+#   ./scripts/tour.sh --gpu L4           simulated, times estimated for an L4
 #   ./scripts/tour.sh --yes              installs what is missing without asking
 #
 # Names what is missing, installs it if you agree, and builds. With a GPU and
@@ -28,6 +29,7 @@ stop() {
 
 steps=all
 n=
+model=
 table=()
 yes=()
 while (($#)); do
@@ -42,6 +44,11 @@ while (($#)); do
       [[ $n =~ ^[1-9][0-9]*$ ]] || refuse "--n needs a positive number"
       shift 2
       ;;
+    --gpu)
+      model=${2-}
+      [[ -n $model ]] || refuse "--gpu needs a name of common/data/gpus.json, like L4"
+      shift 2
+      ;;
     --all)
       table=(--all)
       shift
@@ -51,7 +58,7 @@ while (($#)); do
       shift
       ;;
     -h | --help)
-      sed -n '2,15s/^# \{0,1\}//p' scripts/tour.sh
+      sed -n '2,16s/^# \{0,1\}//p' scripts/tour.sh
       exit 0
       ;;
     *) refuse "unknown option '$1'; see --help" ;;
@@ -98,13 +105,14 @@ build() {
 # Which runs there are: lines with a backend, a step, a variant and arguments.
 plan() {
   local found
-  found=$(./scripts/maintain tour_runs ${n:+"--n=$n"} "${table[@]}" "$@" "${programs[@]}") || exit 1
+  found=$(./scripts/maintain tour_runs ${n:+"--n=$n"} "${table[@]}" ${model:+"--model=$model"} "$@" \
+    "${programs[@]}") || exit
   sed -n 's/^say\t//p' <<< "$found"
   mapfile -t runs < <(grep -v '^say' <<< "$found")
 }
 
 runs=()
-if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then
+if [[ ! $model ]] && command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then
   if ! command -v nvcc > /dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
     echo "this machine has a GPU but no nvcc: the steps cannot run on the GPU"
   elif ! build gpu "${programs[@]}" $([[ $steps == all ]] && echo all_steps); then
@@ -160,8 +168,8 @@ for ((i = 0; i < all; ++i)); do
     run_on_gpu "$i"
   else
     read -ra size <<< "$words"
-    "build/$backend/steps/$name" --variant "$variant" "${size[@]}" --input real --details \
-      --json "$file.json" > "$file.txt" 2>&1
+    "build/$backend/steps/$name" --variant "$variant" "${size[@]}" ${model:+"--gpu=$model"} \
+      --input real --details --json "$file.json" > "$file.txt" 2>&1
     status=$?
   fi
   seconds=$((($(date +%s%N) - start) / 10000000))

@@ -7,7 +7,8 @@ What the card cannot run is simulated: one head of the same problem.
 """
 
 from . import command
-from .command import Failure
+from .command import BadInput, Failure
+from .gpu_table import find_model
 from .problems import TOKENS, WIDTH, flags, series
 from .results import HERO_N
 from .steps import described, program_of, report_of, runs_on
@@ -85,15 +86,19 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--n", type=int, default=0)
     parser.add_argument("--gpu", action="store_true", help="its programs are built")
+    parser.add_argument("--model", metavar="GPU", help="that the simulator models")
     parser.add_argument("programs", nargs="+")
     args = parser.parse_args()
     device, why = device_of(args.programs) if args.gpu else (None, "")
     n, reason = (args.n, "") if args.n or not device else longest(device)
+    model = args.model and find_model(args.model)
     lines = []
     for name in args.programs:
         step = described(program_of("build/gpu" if args.gpu else "build/sim", name))
         words = arguments(step, n or 1024, device)
         for variant in variants_of(step, args.all):
+            if model and not runs_on(model["arch"], variant["needs"]):
+                continue
             there = device and runs_on(device["arch"], variant["needs"])
             if there:
                 mine, backend = words + ["--only-hbm"] * (not args.all), "gpu"
@@ -102,6 +107,8 @@ def main():
                 mine = one_head(words, heads) if device else [*words, heads]
                 backend = "sim"
             lines.append("\t".join([backend, name, variant["name"], " ".join(mine)]))
+    if not lines:
+        raise BadInput(f"--gpu {args.model}: none of these steps runs on {model['arch']}")
     said = f"this machine has a GPU on which nothing runs: {why}" if why and not device else ""
     if device:
         p = series(n, D, False)

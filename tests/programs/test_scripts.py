@@ -345,6 +345,28 @@ done""",
         ):
             self.assertEqual(self.variants_run(*words.split()), variants.split(), words)
 
+    def test_another_gpu_is_modelled(self):
+        """Also where this machine has one; without what that GPU does not run."""
+        self.with_gpu()
+        tree = json.loads(self.text("02_tiled.describe.json"))
+        tree["variants"][-1]["needs"] = "sm_90a"
+        write(self.root / "02_tiled.describe.json", tree)
+        self.assertEqual(self.variants_run("--gpu", "L4"), ["naive", "registers"])
+        for call in self.text("calls").splitlines():
+            self.assertIn("--causal --estimate-heads=128 --gpu=L4 --input real", call)
+        self.assertFalse((self.root / "gpu_calls").exists())
+        for words, sentence in (
+            (["--gpu"], "tour.sh: --gpu needs a name of common/data/gpus.json, like L4"),
+            (["--gpu", "L5"], "tour.sh: --gpu L5: common/data/gpus.json has no such row"),
+        ):
+            done = self.run_script(TOUR, *words)
+            self.assertEqual((done.returncode, done.stderr), (2, sentence + "\n"))
+        self.add("16_blackwell", ["tmem"])
+        tree["step"], tree["variants"] = "16_blackwell", tree["variants"][-1:]
+        write(self.root / "16_blackwell.describe.json", tree)
+        done = self.run_script(TOUR, "--gpu", "L4", "--steps", "16")
+        self.refused(done, 2, "--gpu L4: none of these steps runs on sm_89")
+
     def test_prints_a_table_and_writes_a_page(self):
         self.add("13_decode", ["warps"])
         self.add("15_masks", ["window"])
