@@ -28,6 +28,8 @@ def page(rows, texts, out):
     drawn = comparable(rows)
     problem = drawn[0].any.data["problem"]
     name = f"your run, N = {problem['n']}" + ", causal" * problem["causal"]
+    if not drawn[0].gpu and drawn[0].sim_get("model_gpu") != "H200":
+        name += f", as on {drawn[0].sim_get('model_gpu')}"
     own = series(rows, name, drawn)
     own["texts"] = [[name, text, ok] for name, (text, ok) in texts.items()]
     book = os.path.relpath(BOOK, os.path.dirname(os.path.abspath(out))) + "/"

@@ -421,6 +421,11 @@ class Report(Scripts):
         self.assertEqual(times, ["400 us", "500 us"])
         self.assertEqual(own["runs"][0]["ms"], 0.5)
 
+    def test_the_page_names_another_gpu(self):
+        for model, ends in ("H200", "N = 1024, causal"), ("L4", "N = 1024, causal, as on L4"):
+            self.add("01_naive.naive.sim", sim(model_gpu=model))
+            self.assertTrue(own_series(self.report()[1])["name"].endswith(ends), model)
+
     def test_a_forward_that_is_another_variants_is_in_no_row(self):
         data = with_backward(sim(step="05_x", variant="standard", forward_of="02 registers"))
         self.add("05_x.standard.sim", data)
