@@ -45,6 +45,9 @@ const std::vector<std::string> kDramRead = {"dram__bytes_read.sum",
                                             "dram__bytes_op_read.sum"};  // on consumer Blackwell
 const std::vector<std::string> kDramWrite = {"dram__bytes_write.sum", "dram__bytes_op_write.sum"};
 
+/// Both, also where one is wanted: the same metrics need no other profiler.
+const std::vector<std::string> kDram = {kDramRead[0], kDramRead[1], kDramWrite[0], kDramWrite[1]};
+
 /// The first of `names` that this chip has.
 std::optional<uint64_t> find(const Values& values, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -91,17 +94,20 @@ void measure(const std::function<void()>& run, bool only_hbm, Counts& counts) {
   const auto sweep = [&] { l2_sweep(); };
 
   // Everything but the DRAM writes: a range that holds only the step, after a sweep.
-  std::vector<std::string> metrics = only_hbm ? std::vector<std::string>{} : kStepMetrics;
-  metrics.insert(metrics.end(), kDramRead.begin(), kDramRead.end());
-  Values v = profiler.measure(metrics, sweep, run);
+  Values v;
+  if (!only_hbm) v = profiler.measure(kStepMetrics, sweep, run);
+  const Values dram = profiler.measure(kDram, sweep, run);
+  for (const std::string& name : kDramRead) {
+    if (dram.count(name)) v[name] = dram.at(name);
+  }
   // A step's results are still dirty in the L2 when it ends, so its DRAM writes show only when
   // something pushes them out: step and sweep, minus the sweep alone.
   const auto step_and_sweep = [&] {
     run();
     sweep();
   };
-  const auto with_step = find(profiler.measure(kDramWrite, sweep, step_and_sweep), kDramWrite);
-  static const auto alone = find(profiler.measure(kDramWrite, sweep, sweep), kDramWrite);
+  const auto with_step = find(profiler.measure(kDram, sweep, step_and_sweep), kDramWrite);
+  static const auto alone = find(profiler.measure(kDram, sweep, sweep), kDramWrite);
 
   const auto read = find(v, kDramRead);
   if (read && with_step && alone) {

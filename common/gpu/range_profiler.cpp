@@ -281,7 +281,10 @@ struct RangeProfiler::Impl {
   CUcontext context = current_context();
   std::string chip;                   // "GH100"
   std::vector<uint8_t> availability;  // empty for a chip that this CUPTI knows by name
-  std::optional<Target> target;       // of all groups: to enable one takes 0.15 s
+  // Of the last group: to enable one takes 0.2 s. Another group needs another one: CUPTI 13 crashes
+  // with the counter data of other metrics.
+  std::optional<Target> target;
+  Metrics of_target;
 
   Impl() {
     FA_PARAMS(CUpti_Profiler_Initialize_Params, initialize);
@@ -347,7 +350,11 @@ std::map<std::string, double> RangeProfiler::measure(const std::vector<std::stri
   for (const Metrics& group : impl_->one_pass_groups(metrics)) {
     Host host(impl_->cupti, impl_->chip, impl_->availability);
     host.add(group);
-    if (!impl_->target) impl_->target.emplace(impl_->cupti, impl_->context);
+    if (!impl_->target || group != impl_->of_target) {
+      impl_->target.reset();
+      impl_->target.emplace(impl_->cupti, impl_->context);
+      impl_->of_target = group;
+    }
     const auto counter_data = impl_->target->collect(group, host.config_image(), before, body);
     const std::vector<double> figures = host.evaluate(counter_data, group);
     for (size_t i = 0; i < group.size(); ++i) {

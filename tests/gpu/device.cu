@@ -60,7 +60,7 @@ TEST_CASE("gpu: twice the work takes twice the time", "[gpu]") {
   CHECK(once.p10_ms <= once.median_ms);
   CHECK(once.median_ms <= once.p90_ms);
   CHECK(twice.median_ms / once.median_ms == Approx(2).epsilon(0.1));
-  CHECK_THROWS_AS(fa::time_gpu([] {}, 0), fa::UsageError);
+  CHECK_THROWS_AS(fa::time_gpu([] {}, -1), fa::UsageError);
 }
 
 TEST_CASE("gpu: roofs are measured once, kept, and measured again when damaged", "[gpu]") {
