@@ -133,8 +133,8 @@ void proxy_fence(ProxyFence);
 
 // --- wgmma.cpp -----------------------------------------------------------------------------------
 
-/// What wgmma multiplies: m64nNk16 of bf16 or fp16, m64nNk32 of e4m3.
-enum class Factor { bf16, e4m3, f16 };
+/// What wgmma multiplies: m64nNk16 of bf16 or fp16, m64nNk32 of e4m3. tf32 is for tcgen05 alone.
+enum class Factor { bf16, e4m3, f16, tf32 };
 
 /// One wgmma.mma_async.
 struct Wgmma {
@@ -166,7 +166,10 @@ void setmaxnreg(int registers, Where);
 /// cluster.
 enum class CtaGroup { one = 1, two = 2 };
 
-/// One tcgen05.mma: m128nNk16 of bf16; of two blocks m256nNk16.
+/// PTX's kind. The instruction's descriptor tells fp16 from bf16.
+enum class TensorKind { f16, tf32 };
+
+/// One tcgen05.mma: m128nNk16 of bf16 or fp16, m128nNk8 of tf32; of two blocks m256.
 struct TensorProduct {
   uint32_t d = 0;                   ///< address in tensor memory
   uint64_t a = 0;                   ///< descriptor, or address in tensor memory
@@ -175,6 +178,7 @@ struct TensorProduct {
   uint32_t instruction = 0;         ///< descriptor of the instruction
   bool accumulate = true;           ///< false: D = A B
   CtaGroup group = CtaGroup::one;
+  TensorKind kind = TensorKind::f16;
 };
 void tcgen05_alloc(uint32_t* address, int columns, Where, CtaGroup = CtaGroup::one);
 void tcgen05_relinquish_alloc_permit(Where, CtaGroup = CtaGroup::one);

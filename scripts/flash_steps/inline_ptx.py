@@ -628,15 +628,17 @@ def tensor_alloc(match, args):
 
 def tensor_mma(match, args):
     (d,), (a,), (b,), (descriptor,), *disabled, (accumulate,), (group,) = args
-    lanes = f"::sim::program::need_all_lanes({', '.join(disabled[0])}); " if disabled else ""
     if len(disabled) > 1 or disabled and len(disabled[0]) not in (4, 8):
         raise ValueError
+    lanes = ", ".join([HERE, *disabled[0]]) if disabled else ""
+    lanes = f"::sim::program::need_all_lanes({lanes}); " if lanes else ""
     in_tensor_memory = "true" if match["a"] else "false"
     b = f"::sim::tcgen05_operand({b}, {HERE})"
     a = f"(uint32_t)({a})" if match["a"] else f"::sim::tcgen05_operand({a}, {HERE})"
     return (
         f"{lanes}::sim::tcgen05_mma({{(uint32_t)({d}), {a}, {in_tensor_memory}, {b}, "
-        f"(uint32_t)({descriptor}), {accumulate}, ::sim::CtaGroup{{{group}}}}}, {HERE});"
+        f"(uint32_t)({descriptor}), {accumulate}, ::sim::CtaGroup{{{group}}}, "
+        f"::sim::TensorKind::{match['kind']}}}, {HERE});"
     )
 
 
@@ -771,7 +773,10 @@ INSTRUCTIONS = [
         rf"tcgen05\.relinquish_alloc_permit{GROUP}{ALIGNED}",
         call("tcgen05_relinquish_alloc_permit({here}, ::sim::CtaGroup{{{0}}})"),
     ),
-    (rf"tcgen05\.mma{GROUP}\.kind::f16(?P<a>\.a_in_tensor_memory)?", tensor_mma),
+    (
+        rf"tcgen05\.mma{GROUP}\.kind::(?P<kind>f16|tf32)(?P<a>\.a_in_tensor_memory)?",
+        tensor_mma,
+    ),
     (
         rf"tcgen05\.commit{GROUP}\.mbarrier::arrive::one(\.shared(::cta|::cluster)?)?{MULTICAST}"
         r"\.b64",

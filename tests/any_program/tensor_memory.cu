@@ -1,7 +1,8 @@
 // Inline PTX of sm_100a: TMA loads, mbarriers, tcgen05. S = A B^T, then O = P B_last^T, where P is
-// what 16 columns of S are modulo 8, from tensor memory.
+// what 16 columns of S are modulo 8, from tensor memory. And products in fp16 and tf32.
 #include <cudaTypedefs.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 #include "check.h"
@@ -158,6 +159,59 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   }
 }
 
+// D = A B^T of rows of 128 bytes, in fp16 or tf32.
+template <class T>
+__global__ void product(const T* A, const T* B, float* D) {
+  constexpr int kRow = 128 / sizeof(T), kChunk = 16 / sizeof(T);
+  __shared__ __align__(1024) T tiles[(kM + kN) * kRow];
+  __shared__ uint64_t bar;
+  __shared__ uint32_t address;
+  const int thread = threadIdx.x;
+  const uint32_t a = (uint32_t)__cvta_generic_to_shared(tiles), b = a + kM * 128,
+                 done = (uint32_t)__cvta_generic_to_shared(&bar);
+  const auto swizzled = [](int i) { return i ^ (i / kRow % 8 * kChunk); };
+  for (int i = thread; i < kM * kRow; i += kM) tiles[swizzled(i)] = A[i];
+  for (int i = thread; i < kN * kRow; i += kM) tiles[kM * kRow + swizzled(i)] = B[i];
+  asm volatile("fence.proxy.async.shared::cta;");
+  if (thread < 32) {
+    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(&address)),
+                 "r"(kN));
+  }
+  if (thread == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(done), "r"(1));
+  __syncthreads();
+  const uint32_t d = address;
+#define MULTIPLY(kind, types)                                                                     \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::" kind       \
+               " [%0], %1, %2, %3, {%5, %6, %7, %8}, p; }" ::"r"(d),                              \
+               "l"(operand(a + k)), "l"(operand(b + k)), "r"(kOfAnyType | types), "r"(k), "r"(0), \
+               "r"(0), "r"(0), "r"(0))
+  if (thread == 0) {
+    constexpr uint32_t kOfAnyType = kInstruction & ~(1 << 7 | 1 << 10);
+    for (int k = 0; k < 128; k += 32) {
+      if constexpr (sizeof(T) == 2) {
+        MULTIPLY("f16", 0);
+      } else {
+        MULTIPLY("tf32", (2 << 7 | 2 << 10));
+      }
+    }
+    commit(done);
+  }
+  wait(done, 0);
+  asm volatile("tcgen05.fence::after_thread_sync;");
+  for (int n = 0; n < kN; n += 8) {
+    float r[8];
+    load_8_columns(r, d + (thread / 32 * 32 << 16) + n);
+    for (int i = 0; i < 8; ++i) D[thread * kN + n + i] = r[i];
+  }
+  asm volatile("tcgen05.wait::ld.sync.aligned;");
+  asm volatile("tcgen05.fence::before_thread_sync;");
+  __syncthreads();
+  if (thread < 32) {
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(d), "r"(kN));
+  }
+}
+
 // Each block of a pair loads 8 rows of 64 columns, and both tell the even block: by mapa, or by the
 // address without its bit 24, which both of them arrive at, too.
 __global__ __cluster_dims__(2, 1, 1) void pair(const __grid_constant__ CUtensorMap map, float* out,
@@ -210,7 +264,28 @@ CUtensorMap map_of(__nv_bfloat16* p, int rows) {
   return map;
 }
 
+// A's numbers need 11 bits, as no bf16 has them; `rest` is below the last bit of tf32.
+template <class T>
+void check_product(float rest) {
+  constexpr int K = 128 / sizeof(T);
+  T *A = room<T>(kM * K), *B = room<T>(kN * K);
+  float* D = room<float>(kM * kN);
+  const auto of_a = [](int i) { return 1.f + (i * 37 % 1024) / 1024.f; };
+  const auto of_b = [](int i) { return i * 5 % 11 - 5.f; };
+  for (int i = 0; i < kM * K; ++i) A[i] = T(of_a(i) + rest);
+  for (int i = 0; i < kN * K; ++i) B[i] = T(of_b(i));
+  product<<<1, kM>>>(A, B, D);
+  done();
+  for (int i = 0; i < kM * kN; ++i) {
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += of_a(i / kN * K + k) * of_b(i % kN * K + k);
+    EXPECT(D[i] == sum);
+  }
+}
+
 int main() {
+  check_product<__half>(0.f);
+  check_product<float>(1 / 1025.f);
   constexpr int K = kK * kTiles;
   __nv_bfloat16 *A = room<__nv_bfloat16>(kM * K), *B = room<__nv_bfloat16>(kN * K);
   float *S = room<float>(kM * kN), *O = room<float>(kM * kN);

@@ -696,6 +696,15 @@ class Errors(Folder):
             ("pick(3)<<<1, 1>>>(x);", "[fa_kernel = pick(3)]("),
             ("work->kernel<<<1, 1>>>(x);", "[fa_kernel = work->kernel]("),
             ("work.kernel<<<1, 1>>>(x);", "[fa_kernel = work.kernel]("),
+            (
+                'asm("tcgen05.mma.cta_group::1.kind::i8 [%0], %1, %1, %0, 1;" :: "r"(d), "l"(a));',
+                'unsupported("the PTX instruction tcgen05.mma.cta_group::1.kind::i8")',
+            ),
+            (
+                'asm("tcgen05.mma.cta_group::2.kind::tf32 [%0], [%0], %1, %0, '
+                '{%2, 0, 0, 0, 0, 0, 0, 0}, 1;" :: "r"(d), "l"(b), "r"(mask));',
+                "::sim::program::need_all_lanes(::sim::Where::here(), mask, 0, 0, 0, 0, 0, 0, 0);",
+            ),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),
             ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),

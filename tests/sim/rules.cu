@@ -350,7 +350,8 @@ enum class Tensor {
   base_offset,
   n_264,
   commits_twice,
-  other_group
+  other_group,
+  tf32
 };
 
 __global__ void moves(Tensor fault) {
@@ -374,7 +375,15 @@ __global__ void moves(Tensor fault) {
     const uint64_t a = fa::tcgen05_descriptor(tile, Swizzle::none, 128 * 16, 128) | changed;
     const uint64_t b = fa::tcgen05_descriptor(tile + 128 * 16, Swizzle::none, 32 * 16, 128);
     const uint32_t d = address + 64 + (is(Tensor::d_lane) ? 1 << 16 : 0);
-    fa::tcgen05_mma(d, a, b, fa::tcgen05_instruction(128, is(Tensor::n_264) ? 264 : 32), false);
+    const uint32_t types = fa::tcgen05_instruction(128, is(Tensor::n_264) ? 264 : 32);
+    const bool tf32 = is(Tensor::tf32);
+    sim::tcgen05_mma({.d = d,
+                      .a = a,
+                      .b = b,
+                      .instruction = tf32 ? types + (1u << 7 | 1u << 10) : types,
+                      .accumulate = false,
+                      .kind = tf32 ? sim::TensorKind::tf32 : sim::TensorKind::f16},
+                     Where::here());
     const auto major = is(Tensor::a_major) ? fa::Major::mn : fa::Major::k;
     const uint32_t from = address + (is(Tensor::a_lane) ? 32 << 16 : 0);
     if (is(Tensor::a_lane) || is(Tensor::a_major)) {
@@ -605,12 +614,15 @@ TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0",
   SILENT(moves, {2, 32, 0, 2}, Tensor::none);
   FOUND("tcgen05.commit at ... has cta_group::2, but tcgen05.alloc at ... has cta_group::1", moves,
         {2, 32, 0, 2}, Tensor::other_group);
-  // What estimated times come from: columns in units of m64n1k16, of the one product.
+  // What estimated times come from: columns in units of m64n1k16, of the one product. In tf32 k is
+  // 8, and a product takes as long.
   const sim::test::WithOptions with({.workers = 1, .requests = true});
-  const auto counts = sim::test::counted(moves, warp, Tensor::none);
-  const auto& kernel = counts.kernels.at(0);
-  CHECK(counts.tensor_flops == uint64_t{2 * 128 * 32 * 16});
-  REQUIRE(kernel.work.size() == 1);
-  CHECK(kernel.work[0].wgmma_columns == 2 * 32);
-  CHECK(kernel.wgmma_wavefronts == (128 + 32) * 16 * 2 / 128);
+  for (const Tensor type : {Tensor::none, Tensor::tf32}) {
+    const auto counts = sim::test::counted(moves, warp, type);
+    const auto& kernel = counts.kernels.at(0);
+    CHECK(counts.tensor_flops == uint64_t{2 * 128 * 32} * (type == Tensor::tf32 ? 8 : 16));
+    REQUIRE(kernel.work.size() == 1);
+    CHECK(kernel.work[0].wgmma_columns == 2 * 32);
+    CHECK(kernel.wgmma_wavefronts == (128 + 32) * 16 * 2 / 128);
+  }
 }

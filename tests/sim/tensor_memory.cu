@@ -1,6 +1,10 @@
 // Faults in the use of tensor memory: each in a kernel that has exactly one, beside the same kernel
-// without it.
+// without it. And products in fp16 and tf32.
+#include <random>
+
 #include "common/dialect/ptx/ptx.h"
+#include "common/dialect/ptx/tensor_sum.h"
+#include "common/sim/half.h"
 #include "tests/sim/diagnosis.h"
 
 using fa::Major;
@@ -164,12 +168,64 @@ __global__ void allocate(Columns columns) {
   if (columns.second) fa::tcgen05_dealloc(address[1], columns.second);
 }
 
+// D = A B^T and D += A B^T of 32 bytes of k, in any type. Each block has 128 rows of A and of D.
+template <int group>
+__global__ void any_type(const uint32_t* A, const uint32_t* B, float* D, sim::TensorProduct p) {
+  constexpr int kWords = 8;  // of a row
+  uint32_t* sA = fa::dynamic_shared<uint32_t>();
+  uint32_t* sB = sA + kM * kWords;
+  __shared__ uint64_t done;
+  __shared__ uint32_t address;
+  const int thread = threadIdx.x, rank = fa::cluster_rank(), r = rank * kM + thread;
+  const auto meet = [] { group == 2 ? fa::cluster_sync() : __syncthreads(); };
+  if (thread < 32) fa::tcgen05_alloc<group>(&address, kColumns);
+  if (thread == 0) fa::mbarrier_init(&done, 1), fa::mbarrier_init_fence();
+  const auto load = [&](uint32_t* tile, const uint32_t* from, int rows) {  // to core matrices
+    for (int i = thread; i < rows * kWords; i += kM) {
+      tile[i / 4 % 2 * rows * 4 + i / kWords * 4 + i % 4] = from[rank * rows * kWords + i];
+    }
+  };
+  load(sA, A, kM), load(sB, B, kN / group);
+  fa::fence_proxy_async();
+  __syncthreads();
+  const uint32_t mine = tmem_address(address, thread / 32 * 32, 0);
+  uint32_t row[16] = {};
+  for (int i = 0; i < kWords; ++i) row[i] = A[r * kWords + i];
+  fa::tcgen05_st(mine + kP, row);
+  fa::tcgen05_wait_st();
+  fa::tcgen05_fence_before_thread_sync();
+  meet();
+  fa::tcgen05_fence_after_thread_sync();
+  if (thread == 0 && rank == 0) {
+    p.d = address;
+    p.a = p.a_in_tensor_memory ? address + kP
+                               : fa::tcgen05_descriptor(sA, Swizzle::none, kM * 16, 128);
+    p.b = fa::tcgen05_descriptor(sB, Swizzle::none, kN / group * 16, 128);
+    for (const bool accumulate : {false, true}) {
+      p.accumulate = accumulate;
+      sim::tcgen05_mma(p, sim::Where::here());
+    }
+    sim::tcgen05_commit(&done, sim::Where::here(), p.group, (1 << group) - 1);
+  }
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_fence_after_thread_sync();
+  float d[kN];
+  fa::tcgen05_ld(d, mine);
+  fa::tcgen05_wait_ld(d);
+  for (int n = 0; n < kN; ++n) D[r * kN + n] = d[n];
+  fa::tcgen05_fence_before_thread_sync();
+  meet();
+  if (thread < 32) fa::tcgen05_dealloc<group>(address, kColumns);
+}
+
 // A product whose descriptors are those of the test.
+constexpr uint32_t kBf16 = 1u << 7 | 1u << 10;  // of both factors; twice that is tf32, 0 is fp16
 struct Descriptors {
   Swizzle swizzle = Swizzle::b128;
   int begin = 0, leading = 0, stride = 1024, advance = 0;
   uint32_t instruction = fa::tcgen05_instruction(128, 128);
   bool hopper = false;
+  sim::TensorKind kind = sim::TensorKind::f16;
 };
 __global__ void describe(Descriptors x) {
   char* tile = fa::dynamic_shared<char>();  // 128 rows of 128 bytes
@@ -183,7 +239,13 @@ __global__ void describe(Descriptors x) {
         x.hopper ? fa::wgmma_descriptor(tile, x.swizzle, x.leading, x.stride)
                  : fa::tcgen05_descriptor(tile + x.begin, x.swizzle, x.leading, x.stride);
     const uint64_t operand = fa::tcgen05_advance(first, x.advance);
-    fa::tcgen05_mma(address, operand, operand, x.instruction, false);
+    sim::tcgen05_mma({.d = address,
+                      .a = operand,
+                      .b = operand,
+                      .instruction = x.instruction,
+                      .accumulate = false,
+                      .kind = x.kind},
+                     sim::Where::here());
     fa::tcgen05_commit(&done);
   }
   fa::mbarrier_wait(&done, 0);
@@ -454,10 +516,76 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
         describe, warp, Descriptors{.instruction = fa::tcgen05_instruction(64, 128)});
   FOUND(mma("its instruction descriptor says m128n8; m128"), describe, warp,
         Descriptors{.instruction = fa::tcgen05_instruction(128, 8)});
-  FOUND(mma("its instruction descriptor says other types than bf16 factors and fp32 sums"),
-        describe, warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) & ~(1u << 7)});
   FOUND(mma("its instruction descriptor says sparse, saturated, negated or shifted"), describe,
         warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) | 1u << 13});
+}
+
+ANALYSED("the types of a product are those of its kind", "[sim][tcgen05]") {
+  const fa::LaunchConfig warp{1, 32, 17 * 1024};
+  using enum sim::TensorKind;
+  const uint32_t in_bf16 = fa::tcgen05_instruction(128, 128);
+  const std::string says = "the tcgen05.mma at tensor_memory.cu: ... instruction descriptor says ";
+  const auto refused = [&](const std::string& why, uint32_t instruction, sim::TensorKind kind) {
+    FOUND(says + why, describe, warp, Descriptors{.instruction = instruction, .kind = kind});
+  };
+  const std::string types = "other types than fp16 factors, or bf16 ones, and fp32 sums";
+  for (const uint32_t other : {in_bf16 & ~(1u << 7), in_bf16 + kBf16, in_bf16 + 2 * kBf16}) {
+    refused(types, other, f16);
+  }
+  for (const uint32_t other : {in_bf16, in_bf16 - kBf16, in_bf16 + (1u << 7)}) {
+    refused("other types than tf32 factors and fp32 sums", other, tf32);
+  }
+  refused("fp16 sums, which are not simulated", (in_bf16 - kBf16) & ~(1u << 4), f16);
+  for (const int bit : {15, 16}) {
+    refused("MN-major factors in tf32, which is not simulated", in_bf16 + kBf16 + (1u << bit),
+            tf32);
+  }
+  FOUND("A leaves its rows of 64 bytes: they hold 16 values of k", describe, warp,
+        Descriptors{.swizzle = Swizzle::b64,
+                    .begin = 48,
+                    .stride = 512,
+                    .instruction = in_bf16 + kBf16,
+                    .kind = tf32});
+}
+
+ANALYSED("fp16 has 11 bits, and tf32, whose other 13 are dropped", "[sim][tcgen05]") {
+  std::mt19937 rng(1);
+  for (const bool tf32 : {false, true}) {
+    const fa::TensorSum rule{tf32 ? 8 : 16, 25, 23, tf32 ? -126 : -14, -133};
+    const int k = rule.products;
+    std::vector<float> a(2 * kM * k), b(kN * k), want(2 * kM * kN);
+    const auto filled = [&](std::vector<float>& x) {  // and its bits
+      std::vector<uint32_t> words(x.size() / k * 8);
+      for (size_t i = 0; i < x.size(); ++i) {
+        x[i] =
+            std::ldexp(static_cast<int>(rng() % 4095) - 2047.f, static_cast<int>(rng() % 20) - 24);
+        words[i * 8 / k] |= tf32 ? std::bit_cast<uint32_t>(x[i]) | rng() % (1u << 13)
+                                 : uint32_t{sim::half_of(x[i])} << (i % 2 * 16);
+      }
+      return words;
+    };
+    const Buffer<uint32_t> A("A", filled(a)), B("B", filled(b));
+    for (int i = 0; i < 2 * kM * kN; ++i) {
+      for (int product = 0; product < 2; ++product) {
+        want[i] = fa::tensor_sum(rule, &a[i / kN * k], &b[i % kN * k], want[i]);
+      }
+    }
+    for (const unsigned group : {1, 2}) {
+      for (const bool tmem : {false, true}) {
+        CAPTURE(tf32, group, tmem);
+        const Buffer<float> D("D", group * kM * kN);
+        const uint32_t types = fa::tcgen05_instruction(group * kM, kN) - kBf16;
+        const sim::TensorProduct product{
+            .a_in_tensor_memory = tmem,
+            .instruction = types + (tf32 ? 2 * kBf16 : 0),
+            .group = sim::CtaGroup{static_cast<int>(group)},
+            .kind = tf32 ? sim::TensorKind::tf32 : sim::TensorKind::f16};
+        SILENT(group == 2 ? any_type<2> : any_type<1>, {group, kM, (kM + kN) * 32, group}, A, B, D,
+               product);
+        CHECK(std::equal(want.begin(), want.begin() + group * kM * kN, D.download().begin()));
+      }
+    }
+  }
 }
 
 ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][tcgen05]") {

@@ -29,7 +29,8 @@ namespace {
 constexpr unsigned kLanes = 128, kColumns = 512, kUnit = 32;  // columns of an allocation
 constexpr unsigned kQuarter = 32;                             // lanes that a warp reaches
 constexpr unsigned kMostThreads = 1024;                       // of a block
-constexpr int kM = 128, kMostColumns = 256, kK = fa::kBf16Sum.products;
+constexpr int kM = 128, kMostColumns = 256, kMostK = 16;
+constexpr int kRowBytes = 32;         // of an operand's k, whatever the type
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
 enum class Owner : uint8_t { nobody, others, freed, mine };
@@ -44,6 +45,7 @@ unsigned column_of(uint32_t address) { return address & 0xffff; }
 
 /// What an instruction descriptor says.
 struct Instruction {
+  Factor factor;
   int n;
   fa::Major a, b;
 };
@@ -88,8 +90,8 @@ struct TensorMemory {
   size_t performed = 0;                        // of them
   std::unordered_map<unsigned, size_t> until;  // by thread of a pair: those until its last one
   std::vector<TensorStore> stores[32];         // by warp
-  TensorOperand<kM * kK> A;                    // of the product that is performed
-  TensorOperand<kK * kMostColumns> B;
+  TensorOperand<kM * kMostK> A;                // of the product that is performed
+  TensorOperand<kMostK * kMostColumns> B;
   std::vector<SharedOperand> operands;  // of the one that is issued
 
   uint32_t* at(unsigned lane, unsigned column) { return &cells[lane * kColumns + column]; }
@@ -350,35 +352,51 @@ fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
           .swizzle = fa::Swizzle{16 << (code - kCode)}};
 }
 
-Instruction decode(uint32_t d, int blocks, const Where& where) {
+Instruction decode(const TensorProduct& p, const Where& where) {
+  const uint32_t d = p.instruction, factor = d >> 7 & 7;
+  const int blocks = static_cast<int>(p.group);
+  const bool tf32 = p.kind == TensorKind::tf32;
+  constexpr Factor kFactor[] = {Factor::f16, Factor::bf16, Factor::tf32};  // by PTX's codes
   constexpr uint32_t kFormats = 3u << 4 | 7u << 7 | 7u << 10;
   constexpr uint32_t kShape = 1u << 15 | 1u << 16 | 0x3fu << 17 | 0x1fu << 24;
   const int n = static_cast<int>(d >> 17 & 0x3f) * 8, m = static_cast<int>(d >> 24 & 0x1f) * 16;
   const auto wrong = [&](const std::string& why) {
     refuse("the tcgen05.mma", where, ": its instruction descriptor says " + why);
   };
-  if ((d & ~kShape) != (1u << 4 | 1u << 7 | 1u << 10)) {
-    wrong((d & kFormats) == (1u << 4 | 1u << 7 | 1u << 10)
-              ? "sparse, saturated, negated or shifted, which is not simulated"
-              : "other types than bf16 factors and fp32 sums");
+  if ((d & kFormats) != (1u << 4 | factor << 7 | factor << 10) || factor > 2 ||
+      tf32 != (factor == 2)) {
+    wrong((d >> 4 & 3) == 0 ? "fp16 sums, which are not simulated"
+          : tf32            ? "other types than tf32 factors and fp32 sums"
+                            : "other types than fp16 factors, or bf16 ones, and fp32 sums");
   }
+  if (d & ~(kFormats | kShape)) {
+    wrong("sparse, saturated, negated or shifted, which is not simulated");
+  }
+  if (tf32 && (d >> 15 & 3)) wrong("MN-major factors in tf32, which is not simulated");
   const int step = 16 * blocks;  // of n
   if (m != kM * blocks || n < step || n > kMostColumns || n % step != 0) {
     wrong("m" + std::to_string(m) + "n" + std::to_string(n) + "; m" + std::to_string(kM * blocks) +
           " with n of " + std::to_string(step) + ", " + std::to_string(2 * step) +
           ", ... 256 is simulated");
   }
-  return {n, d >> 15 & 1 ? fa::Major::mn : fa::Major::k,
+  return {kFactor[factor], n, d >> 15 & 1 ? fa::Major::mn : fa::Major::k,
           d >> 16 & 1 ? fa::Major::mn : fa::Major::k};
 }
 
+// Calls f with the type of the factors.
+void with_type(const Instruction& i, auto&& f) {
+  i.factor == Factor::tf32 ? f(Tf32{}) : i.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
+}
+
 // What a descriptor and the instruction say together.
+template <class T>
 void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows,
                  const Where& where) {
   const auto wrong = [&](const std::string& why) {
     refuse("the tcgen05.mma", where, std::string(": ") + name + why);
   };
   const auto width = static_cast<uint64_t>(o.swizzle);
+  constexpr size_t kBytes = sizeof(typename T::Bits);
   const std::string bytes = std::to_string(width) + " bytes";
   const bool k_major = major == fa::Major::k;
   if (o.swizzle == fa::Swizzle::none) {
@@ -390,54 +408,57 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
           std::to_string((o.start - operand_origin(*self)) % (8 * width) / width) +
           " of a swizzle's 8 rows of " + bytes + ", not in row 0");
   }
-  if (k_major && o.start % width + kK * 2 > width) {
-    wrong(" leaves its rows of " + bytes + ": they hold " + std::to_string(width / 2) +
+  if (k_major && o.start % width + kRowBytes > width) {
+    wrong(" leaves its rows of " + bytes + ": they hold " + std::to_string(width / kBytes) +
           " values of k, behind which another panel begins");
   }
   if (!o.stride) wrong(" has no distance between its groups of 8 rows");
-  if (!k_major && static_cast<uint64_t>(rows) * 2 > width && !o.leading) {
+  if (!k_major && static_cast<uint64_t>(rows) * kBytes > width && !o.leading) {
     wrong(" is MN-major by the instruction descriptor, with " + std::to_string(rows) +
           " columns, but its descriptor has no distance between panels of " +
-          std::to_string(width / 2));
+          std::to_string(width / kBytes));
   }
 }
 
 // --- the product ---------------------------------------------------------------------------------
 
+template <class T>
 void perform(TensorMemory& list, const Product& p) {
-  const auto [n, a_major, b_major] = p.instruction;
+  constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
+  constexpr int kEach = 4 / kBytes;  // factors of a column
+  const auto [factor, n, a_major, b_major] = p.instruction;
   auto& A = list.A;
   auto& B = list.B;
   const int blocks = static_cast<int>(p.product.group), half = n / blocks;
   for (int i = 0; i < blocks; ++i) {
-    for_each_chunk<Bf16>(p.shares[i].b, b_major, half,
-                         [&, first = i * half, n = n, major = b_major](int r, int k, uint64_t at) {
-                           read_chunk<Bf16>(at, major, first + r, k, B.value, 1, n);
-                         });
+    for_each_chunk<T>(p.shares[i].b, b_major, half,
+                      [&, first = i * half, n = n, major = b_major](int r, int k, uint64_t at) {
+                        read_chunk<T>(at, major, first + r, k, B.value, 1, n);
+                      });
   }
-  find_exponents(fa::kBf16Sum, kK * n, B.value, B.exponent);
+  find_exponents(T::kSum, kK * n, B.value, B.exponent);
   for (int i = 0; i < blocks; ++i) {
     TensorMemory& t = *p.shares[i].tensor;
     if (p.product.a_in_tensor_memory) {
       const unsigned column = column_of(static_cast<uint32_t>(p.product.a));
       for (int m = 0; m < kM; ++m) {
         for (int k = 0; k < kK; ++k) {
-          A.value[m * kK + k] = bf16_value(t.at(m, column + k / 2)[0] >> 16 * (k % 2) & 0xffff);
+          const uint32_t bits = t.at(m, column + k / kEach)[0] >> (8 * kBytes * (k % kEach));
+          A.value[m * kK + k] = T::value(static_cast<typename T::Bits>(bits));
         }
       }
     } else {
-      for_each_chunk<Bf16>(p.shares[i].a, a_major, kM,
-                           [&, major = a_major](int r, int k, uint64_t at) {
-                             read_chunk<Bf16>(at, major, r, k, A.value, kK, 1);
-                           });
+      for_each_chunk<T>(p.shares[i].a, a_major, kM,
+                        [&, major = a_major](int r, int k, uint64_t at) {
+                          read_chunk<T>(at, major, r, k, A.value, kK, 1);
+                        });
     }
-    find_exponents(fa::kBf16Sum, kM * kK, A.value, A.exponent);
+    find_exponents(T::kSum, kM * kK, A.value, A.exponent);
     auto* D = reinterpret_cast<float*>(t.at(0, column_of(p.product.d)));
     if (!p.product.accumulate) {
       for (int m = 0; m < kM; ++m) std::fill_n(D + m * kColumns, n, 0.f);
     }
-    multiply_add(fa::kBf16Sum, kM, n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D,
-                 kColumns);
+    multiply_add(T::kSum, kM, n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, kColumns);
   }
 }
 
@@ -570,7 +591,7 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   const char* what = "the tcgen05.mma";
   need_group(what, product.group, where);
   const int blocks = static_cast<int>(product.group);
-  const Instruction instruction = decode(product.instruction, blocks, where);
+  const Instruction instruction = decode(product, where);
   const auto n = static_cast<unsigned>(instruction.n);
   TensorMemory& t = *tensor_of(issuing_block(product.group));
   Product p{product, instruction, {}};
@@ -578,13 +599,17 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   const fa::WgmmaOperand b = decode("B", product.b, where);
   std::vector<TensorAccess> uses{{true, 0xf, column_of(product.d), n}};
   t.operands.clear();
-  size_t bytes = 0;  // of shared memory
+  size_t bytes = 0;    // of shared memory
+  uint64_t flops = 0;  // of a block
+  with_type(instruction, [&]<class T>(T) { flops = uint64_t{2} * kM * n * T::kSum.products; });
   const auto add = [&](const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows) {
-    need_layout(name, o, major, rows, where);
     auto& chunks = t.operands.emplace_back(SharedOperand{name, o.swizzle, {}}).chunks;
-    for_each_chunk<Bf16>(o, major, rows, [&](int, int, uint64_t at) {
-      need_chunk(at, what, where);
-      chunks.push_back(static_cast<uint32_t>(at - self->shared_base));
+    with_type(instruction, [&]<class T>(T) {
+      need_layout<T>(name, o, major, rows, where);
+      for_each_chunk<T>(o, major, rows, [&](int, int, uint64_t at) {
+        need_chunk(at, what, where);
+        chunks.push_back(static_cast<uint32_t>(at - self->shared_base));
+      });
     });
     bytes += chunks.size() * kChunk;
   };
@@ -603,7 +628,7 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
              ": its instruction descriptor says that A, in tensor memory, is MN-major");
     }
     need_lane_0("A", address);
-    uses.insert(uses.begin(), {false, 0xf, column_of(address), kK / 2});
+    uses.insert(uses.begin(), {false, 0xf, column_of(address), kRowBytes / 4});
   } else {
     a = decode("A", product.a, where);
     add("A", a, instruction.a, kM);
@@ -623,8 +648,8 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
     share.b.start += home.shared_base - self->shared_base;
     home.shared_bytes[static_cast<int>(Kind::load)] += bytes;
     home.wgmma_wavefronts += bytes / kWavefront;
-    home.tensor_flops += uint64_t{2} * kM * n * kK;
-    home.wgmma_columns += 2 * n;  // in units of m64
+    home.tensor_flops += flops;
+    home.wgmma_columns += 2 * n;  // in units of m64 and 32 bytes of k: tf32 takes as long
   }
   t.products.push_back(p);
   t.until[issuing_thread()] = t.products.size();
@@ -652,7 +677,10 @@ void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks)
     defer([issuer = self, home = &block_of_rank(r), list, until, operation, signal, where] {
       // Its own products being over, a commit to the own block has arrived as well.
       const bool late = list->performed < until || home != issuer;
-      while (list->performed < until) perform(*list, list->products[list->performed++]);
+      while (list->performed < until) {
+        const Product& p = list->products[list->performed++];
+        with_type(p.instruction, [&]<class T>(T) { perform<T>(*list, p); });
+      }
       if (operation) {
         const uint32_t phase = mbarrier_phase(*home, signal);
         for (auto& o : issuer->observers) o->landed(*issuer, operation, signal, phase);

@@ -16,7 +16,10 @@ namespace sim {
 /// The value of the bf16 whose bits are the low half of `bits`; the high half is zero.
 inline float bf16_value(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
-/// What wgmma does with factors of one type.
+/// The hardware drops the low 13 bits of a tf32 number.
+inline float tf32_value(uint32_t bits) { return std::bit_cast<float>(bits & ~0x1fffu); }
+
+/// What wgmma and tcgen05.mma do with factors of one type.
 struct Bf16 {
   using Bits = uint16_t;
   static constexpr fa::TensorSum kSum = fa::kBf16Sum;
@@ -49,6 +52,17 @@ struct E4m3 {
   static fa::RowCol a_element(int thread, int i) { return fa::wgmma_e4m3_a_element(thread, i); }
   static uint64_t offset(const fa::WgmmaOperand& o, fa::Major, int mn, int k) {
     return fa::wgmma_e4m3_offset(o, mn, k);
+  }
+};
+
+/// The same of tf32, by MMA-Sim. Always K-major.
+constexpr fa::TensorSum kTf32Sum{8, 25, 23, -126, -133};
+struct Tf32 {
+  using Bits = uint32_t;
+  static constexpr fa::TensorSum kSum = kTf32Sum;
+  static float value(uint32_t bits) { return tf32_value(bits); }
+  static uint64_t offset(const fa::WgmmaOperand& o, fa::Major major, int mn, int k) {
+    return fa::wgmma_offset(o, major, mn, 2 * k);  // where two of 2 bytes are
   }
 };
 

@@ -41,7 +41,7 @@ double value_of(Number type, const void* elements, int i) {
     case Number::bf16:
       return bf16_value(at(uint16_t{}));
     case Number::tf32:
-      return std::bit_cast<float>(at(uint32_t{}) & ~0x1fffu);
+      return tf32_value(at(uint32_t{}));
     case Number::e4m3:
       return static_cast<float>(at(__nv_fp8_e4m3()));
     case Number::e5m2:
@@ -98,12 +98,12 @@ fa::TensorSum rule_of(Number type, int k) {
   const bool ampere = options().arch < 90;
   fa::TensorSum rule = type == Number::e4m3 || type == Number::e5m2 ? fa::kE4m3Sum
                        : type == Number::bf16 ? fa::mma_bf16_sum(options().arch)
+                       : type == Number::tf32 ? kTf32Sum
                                               : kF16Sum;
   if (type == Number::f16 && ampere) {
     rule = fa::kAmpereBf16Sum;
     rule.least_exponent = kF16Sum.least_exponent;
   }
-  if (type == Number::tf32) rule = {8, rule.aligned_bits, 23, -126, rule.zero_exponent};
   rule.products = std::min(rule.products, k <= 8 ? 8 : k <= 16 ? 16 : 32);
   return rule;
 }

@@ -219,9 +219,9 @@ class Library {
 void tma_load(int group, void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
               unsigned blocks, Where);
 /// The vector of disabled lanes of a tcgen05.mma.
-inline void need_all_lanes(auto... disabled) {
+inline void need_all_lanes(Where where, auto... disabled) {
   static_assert(sizeof...(disabled) == 4 || sizeof...(disabled) == 8);
-  if ((disabled | ...)) unsupported("a tcgen05.mma that leaves lanes out");
+  if ((disabled | ...)) unsupported("a tcgen05.mma that leaves lanes out", where);
 }
 inline void need_plus_one(int a, int b, Where where) {
   if (a != 1 || b != 1) unsupported("a wgmma that negates a factor", where);
