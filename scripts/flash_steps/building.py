@@ -222,8 +222,8 @@ def build_or_say(preset, targets, path, stream=None, folder=None, lines=25):
 
 
 def is_newer(stamp, files):
-    """Whether a build's stamp is there, and all files, and the stamp is no older than they; not of
-    one of the future, which is no newer than what was edited since."""
+    """Whether a build's stamp and all files are there, and the stamp is no older than they, nor
+    dated in the future, where it says nothing of what was edited since."""
     try:
         made = os.stat(stamp).st_mtime
         return made < time.time() + 10 and all(os.stat(file).st_mtime <= made for file in files)

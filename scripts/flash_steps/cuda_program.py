@@ -63,13 +63,13 @@ cudnn_frontend: cuDNN
 LIBRARIES = dict(pair.split(": ") for pair in " ".join(LIBRARIES.split()).split(", "))
 
 
-# What a kernel cannot have here, so that the program (session.cpp) says so.
+# What no kernel can call here: they get names by which the program (session.cpp) says so.
 ALLOCATING = ("malloc", "calloc", "realloc", "_Znwm", "_Znam")
 FORCED = "__attribute__((always_inline))"  # of __forceinline__
 
 
-class Refused(Exception):
-    """One sentence for the user; exit status 2."""
+class Refused(BadInput):
+    """A program that cannot be compiled or run here."""
 
 
 def how_to_build():
@@ -216,11 +216,12 @@ def of_simulator(said):
     if not own:
         return None
     places = re.findall(r"(?m)^(?:In file included )?(/?\S+?):(\d+):\d+:\s+required from", said)
-    users = [
-        f"{short(file)}:{line}" for file, line in places if not file.startswith(ROOT + "/common/")
-    ]
+    users = [place for place in places if not place[0].startswith(ROOT + "/common/")]
+    if not users:
+        return None
+    file, line = users[-1]
     what = re.sub(r" (is|are) not supported$", "", own[1])
-    return f"not supported: {what} ({users[-1]})" if users else None
+    return f"not supported: {what} ({short(file)}:{line})"
 
 
 def explain(error, path, said):
@@ -236,12 +237,8 @@ def explain(error, path, said):
             return known
         words = lost.group("name", "scope", "inside", "of") if lost else ()
         if any(word and re.match(NVIDIAS, word) for word in words) or lost and lost["deleted"]:
-            what = (
-                lost["deleted"]
-                or lost["name"]
-                or lost["member"]
-                or f"{lost['of']}::{lost['field']}"
-            )
+            what = lost["deleted"] or lost["name"] or lost["member"]
+            what = what or f"{lost['of']}::{lost['field']}"
             if lost["scope"] in ("thrust", "cub"):
                 what = f"{lost['scope']}::{what}"
             return f"not supported: {what} ({short(match['file'])}:{match['line']})"
@@ -322,8 +319,8 @@ def compile_file(path, how, options, folder, number):
         return translator, text
 
     def otherwise(said):
-        """Writes another text where that may compile: one with C++'s own arithmetic, and nvcc
-        inlines __forceinline__ functions that call each other only as far as it can."""
+        """Writes a text that may compile: with C++'s own arithmetic and, where functions that call
+        each other cannot be inlined, without __forceinline__, which nvcc does not insist on."""
         text = translate(arithmetic=False)[1]
         if "inlining failed in call to 'always_inline'" in said:
             write_text(base + ".ii", text.replace(FORCED, ""))
@@ -509,9 +506,9 @@ def main(description):
             }
             status = run(program, name, own, told)
             return write_findings(options, report, status) if options.sarif else status
-    except (Refused, Failure) as error:
+    except Failure as error:
         say(error)
-        return getattr(error, "status", 2)
+        return error.status
     except OSError as error:  # a full disk, mostly
         say(f"{error.filename or 'temporary files'}: {error.strerror}")
         return 3

@@ -19,16 +19,7 @@ DEVICE = {"__global__", "__device__", "constexpr", "consteval"}
 NOT_NAMES = {"__attribute__", "alignas", "decltype", "noexcept", "requires", "explicit", "operator"}
 NOT_NAMES |= {"__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__declspec", "if", "while"}
 NOT_NAMES |= {"for", "switch", "return", "sizeof", "throw", "static_assert"}
-AHEAD = {
-    "return",
-    "else",
-    "do",
-    "case",
-    "throw",
-    "and",
-    "or",
-    "not",
-}  # of a call, not a declaration
+AHEAD = set("return else do case throw and or not".split())  # of a call, not a declaration
 OPENS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -44,7 +35,7 @@ def partner(words, i):
 
 
 def declarator(words, begin, end):
-    """The name in front of the parameters; None where this is no function."""
+    """The name before the parameters; None where this is no function."""
     i = begin
     while i < end:
         text = words[i].text
@@ -97,17 +88,17 @@ def host_calls(words, found):
             if word.kind != "name" or word.text in device:
                 continue
             before = part[i - 1].text if i else ""
-            behind = part[i + 1].text if i + 1 < len(part) else ""
+            after = part[i + 1].text if i + 1 < len(part) else ""
             scope = part[i - 2].text if before == "::" and i > 1 else ""
             declares = i > 0 and part[i - 1].kind == "name" and before not in AHEAD
-            called = behind == "(" and before not in (".", "->") and not declares
+            called = after == "(" and before not in (".", "->") and not declares
             if scope == "std":
                 wrong = word.text in STD or called and word.text in C_LIBRARY
             elif before == "::" and scope and part[i - 2].kind == "name":
                 wrong = False
             else:
                 wrong = called and (word.text in C_LIBRARY or word.text in host)
-                wrong |= word.text in STREAMS and behind == "<"  # the first half of <<
+                wrong |= word.text in STREAMS and after == "<"  # the first half of <<
             if wrong:
                 calls.append((f"std::{word.text}" if scope == "std" else word.text, word.line))
     return list(dict.fromkeys(calls))

@@ -341,15 +341,17 @@ class Heard:
         return (self.first + self.last).decode(errors="replace")
 
 
-def limited(command, folder, cpu, addresses=0, seconds=None, resident=0, pipes=(), **more):
+def limited(
+    command, folder, cpu, addresses=0, *, seconds=None, resident=0, file=0, temporary=None, pipes=()
+):
     """Runs to the end or to a limit: seconds of CPU time, bytes of addresses (0: any), seconds of
-    wall time, resident bytes; of `more`, `file` is the most bytes of a file that it writes and
-    `temporary` the folder of its temporary files. `pipes`, which nobody else keeps open, are its
-    own. (status or the kind of fault, standard error)"""
-    numbers = cpu, addresses >> 10, more.get("file", 0) >> 9
+    wall time, resident bytes, bytes of a file that it writes (0: any). `temporary`: the folder of
+    its temporary files, if not `folder`. `pipes`, which no other process keeps open, are its own.
+    (status or the kind of fault, standard error)"""
+    numbers = cpu, addresses >> 10, file >> 9
     words = ["/bin/sh", "-c", LIMITED, "learn", *map(str, numbers), *command]
     ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    ends["env"] = {**os.environ, "TMPDIR": str(more.get("temporary", folder))}
+    ends["env"] = {**os.environ, "TMPDIR": str(temporary or folder)}
     with group_of(words, cwd=folder, pass_fds=pipes, **ends) as process, process.stderr:
         for pipe in pipes:
             os.close(pipe)
@@ -499,8 +501,7 @@ class Check:
         started = time.monotonic()
         for command, where in ((compiler, tools.directory), (linker, folder)):
             addresses = 0 if tools.gpu else COMPILE_BYTES
-            of = {"temporary": folder}
-            status, errors = limited(command, where, COMPILE_SECONDS, addresses, **of)
+            status, errors = limited(command, where, COMPILE_SECONDS, addresses, temporary=folder)
             if status in (126, 127) and "error" not in errors:
                 raise NotBuilt(f"{command[0]} cannot be run: {errors.strip()}")
             if status:

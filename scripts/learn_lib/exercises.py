@@ -165,13 +165,13 @@ class Exercise:
 
     def mixed_up(self, name, text):
         """A sentence when a file holds another exercise, else ""."""
-        held = re.findall(rf"(?m)^// {re.escape(CHECKED_WITH)}(\w+)$", text)
+        held = held_in(text)
         return f"{name} holds exercise '{held[0]}'" if held and self.name not in held else ""
 
     def damaged(self, name, text):
         """A sentence when a file that does not compile is more than the exercise, or hardly any of
         it; else ""."""
-        held = re.findall(rf"(?m)^// {re.escape(CHECKED_WITH)}(\w+)$", text)
+        held = held_in(text)
         if len(held) > 1:
             return f"{name} holds {len(held)} exercises, {' and '.join(held)}: a file has one"
         _, pieces = self.fixed()
@@ -207,6 +207,11 @@ def replace_once(text, before, after, where):
 
 def line_at(text, place):
     return text.count("\n", 0, place) + 1
+
+
+def held_in(text):
+    """The names of the exercises whose heading a text has."""
+    return re.findall(rf"(?m)^// {re.escape(CHECKED_WITH)}(\w+)$", text)
 
 
 def student_text(path):

@@ -141,7 +141,7 @@ class Guards(Classroom):
                     self.assertIsNone(check.compile(e.unsolved()))
 
     def check_all(self, texts_of):
-        """Checks each text of each exercise. Where no line and no field is asked for, without debug
+        """Checks each text of each exercise. Where no line and no field is wanted, without debug
         information, which takes a fifth of the compiler's time."""
         texts = [
             (e, name, text)
@@ -596,8 +596,8 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
 
     def test_a_program_of_anybody(self):
         """Without a network, in a folder with any name, saved on Windows, where nothing can be
-        written to TMPDIR; it names lines also in a process name space without its own /proc. With
-        inputs of its own, under limits that are set without running Python in the child."""
+        written to TMPDIR; it names lines also in a process name space without its own /proc. The
+        inputs are the check's own, and the limits are set without running Python in the child."""
         e = exercise("barrier")
         path = self.file(e, "", 'a "quoted" folder')
         path.write_bytes(codecs.BOM_UTF8 + e.unsolved().replace("\n", "\r\n").encode())
@@ -1107,7 +1107,7 @@ class Grading(Classroom):
         e = exercise("scores")
         text = e.unsolved() + "// mine\n"
         desk = Desk(self.folder / "learn", EXERCISES)
-        path, asked = desk.open(e), []
+        path, judged = desk.open(e), []
         for ends in (b"\n", b"\r\n", b"\r"):
             path.write_bytes(codecs.BOM_UTF8 + e.unsolved().encode().replace(b"\n", ends))
             self.assertTrue(desk.is_untouched(e))
@@ -1122,11 +1122,11 @@ class Grading(Classroom):
         ):
             files[student] = {e.name: self.folder / student / f"{name}.cuh"}
             self.write(files[student][e.name], "").write_bytes(data.encode())
-        wrong = lambda e, path, *_, **how: asked.append(path) or checking.Verdict(False, path.name)
+        wrong = lambda e, path, *_, **how: judged.append(path) or checking.Verdict(False, path.name)
         with mock.patch.object(grading, "check", wrong):
             grader = grading.Grader([e], toolchain(), SEED, 1, lambda *_: None)
             grades = grader.run(files)
-        self.assertEqual(asked, [files["ann"][e.name], files["eve"][e.name]])
+        self.assertEqual(judged, [files["ann"][e.name], files["eve"][e.name]])
         kinds = [grades[student][0].kind for student in files]
         self.assertEqual(kinds, ["01_scores.cuh", "01_scores.cuh", "1_scores.cuh"])
 

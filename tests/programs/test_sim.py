@@ -596,10 +596,9 @@ class Errors(Folder):
             self.assertIn(f"-D__CUDACC_VER_MINOR__={8 if newer else 4}", macros)
 
     def test_local_arrays(self):
-        said = (
-            "a b.cu:3:9:void k(int*)\t99\tstatic\na.cu:4:1:void ns::m<T>(T*) [with T = int]\t{}\t"
-        )
-        said += "static\na.cu:9:5:int main()\t9999999\tstatic\n"
+        said = "a b.cu:3:9:void k(int*)\t99\tstatic\n"
+        said += "a.cu:4:1:void ns::m<T>(T*) [with T = int]\t{}\tstatic\n"
+        said += "a.cu:9:5:int main()\t9999999\tstatic\n"
         self.assertEqual(cuda_program.local_bytes(said.format(100), {"k", "m"}), 100)
         with self.assertRaisesRegex(cuda_program.Refused, "2000000 bytes of local arrays .a.cu:4"):
             cuda_program.local_bytes(said.format(2000000), {"k", "m"})
@@ -632,6 +631,9 @@ class Errors(Folder):
 
     def test_casts_and_shifts_of_device_code(self):
         to, shift = "::sim::program::to", " ::sim::program::shift "
+        unchanged = "sizeof(int) * x", "-(int)x", "(T)x", "(int*)p", "int()", "(int)", "a < b"
+        unchanged += "f<int>(x)", "static_cast<T>(x)", "A<int(int)>::f", "[](int) { y; }"
+        unchanged += "a <<= b", "a >> 3", "A<B<c>> d"
         for text, made in (
             ("(int)x", "::sim::program::To<int>() ->*x"),
             ("a && (unsigned char) x", "a && ::sim::program::To<unsigned char>() ->* x"),
@@ -643,15 +645,7 @@ class Errors(Folder):
             ("a << b", f"a <<{shift}<< b"),
             ("A<b> c; d >> e", f"A<b> c; d >>{shift}>> e"),
             ("f(a)[1] >> b", f"f(a)[1] >>{shift}>> b"),
-            *((same, same) for same in ("sizeof(int) * x", "-(int)x", "(T)x", "(int*)p", "int()")),
-            *(
-                (same, same)
-                for same in ("a <<= b", "a >> 3", "A<B<c>> d", "[](int) { y; }", "(int)")
-            ),
-            *(
-                (same, same)
-                for same in ("f<int>(x)", "static_cast<T>(x)", "a < b", "A<int(int)>::f")
-            ),
+            *((same, same) for same in unchanged),
         ):
             for word in ("__device__", "__host__"):
                 begin, end = "void k() { y; ", "; }\n"

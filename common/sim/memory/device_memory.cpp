@@ -126,7 +126,7 @@ void require_inside(const char* what, const void* p, size_t bytes) {
   const uint64_t offset = offset_of(p);
   if (offset >= kHbmSpan) {
     fail(FaultKind::refused, std::string(what) + ": " + std::to_string(bytes) +
-                                 " bytes at memory of the host (the address of a pointer?)");
+                                 " bytes in host memory (the address of a pointer?)");
   }
   if (!b || !b->live || offset < b->begin || offset + bytes > b->end) {
     fail(FaultKind::out_of_bounds,
@@ -140,9 +140,9 @@ bool in_window(const void* p) { return offset_of(p) < kHbmSpan; }
 
 [[noreturn]] void refuse_variable(const std::string& call, const char* end, const void* p) {
   fail(FaultKind::refused,
-       call + ": the " + end + " is " + variable_name(p) +
-           ", a variable of the device, by the address that the host has; cudaMemcpyToSymbol, "
-           "cudaMemcpyFromSymbol and cudaGetSymbolAddress find the device's");
+       call + ": the " + end + " is the host's address of " + variable_name(p) +
+           ", a variable of the device; cudaMemcpyToSymbol, cudaMemcpyFromSymbol and "
+           "cudaGetSymbolAddress find the device's");
 }
 
 // An address of a managed variable has a twin in the window; of the others the host's is no use.
@@ -246,11 +246,13 @@ void copy(void* to, const void* from, size_t bytes, Way way) {
   if (in_window(to)) require_inside("cudaMemcpy", to, bytes);
   if (in_window(from)) require_inside("cudaMemcpy", from, bytes);
   std::memmove(to, from, bytes);
-  const bool to_host = !in_window(to) || is_for_host(to);
-  if (!to_host && (!in_window(from) || (way == Way::host_to_device && is_for_host(from)))) {
-    if (bytes <= kObjects) mark_host_addresses(to, bytes);
-  } else if (to_host && in_window(from) && !is_for_host(from)) {
-    if (bytes <= kObjects) take_device_addresses(to, bytes);
+  if (bytes <= kObjects) {
+    const bool to_host = !in_window(to) || is_for_host(to);
+    if (!to_host && (!in_window(from) || (way == Way::host_to_device && is_for_host(from)))) {
+      mark_host_addresses(to, bytes);
+    } else if (to_host && in_window(from) && !is_for_host(from)) {
+      take_device_addresses(to, bytes);
+    }
   }
   if (in_window(to) && in_window(from) && !is_for_host(to) &&
       (offset_of(to) | offset_of(from) | bytes) % kWord == 0) {

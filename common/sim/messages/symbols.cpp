@@ -307,7 +307,7 @@ std::string variable_name(const void* p) {
   const uint64_t at = reinterpret_cast<uint64_t>(p) - table().base;
   table().for_each([&](const Elf64_Sym& s, const Symbol& entry) {
     if (ELF64_ST_TYPE(s.st_info) == STT_OBJECT && at - s.st_value < s.st_size) {
-      name = std::string_view(entry.name).starts_with("_Z") ? demangle(entry.name) : entry.name;
+      name = demangle(entry.name);
     }
   });
   return name;

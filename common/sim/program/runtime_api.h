@@ -233,64 +233,63 @@ enum cudaMemoryAdvise {
   cudaMemAdviseSetAccessedBy,
   cudaMemAdviseUnsetAccessedBy
 };
-/// The number of each, and its value for the properties `p`.
-#define SIM_ATTRIBUTES(X)                                                                        \
-  X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                                      \
-  X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                              \
-  X(cudaDevAttrMaxBlockDimY, 3, p.maxThreadsDim[1])                                              \
-  X(cudaDevAttrMaxBlockDimZ, 4, p.maxThreadsDim[2])                                              \
-  X(cudaDevAttrMaxGridDimX, 5, p.maxGridSize[0])                                                 \
-  X(cudaDevAttrMaxGridDimY, 6, p.maxGridSize[1])                                                 \
-  X(cudaDevAttrMaxGridDimZ, 7, p.maxGridSize[2])                                                 \
-  X(cudaDevAttrMaxSharedMemoryPerBlock, 8, static_cast<int>(p.sharedMemPerBlock))                \
-  X(cudaDevAttrTotalConstantMemory, 9, static_cast<int>(p.totalConstMem))                        \
-  X(cudaDevAttrWarpSize, 10, p.warpSize)                                                         \
-  X(cudaDevAttrMaxPitch, 11, static_cast<int>(p.memPitch))                                       \
-  X(cudaDevAttrMaxRegistersPerBlock, 12, p.regsPerBlock)                                         \
-  X(cudaDevAttrClockRate, 13, p.clockRate)                                                       \
-  X(cudaDevAttrTextureAlignment, 14, static_cast<int>(p.textureAlignment))                       \
-  X(cudaDevAttrGpuOverlap, 15, 1)                                                                \
-  X(cudaDevAttrMultiProcessorCount, 16, p.multiProcessorCount)                                   \
-  X(cudaDevAttrKernelExecTimeout, 17, 0)                                                         \
-  X(cudaDevAttrIntegrated, 18, 0)                                                                \
-  X(cudaDevAttrCanMapHostMemory, 19, 1)                                                          \
-  X(cudaDevAttrComputeMode, 20, cudaComputeModeDefault)                                          \
-  X(cudaDevAttrConcurrentKernels, 31, 1)                                                         \
-  X(cudaDevAttrEccEnabled, 32, p.ECCEnabled)                                                     \
-  X(cudaDevAttrPciBusId, 33, p.pciBusID)                                                         \
-  X(cudaDevAttrPciDeviceId, 34, p.pciDeviceID)                                                   \
-  X(cudaDevAttrTccDriver, 35, p.tccDriver)                                                       \
-  X(cudaDevAttrMemoryClockRate, 36, p.memoryClockRate)                                           \
-  X(cudaDevAttrGlobalMemoryBusWidth, 37, p.memoryBusWidth)                                       \
-  X(cudaDevAttrL2CacheSize, 38, p.l2CacheSize)                                                   \
-  X(cudaDevAttrMaxThreadsPerMultiProcessor, 39, p.maxThreadsPerMultiProcessor)                   \
-  X(cudaDevAttrAsyncEngineCount, 40, p.asyncEngineCount)                                         \
-  X(cudaDevAttrUnifiedAddressing, 41, 1)                                                         \
-  X(cudaDevAttrPciDomainId, 50, p.pciDomainID)                                                   \
-  X(cudaDevAttrComputeCapabilityMajor, 75, p.major)                                              \
-  X(cudaDevAttrComputeCapabilityMinor, 76, p.minor)                                              \
-  X(cudaDevAttrStreamPrioritiesSupported, 78, p.streamPrioritiesSupported)                       \
-  X(cudaDevAttrGlobalL1CacheSupported, 79, p.globalL1CacheSupported)                             \
-  X(cudaDevAttrLocalL1CacheSupported, 80, p.localL1CacheSupported)                               \
-  X(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81,                                             \
-    static_cast<int>(p.sharedMemPerMultiprocessor))                                              \
-  X(cudaDevAttrMaxRegistersPerMultiprocessor, 82, p.regsPerMultiprocessor)                       \
-  X(cudaDevAttrManagedMemory, 83, 1)                                                             \
-  X(cudaDevAttrIsMultiGpuBoard, 84, 0)                                                           \
-  X(cudaDevAttrHostNativeAtomicSupported, 86, 0)                                                 \
-  X(cudaDevAttrPageableMemoryAccess, 88, 0)                                                      \
-  X(cudaDevAttrConcurrentManagedAccess, 89, 1)                                                   \
-  X(cudaDevAttrComputePreemptionSupported, 90, 1)                                                \
-  X(cudaDevAttrCanUseHostPointerForRegisteredMem, 91, 0)                                         \
-  X(cudaDevAttrCooperativeLaunch, 95, 1)                                                         \
-  X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, static_cast<int>(p.sharedMemPerBlockOptin))     \
-  X(cudaDevAttrHostRegisterSupported, 99, 1)                                                     \
-  X(cudaDevAttrPageableMemoryAccessUsesHostPageTables, 100, 0)                                   \
-  X(cudaDevAttrDirectManagedMemAccessFromHost, 101, 0)                                           \
-  X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, p.maxBlocksPerMultiProcessor)                    \
-  X(cudaDevAttrMaxPersistingL2CacheSize, 108, p.persistingL2CacheMaxSize)                        \
-  X(cudaDevAttrReservedSharedMemoryPerBlock, 111, static_cast<int>(p.reservedSharedMemPerBlock)) \
-  X(cudaDevAttrMemoryPoolsSupported, 115, 1)                                                     \
+/// The number of each, and its value for the properties `p`, which becomes an int.
+#define SIM_ATTRIBUTES(X)                                                          \
+  X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                        \
+  X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                \
+  X(cudaDevAttrMaxBlockDimY, 3, p.maxThreadsDim[1])                                \
+  X(cudaDevAttrMaxBlockDimZ, 4, p.maxThreadsDim[2])                                \
+  X(cudaDevAttrMaxGridDimX, 5, p.maxGridSize[0])                                   \
+  X(cudaDevAttrMaxGridDimY, 6, p.maxGridSize[1])                                   \
+  X(cudaDevAttrMaxGridDimZ, 7, p.maxGridSize[2])                                   \
+  X(cudaDevAttrMaxSharedMemoryPerBlock, 8, p.sharedMemPerBlock)                    \
+  X(cudaDevAttrTotalConstantMemory, 9, p.totalConstMem)                            \
+  X(cudaDevAttrWarpSize, 10, p.warpSize)                                           \
+  X(cudaDevAttrMaxPitch, 11, p.memPitch)                                           \
+  X(cudaDevAttrMaxRegistersPerBlock, 12, p.regsPerBlock)                           \
+  X(cudaDevAttrClockRate, 13, p.clockRate)                                         \
+  X(cudaDevAttrTextureAlignment, 14, p.textureAlignment)                           \
+  X(cudaDevAttrGpuOverlap, 15, 1)                                                  \
+  X(cudaDevAttrMultiProcessorCount, 16, p.multiProcessorCount)                     \
+  X(cudaDevAttrKernelExecTimeout, 17, 0)                                           \
+  X(cudaDevAttrIntegrated, 18, 0)                                                  \
+  X(cudaDevAttrCanMapHostMemory, 19, 1)                                            \
+  X(cudaDevAttrComputeMode, 20, cudaComputeModeDefault)                            \
+  X(cudaDevAttrConcurrentKernels, 31, 1)                                           \
+  X(cudaDevAttrEccEnabled, 32, p.ECCEnabled)                                       \
+  X(cudaDevAttrPciBusId, 33, p.pciBusID)                                           \
+  X(cudaDevAttrPciDeviceId, 34, p.pciDeviceID)                                     \
+  X(cudaDevAttrTccDriver, 35, p.tccDriver)                                         \
+  X(cudaDevAttrMemoryClockRate, 36, p.memoryClockRate)                             \
+  X(cudaDevAttrGlobalMemoryBusWidth, 37, p.memoryBusWidth)                         \
+  X(cudaDevAttrL2CacheSize, 38, p.l2CacheSize)                                     \
+  X(cudaDevAttrMaxThreadsPerMultiProcessor, 39, p.maxThreadsPerMultiProcessor)     \
+  X(cudaDevAttrAsyncEngineCount, 40, p.asyncEngineCount)                           \
+  X(cudaDevAttrUnifiedAddressing, 41, 1)                                           \
+  X(cudaDevAttrPciDomainId, 50, p.pciDomainID)                                     \
+  X(cudaDevAttrComputeCapabilityMajor, 75, p.major)                                \
+  X(cudaDevAttrComputeCapabilityMinor, 76, p.minor)                                \
+  X(cudaDevAttrStreamPrioritiesSupported, 78, p.streamPrioritiesSupported)         \
+  X(cudaDevAttrGlobalL1CacheSupported, 79, p.globalL1CacheSupported)               \
+  X(cudaDevAttrLocalL1CacheSupported, 80, p.localL1CacheSupported)                 \
+  X(cudaDevAttrMaxSharedMemoryPerMultiprocessor, 81, p.sharedMemPerMultiprocessor) \
+  X(cudaDevAttrMaxRegistersPerMultiprocessor, 82, p.regsPerMultiprocessor)         \
+  X(cudaDevAttrManagedMemory, 83, 1)                                               \
+  X(cudaDevAttrIsMultiGpuBoard, 84, 0)                                             \
+  X(cudaDevAttrHostNativeAtomicSupported, 86, 0)                                   \
+  X(cudaDevAttrPageableMemoryAccess, 88, 0)                                        \
+  X(cudaDevAttrConcurrentManagedAccess, 89, 1)                                     \
+  X(cudaDevAttrComputePreemptionSupported, 90, 1)                                  \
+  X(cudaDevAttrCanUseHostPointerForRegisteredMem, 91, 0)                           \
+  X(cudaDevAttrCooperativeLaunch, 95, 1)                                           \
+  X(cudaDevAttrMaxSharedMemoryPerBlockOptin, 97, p.sharedMemPerBlockOptin)         \
+  X(cudaDevAttrHostRegisterSupported, 99, 1)                                       \
+  X(cudaDevAttrPageableMemoryAccessUsesHostPageTables, 100, 0)                     \
+  X(cudaDevAttrDirectManagedMemAccessFromHost, 101, 0)                             \
+  X(cudaDevAttrMaxBlocksPerMultiprocessor, 106, p.maxBlocksPerMultiProcessor)      \
+  X(cudaDevAttrMaxPersistingL2CacheSize, 108, p.persistingL2CacheMaxSize)          \
+  X(cudaDevAttrReservedSharedMemoryPerBlock, 111, p.reservedSharedMemPerBlock)     \
+  X(cudaDevAttrMemoryPoolsSupported, 115, 1)                                       \
   X(cudaDevAttrClusterLaunch, 120, p.major >= 9)
 #define SIM_ATTRIBUTE(name, number, value) name = number,
 enum cudaDeviceAttr { SIM_ATTRIBUTES(SIM_ATTRIBUTE) };
@@ -656,7 +655,7 @@ cudaError_t launch_extended(const char* name, Where where, const cudaLaunchConfi
              : cudaPeekAtLastError();
 }
 
-/// And of cudaLaunchKernelExC.
+/// The same of cudaLaunchKernelExC.
 struct Launching {
   Where where;
   explicit Launching(Where here = Where::here()) : where(here) {}
