@@ -1,5 +1,5 @@
 # Ends at once, with one sentence, where ninja would compile everything again at each call: in a
-# folder whose name has a character at which it ends a name in a compiler's list of headers, and
+# folder whose name has a character at which ninja ends a name in a compiler's list of headers, and
 # where a file is dated in the future, so that it is newer than all that is made of it.
 
 if(CMAKE_GENERATOR MATCHES "Ninja" AND CMAKE_SOURCE_DIR MATCHES "[\"*`^<>|;'&?]")
@@ -11,7 +11,7 @@ if(CMAKE_GENERATOR MATCHES "Ninja" AND CMAKE_SOURCE_DIR MATCHES "[\"*`^<>|;'&?]"
   endif()
   if(ninja VERSION_LESS 1.13)
     message(FATAL_ERROR "  flash-steps: the folder ${CMAKE_SOURCE_DIR} has the character ${character} "
-      "in its name, at which ninja compiles everything again at each call: rename the folder")
+      "in its name, with which ninja compiles everything again at each call: rename the folder")
   endif()
 endif()
 

@@ -281,7 +281,7 @@ struct RangeProfiler::Impl {
   CUcontext context = current_context();
   std::string chip;                   // "GH100"
   std::vector<uint8_t> availability;  // empty for a chip that this CUPTI knows by name
-  // Of the last group: to enable one takes 0.2 s. Another group needs another one: CUPTI 13 crashes
+  // Of the last group: enabling one takes 0.2 s. Another group needs another one: CUPTI 13 crashes
   // with the counter data of other metrics.
   std::optional<Target> target;
   Metrics of_target;

@@ -14,7 +14,7 @@ namespace fa {
 
 namespace {
 
-constexpr double kAllMs = 500;  // of the timed runs, where nobody says how many
+constexpr double kAllMs = 500;  // of all timed runs, where the caller does not say how many
 constexpr int kMostIters = 50;
 
 class Event {

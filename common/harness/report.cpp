@@ -698,12 +698,11 @@ std::string check_line(const RunReport& r) {
   return labelled("check", words);
 }
 
-/// Of a GPU's pass: "12.3 TFLOP/s, 62%" of measured_rate(); of one that moves a cache, or without
-/// products, "3.00 TB/s, 70%" of what a copy reaches.
+/// Of a GPU's pass.
 struct Rate {
-  double per_s = 0;  ///< 0: not known
-  bool products = true;
-  double share = 0;  ///< 0: of nothing
+  double per_s = 0;      ///< 0: not known
+  bool products = true;  ///< else bytes
+  double share = 0;      ///< of measured_rate(); 0: not known
 };
 Rate rate_of(const RunReport& r, const Pass& p) {
   if (!p.time) return {};
@@ -712,6 +711,7 @@ Rate rate_of(const RunReport& r, const Pass& p) {
   const double peer = measured_rate(r, p).rate;
   return {per_s, products, peer > 0 ? per_s / peer : 0};
 }
+/// "12.3 TFLOP/s, 62%"; where a pass moves a cache, or has no products, "3.00 TB/s, 70%".
 std::string rate_text(const Rate& rate) {
   if (rate.per_s <= 0) return "";
   return scaled(rate.per_s) + (rate.products ? "FLOP/s" : "B/s") +

@@ -62,7 +62,7 @@ using WarpFn = void (*)(WarpMeeting&);
 /// A rendezvous of the lanes in `mask`; the last lane to arrive does the work for all of them.
 struct WarpMeeting {
   uint32_t mask = 0, arrived = 0;
-  uint32_t asked = 0;  ///< the mask with lanes that have returned
+  uint32_t given = 0;  ///< the mask with lanes that have returned
   WarpFn work = nullptr;
   const char* what = nullptr;
   void* frame[32] = {};  ///< each lane's operands, in the caller's frame
@@ -70,7 +70,7 @@ struct WarpMeeting {
   unsigned warp = 0;
 };
 
-/// In a register that nobody has set, while races are looked for: a NaN that no program makes.
+/// In a register that was never set, while races are looked for: a NaN that no program makes.
 constexpr uint32_t kUnset = 0x7fa5c3e1;
 
 // --- bytes, always counted -----------------------------------------------------------------------
@@ -105,7 +105,7 @@ struct Block {
   unsigned live = 0;  ///< not yet returned
   bool launched_early = false;
   bool strictly_early = false;  ///< EarlyLaunch::strict
-  unsigned early = 0;           ///< threads that have not waited for the kernel in front
+  unsigned early = 0;           ///< threads that have not waited for the preceding kernel
   Thread* current = nullptr;    ///< null while the worker's own stack runs
   Thread threads[1024];
   uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them

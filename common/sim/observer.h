@@ -92,7 +92,7 @@ class Observer {
   /// `phase`: Block::phase when it began.
   virtual void begin_copy(Block&, const Access&) {}
   virtual void end_copy(Block&, const Access&, uint32_t phase) { (void)phase; }
-  /// The current thread, launched early, has waited for the kernel in front.
+  /// The current thread, launched early, has waited for the preceding kernel.
   virtual void wait_for_kernel(Block&) {}
   /// The current thread executed __threadfence().
   virtual void fence(Block&) {}
@@ -170,13 +170,13 @@ class Observer {
                           const Where& user) {
     (void)element, (void)pc, (void)user;
   }
-  /// Something at this line is worth a sentence, and no fault.
+  /// Something at this line is worth a sentence, but is no fault.
   virtual void remark(Block&, const Where&, const std::string& sentence) { (void)sentence; }
   /// The launch is over: add what was seen. Called once per worker, one after the other.
   virtual void merge(fa::Counts&, fa::KernelCount&) {}
 };
 
-/// Do the launches of this host thread overlap with the kernel in front?
+/// Do the launches of this host thread overlap with the preceding kernel?
 bool launches_overlap();
 
 /// This block's observer of that type: all blocks of a launch have the same ones.

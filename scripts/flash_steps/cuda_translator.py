@@ -604,7 +604,7 @@ class Translator:
             self.tokens[opens].text = f"({literal(self.plain(*parts[1]))}, ::sim::Where::here(), "
 
     def note_kernel(self, i):
-        """The name in front of the parameters. Threads that no return has ended say so."""
+        """The name before the parameters. Threads that no return has ended say so."""
         k, noted = self.next(i), False
         while self.text_at(k) not in ("{", ";", ""):
             name = self.before(k)
@@ -699,16 +699,16 @@ class Translator:
         if text == "static_cast":
             self.tokens[i].text = "::sim::program::to"
             return
-        behind, ahead = self.next(k), self.text_at(before)
-        operand = self.kind_at(behind) in ("name", "number", "char") or self.text_at(behind) == "("
-        operand = operand or self.text_at(behind) in ("-", "+", "~", "!", "*", "&", "::")
-        if not operand or self.text_at(behind) in ("const", "noexcept", "override", "requires"):
+        after, ahead = self.next(k), self.text_at(before)
+        operand = self.kind_at(after) in ("name", "number", "char")
+        operand = operand or self.text_at(after) in ("(", "-", "+", "~", "!", "*", "&", "::")
+        if not operand or self.text_at(after) in ("const", "noexcept", "override", "requires"):
             return
         if self.kind_at(before) == "name" and ahead not in STATEMENTS:
             return
         binary = self.ends_operand(self.before(before)) or ahead == self.text_at(before - 1) == "&"
         if ahead in ("-", "+", "*", "&", "!", "~") and not binary:
-            return  # a sign in front binds more tightly than ->*
+            return  # a sign before the cast binds more tightly than ->*
         if ahead == "]" or ahead == ")" and self.text_at(before) != CAST_END:
             return
         name = " ".join(words)
@@ -721,7 +721,7 @@ class Translator:
         return (
             self.kind_at(k) in ("name", "number", "char")
             and self.text_at(k) not in STATEMENTS
-            or (self.text_at(k) in (")", "]"))
+            or self.text_at(k) in (")", "]")
         )
 
     def shift(self, i):

@@ -131,7 +131,7 @@ def update(folder, steps):
         path = os.path.join(folder, name + ".csv")
         if not os.path.exists(path):
             raise BadInput(f"{path} is not there")
-        kernels = dict(mixes(path, call, times)) | kernels  # causal: only kernels of their own
+        kernels = dict(mixes(path, call, times)) | kernels  # causal: only further kernels
         print(name, flush=True)
     if len(steps) < len(steps_on(ARCH)):
         own = tuple("step" + step[:2] for step in steps)  # a step runs kernels of others, too

@@ -25,7 +25,7 @@ class Kernel:
                 self.code.append(instruction)
 
     def branch(self, i):
-        """(where to, whether it may go on behind it); (None, True) of another instruction."""
+        """(where to, whether the next one may follow); (None, True) of another instruction."""
         found = BRANCH.match(self.code[i])
         if not found:
             return None, not re.match(r"EXIT|RET", self.code[i])
@@ -42,7 +42,7 @@ class Kernel:
                 found.append((to, i))
         return found
 
-    def has_exit(self, first, last):  # what waits lies behind the kernel's end, and jumps back
+    def has_exit(self, first, last):  # a loop that waits lies after the kernel's end
         return any(line.startswith("EXIT") for line in self.code[first:last])
 
     def shortest(self, first, last):

@@ -91,7 +91,7 @@ class ListMaker {
       const fa::Range keys = p_.seen(r);
       if (keys.size() <= 0) continue;
       const int first = keys.first / Bc, end = fa::ceil_div(keys.last, Bc);
-      if (!sees) {  // all keys of these tiles, without those before the first and behind the last
+      if (!sees) {  // all keys of these tiles, without those before the first and after the last
         ++more[first], --more[end];
         tiles[first] -= keys.first - first * Bc, tiles[end - 1] -= end * Bc - keys.last;
       }

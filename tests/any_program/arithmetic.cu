@@ -1,5 +1,5 @@
 // Arithmetic that C++ leaves open, as nvcc makes it: casts saturate, shifts clamp; sums and
-// products of two floats at a time. And what nvcc takes and g++ does not.
+// products of two floats at a time; what nvcc takes and g++ does not.
 #include <cstdint>
 #include <cstring>
 
@@ -11,7 +11,7 @@ struct Box {
 };
 enum Small { none, one };
 
-// Each of its own reads, however often its value is looked at.
+// Each cast reads once, however often its value is looked at.
 __global__ void casts(const float* x, const double* d, int* out) {
   int i = 0;
   out[i++] = (unsigned char)x[0];

@@ -1,5 +1,5 @@
 // Inline PTX of sm_100a: TMA loads, mbarriers, tcgen05. S = A B^T, then O = P B_last^T, where P is
-// what 16 columns of S are modulo 8, from tensor memory. And products in fp16 and tf32.
+// what 16 columns of S are modulo 8, from tensor memory. Products are in bf16, fp16 and tf32.
 #include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -148,7 +148,7 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   for (int n = 0; n < kN; n += 8) {
     float o[8];
     load_8_columns(o, base + kO + n);                           // each warp passes lane 0
-    for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];  // what reads o is behind the load
+    for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];  // what reads o follows the load
   }
   asm volatile("tcgen05.wait::ld.sync.aligned;");
   asm volatile("tcgen05.fence::before_thread_sync;");

@@ -38,7 +38,7 @@ void forward_of_prepared(const Problem& p, const Tensors<float>& t) {
   if (fails) throw std::runtime_error("it fails");
   put(t.O, on_host(t.scratch<float>("sum"), p.q_size()));
 }
-/// Elements 0, 1, ... of O become the lengths and the table; one behind them the runs so far.
+/// Elements 0, 1, ... of O become the lengths and the table; the next one the runs so far.
 void forward(const Problem& p, const Tensors<float>& t) {
   if (fails) throw std::runtime_error("it fails");
   std::vector<float> O;
@@ -114,7 +114,7 @@ struct Library {
   std::string said(int (*call)(int, const FaProblem*, const FaTensors*, void*), int variant) {
     return call(variant, &p, &t, nullptr) == 0 ? "" : fa_last_error();
   }
-  /// The first elements of O behind a forward of "tables".
+  /// The first elements of O after a forward of "tables".
   std::vector<float> O(size_t n) {
     REQUIRE(said(fa_forward, kTables).empty());
     return on_host(t.O, n);
@@ -197,7 +197,7 @@ TEST_CASE(
   it.p = kept;
   CHECK(it.said(fa_forward, kPrepared).empty());  // what was refused changed nothing
 
-  // A run that fails leaves nothing to the ones behind it, nor does another variant's.
+  // A run that fails leaves nothing to later ones; another variant's takes nothing from them.
   fails = true;
   CHECK(it.said(fa_forward, kPrepared) == "it fails");
   require_refused(fa_backward, forward, "none has run");

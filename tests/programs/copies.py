@@ -71,7 +71,7 @@ class Folder(unittest.TestCase):
         return path
 
     def terminal(self):
-        """Both ends of a pseudo terminal; ours is closed behind the test."""
+        """Both ends of a pseudo terminal; ours is closed after the test."""
         try:
             ours, its = pty.openpty()
         except OSError:  # a container without /dev/pts

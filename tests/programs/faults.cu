@@ -143,9 +143,9 @@ __global__ void global_array(int* p, bool right) {
 __global__ void share(const int* by, int* p) {
   p[threadIdx.x] = 100 % by[threadIdx.x];  // divides
 }
-__global__ void from_nobody(int* p, int width) {
+__global__ void from_absent(int* p, int width) {
   p[threadIdx.x] =
-      __shfl_down_sync(threadIdx.x < 32 ? ~0u : 0xffffu, threadIdx.x, 8, width);  // nobody
+      __shfl_down_sync(threadIdx.x < 32 ? ~0u : 0xffffu, threadIdx.x, 8, width);  // absent
 }
 template <class A, class B>
 struct RatherLong {};
@@ -271,7 +271,7 @@ __global__ void polls(int* p, int arrivals) {
   }
   p[threadIdx.x] = complete;
 }
-// One test of a phase that is not complete may say so: then the load is not there.
+// One test may find that the phase is not complete: then the load is not there.
 __global__ void tests_once(const int* in, int* out, bool waits) {
   __shared__ alignas(16) int tile[32];
   __shared__ unsigned long long full;
@@ -564,7 +564,7 @@ int main(int n, char** words) {
   if (is("makes")) makes<<<1, 32>>>();
   if (is("global array")) global_array<<<1, 32>>>(x, right);
   if (is("divides")) cudaMemset(x, right, 256), share<<<1, 32>>>(x, x + 32);
-  if (is("nobody")) from_nobody<<<1, 48>>>(x, right ? 16 : 32);
+  if (is("absent")) from_absent<<<1, 48>>>(x, right ? 16 : 32);
   void* arguments[] = {&x};
   cudaLaunchConfig_t one = {1, 1};
   if (is("long name")) {

@@ -416,7 +416,7 @@ class Report(Scripts):
         # Beside it what was measured.
         self.add("01_naive.naive.gpu", gpu())
         own = own_series(self.report()[1])
-        cells = dict(zip(own["head"], own["cells"][1]))  # behind the line of its problem
+        cells = dict(zip(own["head"], own["cells"][1]))  # after the line of its problem
         times = [cells[f"{which} time"] for which in ("estimated", "measured")]
         self.assertEqual(times, ["400 us", "500 us"])
         self.assertEqual(own["runs"][0]["ms"], 0.5)

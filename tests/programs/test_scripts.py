@@ -304,7 +304,7 @@ echo "the report of {name} $variant"
         return self.run_script(TOUR, *words, status=status)
 
     def with_gpu(self, arch="sm_90", sms=132, free=140e9):
-        """And programs for it, each of which says what the device is."""
+        """A GPU, and programs for it, each of which says what the device is."""
         for name in ("nvidia-smi", "nvcc"):
             self.tool(name)
         about = {"name": "NVIDIA H200", "arch": arch, "sms": sms, "free_bytes": free}

@@ -50,7 +50,7 @@ FOUND = {
     "own array": r"kernel own_array, .* thread \(0,0,0\): index 8 at @ is outside of the array a "
     r"\(float \[8\]\)",
     "divides": r"kernel share, .* thread \(0,0,0\): integer division by zero at @",
-    "nobody": "the shuffle at @ lane 8 of warp 1 reads from lane 16, which the block does not have",
+    "absent": "the shuffle at @ lane 8 of warp 1 reads from lane 16, which the block does not have",
     "long name": r"kernel long_name<RatherLong<.{59} \.\.\. .{40}, block .* at @ ",
     "shared index": r"kernel shared_index, .* thread \(0,0,0\): index 2000 at @ is outside of the "
     r"array s \(float \[64\]\)",
@@ -66,20 +66,20 @@ FOUND = {
     "twice": "cudaFree of an address that cudaMalloc did not return, or freed twice",
     "freed": "host code uses p at @ after it was freed",
     "null": "store at @ by way of a null pointer",
-    "copies a variable": "cudaMemcpy: the destination is out, a variable of the device, .* at @$",
-    "passes a variable": "4-byte store at @ of out by the address that the host has; ",
+    "copies a variable": "cudaMemcpy: the destination is the host's address of out, .* at @$",
+    "passes a variable": "4-byte store at @ of out by the host's address; ",
     "by reference": "4-byte load at @ of host memory",
     "by function": "call at @ by a function's address that the host took",
     "by virtual": r"a virtual function of an object that the host made is called at @ "
     r"\(vtable for Square\)",
     "bounds": "kernel bounded: a block of 256 threads; __launch_bounds__ at .*:[0-9]+ allows 128, "
     "at @$",
-    "memset": r"cudaMemset: 4 bytes at memory of the host \(the address of a pointer\?\), at @$",
+    "memset": r"cudaMemset: 4 bytes in host memory \(the address of a pointer\?\), at @$",
     "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
 RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once", "overlaps")
-RIGHT += ("alone", "handed over", "global array", "divides", "nobody")
+RIGHT += ("alone", "handed over", "global array", "divides", "absent")
 RIGHT += ("passes a variable", "by reference", "by function", "by virtual", "bounds")
 
 
@@ -136,8 +136,7 @@ class Faults(unittest.TestCase):
         self.assertEqual(self.run_as("overlaps not", "analyse", status=0).findings, [])
 
     def test_threads_that_have_returned_are_not_waited_for_by_a_grid_of_one_block(self):
-        done = self.run_as("alone", "analyse", right=("right",), status=0)
-        self.assertEqual(done.findings, [])
+        self.assertEqual(self.run_as("alone", "analyse", right=["right"], status=0).findings, [])
 
     def test_threads_that_skip_a_barrier_and_end_are_a_remark(self):
         done = self.run_as("skips", "analyse", status=0)
@@ -151,38 +150,36 @@ class Faults(unittest.TestCase):
     def test_a_kernel_that_works_is_not_endless(self):
         self.assertEqual(self.run_as("works", "watchdog 0.1", status=0).findings, [])
 
-    def expect(self, mode, *patterns, right=""):
-        """These findings and no other, and of the right twin none. What the program printed."""
+    def expect(self, mode, *patterns, printed, right):
+        """These findings and no other, and of the right twin none; what each of the two prints."""
         done = self.run_as(mode, status=1)
         for found, (pattern, word) in zip(done.findings, patterns):
             self.assertRegex(found, placed(pattern, word))
         self.assertEqual(len(done.findings), len(patterns), done.stderr)
         twin = self.run_as(mode, right=["right"], status=0)
         self.assertEqual((twin.findings, twin.stdout), ([], right), twin.stderr)
-        return done.stdout
+        self.assertEqual(done.stdout, printed)
 
     def test_a_copy_does_not_leave_its_symbol(self):
-        said = self.expect(
+        to = "cudaMemcpyToSymbol: 36 bytes do not lie inside weights, 32 bytes, at @"
+        self.expect(
             "symbols",
-            (
-                "cudaMemcpyToSymbol: 36 bytes do not lie inside weights, 32 bytes, at @",
-                "to a symbol",
-            ),
+            (to, "to a symbol"),
             ("8 bytes at byte 28 do not lie inside weights, 32 bytes, at @", "at an offset"),
             ("FromSymbolAsync: 12 bytes .* inside total, 8 bytes, at @", "from a symbol"),
+            printed="111 7\n",
             right="000 7\n",
         )
-        self.assertEqual(said, "111 7\n")
 
     def test_host_code_has_no_variable_of_the_device(self):
         """What it writes reaches no kernel; const, managed and guarded ones are its own."""
-        said = self.expect(
+        self.expect(
             "variables",
             ("host code at @ writes factor, .*; cudaMemcpyToSymbol copies", "writes a variable"),
             ("host code at @ reads total, .*; cudaMemcpyFromSymbol copies", "reads a variable"),
+            printed="0 1\n",
             right="96 1\n",
         )
-        self.assertEqual(said, "0 1\n")
 
     def test_a_finding_of_a_loop_is_told_once_with_a_count(self):
         report = os.path.join(self.folder, "loop.json")
@@ -193,9 +190,8 @@ class Faults(unittest.TestCase):
 
     def test_too_little_memory_ends_the_run_by_a_sentence(self):
         done = self.run_as("stores on", "analyse", "reserve 1e18", status=3)
-        self.assertRegex(
-            " ".join(done.stderr.split()), "sim: too little memory is left: .*--analyse"
-        )
+        words = " ".join(done.stderr.split())
+        self.assertRegex(words, "sim: too little memory is left: .*--analyse")
 
     def test_sigterm_reports_as_control_c_does(self):
         command = [sys.executable, SIM, self.source, "--watchdog", "100", "--", "endless"]

@@ -102,7 +102,7 @@ __global__ void load_vector(const float* x, float* y, int offset) {
   y[threadIdx.x] = v.x;
 }
 
-// One element, `byte` bytes behind p, or behind the begin of dynamic shared memory.
+// One element, `byte` bytes after p, or after the start of dynamic shared memory.
 template <class T>
 __global__ void one_element(char* p, int byte, bool stores, float* y) {
   T* at = reinterpret_cast<T*>((p ? p : fa::dynamic_shared<char>()) + byte);

@@ -94,7 +94,7 @@ __global__ void copy_without_a_wait(const float4* x) {
   fa::cp_async_16(&tile[threadIdx.x], &x[threadIdx.x]);
 }
 
-// Each warp has a list of steps {kind, first word, words from lane to lane, a barrier behind it?}.
+// Each warp has a list of steps {kind, first word, words from lane to lane, then a barrier?}.
 enum Step { kNothing, kLoad, kStore, kAdd };
 __global__ void steps(const int4* list, float* x, float* y, int n) {
   const unsigned warps = blockDim.x / 32, lane = threadIdx.x % 32;
@@ -293,7 +293,7 @@ TEST_CASE("what follows a barrier comes after what precedes it", "[sim][l2]") {
   CHECK(dram.write == kN * sizeof(float));
 }
 
-TEST_CASE("a warp that comes back to a line behind a barrier asks the L2 for it again",
+TEST_CASE("a warp that comes back to a line after a barrier asks the L2 for it again",
           "[sim][l2]") {
   const Buffer<float> x("x", 32 * 128), y("y", 64);
   const auto read = [&](int others, double l2_bytes) {

@@ -1,5 +1,5 @@
 // The rules of single instructions: a kernel breaks one at a time, and `bad` is all that its near
-// twin lacks. What a rule needs more of the kernel for stands in the other files.
+// twin lacks. Rules that need more of a kernel are in the other files.
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
@@ -199,7 +199,7 @@ __global__ void rows(unsigned wrong) {
 
 // --- mbarriers that are tried --------------------------------------------------------------------
 
-// The second arrival of each phase is thread 1's, behind thread 0's first try.
+// The second arrival of each phase is thread 1's, after thread 0's first try.
 __global__ void tries(int* y, int phases) {
   __shared__ uint64_t full, tried;
   if (threadIdx.x == 0) {
@@ -318,7 +318,7 @@ __global__ void multiplies(float* y, Odd odd) {
 
 // --- setmaxnreg ----------------------------------------------------------------------------------
 
-// By threads first, first + step, ... of the second warpgroup.
+// Executed by threads first, first + step, ... of the second warpgroup.
 __global__ void takes(int first, int last, int step) {
   const int t = static_cast<int>(threadIdx.x) - 128;
   if (t >= first && t < last && t % step == 0) fa::setmaxnreg_dec<32>();
@@ -560,8 +560,8 @@ ANALYSED("the threads of a warpgroup issue the same products", "[sim][rules]") {
   SILENT(multiplies, warpgroup, y, Odd::none);
   CHECK(y.download()[0] == 17);
   FOUND("has no wgmma.fence before it", multiplies, warpgroup, y, Odd::fence);
-  FOUND("thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators, of which nobody has set",
-        multiplies, warpgroup, y, Odd::unset);
+  FOUND("thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators whose element", multiplies,
+        warpgroup, y, Odd::unset);
   FOUND(
       "the wgmma.wait_group at ... needs all threads of its warpgroup, of which some have "
       "returned",

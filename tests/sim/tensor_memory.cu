@@ -1,5 +1,5 @@
 // Faults in the use of tensor memory: each in a kernel that has exactly one, beside the same kernel
-// without it. And products in fp16 and tf32.
+// without it. Products are in bf16, fp16 and tf32.
 #include <random>
 
 #include "common/dialect/ptx/ptx.h"

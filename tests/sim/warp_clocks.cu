@@ -71,7 +71,7 @@ __global__ void load_on_both_sides(const float* x, float* y) {
   __syncthreads();
   if (v + x[threadIdx.x + 1024] != 0) y[0] = v;
 }
-// Behind the barrier each warp loads from the same place again, or from farther on.
+// After the barrier each warp loads from the same place again, or from farther on.
 __global__ void load_again(const float* x, float* y, int farther) {
   const float v = x[threadIdx.x];
   __syncthreads();

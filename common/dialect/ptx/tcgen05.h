@@ -19,10 +19,10 @@
 ///       tcgen05_commit(&done);                          // they arrive at an mbarrier
 ///     }
 ///     mbarrier_wait(&done, 0);
-///     tcgen05_fence_after_thread_sync();                // what follows stays behind the wait
+///     tcgen05_fence_after_thread_sync();                // what follows stays after the wait
 ///     tcgen05_ld(rS, tmem_address(base, 32 * (warp % 4), 0));  // lane l: row 32 (warp % 4) + l
 ///     tcgen05_wait_ld(rS);                              // now the columns may be overwritten
-///     tcgen05_fence_before_thread_sync();               // ... and stays in front of the barrier
+///     tcgen05_fence_before_thread_sync();               // ... and stays before the barrier
 ///     __syncthreads();
 ///     if (warp == 0) tcgen05_dealloc(base, 128);        // before the block ends
 ///
@@ -158,11 +158,11 @@ FA_PTX void tcgen05_commit(uint64_t* bar) {
                : "memory");
 }
 
-/// What this thread has waited for stays in front of the barrier or arrival that follows.
+/// What this thread has waited for stays before the barrier or arrival that follows.
 FA_PTX void tcgen05_fence_before_thread_sync() {
   asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 }
-/// The mma, ld and st that follow stay behind the barrier or wait in front.
+/// The mma, ld and st that follow stay after the barrier or wait that precedes them.
 FA_PTX void tcgen05_fence_after_thread_sync() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
@@ -201,8 +201,8 @@ FA_TCGEN05(64, "%64")
 ///
 ///     for (i = 0..n-1) r[i] = tensor_memory[lane of `from` + this thread's lane][column + i];
 ///
-/// An instruction of this thread that reads one of the registers is behind the load, with or
-/// without the wait (PTX ISA, "Register dependencies, same thread").
+/// An instruction of this thread that reads one of the registers follows the load, with or without
+/// the wait (PTX ISA, "Register dependencies, same thread").
 template <class T, int n>
 FA_PTX void tcgen05_ld(T (&r)[n], uint32_t from) {
   FA_NEED_TENSOR_COLUMNS(n);
@@ -215,7 +215,7 @@ FA_PTX void tcgen05_st(uint32_t to, const T (&r)[n]) {
   Tcgen05OfWidth<n>::st(to, r);
 }
 /// This warp's loads are complete: the columns may be overwritten, or freed. Pass the register
-/// arrays of the loads, whose uses the compiler then keeps behind.
+/// arrays of the loads, whose uses the compiler then keeps after the wait.
 template <class... R>
 FA_PTX void tcgen05_wait_ld(R&... r) {
   asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");

@@ -47,9 +47,8 @@ void need_set(const char* what, unsigned thread, const void* registers, size_t w
   if (unset == first + words) return;
   fail(FaultKind::uninitialised, block_name(*self) + ", " + thread_name(*self, thread) + ": " +
                                      what + " at " + at(where) +
-                                     " adds to accumulators, of which nobody "
-                                     "has set element " +
-                                     std::to_string(unset - first));
+                                     " adds to accumulators whose element " +
+                                     std::to_string(unset - first) + " was never set");
 }
 
 void need_pair(const char* what, const Where& where) {

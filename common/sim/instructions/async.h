@@ -109,9 +109,9 @@ struct AsyncState {
   ClusterBarrier cluster_barrier;
   std::shared_ptr<TensorMemory> tensor;  ///< null until tcgen05 is used
   int registers[8] = {};  ///< by warpgroup: the least that setmaxnreg asked for; 0: it did not
-  std::string asks_for_registers;     ///< the first thread that asked for more than the launch gave
-  Where register_line;                ///< a setmaxnreg
-  std::vector<unsigned> setmaxnregs;  ///< executed, by thread; empty: none
+  std::string asks_for_registers;       ///< the first thread that wants more than the launch gave
+  Where register_line;                  ///< a setmaxnreg
+  std::vector<unsigned> setmaxnregs;    ///< executed, by thread; empty: none
   std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
 };
 
@@ -124,7 +124,7 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
 /// Finding unless the block is one of a pair, as cta_group::2 needs.
 void need_pair(const char* what, const Where&);
 
-/// Finding when the instruction adds to such a one of the current block's thread.
+/// Finding when the instruction adds to a register that this thread of the block has never set.
 void need_set(const char* what, unsigned thread, const void* registers, size_t words, const Where&);
 
 // .sync.aligned instructions, of whole warps.

@@ -19,13 +19,13 @@ unsigned live_threads() {
   return n;
 }
 
-// What the current thread did until now is visible to who waits for the running phase.
+// What the current thread did until now is visible to threads that wait for the running phase.
 void release(const ClusterBarrier& c) {
   for (auto& o : self->observers) o->release(*self, &c, c.phase);
 }
 
 void complete(ClusterBarrier& c) {
-  if (!self->cluster) {  // a block alone: who has returned, perhaps before anybody arrived
+  if (!self->cluster) {  // a block alone: threads that returned, perhaps before the first arrival
     Thread* const me = self->current;
     for (unsigned t = 0; t < self->nthreads; ++t) {
       if (self->alive[t / 32] >> t % 32 & 1 || async_of(*self).cluster_phase[t]) continue;

@@ -173,8 +173,8 @@ void issue_store(std::function<void()> perform, uint32_t operation, const Where&
   });
 }
 
-// `blocks`: their bits; `odd`: of each one's pair the odd block gets the signal, or the even one;
-// kItself: it gets it itself.
+// `blocks`: their bits; `odd`: whether the odd or the even block of each one's pair gets the
+// signal; kItself: each block gets its own.
 constexpr unsigned kItself = ~0u;
 void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
               unsigned blocks, unsigned odd, const void* pc, const Where& where) {
@@ -192,7 +192,7 @@ void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, 
     Block *home = &block_of_rank(r), *waiting = &block_of_rank(waits);
     void* shared = map_shared_rank(to, r);
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, waits));
-    uint32_t operation = 0;  // the last one is complete behind the others
+    uint32_t operation = 0;  // the last one completes after the others
     for (const Part& part : parts_of(box, shared)) {
       access(part.at, static_cast<unsigned>(part.bytes), Kind::store, pc, By::engine);
       operation = tell_load(*home, part.at, part.bytes, map->swizzle, signal, pc, where);
@@ -245,7 +245,7 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   }
   const std::vector<Part> parts = parts_of(box, from);
   need_own_shared(what, from, extent(parts, from), kTensorAlign, where);
-  uint32_t operation = 0;  // the last one is complete behind the others
+  uint32_t operation = 0;  // the last one completes after the others
   for (const Part& part : parts) {
     access(part.at, static_cast<unsigned>(part.bytes), Kind::load, pc, By::engine);
     operation = tell_store(part.at, part.bytes, pc, where);

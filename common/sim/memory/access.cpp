@@ -246,7 +246,7 @@ bool is_index(uintptr_t address) {
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
     if (b.early && b.strictly_early && b.current && b.current->early) {
       fail(FaultKind::race, subject(size, kind, pc) + "of buffer " + info.name +
-                                " before griddep_wait: the kernel in front may still run");
+                                " before griddep_wait: the preceding kernel may still run");
     }
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;

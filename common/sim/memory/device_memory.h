@@ -45,7 +45,7 @@ struct Section {
   char *begin, *end;
 };
 /// From now on device memory has these bytes, too. The loads of constants by their name are not
-/// counted: constant memory has a cache of its own.
+/// counted: constant memory has its own cache.
 void place_variables(std::span<const Section>);
 /// Where device memory has this byte of a variable; null: it is of none.
 void* device_address(const void* p);
@@ -54,7 +54,7 @@ void* device_address(const void* p);
 //
 // A function's address that host code took, a table of virtual functions of an object that it made,
 // and its own address of a device variable are of no use to a kernel. Here both sides have the same
-// ones. So these addresses are marked on their way to the device, which makes their use a finding.
+// ones: they are marked on their way to the device, which makes their use a finding.
 
 /// From now on copies mark and unmark.
 void watch_host_addresses();

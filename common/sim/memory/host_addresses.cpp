@@ -1,4 +1,4 @@
-// Addresses that the host hands to kernels, though they mean something to itself alone.
+// Addresses that the host hands to kernels, though they mean something to the host alone.
 #include <link.h>
 
 #include <atomic>
@@ -126,9 +126,8 @@ void uses_host_address(uintptr_t address, const std::string& does, const void* p
   }
   const std::string name = variable_name(reinterpret_cast<const void*>(real));
   if (variables_at(real)) {
-    fail(FaultKind::refused, who + " of " + name +
-                                 " by the address that the host has; cudaGetSymbolAddress gives "
-                                 "the device's");
+    fail(FaultKind::refused,
+         who + " of " + name + " by the host's address; cudaGetSymbolAddress gives the device's");
   }
   fail(FaultKind::refused,
        here() + ": a virtual function of an object that the host made is called at " +

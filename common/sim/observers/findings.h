@@ -36,7 +36,7 @@ enum class Fault : uint8_t {
   other_layout,
   uninitialised,
   left_behind,
-  // No faults but remarks:
+  // Remarks, no faults:
   register_read,  ///< right, and slower than it looks
   remark
 };

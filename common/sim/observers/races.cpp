@@ -835,8 +835,8 @@ void RaceObserver::wait_for_kernel(Block& b) {
   waited_for_front_[entry(b.current->id)] = threads_[b.current->id].stamp;
 }
 
-// Launched early, and not yet behind a wait for the kernel in front: not even by another thread of
-// the cluster, whose wait the current one knows of.
+// Launched early, and no wait for the preceding kernel comes before: not even one by another thread
+// of the cluster, of which the current thread knows.
 void RaceObserver::check_front(const Block& b, const Access& a) {
   auto& front = launch_state.front;
   const uint64_t end = a.at + a.size;
@@ -862,7 +862,7 @@ void RaceObserver::check_front(const Block& b, const Access& a) {
           std::string(kind == Kind::atomic ? "an " : "a ") + noun(kind) + " by kernel " +
               front.kernel + " at " + source_and_caller(widen(pc, a.pc)),
           "no griddepcontrol.wait",
-          ": the launch is programmatic, so the kernel in front may still run");
+          ": the launch is programmatic, so the preceding kernel may still run");
       return;
     }
   }

@@ -180,7 +180,7 @@ struct LaunchState {
   /// relaxed.
   unsigned reads = 0;
 
-  /// The kernel in front, beside which this one may run: what it did, until a thread waits for it.
+  /// The preceding kernel, beside which this one may run: what it did, until a thread waits for it.
   struct Front {
     std::string kernel;  ///< empty: it is over
     PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
@@ -441,7 +441,7 @@ class RaceObserver final : public Observer {
   void check_init(const Block&, const void* bar, const Actor&) const;
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
   std::string describe(const Block&, const Operation&) const;
-  /// Behind the issue of the load, which signals this mbarrier, a thread has waited for another
+  /// After the issue of the load, which signals this mbarrier, a thread has waited for another
   /// phase.
   std::string other_phase(const void* bar, const Operation&) const;
   static std::string missing(const RaceObserver& by, const Block&, const Operation&);
@@ -490,7 +490,7 @@ class RaceObserver final : public Observer {
   // By thread: what it knew at its last fence.proxy.async for device memory.
   std::unordered_map<unsigned, ThreadState> at_device_fence_;
 
-  // Who has waited for the kernel in front, by entry, and when.
+  // Who has waited for the preceding kernel, by entry, and when.
   std::map<unsigned, Stamp> waited_for_front_;
 
   // The latest uses of this block's shared memory by threads of other blocks, by entry.
@@ -536,7 +536,7 @@ class RaceObserver final : public Observer {
     Where where;
     int parity;
     Stamp when;
-    SharedClock knows;  // the thread, behind it
+    SharedClock knows;  // the thread, after the wait
   };
   std::unordered_map<const void*, Wait> waits_;
 };

@@ -296,7 +296,8 @@ class RequestObserver final : public Observer {
   }
   // A loop waits for its loads every kUnrolled trips; loads outside of loops are awaited at once.
   void tell_loads(unsigned warp) {
-    unsigned waits[2] = {}, from_l1 = 0;  // near: shared memory; far: the L2, as late as any L1's
+    // waits: near, for shared memory; far, for the L2 or beyond, which covers those for the L1
+    unsigned waits[2] = {}, from_l1 = 0;
     for (; told_ < log_.end(); ++told_) {
       const Instruction& i = log_.instruction(told_);
       if (i.kind() != Kind::load || i.by() == By::copy) continue;
@@ -304,7 +305,7 @@ class RequestObserver final : public Observer {
       const unsigned trip = ++site.trips;
       const bool again = trip == 2 ? !site.waited : trip > 2 && trip % kUnrolled == 1;
       const bool global = i.space() == Space::hbm;
-      const bool later = waited_ == 3 || (global && waited_ == 2);  // an earlier load comes
+      const bool later = waited_ == 3 || (global && waited_ == 2);  // as an earlier load
       if (!again && later) continue;
       const bool far = global && !in_l1(told_);
       const bool first = !(waited_ >> far & 1);  // of all such loads since the warp began to run

@@ -39,8 +39,8 @@ class WarpClocks {
   explicit WarpClocks(const fa::ClockFigures& figures) : figures_(figures) {}
 
   void begin(unsigned warps);
-  /// So often `warp` waited, since the last call, for loads from the L2 and beyond; for loads from
-  /// the L1 or shared memory.
+  /// How often `warp` has waited since the last call: for loads from the L2 and beyond, and for
+  /// loads from the L1 or shared memory.
   void loads(unsigned warp, unsigned far, unsigned near);
   void shuffle(unsigned warp, unsigned line, int distance);
   void product(unsigned warp) { product_ |= 1u << warp; }

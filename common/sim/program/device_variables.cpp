@@ -1,5 +1,5 @@
-// Host code that uses a variable of the device by its name. On a GPU the host has one of its own of
-// that name, which no kernel sees.
+// Host code that uses a variable of the device by its name. On a GPU the host has its own variable
+// of that name, which no kernel sees.
 #include <cstring>
 #include <fstream>
 #include <vector>
@@ -23,7 +23,7 @@ std::vector<Overwritten>& overwritten() {
   return all;
 }
 
-// Here one compiler does for host and device, and takes the device's branch.
+// One compiler serves host and device here, and takes the device's branch.
 bool is_for_device_alone(const std::string& place) {
   const size_t colon = place.rfind(':');
   std::ifstream file(place.substr(0, colon));
@@ -57,7 +57,7 @@ void look_at_host_access(uintptr_t address, unsigned size, Kind kind, const void
   note_finding(
       FaultKind::refused,
       "host code at " + source_of(pc) + (writes ? " writes " : " reads ") + variable_name(p) +
-          ", a variable of the device: on a GPU the host has its own, " + "which no kernel sees; " +
+          ", a variable of the device: on a GPU the host has its own, which no kernel sees; " +
           (writes ? "cudaMemcpyToSymbol" : "cudaMemcpyFromSymbol") + " copies");
   for (unsigned done = 0; writes && done < size; done += 16) {
     Overwritten& o = overwritten().emplace_back();

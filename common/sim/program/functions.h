@@ -389,7 +389,7 @@ inline unsigned __ballot(int p, SIM_HERE) {
 inline int __any(int p, SIM_HERE) { return __ballot(p, where) != 0; }
 inline int __all(int p, SIM_HERE) { return __ballot(!p, where) == 0; }
 
-// A launch is over before the next one begins: what comes too early is told by the analysis.
+// A launch is over before the next one begins: the analysis tells what comes too early.
 namespace sim {
 void griddep_wait();
 }

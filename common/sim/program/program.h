@@ -52,7 +52,7 @@ struct Shape {
   cudaStream_t stream = nullptr;
   Where where;  ///< the launch's line
   unsigned cluster = 1;
-  bool early = false;  ///< may overlap with the kernel in front
+  bool early = false;  ///< may overlap with the preceding kernel
   Shape(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr, Where here = Where::here())
       : grid(g), block(b), smem(bytes), stream(s), where(here) {}
 };
@@ -147,10 +147,10 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
 
 // --- for inline PTX ---
 
-/// A 32-bit shared address of inline PTX. Bits 0-23: signed, bytes behind the dynamic part. 24: set
-/// in an odd block of a cluster, as on a GPU; who clears it names the even block of its pair
-/// (CUTLASS: Sm100MmaPeerBitMask). 25-31, and 1 if the bytes are negative: 0, the current pair;
-/// p + 1, the p-th pair of the cluster.
+/// A 32-bit shared address of inline PTX. Bits 0-23: signed, bytes from the start of the dynamic
+/// part. 24: set in an odd block of a cluster, as on a GPU; code that clears it names the even
+/// block of its pair (CUTLASS: Sm100MmaPeerBitMask). 25-31, and 1 if the bytes are negative: 0, the
+/// current pair; p + 1, the p-th pair of the cluster.
 inline unsigned shared_address(int bytes, unsigned rank, unsigned pair) {
   const unsigned low = static_cast<unsigned>(bytes) & 0xffffff;
   return low | (rank & 1) << 24 | (pair - (bytes < 0)) << 25;

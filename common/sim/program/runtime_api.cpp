@@ -11,7 +11,7 @@
     return cudaSuccess;        \
   }
 namespace sim {
-void no_kernel_in_front();  // sim.h, which is behind
+void no_kernel_in_front();  // of sim.h, included below
 }
 #include "common/sim/program/runtime_api.h"
 
@@ -58,8 +58,8 @@ void note_kernel(const void* kernel, Launcher launcher) {
 const char* name_of_kernel(const void* kernel) { return kernels()[kernel].name.c_str(); }
 
 namespace {
-// A copy of a configuration's pointer, or of an attribute: from where to where. They are parts of
-// one struct where both went equally far.
+// A copy of a configuration's pointer, or of an attribute: from where to where. Both are parts of
+// one struct if they moved by the same distance.
 struct Copy {
   uintptr_t from = 0, to = 0;
 };
@@ -248,7 +248,7 @@ const char* cudaGetErrorName(cudaError_t e) {
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
-// What a kernel did to end a launch is told by whoever waits for it.
+// What ended a launch, the call that waits for it returns.
 static cudaError_t waited() {
   sim::no_kernel_in_front();
   return last_error == cudaErrorIllegalAddress ? last_error : cudaSuccess;
@@ -420,7 +420,7 @@ cudaError_t find_symbol(void** p, const SymbolCall& call) {
   *p = device_address(const_cast<const void*>(call.symbol));
   if (*p) return cudaSuccess;
   note_finding(fa::FaultKind::refused, std::string(call.name) + " at " + sim::at(call.where) +
-                                           ": what it names is no variable of the device");
+                                           ": its symbol is no variable of the device");
   return returned(cudaErrorInvalidSymbol);
 }
 

@@ -141,11 +141,11 @@ void report_at_interrupt() {
 std::string memory_sentence() {
   size_t used = 0;
   for (size_t k = 1; k < buffer_count(); ++k) used += buffers[k].end - buffers[k].begin;
-  return "too little memory is left: " + fa::human_bytes(used) + " of device memory " +
+  return "too little memory is left: " + fa::human_bytes(used) + " of device memory are in use" +
          (options().analyse
-              ? "and ten times as much of what kernels touch of it, for the search for "
-                "races; a smaller problem or a run without --analyse needs less"
-              : "are in use; a smaller problem needs less");
+              ? ", and the search for races takes ten times what kernels touch of it; a smaller "
+                "problem, or a run without --analyse, needs less"
+              : "; a smaller problem needs less");
 }
 
 constexpr int kTimeIsUp = 124;  // as timeout(1) has it
@@ -156,7 +156,7 @@ double seconds_since_begin() {
   return duration<double>(steady_clock::now() - begin).count();
 }
 
-void end_where_asked(const char* where = "behind a launch") {
+void end_where_asked(const char* where = "after a launch") {
   const double limit = session().wishes.limit_s;
   if (out_of_memory) {
     std::fputs(fa::wrapped("sim: ", memory_sentence(), 2).c_str(), stderr);
@@ -562,8 +562,8 @@ bool run(const Launch& given, Where where, bool early) {
                         " threads; __launch_bounds__ at " + at(bound_at) + " allows " +
                         std::to_string(most));
     }
-    const bool early = !dynamic_cast<const FoundAtEnd*>(&stopped);
-    take_counts(&launch, early);
+    const bool unfinished = !dynamic_cast<const FoundAtEnd*>(&stopped);
+    take_counts(&launch, unfinished);
     end_where_asked();
     for (const fa::Finding& f : stopped.findings) note_finding(f.kind, f.text);
     s.more = std::max(s.more, stopped.more);
@@ -572,7 +572,7 @@ bool run(const Launch& given, Where where, bool early) {
       keep_illegal_address();
       return false;
     }
-    if (early) stop(1);
+    if (unfinished) stop(1);
   } catch (const fa::ResourceError& e) {
     std::fprintf(stderr, "sim: %s\n", e.what());
     stop(3);

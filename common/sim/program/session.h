@@ -36,11 +36,10 @@ struct KernelRecord {
 
 /// What scripts/sim asks for, in the environment as lines of "key value".
 struct Wishes {
-  double reserve =
-      0;  ///< bytes: with less the run ends; 0: an eighth of what is free, at most 1 GiB
   bool analyse = false, lines = false, quiet = false;
   double limit_s = 0;      ///< > 0: end behind the launch that runs then, ...
   double patience_s = 30;  ///< ... or so much later inside it
+  double reserve = 0;      ///< bytes: with less the run ends; 0: 1/8 of what is free, at most 1 GiB
   std::string gpu = "H200", json, program;
   std::string looks = "./scripts/sim --analyse";  ///< the command that looks for races
   std::vector<std::string> remarks;               ///< of the compiler
@@ -87,10 +86,10 @@ void take_counts(const Launch*, bool stopped = false);
 void keep_error(LaunchRefused::Why);
 /// The launch that ended has used an address which is none of the device's.
 void keep_illegal_address();
-/// Prints a finding, and keeps it for the report. One of the same lines is counted only.
+/// Prints a finding, and keeps it for the report. Of the same lines each further one is counted.
 void note_finding(fa::FaultKind, const std::string& sentence);
 /// What the compiler's hooks tell of host code: it uses a variable of the device, or bytes that a
-/// copy has brought and nobody has written.
+/// copy has brought and no kernel has written.
 void look_at_host_access(uintptr_t, unsigned size, Kind, const void* pc);
 void look_at_unwritten(uintptr_t, unsigned size, Kind, const void* pc);
 /// Gives the device's variables the values that host code has overwritten: on a GPU it does not
@@ -98,7 +97,7 @@ void look_at_unwritten(uintptr_t, unsigned size, Kind, const void* pc);
 void undo_host_stores();
 /// Device memory grows by so much: from some size on, the run ends before the system's memory does.
 void watch_memory(size_t allocated);
-/// Behind a copy to the host: what of it has nobody written?
+/// After a copy to the host: which of its bytes were never written?
 /// \param pc who copies
 void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from_pitch,
                   size_t width, size_t height, const void* pc);

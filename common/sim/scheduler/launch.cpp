@@ -46,7 +46,7 @@ struct Grid {
   unsigned cluster = 1;
   std::vector<Watcher*> watchers;
   uint64_t order = 0;             // sim::Options::block_order
-  bool early = false;             // launched while the kernel in front runs, ...
+  bool early = false;             // launched while the preceding kernel runs, ...
   bool overlaps = false;          // ... as launches_overlap() says
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
@@ -102,10 +102,10 @@ void on_fault(int number, siginfo_t* info, void* context) {
     divided_by_zero(reinterpret_cast<const void*>(at.pc + 1), smallest);
   }
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  const auto* behind = is_from_host(at.pc) ? at.caller : reinterpret_cast<const void*>(at.pc + 1);
+  const auto* after = is_from_host(at.pc) ? at.caller : reinterpret_cast<const void*>(at.pc + 1);
   const auto given = std::find_if(at.all.begin(), at.all.end(), is_from_host);
-  if (given != at.all.end()) uses_host_address(*given, "access", behind);
-  const std::string place = source_of(behind);
+  if (given != at.all.end()) uses_host_address(*given, "access", after);
+  const std::string place = source_of(after);
   // A frame that grows touches each of its pages at the stack pointer, or 1 KiB above it (aarch64).
 #ifdef __aarch64__
   constexpr uintptr_t kAbove = 1024;
@@ -368,8 +368,8 @@ class Pool {
 
   // Waits for the end. A kernel in which a worker computes for watchdog_s seconds while no thread
   // switches, ends or meets another has its next accesses looked at: does it work (access.cpp)?
-  // One that somebody interrupts is told to stop at its next access: for that it has three
-  // intervals of its own time, or thirty on the wall.
+  // One that is interrupted is told to stop at its next access: for that it has three
+  // intervals of CPU time, or thirty of wall time.
   void watch(std::unique_lock<std::mutex>& lock) {
     const double limit = options().watchdog_s;
     const std::chrono::duration<double> interval(std::min(limit / 4, 1.0));
@@ -405,10 +405,9 @@ class Pool {
       }
       if (spun < limit) continue;
       if (told) {
-        give_up(
-            busiest, " spins at ",
-            " without a memory access; the simulator cannot stop it. If it only takes its time, "
-            "--watchdog allows more");
+        give_up(busiest, " spins at ",
+                " without a memory access; the simulator cannot stop it. If it is only slow, "
+                "--watchdog allows more");
       }
       told = true;
       since = now;

@@ -67,8 +67,8 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, a
   }
 }
 
-// A right program has none of these: threads that have reached the end of the kernel although
-// others of them are at a barrier of its text. An early return is another thing.
+// A right program has none of these: threads that have reached the end of the kernel while others
+// are at a barrier of its text. An early return is no such case.
 void tell_skipped(const Block& b, const std::string& what, const Where& where, unsigned warp,
                   uint32_t lanes) {
   std::vector<unsigned> ids;
@@ -81,7 +81,7 @@ void tell_skipped(const Block& b, const std::string& what, const Where& where, u
   if (ids.empty()) return;
   remark(where, block_name(b) + ": " + (ids.size() == 1 ? "thread " : "threads ") + runs_of(ids) +
                     " never reached the " + what + " of " + at(where) +
-                    " and ended: they count as arrived here, where CUDA defines nothing");
+                    " and ended: they count as arrived here; CUDA leaves it undefined");
 }
 
 // A thread that has returned counts as arrived, at a barrier with a count if its warp has: what it
@@ -119,7 +119,7 @@ void let_converged_go(Block& b, unsigned warp, const Where& where) {
 // All lanes have arrived, or returned.
 void finish(Block& b, WarpMeeting& m) {
   m.work(m);
-  if (b.any_at_end) tell_skipped(b, m.what, m.where, m.warp, m.asked);
+  if (b.any_at_end) tell_skipped(b, m.what, m.where, m.warp, m.given);
   const uint32_t lanes = std::exchange(m.arrived, 0);
   for (uint32_t left = lanes; left; left &= left - 1) {
     b.threads[m.warp * 32 + std::countr_zero(left)].state = State::ready;
@@ -188,7 +188,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   Block& b = *self;
   Thread& me = *b.current;
   const unsigned warp = me.id / 32, lane = me.id % 32;
-  const uint32_t asked = mask;
+  const uint32_t given = mask;
   mask &= b.alive[warp];  // the last warp of an odd-sized block has fewer lanes
   if (!(mask >> lane & 1)) {
     fail(FaultKind::refused, here() + " calls " + what + " at " + at(where) +
@@ -209,7 +209,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   if (!meeting) {
     meeting = unused ? unused : &b.meetings[warp].emplace_back();
     meeting->mask = mask;
-    meeting->asked = asked;
+    meeting->given = given;
     meeting->work = work;
     meeting->what = what;
     meeting->where = where;

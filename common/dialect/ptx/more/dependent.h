@@ -1,9 +1,9 @@
 /// \file
-/// Programmatic dependent launch (sm_90): launch_early() prepares the launch while the kernel in
-/// front runs. The blocks start when all of that kernel's have returned; their stores need not be
+/// Programmatic dependent launch (sm_90): launch_early() prepares the launch while the preceding
+/// kernel runs. The blocks start when all of that kernel's have returned; their stores need not be
 /// visible yet, hence the wait.
 ///
-/// Older GPUs start the kernel behind the other one, and the wait does nothing. The simulator runs
+/// Older GPUs start the kernel after the other one, and the wait does nothing. The simulator runs
 /// the kernels one after the other; it refuses an access to device memory before the wait.
 #pragma once
 
@@ -14,8 +14,8 @@
 #if !FA_BACKEND_GPU
 namespace sim {
 
-/// While it lives, the launches of this host thread are early ones. `strict`: no access to device
-/// memory is right before the wait; else those that the kernel in front has nothing to do with.
+/// While it lives, the launches of this host thread are early ones. `strict`: each access to device
+/// memory before the wait is a fault; else only one to what the preceding kernel uses.
 struct EarlyLaunch {
   explicit EarlyLaunch(bool strict = true);
   ~EarlyLaunch();
@@ -38,9 +38,9 @@ inline void require_early(const LaunchConfig& c) {
 
 #if defined(__CUDACC__)
 
-/// Waits until the kernel in front has ended and its stores to device memory are visible. By all
-/// threads of a kernel launched early, even those that read nothing of it: the kernel behind them
-/// waits for this one alone.
+/// Waits until the preceding kernel has ended and its stores to device memory are visible. By all
+/// threads of a kernel launched early, even those that read nothing of it: the kernel after this
+/// one waits for this one alone.
 FA_PTX void griddep_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,5 +1,5 @@
 // Stands in for NVIDIA's header of this name, which programs include beside the runtime's. Of the
-// driver API it has tensor maps, and what stands in front of them: cuInit() and the device.
+// driver API it has tensor maps, and what programs call before them: cuInit() and the device.
 // scripts/sim names what else a program uses of it.
 #pragma once
 #include <cstring>

@@ -1041,7 +1041,7 @@ template <class I, class O, class T>
 O remove_copy(I first, I last, O out, const T& value) {
   return thrust::copy_if(first, last, out, [&](const auto& v) { return !(v == value); });
 }
-// With an execution policy in front.
+// With an execution policy as the first argument.
 #define SIM_POLICY(name)                                                   \
   template <class P, class... A>                                           \
   requires(std::is_convertible_v<P, Policy>) auto name(const P&, A... a) { \
