@@ -190,6 +190,11 @@ TEST_CASE("step 10: the formulas of the headers", "[step10][all]") {
   CHECK(least.read + least.write == 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N);
 }
 
+TEST_CASE("step 10: the last section may have fewer heads", "[step10]") {
+  const auto p = bf16_problem(130, 130, /*d=*/128, /*causal=*/true, /*B=*/1, /*H=*/35, /*Hkv=*/35);
+  fa::test::require_right(scheduled(), p);  // 32 heads, and 3
+}
+
 TEST_CASE("step 10: no bank conflicts", "[step10]") {
   const fa::Variant& variant = any();
   const auto p = bf16_problem(70, 70, GENERATE(64, 128), GENERATE(false, true));

@@ -91,6 +91,12 @@ TEST_CASE("the rounded truth passes, with its error within the bound", "[check]"
   }
 }
 
+TEST_CASE("rmse is of all elements", "[check]") {
+  Answer answer;
+  for (size_t i = 0; i < answer.out.O.size(); i += 4) answer.out.O[i] += 0.5f;
+  CHECK(answer.check().tensors[0].rmse == Approx(0.25).epsilon(1e-4));
+}
+
 TEST_CASE("only what is present is checked", "[check]") {
   Answer answer;
   answer.out.dQ.clear(), answer.out.dK.clear(), answer.out.dV.clear();

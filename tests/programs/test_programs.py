@@ -287,6 +287,21 @@ class Report(Case):
         for key in (key for part in (*parts, r["estimate"]["kernels"][0]) for key in part):
             self.assertRegex(page, rf"[{{ ]{key}[,}}]")
 
+    def test_predicted_hbm_bytes_are_those_of_a_full_l2(self):
+        """There S and P go through HBM, and K and V are found. The first steps compute what the
+        mask hides, and their kernels' last products skip it: they read less than predicted."""
+        size = ["--h", "1", "--n", "256", "--d", "32", "--estimate-heads", "400"]
+        for program in steps("0[1235]"):
+            described = json.loads(run("--describe", program=program).stdout)
+            for variant in (each["name"] for each in described["variants"]):
+                skips = variant in ("one_pass", "recompute")
+                for causal in [[], ["--causal"]][: 1 + skips]:
+                    r = self.json_of("--variant", variant, *size, *causal, program=program)
+                    for run_pass in filter(None, (r, r.get("backward"))):
+                        hbm = run_pass["traffic"]["hbm"]
+                        with self.subTest(variant=variant, causal=causal):
+                            self.assertEqual(hbm["predicted"], hbm["model"])
+
     def test_not_checkable_has_a_status_of_its_own(self):
         large = self.tensor("large.npy", (1, 1, 64, 32), [1e9 * x for x in numbers(2048, 0.37)])
         path = self.folder / "run.json"

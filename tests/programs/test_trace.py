@@ -79,6 +79,26 @@ class Trace(Folder):
         self.assertIn("flash_fwd_kernel", tracks["process_name", 0, None])
         self.assertEqual(tracks["thread_name", 0, 1], "block (0,1,0)")
 
+    def test_each_block_is_named_by_its_place_in_the_grid(self):
+        trace, _ = self.trace("01_naive", "--b", 2, "--h", 2, "--n", 40)
+        named = [e for e in trace["traceEvents"] if e["name"] == "thread_name"]
+        for pid, kernel in enumerate(trace["flash_steps"]["kernels"]):
+            x, y, z = map(range, kernel["grid"])
+            places = [f"block ({i},{j},{k})" for k in z for j in y for i in x]
+            names = {e["tid"]: e["args"]["name"] for e in named if e["pid"] == pid}
+            self.assertEqual(names, dict(enumerate(places)))
+
+    def test_lines_are_those_of_the_kernel_in_each_pass(self):
+        trace, _ = self.trace("05_recompute_backward", "--h", 1, "--n", 40)
+        about = trace["flash_steps"]
+        used = {(e["pid"], e["args"]["stack"]) for e in trace["traceEvents"] if e["ph"] == "X"}
+        used |= {(request["kernel"], request["stack"]) for request in about["requests"]}
+        self.assertGreater(len(used), 40)
+        for kernel, stack in used:
+            paths = [about["lines"][line]["path"] for line in about["stacks"][stack]]
+            step = about["kernels"][kernel]["name"].removeprefix("step")[:2]
+            self.assertTrue(any(f"steps/{step}_" in path for path in paths), (step, paths))
+
     def test_a_trace_is_the_same_each_time_and_names_no_folder(self):
         first = self.trace("06_work_partitioning", "--h", 1, "--n", 100)[0]
         self.assertEqual(first, self.trace("06_work_partitioning", "--h", 1, "--n", 100)[0])
