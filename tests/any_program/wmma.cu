@@ -2,6 +2,8 @@
 #include <cuda_bf16.h>
 #include <mma.h>
 
+#include <climits>
+
 #include "check.h"
 
 using namespace nvcuda;
@@ -48,7 +50,30 @@ void expect_product() {
   }
 }
 
+// Sums beyond int are the nearest one where they saturate, and wrap around where they do not.
+__global__ void full(int* D, int start, signed char factor, bool saturates) {
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, signed char, wmma::row_major> a;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, signed char, wmma::col_major> b;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, int> sums;
+  wmma::fill_fragment(a, factor);
+  wmma::fill_fragment(b, (signed char)1);
+  wmma::fill_fragment(sums, start);
+  wmma::mma_sync(sums, a, b, sums, saturates);
+  wmma::store_matrix_sync(D, sums, 16, wmma::mem_row_major);
+}
+
+void expect_sum(int start, int factor, bool saturates, int right) {
+  int* D = room<int>(256);
+  full<<<1, 32>>>(D, start, (signed char)factor, saturates);
+  done();
+  EXPECT(D[0] == right && D[255] == right);
+}
+
 int main() {
+  expect_sum(INT_MAX, 1, true, INT_MAX);
+  expect_sum(INT_MIN, -1, true, INT_MIN);
+  expect_sum(INT_MAX, 1, false, INT_MIN + 15);
+  expect_sum(0, -1, true, -16);
   using wmma::col_major;
   using wmma::row_major;
   constexpr auto rows = wmma::mem_row_major, columns = wmma::mem_col_major;

@@ -259,6 +259,8 @@ TEST_CASE("without --details a report is one screen, whatever is wrong", "[repor
   CHECK(line_with(text, "check") == "check     O 0% of the allowed error");
   CHECK(words_of(line_with(text, "backward ")) ==
         words_of("backward 68.7 GB 1.24 MB 900 kB 1.90 MB 600 us L1 lines 61%"));
+  r.forward.seen.hbm->atomic = 500000;  // it writes
+  CHECK(words_of(line_with(printed(r), "forward ")).at(7) == "2.40");
   CHECK(line_with(text, "buffers") ==
         "buffers   forward: Q 68.7 GB, O 1.23 MB, S 12.3 kB, b8 8 B, b7 7 B, b6 6 B, ...");
   CHECK(line_with(text, "change") ==

@@ -178,6 +178,8 @@ TEST_CASE("the memory that a problem needs", "[run]") {
   };
   CHECK(fa::memory_need(p, v).outputs == q + 2 * 4 * 100 * 4);
   CHECK(fa::memory_need(p, v).workspace == 4 * 2 * 4 * 100 * 300 + 7);
+  v.tables = [](const Problem&) { return std::vector<fa::Table>{{"starts", {0, 40, 100}}}; };
+  CHECK(fa::memory_need(p, v).workspace == 4 * 2 * 4 * 100 * 300 + 7 + 3 * 4);
   v.backward = zero_gradients;
   CHECK(fa::memory_need(p, v).inputs == 2 * q + 2 * kv);
   CHECK(fa::memory_need(p, v).outputs == 2 * q + 2 * kv + 2 * 4 * 100 * 4);

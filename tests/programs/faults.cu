@@ -314,19 +314,36 @@ __global__ void second_kernel(const int* x, const int* other, int* y, bool waits
   sum += x[threadIdx.x ^ 1];  // overlaps
   y[threadIdx.x] = sum;
 }
+// Of a launch that may begin beside the one before it.
+const cudaLaunchConfig_t* early() {
+  static cudaLaunchConfig_t config = {};
+  static cudaLaunchAttribute attribute = {};
+  config.gridDim = 1, config.blockDim = 32;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute, config.numAttrs = 1;
+  return &config;
+}
 int overlaps(int* x, int* other, bool waits, bool synchronizes) {
   int* y;
   cudaMalloc(&y, 128);
   cudaMemset(other, 0, 128);
   first_kernel<<<1, 32>>>(x);
   if (synchronizes) cudaDeviceSynchronize();
-  cudaLaunchConfig_t config = {};
-  config.gridDim = 1, config.blockDim = 32;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute, config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, second_kernel, (const int*)x, (const int*)other, y, waits);
+  return cudaLaunchKernelEx(early(), second_kernel, (const int*)x, (const int*)other, y, waits);
+}
+__global__ void reads_first(const int* x, int* y) {
+  asm volatile("griddepcontrol.launch_dependents;");
+  y[threadIdx.x] = x[threadIdx.x];
+}
+__global__ void stores_early(int* x, bool waits) {
+  if (waits) asm volatile("griddepcontrol.wait;" ::: "memory");
+  x[threadIdx.x] = 1;  // overwrites
+}
+int overwrites(int* x, int* y, bool waits) {
+  cudaMemset(x, 0, 128);
+  reads_first<<<1, 32>>>(x, y);
+  return cudaLaunchKernelEx(early(), stores_early, x, waits);
 }
 // In the last round some threads skip the barrier and the vote, and end.
 __global__ void skips(int* p, int n, bool returns) {
@@ -577,6 +594,7 @@ int main(int n, char** words) {
   if (is("polls")) polls<<<1, 32>>>(x, right ? 2 : 1);
   if (is("tests once")) cudaMemset(unset, 0, 256), tests_once<<<1, 32>>>(unset, x, right);
   if (is("overlaps")) return overlaps(x, unset, right, false);
+  if (is("overwrites")) return overwrites(x, unset, right);
   if (is("overlaps not")) return overlaps(x, unset, false, true);
   if (is("skips")) skips<<<1, 64>>>(x, 36, right);
   if (is("alone")) return grid_alone(x, !right);

@@ -43,6 +43,8 @@ ANALYSED = {
     "no wait on its mbarrier",
     "overlaps": r"race on device memory: kernel second_kernel, .* load of x, byte 4 at @ and a "
     r"store by kernel first_kernel at .* have no griddepcontrol.wait between them",
+    "overwrites": r"race on device memory: kernel stores_early, .* store of x, byte 0 at @ and a "
+    r"load by kernel reads_first at .* have no griddepcontrol.wait between them",
 }
 # ... and those that are found in any run.
 FOUND = {
@@ -78,7 +80,7 @@ FOUND = {
     "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
-RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once", "overlaps")
+RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once", "overlaps", "overwrites")
 RIGHT += ("alone", "handed over", "global array", "divides", "absent")
 RIGHT += ("passes a variable", "by reference", "by function", "by virtual", "bounds")
 

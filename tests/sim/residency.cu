@@ -58,6 +58,8 @@ TEST_CASE("an SM holds as many blocks as NVIDIA's occupancy calculation says", "
   const auto c = GENERATE(values<Case>({
       {"H200", 256, 0, {32, 0}, 8},          // threads
       {"H200", 1024, 0, {16, 0}, 2},         //
+      {"H200", 128, 32768, {32, 0}, 6},      // 7 but for the KB that each block takes
+      {"H200", 128, 0, {32, 32768}, 6},      //
       {"H200", 33, 0, {16, 0}, 32},          // blocks
       {"H200", 256, 0, {126, 0}, 2},         // registers
       {"H200", 256, 0, {128, 0}, 2},         //
