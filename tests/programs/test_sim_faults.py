@@ -80,7 +80,8 @@ FOUND = {
     "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
-RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once", "overlaps", "overwrites")
+RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once")
+RIGHT += ("overlaps", "overwrites")
 RIGHT += ("alone", "handed over", "global array", "divides", "absent")
 RIGHT += ("passes a variable", "by reference", "by function", "by virtual", "bounds")
 
