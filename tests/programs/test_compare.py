@@ -239,6 +239,8 @@ class Table(Scripts):
         self.assertFalse(problems.own_tiles(p))
         p = {**p, "row_starts": [0, 512, 612, 712], "window": None, "scores": 7}
         self.assertEqual(problems.mask_text(p), "documents=512,2x100")
+        many = {**p, "row_starts": [0, *range(512, 1013, 100)]}
+        self.assertEqual(problems.mask_text(many), "documents=512,5x100")
         self.assertEqual(problems.flops_of(p, "forward"), 4 * p["b"] * p["h"] * p["d"] * 7)
 
     def test_a_wrong_run_shows_and_fails(self):

@@ -1218,6 +1218,11 @@ class Grading(Classroom):
         self.assertIn(line, list(left.lines()))
         found = grading.submitted(student, EXERCISES, grading.Aside())
         self.assertEqual(found, {"barrier": new, "tiles": student / "03_tiles.cuh"})
+        # The student's work counts, also where an untouched copy is newer.
+        old = self.write(student / "old" / "04_barrier.cuh", exercise("barrier").solution())
+        os.utime(old, (1, 1))
+        found = grading.submitted(student, EXERCISES, grading.Aside())
+        self.assertEqual(found["barrier"], old)
 
 
 if __name__ == "__main__":
