@@ -270,6 +270,8 @@ enum class Odd {
   none,
   fence,
   unset,
+  halves,
+  half_unset,
   returned,
   more,
   b,
@@ -308,7 +310,12 @@ __global__ void multiplies(float* y, Odd odd) {
   if (is(Odd::factor)) p.factor = sim::Factor::f16;
   if (is(Odd::sums)) p.half_sums = true;
   if (is(Odd::commit)) fa::wgmma_commit();
-  sim::wgmma(odd == Odd::unset ? unset : d, p, here);
+  const bool halves = odd == Odd::halves || odd == Odd::half_unset;  // D is in half the registers
+  if (halves) {
+    p.factor = sim::Factor::f16, p.half_sums = true;
+    for (int i = 0; i < (odd == Odd::halves ? 16 : 15); ++i) unset[i] = 0;
+  }
+  sim::wgmma(halves || odd == Odd::unset ? unset : d, p, here);
   fa::wgmma_commit();
   if (is(Odd::more)) sim::wgmma(d, p, here);
   if (is(Odd::returned)) return;
@@ -562,6 +569,8 @@ ANALYSED("the threads of a warpgroup issue the same products", "[sim][rules]") {
   FOUND("has no wgmma.fence before it", multiplies, warpgroup, y, Odd::fence);
   FOUND("thread (0,0,0): the wgmma at rules.cu: ... adds to accumulators whose element", multiplies,
         warpgroup, y, Odd::unset);
+  SILENT(multiplies, warpgroup, y, Odd::halves);
+  FOUND("adds to accumulators whose element", multiplies, warpgroup, y, Odd::half_unset);
   FOUND(
       "the wgmma.wait_group at ... needs all threads of its warpgroup, of which some have "
       "returned",
