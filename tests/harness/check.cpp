@@ -8,6 +8,7 @@
 
 #include "tests/test.h"
 
+using Catch::Matchers::StartsWith;
 using fa::DType;
 using fa::Problem;
 
@@ -393,6 +394,14 @@ TEST_CASE("where the scores have no digits a right result is right, another not 
   CHECK_THAT(
       result.tensors[0].message,
       ContainsSubstring("not checkable: the scores lose their precision, in 320 of 320 rows"));
+  CHECK(result.tensors[0].used == 0);  // of the rows that say something
+  answer.out.O = O;
+  for (const size_t row : {size_t{203}, size_t{290}}) {
+    std::fill_n(answer.out.O.begin() + row * 32, 32, 0.f);
+  }
+  CHECK_THAT(answer.check("O").message,
+             ContainsSubstring("in 2 of 320 rows; the first is that of O[b=1, h=1, row=3, "
+                               "feature=0]"));
   // No average of V is so large.
   answer.out.O = O;
   answer.out.O[7] = 100;
@@ -475,4 +484,96 @@ TEST_CASE("each batch entry is checked by its own length", "[check]") {
   }
   CHECK_THAT(wrong(out.O, empty * 32, 1e-6f), ContainsSubstring("O[b=1, h=0, row=0, feature=0]"));
   CHECK_THAT(wrong(out.O, short_one * 32, NAN), ContainsSubstring("O[b=2, h=0, row=0, feature=0]"));
+}
+
+TEST_CASE("the message is of the row that uses most of its bound, the figures of the largest error",
+          "[check]") {
+  Answer answer(DType::bf16);
+  const fa::ReferenceForward want = fa::attention_fp64(answer.p, answer.in, answer.sample);
+  // The bounds of two rows, from what is allowed in them alone.
+  const auto bound_of = [&](size_t row) {
+    Answer one = answer;
+    one.sample.rows = {row}, one.sample.heads = {0};
+    return one.check().tensors[0].bound;
+  };
+  size_t narrow = 7, wide = 7;
+  for (const size_t row : {39, 77, 160, 201, 222, 300, 319}) {
+    if (bound_of(row) < bound_of(narrow)) narrow = row;
+    if (bound_of(row) > bound_of(wide)) wide = row;
+  }
+  REQUIRE(1.5 * bound_of(narrow) < bound_of(wide));
+  const auto put = [&](size_t row, double error) {
+    answer.out.O[row * 32 + 3] = static_cast<float>(want.O[row * 32 + 3] + error);
+  };
+  put(narrow, 4 * bound_of(narrow)), put(wide, 3.5 * bound_of(wide));
+  const fa::TensorCheck t = answer.check("O");
+  CHECK(t.max_abs_err == Approx(3.5 * bound_of(wide)));
+  CHECK(t.bound == Approx(bound_of(wide)));
+  CHECK(t.used == Approx(4));
+  CHECK_THAT(t.message, StartsWith("O[b=" + std::to_string(narrow / 160) +
+                                   ", h=" + std::to_string(narrow / 40 % 4) +
+                                   ", row=" + std::to_string(narrow % 40) + ", feature=3] is "));
+}
+
+TEST_CASE("gradients of sinks are checked of the heads of the sample, in each batch entry",
+          "[check]") {
+  Answer answer;
+  answer.p.score_mod.sinks = true;
+  answer.in = fa::normal_inputs(answer.p, 5);
+  answer.solve();
+  REQUIRE(answer.out.dsinks.size() == 8);
+  CHECK(answer.check("dsinks").ok);
+  CHECK(answer.check("dsinks").rows_checked == 8);
+  const auto verdict = [&](size_t head, float value) {
+    const float kept = std::exchange(answer.out.dsinks[head], value);
+    const std::string message = answer.check("dsinks").message;
+    answer.out.dsinks[head] = kept;
+    return message;
+  };
+  CHECK_THAT(verdict(6, 100), ContainsSubstring("dsinks[b=1, h=2, row=0] is 100, expected "));
+  CHECK_THAT(verdict(6, NAN), ContainsSubstring("dsinks[b=1, h=2, row=0] is nan"));
+  CHECK(verdict(1, poison()) ==
+        "1 of 8 elements of dsinks were never written, first dsinks[b=0, h=1, row=0]");
+  answer.sample.heads = {1, 2};  // of the query heads 2 to 5
+  CHECK(answer.check("dsinks").rows_checked == 4);
+  for (const size_t head : {2, 3, 4, 5}) CHECK_FALSE(verdict(head, 100).empty());
+  for (const size_t head : {0, 1, 6, 7}) CHECK(verdict(head, 100).empty());
+  answer.out.dsinks.pop_back();
+  CHECK_THROWS_WITH(answer.check(), "check: dsinks has 7 elements instead of 8");
+}
+
+TEST_CASE("a run is right or lost as a whole", "[check]") {
+  const auto with = [](std::vector<std::pair<bool, bool>> ok_and_lost, bool damage = false) {
+    fa::CheckResult result;
+    for (const auto& [ok, lost] : ok_and_lost) {
+      result.tensors.emplace_back().ok = ok;
+      result.tensors.back().lost = lost;
+    }
+    if (damage) result.damage = {"a guard band"};
+    return std::pair(result.ok(), result.lost());
+  };
+  const std::pair right(true, false), wrong(false, false), lost(false, true);
+  CHECK(with({}) == wrong);
+  CHECK(with({{true, false}}) == right);
+  CHECK(with({{true, false}}, true) == wrong);
+  CHECK(with({{true, false}, {false, true}}) == lost);
+  CHECK(with({{true, false}, {false, true}}, true) == wrong);
+  CHECK(with({{false, false}, {false, true}}) == wrong);
+  CHECK(with({{true, false}, {false, false}}) == wrong);
+}
+
+TEST_CASE("a checker of a forward can check a backward later; complete is of both", "[check]") {
+  Answer answer;
+  const fa::Outputs all = answer.out;
+  fa::Outputs forward = all;
+  forward.dQ.clear(), forward.dK.clear(), forward.dV.clear();
+  answer.sample.heads = {1, 2};
+  fa::Checker checker(answer.p, answer.in, answer.sample);
+  CHECK(checker(forward).complete);
+  CHECK(checker(forward).tensors.size() == 2);
+  CHECK(checker(all).tensors.size() == 5);
+  CHECK(checker(all).ok());
+  CHECK_FALSE(checker(all).complete);  // all rows, but not all heads
+  answer.sample.heads = {0, 1, 2, 3}, answer.sample.rows.pop_back();
+  CHECK_FALSE(answer.check().complete);
 }

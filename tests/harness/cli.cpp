@@ -1,10 +1,13 @@
 #include "common/harness/cli.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "common/harness/backend.h"
+#include "common/harness/ranks.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 
@@ -462,4 +465,217 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
   refused({"--table", table, "--page", "16", "--b", "2", "--lengths", "33"},
           "--table " + table + ": its shape is [2, 2], but 2 batch entries of up to 33 keys");
   refused("--table missing.npy --page 16", "missing.npy: cannot be opened");
+}
+
+TEST_CASE("the options that few steps take arrive, too, and the last of two counts", "[cli]") {
+  fa::Step step = some_step();
+  step.support.score_mod = step.support.smem = step.support.cross = step.support.pages = true;
+  step.variants[1].sharding = std::make_shared<fa::Sharding>();
+  const fa::Options none = parse({}, step);
+  CHECK(none.counters);
+  CHECK(none.limit_s == 300);
+  CHECK_FALSE((none.details || none.predict || none.no_predict || none.only_hbm));
+  const fa::Options o = parse(
+      "--n 3 --n 5 --nk 7 --cap 2.5 --alibi --sinks --page 64 --smem 512 --trace t.json --details "
+      "--no-predict --no-counters --only-hbm --limit 9 --estimate e.json --gpu a100",
+      step);
+  CHECK(fa::describe(o.problem) ==
+        "B=1 H=4 N=5 Nk=7 d=64 cap=2.5 alibi sinks smem=512 page=64 bf16");
+  CHECK(o.trace == "t.json");
+  CHECK(o.estimate == "e.json");
+  CHECK(o.limit_s == 9);
+  CHECK(o.model_gpu == "a100");
+  CHECK((o.details && o.no_predict && o.only_hbm));
+  CHECK_FALSE((o.counters || o.predict || o.analyse));
+  CHECK(parse("--predict", step).predict);
+}
+
+TEST_CASE("what contradicts itself or is out of range is refused in these words", "[cli]") {
+  fa::Step step = decoding_step();
+  step.support.smem = true;
+  step.variants[1].sharding = std::make_shared<fa::Sharding>();
+  const auto refused = [&](const Words& arguments) {
+    return refusal_of([&] { parse(arguments, step); });
+  };
+  for (const char* output : {"--analyse", "--out a", "--out-dir a", "--trace a"}) {
+    CHECK(refused((std::string("--predict ") + output).c_str()) ==
+          "--predict runs nothing, so there is no output and nothing to analyse or to trace");
+  }
+  CHECK(refused("--predict --json a --details") == "accepted");
+  CHECK(refused("--predict --no-predict") ==
+        "--predict prints the formulas' predictions and --no-predict none: give one");
+  CHECK(refused("--iters 0") == "--iters 0: must be at least 1");
+  CHECK(refused("--iters -3") == "--iters -3: must be at least 1");
+  CHECK(refused("--limit 0") == "--limit 0: must be at least 1");
+  CHECK(refused("--limit 1") == "accepted");
+  CHECK(refused("--smem 0") == "accepted");
+  CHECK(refused("--estimate-heads -1") ==
+        "--estimate-heads -1: must be 0 (as many as run) or a multiple of the heads that run");
+  CHECK(refused("--variant third") == "--variant third: 99_step has first, second");
+  CHECK(refused("--n 64.5") ==
+        "--n 64.5: must be a whole number, and not too large; see 99_step "
+        "--help");
+  CHECK(refused("--workers -1") == "--workers -1: must be 0 to " + std::to_string(fa::kMaxWorkers));
+  step.support.score_mod = true;
+  CHECK(refused("--cap x") == "--cap x: must be a number, and not too large; see 99_step --help");
+  step.variants[1].sharding = nullptr;
+  CHECK(refused("--limit 9") == "unknown argument --limit; see 99_step --help");
+}
+
+TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
+  const Folder folder;
+  const std::string f = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
+  fa::Step step = some_step();
+  step.support.pages = true;
+  step.variants[1].backward = forward_bf16;
+  const auto refused = [&](const Words& arguments) {
+    return refusal_of([&] { parse(arguments, step); });
+  };
+  for (const std::string input : {"--q", "--k", "--v", "--do", "--table", "--estimate"}) {
+    const std::string reads = ": " + input + " reads this file; give it another name";
+    for (const std::string output : {"--out", "--json", "--trace"}) {
+      CHECK(refused({input, f, output, f, "--page", "16"}) == output + " " + f + reads);
+    }
+    CHECK(refused({input, f, "--out-dir", dir, "--page", "16"}) ==
+          "--out-dir " + dir + "/O.npy" + reads);
+  }
+  for (const char* name : {"q.npy", "k.npy", "v.npy", "gpus.json"}) {
+    const std::string shipped = fa::data_file(name);
+    CHECK(refused({"--json", shipped}) ==
+          "--json " + shipped + ": the program reads this file; give it another name");
+  }
+  const std::string writes = " writes the same file; give each its own";
+  CHECK(refused("--out a --trace a") == "--out a: --trace" + writes);
+  CHECK(refused("--trace new/O.npy --out-dir new") == "--trace new/O.npy: --out-dir" + writes);
+  CHECK(refused("--trace new/dV.npy --out-dir new") == "--trace new/dV.npy: --out-dir" + writes);
+  CHECK(refused("--json new/LSE.npy --out-dir new") == "accepted");  // which it does not write
+  step.variants[1].writes_lse = true;
+  CHECK(refused("--json new/LSE.npy --out-dir new") == "--json new/LSE.npy: --out-dir" + writes);
+  CHECK(refused({"--q", f, "--k", f, "--v", f, "--do", f, "--seed", "7"}) ==
+        "--seed 7: all input comes from files; leave it out");
+  step = decoding_step();
+  CHECK(refused({"--q", f, "--k", f, "--v", f, "--page", "16", "--table", "t", "--seed", "7"}) ==
+        "--seed 7: all input comes from files; leave it out");
+}
+
+TEST_CASE("of each size some files decide, and others leave it to its flag", "[cli]") {
+  const Folder folder;
+  const std::string f = folder.zeros("f.npy", {2, 3, 50, 32});
+  fa::Step step = some_step();
+  step.support.cross = step.support.gqa = true;
+  step.variants[1].backward = forward_bf16;
+  const auto said = [&](const Words& arguments) {
+    std::string words;
+    const std::string refusal =
+        refusal_of([&] { words = fa::describe(parse(arguments, step).problem); });
+    return refusal == "accepted" ? words : refusal;
+  };
+  const std::string own = "B=2 H=3 N=50 d=32 bf16";
+  for (const std::string file : {"--q", "--k", "--v", "--do"}) {
+    CAPTURE(file);
+    CHECK(said({file, f}) == own);
+    CHECK(said({file, f, "--b", "2", "--h", "3", "--hkv", "3", "--n", "50", "--nk", "50", "--d",
+                "32"}) == own);
+    CHECK(said({file, f, "--b", "1"}) == "--b 1 contradicts the .npy files, which say 2");
+    CHECK(said({file, f, "--d", "64"}) == "--d 64 contradicts the .npy files, which say 32");
+    const bool queries = file == "--q" || file == "--do";
+    CHECK(said({file, f, "--h", "6"}) == (queries ? "--h 6 contradicts the .npy files, which say 3"
+                                                  : "B=2 H=6 Hkv=3 N=50 d=32 bf16"));
+    CHECK(said({file, f, "--n", "7"}) == (queries ? "--n 7 contradicts the .npy files, which say 50"
+                                                  : "B=2 H=3 N=7 Nk=50 d=32 bf16"));
+    CHECK(said({file, f, "--hkv", "1"}) ==
+          (queries ? "B=2 H=3 Hkv=1 N=50 d=32 bf16"
+                   : "--hkv 1 contradicts the .npy files, which say 3"));
+    CHECK(said({file, f, "--nk", "7"}) ==
+          (queries ? "B=2 H=3 N=50 Nk=7 d=32 bf16"
+                   : "--nk 7 contradicts the .npy files, which say 50"));
+  }
+  const std::string k = folder.zeros("k.npy", {1, 1, 8, 64});
+  for (const std::string file : {"--k", "--v"}) {  // --lengths does not change what a file has
+    CHECK(parse({file, k, "--lengths", "3"}, decoding_step()).problem.Nk == 8);
+  }
+}
+
+TEST_CASE("documents are read from files of either type and of both shapes", "[cli]") {
+  const Folder folder;
+  fa::Step step = some_step();
+  step.support.documents = step.support.cross = step.support.window = true;
+  const auto file = [&](const char* type, const char* shape, const std::string& bytes) {
+    return folder.file("l.npy", npy_file(1, header_of(type, shape), bytes));
+  };
+  const auto starts = [&](const std::string& path) {
+    const fa::Mask mask = parse({"--lengths", path}, step).problem.mask;
+    return std::pair(mask.row_starts, mask.key_starts);
+  };
+  const auto refused = [&](const Words& arguments) {
+    return refusal_of([&] { parse(arguments, step); });
+  };
+  using Starts = std::vector<int>;
+  CHECK(starts(file("<i4", "(3,)", bytes_of<int>({5, 0, 7}))) ==
+        std::pair(Starts{0, 5, 5, 12}, Starts{0, 5, 5, 12}));
+  CHECK(starts(file("<i8", "(2, 1)", bytes_of<int64_t>({5, 7}))) ==
+        std::pair(Starts{0, 5, 12}, Starts{0, 5, 12}));
+  CHECK(starts(file("<i4", "(2, 2)", bytes_of<int>({5, 9, 7, 4}))) ==
+        std::pair(Starts{0, 5, 12}, Starts{0, 9, 13}));
+  for (const char* shape : {"()", "(1, 1, 1)"}) {
+    const std::string path = file("<i4", shape, bytes_of<int>({5}));
+    CHECK(refused({"--lengths", path}) == "--lengths " + path +
+                                              ": its shape must be [documents], or [documents, 2] "
+                                              "for rows and keys");
+  }
+  CHECK_THAT(refused({"--lengths", file("<i4", "(1, 3)", bytes_of<int>({5, 6, 7}))}),
+             ContainsSubstring("its shape must be [documents]"));
+  CHECK_THAT(refused({"--lengths", file("<i4", "(2, 0)", "")}),
+             ContainsSubstring("its shape must be [documents]"));
+  for (const char* sum : {"2147483647,1", "1:2147483647,1:1", "2147483647:1,1", "5:-1,7"}) {
+    CHECK(refused({"--lengths", sum}) ==
+          std::string("--lengths ") + sum + ": each must be at least 0, and their sum an int");
+  }
+  CHECK(refused("--lengths 5,").starts_with("--lengths : must be whole numbers"));
+  CHECK(refused("--lengths 5:9:3").starts_with("--lengths 9:3: must be whole numbers"));
+  CHECK(refused("--lengths 5,7:9 --nk 10") ==
+        "--nk 10: the documents of --lengths have 14; leave it out");
+  CHECK(refused("--lengths 5,7:9 --n 12 --nk 14") == "accepted");
+  CHECK(
+      refused("--window 1,2,3").starts_with("--window 1,2,3: must be two numbers, such as 256,0"));
+  CHECK(refused("--window 1,x").starts_with("--window 1,x: must be whole numbers with commas"));
+}
+
+TEST_CASE("each option is shown where its step takes it, and nowhere else", "[cli]") {
+  const auto shown = [&](const char* option, const fa::Step& step) {
+    return parse("--help", step).text.find("\n  " + std::string(option) + " ") != std::string::npos;
+  };
+  struct Case {
+    bool fa::Support::*what;
+    std::vector<const char*> options;
+  };
+  using S = fa::Support;
+  for (const Case& c :
+       {Case{&S::gqa, {"--hkv"}}, Case{&S::cross, {"--nk"}}, Case{&S::smem, {"--smem"}},
+        Case{&S::lengths, {"--lengths"}}, Case{&S::documents, {"--lengths"}},
+        Case{&S::pages, {"--page", "--table"}}, Case{&S::window, {"--window"}},
+        Case{&S::predicate, {"--mask"}}, Case{&S::score_mod, {"--cap", "--alibi", "--sinks"}}}) {
+    fa::Step step = some_step();
+    for (const char* option : c.options) CHECK_FALSE(shown(option, step));
+    step.support.*c.what = true;
+    for (const char* option : {"--hkv", "--nk", "--smem", "--lengths", "--page", "--table",
+                               "--window", "--mask", "--cap", "--alibi", "--sinks"}) {
+      CAPTURE(option);
+      const bool its = std::any_of(c.options.begin(), c.options.end(),
+                                   [&](const char* each) { return std::string(each) == option; });
+      CHECK(shown(option, step) == its);
+    }
+  }
+  fa::Step step = some_step();
+  CHECK_FALSE(shown("--limit", step));
+  CHECK_FALSE(shown("--do", step));
+  CHECK(shown("--trace", step) == fa::simulated());
+  CHECK(shown("--only-hbm", step) != fa::simulated());
+  step.variants[0].sharding = std::make_shared<fa::Sharding>();
+  CHECK(shown("--limit", step));
+  step.support.predicate = step.support.documents = true;
+  step.predicates = {{"strided", 64, {}}, {"round", 0, {}}};
+  CHECK_THAT(parse("--help", step).text,
+             ContainsSubstring("a mask of the step: strided:64 round") &&
+                 ContainsSubstring("INT,...|F.npy"));
 }

@@ -148,3 +148,38 @@ TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
   const TemporaryFile large(R"({"gpus":[)" + row + R"("fp32_flops":2,"sm_blocks":1.4e12}]})");
   CHECK_THROWS_WITH(fa::read_gpu_table(large.path), ContainsSubstring("sm_blocks"));
 }
+
+TEST_CASE("a row that no GPU has is refused by its name", "[gpus]") {
+  const auto said = [](const std::string& sms, const std::string& hbm, const std::string& flops) {
+    const std::string good =
+        R"({"name":"A","arch":"sm_1","sms":1,"hbm_bytes_per_s":1,"memory_bytes":1,"l2_bytes":1,)"
+        R"("fp32_flops":1})";
+    const TemporaryFile file(R"({"gpus":[)" + good + R"(,{"name":"B","arch":"sm_1","sms":)" + sms +
+                             R"(,"hbm_bytes_per_s":)" + hbm +
+                             R"(,"memory_bytes":1,"l2_bytes":1,"fp32_flops":)" + flops + "}]}");
+    return fa::test::refusal_of([&] { fa::read_gpu_table(file.path); });
+  };
+  const std::string needs =
+      "the row B of the table of GPUs needs sms, fp32_flops and hbm_bytes_per_s above 0";
+  CHECK(said("1", "1", "1") == "accepted");
+  CHECK(said("0", "1", "1") == needs);
+  CHECK(said("1", "0", "1") == needs);
+  CHECK(said("1", "1", "-1") == needs);
+  CHECK_THAT(said("1", "\"fast\"", "1"), ContainsSubstring(", is invalid after 1 rows: "));
+  CHECK_THROWS_WITH(fa::read_gpu_table("no/such.json"),
+                    "the table of GPUs, no/such.json, cannot be read");
+  std::string known;
+  for (const fa::GpuSpec& gpu : fa::gpu_table()) known += (known.empty() ? "" : ", ") + gpu.name;
+  CHECK_THROWS_WITH(fa::find_gpu("H201"),
+                    "--gpu H201: not in common/data/gpus.json, which holds " + known);
+}
+
+TEST_CASE("what a newer GPU has given up, and how fast it multiplies", "[gpus]") {
+  CHECK(fa::given_up_by("sm_100", "sm_90a") == ", which has no wgmma");
+  CHECK(fa::given_up_by("sm_120", "sm_90a") == ", which has no wgmma");
+  CHECK(fa::given_up_by("sm_103", "sm_100a") == ", which has no tcgen05");
+  CHECK(fa::given_up_by("sm_80", "sm_90a").empty());
+  CHECK(fa::given_up_by("sm_90", "sm_100a").empty());
+  CHECK(fa::product_columns(fa::find_gpu("B200")) == 4);
+  CHECK(fa::product_columns(fa::find_gpu("H200")) == fa::clock_figures("H200").wgmma_columns);
+}

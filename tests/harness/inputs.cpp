@@ -485,3 +485,140 @@ TEST_CASE("a page table comes from a file of integers", "[inputs]") {
   CHECK_THROWS_WITH(fa::load_table(folder.zeros("floats", {1, 3}), p),
                     ContainsSubstring("supported are int32 and int64"));
 }
+
+TEST_CASE("real input is read by its own sizes, whatever they are", "[inputs]") {
+  const Folder folder;
+  const auto number = [](size_t i) { return static_cast<float>(i); };
+  const auto put = [&](const std::vector<size_t>& q, const std::vector<size_t>& k,
+                       const std::vector<size_t>& v) {
+    folder.tensor("q.npy", q, number), folder.tensor("k.npy", k, number);
+    folder.tensor("v.npy", v, number);
+  };
+  setenv("FLASH_STEPS_DATA", folder.path().c_str(), 1);
+  const std::vector<size_t> shape = {1, 2, 4, 2};
+  Problem p;
+  p.B = 1, p.H = p.Hkv = 3, p.N = 5, p.Nk = 6, p.d = 4;
+  put(shape, shape, shape);
+  const fa::Inputs in = fa::real_inputs(p, 1);
+  const auto element = [](size_t head, int token, size_t x) {
+    return static_cast<float>((head % 2 * 4 + (token + 4) % 4) * 2 + x / 2);
+  };
+  const double factor = std::pow(0.5, 0.25);
+  for (size_t head = 0; head < 3; ++head) {
+    for (int r = 0; r < 6; ++r) {
+      for (size_t x = 0; x < 4; ++x) {
+        const size_t key = (head * 6 + r) * 4 + x, query = (head * 5 + r) * 4 + x;
+        REQUIRE(in.V[key] == element(head, r, x));
+        REQUIRE(in.K[key] == static_cast<float>(factor * element(head, r, x)));
+        if (r < 5) REQUIRE(in.Q[query] == static_cast<float>(factor * element(head, r + 1, x)));
+      }
+    }
+  }
+  CHECK(in.note ==
+        "real input tiled from N=4 to N=6, repeated from 2 to 3 heads, resampled from d=2 to d=4");
+  p.H = p.Hkv = 2, p.N = 1, p.Nk = 4, p.d = 2;
+  CHECK(fa::real_inputs(p, 1).note.empty());
+  p.H = p.Hkv = 1, p.Nk = 3;  // fewer heads are worth no note
+  CHECK(fa::real_inputs(p, 1).note == "real input cut from N=4 to N=3");
+
+  const std::string q = fa::data_file("q.npy"), k = fa::data_file("k.npy");
+  const auto refused = [&] { return refusal_of([&] { fa::real_inputs(p, 1); }); };
+  const std::string instead = " instead of [1, heads, tokens, features]";
+  put({2, 2, 4, 2}, shape, shape);
+  CHECK(refused() == q + ": holds [2, 2, 4, 2]" + instead);
+  put({2, 4, 2}, shape, shape);
+  CHECK(refused() == q + ": holds [2, 4, 2]" + instead);
+  put(shape, {1, 0, 4, 2}, shape);
+  CHECK(refused() == k + ": holds [1, 0, 4, 2]" + instead);
+  for (const int i : {1, 2, 3}) {
+    std::vector<size_t> other = shape;
+    other[i] = 1;
+    const std::string differs = q + ": its shape differs from those of k.npy and v.npy";
+    put(shape, other, shape);
+    CHECK(refused() == differs);
+    put(shape, shape, other);
+    CHECK(refused() == differs);
+  }
+  unsetenv("FLASH_STEPS_DATA");
+}
+
+TEST_CASE("two files that differ are both named, with the size in which they do", "[inputs]") {
+  const Folder folder;
+  const auto f = folder.zeros("f", {1, 4, 8, 32});
+  const std::vector<size_t> shapes[] = {{2, 4, 8, 32}, {1, 2, 8, 32}, {1, 4, 9, 32}, {1, 4, 8, 64}};
+  const char* const words[] = {"B", "the heads", "the length", "d"};
+  for (int i = 0; i < 4; ++i) {
+    const auto other = folder.zeros("other", shapes[i]);
+    const std::string differ = f + " and " + other + ": their shapes [1, 4, 8, 32] and " +
+                               fa::text_of(shapes[i]) + " differ in " + words[i];
+    const std::string of_two = i == 0 || i == 3 ? differ : "accepted";
+    CHECK(refusal({f, "", "", other}) == differ);
+    CHECK(refusal({"", f, other, ""}) == differ);
+    CHECK(refusal({f, other, "", ""}) == of_two);
+    CHECK(refusal({f, "", other, ""}) == of_two);
+    CHECK(refusal({"", other, "", f}) == of_two);
+    CHECK(refusal({"", "", other, f}) == of_two);
+  }
+  const auto empty = folder.zeros("empty", {1, 4, 0, 32});
+  CHECK(refusal({"", "", empty, ""}) ==
+        empty + ": its shape [1, 4, 0, 32] has a size that is not supported");
+  Problem cross;
+  cross.N = 7, cross.H = 8;
+  CHECK(fa::describe(fa::problem_of({"", f, "", ""}, cross)) == "B=1 H=8 Hkv=4 N=7 Nk=8 d=32 fp32");
+  CHECK(fa::describe(fa::problem_of({f, "", "", ""}, cross)) ==
+        "B=1 H=4 N=8 Nk=1024 d=32 fp32");  // 4 key heads, as before
+}
+
+TEST_CASE("a NaN is refused in each file, also where the lengths are short", "[inputs]") {
+  const Folder folder;
+  Problem p;
+  p.B = 2, p.H = p.Hkv = 1, p.N = 2, p.Nk = 3, p.d = 32, p.cache.lengths = {1, 0};
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  const auto queries =
+      folder.tensor("q", {2, 1, 2, 32}, [](size_t i) { return i == 127 ? NAN : 1; });
+  const std::string sentence = queries + ": element 127 is nan, which fp32 cannot hold as a number";
+  CHECK_THROWS_WITH(fa::load_inputs({queries, "", "", ""}, p, in), sentence);
+  CHECK_THROWS_WITH(fa::load_inputs({"", "", "", queries}, p, in), sentence);
+  const auto keys = folder.tensor("k", {2, 1, 3, 32}, [](size_t i) { return i < 32 ? 1 : NAN; });
+  fa::load_inputs({"", keys, keys, ""}, p, in);
+  CHECK((in.K[31] == 1 && in.V[31] == 1 && std::isnan(in.K[32]) && std::isnan(in.V[191])));
+}
+
+TEST_CASE("what may leave fp32 is refused from these sizes on", "[inputs]") {
+  Problem p;
+  p.B = 1, p.H = 4, p.Hkv = 2, p.N = 50, p.Nk = 64, p.d = 64;
+  const auto said = [&p](float Q, float K, float V, float dO) {
+    fa::Inputs in;
+    in.Q.assign(p.q_size(), 0), in.dO = in.Q;
+    in.K.assign(p.kv_size(), 0), in.V = in.K;
+    in.Q.back() = -Q, in.K.back() = -K, in.V.back() = -V, in.dO.back() = -dO;
+    return refusal_of([&] { fa::require_range(p, in, dO != 0); });
+  };
+  // Each limit: FLT_MAX, 3.4028e38, over what is multiplied.
+  CHECK(said(1, 1, 2.07e34f, 0) == "accepted");  // 2^8 * 64
+  CHECK(said(1, 1, 2.08e34f, 0) ==
+        "V reaches 2.1e+34: sums of P V may pass 3.4e+38, where fp32 ends; scale V down");
+  CHECK(said(0.01f, 1, 1, 2.65e36f) == "accepted");  // 2 * 64 * dO * V
+  CHECK(said(0.01f, 1, 1, 2.67e36f) ==
+        "dO reaches 2.7e+36, V 1.0e+00, Q 1.0e-02 and K 1.0e+00: gradients or dO V^T may pass "
+        "3.4e+38, where fp32 ends; scale dO down");
+  CHECK(said(0, 80, 1, 2.65e35f) == "accepted");  // K / sqrt(d): 10 times as much
+  CHECK_THAT(said(0, 80, 1, 2.67e35f), ContainsSubstring("K 8.0e+01: gradients"));
+  CHECK(said(0.8f, 0, 1, 2.65e35f) == "accepted");  // 50 rows of 2 heads of Q / sqrt(d)
+  CHECK_THAT(said(0.8f, 0, 1, 2.67e35f), ContainsSubstring("Q 8.0e-01 and K 0.0e+00: gradients"));
+  CHECK(said(1, 1, 1, 7.71e-34f) == "accepted");  // 9.86e-32
+  CHECK(said(1, 1, 1, 7.69e-34f) ==
+        "dO ends at 7.7e-34 and V at 1.0e+00: dO V^T stays below 9.9e-32, where fp32 loses "
+        "digits; scale dO up");
+  p.method.fp8 = true;
+  for (const int largest : {0, 1, 2}) {  // sqrt(64) times it
+    const auto of = [&](float x) {
+      return said(largest == 0 ? x : 1, largest == 1 ? x : 1, largest == 2 ? x : 1, 0);
+    };
+    CHECK(of(4.25e37f) == "accepted");
+    CHECK_THAT(of(4.26e37f), ContainsSubstring("sums of a row may pass 3.4e+38"));
+  }
+  CHECK(said(1e38f, 2, 3, 0) ==
+        "Q reaches 1.0e+38, K 2.0e+00 and V 3.0e+00: sums of a row may pass 3.4e+38, where fp32 "
+        "ends; scale them down");
+}

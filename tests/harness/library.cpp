@@ -263,3 +263,91 @@ TEST_CASE("the library refuses what a call cannot do", "[library]") {
   it.p.N = it.p.Nk = 1;
   CHECK(fa_check(&it.p) == 0);
 }
+
+TEST_CASE("the library's sentences name what is missing, and the fields of its structs",
+          "[library]") {
+  Library it;
+  const auto said = [](int status) { return status == 0 ? "accepted" : fa_last_error(); };
+  using Words = std::string;
+  CHECK(Words(said(fa_forward(kTables, nullptr, &it.t, nullptr))) ==
+        "no problem: the pointer is null");
+  CHECK(Words(said(fa_forward(kTables, &it.p, nullptr, nullptr))) ==
+        "no tensors: the pointer is null");
+  CHECK(fa_check(nullptr) == 2);
+  it.t.table = reinterpret_cast<const int32_t*>(it.t.Q);
+  CHECK(it.said(fa_forward, kTables) == "table: K and V have no pages, page is 0");
+  it.t.table = nullptr;
+  size_t bytes = 7;
+  CHECK(Words(said(fa_workspace_bytes(kTables, &it.p, nullptr))) ==
+        "no place for the bytes: the pointer is null");
+  CHECK(fa_workspace_bytes(2, &it.p, &bytes) == 2);
+  CHECK(bytes == 0);
+  CHECK(Words(said(fa_malloc(nullptr, 1))) == "no place for the address: the pointer is null");
+  void* place = &it;
+  CHECK(fa_malloc(&place, size_t{1} << 60) == 3);
+  CHECK(place == nullptr);
+  CHECK(Words(fa_last_error()) == "memory: the device cannot allocate 1152921504.6 GB");
+
+  const auto refused = [&](auto FaProblem::*field, auto value) {
+    const auto kept = std::exchange(it.p.*field, value);
+    const Words words = it.said(fa_forward, kTables);
+    it.p.*field = kept;
+    return words;
+  };
+  CHECK(refused(&FaProblem::B, 0) == "B 0: must be at least 1");
+  CHECK(refused(&FaProblem::H, 2) ==
+        "Hkv 1: this step supports only as many key/value heads as query heads (H 2)");
+  CHECK(refused(&FaProblem::Nk, 4) ==
+        "Nk 4: this step supports only as many keys as queries (N 3)");
+  CHECK(refused(&FaProblem::d, 33) == "d 33: this step supports d 32, 64, 96, 128");
+  CHECK(refused(&FaProblem::page, 16) == "page 16: this step has no paged cache");
+  const std::array<int32_t, 2> lengths = {2, 4};
+  CHECK(refused(&FaProblem::lengths, lengths.data()) ==
+        "lengths 4: each must be 0 to 3, the keys of Nk");
+
+  FaMask mask{};
+  mask.left = mask.right = -1;
+  it.p.mask = &mask;
+  CHECK(it.said(fa_forward, kTables).empty());
+  mask.documents = 2;
+  CHECK(it.said(fa_forward, kTables) == "mask: documents without row_lengths");
+  const std::array<int32_t, 2> rows = {1, 2}, negative = {1, -3}, large = {INT32_MAX, 1};
+  mask.row_lengths = rows.data();
+  CHECK(it.said(fa_forward, kTables) == "lengths of 2 documents: this step has no such mask");
+  mask.key_lengths = negative.data();
+  CHECK(it.said(fa_forward, kTables) == "mask: document 1 has -3 rows or keys");
+  mask.key_lengths = large.data();
+  CHECK(it.said(fa_forward, kTables) == "mask: document 1 has 1 rows or keys");
+  mask.key_lengths = nullptr, mask.row_lengths = negative.data();
+  CHECK(it.said(fa_forward, kTables) == "mask: document 1 has -3 rows or keys");
+  mask.documents = -1;
+  CHECK(it.said(fa_forward, kTables) == "mask: documents without row_lengths");
+  mask.documents = 0, mask.predicate = "round";
+  CHECK_THAT(it.said(fa_forward, kTables), ContainsSubstring("mask round: 99_kept has none"));
+}
+
+TEST_CASE("a run keeps the workspace of a larger one, and each variant its own", "[library]") {
+  Library it;
+  it.p.B = 1;
+  it.p.N = it.p.Nk = 5;
+  FaMask window{};
+  window.left = 4, window.right = -1;
+  it.p.mask = &window;
+  CHECK(it.O(6) == Values{4, 4, 4, 4, 4, 0});
+  REQUIRE(it.said(fa_prepare, kPrepared).empty());
+  it.p.mask = nullptr;
+  REQUIRE(it.said(fa_prepare, kPrepared).empty());
+  it.p.mask = &window, it.p.N = it.p.Nk = 2;
+  CHECK(it.O(3) == Values{4, 4, 1});
+  it.p.N = it.p.Nk = 5;
+  CHECK(it.O(6) == Values{4, 4, 4, 4, 4, 2});
+  it.p.mask = nullptr;
+  REQUIRE(it.said(fa_forward, kPrepared).empty());  // its prepare is still the last
+  CHECK(on_host(it.t.O, 5 * 32) == Values(5 * 32, 111));
+  // Prepared for another problem: the last one is forgotten.
+  it.p.N = it.p.Nk = 2;
+  REQUIRE(it.said(fa_prepare, kPrepared).empty());
+  it.p.N = it.p.Nk = 5;
+  CHECK_THAT(it.said(fa_forward, kPrepared),
+             ContainsSubstring("the last one was of B=1 H=1 N=2 d=32 fp32"));
+}

@@ -95,6 +95,8 @@ TEST_CASE("FLOPs of a mask are those of the scores that count", "[mask]") {
   CHECK(with_window(p, 0, 0).flops_forward() == 4.0 * 2 * 64 * 1000);
   CHECK(with_window(p, 9, 0).flops_forward() == 4.0 * 2 * 64 * (10 * 1000 - 45));
   CHECK(packed(p, {700, 0, 300}).flops_forward() == 4.0 * 2 * 64 * (700 * 700 + 300 * 300));
+  p.B = 3, p.H = 4, p.causal = true;
+  CHECK(with_window(p, 9, -1).flops_forward() == 4.0 * 12 * 64 * (10 * 1000 - 45));
 }
 
 TEST_CASE("masks are refused where they are not supported, or are none", "[mask]") {

@@ -159,3 +159,129 @@ TEST_CASE("a broken .npy file gets one sentence", "[npy]") {
   CHECK_THAT(refusal(npy_file(1, "{'descr': '<f4', 'fortran_order': False}\n", four)),
              ContainsSubstring("has no 'shape'"));
 }
+
+TEST_CASE("a header may be long, and in any order and quotes", "[npy]") {
+  const std::string four = bytes_of<float>({1, 2, 3, 4});
+  const auto shape_of = [](const std::string& content) {
+    const TemporaryFile file(content);
+    const fa::Npy npy = fa::read_npy(file.path);
+    CHECK(npy.data == std::vector<float>{1, 2, 3, 4});
+    return fa::text_of(npy.shape);
+  };
+  CHECK(shape_of(npy_file(1, "{'shape': (2,2), 'fortran_order': False, 'descr': '<f4'}\n", four)) ==
+        "[2, 2]");
+  CHECK(shape_of(npy_file(1, R"({"descr":"<f4","fortran_order":False,"shape":(4,)})", four)) ==
+        "[4]");
+  const std::string blanks(70000, ' ');  // more than 2 bytes can say
+  CHECK(shape_of(npy_file(2, header_of("<f4", "(1, 4)") + blanks, four)) == "[1, 4]");
+  for (const char* key : {"descr", "fortran_order"}) {
+    std::string header = header_of("<f4", "(4,)");
+    header.replace(header.find(key), 2, "xx");
+    CHECK_THAT(refusal(npy_file(1, header, four)),
+               ContainsSubstring(std::string("the .npy header has no '") + key + "'"));
+  }
+  for (const int version : {0, 4}) {
+    CHECK_THAT(refusal(npy_file(version, header_of("<f4", "(4,)"), four)),
+               ContainsSubstring("has an unsupported .npy version"));
+  }
+  for (const char* shape : {"4", "(-4,)", "(4.0,)", "(1000000000000000000,)"}) {
+    CHECK_THAT(refusal(npy_file(1, header_of("<f4", shape), four)),
+               ContainsSubstring("the shape in the .npy header is invalid"));
+  }
+  const std::string whole = npy_file(1, header_of("<f4", "(4,)"), "");
+  CHECK_THAT(refusal(whole.substr(0, 11)), ContainsSubstring("is not a .npy file"));
+  CHECK_THAT(refusal(whole.substr(0, 12)), ContainsSubstring("ends inside the .npy header"));
+  CHECK_THAT(refusal(whole.substr(0, whole.size() - 1)),
+             ContainsSubstring("ends inside the .npy header"));
+  CHECK_THAT(refusal(whole), ContainsSubstring("holds 0 bytes of data, but its shape [4] has "
+                                               "elements of 4 bytes"));
+  const TemporaryFile empty(npy_file(1, header_of("<f4", "(0, 5)"), ""));
+  CHECK(fa::read_npy(empty.path).data.empty());
+  CHECK(fa::read_npy(empty.path).shape == std::vector<size_t>{0, 5});
+}
+
+TEST_CASE("each width of element counts, and what float cannot hold is Inf or 0", "[npy]") {
+  const std::vector<uint16_t> half{0x0400, 0xfc00, 0xfe01, 0x03ff, 0x3555};
+  const TemporaryFile f2(npy_file(1, header_of("<f2", "(5,)"), bytes_of(half)));
+  const std::vector<float> a = fa::read_npy(f2.path).data;
+  CHECK((a[0] == 0x1p-14f && a[1] == -INFINITY && std::isnan(a[2])));
+  CHECK((a[3] == 1023 * 0x1p-24f && a[4] == 1365 * 0x1p-12f));
+  const TemporaryFile f8(
+      npy_file(1, header_of("<f8", "(4,)"), bytes_of<double>({1e300, 1e-300, -1e-40, NAN})));
+  const std::vector<float> b = fa::read_npy(f8.path).data;
+  CHECK((b[0] == INFINITY && b[1] == 0 && b[2] == -1e-40f && std::isnan(b[3])));
+  const auto refused = [](const char* type, size_t bytes) {
+    return refusal(npy_file(1, header_of(type, "(2,)"), std::string(bytes, '\0')));
+  };
+  CHECK_THAT(refused("<f2", 5), ContainsSubstring("holds 5 bytes of data, but its shape [2] has "
+                                                  "elements of 2 bytes"));
+  CHECK_THAT(refused("<f8", 15), ContainsSubstring("elements of 8 bytes"));
+  for (const char* type : {"<f1", "|b1", "<c8", "<i8", "f4"}) {
+    CHECK_THAT(refused(type, 16),
+               ContainsSubstring(std::string("holds '") + type +
+                                 "'; supported are float16, float32 and float64 ('<f2', '<f4', "
+                                 "'<f8')"));
+  }
+}
+
+TEST_CASE("the data of each shape begins at a multiple of 64", "[npy]") {
+  const TemporaryFile file;
+  std::vector<size_t> shape;
+  for (int i = 0; i < 40; ++i) {
+    fa::write_npy(file.path, shape, {2});
+    CHECK((std::filesystem::file_size(file.path) - 4) % 64 == 0);
+    CHECK(fa::read_npy(file.path).shape == shape);
+    shape.push_back(1);
+  }
+  CHECK_THROWS_AS(fa::write_npy(file.path, {2, 2}, {1, 2, 3}), std::invalid_argument);
+  CHECK(fa::read_npy(file.path).data == std::vector<float>{2});
+}
+
+TEST_CASE("a file is read whole, whatever its size", "[npy]") {
+  for (const size_t size : {size_t{1} << 20, (size_t{1} << 20) + 1, size_t{3} << 20}) {
+    std::string bytes(size, 'a');
+    bytes[size - 1] = 'z';
+    const TemporaryFile file(bytes);
+    CHECK((fa::read_file(file.path) == bytes));
+  }
+}
+
+TEST_CASE("which names are one file", "[npy]") {
+  namespace fs = std::filesystem;
+  const fa::test::Folder folder;
+  const std::string a = folder.file("a", "1"), b = folder.file("b", "1"), link = folder.path("l");
+  fs::create_symlink(a, link);
+  CHECK(fa::same_file(a, a));
+  CHECK(fa::same_file(a, link));
+  CHECK_FALSE(fa::same_file(a, b));
+  CHECK_FALSE(fa::same_file(b, link));
+  CHECK_FALSE(fa::same_file("", ""));
+  CHECK_FALSE(fa::same_file(a, ""));
+  CHECK(fa::same_file("no/x", "no/../no/x"));
+  CHECK_FALSE(fa::same_file("no/x", "no/y"));
+  CHECK_FALSE(fa::same_file("/dev/null", "/dev/null"));
+
+  fa::write_file(link, [](std::ostream& out) { out << "22"; });
+  CHECK(fs::is_symlink(link));
+  CHECK(fa::read_file(a) == "22");
+  CHECK_THROWS_AS(fa::write_file("/dev/full", [](std::ostream& out) { out << "22"; }),
+                  fa::ResourceError);
+}
+
+TEST_CASE("a probe for writing leaves all as it was", "[npy]") {
+  namespace fs = std::filesystem;
+  const fa::test::Folder folder;
+  const std::string old = folder.file("old", "1"), fresh = folder.path("new");
+  const auto said = [](const std::string& path) {
+    return fa::test::refusal_of([&] { fa::require_writable("--out", path); });
+  };
+  CHECK(said("") == "accepted");
+  CHECK(said(old) == "accepted");
+  CHECK(said(fresh) == "accepted");
+  CHECK(fa::read_file(old) == "1");
+  CHECK_FALSE(fs::exists(fresh));
+  CHECK(said(folder.path("no/x")) ==
+        "--out " + folder.path("no/x") + ": cannot be written: its folder does not exist");
+  CHECK(said(folder.path()) == "--out " + folder.path() + ": cannot be written: Is a directory");
+  CHECK(said(old + "/x") == "--out " + old + "/x: cannot be written: Not a directory");
+}

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "tests/test.h"
@@ -46,4 +47,35 @@ TEST_CASE("where no thread can be started the caller does all the work", "[paral
   REQUIRE(pthread_setattr_default_np(&saved) == 0);
   pthread_attr_destroy(&saved);
   pthread_attr_destroy(&huge);
+}
+
+TEST_CASE("chunks make up the whole, each but the last of 65,536", "[parallel]") {
+  constexpr size_t kChunk = 1 << 16;
+  const size_t n = GENERATE(0, 1, 65535, 65536, 65537, 200000);
+  std::vector<std::atomic<int>> visits(n);
+  std::atomic<size_t> calls = 0, whole = 0;
+  fa::parallel_chunks(n, [&](size_t begin, size_t end) {
+    ++calls, whole += end - begin == kChunk;
+    for (size_t i = begin; i < end; ++i) ++visits[i];
+  });
+  CHECK(std::all_of(visits.begin(), visits.end(), [](const auto& v) { return v == 1; }));
+  CHECK(calls == (n + kChunk - 1) / kChunk);
+  CHECK(whole == n / kChunk);
+}
+
+TEST_CASE("after an exception no index is begun, also where a worker cannot be made",
+          "[parallel]") {
+  std::atomic<size_t> begun = 0;
+  CHECK_THROWS_WITH(fa::parallel_for(1'000'000,
+                                     [&] {
+                                       return [&](size_t) {
+                                         ++begun;
+                                         throw std::runtime_error("at once");
+                                       };
+                                     }),
+                    "at once");
+  CHECK(begun <= std::max(1u, std::thread::hardware_concurrency()));
+  CHECK_THROWS_WITH(
+      fa::parallel_for(100, []() -> void (*)(size_t) { throw std::runtime_error("no worker"); }),
+      "no worker");
 }

@@ -301,3 +301,54 @@ TEST_CASE("describe names the cache", "[problem]") {
   p.cache.lengths = {5, 5, 5}, p.cache.page = 0, p.cache.fp8 = true;
   CHECK(fa::describe(p) == "B=3 H=4 N=1 Nk=1024 d=64 lengths=5 bf16 fp8 cache");
 }
+
+TEST_CASE("a refusal names the flag of what is not supported", "[problem]") {
+  const auto said = [](auto change, const Support& support = {}) {
+    Problem p;
+    change(p);
+    return refusal(p, support);
+  };
+  CHECK(said([](Problem& p) { p.method.smem = 7; }) ==
+        "--smem 7: the tiles of this step have a fixed size");
+  CHECK(said([](Problem& p) { p.Hkv = 2; }) ==
+        "--hkv 2: this step supports only as many key/value heads as query heads (--h 4)");
+  CHECK(said([](Problem& p) { p.Nk = 77; }) ==
+        "--nk 77: this step supports only as many keys as queries (--n 1024)");
+  CHECK(said([](Problem& p) { p.score_mod.cap = 2.5f; }) ==
+        "--cap 2.5: this step changes no scores");
+  CHECK(said([](Problem& p) { p.score_mod.alibi = true; }) ==
+        "--alibi: this step changes no scores");
+  CHECK(said([](Problem& p) { p.score_mod.sinks = true; }) ==
+        "--sinks: this step changes no scores");
+  Support all;
+  all.score_mod = all.cross = all.lengths = true;
+  CHECK(said([](Problem& p) { p.score_mod.cap = 1e30f; }, all) ==
+        "--cap 1e+30: must be 0, for none, or 2^-20 to 2^20");
+  CHECK(said([](Problem& p) { p.B = 65536; }) ==
+        "--b 65536 --h 4: their product must be at most 65535, the size of a CUDA grid");
+  CHECK(said([](Problem& p) { p.Nk = (1 << 28) + 1; }, all) ==
+        "--nk 268435457: at most 268435456 is supported");
+  const auto lengths = [](int n) { return [n](Problem& p) { p.cache.lengths.assign(n, 7); }; };
+  CHECK(said(lengths(8), all) ==
+        "--lengths 7,7,7,7,7,7,7,7: must be one for each batch entry, --b 1");
+  CHECK(said(lengths(9), all) ==
+        "--lengths 7,7,7,7,7,7,7,7,...: must be one for each batch entry, --b 1");
+  Problem p;
+  p.d = 48;
+  CHECK(fa::test::refusal_of([&] { fa::validate(p, Support{.d = {64}}, "variant x"); }) ==
+        "--d 48: variant x supports --d 64");
+}
+
+TEST_CASE("describe names what happens to the scores", "[problem]") {
+  Problem p;
+  p.score_mod = {2.5f, true, true}, p.method.smem = 512;
+  CHECK(fa::describe(p) == "B=1 H=4 N=1024 d=64 cap=2.5 alibi sinks smem=512 fp32");
+  CHECK(fa::text_of(fa::Predicate{"round", 0, {}}) == "round");
+  CHECK(fa::text_of(fa::Predicate{"strided", 8, {}}) == "strided:8");
+}
+
+TEST_CASE("slopes of ALiBi are powers of two of the head", "[problem]") {
+  for (int h = 0; h < 8; ++h) CHECK(fa::alibi_slope(h, 8) == std::ldexp(1.0, -h - 1));
+  CHECK(fa::alibi_slope(1, 4) == 0x1p-4);
+  CHECK(fa::alibi_slope(15, 16) == 0x1p-8);
+}

@@ -8,6 +8,7 @@
 #include "common/harness/device_memory.h"
 #include "tests/test.h"
 
+using Catch::Matchers::StartsWith;
 using fa::DType;
 using fa::Problem;
 
@@ -375,4 +376,83 @@ TEST_CASE("what 8 bits do not hold is the program's mistake", "[run]") {
   CHECK_THROWS_WITH(fa::Session(p, in, v), ContainsSubstring(" * e4m3: see quantise_cache()"));
   fa::quantise_cache(p, in);
   CHECK_NOTHROW(fa::Session(p, in, v));
+}
+
+TEST_CASE("more elements than are converted at a time", "[run]") {
+  Problem p;
+  p.H = p.Hkv = 1, p.N = (1 << 22) / 32 + 1, p.Nk = 1, p.d = 32, p.dtype = DType::bf16;
+  fa::Inputs in;
+  in.Q.resize(p.q_size());
+  for (size_t i = 0; i < in.Q.size(); ++i) in.Q[i] = static_cast<float>(i % 251);
+  in.K.assign(32, 0), in.V = in.K;
+  CHECK((fa::run(variant(copy_all<fa::bf16>), p, in).O == in.Q));
+}
+
+TEST_CASE("tables reach the device before the first run", "[run]") {
+  const Problem p = small();
+  fa::Variant v = variant<float>([](const Problem& problem, const fa::Tensors<float>& t) {
+    copy_all<float>(problem, t);
+    std::vector<int> some(3), more(2);
+    fa::cuda_check(cudaMemcpy(some.data(), t.scratch<int>("some"), 12, cudaMemcpyDeviceToHost));
+    fa::cuda_check(cudaMemcpy(more.data(), t.scratch<int>("more"), 8, cudaMemcpyDeviceToHost));
+    CHECK(some == std::vector{7, 8, 9});
+    CHECK(more == std::vector{-1, 5});
+  });
+  v.tables = [](const Problem&) {
+    return std::vector<fa::Table>{{"some", {7, 8, 9}}, {"more", {-1, 5}}};
+  };
+  fa::Session session(p, fa::normal_inputs(p, 1), v);
+  session.forward();
+  session.poison();
+  session.forget_prepare();
+  session.forward();
+  CHECK_FALSE(session.keeps_state());
+}
+
+TEST_CASE("each direction's outputs are forgotten by themselves", "[run]") {
+  const Problem p = small();
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  fa::Variant v = variant(copy_all<float>);
+  v.backward = zero_gradients;
+  v.workspace = [](const Problem&) { return std::vector<fa::Scratch>{{"sums", 40}}; };
+  fa::Session session(p, in, v);
+  const auto missing = [&] {
+    const fa::Outputs out = session.download();
+    return std::vector<size_t>{unwritten(out.O), unwritten(out.dQ), unwritten(out.dK),
+                               unwritten(out.dV)};
+  };
+  const size_t n = p.q_size();
+  CHECK(missing() == std::vector{n, n, n, n});
+  session.forward();
+  CHECK(missing() == std::vector{0 * n, n, n, n});
+  session.backward();
+  CHECK(missing() == std::vector{0 * n, 0 * n, 0 * n, 0 * n});
+  session.forget_forward();
+  CHECK(missing() == std::vector{n, 0 * n, 0 * n, 0 * n});
+  session.forward();
+  session.forget_backward();
+  CHECK(missing() == std::vector{0 * n, n, n, n});
+}
+
+TEST_CASE("the sentence on memory names what alone is too much", "[run]") {
+  const size_t free = fa::free_device_bytes(), terabyte = size_t{1000} << 30;
+  CHECK_NOTHROW(fa::require_memory({free / 2, 0, 0}));
+  const auto said = [](const fa::MemoryNeed& need) {
+    try {
+      fa::require_memory(need);
+    } catch (const fa::ResourceError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK_THAT(said({free, terabyte, 3'000'000'000}),
+             StartsWith("needs ") && ContainsSubstring(" GB (3.0 GB of workspace), "));
+  CHECK_THAT(said({0, 0, 2'000'000'000'000'000}), StartsWith("needs 2000000.0 GB of workspace, "));
+  const fa::MemoryNeed need{1, 20, 300};
+  CHECK(need.total() == 321);
+
+  const Problem p = small();
+  fa::Variant v = variant(copy_all<float>);
+  v.workspace = [](const Problem&) { return std::vector<fa::Scratch>{{"S", 8}, {"S", 8}}; };
+  CHECK_THROWS_WITH(fa::run(v, p, fa::normal_inputs(p, 1)), "two pieces of workspace named S");
 }
