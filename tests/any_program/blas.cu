@@ -102,6 +102,9 @@ int main() {
   EXPECT(cublasScalEx(handle, 5, &d_one, CUDA_R_64F, dU, CUDA_R_64F, 1, CUDA_R_64F) ==
          CUBLAS_STATUS_EXECUTION_FAILED);
   cublasDaxpy(handle, 2, &d_one, U, 1, dW, 1);  // x of the host
+  EXPECT(cublasDgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 2, 1, &d_one, dU, 1, 0, dV,
+                                   2, 2, &d_zero, dW, 1, 0, 2) ==  // the second B
+         CUBLAS_STATUS_EXECUTION_FAILED);
   BLAS(cublasDestroy(handle));
   return verdict();
 }

@@ -61,6 +61,27 @@ int main() {
          cudaErrorInvalidPitchValue);
   EXPECT(cudaGetLastError() == cudaErrorInvalidPitchValue);
 
+  EXPECT(cudaMemcpy2D(pitched, 32, host, 12, 16, 6, cudaMemcpyHostToDevice) ==
+         cudaErrorInvalidPitchValue);
+  EXPECT(cudaMemcpy2DAsync(back, 12, pitched, pitch, 16, 6, cudaMemcpyDeviceToHost) ==
+         cudaErrorInvalidPitchValue);
+  EXPECT(cudaGetLastError() == cudaErrorInvalidPitchValue && pitch == 512);
+  EXPECT(cudaMalloc((void**)nullptr, 4) == cudaErrorInvalidValue);
+  EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
+  int* none = a;
+  CHECK(cudaMalloc(&none, 0));
+  EXPECT(none == nullptr);
+  size_t wide = 0;
+  CHECK(cudaMallocPitch(&none, &wide, 513, 3));
+  EXPECT(wide == 1024);
+  CHECK(cudaMemset2D((char*)none + 2, wide, 7, 3, 3));
+  CHECK(cudaMemset((char*)none + 2 * wide, 0, 2));
+  CHECK(cudaMemcpyPeer(b, 0, (char*)none + 2 * wide, 0, 4));
+  CHECK(cudaMemcpyPeerAsync(b + 1, 0, b, 0, 4));
+  CHECK(cudaMemcpy(back, b, 8, cudaMemcpyDeviceToHost));
+  EXPECT(back[0] == 0x07070000 && back[1] == 0x07070000);
+  CHECK(cudaFree(none));
+
   // Pinned memory is the host's; mapped memory the device's, too.
   int *pinned, *mapped, *on_device;
   CHECK(cudaMallocHost(&pinned, sizeof host));
@@ -77,6 +98,13 @@ int main() {
   CHECK(cudaDeviceSynchronize());
   for (int i = 0; i < 64; ++i) EXPECT(mapped[i] == host[i] + 1);
 
+  int *name_of_23_characters_x, *name_of_24_characters_xy;  // the report cuts the longer one
+  CHECK(cudaMalloc(&name_of_23_characters_x, 4));
+  CHECK(cudaMalloc(&name_of_24_characters_xy, 8));
+  CHECK(cudaMemset(name_of_23_characters_x, 0, 4));
+  CHECK(cudaMemset(name_of_24_characters_xy, 0, 8));
+  CHECK(cudaFree(name_of_23_characters_x));
+  CHECK(cudaFree(name_of_24_characters_xy));
   CHECK(cudaMemcpy(a, host, 0, cudaMemcpyHostToDevice));
   CHECK(cudaFree(nullptr));
   CHECK(cudaFreeHost(pinned));

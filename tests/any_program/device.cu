@@ -47,17 +47,79 @@ int main() {
       {cudaDevAttrPageableMemoryAccess, p.pageableMemoryAccess},
       {cudaDevAttrPageableMemoryAccessUsesHostPageTables, 0},
       {cudaDevAttrClusterLaunch, p.major >= 9},
+      {cudaDevAttrMaxBlockDimX, 1024},
+      {cudaDevAttrMaxBlockDimY, 1024},
+      {cudaDevAttrMaxBlockDimZ, 64},
+      {cudaDevAttrMaxGridDimX, 0x7fffffff},
+      {cudaDevAttrMaxGridDimZ, 65535},
+      {cudaDevAttrTotalConstantMemory, 65536},
+      {cudaDevAttrMaxPitch, 0x7fffffff},
+      {cudaDevAttrMaxRegistersPerBlock, 65536},
+      {cudaDevAttrClockRate, p.clockRate},
+      {cudaDevAttrTextureAlignment, 512},
+      {cudaDevAttrGpuOverlap, 1},
+      {cudaDevAttrKernelExecTimeout, 0},
+      {cudaDevAttrIntegrated, 0},
+      {cudaDevAttrCanMapHostMemory, 1},
+      {cudaDevAttrComputeMode, cudaComputeModeDefault},
+      {cudaDevAttrConcurrentKernels, 1},
+      {cudaDevAttrEccEnabled, p.ECCEnabled},
+      {cudaDevAttrMemoryClockRate, p.memoryClockRate},
+      {cudaDevAttrGlobalMemoryBusWidth, p.memoryBusWidth},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
+      {cudaDevAttrUnifiedAddressing, 1},
+      {cudaDevAttrStreamPrioritiesSupported, 1},
+      {cudaDevAttrGlobalL1CacheSupported, 1},
+      {cudaDevAttrLocalL1CacheSupported, 1},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
+      {cudaDevAttrManagedMemory, 1},
+      {cudaDevAttrIsMultiGpuBoard, 0},
+      {cudaDevAttrConcurrentManagedAccess, 1},
+      {cudaDevAttrComputePreemptionSupported, 1},
+      {cudaDevAttrHostRegisterSupported, 1},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, p.maxBlocksPerMultiProcessor},
+      {cudaDevAttrReservedSharedMemoryPerBlock, (int)p.reservedSharedMemPerBlock},
+      {cudaDevAttrMemoryPoolsSupported, 1},
   };
   for (const auto& row : rows) {
     CHECK(cudaDeviceGetAttribute(&value, row.attribute, device));
     EXPECT(value == row.expected);
   }
+  EXPECT(cudaDeviceGetAttribute(&value, (cudaDeviceAttr)9999, 0) == cudaErrorInvalidValue);
+  EXPECT(cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, 1) == cudaErrorInvalidDevice);
+  EXPECT(cudaGetDeviceProperties(&p, 1) == cudaErrorInvalidDevice);
+  EXPECT(cudaGetLastError() == cudaErrorInvalidDevice && p.warpSize == 32);
+  EXPECT(p.maxThreadsDim[1] == 1024 && p.maxGridSize[2] == 65535 &&
+         p.regsPerMultiprocessor == 65536);
+#ifdef FA_ANY_PROGRAM  // of the H200's data sheet
+  EXPECT(strcmp(p.name, "simulated H200") == 0 && p.major == 9 && p.minor == 0);
+  EXPECT(p.multiProcessorCount == 132 && p.sharedMemPerBlockOptin == 227 * 1024);
+  EXPECT(p.maxThreadsPerMultiProcessor == 2048 && p.maxBlocksPerMultiProcessor == 32);
+  EXPECT(p.l2CacheSize >= 50000000 && p.totalGlobalMem > 140000000000ull);
+  EXPECT(p.clockRate > 1900000 && p.clockRate < 2000000);  // kHz: 66.9 TFLOP/s
+  const double bandwidth = 2. * p.memoryClockRate * 1000 * p.memoryBusWidth / 8;
+  EXPECT(bandwidth > 4.79e12 && bandwidth < 4.81e12);
+#endif
+  // There is one device, which has no peer.
+  EXPECT(cudaDeviceCanAccessPeer(&value, 0, 1) == cudaSuccess && value == 0);
+  EXPECT(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorInvalidDevice);
+  EXPECT(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);
+  EXPECT(cudaGetLastError() == cudaErrorPeerAccessNotEnabled);
+  EXPECT(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrAccessSupported, 0, 1) ==
+         cudaErrorInvalidDevice);
+  EXPECT(cudaGetLastError() == cudaErrorInvalidDevice);
   CHECK(cudaInitDevice(0, cudaDeviceScheduleAuto, 0));
   size_t free = 0, total = 0, stack = 0;
   CHECK(cudaMemGetInfo(&free, &total));
   EXPECT(free > 0 && free <= total && total <= p.totalGlobalMem);
   CHECK(cudaDeviceGetLimit(&stack, cudaLimitStackSize));
   EXPECT(stack > 0);
+  size_t larger = 0, fifo = 0, heap = 0;
+  CHECK(cudaDeviceSetLimit(cudaLimitStackSize, 2 * stack));
+  CHECK(cudaDeviceGetLimit(&larger, cudaLimitStackSize));
+  CHECK(cudaDeviceGetLimit(&fifo, cudaLimitPrintfFifoSize));
+  CHECK(cudaDeviceGetLimit(&heap, cudaLimitMallocHeapSize));
+  EXPECT(larger == 2 * stack && fifo == 1 << 20 && heap == 8 << 20);
   CHECK(cudaDeviceSetLimit(cudaLimitPrintfFifoSize, 2 << 20));
   int driver = 0, runtime = 0;
   CHECK(cudaDriverGetVersion(&driver));
@@ -71,6 +133,12 @@ int main() {
   CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 * 1024));
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 100 * 1024));
   EXPECT(blocks == (int)(p.sharedMemPerMultiprocessor / (101 * 1024)));
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 32, 0));
+  EXPECT(blocks == p.maxBlocksPerMultiProcessor);
+  CHECK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, kernel, 0, 200));
+  EXPECT(block <= 200 && grid >= p.multiProcessorCount * (p.maxThreadsPerMultiProcessor / 256));
+  CHECK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, kernel, 100 * 1024, 512));
+  EXPECT(block <= 512 && grid == 2 * p.multiProcessorCount);
   CHECK(cudaOccupancyMaxPotentialBlockSize(&grid, &block, kernel, 0, 0));
   EXPECT(block >= 128 && block <= 1024 && block % 32 == 0 && grid % p.multiProcessorCount == 0);
   cudaFuncAttributes attributes;

@@ -60,6 +60,21 @@ int main() {
   EXPECT(cudaSetDevice(99) == cudaErrorInvalidDevice);
   EXPECT(cudaGetLastError() == cudaErrorInvalidDevice);
 
+  EXPECT(strcmp(cudaGetErrorString((cudaError_t)4711), "unrecognized error code") == 0);
+  EXPECT(strcmp(cudaGetErrorName((cudaError_t)4711), "unrecognized error code") == 0);
+  // A call that goes well leaves the error where it is; a later one replaces it.
+  EXPECT(cudaSetDevice(1) == cudaErrorInvalidDevice && cudaSetDevice(0) == cudaSuccess);
+  EXPECT(cudaPeekAtLastError() == cudaErrorInvalidDevice);
+  EXPECT(cudaMallocManaged(&huge, ~0ull) == cudaErrorMemoryAllocation);
+  EXPECT(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
+  EXPECT(cudaFuncSetAttribute(set, cudaFuncAttributeMaxDynamicSharedMemorySize, -1) ==
+         cudaErrorInvalidValue);
+  EXPECT(cudaGetLastError() == cudaErrorInvalidValue && cudaErrorInvalidClusterSize == 912);
+  EXPECT(cudaErrorMemoryAllocation == 2 && cudaErrorInvalidConfiguration == 9);
+  EXPECT(cudaErrorInvalidPitchValue == 12 && cudaErrorInvalidDevice == 101);
+  EXPECT(cudaErrorInvalidResourceHandle == 400 && cudaErrorIllegalAddress == 700);
+  EXPECT(cudaErrorCooperativeLaunchTooLarge == 720 && cudaErrorNotSupported == 801);
+
   EXPECT(strcmp(cudaGetErrorString(cudaSuccess), "no error") == 0);
   EXPECT(strcmp(cudaGetErrorString(cudaErrorInvalidValue), "invalid argument") == 0);
   EXPECT(strcmp(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory") == 0);

@@ -41,6 +41,51 @@ int main() {
   }
   FFT(cufftDestroy(plan));
 
+  // The spectrum of reals without padding, and back; batches of a plan; fp64; three dimensions.
+  double* d = room<double>(2 * 5);
+  cufftDoubleComplex* s = room<cufftDoubleComplex>(2 * 3);
+  for (int i = 0; i < 10; ++i) d[i] = i * i % 7 + (i == 9);
+  FFT(cufftPlan1d(&plan, 5, CUFFT_D2Z, 2));
+  FFT(cufftExecD2Z(plan, d, s));
+  CHECK(cudaDeviceSynchronize());
+  for (int b = 0; b < 2; ++b) {
+    for (int k = 0; k < 3; ++k) {
+      double right[2] = {};
+      for (int i = 0; i < 5; ++i) {
+        right[0] += d[5 * b + i] * cos(2 * M_PI * k * i / 5);
+        right[1] -= d[5 * b + i] * sin(2 * M_PI * k * i / 5);
+      }
+      EXPECT(near(s[3 * b + k].x, right[0]) && near(s[3 * b + k].y, right[1]));
+    }
+  }
+  FFT(cufftDestroy(plan));
+  double* again = room<double>(10);
+  FFT(cufftPlan1d(&plan, 5, CUFFT_Z2D, 2));
+  FFT(cufftExecZ2D(plan, s, again));
+  CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < 10; ++i) EXPECT(near(again[i], 5 * d[i]));
+  FFT(cufftDestroy(plan));
+  cufftDoubleComplex* cube = room<cufftDoubleComplex>(2 * 3 * 4);
+  cube[(1 * 3 + 2) * 4 + 3] = {1, 0};  // at 1, 2, 3 of 2 x 3 x 4
+  FFT(cufftPlan3d(&plan, 2, 3, 4, CUFFT_Z2Z));
+  FFT(cufftExecZ2Z(plan, cube, cube, CUFFT_FORWARD));
+  CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < 24; ++i) {
+    const double turn = i / 12 * 1 / 2. + i / 4 % 3 * 2 / 3. + i % 4 * 3 / 4.;
+    EXPECT(near(cube[i].x, cos(2 * M_PI * turn)) && near(cube[i].y, -sin(2 * M_PI * turn)));
+  }
+  FFT(cufftDestroy(plan));
+  EXPECT(cufftExecZ2Z(nullptr, cube, cube, CUFFT_FORWARD) == CUFFT_INVALID_PLAN);
+  size_t work = 1;
+  int five = 5, wide = 6;  // rows at a distance, each second number of the result
+  FFT(cufftCreate(&plan));
+  FFT(cufftMakePlanMany(plan, 1, &five, &five, 1, 5, &wide, 2, 1, CUFFT_D2Z, 1, &work));
+  FFT(cufftExecD2Z(plan, d + 5, cube));
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(work == 0 && near(cube[0].x, s[3].x) && near(cube[2].x, s[4].x) &&
+         near(cube[4].y, s[5].y));
+  FFT(cufftDestroy(plan));
+
   int size = 4;  // two transforms of every second number
   for (int i = 0; i < 16; ++i) z[i].x = i, z[i].y = 0;
   FFT(cufftPlanMany(&plan, 1, &size, &size, 2, 8, &size, 1, 4, CUFFT_C2C, 2));

@@ -13,6 +13,7 @@ __global__ void prefix_sums(int* a, int* b, int n) {
   for (int distance = 1; distance < n; distance *= 2) {
     if (i < n) b[i] = a[i] + (i >= distance ? a[i - distance] : 0);
     grid.sync();
+    if (!grid.is_valid()) return;
     int* swap = a;
     a = b, b = swap;
   }

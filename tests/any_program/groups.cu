@@ -64,9 +64,76 @@ __global__ void branches(int* counter, int* out) {
   auto two = cg::binary_partition(warp, i < 10);
   row[3] += 10000 * two.size();
 }
+// Ranks and shapes of three dimensions.
+__global__ void ranks(int* out) {
+  const auto block = cg::this_thread_block();
+  const auto grid = cg::this_grid();
+  int* row = out + 10 * grid.thread_rank();
+  const auto digits = [](dim3 v) { return int(v.x + 10 * v.y + 100 * v.z); };
+  row[0] = block.thread_rank() + 100 * block.size() + 10000 * block.num_threads();
+  row[1] = grid.block_rank() + 100 * grid.num_blocks() + 10000 * grid.is_valid();
+  row[2] = grid.size() + 1000 * grid.num_threads();
+  row[3] = digits(block.group_index()) + 1000 * digits(block.thread_index());
+  row[4] = digits(block.group_dim()) + 1000 * digits(block.dim_threads());
+  row[5] = digits(grid.group_dim()) + 1000 * digits(grid.dim_blocks());
+  row[6] = digits(grid.block_index());
+}
+// What lies beyond a group's end, every functor, and the lanes of a branch as a group.
+__global__ void calls(int* out) {
+  const int i = threadIdx.x;
+  int* row = out + 16 * i;
+  auto half = cg::tiled_partition<16>(cg::this_thread_block());
+  int equal, differs;
+  row[0] = half.shfl_down(i, 3) + 100 * half.shfl(i, 18);
+  row[1] = half.match_all(7, equal) + half.match_all(i, differs);
+  row[2] = equal + 10 * differs + 100 * half.size() + 10000 * half.meta_group_size();
+  row[3] = half.match_any(i % 2) + 100000 * half.ballot(i > 19);
+  row[4] = cg::reduce(half, i, cg::less<int>()) + 100 * cg::reduce(half, i, cg::greater<int>());
+  row[5] = cg::reduce(half, i | 32, cg::bit_and<int>()) +
+           100 * cg::reduce(half, 1 << i % 4, cg::bit_or<int>());
+  row[6] = cg::reduce(half, i == 5, cg::bit_xor<int>()) + 10 * cg::exclusive_scan(half, 2);
+  row[7] = cg::inclusive_scan(half, i, cg::greater<int>());
+  row[8] = half.any(i == 40) + 10 * half.all(i % 16 < 15);
+  if (i % 3 == 1) {
+    auto some = cg::coalesced_threads();
+    const int size = (int)some.size();
+    row[9] = some.shfl_up(i, 2) + 100 * some.shfl_down(i, 2) + 10000 * size;
+    row[10] = cg::inclusive_scan(some, i) + 1000 * cg::exclusive_scan(some, 1);
+    row[11] = some.any(i == 4) + 10 * some.all(i % 3 == 1) + 100 * some.any(i == 3);
+    row[12] = some.match_any(i % 2);
+    row[13] = cg::reduce(some, i, cg::greater<int>()) + 100 * some.num_threads();
+    auto odd = cg::labeled_partition(some, i % 2);
+    row[14] = odd.size() + 10 * odd.thread_rank() + 100 * odd.shfl(i, 1);
+  }
+}
 
 int main() {
-  int *out = room<int>(16 * 64), *counter = room<int>(1);
+  int *out = room<int>(10 * 288), *counter = room<int>(1);
+  ranks<<<dim3(2, 3, 2), dim3(4, 3, 2)>>>(out);
+  done();
+  for (int i = 0; i < 288; ++i) {
+    const int* row = out + 10 * i;
+    const int b = i / 24, t = i % 24;
+    EXPECT(row[0] == t + 2400 + 240000 && row[1] == b + 1200 && row[2] == 288288);
+    EXPECT(row[3] % 1000 == b % 2 + b / 2 % 3 * 10 + b / 6 * 100);
+    EXPECT(row[3] / 1000 == t % 4 + t / 4 % 3 * 10 + t / 12 * 100);
+    EXPECT(row[4] == 234234 && row[5] == 232232 && row[6] == row[3] % 1000);
+  }
+  calls<<<1, 32>>>(out);
+  done();
+  for (int i = 0; i < 32; ++i) {
+    const int *row = out + 16 * i, h = i / 16 * 16, r = i / 3;
+    EXPECT(row[0] == (i % 16 < 13 ? i + 3 : i) + 100 * (h + 2) && row[1] == 0xffff);
+    EXPECT(row[2] == 1 + 1600 + 20000);
+    EXPECT(row[3] == (i % 2 ? 0xaaaa : 0x5555) + 100000 * (h ? 0xfff0 : 0));
+    EXPECT(row[4] == h + 100 * (h + 15) && row[5] == 32 + h + 1500);
+    EXPECT(row[6] == (h == 0) + 20 * (i % 16) && row[7] == i && row[8] == 0);
+    if (i % 3 != 1) continue;
+    EXPECT(row[9] == (r > 1 ? i - 6 : i) + 100 * (r < 9 ? i + 6 : i) + 110000);
+    EXPECT(row[10] == (r + 1) * (i + 1) / 2 + 1000 * r && row[11] == 11);
+    EXPECT(row[12] == (i % 2 ? 0x555 : 0x2aa) && row[13] == 31 + 1100);
+    EXPECT(row[14] == (i % 2 ? 6 : 5) + 10 * (r / 2) + 100 * (i % 2 ? 7 : 10));
+  }
   block_and_tiles<<<1, dim3(32, 2)>>>(out);
   done();
   for (int i = 0; i < 64; ++i) {

@@ -153,7 +153,73 @@ static void check() {
   }
 }
 
+// One of each function, of fp16 and bf16 alike; exact where the result is.
+template <class H, class H2>
+static void functions(H2 (*two_of)(H, H)) {
+  const auto of = [](float f) { return H(f); };
+  const auto is = [](H h, float f) { return float(h) == f; };
+  const auto are = [](H2 h, float x, float y) { return float(h.x) == x && float(h.y) == y; };
+  const H one = of(1), two = of(2), nan = of(NAN), three = of(3);
+  EXPECT(is(__hmax(nan, two), 2) && is(__hmax(two, nan), 2) && is(__hmin(nan, two), 2));
+  EXPECT(is(__hmin(two, nan), 2) && is(__hmin(two, three), 2) && is(__hmax(two, three), 3));
+  EXPECT(is(__hdiv(three, two), 1.5f) && is(three / two, 1.5f) && is(__hneg(two), -2));
+  EXPECT(is(__habs(of(-2)), 2) && is(__habs(two), 2) && __hisnan(nan) && !__hisnan(of(INFINITY)));
+  EXPECT(__heq(two, two) && !__heq(two, three) && __hne(two, three) && !__hne(two, two));
+  EXPECT(__hlt(two, three) && !__hlt(two, two) && __hle(two, two) && !__hle(three, two));
+  EXPECT(__hgt(three, two) && !__hgt(two, two) && __hge(two, two) && !__hge(two, three));
+  EXPECT(two == two && two != three && two < three && two <= two && three > two && two >= two);
+  EXPECT(!__heq(nan, nan) && __hne(nan, nan) && !__hlt(nan, one) && !__hge(nan, one));
+  EXPECT(is(hexp(of(0)), 1) && is(hexp2(three), 8) && is(hexp10(two), 100) && is(hlog(one), 0));
+  EXPECT(is(hlog2(of(8)), 3) && is(hlog10(of(100)), 2) && is(hsqrt(of(9)), 3));
+  EXPECT(is(hrsqrt(of(4)), 0.5f) && is(hrcp(of(4)), 0.25f) && is(hsin(of(0)), 0));
+  EXPECT(is(hcos(of(0)), 1) && is(htanh(of(0)), 0) && is(hfloor(of(-1.5f)), -2));
+  EXPECT(is(hceil(of(-1.5f)), -1) && is(htrunc(of(-1.5f)), -1) && is(hrint(of(2.5f)), 2));
+  EXPECT(float(hexp(one)) > 2.7f && float(hexp(one)) < 2.73f && float(hsin(one)) > 0.83f);
+  EXPECT(float(hsin(one)) < 0.85f && float(htanh(one)) > 0.755f && float(htanh(one)) < 0.77f);
+  EXPECT(float(hcos(one)) > 0.53f && float(hcos(one)) < 0.545f && float(hlog(two)) > 0.68f);
+  const H2 a = two_of(two, three), b = two_of(of(4), of(-1));
+  EXPECT(are(__hadd2(a, b), 6, 2) && are(__hsub2(a, b), -2, 4) && are(__hmul2(a, b), 8, -3));
+  EXPECT(are(__h2div(b, a), 2, float(of(-1.f / 3))) && are(a * b, 8, -3) && are(a - b, -2, 4));
+  EXPECT(are(a + b, 6, 2) && are(b / two_of(two, two), 2, -0.5f) && are(__hmax2(a, b), 4, 3));
+  EXPECT(are(__hmin2(a, b), 2, -1) && are(__hfma2(a, b, a), 10, 0) &&
+         are(h2sqrt(two_of(of(4), of(9))), 2, 3));
+  EXPECT(are(h2exp2(a), 4, 8) && __low2float(a) == 2 && __high2float(a) == 3);
+  H2 c = a;
+  c += b, c -= a, c *= a, c /= two_of(two, one);
+  EXPECT(are(c, 4, -3));
+  H d = two;
+  d += three, d -= one, d *= three, d /= two;
+  EXPECT(is(d, 6));
+}
+static void conversions() {
+  EXPECT(__half2int_rn(__half(2.5f)) == 2 && __half2int_rz(__half(-2.75f)) == -2);
+  EXPECT(__half2short_rn(__half(3.5f)) == 4 && __half2short_rz(__half(3.75f)) == 3);
+  EXPECT(__half2float(__int2half_rn(-7)) == -7 && __half2float(__uint2half_rn(9)) == 9);
+  EXPECT(__half2float(__double2half(0.1)) == 0.0999755859375f);
+  EXPECT(__half_as_short(__short_as_half(-3)) == -3 && __half_as_ushort(__half(1.f)) == 0x3c00);
+  EXPECT(__hisinf(__half(INFINITY)) == 1 && __hisinf(__half(-INFINITY)) == -1);
+  EXPECT(__hisinf(__half(65504.f)) == 0 && __half_as_ushort(__half(65520.f)) == 0x7c00);
+  const half2 a = make_half2(1.f, 2.f);
+  EXPECT(__low2float(__low2half2(a)) == 1 && __high2float(__low2half2(a)) == 1);
+  EXPECT(__low2float(__high2half2(a)) == 2 && __high2float(__high2half2(a)) == 2);
+  EXPECT(__high2float(__half2half2(__half(3.f))) == 3 && __low2float(__hneg2(a)) == -1);
+  EXPECT(__high2float(__habs2(__hneg2(a))) == 2 && float((-a).y) == -2 && float(-a.x) == -1);
+  const float2 two = {5, 6};
+  EXPECT(__low2float(__float22half2_rn(two)) == 5 && __high2float(__float22half2_rn(two)) == 6);
+  EXPECT(float(CUDART_INF_FP16) == INFINITY && float(CUDART_MAX_NORMAL_FP16) == 65504);
+  EXPECT(__hisnan(CUDART_NAN_FP16) && float(CUDART_ONE_FP16) == 1 && float(CUDART_ZERO_FP16) == 0);
+  EXPECT(float(__int2bfloat16_rn(-7)) == -7 && float(__double2bfloat16(0.5)) == 0.5f);
+  const __nv_bfloat162 b = __halves2bfloat162(__nv_bfloat16(1.f), __nv_bfloat16(2.f));
+  EXPECT(float(__low2bfloat16(b)) == 1 && float(__high2bfloat16(b)) == 2);
+  EXPECT(__bfloat1622float2(b).x == 1 && __bfloat1622float2(b).y == 2);
+  EXPECT(float(__bfloat162bfloat162(b.y).x) == 2 && float(__float22bfloat162_rn(two).y) == 6);
+  EXPECT(float(make_bfloat162(b.y, b.x).x) == 2);
+}
+
 int main() {
+  functions<__half, __half2>(__halves2half2);
+  functions<__nv_bfloat16, __nv_bfloat162>(__halves2bfloat162);
+  conversions();
   static_assert(sizeof(half) == 2 && sizeof(half2) == 4 && alignof(half2) == 4, "as in memory");
   check<Fp16>();
   check<Bf16>();

@@ -45,9 +45,67 @@ __global__ void all(Row* rows) {
   r.mixed = abs((int)(a >> 1)) + (int)umin(a, 5u) + (int)max(3ll, (long long)i);
 }
 
+// Averages, the clamped funnel shifts, bytes as vectors, the scopes of atomics.
+__global__ void others(int* out, unsigned* cells) {
+  int i = 0;
+  out[i++] = __hadd(-3, 2), out[i++] = __rhadd(-3, 2), out[i++] = __hadd(0x7fffffff, 0x7ffffffd);
+  out[i++] = __uhadd(~0u, ~0u - 3), out[i++] = __urhadd(~0u, ~0u - 3), out[i++] = __urhadd(4, 7);
+  out[i++] = __umul24(0x123456, 3), out[i++] = umax(~0u, 5), out[i++] = __ffsll(0);
+  out[i++] = __funnelshift_lc(0x12345678, 0x9abcdef0, 31) == (0x12345678u >> 1);
+  out[i++] = __funnelshift_lc(0x12345678, 0x9abcdef0, 32) == 0x12345678;
+  out[i++] = __funnelshift_rc(0x12345678, 0x9abcdef0, 31) == (int)(0x9abcdef0u << 1);
+  out[i++] = __funnelshift_rc(0x12345678, 0x9abcdef0, 32) == (int)0x9abcdef0;
+  out[i++] = __dp4a(make_char4(1, -2, 3, -4), make_char4(5, 6, 7, -8), 10);
+  out[i++] = __dp4a(make_uchar4(1, 2, 3, 255), make_uchar4(5, 6, 7, 2), 10u);
+  out[i++] = max(-1, 2l), out[i++] = min(-1ll, 2), out[i++] = max(1u, 2u), out[i++] = min(3ul, 2ul);
+  out[i++] = (int)max(2.5f, 1), out[i++] = (int)min(2.5, 1.f);
+  out[i++] = atomicAdd_block(cells, 5u) + atomicSub_system(cells, 2u) + atomicMax_block(cells, 7u);
+  out[i++] = atomicMin_system(cells, 6u) + atomicExch_block(cells, 12u);
+  out[i++] = atomicAnd_system(cells, 10u) + atomicOr_block(cells, 3u) + atomicXor_block(cells, 1u);
+  out[i++] =
+      atomicInc_block(cells, 20u) + atomicDec_block(cells, 20u) + atomicCAS_system(cells, 10u, 1u);
+  out[i++] = __ldcg(cells) + __ldca(cells) + __ldcs(cells) + __ldlu(cells) + __ldcv(cells);
+  __stcg(cells, 3u), __stcs(cells + 1, 4u), __stwb(cells + 2, 5u), __stwt(cells + 3, 6u);
+}
+static void expect_others() {
+  int* out = room<int>(32);
+  unsigned* cells = room<unsigned>(4);
+  others<<<1, 1>>>(out, cells);
+  done();
+  const int right[] = {-1,
+                       0,
+                       0x7ffffffe,
+                       -3,
+                       -2,
+                       6,
+                       0x36 << 16 | 0x9d02,
+                       -1,
+                       0,
+                       1,
+                       1,
+                       1,
+                       1,
+                       10 + 5 - 12 + 21 + 32,
+                       10 + 5 + 12 + 21 + 510,
+                       2,
+                       -1,
+                       2,
+                       2,
+                       2,
+                       1,
+                       0 + 5 + 3,
+                       7 + 6,
+                       12 + 8 + 11,
+                       10 + 11 + 10,
+                       5};
+  for (int i = 0; i < 26; ++i) EXPECT(out[i] == right[i]);
+  EXPECT(cells[0] == 3 && cells[1] == 4 && cells[2] == 5 && cells[3] == 6);
+}
+
 static unsigned byte_of(unsigned long long x, int k) { return x >> (8 * k) & 255; }
 
 int main() {
+  expect_others();
   const int n = 128;
   Row* rows = room<Row>(n);
   all<<<1, n>>>(rows);

@@ -96,6 +96,101 @@ __global__ void counters(int* n, cuda::atomic<unsigned, cuda::thread_scope_devic
   if (threadIdx.x == 0) cuda::atomic_thread_fence(cuda::memory_order_seq_cst);
 }
 
+// Each operation: what it returns, and what it leaves.
+struct Numbers {
+  int i[24];
+  long long s;
+  unsigned long long u;
+  float f, seen[3];
+};
+__global__ void operations(Numbers* r) {
+  cuda::atomic<int, cuda::thread_scope_block> n(12);
+  int *out = r->i, expected = 3;
+  *out++ = n.fetch_add(3);
+  *out++ = n.fetch_sub(1);
+  *out++ = n.fetch_and(6);
+  *out++ = n.fetch_or(9);
+  *out++ = n.fetch_xor(5);
+  *out++ = n.fetch_min(-2);
+  *out++ = n.fetch_max(4);
+  *out++ = n.exchange(20);
+  *out++ = n += 5;
+  *out++ = n -= 7;
+  *out++ = ++n;
+  *out++ = --n;
+  *out++ = n++;
+  *out++ = n--;
+  *out++ = n.compare_exchange_strong(expected, 1);
+  *out++ = expected;
+  *out++ = n.compare_exchange_weak(expected, 1);
+  *out++ = n.load();
+  n.store(50, cuda::memory_order_release);
+  *out++ = n;
+  *out++ = n = 60;
+  cuda::atomic_ref<long long> s(r->s);
+  s.fetch_min(-5), s.fetch_add(1), s.fetch_max(-9);
+  cuda::atomic_ref<unsigned long long> u(r->u);
+  u.fetch_min(~0ull - 3), u.fetch_max(7), u.fetch_sub(1);
+  cuda::atomic_ref<float> f(r->f);
+  r->seen[0] = f.fetch_add(0.5f), r->seen[1] = f.fetch_sub(0.25f), r->seen[2] = f.exchange(8.f);
+}
+
+// Copies of 16, 8, 4 bytes and one, whole and a thread's; those of a barrier; zeros behind them.
+__global__ void copies(const char* in, char* out, int* zeros) {
+  __shared__ alignas(16) char s[256];
+  __shared__ alignas(16) int four[4];
+  __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+  auto block = cg::this_thread_block();
+  if (threadIdx.x == 0) init(&bar, 5 * blockDim.x);
+  s[2 * threadIdx.x] = s[2 * threadIdx.x + 1] = -1;
+  block.sync();
+  cuda::memcpy_async(block, s, in, cuda::aligned_size_t<16>(48), bar);
+  cuda::memcpy_async(block, s + 56, in + 56, 8, bar);
+  cuda::memcpy_async(block, s + 68, in + 68, 4, bar);
+  cuda::memcpy_async(block, s + 81, in + 81, 7, bar);
+  if (threadIdx.x == 1) cuda::memcpy_async(s + 96, in + 96, 16, bar);
+  const bool early = bar.try_wait_parity(false);
+  block.sync();
+  auto token = bar.arrive(5);
+  bar.wait(std::move(token));
+  cg::memcpy_async(block, out, s, 128);  // to global memory: plain stores
+  if (threadIdx.x == 2) {
+    four[0] = four[1] = four[2] = four[3] = -1;
+    __pipeline_memcpy_async(four, in, 16, 8);
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    zeros[0] = four[0], zeros[1] = four[1], zeros[2] = four[2], zeros[3] = four[3];
+    zeros[4] = early + 10 * bar.try_wait_parity(false) + 100 * bar.try_wait_parity(true);
+  }
+}
+
+// One warp produces, the other consumes: by role, or by the number of producers.
+__global__ void roles(const int* in, int* out, bool by_number) {
+  constexpr int kStages = 3;
+  __shared__ int tile[kStages][32];
+  __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, kStages> state[2];
+  auto block = cg::this_thread_block();
+  const int t = threadIdx.x;
+  const bool first = t < 32;
+  auto pipe = by_number ? cuda::make_pipeline(block, &state[0], size_t{32})
+                        : cuda::make_pipeline(block, &state[1],
+                                              first ? cuda::pipeline_role::producer
+                                                    : cuda::pipeline_role::consumer);
+  int sum = 0;
+  for (int i = 0; i < 8; ++i) {
+    if (first) {
+      pipe.producer_acquire();
+      cuda::memcpy_async(&tile[i % kStages][t], in + 32 * i + t, cuda::aligned_size_t<4>(4), pipe);
+      pipe.producer_commit();
+    } else {
+      pipe.consumer_wait();
+      sum += tile[i % kStages][63 - t];
+      pipe.consumer_release();
+    }
+  }
+  if (!first) out[t - 32] = sum;
+}
+
 // Each block of a cluster adds its rank to its neighbour's number.
 template <int kBlocks>
 __global__ void __cluster_dims__(kBlocks, 1, 1) neighbours(int* out) {
@@ -106,6 +201,11 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) neighbours(int* out) {
   *cluster.map_shared_rank(&number, (cluster.block_rank() + 1) % kBlocks) += cluster.block_rank();
   cluster.sync();
   out[blockIdx.x] = number + 100 * cluster.num_blocks();
+  const int t = cluster.thread_rank() + 10 * cluster.size() + 100 * cluster.num_threads();
+  out[16 + blockIdx.x] = t + 1000 * cluster.block_index().x + 10000 * cluster.dim_blocks().x +
+                         100000 * cluster.dim_blocks().z;
+  cluster.barrier_arrive();
+  cluster.barrier_wait();
 }
 __global__ void ranks(int* out, int more) {
   out[blockIdx.x] = cg::this_cluster().block_rank() + more;
@@ -134,11 +234,40 @@ int main() {
   counters<<<2, 32>>>(out, last, x);
   done();
   EXPECT(out[0] == 64 && *(unsigned*)last == 31 && x[0] == 32);
+  Numbers* r = room<Numbers>(1);
+  r->s = -3, r->u = ~0ull, r->f = 1.5f;
+  operations<<<1, 1>>>(r);
+  done();
+  const int right[] = {12, 15, 14, 6, 15, 10, -2, 4, 25, 18, 19, 18, 18, 19, 0, 18, 1, 1, 50, 60};
+  for (int i = 0; i < 20; ++i) EXPECT(r->i[i] == right[i]);
+  EXPECT(r->s == -4 && r->u == ~0ull - 4 && r->f == 8);
+  EXPECT(r->seen[0] == 1.5f && r->seen[1] == 2 && r->seen[2] == 1.75f);
+  char *bytes = room<char>(128), *copied = room<char>(128);
+  for (int i = 0; i < 128; ++i) bytes[i] = i;
+  int* zeros = room<int>(5);
+  copies<<<1, kThreads>>>(bytes, copied, zeros);
+  done();
+  for (int i = 0; i < 128; ++i) {
+    const bool there = i < 48 || i / 8 == 7 || i / 4 == 17 || (i > 80 && i < 88) || i / 16 == 6;
+    EXPECT(copied[i] == (there ? i : -1));
+  }
+  EXPECT(zeros[0] == 0x03020100 && zeros[1] == 0x07060504 && zeros[2] == 0 && zeros[3] == 0);
+  EXPECT(zeros[4] == 10);
+  for (int by_number = 0; by_number < 2; ++by_number) {
+    roles<<<1, 64>>>(in, out, by_number);
+    done();
+    for (int t = 0; t < 32; ++t) {
+      int sum = 0;
+      for (int i = 0; i < 8; ++i) sum += in[32 * i + 31 - t];
+      EXPECT(out[t] == sum);
+    }
+  }
   EXPECT(cuda::std::numeric_limits<int>::max() == 2147483647);
 
   neighbours<2><<<6, 1>>>(out);
   done();
   for (int b = 0; b < 6; ++b) EXPECT(out[b] == 10 * b + 1 - b % 2 + 200);
+  for (int b = 0; b < 6; ++b) EXPECT(out[16 + b] == b % 2 + 20 + 200 + b % 2 * 1000 + 120000);
   neighbours<4><<<4, 1>>>(out);
   done();
   for (int b = 0; b < 4; ++b) EXPECT(out[b] == 10 * b + (b + 3) % 4 + 400);

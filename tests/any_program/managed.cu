@@ -67,6 +67,15 @@ int main() {
   cudaPointerAttributes attributes;
   CHECK(cudaPointerGetAttributes(&attributes, x));
   EXPECT(attributes.type == cudaMemoryTypeManaged && attributes.devicePointer == x);
+  EXPECT(attributes.device == 0 && attributes.hostPointer == x);
+  int* plain;
+  CHECK(cudaMalloc(&plain, 4));
+  CHECK(cudaPointerGetAttributes(&attributes, plain));
+  EXPECT(attributes.type == cudaMemoryTypeDevice && attributes.devicePointer == plain);
+  EXPECT(attributes.hostPointer == nullptr);
+  CHECK(cudaPointerGetAttributes(&attributes, &attributes));
+  EXPECT(attributes.type == cudaMemoryTypeUnregistered && attributes.devicePointer == nullptr);
+  CHECK(cudaFree(plain));
   CHECK(cudaFree(x));
   CHECK(cudaFree(y));
   CHECK(cudaFree(nodes));

@@ -2,6 +2,8 @@
 #include <curand.h>
 #include <curand_kernel.h>
 
+#include <math.h>
+
 #include "check.h"
 
 template <class State>
@@ -9,6 +11,47 @@ __global__ void numbers(unsigned* out) {
   State state;
   curand_init(1234, threadIdx.x, 3, &state);
   for (int i = 0; i < 4; ++i) out[4 * threadIdx.x + i] = curand(&state);
+}
+// What each call makes of the generator's words.
+__global__ void calls(unsigned* words, float* f, double* d, int* same) {
+  curandStatePhilox4_32_10_t p, q;
+  curand_init(1234, 0, 3, &p);
+  curand_init(1234, 0, 0, &q);
+  skipahead(3, &q);
+  *same = 1;
+  const uint4 four = curand4(&p);
+  words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+  *same &= curand(&q) == four.x && curand(&q) == four.y;
+  curandState a, b, c;
+  curand_init(1234, 0, 3, &a);
+  f[0] = curand_uniform(&a);
+  d[0] = curand_uniform_double(&a);
+  curand_init(1234, 0, 3, &a);
+  curand_init(1234, 0, 3, &b);
+  curand_init(1234, 0, 3, &c);
+  const float2 pair = curand_normal2(&b);
+  const float first = curand_normal(&a), second = curand_normal(&a), third = curand_normal(&a);
+  *same &= first == pair.x && second == pair.y && third == curand_normal(&b);
+  const double x = curand_normal_double(&a);
+  const double2 pairs = curand_normal2_double(&b);
+  *same &= x == pairs.x;
+  *same &= curand_log_normal(&c, 1.f, 2.f) == expf(1 + 2 * first);
+  *same &= curand_log_normal(&c, 0.f, 1.f) == expf(second);
+  curand_init(1234, 0, 3, &p);
+  curand_init(1234, 0, 3, &q);
+  d[1] = curand_uniform_double(&p);
+  const float4 uniform = curand_uniform4(&q);
+  f[1] = uniform.x, f[2] = uniform.w;
+  const float4 normal = curand_normal4(&p);
+  const float2 next = (curand_init(1234, 0, 4, &q), curand_normal2(&q));
+  *same &= normal.x == next.x && normal.y == next.y && normal.z == curand_normal2(&q).x;
+  curand_init(1ull << 32 | 5, 1ull << 32, 0, &p);  // the upper words count
+  curand_init(5, 0, 0, &q);
+  *same &= curand(&p) != curand(&q);
+  curand_init(9, 3, 6, &a);
+  curand_init(9, 3, 0, &b);
+  for (int i = 0; i < 6; ++i) curand(&b);
+  *same &= curand(&a) == curand(&b) && curand(&a) == curand(&b);
 }
 __global__ void estimate_pi(int* hits, double* sum) {
   curandState state;
@@ -41,6 +84,19 @@ int main() {
   done();
   for (int i = 0; i < 16; ++i) EXPECT(out[i] == philox[i]);
   int* hits = room<int>(1);
+  float* f = room<float>(4);
+  double* doubles = room<double>(2);
+  calls<<<1, 1>>>(out, f, doubles, hits);
+  done();
+  EXPECT(*hits == 1);
+  for (int i = 0; i < 4; ++i) EXPECT(out[i] == philox[i]);
+  const double unit = 1 / 4294967296.;
+  EXPECT(fabs(f[0] - (xorwow[0] + 0.5) * unit) < 1e-7);
+  const unsigned long long both = xorwow[1] ^ (unsigned long long)xorwow[2] << 21;
+  EXPECT(fabs(doubles[0] - both / 9007199254740992.) < 1e-15);
+  EXPECT(fabs(f[1] - philox[0] * unit) < 1e-7 && fabs(f[2] - philox[3] * unit) < 1e-7);
+  EXPECT(doubles[1] == philox[0] * unit + unit);
+  *hits = 0;
   double* squares = room<double>(1);
   estimate_pi<<<1, 64>>>(hits, squares);
   done();
@@ -61,6 +117,30 @@ int main() {
   EXPECT(curandGenerateUniform(generator, d, n) == CURAND_STATUS_SUCCESS);
   CHECK(cudaMemcpy(x, d, sizeof x, cudaMemcpyDeviceToHost));
   for (float v : x) EXPECT(v > 0 && v <= 1);
+  // Number i is the next one of subsequence i % 4096; a seed begins anew.
+  const auto good = CURAND_STATUS_SUCCESS;
+  curandState states[2];
+  curand_init(1234, 0, 0, &states[0]);
+  curand_init(1234, 1, 0, &states[1]);
+  unsigned* words = room<unsigned>(n);
+  EXPECT(curandSetPseudoRandomGeneratorSeed(generator, 1234ULL) == good);
+  EXPECT(curandGenerate(generator, words, 1) == good);
+  EXPECT(curandGenerate(generator, words + 1, 4097) == good);
+  EXPECT(words[0] == curand(&states[0]) && words[1] == curand(&states[1]));
+  EXPECT(words[4096] == curand(&states[0]) && words[4097] == curand(&states[1]));
+  EXPECT(curandSetGeneratorOffset(generator, 4096) == good);
+  EXPECT(curandGenerate(generator, words, 2) == good);
+  curand_init(1234, 1, 1, &states[1]);
+  EXPECT(words[0] == words[0] && words[1] == curand(&states[1]));
+  curandGenerator_t on_host;
+  EXPECT(curandCreateGeneratorHost(&on_host, CURAND_RNG_PSEUDO_XORWOW) == good);
+  EXPECT(curandSetPseudoRandomGeneratorSeed(on_host, 1234ULL) == good);
+  double wide[2];
+  EXPECT(curandGenerateUniformDouble(on_host, wide, 2) == good && wide[0] != wide[1]);
+  EXPECT(curandGenerateNormalDouble(on_host, wide, 2, 100, 1) == good && wide[1] > 90);
+  EXPECT(curandGenerateLogNormal(on_host, x, 2, 3, 0) == good && fabs(x[0] - expf(3)) < 1e-5);
+  EXPECT(curandGenerateLogNormalDouble(on_host, wide, 1, 3, 0) == good && wide[0] == exp(3));
+  EXPECT(curandDestroyGenerator(on_host) == good);
   EXPECT(curandDestroyGenerator(generator) == CURAND_STATUS_SUCCESS);
   return verdict();
 }

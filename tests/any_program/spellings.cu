@@ -144,6 +144,22 @@ int main() {
   EXPECT(z.x == -5 && z.y == 10);
   z = cuCdivf(z, make_cuFloatComplex(1, 2));
   EXPECT(abs(z.x - 3) < 1e-6 && abs(cuCabsf(z) - 5) < 1e-5);
+  cuDoubleComplex w = make_cuDoubleComplex(3, 4);
+  EXPECT(cuCreal(w) == 3 && cuCimag(w) == 4 && cuCabs(w) == 5 && cuConj(w).y == -4);
+  EXPECT(cuCadd(w, w).y == 8 && cuCsub(w, cuConj(w)).y == 8 && cuCsub(w, w).x == 0);
+  EXPECT(cuCmul(w, cuConj(w)).x == 25 && cuCmul(w, w).y == 24 && cuCmul(w, w).x == -7);
+  w = cuCdiv(cuCfma(w, w, w), make_cuDoubleComplex(0, 2));  // (-4 + 28 i) / 2 i
+  EXPECT(w.x == 14 && w.y == 2 && cuComplexDoubleToFloat(w).y == 2);
+  w = cuCdiv(make_cuDoubleComplex(1e200, 1e200), make_cuDoubleComplex(1e200, 1e200));
+  EXPECT(abs(w.x - 1) < 1e-12 && w.y == 0 && cuComplexFloatToDouble(make_cuComplex(1, 2)).y == 2);
+  int number = 0;
+  CUdevice device = 5;
+  const char* name = nullptr;
+  EXPECT(cuDeviceGetCount(&number) == CUDA_SUCCESS && number == 1);
+  EXPECT(cuDriverGetVersion(&number) == CUDA_SUCCESS && number == CUDA_VERSION);
+  EXPECT(cuDeviceGet(&device, 1) == CUDA_ERROR_INVALID_DEVICE);
+  EXPECT(cuGetErrorName(CUDA_ERROR_INVALID_DEVICE, &name) == CUDA_SUCCESS && name[11] == 'I');
+  EXPECT(cuGetErrorName(CUDA_SUCCESS, &name) == CUDA_SUCCESS && name[5] == 'S');
   EXPECT(CUDA_VERSION >= 11000 && max<int>(1, 2) == 2);
   return verdict();
 }

@@ -64,8 +64,22 @@ int main() {
   float back = 1;
   CHECK(cudaEventElapsedTime(&back, stop, stop));
   EXPECT(back == 0);
+  float forth = 0, half = 0, rest = 0;  // the way back is the same; parts make up the whole
+  CHECK(cudaEventElapsedTime(&back, stop, start));
+  CHECK(cudaEventElapsedTime(&half, start, ready));
+  CHECK(cudaEventElapsedTime(&rest, ready, stop));
+  CHECK(cudaEventElapsedTime(&forth, start, stop));
+  EXPECT(back == -forth && half > 0 && rest > half && half + rest > 0.999f * forth);
+  EXPECT(half > 0.001f && forth < 1 && half + rest < 1.001f * forth);  // milliseconds
+  CHECK(cudaEventRecord(ready, a));                                    // again: later than before
+  CHECK(cudaEventElapsedTime(&half, start, ready));
+  EXPECT(half == forth);
+  EXPECT(cudaEventSynchronize(nullptr) == cudaErrorInvalidResourceHandle);
+  EXPECT(cudaEventElapsedTime(&ms, nullptr, stop) == cudaErrorInvalidResourceHandle);
+  EXPECT(cudaGetLastError() == cudaErrorInvalidResourceHandle && least == 0 && greatest == -5);
   cudaEvent_t never;
   CHECK(cudaEventCreate(&never));
+  EXPECT(cudaEventElapsedTime(&ms, never, start) == cudaErrorInvalidResourceHandle);
   EXPECT(cudaEventElapsedTime(&ms, start, never) == cudaErrorInvalidResourceHandle);
   EXPECT(cudaGetLastError() == cudaErrorInvalidResourceHandle);
   CHECK(cudaEventDestroy(never));

@@ -112,6 +112,20 @@ int main() {
   EXPECT(host[0] == 15.5f && host[1] == 27.5f && host[2] == 37.5f);
   CHECK(cudaMemcpyFromSymbol(three, steps, sizeof three));
   EXPECT(three[0] == 10 && three[2] == 30);
+  int part[2] = {-1, -2};
+  CHECK(cudaMemcpyFromSymbolAsync(part, filled, 4, 8, cudaMemcpyDeviceToHost, 0));
+  CHECK(cudaMemcpyToSymbol(filled, &nine, 0, 12));  // nothing, at the end
+  EXPECT(part[0] == 102 && part[1] == -2);
+  CHECK(cudaGetSymbolSize(&bytes, grid_of));
+  EXPECT(bytes == 64);
+  CHECK(cudaGetSymbolAddress(&address, grid_of));
+  CHECK(cudaMemset((char*)address + 8, 0, 8));
+  CHECK(cudaMemcpyFromSymbol(cells, grid_of, sizeof cells));
+  EXPECT(cells[0] == 0 && cells[1] == 0 && cells[2] == 2);
+  CHECK(cudaMemcpyToSymbol(grid_of, cells + 2, 8, 16, cudaMemcpyDefault));
+  CHECK(cudaMemcpyToSymbol(filled, (char*)address + 16, 8, 4, cudaMemcpyDeviceToDevice));
+  CHECK(cudaMemcpyFromSymbol(three, filled, 12));
+  EXPECT(three[1] == 0 && three[2] == 0x40000000);  // a double's 2
   CHECK(cudaFree(out));
   return verdict();
 }

@@ -75,6 +75,30 @@ int main() {
   done();
   for (int i = 0; i < n; ++i) EXPECT(pairs[i].x == 14 * i && pairs[i].y == 14 * i + 7);
 
+    // Each name's own components, in their order.
+#define EXPECT_VECTORS(T, name)                                                                   \
+  {                                                                                               \
+    const name##2 b = make_##name##2(1, 2);                                                       \
+    const name##3 c = make_##name##3(1, 2, 3);                                                    \
+    const name##4 d = make_##name##4(1, 2, 3, 4);                                                 \
+    EXPECT(make_##name##1(7).x == 7 && b.x == 1 && b.y == 2 && c.x == 1 && c.y == 2 && c.z == 3); \
+    EXPECT(d.x == 1 && d.y == 2 && d.z == 3 && d.w == 4);                                         \
+    static_assert(sizeof(b.x) == sizeof(T) && (decltype(b.y)(-1) < 0) == ((T)-1 < 0), "");        \
+    static_assert(sizeof(name##3) == 3 * sizeof(T), "");                                          \
+  }
+  EXPECT_VECTORS(signed char, char)
+  EXPECT_VECTORS(unsigned char, uchar)
+  EXPECT_VECTORS(short, short)
+  EXPECT_VECTORS(unsigned short, ushort)
+  EXPECT_VECTORS(int, int)
+  EXPECT_VECTORS(unsigned, uint)
+  EXPECT_VECTORS(long, long)
+  EXPECT_VECTORS(unsigned long, ulong)
+  EXPECT_VECTORS(long long, longlong)
+  EXPECT_VECTORS(unsigned long long, ulonglong)
+  EXPECT_VECTORS(float, float)
+  EXPECT_VECTORS(double, double)
+
   const dim3 one, two(5, 6);
   const uint3 three = make_uint3(1, 2, 3);
   EXPECT(one.x == 1 && one.y == 1 && one.z == 1 && two.y == 6 && two.z == 1);

@@ -32,8 +32,8 @@ template <class T, class F, class S, int m, int n, int k, class LB, wmma::layout
 void expect_product() {
   F *A = room<F>(m * k), *B = room<F>(k * n);
   S *C = room<S>(m * n), *D = room<S>(m * n);
-  for (int i = 0; i < m * k; ++i) A[i] = of<F>(i * 7 % 11 - 5);
-  for (int i = 0; i < k * n; ++i) B[i] = of<F>(i * 5 % 7 - 3);
+  for (int i = 0; i < m * k; ++i) A[i] = of<F>(i * 7 % 11 - (F(-1) < F(0) ? 5 : 0));
+  for (int i = 0; i < k * n; ++i) B[i] = of<F>(i * 5 % 7 - (F(-1) < F(0) ? 3 : 0));
   for (int i = 0; i < m * n; ++i) C[i] = of<S>(i % 13);
   const bool by_rows = sizeof(LB*) && __is_same(LB, wmma::row_major);
   product<T, F, S, m, n, k, LB, order><<<1, 32>>>(A, B, C, D, by_rows);
@@ -69,7 +69,32 @@ void expect_sum(int start, int factor, bool saturates, int right) {
   EXPECT(D[0] == right && D[255] == right);
 }
 
+// A matrix in a larger one: its rows are further apart than they are long.
+__global__ void apart(const half* A, float* D) {
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> one;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sums;
+  wmma::load_matrix_sync(a, A, 24);
+  wmma::load_matrix_sync(one, A + 24 * 16, 16);
+  wmma::fill_fragment(sums, 0.f);
+  wmma::mma_sync(sums, a, one, sums);
+  wmma::store_matrix_sync(D, sums, 20, wmma::mem_row_major);
+}
+void expect_apart() {
+  half* A = room<half>(24 * 16 + 256);
+  float* D = room<float>(20 * 16);
+  for (int i = 0; i < 24 * 16; ++i) A[i] = of<half>(i);
+  for (int i = 0; i < 16; ++i) A[24 * 16 + 17 * i] = of<half>(1);
+  apart<<<1, 32>>>(A, D);
+  done();
+  for (int i = 0; i < 20 * 16; ++i) {
+    EXPECT(D[i] == (i % 20 < 16 ? i / 20 * 24 + i % 20 : 0));
+  }
+  EXPECT(wmma::__float_to_tf32(1.00048828125f) == 1.0009765625f);  // a tie, away from 0
+}
+
 int main() {
+  expect_apart();
   expect_sum(INT_MAX, 1, true, INT_MAX);
   expect_sum(INT_MIN, -1, true, INT_MIN);
   expect_sum(INT_MAX, 1, false, INT_MIN + 15);
@@ -82,6 +107,8 @@ int main() {
   expect_product<__nv_bfloat16, __nv_bfloat16, float, 8, 32, 16, row_major, rows>();
   expect_product<wmma::precision::tf32, float, float, 16, 16, 8, col_major, columns>();
   expect_product<signed char, signed char, int, 16, 16, 16, row_major, rows>();
+  expect_product<unsigned char, unsigned char, int, 32, 8, 16, col_major, columns>();
+  expect_product<half, half, float, 8, 32, 16, row_major, columns>();
   expect_product<double, double, double, 8, 8, 4, col_major, rows>();
   return verdict();
 }

@@ -62,7 +62,10 @@ T warp_reduced(T v, F f, int width, int valid, sim::Where where) {
   const unsigned mask = lanes_of_part(width);
   const int lane = static_cast<int>(LaneId()) % width;
   for (int by = 1; by < width; by *= 2) {
-    const T other = sim::shuffle_any(sim::Shuffle::down, mask, v, by, width, where);
+    const bool there =
+        lane + by < width && mask >> (LaneId() + by) & 1;  // the last warp ends early
+    const int from = there ? lane + by : lane;
+    const T other = sim::shuffle_any(sim::Shuffle::idx, mask, v, from, width, where);
     if (lane + by < valid) v = f(v, other);
   }
   return v;
