@@ -161,8 +161,17 @@ TEST_CASE("blocks that share all work do so on all SMs, however many heads there
   const double one = seconds(counts);
   CHECK(seconds(counts, h200(), 133) == Approx(one * 133 / 132).epsilon(0.01));
   CHECK(seconds(counts, h200(), 264) == Approx(one * 2).epsilon(0.01));
+  const auto sms_of = [&](double times) {
+    const fa::KernelEstimate k = fa::estimate(counts, h200(), times)->kernels.at(0);
+    return std::pair<uint64_t, unsigned>{k.blocks, k.sms};
+  };
+  CHECK(sms_of(1) == std::pair{uint64_t{1}, 1u});
+  CHECK(sms_of(5) == std::pair{uint64_t{132}, 132u});
   counts.kernels[0].persistent = false;
   CHECK(seconds(counts, h200(), 133) == Approx(one * 2).epsilon(0.01));
+  CHECK(sms_of(5) == std::pair{uint64_t{5}, 5u});
+  CHECK(sms_of(2.5) == std::pair{uint64_t{3}, 3u});
+  CHECK(sms_of(2.25) == std::pair{uint64_t{2}, 3u});
 }
 
 TEST_CASE("more blocks take no longer until all SMs have one", "[clock]") {
@@ -363,6 +372,9 @@ TEST_CASE("a memset writes at the HBM's rate, with no block and no arithmetic to
   CHECK(e->kernels[0].blocks == 0);
   CHECK(seconds(counts) == Approx(1e-3 / figures.hbm_share));
   CHECK(seconds(counts, h200(), 3) == Approx(3e-3 / figures.hbm_share));
+  fa::Counts copied = counts;  // what is read takes as long
+  std::swap(copied.kernels[0].bytes.read, copied.kernels[0].bytes.write);
+  CHECK(seconds(copied) == seconds(counts));
 }
 
 TEST_CASE("kernels follow each other, and each costs a launch", "[clock]") {

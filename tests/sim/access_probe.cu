@@ -207,4 +207,15 @@ TEST_CASE("memsets and copies inside a recording are counted", "[sim][probe]") {
   });
   CHECK(counts.buffers["x"].bytes == fa::Bytes{128, 256, 0});
   CHECK(counts.buffers["y"].bytes == fa::Bytes{0, 128, 0});
+  CHECK(counts.requested == fa::Bytes{128, 384, 0});
+  REQUIRE(counts.kernels.size() == 3);
+  const auto check = [&](size_t i, const char* name, const char* buffer, const fa::Bytes& bytes) {
+    CAPTURE(i);
+    CHECK(counts.kernels[i].name == name);
+    CHECK(counts.kernels[i].buffer == buffer);
+    CHECK(counts.kernels[i].bytes == bytes);
+  };
+  check(0, "cudaMemset", "x", {0, 256, 0});
+  check(1, "cudaMemcpy", "x", {128, 0, 0});
+  check(2, "cudaMemcpy", "y", {0, 128, 0});
 }

@@ -73,6 +73,17 @@ __global__ void product(float* out, Fault fault) {
   if (fault != Fault::read_early) out[t] = d[0];
 }
 
+// Two matrices are stored as they are, or transposed: lane l has elements 2 l and 2 l + 1 of each.
+__global__ void store_matrices(uint16_t* out, bool trans) {
+  __shared__ __align__(16) uint16_t rows[16][8];
+  const unsigned lane = threadIdx.x;
+  uint32_t r[2];
+  for (unsigned m = 0; m < 2; ++m) r[m] = (64 * m + 2 * lane) | (64 * m + 2 * lane + 1) << 16;
+  sim::stmatrix(r, rows[lane % 16], sim::Where::here(), 2, trans);
+  __syncwarp();
+  for (int i = 0; i < 4; ++i) out[lane * 4 + i] = rows[lane / 2][lane % 2 * 4 + i];
+}
+
 // --- bytes ---------------------------------------------------------------------------------------
 
 __global__ void zero_filled(const float* in, bool wait) {
@@ -234,6 +245,19 @@ TEST_CASE("wgmma: early reads and early writes come out wrong, misuse is found",
         {1, 128}, out, Fault::different);
 }
 
+TEST_CASE("stmatrix stores matrices as they are, or transposed", "[sim]") {
+  Buffer<uint16_t> out("out", 128);
+  for (const bool trans : {false, true}) {
+    CAPTURE(trans);
+    SILENT(store_matrices, {1, 32}, out, trans);
+    const auto got = out.download();
+    for (int i = 0; i < 128; ++i) {
+      const int m = i / 64, r = i % 64 / 8, c = i % 8;
+      CHECK(got[i] == 64 * m + (trans ? 8 * c + r : 8 * r + c));
+    }
+  }
+}
+
 TEST_CASE("asynchronous copies count the bytes that are there, once for all who receive them",
           "[sim][async]") {
   Buffer<float> in("in", 128), out("out", 32);
@@ -247,6 +271,13 @@ TEST_CASE("asynchronous copies count the bytes that are there, once for all who 
   // Boxes of 4 x 4 at the ends of tensors of 3 and of 6 rows.
   const TensorMap three = fa::tensor_map(in.get(), {{4, 1, 4}, {3, 4, 4}}, Swizzle::none);
   CHECK(counted(multicast, {2, 32, 0, 2}, three).buffers.at("in").bytes == fa::Bytes{48, 0, 0});
+  // Boxes of 8 x 2 that begin to the left of 6 columns, in them, and so that they end to the right.
+  const TensorMap wide = fa::tensor_map(in.get(), {{6, 1, 8}, {4, 8, 2}}, Swizzle::none);
+  for (const auto& [x, columns] : {std::pair(-8, 0), {-4, 4}, {0, 6}, {4, 2}, {8, 0}}) {
+    CAPTURE(x);
+    const uint64_t bytes = 2 * columns * sizeof(float);
+    CHECK(counted(load_box_at, {1, 1}, wide, 0, x).requested == fa::Bytes{bytes, 0, 0});
+  }
   const TensorMap six = fa::tensor_map(out.get(), {{4, 1, 4}, {6, 4, 4}}, Swizzle::none);
   CHECK(counted(store_boxes, {1, 1}, six, true).buffers.at("out").bytes == fa::Bytes{0, 96, 0});
 }

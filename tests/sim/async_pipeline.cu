@@ -218,6 +218,8 @@ TEST_CASE("TMA and wgmma have rows with their wavefronts of shared memory", "[si
   const fa::KernelCount &a = without.kernels[0], &b = counts.kernels[0];
   CHECK(b.wgmma_wavefronts == kProducts * (16 + kRows / 4));
   CHECK(a.wgmma_wavefronts == b.wgmma_wavefronts);
+  CHECK(b.work[0].wgmma_columns == kProducts * kRows);
+  CHECK(counts.tensor_flops == uint64_t{kProducts} * 2 * 64 * kRows * 16);
   CHECK(a.shared_wavefronts == b.shared_wavefronts);
   CHECK(a.shared_requests == b.shared_requests);
   CHECK(a.work[0].wavefronts == b.work[0].wavefronts);

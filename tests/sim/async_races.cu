@@ -313,6 +313,43 @@ __global__ void store_and_read(float* y, float* z, bool written) {
   if (threadIdx.x >= 32) z[threadIdx.x] = y[threadIdx.x];
 }
 
+// The next block reads what a block's bulk store has written.
+__global__ void store_for_next(float* y, float* z) {
+  __shared__ __align__(128) float tile[kTile];
+  tile[threadIdx.x] = threadIdx.x;
+  fa::fence_proxy_async();
+  __syncthreads();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    fa::bulk_store(y, tile, sizeof tile);
+    fa::tma_store_commit();
+    fa::tma_store_wait<0>();
+  }
+  if (blockIdx.x == 1) z[threadIdx.x] = y[threadIdx.x];
+}
+// Blocks that use the same shared memory one after the other. Block `careless` does not show its
+// mbarriers, or does not wait for its two loads.
+enum class Careless { nobody, shows_nothing, waits_for_nothing };
+constexpr int kInTurn = __LINE__;  // the first load is 11 lines further down
+__global__ void in_turn(const float* x, float* y, Careless how, unsigned careless) {
+  __shared__ __align__(128) float tile[2][kTile];
+  __shared__ uint64_t full[2];
+  const bool careful = blockIdx.x != careless;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full[0], 1);
+    fa::mbarrier_init(&full[1], 1);
+    if (careful || how != Careless::shows_nothing) fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(&full[0], sizeof tile[0]);
+    fa::mbarrier_arrive_expect_tx(&full[1], sizeof tile[1]);
+    fa::bulk_load(tile[0], x, sizeof tile[0], &full[0]);
+    fa::bulk_load(tile[1], x, sizeof tile[1], &full[1]);
+  }
+  __syncthreads();
+  if (!careful && how == Careless::waits_for_nothing) return;
+  fa::mbarrier_wait(&full[0], 0);
+  fa::mbarrier_wait(&full[1], 0);
+  y[blockIdx.x * kTile + threadIdx.x] = tile[0][threadIdx.x] + tile[1][threadIdx.x];
+}
+
 // --- mbarrier.init, then TMA ---------------------------------------------------------------------
 
 // early: in front of the init; late: behind the barrier; another: by a thread that did not
@@ -617,6 +654,23 @@ ANALYSED("a TMA load writes until its mbarrier's phase is waited for", "[sim][ra
   FOUND("ends without a wait for a TMA", load_tiles, kTwoWarps, x, y, Load::left_behind);
 }
 
+ANALYSED("what a block has shown, and waited for, holds for it alone", "[sim][races][async]") {
+  SILENT(in_turn, {3, 64}, x, y, Careless::nobody, 9u);
+  for (const unsigned careless : {0u, 2u}) {
+    const std::string block = "block (" + std::to_string(careless) + ",0,0)";
+    const auto hidden = finding(in_turn, {3, 64}, x, y, Careless::shows_nothing, careless);
+    CAPTURE(hidden);
+    CHECK(says(hidden, block + ", thread (0,0,0): TMA load that signals full, byte 0 at ... "
+                               "fence.mbarrier_init"));
+    // Of two loads, the first one.
+    const auto left = finding(in_turn, {3, 64}, x, y, Careless::waits_for_nothing, careless);
+    CAPTURE(left);
+    CHECK(says(left, block + " ends without a wait for a TMA load by thread (0,0,0) at " +
+                         line_behind(kInTurn, 11) + ":"));
+    CHECK(left.find('\n') == left.npos);
+  }
+}
+
 ANALYSED("a TMA store reads until tma_store_wait_read", "[sim][races][async]") {
   Buffer<float> z("z", kTile);
   SILENT(use_tile_again, kTwoWarps, x, y, Store::right);
@@ -629,7 +683,15 @@ ANALYSED("a TMA store reads until tma_store_wait_read", "[sim][races][async]") {
         x, y, Store::not_waited);
   FOUND("returns while its TMA", use_tile_again, kTwoWarps, x, y, Store::not_committed);
   // It is in device memory at tma_store_wait.
-  FOUND("and a bulk store by block (0,0,0) at", store_and_read, kTwoWarps, y, z, false);
+  FOUND(
+      "and a bulk store by block (0,0,0) at ... have no order (tma_store_wait, then a barrier) "
+      "between them",
+      store_and_read, kTwoWarps, y, z, false);
+  FOUND(
+      "block (1,0,0), thread (0,0,0): load of y, byte 0 at ... and a bulk store by block (0,0,0) "
+      "at "
+      "... have no order (tma_store_wait, __threadfence and an atomic) between them",
+      store_for_next, {2, 64}, y, z);
   SILENT(store_and_read, kTwoWarps, y, z, true);
   SILENT(store_and_read, kTwoWarps, y, z, true);  // launches are in order
   CHECK(z.download()[41] == 41);

@@ -142,6 +142,23 @@ TEST_CASE("stores past either end of a buffer are found", "[sim]") {
   FOUND("of an address at which nothing is", store, {1, 1}, far(x, int64_t{1} << 60), 0);
 }
 
+TEST_CASE("between two buffers the nearer one is named", "[sim]") {
+  constexpr int kPage = 64 * 1024;
+  const Buffer<char> x("x", kPage), after("after", 64);
+  const Buffer<float> y("y", 1);
+  REQUIRE(after.get() - x.get() == 2 * kPage);  // a guard page lies between them
+  const auto found = [&](int byte, const std::string& words) {
+    for (const bool stores : {false, true}) {
+      FOUND(words, one_element<float>, {1, 1}, x.get(), byte, stores, y);
+    }
+  };
+  found(kPage, "at byte 65536 of buffer x, which has 65536 bytes");
+  found(kPage + kPage / 2, "at byte 98304 of buffer x");
+  found(kPage + kPage / 2 + 4, "32764 bytes before the start of buffer after");
+  found(2 * kPage - 4, "4 bytes before the start of buffer after");
+  found(2 * kPage + 64, "at byte 64 of buffer after, which has 64 bytes");
+}
+
 TEST_CASE("an access of any size lies inside, as a whole and at a multiple of it, or is found",
           "[sim]") {
   constexpr int kSize = 100;

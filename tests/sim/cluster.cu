@@ -43,6 +43,16 @@ __global__ void exchange(float* y, Sync sync) {
   fa::cluster_sync();  // nobody leaves while others read
 }
 
+// The blocks of the first cluster read each other's tile; those of the second return at once.
+__global__ void only_first_cluster(float* y) {
+  __shared__ float tile[32];
+  if (blockIdx.x >= 2) return;
+  tile[threadIdx.x] = 1;
+  fa::cluster_sync();
+  y[blockIdx.x * 32 + threadIdx.x] = fa::map_shared(tile, fa::cluster_rank() ^ 1)[threadIdx.x];
+  fa::cluster_sync();
+}
+
 // The block `reader` reads its tile, which its neighbour overwrites.
 __global__ void overwrite(float* y, unsigned reader, bool sync) {
   __shared__ float tile[32];
@@ -57,23 +67,25 @@ __global__ void overwrite(float* y, unsigned reader, bool sync) {
   fa::cluster_sync();
 }
 
-// Block 0 fills block 1's tile and arrives at its mbarrier.
+// One block of the cluster fills the other one's tile and arrives at its mbarrier. Faults are the
+// last cluster's.
 enum class Missing { nothing, wait, arrival, release };
-__global__ void hand_over(float* y, Missing missing) {
-  __shared__ float tile[32];
+__global__ void hand_over(float* y, Missing fault, unsigned from = 0) {
+  __shared__ float tile[64];
   __shared__ uint64_t full;
-  init(&full, 32);
+  const Missing missing = blockIdx.x + 2 < gridDim.x ? Missing::nothing : fault;
+  init(&full, blockDim.x);
   fa::cluster_sync();
-  if (fa::cluster_rank() == 0) {
-    fa::map_shared(tile, 1)[threadIdx.x] = 1;
+  if (fa::cluster_rank() == from) {
+    fa::map_shared(tile, from ^ 1)[threadIdx.x] = 1;
     if (missing == Missing::release) {
-      fa::mbarrier_release_remote(&full, 1);
+      fa::mbarrier_release_remote(&full, from ^ 1);
     } else if (missing != Missing::arrival) {
-      fa::mbarrier_arrive_remote(&full, 1);
+      fa::mbarrier_arrive_remote(&full, from ^ 1);
     }
   } else {
     if (missing != Missing::wait) fa::mbarrier_wait_cluster(&full, 0);
-    y[threadIdx.x] = tile[threadIdx.x ^ 1];
+    y[blockIdx.x * 64 + threadIdx.x] = tile[threadIdx.x ^ 1];
   }
   fa::cluster_sync();
 }
@@ -258,23 +270,40 @@ ANALYSED("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
     FOUND("race on shared memory", overwrite, kTwoBlocks, y, reader, false);
     SILENT(overwrite, kTwoBlocks, y, reader, true);
   }
-  FOUND("race on device memory", through_device, {4, 32, 0, 2}, x, y, false);
+  FOUND(
+      "race on device memory: ... block (1,0,0), thread (0,0,0): store of x, byte 128 at ... and a "
+      "load by block (0,0,0), thread (0,0,0) at ... have no barrier between them",
+      through_device, {4, 32, 0, 2}, x, y, false);
   SILENT(through_device, {4, 32, 0, 2}, x, y, true);
 }
 
 ANALYSED("a remote arrival orders two blocks; without it they wait for ever",
          "[sim][races][cluster]") {
-  SILENT(hand_over, kTwoBlocks, y, Missing::nothing);
-  CHECK(y.download()[7] == 1);
-  FOUND("race on shared memory ... block (0,0,0)", hand_over, kTwoBlocks, y, Missing::wait);
+  SILENT(hand_over, kTwoBlocks, y, Missing::nothing, 0u);
+  CHECK(y.download()[64 + 7] == 1);
+  FOUND("race on shared memory ... block (0,0,0)", hand_over, kTwoBlocks, y, Missing::wait, 0u);
+  // Of the second cluster, whose blocks have a warp and a quarter each.
+  const fa::LaunchConfig odd{4, 40, 0, 2};
+  for (const unsigned from : {0u, 1u}) {
+    const std::string it = "block (" + std::to_string(2 + from) + ",0,0)";
+    const std::string other = "block (" + std::to_string(3 - from) + ",0,0)";
+    SILENT(hand_over, odd, y, Missing::nothing, from);
+    // Who waits last goes on first, or who waits first where that is another block.
+    const std::string words = from == 0 ? ", thread (39,0,0): load of tile, byte 152 at ... by "
+                                        : ", thread (0,0,0): load of tile, byte 4 at ... by ";
+    FOUND(other + words + it + (from == 0 ? ", thread (38,0,0) at" : ", thread (1,0,0) at"),
+          hand_over, odd, y, Missing::release, from);
+    FOUND("deadlock in ... " + other + " ... 40 threads wait at mbarrier", hand_over, odd, y,
+          Missing::arrival, from);
+  }
   FOUND(
       "load of tile, byte 120 at ... and a store by block (0,0,0), thread (30,0,0) at ... have no "
       "barrier",
-      hand_over, kTwoBlocks, y, Missing::release);  // relaxed
+      hand_over, kTwoBlocks, y, Missing::release, 0u);  // relaxed
   FOUND(
       "deadlock in kernel (anonymous namespace)::hand_over ... of its cluster ... 32 threads wait "
       "at mbarrier",
-      hand_over, kTwoBlocks, y, Missing::arrival);
+      hand_over, kTwoBlocks, y, Missing::arrival, 0u);
 }
 
 ANALYSED("a multicast load waits for the readers of all blocks", "[sim][races][cluster]") {
@@ -300,6 +329,7 @@ ANALYSED("a bulk send reads its own block and writes to another", "[sim][races][
 ANALYSED("a block does not end while others use its shared memory", "[sim][races][cluster]") {
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 0u);
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 1u);
+  SILENT(only_first_cluster, {4, 32, 0, 2}, y);
   // Which of the two blocks runs first decides which of the two sentences is said.
   FOUND("block (0,0,0) may end before the atomic by block (1,0,0), thread (", leave, kTwoBlocks, y,
         Use::arrival, 1u);

@@ -129,6 +129,14 @@ template <class T>
 __global__ void copy(const T* x, T* y) {
   y[threadIdx.x] = x[threadIdx.x];
 }
+__global__ void only_add(int* sum) { atomicAdd(sum, 1); }
+// Thread 0 reads byte 4, which nobody has written; then a thread of another warp stores to `byte`.
+__global__ void read_then_store(Byte* x, Byte* out, int byte) {
+  __shared__ Byte shared[8];
+  Byte* s = x ? x : shared;
+  if (threadIdx.x == 0) out[0] = s[4];
+  if (threadIdx.x == 32) s[byte] = 1;
+}
 
 // --- more than one fault -------------------------------------------------------------------------
 
@@ -146,24 +154,27 @@ __global__ void two_barriers(float* y, bool first, bool second) {
     __syncthreads();
   }
 }
-__global__ void many_races(float* y) {
+enum class End { none, out_of_bounds, deadlock };
+// n of them.
+__global__ void many_races(float* y, int n, End end) {
   __shared__ float s[11][64];
   const int t = threadIdx.x, o = t ^ 32;
   for (auto& row : s) row[t] = 0;
   y[t] = s[0][o];
-  y[t] += s[1][o];
-  y[t] += s[2][o];
-  y[t] += s[3][o];
-  y[t] += s[4][o];
-  y[t] += s[5][o];
-  y[t] += s[6][o];
-  y[t] += s[7][o];
-  y[t] += s[8][o];
-  y[t] += s[9][o];
-  y[t] += s[10][o];
+  if (n > 1) y[t] += s[1][o];
+  if (n > 2) y[t] += s[2][o];
+  if (n > 3) y[t] += s[3][o];
+  if (n > 4) y[t] += s[4][o];
+  if (n > 5) y[t] += s[5][o];
+  if (n > 6) y[t] += s[6][o];
+  if (n > 7) y[t] += s[7][o];
+  if (n > 8) y[t] += s[8][o];
+  if (n > 9) y[t] += s[9][o];
+  if (n > 10) y[t] += s[10][o];
+  __syncthreads();
+  if (end == End::out_of_bounds && t == 5) y[64] = 0;
 }
 // A race, and behind it what ends a launch.
-enum class End { none, out_of_bounds, deadlock };
 __global__ void race_and_end(float* y, End end) {
   __shared__ float s[64];
   const int t = threadIdx.x;
@@ -189,6 +200,9 @@ __global__ void store_by_all(float* y, float* last, Values values, bool race) {
   if (!race) __syncthreads();
   y[t] = s[t ^ 32];
   *last = value_of(values, t);
+}
+__global__ void store_wide_by_all(float4* last, Values values) {
+  *last = {1, 1, 1, value_of(values, threadIdx.x)};
 }
 
 }  // namespace
@@ -253,6 +267,7 @@ ANALYSED("plain accesses must be in order with each atomic", "[sim][races]") {
   FOUND("thread (1,0,0): atomic of sum, byte 0", add_and_use, kBlock, y, sum, false, Meet::block,
         Use::nothing, 0);
   SILENT(add_and_use, kBlock, y, sum, true, Meet::block, Use::nothing, 0);
+  SILENT(only_add, {2, 64}, sum);  // the store was the launch's before
   for (const int who : {0, 31, 63}) {
     CAPTURE(who);
     for (const Meet second : {Meet::none, Meet::warp}) {
@@ -287,7 +302,44 @@ ANALYSED("a byte beside a written one is not written", "[sim][races][parts]") {
   FOUND("load of x, byte 2 at", copy<unsigned>, one, word, z);
 }
 
+ANALYSED("copies and memsets write their own bytes", "[sim][races][parts]") {
+  const fa::LaunchConfig one{1, 1};
+  Buffer<Byte> x("x", 64, false), y("y", 64, false), z("z", 64, false), out("out", 1);
+  const auto written = [&](const Byte* from) {
+    std::string bytes;
+    for (int i = 0; i < 24; ++i) bytes += finding(copy<Byte>, one, from + i, out) == "" ? 'w' : '-';
+    return bytes;
+  };
+  cudaMemset(x + 3, 0, 14);
+  CHECK(written(x) == "---wwwwwwwwwwwwww-------");
+  sim::poison(x + 6, 7);
+  CHECK(written(x) == "---www-------wwww-------");
+  cudaMemcpy(y + 4, x.get(), 16, cudaMemcpyDeviceToDevice);  // words: what is unwritten stays so
+  CHECK(written(y) == "-------www-------www----");
+  cudaMemcpy(z + 1, x.get(), 18, cudaMemcpyDeviceToDevice);  // others: all is taken for written
+  CHECK(written(z) == "-wwwwwwwwwwwwwwwwww-----");
+  sim::poison(y, 64);
+  const std::vector<Byte> host(8);
+  cudaMemcpy(y + 2, host.data(), 8, cudaMemcpyHostToDevice);
+  CHECK(written(y) == "--wwwwwwww--------------");
+}
+
+ANALYSED("a race explains the reads of its own bytes", "[sim][races][parts]") {
+  Buffer<Byte> x("x", 8, false), y("y", 1);
+  for (Byte* p : {x.get(), static_cast<Byte*>(nullptr)}) {
+    for (const int byte : {3, 4, 5}) {
+      CAPTURE(byte, p != nullptr);
+      sim::poison(x, 8);
+      const auto found = finding(read_then_store, kBlock, p, y, byte);
+      CAPTURE(found);
+      CHECK(count(found, "race on") == (byte == 4));
+      CHECK(count(found, "uninitialised") == (byte != 4));
+    }
+  }
+}
+
 ANALYSED("a launch shows all its findings, each pair of lines once", "[sim][races][findings]") {
+  Buffer<float> y64("y", 64);
   const auto both = finding(two_barriers, kBlock, y, false, false);
   CAPTURE(both);
   CHECK(says(both,
@@ -302,10 +354,24 @@ ANALYSED("a launch shows all its findings, each pair of lines once", "[sim][race
   SILENT(two_barriers, kBlock, y, true, true);
   CHECK(y.download()[1] == 66);
 
-  const auto many = finding(many_races, kBlock, y);
-  CAPTURE(many);
-  CHECK(count(many, "race on") == 8);
-  CHECK_THAT(many, ContainsSubstring("\nalso: 3 more, at other lines"));
+  struct Case {
+    int races;
+    End end;
+    int told;
+    const char* more;
+  };
+  for (const Case& c : {Case{11, End::none, 8, "\nalso: 3 more, at other lines"},
+                        {9, End::none, 8, "\nalso: 1 more, at "},
+                        {8, End::none, 8, ""},
+                        {8, End::out_of_bounds, 7, "\nalso: 1 more, at "},
+                        {7, End::out_of_bounds, 7, ""}}) {
+    const auto many = finding(many_races, kBlock, y64, c.races, c.end);
+    CAPTURE(many, c.races);
+    CHECK(count(many, "race on") == c.told);
+    CHECK(count(many, "of buffer y") == (c.end == End::out_of_bounds));
+    CHECK(count(many, " more, ") == (*c.more != 0));
+    CHECK_THAT(many, ContainsSubstring(c.more));
+  }
 }
 
 ANALYSED("what ends a launch comes with the findings so far", "[sim][races][findings]") {
@@ -367,7 +433,7 @@ TEST_CASE("each finding has its kind", "[sim][findings]") {
   CHECK(kinds(race_and_end, y.get(), End::none) == Kinds{Kind::race});
   CHECK(kinds(race_and_end, y.get(), End::out_of_bounds) == Kinds{Kind::race, Kind::out_of_bounds});
   CHECK(kinds(race_and_end, y.get(), End::deadlock) == Kinds{Kind::race, Kind::refused});
-  CHECK(kinds(many_races, y.get()) == Kinds(8, Kind::race));
+  CHECK(kinds(many_races, y.get(), 11, End::none) == Kinds(8, Kind::race));
   CHECK(kinds(different_barriers) == Kinds{Kind::deadlock});
   CHECK(kinds(endless_loop, y.get()) == Kinds{Kind::endless_loop});
   CHECK(kinds(misaligned_store, y.get()) == Kinds{Kind::misaligned});
@@ -405,6 +471,13 @@ ANALYSED("stores of the same value are called so, and hide nothing", "[sim][race
   const auto first = behind.substr(0, behind.find('\n'));
   CHECK(count(first, label) == 0);
   CHECK_THAT(first, ContainsSubstring(" of s, byte"));
+  Buffer<float4> wide("wide", 1);
+  for (const Values values : {Values::same, Values::last_other}) {  // in the last of four words
+    const auto text = finding(store_wide_by_all, kBlock, wide, values);
+    CAPTURE(text);
+    CHECK(count(text, "race on") == 1);
+    CHECK(count(text, label) == (values == Values::same));
+  }
   for (const Values values : {Values::other, Values::first_other, Values::last_other}) {
     const auto text = of(values, false);
     CAPTURE(text);

@@ -243,6 +243,13 @@ TEST_CASE("memsets and device copies pass through the L2", "[sim][l2]") {
   CHECK(dram.write == kBytes);
   dram = record([&] { cudaMemset(x.get() + 16, 0, 32); });  // parts of two sectors
   CHECK(dram.write == 64);
+  dram = record([&] { cudaMemset(x.get() + 40, 0, 300); });  // sectors 1 to 10
+  CHECK(dram.write == 320);
+  dram = record([&] { cudaMemset(x.get() + 64, 0, 32); });
+  CHECK(dram.write == 32);
+  dram =
+      record([&] { cudaMemset(x.get() + 96, 0, 33); });  // the last of a line, the next one's first
+  CHECK(dram.write == 64);
 }
 
 TEST_CASE("DRAM traffic does not depend on the number of workers", "[sim][l2]") {

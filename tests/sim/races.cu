@@ -3,6 +3,7 @@
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/more/dependent.h"
+#include "common/dialect/ptx/reduce.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -50,15 +51,15 @@ __global__ void add_and_read(float* y) {
   tile[threadIdx.x] += 7;
   y[threadIdx.x] = tile[(threadIdx.x + 16) % 32];
 }
-// Warp 0 loads words, of each of which warp 1 stores a byte.
-__global__ void overwrite_bytes(float* y, bool barrier) {
+// A warp loads words, of each of which the next one stores a byte.
+__global__ void overwrite_bytes(float* y, bool barrier, int reader) {
   __shared__ uint32_t words[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp == 0) words[lane] = lane;
   __syncthreads();
-  if (warp == 0) y[lane] = words[lane];
+  if (warp == reader) y[lane] = words[lane];
   if (barrier) __syncthreads();
-  if (warp == 1) reinterpret_cast<unsigned char*>(&words[lane])[1] = 1;
+  if (warp == reader + 1) reinterpret_cast<unsigned char*>(&words[lane])[1] = 1;
 }
 // Warp 0 stores a byte of a word. Behind a barrier for it and warp 1, or for all, the others add to
 // the word.
@@ -76,6 +77,23 @@ __global__ void two_stores(float* y, int places) {
   tile[threadIdx.x % places] = threadIdx.x;
   __syncthreads();
   y[threadIdx.x] = tile[threadIdx.x];
+}
+
+struct Colour {
+  unsigned char r, g, b;
+};
+// Thread 0 stores or loads a whole T at byte `at`, and thread 32, which comes later, the other.
+template <class T>
+__global__ void beside_wide(unsigned char* x, T* y, int at, int byte, bool wide_loads) {
+  __shared__ __align__(16) unsigned char shared[64];
+  unsigned char* s = x ? x : shared;
+  s[threadIdx.x] = 0;
+  __syncthreads();
+  T* wide = reinterpret_cast<T*>(s + at);
+  if (threadIdx.x == 0 && wide_loads) *y = *wide;
+  if (threadIdx.x == 0 && !wide_loads) *wide = T{};
+  if (threadIdx.x == 32 && wide_loads) s[byte] = 1;
+  if (threadIdx.x == 32 && !wide_loads) *reinterpret_cast<unsigned char*>(y) = s[byte];
 }
 
 // --- shared memory: parts of a block -------------------------------------------------------------
@@ -111,6 +129,19 @@ __global__ void use_behind_arrival(float* y, bool stores, bool late, int arriver
     fa::bar_sync(1, 64);
     use(!stores);
   }
+}
+// Warp 0 fills the tile and arrives, warp 1 waits for it; then `late` and warp 3, which reads, meet
+// at the same barrier.
+__global__ void barrier_again(float* y, int late) {
+  __shared__ float tile[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) {
+    tile[lane] = lane;
+    fa::bar_arrive(1, 64);
+  }
+  if (warp == 1) fa::bar_sync(1, 64);
+  if (warp == late || warp == 3) fa::bar_sync(1, 64);
+  if (warp == 3) y[lane] = tile[31 - lane];
 }
 // Three warps meet in phase 0; then warp 0 fills the tile and arrives for phase 1, for which warp 1
 // has to wait.
@@ -189,11 +220,15 @@ __global__ void two_mbarriers(float* y, bool wait_second) {
   if (warp == 2) y[lane] = tile[lane];
 }
 // The mbarrier itself: nothing lies between its initialisation and its use by other threads.
-__global__ void use_at_once(bool barrier) {
+enum class Use { arrive, expect, invalidate };
+__global__ void use_at_once(bool barrier, Use use) {
   __shared__ uint64_t full;
   if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
   if (barrier) __syncthreads();
-  if (threadIdx.x == 1) fa::mbarrier_arrive(&full);
+  if (threadIdx.x != 1) return;
+  if (use == Use::arrive) fa::mbarrier_arrive(&full);
+  if (use == Use::expect) sim::mbarrier_expect(&full, 16, sim::Where::here());
+  if (use == Use::invalidate) fa::mbarrier_inval(&full);
 }
 
 // --- device memory -------------------------------------------------------------------------------
@@ -214,6 +249,22 @@ __global__ void across_blocks(float* x, float* y, bool own) {
   x[i] = i;
   __syncthreads();
   y[i] = x[(own ? blockIdx.x : 0) * blockDim.x + threadIdx.x];
+}
+// Thread `thread` of each block stores the block's word; that of `reader` then loads `from`'s.
+__global__ void read_of_block(float* x, float* y, unsigned thread, unsigned reader, unsigned from) {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const unsigned t = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  if (t != thread) return;
+  x[block] = 1;
+  if (block == reader) y[0] = x[from];
+}
+// Block 0 hands x over by an atomic of 4 bytes, or of 16, whose old value goes to no thread.
+__global__ void hand_over_by(float* x, float* word, float* y, bool wide) {
+  if (blockIdx.x == 0) x[0] = 1;
+  __threadfence();
+  if (wide) fa::red_add_v4(word, 1, 1, 1, 1);
+  if (!wide) atomicAdd(word, 1.f);
+  if (blockIdx.x == 1) y[0] = x[0];
 }
 __global__ void store_read_by_others(const float* x, float* z, float* y) {
   y[blockIdx.x * blockDim.x + threadIdx.x] = x[threadIdx.x];
@@ -342,6 +393,7 @@ __global__ void partly_written(float* y, unsigned threads, unsigned blocks) {
 __global__ void copy(const float* x, float* y, int n) {
   if (static_cast<int>(threadIdx.x) < n) y[threadIdx.x] = x[threadIdx.x];
 }
+__global__ void copy4(const float4* x, float4* y) { *y = *x; }
 __global__ void add_one(float* x) { atomicAdd(x + threadIdx.x, 1.f); }
 __global__ void count(float* x) { atomicAdd(x, 1.f); }
 
@@ -356,6 +408,35 @@ std::string line_of_exchange(int n) { return "races.cu:" + std::to_string(kExcha
 __global__ void early(const float* x, float* y, unsigned waiting) {
   if (threadIdx.x < waiting) fa::griddep_wait();
   y[threadIdx.x] = x[threadIdx.x];
+}
+enum class Does { nothing, load, load_next_byte, load_wide, load_behind, store, store_byte, add };
+__device__ void touch(float* x, float* y, Does does) {
+  auto* bytes = reinterpret_cast<unsigned char*>(x);
+  if (does == Does::load && x[5] == 77) y[0] = 1;  // never
+  if (does == Does::load_next_byte && bytes[23] == 77) y[0] = 1;
+  const auto* wide = reinterpret_cast<const float4*>(x);
+  if (does == Does::load_wide) {
+    const float4 v = wide[1];
+    if (v.x == 77) y[0] = 1;
+  }
+  if (does == Does::load_behind) {
+    const float4 v = wide[2];
+    if (v.x == 77) y[0] = 1;
+  }
+  if (does == Does::store) x[5] = 1;
+  if (does == Does::store_byte) bytes[22] = 1;
+  if (does == Does::add) atomicAdd(x + 5, 1.f);
+}
+__global__ void in_front(float* x, float* y, Does does) {
+  if (blockIdx.x == 1 && threadIdx.x == 3) touch(x, y, does);
+}
+// In each block one thread waits for the kernel in front, but not in block `careless`; then,
+// perhaps behind a barrier, thread 40 of block `toucher` touches x.
+__global__ void behind(float* x, float* y, Does does, unsigned waiter, bool barrier,
+                       unsigned toucher, unsigned careless) {
+  if (threadIdx.x == waiter && blockIdx.x != careless) fa::griddep_wait();
+  if (barrier) __syncthreads();
+  if (threadIdx.x == 40 && blockIdx.x == toucher) touch(x, y, does);
 }
 
 }  // namespace
@@ -402,9 +483,12 @@ ANALYSED("a store that overtakes the loads of another warp is a race", "[sim][ra
   const std::string load = "races.cu:" + std::to_string(kAddAndRead + 1);
   FOUND("store of tile, byte 64 at " + store + " and a load by thread (0,0,0) at " + load,
         add_and_read, {1, 32}, y);
-  FOUND("store of words, byte 1 at ... and a load by thread (0,0,0) at", overwrite_bytes, {1, 64},
-        y, false);
-  SILENT(overwrite_bytes, {1, 64}, y, true);
+  for (const int reader : {0, 1}) {
+    FOUND("store of words, byte 1 at ... and a load by thread (" + std::to_string(32 * reader) +
+              ",0,0) at",
+          overwrite_bytes, {1, 96}, y, false, reader);
+    SILENT(overwrite_bytes, {1, 96}, y, true, reader);
+  }
   FOUND("atomic of word, byte 1", add_to_bytes, {1, 96}, 64);
   SILENT(add_to_bytes, {1, 96}, 96);
 }
@@ -414,6 +498,33 @@ ANALYSED("two stores to one word are a race", "[sim][races]") {
   SILENT(two_stores, {1, 64}, y, 64);
 }
 
+ANALYSED("an access has all its bytes, and no others", "[sim][races][parts]") {
+  Buffer<unsigned char> x("x", 64);
+  Buffer<float4> y("y", 1);
+  const auto check = [&]<class T>(T, int at, int size) {
+    for (unsigned char* p : {x.get(), static_cast<unsigned char*>(nullptr)}) {
+      for (const bool loads : {false, true}) {
+        for (const int byte : {at - 1, at, at + size - 1, at + size}) {
+          CAPTURE(size, at, byte, loads, p != nullptr);
+          const auto found =
+              finding(beside_wide<T>, {1, 64}, p, reinterpret_cast<T*>(y.get()), at, byte, loads);
+          CAPTURE(found);
+          const bool inside = at <= byte && byte < at + size;
+          const std::string words = std::string("thread (32,0,0): ") +
+                                    (loads ? "store of " : "load of ") + (p ? "x" : "shared") +
+                                    ", byte " + std::to_string(byte) + " at ... and a " +
+                                    (loads ? "load" : "store") + " by thread (0,0,0) at";
+          CHECK((inside ? says(found, words) : found == ""));
+        }
+      }
+    }
+  };
+  check(float4{}, 16, 16);
+  check(uint16_t{}, 6, 2);
+  check(Colour{}, 4, 3);
+  check(Colour{}, 7, 3);
+}
+
 ANALYSED("a named barrier orders those who take part", "[sim][races]") {
   FOUND(kShared, named_barrier, {1, 96}, y, 2, false, Third::absent);
   SILENT(named_barrier, {1, 96}, y, 1, false, Third::absent);
@@ -421,6 +532,8 @@ ANALYSED("a named barrier orders those who take part", "[sim][races]") {
   FOUND(kShared, named_barrier, {1, 96}, y, 2, true, Third::before);
   SILENT(named_barrier, {1, 96}, y, 1, true, Third::absent);
   SILENT(named_barrier, {1, 96}, y, 2, true, Third::after);
+  SILENT(barrier_again, {1, 128}, y, 1);
+  FOUND("thread (96,0,0): load of tile", barrier_again, {1, 128}, y, 2);
 }
 
 ANALYSED("bar.arrive hands over what came before it, not what follows", "[sim][races]") {
@@ -444,8 +557,11 @@ ANALYSED("mbarriers order producer and consumer, both ways, phase by phase", "[s
   SILENT(elected_arrival, {1, 64}, y, true);
   FOUND("load of tile", two_mbarriers, {1, 96}, y, false);
   SILENT(two_mbarriers, {1, 96}, y, true);
-  FOUND(kShared, use_at_once, {1, 64}, false);
-  SILENT(use_at_once, {1, 64}, true);
+  for (const Use use : {Use::arrive, Use::expect, Use::invalidate}) {
+    FOUND("thread (1,0,0): ... of full, byte 0 at ... and a store by thread (0,0,0)", use_at_once,
+          {1, 64}, false, use);
+    SILENT(use_at_once, {1, 64}, true, use);
+  }
 }
 
 ANALYSED("within a block a barrier orders device memory", "[sim][races]") {
@@ -467,6 +583,13 @@ ANALYSED("nothing orders two blocks of a launch, but atomics are in order", "[si
       "... and a store by block (0,0,0), thread (0,0,0) at races.cu:",
       across_blocks, {2, 64}, x, y, false);
   SILENT(across_blocks, {2, 64}, x, y, true);
+  FOUND(
+      "block (2,3,4), thread (3,0,1): load of x, byte 124 at races.cu: ... and a store by block "
+      "(1,2,2), thread (3,0,1) at races.cu: ... have no order (__threadfence and an atomic) "
+      "between "
+      "them",
+      read_of_block, {dim3(3, 4, 5), dim3(4, 3, 2)}, x, y, 15u, 59u, 31u);
+  SILENT(read_of_block, {dim3(3, 4, 5), dim3(4, 3, 2)}, x, y, 15u, 59u, 59u);
   FOUND("and a load by block (0,0,0), thread (0,0,0)", store_read_by_others, {3, 64}, x, x, y);
   SILENT(store_read_by_others, {3, 64}, x, z, y);
   FOUND(kDevice, accumulate, {2, 64}, z, Add::plain);
@@ -508,6 +631,13 @@ ANALYSED("an atomic is in order with those before it on its word", "[sim][races]
   Buffer<float> word("word", 1);
   FOUND("load of word", add_early, {1, 96}, word, y, false);
   SILENT(add_early, {1, 96}, word, y, true);
+}
+
+ANALYSED("an atomic of 16 bytes shows nothing", "[sim][races]") {
+  Buffer<float> word("word", 4);
+  SILENT(hand_over_by, {2, 1}, x, word, y, false);
+  FOUND("block (1,0,0), thread (0,0,0): load of x, byte 0 at ... and a store by block (0,0,0)",
+        hand_over_by, {2, 1}, x, word, y, true);
 }
 
 ANALYSED("a ticket shows what was published before it", "[sim][races]") {
@@ -565,6 +695,10 @@ ANALYSED("device memory that nobody has written is uninitialised", "[sim][races]
   FOUND("load of y, byte 240", copy, {1, 64}, y, z, 61);
   cudaMemset(x.get(), 0, 64 * sizeof(float));
   SILENT(copy, {1, 64}, x, y, 64);
+  auto* wide = reinterpret_cast<float4*>(x.get());
+  SILENT(copy4, {1, 1}, wide, reinterpret_cast<float4*>(z.get()));
+  sim::poison(x + 3, sizeof(float));
+  FOUND("load of x, byte 12 at", copy4, {1, 1}, wide, reinterpret_cast<float4*>(z.get()));
 }
 
 TEST_CASE("races and uninitialised reads are looked for only when asked", "[sim][races]") {
@@ -583,4 +717,75 @@ TEST_CASE("a kernel launched early touches no device memory before it waits", "[
   FOUND("thread (40,0,0): 4-byte load at races.cu: ... of buffer x before griddep_wait", run(40));
   SILENT(run(64));
   SILENT(early, {1, 64}, x, y, 0u);
+}
+
+ANALYSED("a kernel that overlaps waits before it touches what the one in front has used",
+         "[sim][races]") {
+  const auto run = [&](Does first, Does second, unsigned waiter = 99, bool barrier = false,
+                       unsigned toucher = 0, unsigned careless = 99) {
+    return finding([&] {
+      fa::launch(in_front, {2, 64}, x, y, first);
+      const sim::EarlyLaunch early(false);
+      fa::launch(behind, {2, 64}, x, y, second, waiter, barrier, toucher, careless);
+    });
+  };
+  const std::string end =
+      " by kernel (anonymous namespace)::in_front at races.cu: ... have no griddepcontrol.wait "
+      "between them: the launch is programmatic, so the preceding kernel may still run";
+  struct Case {
+    Does first, second;
+    std::string found;
+  };
+  for (const Case& c :
+       {Case{Does::store, Does::load, "load of x, byte 20 at ... and a store" + end},
+        {Does::store, Does::store, "store of x, byte 20 at ... and a store" + end},
+        {Does::store, Does::add, "atomic of x, byte 20 at ... and a store" + end},
+        {Does::load, Does::store, "store of x, byte 20 at ... and a load" + end},
+        {Does::load, Does::add, "atomic of x, byte 20 at ... and a load" + end},
+        {Does::add, Does::load, "load of x, byte 20 at ... and an atomic" + end},
+        {Does::add, Does::store, "store of x, byte 20 at ... and an atomic" + end},
+        {Does::store_byte, Does::store, "store of x, byte 22 at ... a store" + end},
+        {Does::store, Does::load_next_byte, "load of x, byte 23 at ... a store" + end},
+        {Does::store, Does::load_wide, "load of x, byte 20 at ... a store" + end},
+        {Does::store_byte, Does::load_wide, "load of x, byte 22 at ... a store" + end},
+        {Does::store, Does::load_behind, ""},
+        {Does::store_byte, Does::load_next_byte, ""},
+        {Does::load, Does::load, ""},
+        {Does::add, Does::add, ""},
+        {Does::nothing, Does::store, ""},
+        {Does::store, Does::nothing, ""}}) {
+    CAPTURE(static_cast<int>(c.first), static_cast<int>(c.second));
+    const auto found = run(c.first, c.second);
+    CAPTURE(found);
+    CHECK((c.found.empty() ? found == ""
+                           : says(found, "block (0,0,0), thread (40,0,0): " + c.found)));
+  }
+  // Who waits for all, and who knows of it.
+  CHECK(run(Does::store, Does::load, 40) == "");
+  CHECK(run(Does::store, Does::load, 3, true) == "");
+  CHECK(says(run(Does::store, Does::load, 3, false), "load of x"));
+  CHECK(run(Does::store, Does::load, 3, true, 1) == "");
+  CHECK(says(run(Does::store, Does::load, 3, true, 1, 1), "block (1,0,0), thread (40,0,0): load"));
+  // Only the kernel right in front overlaps, and none that the host has waited for.
+  const auto early = [&](Does does) {
+    const sim::EarlyLaunch early(false);
+    fa::launch(behind, {2, 64}, x, y, does, 99u, false, 0u, 99u);
+  };
+  SILENT([&] {
+    fa::launch(in_front, {2, 64}, x, y, Does::store);
+    fa::launch(in_front, {2, 64}, x, y, Does::nothing);
+    early(Does::load);
+    fa::launch(in_front, {2, 64}, x, y, Does::store);
+    cudaMemset(y.get(), 0, 4);
+    early(Does::load);
+  });
+  SILENT([&] {
+    fa::launch(in_front, {2, 64}, x, y, Does::store);
+    fa::launch(behind, {2, 64}, x, y, Does::load, 99u, false, 0u, 99u);
+  });
+  FOUND("load of x, byte 20 at ... and a store by kernel (anonymous namespace)::behind", [&] {
+    fa::launch(in_front, {2, 64}, x, y, Does::nothing);
+    early(Does::store);
+    early(Does::load);
+  });
 }

@@ -323,6 +323,31 @@ TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
     CHECK(rows.at("index load32").transfers == 8);
     CHECK(rows.at("y store32").transfers == 8);
     CHECK(rows.at("y store32").ideal == 8);
+    CHECK(rows.at("x load32").clocks == 16);  // lines
+    CHECK(rows.at("index load32").clocks == 2);
+    CHECK(rows.at("y store32").clocks == 2);
+    // The rows of launches, and of workers, are one.
+    const WithOptions two_workers({.workers = 2, .requests = true, .sites = true});
+    const auto twice = counted([&] {
+      fa::launch(gather, {1, 64}, x, index, y);
+      fa::launch(gather, {2, 32}, x, index, y);
+    });
+    REQUIRE(twice.sites.size() == 3);
+    for (const fa::SiteCount& s : twice.sites) {
+      CAPTURE(s.what);
+      CHECK(s.where == rows.at(s.what).where);
+      CHECK(s.requests == 2 * rows.at(s.what).requests);
+      CHECK(s.transfers == 2 * rows.at(s.what).transfers);
+      CHECK(s.ideal == 2 * rows.at(s.what).ideal);
+      CHECK(s.clocks == 2 * rows.at(s.what).clocks);
+    }
+    for (const unsigned lanes : {1u, 8u, 9u, 17u}) {  // 32 bytes are a sector's
+      for (const fa::SiteCount& s : counted(gather, {1, lanes}, x, index, y).sites) {
+        if (s.what != "x load32") continue;
+        CHECK(s.transfers == lanes);
+        CHECK(s.ideal == (lanes + 7) / 8);
+      }
+    }
     for (const fa::SiteCount& s : counted(gather, {1, 64}, x, same, y).sites) {
       if (s.what == "x load32") CHECK(s.ideal == 2);
     }

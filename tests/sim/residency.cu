@@ -130,3 +130,21 @@ TEST_CASE("the L2 model holds fewer blocks of a kernel with many registers", "[s
   REQUIRE(counts.hbm);
   CHECK(static_cast<double>(counts.hbm->read) == Approx(1. * kBytes).epsilon(0.1));
 }
+
+TEST_CASE("a block that needs more registers than an SM has is refused", "[sim][residency]") {
+  Buffer<float4> x("x", 1), y("y", 32);
+  const unsigned registers = sim::resources_of("step04::flash_fwd_kernel<64, 64>").registers;
+  const auto found = [&](unsigned threads, unsigned of_sm) {
+    const WithOptions with({.workers = 1, .sm = {.registers = of_sm}});
+    return sim::test::finding(step04::flash_fwd_kernel<64, 64>, {1, threads}, x, y, 0);
+  };
+  for (const unsigned threads : {96u, 65u}) {  // three warps
+    const unsigned needed = 3 * ((registers * 32 + 255) / 256 * 256);
+    CAPTURE(threads, needed);
+    CHECK(found(threads, needed) == "");
+    CHECK_THAT(found(threads, needed - 1),
+               ContainsSubstring("a block of " + std::to_string(threads) + " threads with " +
+                                 std::to_string(registers) + " registers each; an SM has " +
+                                 std::to_string(needed - 1)));
+  }
+}

@@ -632,6 +632,8 @@ TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0",
     CHECK(counts.tensor_flops == uint64_t{2 * 128 * 32} * (type == Tensor::tf32 ? 8 : 16));
     REQUIRE(kernel.work.size() == 1);
     CHECK(kernel.work[0].wgmma_columns == 2 * 32);
+    const fa::ClockFigures& clock = fa::clock_figures("H200");
+    CHECK(kernel.work[0].latency == clock.shared_latency + clock.wgmma_latency);
     CHECK(kernel.wgmma_wavefronts == (128 + 32) * 16 * 2 / 128);
   }
 }

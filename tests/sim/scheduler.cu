@@ -1,10 +1,14 @@
 // Barriers, deadlocks, divergence, spinning, stacks, workers, and what a launch refuses.
 #include <unistd.h>
 
+#include <array>
 #include <set>
 
+#include "common/dialect/ptx/mma.h"
+#include "common/harness/backend.h"
 #include "common/harness/problem.h"
 #include "common/sim/block.h"
+#include "common/sim/messages/messages.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -114,6 +118,38 @@ __global__ void odd_block(float* x) {  // the last warp has 8 lanes
   for (int lanes = 1; lanes < 8; lanes *= 2) v += __shfl_xor_sync(fa::kFullMask, v, lanes);
   __syncthreads();
   x[threadIdx.x] = v;
+}
+
+__global__ void nothing() {}
+// What all know of the others, several times over.
+__global__ void votes(int* y) {
+  const int t = threadIdx.x;
+  const int of[] = {__syncthreads_count(t % 3 == 0), __syncthreads_count(t == 7),
+                    __syncthreads_or(t == 39),       __syncthreads_or(t == 40),
+                    __syncthreads_and(t < 40),       __syncthreads_and(t < 39)};
+  for (int i = 0; i < 6; ++i) y[t * 6 + i] = of[i];
+}
+// Of everything that is counted without observers something, by each thread or warp.
+__global__ void some_of_all(float* x) {
+  __shared__ float s[64];
+  const unsigned t = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  s[t] = 1;
+  __syncthreads();
+  float sum = s[t ^ 1] + s[t];
+  __syncthreads();
+  atomicAdd(&s[0], 1.f);
+  sum += __shfl_xor_sync(fa::kFullMask, sum, 1);
+  float d[4] = {};
+  const uint32_t a[4] = {}, b[2] = {};
+  fa::mma_m16n8k16(d, a, b);
+  x[t] = sum + x[t] + d[0];
+  atomicAdd(&x[64], 1.f);
+}
+// Each thread of a warp waits at a line of its own.
+__global__ void waits_at_lines(bool odd) {
+  if (threadIdx.x % 2 == odd && threadIdx.x != 6) __syncthreads();
+  if (threadIdx.x == 6) return;
+  __syncwarp();
 }
 
 }  // namespace
@@ -253,4 +289,185 @@ TEST_CASE("a launch outside CUDA's limits is refused", "[sim]") {
   const auto too_much = [&] { fa::launch(barrier_in_branches, {1, 32, 300000}, x, false); };
   CHECK_THROWS_AS(too_much(), fa::ResourceError);
   CHECK_THROWS_WITH(too_much(), ContainsSubstring("this GPU has 232448"));
+}
+
+TEST_CASE("a vote of a block is its own", "[sim]") {
+  Buffer<int> y("y", 40 * 6);
+  SILENT(votes, {2, 40}, y);
+  const auto got = y.download();
+  for (int i = 0; i < 40 * 6; ++i) CHECK(got[i] == std::array{14, 1, 1, 0, 1, 0}[i % 6]);
+}
+
+TEST_CASE("a launch may go to CUDA's limits, and no further", "[sim]") {
+  const WithOptions with({.workers = 2});
+  const auto refused = [](const std::string& words, const fa::LaunchConfig& config) {
+    FOUND("kernel (anonymous namespace)::nothing: " + words, nothing, config);
+  };
+  refused("a block of 0 threads; CUDA allows 1 to 1024 (and 64 along z)", {1, 0});
+  refused("a block of 65 threads", {1, dim3(1, 1, 65)});
+  refused("a block of 1056 threads", {1, dim3(33, 16, 2)});
+  SILENT(nothing, {1, dim3(1, 1, 64)});
+  SILENT(nothing, {1, dim3(32, 16, 2)});
+  refused("a grid of (1,0,1); CUDA allows 1 to 2147483647 along x and 1 to 65535", {dim3(1, 0), 1});
+  refused("a grid of (0,1,1)", {dim3(0), 1});
+  refused("a grid of (1,1,0)", {dim3(1, 1, 0), 1});
+  refused("a grid of (2,65536,1)", {dim3(2, 65536), 1});
+  refused("a grid of (2,1,65536)", {dim3(2, 1, 65536), 1});
+  refused("a grid of (2147483648,1,1)", {dim3(2147483648u), 1});
+  SILENT(nothing, {dim3(1, 65535), 1});
+  SILENT(nothing, {dim3(1, 1, 65535), 1});
+  SILENT(nothing, {dim3(65536), 1});
+  refused("clusters of 0 blocks", {4, 32, 0, 0});
+  refused("clusters of 17 blocks in a grid of 34 along x; the grid must be a multiple, at most 16",
+          {34, 32, 0, 17});
+  refused("clusters of 4 blocks in a grid of 6 along x", {dim3(6, 2), 32, 0, 4});
+  SILENT(nothing, {16, 32, 0, 16});
+  SILENT(nothing, {1, 32, sim::kMaxDynamicSmem});
+  const auto too_much = [] { sim::launch(nothing, {1, 32, sim::kMaxDynamicSmem + 1}); };
+  CHECK_THROWS_WITH(too_much(),
+                    ContainsSubstring("232449 B of dynamic shared memory; a block has at "
+                                      "most 232448"));
+  // Of a GPU without clusters, and of a cooperative launch.
+  const auto found = [](int arch, unsigned blocks, bool together, unsigned cluster) {
+    const WithOptions other({.workers = 2, .arch = arch, .resident_sms = 2, .sm = {.blocks = 3}});
+    sim::LaunchConfig config{blocks, 32};
+    config.together = together;
+    config.cluster = cluster;
+    return sim::test::finding([&] { sim::launch(nothing, config); });
+  };
+  CHECK(found(90, 4, false, 2) == "");
+  CHECK(found(89, 4, false, 1) == "");
+  CHECK_THAT(found(89, 4, false, 2), ContainsSubstring("a cluster of 2 blocks; sm_89 has none"));
+  CHECK(found(90, 6, true, 1) == "");
+  CHECK(found(90, 7, false, 1) == "");
+  CHECK_THAT(
+      found(90, 7, true, 1),
+      ContainsSubstring("a cooperative launch of 7 blocks; the modelled GPU holds 6 of them"));
+}
+
+TEST_CASE("what is counted of a launch is that of all its blocks", "[sim]") {
+  Buffer<float> x("x", 65);
+  for (const int workers : {1, 3}) {
+    const WithOptions with({.workers = workers});
+    const auto counts = sim::test::counted([&] {
+      fa::launch(some_of_all, {dim3(3, 2, 2), dim3(8, 4, 2)}, x);
+      fa::launch(some_of_all, {5, 64, 50 * 1024}, x);
+    });
+    REQUIRE(counts.kernels.size() == 2);
+    for (const size_t i : {0, 1}) {
+      CAPTURE(workers, i);
+      const fa::KernelCount& k = counts.kernels[i];
+      const uint64_t blocks = i ? 5 : 12;
+      CHECK(k.name == "(anonymous namespace)::some_of_all");
+      CHECK(k.blocks == blocks);
+      CHECK(k.threads == 64 * blocks);
+      CHECK(k.bytes == fa::Bytes{256 * blocks, 256 * blocks, 256 * blocks});
+      CHECK(k.shared_write == 256 * blocks);
+      CHECK(k.shared_read == 512 * blocks);
+      CHECK(k.shared_atomic == 256 * blocks);
+      CHECK(k.shuffles == 2 * blocks);
+      CHECK(k.resident == (i ? 4 : 32));  // by shared memory: 228 KB for 51 each; by the warps
+      CHECK_FALSE(k.persistent);
+    }
+    CHECK(counts.tensor_flops == 17 * 2 * 2 * 16 * 8 * 16);
+    CHECK(counts.buffers.at("x").bytes == fa::Bytes{17 * 256, 17 * 256, 17 * 256});
+  }
+  const WithOptions with({.workers = 1, .sms = 7});
+  for (const bool shares : {false, true}) {
+    for (const unsigned blocks : {6u, 7u, 8u}) {
+      fa::LaunchConfig config{blocks, 32};
+      config.shares_work = shares;
+      const auto counts = sim::test::counted(nothing, config);
+      CHECK(counts.kernels.at(0).persistent == (shares && blocks == 7));
+    }
+  }
+}
+
+TEST_CASE("the harness's options are the simulator's, for one count", "[sim]") {
+  const WithOptions with{sim::options()};
+  const sim::Options& o = sim::options();
+  struct Restore {
+    ~Restore() { fa::configure({}); }
+  } restore;
+  const auto configure = [](const char* gpu, double times) {
+    fa::configure({.gpu = fa::find_gpu(gpu), .workers = 3, .watchdog_s = 17, .times = times});
+  };
+  configure("A100", 4);
+  CHECK(o.resident_sms == 108);
+  CHECK(o.sms == 27);
+  CHECK(o.arch == 80);
+  CHECK(o.block_shared_bytes == 163 * 1024);
+  CHECK(fa::shared_memory_per_block() == 163 * 1024);
+  CHECK(fa::multiprocessors() == 27);
+  CHECK(o.workers == 3);
+  CHECK(o.watchdog_s == 17);
+  configure("A100", 1.6);
+  CHECK(o.sms == 68);  // 67.5, to the nearest
+  configure("A100", 1000);
+  CHECK(o.sms == 1);
+  configure("A10", 1);
+  Buffer<float> x("x", 65);
+  const auto count = [&](const fa::CountOptions& options, auto&& check) {
+    return fa::count(
+        [&] {
+          check();
+          fa::launch(some_of_all, {1, 64}, x);
+        },
+        options);
+  };
+  const fa::GpuSpec a10 = fa::find_gpu("A10");
+  const auto all = count({.analyse = true, .counters = true, .times = 3, .trace = true}, [&] {
+    CHECK(o.requests);
+    CHECK(o.sites);
+    CHECK(o.analyse);
+    CHECK(o.trace);
+    CHECK(o.l2_bytes == a10.l2_bytes);
+    CHECK(o.l2_times == 3);
+    CHECK(o.gpu == "A10");
+    CHECK(o.sm.threads == a10.sm.threads);
+    CHECK(o.sm.l1_bytes == a10.sm.l1_bytes);
+  });
+  CHECK(all.hbm);
+  CHECK(all.trace);
+  CHECK(all.analysed > 0);
+  CHECK_FALSE(all.sites.empty());
+  CHECK_FALSE(o.requests);  // as before
+  CHECK_FALSE(o.analyse);
+  CHECK(o.l2_bytes == 0);
+  CHECK(o.gpu == "H200");
+  const auto bytes = count({.analyse = false, .counters = false}, [&] {
+    CHECK_FALSE(o.requests);
+    CHECK_FALSE(o.sites);
+    CHECK_FALSE(o.analyse);
+    CHECK_FALSE(o.trace);
+    CHECK(o.l2_bytes == 0);
+    CHECK(o.l2_times == 1);
+  });
+  CHECK_FALSE(bytes.hbm);
+  CHECK_FALSE(bytes.requests);
+  CHECK(bytes.source == "counted");
+  CHECK(bytes.requested == fa::Bytes{256, 256, 256});
+}
+
+TEST_CASE("sentences name runs of threads, and the ends of a long name", "[sim]") {
+  CHECK(sim::runs_of({}) == "");
+  CHECK(sim::runs_of({5}) == "5");
+  CHECK(sim::runs_of({0, 1}) == "0-1");
+  CHECK(sim::runs_of({0, 2, 3, 4, 31, 64, 65}) == "0, 2-4, 31, 64-65");
+  CHECK(sim::runs_of({1, 3, 5, 7, 9, 11, 12}) == "1, 3, 5, 7, 9, 11-12");
+  CHECK(sim::runs_of({1, 3, 5, 7, 9, 11, 13}) == "1, 3, 5, 7, 9, 11, ...");
+  const std::string whole(120, 'x'), begin(80, 'a'), end(40, 'z');
+  CHECK(sim::spoken(whole) == whole);
+  CHECK(sim::spoken(begin + "m" + end) == begin + " ... " + end);
+  CHECK(sim::bytes_of_word(0, 4, 0) == 0b1111);
+  CHECK(sim::bytes_of_word(2, 4, 0) == 0b1100);
+  CHECK(sim::bytes_of_word(2, 4, 1) == 0b0011);
+  CHECK(sim::bytes_of_word(5, 1, 1) == 0b0010);
+  CHECK(sim::bytes_of_word(1, 2, 0) == 0b0110);
+  FOUND(
+      "deadlock in kernel (anonymous namespace)::waits_at_lines, block (0,0,0): ... \n  1 thread "
+      "returned (linear ids 6) ... 7 threads wait at __syncthreads scheduler.cu: ... (linear ids "
+      "1, "
+      "3, 5, 7, 9, 11, ...)",
+      waits_at_lines, {1, 14}, true);
 }

@@ -168,6 +168,35 @@ __global__ void allocate(Columns columns) {
   if (columns.second) fa::tcgen05_dealloc(address[1], columns.second);
 }
 
+// n products, one after the other.
+__global__ void several(int n) {
+  bf16* sA = fa::dynamic_shared<bf16>();
+  __shared__ uint64_t done;
+  __shared__ uint32_t address;
+  fa::tcgen05_alloc(&address, 32);
+  if (threadIdx.x == 0) fa::mbarrier_init(&done, 1);
+  __syncwarp();
+  const uint32_t d = address;
+  if (threadIdx.x == 0) {
+    const uint64_t a = fa::tcgen05_descriptor(sA, Swizzle::none, kM * 16, 128);
+    const uint64_t b = fa::tcgen05_descriptor(sA + kM * kK, Swizzle::none, kN * 16, 128);
+    for (int i = 0; i < n; ++i) fa::tcgen05_mma(d, a, b, fa::tcgen05_instruction(kM, kN), i > 0);
+    fa::tcgen05_commit(&done);
+  }
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_dealloc(d, 32);
+}
+// Where two allocations of a block lie.
+__global__ void addresses(uint32_t* y, int first, int second) {
+  __shared__ uint32_t address[2];
+  fa::tcgen05_alloc(&address[0], first);
+  fa::tcgen05_alloc(&address[1], second);
+  __syncwarp();
+  if (threadIdx.x < 2) y[2 * blockIdx.x + threadIdx.x] = address[threadIdx.x];
+  fa::tcgen05_dealloc(address[0], first);
+  fa::tcgen05_dealloc(address[1], second);
+}
+
 // D = A B^T and D += A B^T of 32 bytes of k, in any type. Each block has 128 rows of A and of D.
 template <int group>
 __global__ void any_type(const uint32_t* A, const uint32_t* B, float* D, sim::TensorProduct p) {
@@ -461,6 +490,8 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
       "tcgen05.dealloc at ... of 64 columns from lane 0, column 0 on; the block has columns 0 to "
       "31",
       allocate, warp, Columns{.first = 32, .freed = 64});
+  FOUND("tcgen05.dealloc at ... of 48" + possible, allocate, warp,
+        Columns{.first = 32, .freed = 48});
   FOUND("tcgen05.alloc at ... of 64 columns behind one of 32: those of a block must not grow",
         allocate, warp, Columns{.first = 32, .second = 64});
   SILENT(allocate, warp, Columns{.first = 64, .second = 32});
@@ -486,6 +517,20 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
       "tcgen05.alloc at ... of 256 columns would wait for ever: the block has 256 of 512, and so "
       "may all 2 blocks of the SM, each of which waits for the others",
       allocate, four, Columns{.first = 256, .second = 256});
+  // The blocks of an SM have neighbouring columns, and behind them those that they take later.
+  const Buffer<uint32_t> y("y", 8);
+  using Columns = std::vector<uint32_t>;
+  SILENT(addresses, four, y, 128, 64);
+  CHECK(y.download() == Columns{0, 256, 128, 256, 0, 256, 128, 256});
+  SILENT(addresses, four, y, 32, 32);
+  CHECK(y.download() == Columns{0, 64, 32, 64, 0, 64, 32, 64});
+  sim::options().sm.blocks = 3;
+  sim::options().sm.shared_bytes = 1 << 20;
+  SILENT(addresses, four, y, 64, 64);
+  CHECK(y.download() == Columns{0, 192, 64, 192, 128, 192, 0, 192});
+  sim::options().sm.blocks = 1;
+  SILENT(addresses, four, y, 256, 128);
+  CHECK(y.download() == Columns{0, 256, 0, 256, 0, 256, 0, 256});
 }
 
 TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
@@ -599,6 +644,29 @@ ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][
       "swizzle of 128 bytes",
       loaded, warp, map, Swizzle::b64, 0);
   for (const int bytes : {2, 4}) SILENT(loaded, warp, map, Swizzle::b64, bytes);
+  try {
+    fa::launch(loaded, warp, map, Swizzle::b64, 0);
+    FAIL("it is no finding");
+  } catch (const fa::KernelStopped& e) {
+    REQUIRE(e.findings.size() == 1);
+    CHECK(e.findings[0].kind == fa::FaultKind::refused);
+  }
+}
+
+TEST_CASE("each tcgen05.mma is an instruction, and has its columns and operations",
+          "[sim][tcgen05]") {
+  const sim::test::WithOptions with({.workers = 1, .requests = true});
+  const auto of = [](int n) {
+    return sim::test::counted(several, {1, 32, (kM + kN) * kK * sizeof(bf16)}, n);
+  };
+  const fa::Counts two = of(2), five = of(5);
+  const fa::BlockWork &before = two.kernels[0].work[0], &after = five.kernels[0].work[0];
+  CHECK(after.instructions == before.instructions + 3);
+  CHECK(before.wgmma_columns == 2 * 2 * kN);
+  CHECK(after.wgmma_columns == 5 * 2 * kN);
+  CHECK(five.tensor_flops == uint64_t{5} * 2 * kM * kN * kK);
+  CHECK(five.kernels[0].wgmma_wavefronts == 5 * (kM + kN) * kK * 2 / 128);
+  CHECK(five.kernels[0].shared_read - two.kernels[0].shared_read == 3 * (kM + kN) * kK * 2);
 }
 
 ANALYSED("TMA refills a stage behind the commit of the products that read it", "[sim][tcgen05]") {

@@ -176,6 +176,64 @@ __global__ void scatter(const float* x, float* y) {
   }
 }
 
+// n elements of a diagonal, or of the other one, from row 1 on.
+__global__ void diagonal(const float* x, float* y, int n, bool other) {
+  const int r = threadIdx.x + 1;
+  if (r <= n) y[r] = x[r * 32 + (other ? 30 - r : r + 1)];
+}
+// Columns 0 to 3 and 8 to 11 of rows 0, 1, 2 and, behind a gap, 4.
+__global__ void two_runs(const float* x, float* y) {
+  const int t = threadIdx.x, r = t / 8 == 3 ? 4 : t / 8, c = t % 4 + t % 8 / 4 * 8;
+  y[t] = x[r * 32 + c];
+}
+// Lane 0 waits for warp 1 on behalf of its warp; all store, perhaps behind a __syncwarp.
+__global__ void wait_for_all(float* y, bool sync) {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
+  __syncthreads();
+  if (threadIdx.x == 32) fa::mbarrier_arrive(&full);
+  if (threadIdx.x >= 32) return;
+  if (threadIdx.x == 0) fa::mbarrier_wait(&full, 0);
+  if (sync) __syncwarp();
+  y[threadIdx.x] = 1;
+}
+// Of three requests of a line the second one is the largest.
+__global__ void requests(double* y, unsigned largest) {
+  [[maybe_unused]] __shared__ double s[3][32];
+  for (unsigned i = 0; i < 3; ++i) {
+    if (threadIdx.x < (i == 1 ? largest : 3)) {
+      s[i][threadIdx.x] = 1;
+      y[40 + 32 * i + threadIdx.x] = 1;
+    }
+    __syncthreads();
+  }
+}
+__global__ void store_place(float* y) {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) y[block] = 1;
+}
+// Two warpgroups multiply the same operands; then thread 0 copies 256 bytes from x + 4.
+__global__ void engines(const float* x, float* y) {
+  __shared__ __align__(1024) __nv_bfloat16 tile[64][16];
+  __shared__ __align__(128) float run[64];
+  __shared__ uint64_t full;
+  for (int i = threadIdx.x; i < 64 * 16; i += 256) tile[i / 16][i % 16] = 1.f;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1), fa::mbarrier_init_fence();
+  fa::fence_proxy_async();
+  __syncthreads();
+  float d[32];
+  const uint64_t a = fa::wgmma_descriptor(tile, fa::Swizzle::none, 64 * 16, 128);
+  fa::wgmma_fence();
+  fa::wgmma(d, a, a, false);
+  fa::wgmma_commit();
+  fa::wgmma_wait<0>();
+  if (threadIdx.x > 0) return;
+  fa::mbarrier_arrive_expect_tx(&full, 256);
+  fa::bulk_load(run, x + 4, 256, &full);
+  fa::mbarrier_wait(&full, 0);
+  y[0] = d[0];
+}
+
 // S = A B^T, from which P is made; then S += P B^T, all in tensor memory.
 __global__ void two_products(float* y) {
   auto* sA = fa::dynamic_shared<__nv_bfloat16>();  // [128][16] and [32][16] in core matrices
@@ -274,6 +332,48 @@ TEST_CASE("what is no rectangle is so called", "[sim][trace]") {
         Events{"0 x load around 0+32,0+32 2112 B", "0 y store 0+32,0+1 128 B"});
 }
 
+TEST_CASE("an event has up to 16 rectangles, else the one around them", "[sim][trace]") {
+  const auto x = matrix("x", 32, 32), y = matrix("y", 32, 1);
+  std::string rows;
+  for (int r = 0; r < 16; ++r) rows += " " + std::to_string(r) + "+1,0+" + std::to_string(r + 1);
+  CHECK(events_of(traced(triangle, {1, 16}, x, y))[0] == "0 x load" + rows + " 544 B");
+  CHECK(events_of(traced(triangle, {1, 17}, x, y))[0] == "0 x load around 0+17,0+17 612 B");
+  CHECK(events_of(traced(diagonal, {1, 32}, x, y, 20, false))[0] ==
+        "0 x load around 1+20,2+20 80 B");
+  CHECK(events_of(traced(diagonal, {1, 32}, x, y, 20, true))[0] ==
+        "0 x load around 1+20,10+20 80 B");
+  CHECK(events_of(traced(two_runs, {1, 32}, x, y))[0] ==
+        "0 x load 0+3,0+4 0+3,8+4 4+1,0+4 4+1,8+4 128 B");
+}
+
+TEST_CASE("behind a __syncwarp all lanes have waited", "[sim][trace]") {
+  const auto y = matrix("y", 1, 32);
+  const auto stores = [&](bool sync) {
+    Events all;
+    for (const std::string& e : events_of(traced(wait_for_all, {1, 64}, y, sync))) {
+      if (e.starts_with("0 y")) all.push_back(e);
+    }
+    return all;
+  };
+  CHECK(stores(true) == Events{"0 y store 0+1,0+32 128 B"});
+  CHECK(stores(false) == Events{"0 y store 0+1,1+31 124 B", "0 y store 0+1,0+1 4 B"});
+}
+
+TEST_CASE("what wgmma reads is an event of each warpgroup, what TMA moves has its own transfers",
+          "[sim][trace]") {
+  const auto x = matrix("x", 1, 128), y = matrix("y", 1, 1);
+  const fa::Trace trace = traced(engines, {1, 256}, x, y);
+  Events events;
+  for (size_t i = 0; const std::string& e : events_of(trace)) {
+    const fa::TraceEvent& event = trace.kernels[0].events[i++];
+    if (event.how != "wgmma" && event.how != "TMA") continue;
+    events.push_back(e + " " + std::to_string(event.transfers));
+  }
+  const std::string product = "0 stile wgmma 0+64,0+16 4096 B 32";
+  CHECK(events ==
+        Events{product, "0 x TMA 0+1,4+64 256 B 9", "0 srun TMA 0+1,0+64 256 B 2", product});
+}
+
 TEST_CASE("behind a barrier comes what was behind it in the program", "[sim][trace]") {
   const auto x = matrix("x", 1, 128), y = matrix("y", 1, 64);
   // The last two are side by side: either warp may be first.
@@ -290,9 +390,24 @@ TEST_CASE("behind a barrier comes what was behind it in the program", "[sim][tra
 
 TEST_CASE("of a union, the members whose rows fit and that are touched", "[sim][trace]") {
   const auto y = matrix("y", 1, 32), z = matrix("z", 1, 64);
-  CHECK(events_of(traced(unions, {1, 32, sizeof(Shared)}, y)) ==
-        Events{"0 sK store 0+8,0+16 512 B", "0 sP store 0+8,0+16 512 B", "0 sl store 0+1,0+8 32 B",
-               "0 sP load 0+2,0+16 128 B", "0 y store 0+1,0+32 128 B"});
+  const fa::Trace of_unions = traced(unions, {1, 32, sizeof(Shared)}, y);
+  const auto place = [&](const std::string& name) {
+    const auto at = std::find_if(of_unions.places.begin(), of_unions.places.end(),
+                                 [&](const auto& p) { return p.name == name; });
+    REQUIRE(at != of_unions.places.end());
+    return *at;
+  };
+  CHECK(place("K").layout == fa::Layout{1, 8, 20, 4});
+  CHECK(place("P").layout == fa::Layout{1, 8, 24, 4});
+  CHECK(place("l").layout == fa::Layout{1, 1, 8, 4});
+  CHECK(place("y").layout == fa::Layout{1, 1, 32, 4});
+  CHECK(place("K").bytes == 640);
+  CHECK(place("y").bytes == 128);
+  CHECK(place("P").offset == 0);
+  CHECK(place("l").offset == 768);
+  CHECK(events_of(of_unions) == Events{"0 sK store 0+8,0+16 512 B", "0 sP store 0+8,0+16 512 B",
+                                       "0 sl store 0+1,0+8 32 B", "0 sP load 0+2,0+16 128 B",
+                                       "0 y store 0+1,0+32 128 B"});
   CHECK(events_of(traced(tiles_or_sums, {1, 64, sizeof(TilesOrSums)}, z)) ==
         Events{"0 stiles[0].V store 0+4,0+32 256 B", "0 stiles[1].V store 0+4,0+32 256 B",
                "0 ssums.O store 0+2,0+32 256 B", "0 ssums.m store 0+1,0+2 8 B",
@@ -304,15 +419,18 @@ TEST_CASE("of tensor memory, whole columns and who waits for whom", "[sim][trace
   const fa::Trace trace = traced(two_products, {1, 128, (128 + 32) * 16 * 2}, y);
   Events events;
   std::vector<uint32_t> waits;
+  std::vector<uint64_t> transfers;
   for (size_t i = 0; const std::string& e : events_of(trace)) {
     const fa::TraceEvent& event = trace.kernels[0].events[i++];
     if (!e.starts_with("0 tensor memory ")) continue;
     events.push_back(e.substr(16) + (event.kind == fa::TraceKind::atomic ? ", added" : ""));
     waits.push_back(event.waits);
+    transfers.push_back(event.transfers);
   }
   CHECK(events == Events{"tcgen05.mma 0+128,0+32 16384 B", "tcgen05.ld 0+128,0+32 16384 B",
                          "tcgen05.st 0+128,32+16 8192 B", "tcgen05.mma 0+128,32+8 4096 B",
                          "tcgen05.mma 0+128,0+32 16384 B, added", "tcgen05.ld 0+128,0+32 16384 B"});
+  CHECK(transfers == std::vector<uint64_t>{128, 128, 64, 32, 128, 128});
   REQUIRE(waits.size() == 6);
   CHECK(waits[0] < waits[1]);  // a commit
   CHECK(waits[1] == waits[2]);
@@ -340,6 +458,72 @@ TEST_CASE("a line has one request as an example", "[sim][trace]") {
   CHECK(r.lane_bytes == 4);
   CHECK(r.transfers == 2);
   for (unsigned lane = 0; lane < 32; ++lane) CHECK(r.at[lane] == lane / 2 * 4);
+}
+
+TEST_CASE("of a line's requests the example is the one with the most lanes", "[sim][trace]") {
+  Buffer<double> y("y", 136);
+  const fa::Trace trace = *traced([&] {
+                             for (const unsigned largest : {3u, 20u, 10u}) {
+                               fa::launch(requests, {1, 32}, y, largest);
+                             }
+                           }).trace;
+  unsigned found = 0;
+  for (const fa::TraceRequest& r : trace.requests) {
+    if (r.lanes != (1u << 20) - 1) continue;
+    const bool shared = trace.places.at(r.place).space == fa::TraceSpace::shared;
+    CAPTURE(shared);
+    found += shared ? 1 : 10;
+    CHECK(trace.places.at(r.place).name == (shared ? "s" : "y"));
+    if (shared) CHECK(trace.places.at(r.place).kernel == 1);
+    CHECK(r.kernel == 1);
+    CHECK(r.kind == fa::TraceKind::write);
+    CHECK(r.how == "store");
+    CHECK(r.lane_bytes == 8);
+    CHECK(r.transfers == (shared ? 2 : 5));  // of half warps; of 160 bytes
+    CHECK(trace.lines.at(trace.stacks.at(r.stack).at(0)).path == "tests/sim/trace.cu");
+    for (unsigned lane = 0; lane < 20; ++lane) {
+      CHECK(r.at[lane] == 8 * ((shared ? 0 : 40) + 32 + lane));
+    }
+  }
+  CHECK(found == 11);
+  CHECK(trace.requests.size() == 4);  // of y's line one, of the arrays of three launches one each
+}
+
+TEST_CASE("launches and copies follow each other in a trace", "[sim][trace]") {
+  const auto x = matrix("x", 16, 16);
+  Buffer<float> y("y", 256);
+  const auto counts = traced([&] {
+    fa::launch(store_place, {dim3(3, 2, 5), dim3(8, 4, 2), 512}, y);
+    cudaMemset(x + 32, 0, 128);
+    cudaMemset(x + 1, 0, 68);
+    cudaMemcpy(y, x + 32, 64, cudaMemcpyDeviceToDevice);
+    fa::launch(triangle, {1, 8}, x, y);
+  });
+  const fa::Trace& trace = *counts.trace;
+  REQUIRE(trace.kernels.size() == 6);
+  const fa::TraceKernel& k = trace.kernels[0];
+  CHECK_THAT(k.name, ContainsSubstring("store_place"));
+  CHECK(k.grid == std::array{3u, 2u, 5u});
+  CHECK(k.block == std::array{8u, 4u, 2u});
+  CHECK(k.shared_bytes == 512);
+  CHECK(k.events.size() == 30);
+  CHECK(k.ticks == 1);  // all its blocks side by side
+  uint64_t now = 0;
+  for (const fa::TraceKernel& each : trace.kernels) {
+    CAPTURE(each.name);
+    CHECK(each.start == now);
+    now += each.ticks;
+    CHECK(each.events.at(0).start == each.start);
+  }
+  CHECK(events_of(trace, 1) == Events{"0 x cudaMemset 2+2,0+16 128 B"});
+  CHECK(trace.kernels[1].ticks == 4);
+  CHECK(trace.kernels[1].slots == 1);
+  CHECK(events_of(trace, 2) == Events{"0 x cudaMemset 0+1,1+15 1+1,0+2 68 B"});
+  CHECK(trace.kernels[2].ticks == 3);
+  CHECK(events_of(trace, 3) == Events{"0 x cudaMemcpy 2+1,0+16 64 B"});
+  CHECK(trace.kernels[3].events[0].kind == fa::TraceKind::read);
+  CHECK(trace.kernels[4].events[0].kind == fa::TraceKind::write);
+  CHECK(trace.places.at(trace.kernels[4].events[0].place).name == "y");
 }
 
 TEST_CASE("a kernel without structure loses no byte", "[sim][trace]") {

@@ -44,6 +44,18 @@ void check(const BlockWork& got, const BlockWork& want) {
   CHECK(got.fetches == want.fetches);
 }
 
+/// On one worker three blocks, one after the other, have each what one alone has.
+template <class... P, class... A>
+void check_in_turn(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
+  const BlockWork alone = work_of(kernel, config, args...);
+  const WithOptions with({.workers = 1, .requests = true});
+  fa::LaunchConfig three = config;
+  three.grid = 3;
+  const auto work = sim::test::counted(kernel, three, args...).kernels.back().work;
+  REQUIRE(work.size() == 3);
+  for (const BlockWork& w : work) check(w, alone);
+}
+
 constexpr int kFloats = 1 << 20;
 struct Buffers {
   Buffer<float> x{"x", kFloats}, y{"y", kFloats};
@@ -76,6 +88,32 @@ __global__ void load_again(const float* x, float* y, int farther) {
   const float v = x[threadIdx.x];
   __syncthreads();
   if (v + x[threadIdx.x + farther] != 0) y[0] = v;
+}
+// The same of the last 16 lanes of each warp.
+__global__ void load_again_by_some(const float* x, float* y) {
+  const bool loads = threadIdx.x % 32 >= 16;
+  float v = loads ? x[threadIdx.x] : 0;
+  __syncthreads();
+  if (loads) v += x[threadIdx.x];
+  if (v != 0) y[0] = v;
+}
+// Behind the barrier what was loaded before it, and something else; or a word of shared memory.
+enum class Also { newer, newer_first, shared };
+__global__ void load_old_and(const float* x, float* y, Also also) {
+  float v = x[threadIdx.x];
+  __syncthreads();
+  if (also == Also::newer_first) v += x[threadIdx.x + 1024];
+  v += x[threadIdx.x];
+  if (also == Also::newer) v += x[threadIdx.x + 1024];
+  if (also == Also::shared) v += fa::dynamic_shared<float>()[threadIdx.x];
+  if (v != 0) y[0] = v;
+}
+__global__ void load_from_both(const float* x, float* y, bool shared_first) {
+  float v = 0;
+  if (shared_first) v += fa::dynamic_shared<float>()[threadIdx.x];
+  v += x[threadIdx.x];
+  if (!shared_first) v += fa::dynamic_shared<float>()[threadIdx.x];
+  if (v != 0) y[0] = v;
 }
 // Warp 0 loads and goes on, the next ones go on; the last warp waits for them.
 __global__ void arrive_and_sync(const float* x, float* y) {
@@ -173,6 +211,11 @@ __global__ void reductions(float* y, int times) {
     if (v[r] != 0) y[r] = v[r];
   }
 }
+__global__ void shuffles_at_two_lines(float* y, int second) {
+  float v = __shfl_xor_sync(fa::kFullMask, 0.f, 4);
+  v += __shfl_xor_sync(fa::kFullMask, v, second);
+  if (v != 0) y[0] = v;
+}
 __global__ void products(int n, bool barrier) {
   float d[4] = {};
   const uint32_t a[4] = {}, b[2] = {};
@@ -246,6 +289,47 @@ __global__ void store_bulk(float* y, bool wait) {
   fa::bulk_store(y, s, 1024);
   fa::tma_store_commit();
   if (wait) fa::tma_store_wait<0>();
+}
+
+// Of a warp's two bulk stores the second one is on its own when the warp has met others in between.
+enum class Meeting { none, barrier, mbarrier };
+__global__ void store_bulk_twice(float* y, Meeting meeting) {
+  float* s = fa::dynamic_shared<float>();
+  __shared__ uint64_t met;
+  if (threadIdx.x == 0) fa::mbarrier_init(&met, 1);
+  for (int i = 0; i < 2; ++i) {
+    if (threadIdx.x == 0) {
+      fa::bulk_store(y + 256 * i, s, 1024);
+      fa::tma_store_commit();
+      fa::tma_store_wait<0>();
+    }
+    if (i == 1) break;
+    if (meeting == Meeting::barrier) __syncthreads();
+    if (meeting == Meeting::mbarrier) {
+      if (threadIdx.x == 0) fa::mbarrier_arrive(&met);
+      fa::mbarrier_wait(&met, 0);
+    }
+  }
+}
+// Only block 0 has something to wait for.
+__global__ void wait_for_stores_of_block_0(float* y) {
+  float* s = fa::dynamic_shared<float>();
+  if (threadIdx.x != 0) return;
+  if (blockIdx.x == 0) fa::bulk_store(y, s, 1024);
+  fa::tma_store_commit();
+  fa::tma_store_wait<0>();
+}
+// Block b copies 3 - b KiB.
+__global__ void copy_less_and_less(const float* x) {
+  float* s = fa::dynamic_shared<float>();
+  __shared__ uint64_t full;
+  if (threadIdx.x != 0) return;
+  const int bytes = 1024 * (3 - static_cast<int>(blockIdx.x));
+  fa::mbarrier_init(&full, 1);
+  fa::mbarrier_init_fence();
+  fa::mbarrier_arrive_expect_tx(&full, bytes);
+  fa::bulk_load(s, x, bytes, &full);
+  fa::mbarrier_wait(&full, 0);
 }
 
 const fa::LaunchConfig kWarp{1, 32, 64 * 1024}, kWarpgroup{1, 128, 64 * 1024};
@@ -357,6 +441,11 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
     CHECK(bytes(kHolds / 2) == 128 * (1 + kHolds / 2));
     CHECK(bytes(2 * kHolds) == 128 * (2 + 2 * kHolds));
   }
+  const auto bytes_between = [&](int between) {
+    return work_of(come_back, kWarp, x, y, between).l2_bytes;
+  };
+  CHECK(bytes_between(kHolds - 2) == 128 * (kHolds - 1));  // the line itself, and as many as fit
+  CHECK(bytes_between(kHolds - 1) == 128 * (kHolds + 1));
   // What it finds there takes no room.
   CHECK(work_of(come_back_after_hits, kWarp, x, y, 2 * kHolds).l2_bytes == 2 * 128);
   // Two warps side by side, the second one a line ahead.
@@ -368,6 +457,22 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
   const BlockWork farther = work_of(load_again, {1, 64}, x, y, 1024);
   CHECK(farther.latency == figures.l2_latency + barrier(2) + figures.l2_latency);
   CHECK(farther.fetches == 2);
+  const BlockWork some = work_of(load_again_by_some, {1, 64}, x, y);
+  CHECK(some.latency == again.latency);
+  CHECK(some.fetches == 1);
+  for (const Also also : {Also::newer, Also::newer_first}) {  // the L1's comes meanwhile
+    const BlockWork two = work_of(load_old_and, kWarp, x, y, also);
+    CHECK(two.latency == 2 * figures.l2_latency + barrier(1));
+    CHECK(two.fetches == 2);
+  }
+  const BlockWork near = work_of(load_old_and, kWarp, x, y, Also::shared);
+  CHECK(near.latency == figures.l2_latency + barrier(1) + figures.shared_latency);
+  CHECK(near.fetches == 1);
+  for (const bool shared_first : {false, true}) {
+    const BlockWork both = work_of(load_from_both, kWarp, x, y, shared_first);
+    CHECK(both.latency == figures.l2_latency + figures.shared_latency);
+    CHECK(both.fetches == 1);
+  }
   const fa::KernelCount same = kernel_of(same_line, {2, 256}, x, y);
   for (const BlockWork& w : same.work) {  // block after block: an L1 is not inherited
     CHECK(w.l2_bytes == 128);
@@ -386,6 +491,9 @@ TEST_CASE_METHOD(Buffers, "a reduction costs a latency for each step; rows go th
   check(work_of(reductions<4>, kWarp, y, 1),
         {.wavefronts = 20, .instructions = 20, .latency = latency});
   CHECK(work_of(reductions<4>, kWarp, y, 3).latency == 3 * latency);
+  for (const int second : {4, 2}) {  // the line tells steps apart, too
+    CHECK(work_of(shuffles_at_two_lines, kWarp, y, second).latency == 2 * figures.shuffle_latency);
+  }
 }
 
 TEST_CASE_METHOD(Buffers, "products of a warp are a latency, of a warpgroup the wait's",
@@ -399,6 +507,12 @@ TEST_CASE_METHOD(Buffers, "products of a warp are a latency, of a warpgroup the 
   for (const int loading : {0, 3}) {  // meanwhile, each warp or the last one
     CHECK(work_of(warpgroup_products, kWarpgroup, x, y, 3, loading).latency ==
           figures.l2_latency + figures.wgmma_latency);
+  }
+  // Of two warpgroups each waits for its own; the second one loads, or none.
+  for (const int loading : {4, 7, 8}) {
+    const BlockWork two = work_of(warpgroup_products, {1, 256, 64 * 1024}, x, y, 3, loading);
+    CHECK(two.latency == (loading < 8 ? figures.l2_latency : 0) + figures.wgmma_latency);
+    CHECK(two.wgmma_columns == 2 * 3 * 64);
   }
 }
 
@@ -435,8 +549,40 @@ TEST_CASE_METHOD(Buffers, "a bulk store costs a latency where somebody waits for
                  "[sim][clock]") {
   check(work_of(store_bulk, kWarp, y, true), {.l2_bytes = 1024, .latency = figures.tma_latency});
   CHECK(work_of(store_bulk, kWarp, y, false).latency == 0);
+  CHECK(work_of(store_bulk_twice, kWarp, y, Meeting::none).latency == figures.tma_latency);
+  CHECK(work_of(store_bulk_twice, kWarp, y, Meeting::barrier).latency ==
+        2 * figures.tma_latency + barrier(1));
+  CHECK(work_of(store_bulk_twice, kWarp, y, Meeting::mbarrier).latency == 2 * figures.tma_latency);
   // Lanes that wait for their stores wait together.
   CHECK(work_of(store_bulk_of_each_lane, kWarp, y).latency == figures.tma_latency);
+}
+
+TEST_CASE_METHOD(Buffers, "a block's clocks know nothing of the block before", "[sim][clock]") {
+  check_in_turn(barriers, {1, 96}, 2);
+  check_in_turn(arrive_and_sync, {1, 96}, x, y);
+  check_in_turn(load_on_both_sides, {1, 64}, x, y);
+  check_in_turn(come_back, kWarp, x, y, 10);
+  check_in_turn(reductions<2>, kWarp, y, 1);
+  check_in_turn(products, kWarp, 3, false);
+  check_in_turn(warpgroup_products, kWarpgroup, x, y, 2, 3);
+  check_in_turn(copy_async, kWarp, x, false);
+  check_in_turn(copy_bulk, kWarp, x, y, 3);
+  check_in_turn(store_bulk, kWarp, y, true);
+  const WithOptions with({.workers = 1, .requests = true});
+  const auto latencies = [](const fa::Counts& counts) {
+    std::vector<double> all;
+    for (const BlockWork& w : counts.kernels.at(0).work) all.push_back(w.latency);
+    return all;
+  };
+  const fa::LaunchConfig three{3, 32, 64 * 1024};
+  const auto copies = sim::test::counted(copy_less_and_less, three, x);
+  std::vector<double> want;
+  for (const int kib : {3, 2, 1}) {
+    want.push_back(1024 * kib / figures.tma_bytes + figures.tma_latency);
+  }
+  CHECK(latencies(copies) == want);
+  CHECK(latencies(sim::test::counted(wait_for_stores_of_block_0, three, y)) ==
+        std::vector<double>{figures.tma_latency, 0, 0});
 }
 
 // 64 blocks of 32 KiB, twice each; all of them are resident.
