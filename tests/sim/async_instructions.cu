@@ -327,7 +327,8 @@ TEST_CASE("setmaxnreg for more registers than there are is found", "[sim][async]
   SILENT((reallocate<32, 160>), {1, 512}, 0u);
   FOUND(
       "setmaxnreg at async_instructions.cu: ... would wait for ever: the warpgroups ask for 32 + "
-      "240 + 240 ... 65536 in all, but a launch of 384 threads has at most 168",
+      "240 + 240 registers a thread, 65536 in all, but a launch of 384 threads has at most 168 for "
+      "each, 64512 in all",
       (reallocate<32, 240>), {1, 384}, 0u);
   FOUND("would wait for ever", (reallocate<32, 168>), {1, 512}, 0u);
   // It is who asks for more that waits, not who asks last.

@@ -487,6 +487,24 @@ __global__ void overwrite(float* x, Fence fence) {
   fa::tma_store_commit();
   fa::tma_store_wait<0>();
 }
+// A thread alone stores, and loads back by TMA.
+__global__ void alone(float* x, bool fence) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  for (int i = 0; i < kTile; ++i) x[i] = i;
+  if (fence) fa::fence_proxy_async_global();
+  init(&full);
+  start_load(tile, x, &full);
+  fa::mbarrier_wait(&full, 0);
+}
+// Two threads return without a wait.
+__global__ void leave_two_stores(float* y) {
+  __shared__ __align__(128) float tile[kTile];
+  tile[threadIdx.x] = threadIdx.x;
+  fa::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x % 32 == 3) fa::bulk_store(y + threadIdx.x / 32 * 4, tile, 16);
+}
 // TMA stores and TMA loads: one path.
 __global__ void store_and_load(float* x, float* y) {
   __shared__ __align__(128) float tile[kTile];
@@ -682,6 +700,7 @@ ANALYSED("a TMA store reads until tma_store_wait_read", "[sim][races][async]") {
   FOUND("thread (0,0,0) returns while its TMA store at async_races.cu:", use_tile_again, kTwoWarps,
         x, y, Store::not_waited);
   FOUND("returns while its TMA", use_tile_again, kTwoWarps, x, y, Store::not_committed);
+  FOUND("thread (3,0,0) returns while its TMA store at", leave_two_stores, kTwoWarps, y);
   // It is in device memory at tma_store_wait.
   FOUND(
       "and a bulk store by block (0,0,0) at ... have no order (tma_store_wait, then a barrier) "
@@ -770,6 +789,9 @@ ANALYSED("stores to device memory need fence.proxy.async before TMA reads them",
     SILENT(through_device, kTwoWarps, map, x, y, Fence::device, way);
   }
   SILENT(store_and_load, kTwoWarps, x, y);
+  SILENT(alone, {1, 1}, x, true);
+  FOUND("TMA load that reads x, byte 0 at ... and a store by thread (0,0,0)", alone, {1, 1}, x,
+        false);
   SILENT([&] {
     fa::launch(only_store, kTwoWarps, x);
     fa::launch(only_load, kTwoWarps, x, y);

@@ -142,6 +142,14 @@ TEST_CASE("stores past either end of a buffer are found", "[sim]") {
   FOUND("of an address at which nothing is", store, {1, 1}, far(x, int64_t{1} << 60), 0);
 }
 
+TEST_CASE("a buffer may be smaller than one access", "[sim]") {
+  const Buffer<char> tiny("tiny", 2);
+  const Buffer<float> y("y", 1);
+  FOUND("4-byte load at bounds.cu: ... at byte 0 of buffer tiny, which has 2 bytes",
+        one_element<float>, {1, 1}, tiny.get(), 0, false, y);
+  SILENT(one_element<uint16_t>, {1, 1}, tiny.get(), 0, false, y);
+}
+
 TEST_CASE("between two buffers the nearer one is named", "[sim]") {
   constexpr int kPage = 64 * 1024;
   const Buffer<char> x("x", kPage), after("after", 64);

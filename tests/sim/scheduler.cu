@@ -94,6 +94,19 @@ __global__ void large_frame(float* x, int n) {
   for (int i = 0; i < n; ++i) sum += local[i];
   x[threadIdx.x] = sum;
 }
+// Of threads that have all begun one needs much.
+template <int kBytes>
+__attribute__((noinline)) __device__ float fill(int n) {
+  float local[kBytes / 4];
+  for (int i = 0; i < n; ++i) local[i] = 1;
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += local[i];
+  return sum;
+}
+__global__ void large_frame_of_one(float* x, unsigned thread) {
+  __syncthreads();
+  if (threadIdx.x == thread) x[threadIdx.x] = fill<80 * 1024>(100);
+}
 // deferred: when all threads have returned, so on the worker's own stack.
 __global__ void throws(float* x, bool deferred) {
   x[threadIdx.x] = 1;
@@ -230,6 +243,10 @@ TEST_CASE("stack_bytes holds from the next launch on", "[sim]") {
   CHECK(fills(large_frame<1024>, sim::Options{}.stack_bytes, 7));
   FOUND("needs more than 64 KiB for its local arrays and calls at scheduler.cu:",
         large_frame<80 * 1024>, {1, 64}, x, 100);
+  for (const unsigned thread : {0u, 40u, 63u}) {
+    FOUND("thread (" + std::to_string(thread) + ",0,0) needs more than 64 KiB for its local arrays",
+          large_frame_of_one, {1, 64}, x, thread);
+  }
 }
 
 TEST_CASE("what is thrown on a worker reaches the caller of the launch", "[sim]") {

@@ -168,6 +168,9 @@ __global__ void allocate(Columns columns) {
   if (columns.second) fa::tcgen05_dealloc(address[1], columns.second);
 }
 
+__global__ void relinquish_by_half() {
+  if (threadIdx.x < 16) fa::tcgen05_relinquish_alloc_permit();
+}
 // n products, one after the other.
 __global__ void several(int n) {
   bf16* sA = fa::dynamic_shared<bf16>();
@@ -497,6 +500,10 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
   SILENT(allocate, warp, Columns{.first = 64, .second = 32});
   FOUND("tcgen05.alloc at ... behind the block's tcgen05.relinquish_alloc_permit", allocate, warp,
         Columns{.first = 32, .second = 32, .relinquish = true});
+  FOUND("tcgen05.relinquish_alloc_permit at ... in a warp of fewer than 32 threads",
+        relinquish_by_half, {1, 16});
+  FOUND("has returned, but the tcgen05.relinquish_alloc_permit at ... needs all lanes of its warp",
+        relinquish_by_half, warp);
   FOUND("tcgen05.alloc at tensor_memory.cu: ... the lanes of the warp pass different operands",
         allocate, warp, Columns{.first = 32, .differ = true});
 }

@@ -191,6 +191,18 @@ TEST_CASE_METHOD(sim::test::Analysed, "a product of two blocks is one, with the 
         std::vector<std::pair<uint64_t, uint64_t>>{{1, kN / line}, {1, (2 * kM + kN) / line}});
 }
 
+TEST_CASE_METHOD(sim::test::Analysed, "a trace of a product of two has a block's own tensor memory",
+                 "[sim][tcgen05][cluster][trace]") {
+  const sim::test::WithOptions with({.requests = true, .l2_bytes = 50e6, .trace = true});
+  const auto counts = sim::test::counted(two_products, kPair, y, Fault::none);
+  uint64_t bytes = 0;
+  for (const fa::TraceEvent& e : counts.trace->kernels.at(0).events) {
+    const bool tensor = counts.trace->places.at(e.place).space == fa::TraceSpace::tensor;
+    if (tensor && e.how == "tcgen05.mma") bytes += e.bytes;
+  }
+  CHECK(bytes == kM * 4 * (2 * kN + kK / 2));  // D twice, and A of the second product
+}
+
 ANALYSED("both blocks of a pair allocate and free, and a kernel has one cta_group",
          "[sim][tcgen05][cluster]") {
   FAULT(mixed_product,
