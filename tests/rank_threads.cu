@@ -127,10 +127,67 @@ TEST_CASE("threads: what moves is neither written nor read before finish", "[ran
   CHECK(run([](auto&, auto&) {}, false) == 1);
   CHECK_THROWS_WITH(run([](auto& sent, auto&) { sent.fill(0); }, false),
                     ContainsSubstring("wrote to memory that \"round\" sends to rank"));
+  const auto only = [&](int rank, bool sends) {  // one rank writes, once its exchange has begun
+    fa::on_threads(2, [&](Ranks& me) {
+      Buffer<int> sent("sent", {1, 2}), coming("coming", {3, 4});
+      me.start("hop 3", message(1 - me.rank(), sent), message(1 - me.rank(), coming));
+      if (me.rank() == rank) (sends ? sent : coming).fill(0);
+      me.finish();
+    });
+  };
+  CHECK_THROWS_WITH(only(0, true),
+                    "rank 0 wrote to memory that \"hop 3\" sends to rank 1 before finish()");
+  CHECK_THROWS_WITH(only(1, false),
+                    "rank 1 wrote to memory that \"hop 3\" receives from rank 0 before finish()");
   CHECK_THROWS_WITH(run([](auto&, auto& coming) { coming.fill(0); }, false),
                     ContainsSubstring("wrote to memory that \"round\" receives from rank"));
   CHECK_THROWS_WITH(run([](auto&, auto&) {}, true), ContainsSubstring("sends to rank"));
   int read = 0;
   run([&](auto&, auto& coming) { read = coming.download()[0]; }, false);
   CHECK(read == -1);  // not what was there before, which might have looked right
+}
+
+TEST_CASE("threads: one rank, and four with messages of different lengths", "[ranks]") {
+  int ran = 0;
+  fa::on_threads(
+      1,
+      [&](Ranks& me) {
+        ++ran;
+        CHECK((me.rank() == 0 && me.size() == 1 && me.busy_sms() == 7));
+        me.start("nothing", {}, {});
+        me.finish();
+        CHECK(me.bytes_sent() == 0);
+      },
+      7);
+  CHECK(ran == 1);
+  // Each to each, one exchange: rank a sends 1 + a + b words to rank b.
+  std::vector<std::vector<int>> got(4);
+  std::vector<uint64_t> sent(4);
+  fa::on_threads(4, [&](Ranks& me) {
+    const int r = me.rank();
+    std::vector<Buffer<int>> out, in;
+    std::vector<fa::Message> send, receive;
+    for (int peer = 0; peer < 4; ++peer) {
+      out.emplace_back("out", std::vector<int>(1 + r + peer, 10 * r + peer));
+      in.emplace_back("in", 1 + r + peer);
+    }
+    for (int peer = 3; peer >= 0; --peer) {
+      if (peer == r) continue;
+      send.push_back(fa::message(peer, out[peer].get(), out[peer].size()));
+      receive.push_back(fa::message(peer, in[peer].get(), in[peer].size()));
+    }
+    me.start("all to all", send, receive);
+    me.finish();
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer == r) continue;
+      const std::vector<int> words = in[peer].download();
+      CHECK(words == std::vector<int>(1 + r + peer, 10 * peer + r));
+      got[r].push_back(words.back());
+    }
+    sent[r] = me.bytes_sent();
+  });
+  for (int r = 0; r < 4; ++r) {
+    CHECK(got[r].size() == 3);
+    CHECK(sent[r] == uint64_t(4 * (3 * (1 + r) + 6 - r)));
+  }
 }

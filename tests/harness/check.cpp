@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -304,15 +305,21 @@ TEST_CASE("a weight below the normal numbers may be 0, whatever it is multiplied
   // One row and two keys, the second of which has the weight e^-score.
   const float score = GENERATE(88.f, 84.f);  // 6.1e-39, 3.3e-37; FLT_MIN is 1.2e-38
   const float size = GENERATE(1.f, 1000.f);  // of dO and V
-  CAPTURE(score, size);
+  const auto [heads, rows] = GENERATE(std::pair(1, 1), std::pair(1, 4), std::pair(4, 1));
+  CAPTURE(score, size, heads, rows);
   Answer answer(DType::f32);
   Problem& p = answer.p;
-  p.B = p.H = p.Hkv = p.N = 1, p.Nk = 2, p.d = 4;
+  p.B = p.Hkv = 1, p.H = heads, p.N = rows, p.Nk = 2, p.d = 4;
   p.causal = false;
-  answer.in.Q = {1, 0, 0, 0};
+  const auto repeated = [n = heads * rows](const std::vector<float>& row) {
+    std::vector<float> all;
+    for (int i = 0; i < n; ++i) all.insert(all.end(), row.begin(), row.end());
+    return all;
+  };
+  answer.in.Q = repeated({1, 0, 0, 0});
   answer.in.K = {0, 0, 0, 0, -2 * score, 0, 0, 0};
   answer.in.V = {size, 0, size, 0, 0, size, 0, 0};
-  answer.in.dO = {size, -size, size, 0};
+  answer.in.dO = repeated({size, -size, size, 0});
   answer.solve();
   CHECK(answer.check().ok());
   std::fill(answer.out.dK.begin() + 4, answer.out.dK.end(), 0.f);
@@ -505,6 +512,7 @@ TEST_CASE("the message is of the row that uses most of its bound, the figures of
   const auto put = [&](size_t row, double error) {
     answer.out.O[row * 32 + 3] = static_cast<float>(want.O[row * 32 + 3] + error);
   };
+  const double bound_of_narrow = bound_of(narrow);
   put(narrow, 4 * bound_of(narrow)), put(wide, 3.5 * bound_of(wide));
   const fa::TensorCheck t = answer.check("O");
   CHECK(t.max_abs_err == Approx(3.5 * bound_of(wide)));
@@ -513,6 +521,9 @@ TEST_CASE("the message is of the row that uses most of its bound, the figures of
   CHECK_THAT(t.message, StartsWith("O[b=" + std::to_string(narrow / 160) +
                                    ", h=" + std::to_string(narrow / 40 % 4) +
                                    ", row=" + std::to_string(narrow % 40) + ", feature=3] is "));
+  char allowed[32];
+  std::snprintf(allowed, sizeof allowed, "allowed %.2e", bound_of_narrow);
+  CHECK_THAT(t.message, ContainsSubstring(allowed));
 }
 
 TEST_CASE("gradients of sinks are checked of the heads of the sample, in each batch entry",
@@ -576,4 +587,35 @@ TEST_CASE("a checker of a forward can check a backward later; complete is of bot
   CHECK_FALSE(checker(all).complete);  // all rows, but not all heads
   answer.sample.heads = {0, 1, 2, 3}, answer.sample.rows.pop_back();
   CHECK_FALSE(answer.check().complete);
+}
+
+TEST_CASE("where scores have no digits, a sum that cancels may be off by its rounding", "[check]") {
+  // Two rows see two keys that are alike, with V and -V, dO and -dO: O and dV are 0.
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  CAPTURE(fa::name_of(dtype));
+  Answer answer(dtype);
+  Problem& p = answer.p;
+  p.B = p.H = p.Hkv = 1, p.N = p.Nk = 2, p.d = 4, p.causal = false;
+  const float large = 0x1p30f;
+  answer.in.Q = {large, 0, 0, 0, large, 0, 0, 0};
+  answer.in.K = {1, 0, 0, 0, 1, 0, 0, 0};
+  answer.in.V = {1, 1, 1, 1, -1, -1, -1, -1};
+  answer.in.dO = {1, 1, 1, 1, -1, -1, -1, -1};
+  answer.solve();
+  CHECK(answer.check().ok());
+  const bool f32 = dtype == DType::f32;
+  const auto verdict = [&](const char* name, std::vector<float>& tensor, double value) {
+    const float kept = std::exchange(tensor[5], static_cast<float>(value));
+    const fa::TensorCheck t = answer.check(name);
+    tensor[5] = kept;
+    return std::string(t.ok ? "ok" : t.lost ? "lost" : "wrong");
+  };
+  const double of_P = fa::kFp32Error + (f32 ? 0 : 2 * 0x1p-8);  // of the sum of |P V|, 1
+  CHECK(verdict("O", answer.out.O, 0.99 * of_P) == "ok");
+  CHECK(verdict("O", answer.out.O, 1.01 * of_P) == "lost");
+  CHECK(verdict("O", answer.out.O, 0.99 + of_P) == "lost");  // V's largest element
+  CHECK(verdict("O", answer.out.O, 1.01 + of_P) == "wrong");
+  const double of_dV = fa::kFp32Error + 3 * (f32 ? 0x1p-24 : 0x1p-8);
+  CHECK(verdict("dV", answer.out.dV, 0.99 * of_dV) == "ok");
+  CHECK(verdict("dV", answer.out.dV, 1.01 * of_dV) == "lost");
 }

@@ -1,9 +1,11 @@
 #include "common/harness/gpus.h"
 
+#include "common/harness/inputs.h"
 #include "common/harness/problem.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 
+using Catch::Matchers::StartsWith;
 using fa::test::TemporaryFile;
 
 TEST_CASE("the table of GPUs holds plausible rows", "[gpus]") {
@@ -182,4 +184,20 @@ TEST_CASE("what a newer GPU has given up, and how fast it multiplies", "[gpus]")
   CHECK(fa::given_up_by("sm_90", "sm_100a").empty());
   CHECK(fa::product_columns(fa::find_gpu("B200")) == 4);
   CHECK(fa::product_columns(fa::find_gpu("H200")) == fa::clock_figures("H200").wgmma_columns);
+}
+
+TEST_CASE("the clock's figures of a GPU lie in the file of its name, else in the H200's",
+          "[gpus]") {
+  const fa::test::Folder folder;
+  setenv("FLASH_STEPS_DATA", folder.path().c_str(), 1);
+  const auto said = [](const std::string& gpu) {
+    return fa::test::refusal_of([&] { fa::clock_figures(gpu); });
+  };
+  CHECK(said("Any") ==
+        "the figures of a GPU's clock, " + fa::data_file("clock_h200.json") + ", cannot be read");
+  folder.file("clock_rtx_9090.json", "{}");
+  CHECK_THAT(said("RTX 9090"),
+             StartsWith("the figures of a GPU's clock, " + fa::data_file("clock_rtx_9090.json") +
+                        ", are damaged: "));
+  unsetenv("FLASH_STEPS_DATA");
 }

@@ -55,6 +55,7 @@ void forward(const Problem& p, const Tensors<float>& t) {
   fa::cuda_check(cudaMemcpy(t.scratch<int>("runs"), &runs, 4, cudaMemcpyHostToDevice));
 }
 void backward(const Problem& p, const Tensors<float>& t) { put(t.dQ, on_host(t.O, p.q_size())); }
+void copy_q(const Problem& p, const Tensors<float>& t) { put(t.O, on_host(t.Q, p.q_size())); }
 fa::Prediction no_traffic(const Problem&) { return {}; }
 
 fa::Step step() {
@@ -80,11 +81,15 @@ fa::Step step() {
     return std::vector<fa::Scratch>{{.name = "sum", .bytes = 4 * p.q_size()}};
   };
   step.variants.push_back(v);
+  v.name = "plain";
+  v.prepare = {}, v.prepare_traffic = nullptr;
+  v.forward = copy_q;
+  step.variants.push_back(v);
   return step;
 }
 const fa::LinkedStep linked(step());
 
-constexpr int kTables = 0, kPrepared = 1;
+constexpr int kTables = 0, kPrepared = 1, kPlain = 2;
 
 /// Calls of one test: everything on the device is as at the process's start.
 struct Library {
@@ -224,8 +229,8 @@ TEST_CASE("the library refuses what a call cannot do", "[library]") {
   const auto require_refused = [&](auto call, int variant, const std::string& why) {
     CHECK_THAT(it.said(call, variant), ContainsSubstring(why));
   };
-  require_refused(fa_forward, 2, "variant 2: 99_kept has 2");
-  require_refused(fa_forward, -1, "variant -1: 99_kept has 2");
+  require_refused(fa_forward, 3, "variant 3: 99_kept has 3");
+  require_refused(fa_forward, -1, "variant -1: 99_kept has 3");
   require_refused(fa_prepare, kTables, "99_kept tables: it has no prepare");
   require_refused(fa_backward, kTables, "99_kept tables: it has no backward");
   REQUIRE(it.said(fa_prepare, kPrepared).empty());
@@ -280,7 +285,7 @@ TEST_CASE("the library's sentences name what is missing, and the fields of its s
   size_t bytes = 7;
   CHECK(Words(said(fa_workspace_bytes(kTables, &it.p, nullptr))) ==
         "no place for the bytes: the pointer is null");
-  CHECK(fa_workspace_bytes(2, &it.p, &bytes) == 2);
+  CHECK(fa_workspace_bytes(3, &it.p, &bytes) == 2);
   CHECK(bytes == 0);
   CHECK(Words(said(fa_malloc(nullptr, 1))) == "no place for the address: the pointer is null");
   void* place = &it;
@@ -350,4 +355,36 @@ TEST_CASE("a run keeps the workspace of a larger one, and each variant its own",
   it.p.N = it.p.Nk = 5;
   CHECK_THAT(it.said(fa_forward, kPrepared),
              ContainsSubstring("the last one was of B=1 H=1 N=2 d=32 fp32"));
+}
+
+TEST_CASE("a backward whose P the forward left needs that forward, of this problem", "[library]") {
+  Library it;
+  const std::string first = "variant 2: fa_forward of the same tensors, ";
+  const auto refused = [&](const std::string& why) {
+    const std::string said = it.said(fa_backward, kPlain);
+    CHECK_THAT(said, ContainsSubstring(first + "B=2") && ContainsSubstring("; " + why));
+  };
+  refused("none has run");
+  REQUIRE(it.said(fa_forward, kPlain).empty());
+  CHECK(it.said(fa_backward, kPlain).empty());
+  it.p.causal = 1;
+  refused("the last one was of B=2 H=1 N=3 d=32 fp32");
+  it.p.causal = 0;
+  CHECK(it.said(fa_backward, kPlain).empty());
+  REQUIRE(fa_release() == 0);
+  refused("none has run");
+}
+
+TEST_CASE("a step is linked with the architectures of its build", "[library]") {
+  const auto linked_with = [](const std::string& needs) {
+    fa::Step some;
+    some.id = "98_linked";
+    fa::LinkedStep(some, needs);
+    const fa::Step& last = fa::linked_steps().back();
+    CHECK(last.id == "98_linked");
+    return last.needs + "|" + last.newer;
+  };
+  CHECK(linked_with("") == "|");
+  CHECK(linked_with("sm_80") == "sm_80|");
+  CHECK(linked_with("sm_90a,sm_80") == "sm_80|sm_90a");
 }

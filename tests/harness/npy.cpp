@@ -156,8 +156,10 @@ TEST_CASE("a broken .npy file gets one sentence", "[npy]") {
   CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(four,)"), four)),
              ContainsSubstring("the shape in the .npy header is invalid"));
   CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(4,"), four)), ContainsSubstring("is invalid"));
-  CHECK_THAT(refusal(npy_file(1, "{'descr': '<f4', 'fortran_order': False}\n", four)),
-             ContainsSubstring("has no 'shape'"));
+  for (const char* end : {"}", ", 'shape'}", ", 'shape':", ", 'shape':   "}) {
+    const std::string header = std::string("{'descr': '<f4', 'fortran_order': False") + end;
+    CHECK_THAT(refusal(npy_file(1, header, four)), ContainsSubstring("has no 'shape'"));
+  }
 }
 
 TEST_CASE("a header may be long, and in any order and quotes", "[npy]") {
@@ -284,4 +286,40 @@ TEST_CASE("a probe for writing leaves all as it was", "[npy]") {
         "--out " + folder.path("no/x") + ": cannot be written: its folder does not exist");
   CHECK(said(folder.path()) == "--out " + folder.path() + ": cannot be written: Is a directory");
   CHECK(said(old + "/x") == "--out " + old + "/x: cannot be written: Not a directory");
+}
+
+TEST_CASE("after a file is written, signals do what they did before", "[npy]") {
+  const fa::test::Folder folder;
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto own = [](int) {};
+    std::signal(SIGINT, SIG_DFL), std::signal(SIGTERM, own), std::signal(SIGHUP, SIG_IGN);
+    fa::write_file(folder.path("x"), [](std::ostream& out) { out << "1"; });
+    const bool same = std::signal(SIGINT, SIG_DFL) == SIG_DFL &&
+                      std::signal(SIGTERM, SIG_DFL) == static_cast<void (*)(int)>(own) &&
+                      std::signal(SIGHUP, SIG_DFL) == SIG_IGN;
+    _exit(same ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("what is written to a pipe reaches its reader, and the pipe stays", "[npy]") {
+  const fa::test::Folder folder;
+  const std::string path = folder.path("pipe");
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  CHECK_NOTHROW(fa::require_writable("--json", path));  // which would wait for a reader
+  const pid_t child = fork();
+  if (child == 0) {
+    std::ifstream in(path);
+    std::string words;
+    in >> words;
+    _exit(words == "{}" ? 0 : 1);
+  }
+  fa::write_file(path, [](std::ostream& out) { out << "{}\n"; });
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK(std::filesystem::is_fifo(path));
 }

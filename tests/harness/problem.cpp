@@ -1,4 +1,6 @@
 #include "common/harness/problem.h"
+#include <bit>
+
 #include "common/harness/tiles.h"
 
 #include "tests/harness/files.h"
@@ -27,6 +29,9 @@ TEST_CASE("bf16 rounds to nearest even", "[problem]") {
   CHECK(bf16(3.4e38f) == INFINITY);
   CHECK(bf16(-INFINITY) == -INFINITY);
   CHECK(std::isnan(bf16(NAN)));
+  for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7f800001u}) {
+    CHECK(std::isnan(bf16(std::bit_cast<float>(bits))));
+  }
   CHECK(fa::round_to(DType::f32, 1.0f + 0x1p-23f) == 1.0f + 0x1p-23f);
 }
 

@@ -180,3 +180,70 @@ TEST_CASE("an estimate is the slowest rank's", "[ranks_report]") {
   CHECK(answer() == "98 kernel x 2: right, sent 3.00 kB, 2.00 ms estimated, limited by HBM");
   CHECK(fa::to_json(r)["ranks"][1]["estimated_ms"]["backward"] == 1.5);
 }
+
+TEST_CASE("the balance is of the busiest rank, and of the slowest in each hop", "[ranks_report]") {
+  fa::RunReport r = report_of({{{0, 8}}, {{8, 16}}, {{16, 24}}}, 1000);
+  const auto balance = [&r] {
+    const std::string text = fa::text(r);
+    const size_t at = text.find("\nbalance");
+    return text.substr(at + 1, text.find('\n', text.find('\n', at + 1) + 1) - at - 1);
+  };
+  CHECK(balance() ==
+        "balance   the busiest rank computes 1.00x the mean; hop by hop all wait for the\n"
+        "          slowest: 100% of the ideal");
+  r.on_ranks->ranks[0].predicted.scores = {300, 0};
+  r.on_ranks->ranks[1].predicted.scores = {100, 500};
+  r.on_ranks->ranks[2].predicted.scores = {200, 100};
+  CHECK(balance() ==  // 600 of a mean of 400; 300 and 500 where 400 would do
+        "balance   the busiest rank computes 1.50x the mean; hop by hop all wait for the\n"
+        "          slowest: 50% of the ideal");
+}
+
+TEST_CASE("what ranks measured, requested and hold is told of each, where it is known",
+          "[ranks_report]") {
+  fa::RunReport r = report_of({{{0, 8}}, {{8, 16}}}, 1000);
+  r.variant = "kernel", r.problem = problem(fa::DType::bf16, false, 4, 4);
+  r.problem.N = r.problem.Nk = 4096;
+  const auto text = [&r] { return fa::text(r, {.details = true}); };
+  const auto answer = [&r] { return fa::text(r).substr(0, fa::text(r).find('\n')); };
+  CHECK_THAT(text(), !ContainsSubstring("\nforward  ") && !ContainsSubstring("and back"));
+  r.forward.time = fa::Timing{2, 1.5, 2.5, 50};
+  CHECK(answer() == "98 kernel x 2: right, sent 3.00 kB, 2.00 ms measured");
+  CHECK_THAT(text(), ContainsSubstring("\nforward   2.00 ms median of 50 batches (p10 1.50 ms, p90 "
+                                       "2.50 ms), 4 TFLOP/s per\n"));
+  r.on_ranks->both = fa::Timing{8, 7, 9, 50};
+  CHECK(answer() == "98 kernel x 2: right, sent 3.00 kB, 8.00 ms measured");
+  CHECK_THAT(text(), ContainsSubstring("\nand back  8.00 ms median of 50 batches (p10 7.00 ms, p90 "
+                                       "9.00 ms), 4 TFLOP/s per\n"));
+  CHECK(fa::to_json(r)["forward_and_backward"]["median_ms"] == 8);
+  CHECK_THAT(text(), !ContainsSubstring("\nlanes") && !ContainsSubstring("\nrequested"));
+  r.on_ranks->ranks[1].lanes = {{"compute", "a", 1, 4}, {"messages", "m", 2, 8}};
+  CHECK_THAT(text(),
+             ContainsSubstring("\nlanes     rank 1: compute 3.00 ms, messages 6.00 ms, 2.00 "
+                               "ms of them beside\n"));
+  CHECK(fa::to_json(r)["ranks"][0]["overlap"].is_null());
+  CHECK(fa::to_json(r)["ranks"][1]["overlap"]["both_ms"] == 2);
+  CHECK(fa::to_json(r)["ranks"][1]["lanes"][1]["begin_ms"] == 2);
+  r.device.kind = "sim";
+  r.on_ranks->ranks[0].seen.forward.requested = 5000;
+  r.on_ranks->ranks[1].seen.forward.requested = 7000;
+  CHECK_THAT(text(), ContainsSubstring(
+                         "\nrequested by the forward's kernels, counted: 5.00 kB, 7.00 kB\n"));
+  CHECK(fa::to_json(r)["ranks"][1]["requested"]["forward"] == 7000);
+  r.on_ranks->ranks[0].seen.memory = 2000, r.on_ranks->ranks[0].seen.workspace = 3000;
+  r.on_ranks->ranks[1].seen.memory = 9000;
+  CHECK_THAT(text(), ContainsSubstring("of rank 0: inputs and outputs 2.00 kB, workspace 3.00 kB"));
+  CHECK_THAT(text(), ContainsSubstring("\nranks     2; messages by nobody\n") &&
+                         !ContainsSubstring("were not checked"));
+  r.on_ranks->gradients_checked = false;
+  CHECK_THAT(text(), ContainsSubstring("The gradients were not checked: a head has too many"));
+  CHECK(fa::to_json(r)["gradients_checked"] == false);
+
+  r.on_ranks->ranks[0].predicted.backward_bytes = 9000;  // the most that any rank sends
+  CHECK_FALSE(r.ok());
+  r.predicted_only = true, r.forward.time.reset(), r.on_ranks->both.reset();
+  CHECK(answer() == "98 kernel x 2: not run, predicted to send 10.0 kB");
+  CHECK_THAT(text(), !ContainsSubstring("\nmemory") && !ContainsSubstring("\nrequested"));
+  CHECK(fa::to_json(r)["ranks"][0]["sent"]["forward"]["counted"].is_null());
+  CHECK(fa::to_json(r)["ranks"][0]["sent"]["backward"]["predicted"] == 9000);
+}

@@ -418,8 +418,10 @@ TEST_CASE("near the size of the L2 a note says how exact modelled bytes are", "[
     return note.empty();
   };
   CHECK(promise(0.4));
+  CHECK_FALSE(promise(0.5));
   CHECK_FALSE(promise(0.6));
   CHECK_FALSE(promise(2.9));
+  CHECK_FALSE(promise(3));
   CHECK(promise(3.1));
   CHECK_FALSE(promise(1));
   CHECK_THAT(line_with(printed(r), "note"),
@@ -1038,4 +1040,274 @@ TEST_CASE("without counters the predicted bytes give the rate, where bytes bind"
   CHECK_THAT(joined(details(r)), !ContainsSubstring("of the predicted HBM traffic"));
   r.forward.predicts = false;
   CHECK(fa::to_json(r)["time"]["bytes_per_s"].is_null());
+}
+
+TEST_CASE("a figure gets another unit, and fewer digits, where it is rounded to them", "[report]") {
+  const std::map<double, std::string> bytes = {
+      {999.4, "999 B"},   {999.6, "1.00 kB"}, {9994, "9.99 kB"}, {9996, "10.0 kB"},
+      {99940, "99.9 kB"}, {99960, "100 kB"},  {1e9, "1.00 GB"},  {1e12, "1.00 TB"},
+      {1e15, "1.00 PB"},  {1e18, "1.00 EB"},  {1e21, "1000 EB"}};
+  for (const auto& [number, words] : bytes) CHECK(fa::human_bytes(number) == words);
+  const std::map<double, std::string> times = {
+      {0, "0 us"},         {0.00999, "9.99 us"}, {0.01, "10.0 us"},  {0.9994, "999 us"},
+      {0.9996, "1.00 ms"}, {9.994, "9.99 ms"},   {9.996, "10.0 ms"}, {99.94, "99.9 ms"},
+      {99.96, "100 ms"},   {999.6, "1.00 s"},    {9994, "9.99 s"},   {9996, "10.0 s"}};
+  for (const auto& [ms, words] : times) CHECK(fa::human_time(ms) == words);
+  CHECK(fa::grouped(999999) == "999,999");
+  CHECK(fa::grouped(1000000) == "1,000,000");
+  CHECK(fa::grouped(UINT64_MAX) == "18,446,744,073,709,551,615");
+}
+
+TEST_CASE("an estimate survives JSON, with all its parts", "[report]") {
+  fa::Estimate e = some_estimate();
+  e.verified = false;
+  e.kernels[0].arithmetic = false, e.kernels[0].sms = 5;
+  const char* const names[] = {"L1 lines",     "shared memory", "instructions", "exponentials",
+                               "tensor cores", "atomics",       "L2",           "HBM",
+                               "waiting",      "start"};
+  for (int i = 9; i >= 0; --i) {
+    CHECK(std::string(fa::name_of(static_cast<fa::Part>(i))) == names[i]);
+    e.kernels[0].parts.push_back({static_cast<fa::Part>(i), 0.125 * i});
+  }
+  e.kernels[0].parts.erase(e.kernels[0].parts.begin(), e.kernels[0].parts.begin() + 2);
+  const fa::Estimate back = fa::estimate_of(fa::to_json(e));
+  CHECK(fa::to_json(back) == fa::to_json(e));
+  CHECK((back.gpu == "H200" && !back.verified && back.seconds == Approx(0.6e-3)));
+  CHECK_FALSE(back.arithmetic());
+  REQUIRE(back.kernels[0].parts.size() == 10);
+  for (int i = 0; i < 10; ++i) {
+    CHECK(back.kernels[0].parts[i].part == static_cast<fa::Part>(9 - i));
+    CHECK(back.kernels[0].parts[i].share == 0.125 * (9 - i));
+  }
+  CHECK((back.kernels[0].sms == 5 && back.kernels[0].blocks == 1000));
+  CHECK(back.kernels[0].seconds == Approx(0.1e-3));
+  CHECK(back.longest()->name == "long_kernel");
+  CHECK(back.limit() == fa::Part::l1);
+  auto unknown = fa::to_json(e);
+  unknown["kernels"][0]["parts"]["L3"] = 0.5;
+  CHECK_THROWS_AS(fa::estimate_of(unknown), nlohmann::json::exception);
+  CHECK(fa::Estimate{}.longest() == nullptr);
+  CHECK(fa::Estimate{}.limit() == fa::Part::start);
+  CHECK(fa::Estimate{}.arithmetic());
+}
+
+TEST_CASE("each remark stands where it applies, and nowhere else", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK(line_with(printed(r), "check") == "check     O 0% of the allowed error");
+  CHECK_THAT(details(r), !ContainsSubstring("A seeded sample"));
+  r.check.complete = false;
+  CHECK(line_with(printed(r), "check") ==
+        "check     O 0% of the allowed error, in a sample of the rows");
+  CHECK_THAT(details(r), ContainsSubstring("A seeded sample of the rows was checked."));
+  CHECK(fa::to_json(r)["check_complete"] == false);
+
+  CHECK_THAT(line_with(printed(r), "problem"), ContainsSubstring("fp32; normal input, seed 7"));
+  CHECK(fa::to_json(r)["problem"]["input_note"].is_null());
+  r.input_note = "real input cut";
+  CHECK_THAT(line_with(printed(r), "problem"), ContainsSubstring("fp32; real input cut, seed 7"));
+  CHECK(fa::to_json(r)["problem"]["input_note"] == "real input cut");
+
+  CHECK(line_with(printed(r), "note").empty());
+  r.advice = "another variant is faster";
+  CHECK(line_with(printed(r), "note") == "note      another variant is faster");
+  CHECK_THAT(details(r), !ContainsSubstring("\nforward   that of"));
+  r.forward_of = "04 fused";
+  CHECK_THAT(details(r), ContainsSubstring(
+                             "\nforward   that of 04 fused; this variant changes the backward\n"));
+  CHECK(fa::to_json(r)["forward_of"] == "04 fused");
+
+  const std::string more = "more      --details: errors, bytes, kernels";
+  CHECK(line_with(printed(r), "more") == more + "; --analyse: races and source lines");
+  r.analysed = true;
+  CHECK(line_with(printed(r), "more") == more);
+  CHECK(line_with(printed(gpu_run()), "more") == more);
+  r.analysed = false, r.predicted_only = true;
+  CHECK(line_with(printed(r), "more") == more);
+  CHECK(line_with(details(r), "more").empty());
+}
+
+TEST_CASE("the device line says for how many heads the time is", "[report]") {
+  fa::RunReport r = estimated_run();
+  const auto device = [&r] {
+    const std::string text = joined(printed(r));
+    const size_t at = text.find("device "), end = text.find("check ");
+    return text.substr(at, end - at);
+  };
+  const std::string model = "device simulator (x86-64, 2 cores), modelling H200";
+  CHECK(device() == model + " ");
+  r.estimate_heads = 127;
+  CHECK(device() == model + ": time of 127 heads; bytes of the 4 that ran ");
+  r.estimate_heads = 128;
+  CHECK(device() == model + ": time of 128 heads, which fill it; bytes of the 4 that ran ");
+  r.forward.estimate->verified = false;
+  CHECK(device() == model +
+                        " (unverified: never measured there): time of 128 heads, which fill "
+                        "it; bytes of the 4 that ran ");
+  r.findings = {"race"};
+  CHECK_THAT(joined(printed(r)), ContainsSubstring("(unverified: never measured there) ") &&
+                                     !ContainsSubstring("time of 128"));
+  CHECK(line_with(printed(gpu_run()), "device") == "device    NVIDIA H200 (sm_90)");
+}
+
+TEST_CASE("a change is more, fewer, or of nothing", "[report]") {
+  fa::RunReport r = simulated_run();
+  const auto change = [&r] { return line_with(printed(r), "change"); };
+  const std::string since = "change    since 97_before: requested ";
+  r.forward.parent->requested = {r.forward.predicted.total().total() / 2, 0, 0};
+  CHECK(change() == since + "34.4 GB -> 68.7 GB: 2.00x more");
+  r.forward.parent->requested = {};
+  CHECK(change() == since + "0 B -> 68.7 GB");
+  r.forward.predicted.buffers.clear();
+  CHECK(change() == since + "0 B -> 0 B");
+  r.forward.parent->requested = {1000, 0, 0};
+  CHECK(change() == since + "1.00 kB -> 0 B");
+  r.forward.predicted["Q"].read = 1004;
+  CHECK(change() == since + "1.00 kB -> 1.00 kB, +4 B");
+  r.forward.predicted["Q"].read = 1005;
+  CHECK(change() == since + "1.00 kB -> 1.00 kB: 1.00x more");
+  r.forward.parent.reset();
+  CHECK(change().empty());
+}
+
+TEST_CASE("of a wrong result on a GPU nothing is told that was not measured", "[report]") {
+  fa::RunReport r = gpu_run();
+  CHECK_THAT(details(r),
+             ContainsSubstring("\nforward, bytes requested") && ContainsSubstring("\nHBM "));
+  r.check.tensors[0].ok = false;
+  CHECK_THAT(details(r), ContainsSubstring("\nforward, bytes requested"));  // it was measured
+  r.forward.seen = {}, r.forward.time.reset();
+  CHECK_THAT(details(r),
+             !ContainsSubstring("\nforward, bytes requested") && !ContainsSubstring("\nHBM "));
+  r.check = {}, r.predicted_only = true;
+  CHECK_THAT(details(r),
+             ContainsSubstring("\nforward, bytes requested") && !ContainsSubstring("\nHBM "));
+}
+
+TEST_CASE("source lines and remarks that all fit leave no more", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.analysed = true;
+  const auto site = [](int i) {
+    return fa::SiteCount{"kernel.cuh:" + std::to_string(100 + i), "Q load64", 10, 40, 40};
+  };
+  for (int i = 0; i < 15; ++i) r.forward.seen.sites.push_back(site(i));
+  r.forward.seen.remarks = {"one", "two", "three", "four"};
+  std::string text = details(r);
+  CHECK_THAT(text, !ContainsSubstring("--json has all"));
+  CHECK(words_of(line_with(text, "kernel.cuh:114")) ==
+        words_of("kernel.cuh:114 Q load 8 B 10 40 = 4.0"));
+  r.forward.seen.sites.push_back(site(15));
+  r.forward.seen.sites[15].transfers = 41;
+  r.forward.seen.sites[3].transfers = 39;  // fewer than ideal is not worse
+  text = details(r);
+  CHECK(line_with(text, "and 1 more") == "  and 1 more; --json has all");
+  CHECK(words_of(line_with(text, "kernel.cuh:115")) ==
+        words_of("kernel.cuh:115 Q load 8 B 10 41 40 4.1"));
+  CHECK(text.find("kernel.cuh:115") < text.find("kernel.cuh:100"));
+  CHECK(text.find("kernel.cuh:103") == std::string::npos);
+}
+
+TEST_CASE("executed FLOPs are those that were seen, else predicted, else the convention's",
+          "[report]") {
+  fa::Pass p;
+  p.predicted.flops = 20, p.flops = 30;
+  CHECK(p.flops_executed() == 20);
+  p.predicts = false;
+  CHECK(p.flops_executed() == 30);
+  p.seen.tensor_flops = 0;
+  CHECK(p.flops_executed() == 30);
+  p.seen.tensor_flops = 10;
+  CHECK(p.flops_executed() == 10);
+  p.predicts = true;
+  CHECK(p.flops_executed() == 10);
+  p.predicted.hbm = {3000, 1000, 0};
+  CHECK_FALSE(p.bytes_per_s());
+  p.time = fa::Timing{2, 1, 3, 9};
+  CHECK(p.bytes_per_s() == Approx(2e6));
+  p.time->median_ms = 0;
+  CHECK_FALSE(p.bytes_per_s());
+  CHECK_FALSE(fa::roofline(1, 0, 0, 1));
+  fa::RunReport r = simulated_run();
+  CHECK(r.naive_workspace_bytes() == 2 * 4 * 256 * 256 * 4);
+  r.problem.dtype = fa::DType::bf16;
+  CHECK(r.naive_workspace_bytes() == 2 * 4 * 256 * 256 * 2);
+}
+
+TEST_CASE("an estimate beside a measured time is compared where it is of that GPU", "[report]") {
+  fa::RunReport r = gpu_run();
+  r.estimate_heads = r.problem.heads();
+  r.forward.estimate = some_estimate();
+  CHECK(line_with(printed(r), "estimated") == "estimated 600 us on H200, +20% from measured");
+  r.forward.estimate->gpu = "A100";
+  CHECK(line_with(printed(r), "estimated") == "estimated 600 us on A100");
+  r.device.sms = 132, r.device.free_bytes = 5000;
+  const auto device = fa::to_json(r)["device"];
+  CHECK((device["sms"] == 132 && device["free_bytes"] == 5000));
+  CHECK_FALSE(fa::to_json(simulated_run())["device"].contains("sms"));
+  CHECK(fa::to_json(simulated_run())["model_gpu"] == "H200");
+  CHECK(fa::to_json(simulated_run())["roofs"].is_null());
+  r.problem.method.fp8 = true;  // whose products nothing on this card was measured to do
+  CHECK(fa::to_json(r)["rate_of"].is_null());
+  CHECK(words_of(line_with(printed(r), "forward ")).back() == "GFLOP/s");  // of nothing
+  CHECK_THAT(line_with(details(r), "measured"), ContainsSubstring("950 kB"));
+  CHECK_THAT(line_with(details(r), "modelled"), ContainsSubstring("needs the simulator"));
+  CHECK_THAT(line_with(details(simulated_run()), "measured"), ContainsSubstring("needs a GPU"));
+  r = estimated_run();
+  r.forward.estimate->kernels = {kernel_estimate(
+      "k", 1e-3, {{fa::Part::l1, 0.5}, {fa::Part::l2, 0.1}, {fa::Part::hbm, 0.0999}})};
+  CHECK(line_with(details(r), "k ") == "  k 1.00 ms: L1 lines 50%, L2 10%");
+}
+
+TEST_CASE("an estimate is of the same mask and the same change of scores", "[report]") {
+  const auto good = fa::to_json(estimated_run());
+  const auto accepted = [](const nlohmann::ordered_json& report, const fa::RunReport& on_gpu) {
+    const TemporaryFile file(report.dump());
+    fa::RunReport gpu = on_gpu;
+    const std::string said = fa::test::refusal_of([&] { fa::read_estimates(file.path, gpu); });
+    if (said != "accepted") CHECK_THAT(said, ContainsSubstring("another step, variant or problem"));
+    return said == "accepted";
+  };
+  for (const auto& [key, value] : {std::pair("window", nlohmann::ordered_json{3, 4}),
+                                   std::pair("mask", nlohmann::ordered_json("strided:64")),
+                                   std::pair("row_starts", nlohmann::ordered_json{0, 256}),
+                                   std::pair("key_starts", nlohmann::ordered_json{0, 256}),
+                                   std::pair("cap", nlohmann::ordered_json(2.5)),
+                                   std::pair("alibi", nlohmann::ordered_json(true)),
+                                   std::pair("sinks", nlohmann::ordered_json(true))}) {
+    CAPTURE(key);
+    auto other = good;
+    other["problem"][key] = value;
+    CHECK_FALSE(accepted(other, gpu_run()));
+  }
+  fa::RunReport sim = estimated_run(), gpu = gpu_run();
+  sim.problem.mask.left = gpu.problem.mask.left = 9;
+  sim.problem.score_mod = gpu.problem.score_mod = {2.5f, true, true};
+  CHECK(accepted(fa::to_json(sim), gpu));
+  CHECK_FALSE(accepted(fa::to_json(sim), gpu_run()));
+  gpu.problem.mask.right = 3;
+  CHECK_FALSE(accepted(fa::to_json(sim), gpu));
+}
+
+TEST_CASE("each buffer has one row, and what is not there has none", "[report]") {
+  fa::RunReport r = simulated_run();
+  const auto rows = [&r](const std::string& start) {
+    const auto lines = lines_of(details(r));
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.starts_with(start); });
+  };
+  for (const char* name : {"  Q ", "  S ", "  O  ", "  all "})
+    CHECK(rows(name) == 1 + (name == std::string("  O  ")));
+  CHECK_THAT(
+      line_with(details(r), "predicted"),
+      ContainsSubstring("1.00 MB   2.00 MB   3.00 MB  each kernel streams its operands once"));
+  r.forward.predicts = false;
+  CHECK(rows("  predicted ") == 0);
+  CHECK(rows("check ") == 2);
+  r.forward.predicts = true, r.predicted_only = true, r.forward.seen = {};
+  CHECK(rows("check ") == 0);
+  r = simulated_run();
+  r.findings = {"race on sK"};
+  for (const char* start : {"check ", "memory ", "forward", "buffers", "more "}) {
+    CHECK(rows(start) == 0);
+  }
+  CHECK(rows("device ") == 1);
 }

@@ -4,10 +4,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "common/harness/backend.h"
+#include "common/harness/inputs.h"
+#include "common/harness/npy.h"
 #include "common/harness/step.h"
 #include "common/program/program.h"
 #include "tests/harness/files.h"
@@ -79,29 +83,40 @@ fa::Step step_of(fa::Runner forward, fa::PredictFn traffic) {
 struct Ran {
   int status;
   std::string printed;  ///< standard output
+  std::string said;     ///< standard error
   nlohmann::json json;  ///< null when none was written
 };
 
+std::string words_of(const std::string& path) {
+  std::stringstream words;
+  words << std::ifstream(path).rdbuf();
+  return words.str();
+}
+
 /// Runs the program on a problem of one query and one key.
-Ran run_program(const fa::Step& step, std::vector<const char*> more = {}) {
+Ran run_program(const fa::Step& step, std::vector<const char*> more = {},
+                fa::World* world = nullptr) {
   const fa::test::Folder folder;
   const std::string json = folder.path("run.json"), printed = folder.path("out.txt");
+  const std::string said = folder.path("error.txt");
   std::vector<const char*> argv = {"99_copy", "--n", "1",      "--input",    "normal",
                                    "--iters", "2",   "--json", json.c_str(), "--details"};
   argv.insert(argv.end(), more.begin(), more.end());
 
   std::fflush(stdout);
-  const int terminal = dup(STDOUT_FILENO);
+  const int terminal = dup(STDOUT_FILENO), errors = dup(STDERR_FILENO);
   REQUIRE(std::freopen(printed.c_str(), "w", stdout));
+  REQUIRE(std::freopen(said.c_str(), "w", stderr));
   Ran ran;
-  ran.status = fa::step_main(static_cast<int>(argv.size()), const_cast<char**>(argv.data()), step);
-  std::fflush(stdout);
-  dup2(terminal, STDOUT_FILENO);
-  close(terminal);
+  const auto argc = static_cast<int>(argv.size());
+  char** const words = const_cast<char**>(argv.data());
+  ran.status =
+      world ? fa::run_program(argc, words, step, *world) : fa::step_main(argc, words, step);
+  std::fflush(stdout), std::fflush(stderr);
+  dup2(terminal, STDOUT_FILENO), dup2(errors, STDERR_FILENO);
+  close(terminal), close(errors);
 
-  std::stringstream words;
-  words << std::ifstream(printed).rdbuf();
-  ran.printed = words.str();
+  ran.printed = words_of(printed), ran.said = words_of(said);
   if (std::ifstream file(json); file) ran.json = nlohmann::json::parse(file);
   return ran;
 }
@@ -544,4 +559,313 @@ TEST_CASE("a program decodes from a shuffled cache, and one without the table is
   CHECK_THAT(ran.printed, ContainsSubstring("lengths=0..1 page=16"));
   CHECK(run_program(paged_step(decode<false>), problem).status == 1);
   CHECK(run_program(paged_step(decode<true>), {"--page", "17"}).status == 2);
+}
+
+// --- what runs of one process share --------------------------------------------------------------
+
+TEST_CASE("a run takes over the inputs of the one before only where its own are the same",
+          "[step_main]") {
+  const fa::test::Folder folder;
+  const std::string out = folder.path("O.npy"), file = folder.path("v.npy");
+  fa::Step step = step_of(copy_v, nullptr);
+  step.support.cross = true;
+  const auto O = [&](std::vector<const char*> words) {
+    words.insert(words.end(), {"--out", out.c_str()});
+    CHECK(run_program(step, words).status == 0);
+    return fa::read_npy(out).data;
+  };
+  fa::Problem p;
+  p.N = p.Nk = 1;
+  const std::vector<float> first = fa::normal_inputs(p, 1).V;
+  CHECK(O({}) == first);
+  CHECK(O({"--seed", "2"}) == fa::normal_inputs(p, 2).V);
+  CHECK(O({}) == first);
+  CHECK(O({"--input", "real"}) == fa::real_inputs(p, 1).V);
+  CHECK(O({"--input", "outliers", "--seed", "77"}) == fa::outlier_inputs(p, 77).V);
+  CHECK(O({}) == first);
+  p.d = 32;
+  CHECK(O({"--d", "32"}) == fa::normal_inputs(p, 1).V);
+  p.d = 64, p.H = p.Hkv = 3;
+  CHECK(O({"--h", "3"}) == fa::normal_inputs(p, 1).V);
+  p.H = p.Hkv = 4, p.B = 2;
+  CHECK(O({"--b", "2"}) == fa::normal_inputs(p, 1).V);
+  CHECK(O({}) == first);
+
+  for (const float value : {7.f, 8.f}) {  // the same file, with other numbers
+    folder.tensor("v.npy", {1, 4, 1, 64}, [=](size_t) { return value; });
+    CHECK(O({"--v", file.c_str()}) == std::vector<float>(256, value));
+  }
+  CHECK(O({}) == first);
+  CHECK(O({"--q", file.c_str()}) == first);  // the rest is made as before
+  CHECK(O({"--k", file.c_str(), "--seed", "2"}) == fa::normal_inputs({.N = 1, .Nk = 1}, 2).V);
+
+  CHECK(O({}) == first);  // without dO, which the next needs
+  step.variants[0].backward = backward_of_copy;
+  CHECK(O({}) == first);
+  step.variants[0].backward = {};
+  CHECK(O({}) == first);
+}
+
+TEST_CASE("files whose numbers fp32 cannot carry on are refused", "[step_main]") {
+  const fa::test::Folder folder;
+  const auto file = [&](const char* name, float value) {
+    return folder.tensor(name, {1, 4, 1, 64}, [=](size_t) { return value; });
+  };
+  fa::Step step = step_of(copy_v, copy_traffic);
+  const std::string huge = file("huge.npy", 1e38f), large = file("large.npy", 1e25f);
+  const Ran ran = run_program(step, {"--v", huge.c_str()});
+  CHECK(ran.status == 2);
+  CHECK_THAT(ran.said, ContainsSubstring("99_copy: V reaches 1.0e+38: sums of P V may pass"));
+  CHECK(run_program(step, {"--v", large.c_str()}).status == 0);
+  step.variants[0].backward = backward_of_copy;
+  const Ran both = run_program(step, {"--v", large.c_str(), "--do", large.c_str()});
+  CHECK(both.status == 2);
+  CHECK_THAT(both.said, ContainsSubstring("gradients or dO V^T may pass"));
+}
+
+TEST_CASE("a later run's first wrong tensor is named", "[step_main]") {
+  fa::Step step = persistent(wrong_later);
+  step.variants[0].backward = backward_of_copy;
+  const Ran ran = run_program(step);
+  CHECK(ran.status == 1);
+  CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(), ContainsSubstring("O[b="));
+}
+
+TEST_CASE("what a program refuses besides its options", "[step_main]") {
+  const fa::test::Folder folder;
+  const std::string inside = folder.file("file", "") + "/x";
+  fa::Step step = step_of(copy_v, nullptr);
+  const auto said = [&](const std::vector<const char*>& words) {
+    const Ran ran = run_program(step, words);
+    CHECK(ran.status == 2);
+    CHECK(ran.printed.empty());
+    CHECK(ran.json.is_null());
+    return ran.said;
+  };
+  CHECK(said({"--out-dir", inside.c_str()}) ==
+        "99_copy: --out-dir " + inside + ": cannot be created: Not a directory\n");
+  CHECK(said({"--predict"}) == "99_copy: the step has no traffic formula for its forward\n");
+  step.variants[0].traffic = copy_traffic, step.variants[0].backward = backward_of_copy;
+  CHECK(said({"--predict"}) == "99_copy: the step has no traffic formula for its backward\n");
+  if (!simulated()) return;
+  CHECK(said({"--no-counters"}) ==
+        "99_copy: --no-counters needs a GPU: the simulator measures no time\n");
+  CHECK(said({"--only-hbm"}) == "99_copy: --only-hbm needs a GPU, whose counters it chooses\n");
+  CHECK(said({"--estimate", "x.json"}) ==
+        "99_copy: --estimate needs a GPU, whose time the estimate is compared with\n");
+}
+
+TEST_CASE("a parent is asked about its own kind of cache, and not at all where it has none",
+          "[step_main]") {
+  fa::Step step = step_of(copy_v, copy_traffic);
+  const auto asked_for = [](const fa::Problem& p) {
+    fa::Prediction t;
+    t["V"].read = p.cache.fp8 ? 8 : 16;
+    return t;
+  };
+  step.variants[0].parent = "98 before";
+  step.parents = {{.id = "98 before", .traffic = asked_for}};
+  const auto parent = [&] { return run_program(step).json["parent"]; };
+  CHECK(parent()["requested"]["predicted"]["read"] == 16);
+  step.parents[0].cache8 = true;
+  CHECK(parent()["requested"]["predicted"]["read"] == 8);
+  step.parents[0].traffic = nullptr;
+  CHECK(parent().is_null());
+}
+
+// --- several ranks, of which the other one is pretended ------------------------------------------
+
+namespace {
+
+/// Rank 0 of two. The other one says what this one says, changed; and has the same numbers.
+class Two : public fa::World {
+ public:
+  Two() : World(0, 2) {}
+  std::function<void(nlohmann::json&)> change = [](nlohmann::json&) {};
+  std::vector<std::string> told;  ///< what the run was asked to do, in the words of told()
+  double limit = 0;
+  bool closed = false;
+
+  bool alone() const override { return false; }
+  void set_limit(double seconds) override { limit = seconds; }
+  void close_peers() override { closed = true; }
+  std::vector<std::vector<float>> gather(const std::vector<float>& mine) override {
+    return {mine, mine};
+  }
+  void start(const std::string&, const std::vector<fa::Message>& send,
+             const std::vector<fa::Message>&) override {
+    count(send);
+  }
+
+ protected:
+  std::vector<std::string> tell_all(const std::string& mine) override {
+    nlohmann::json said = nlohmann::json::from_cbor(mine);
+    if (said.is_array() && said.size() > 10) told = said.get<std::vector<std::string>>();
+    change(said);
+    const std::vector<uint8_t> bytes = nlohmann::json::to_cbor(said);
+    return {mine, {bytes.begin(), bytes.end()}};
+  }
+};
+
+/// O is V, of which a copy goes to the other rank.
+class CopyOnRanks : public fa::RankAttention {
+ public:
+  CopyOnRanks(const fa::Problem& p, fa::Ranks& ranks) : n_(p.q_size() / 2), ranks_(ranks) {}
+  void forward(const fa::Tensors<void>& t) override {
+    ranks_.start("V", {fa::message(1, static_cast<const float*>(t.V), n_)}, {});
+    ranks_.finish();
+    fa::cuda_check(cudaMemcpy(t.O, t.V, 4 * n_, cudaMemcpyDeviceToDevice));
+  }
+  void backward(const fa::Tensors<void>&) override {}
+  size_t workspace_bytes() const override { return 77; }
+
+ private:
+  size_t n_;
+  fa::Ranks& ranks_;
+};
+
+uint64_t sent_too_much = 0;
+
+fa::Step step_on_ranks() {
+  fa::Step step = step_of(copy_v, copy_traffic);
+  fa::Sharding sharding;
+  sharding.validate = [](const fa::Problem& p, int ranks) {
+    if (p.N % ranks != 0) throw fa::UsageError("--n " + std::to_string(p.N) + ": is odd");
+  };
+  sharding.rows = [](const fa::Problem& p, int rank, int ranks) {
+    return std::vector<fa::Rows>{{rank * p.N / ranks, (rank + 1) * p.N / ranks}};
+  };
+  sharding.make = [](const fa::Problem& p, fa::Ranks& ranks) {
+    return std::make_unique<CopyOnRanks>(p, ranks);
+  };
+  sharding.predict = [](const fa::Problem& p, int, int) {
+    return fa::RankPrediction{4 * p.q_size() / 2 + sent_too_much, 0, {p.scores() / 2}};
+  };
+  step.variants[0].sharding = std::make_shared<fa::Sharding>(sharding);
+  sent_too_much = 0;
+  return step;
+}
+
+/// All rows of V are alike, so that O is V however many rows a query sees.
+std::string alike_v(const fa::test::Folder& folder) {
+  return folder.tensor("v.npy", {1, 4, 2, 64},
+                       [](size_t i) { return static_cast<float>(i / 128 * 64 + i % 64); });
+}
+
+}  // namespace
+
+TEST_CASE("ranks share a problem: the whole is checked and written, bytes sent are compared",
+          "[step_main]") {
+  const fa::test::Folder folder;
+  const std::string v = alike_v(folder), out = folder.path("O.npy");
+  const std::vector<const char*> words = {"--n",   "2",         "--v",     v.c_str(),
+                                          "--out", out.c_str(), "--limit", "9"};
+  fa::Step step = step_on_ranks();
+  Two two;
+  const Ran ran = run_program(step, words, &two);
+  CAPTURE(ran.said);
+  CHECK(ran.status == 0);
+  CHECK((two.closed && two.limit == 9));
+  CHECK(fa::read_npy(out).shape == std::vector<size_t>{1, 4, 2, 64});
+  CHECK(fa::read_npy(out).data == fa::read_npy(v).data);
+  CHECK_THAT(ran.printed, ContainsSubstring("\nranks     2; messages by nobody\n"));
+  REQUIRE(ran.json["ranks"].size() == 2);
+  for (int r = 0; r < 2; ++r) {
+    const nlohmann::json& rank = ran.json["ranks"][r];
+    CHECK(rank["rows"] == nlohmann::json{{r, r + 1}});
+    CHECK(rank["sent"]["forward"]["counted"] == 4 * 4 * 64);
+    CHECK(rank["sent"]["forward"]["predicted"] == 4 * 4 * 64);
+    CHECK(rank["workspace_bytes"] == 77);
+    CHECK(rank["memory_bytes"] == 4 * 4 * 4 * 64);  // Q, K, V and O of its row
+  }
+  CHECK(ran.json["check"][0]["rows_checked"] == 8);
+  CHECK(ran.json["check_again"]["ok"] == true);
+  CHECK(ran.json["gradients_checked"] == true);
+  CHECK(ran.json["carrier"] == "nobody");
+
+  sent_too_much = 4;
+  CHECK(run_program(step, words, &two).status == 1);
+  sent_too_much = 0;
+  const Ran predicted = run_program(step, {"--n", "2", "--predict"}, &two);
+  CHECK(predicted.status == 0);
+  CHECK_THAT(predicted.printed, ContainsSubstring("not run, predicted to send 1.02 kB"));
+
+  two.change = [](nlohmann::json& said) {  // "O and LSE have the same bits": no
+    if (said == 1) said = 0;
+  };
+  const Ran other_bits = run_program(step, words, &two);
+  CHECK(other_bits.status == 1);
+  CHECK(other_bits.json["check_again"]["message"] == "rank 1: O or LSE has other bits");
+  two.change = [](nlohmann::json& said) {
+    if (said.is_array() && said.empty()) said = {"a guard band"};
+  };
+  const Ran damaged = run_program(step, words, &two);
+  CHECK(damaged.status == 1);
+  CHECK(damaged.json["damage"] == nlohmann::json{"rank 1: a guard band"});
+  two.change = [](nlohmann::json& said) {
+    if (said.is_object() && said.contains("sentence")) said = {{"status", 3}, {"sentence", "no"}};
+  };
+  const Ran failed = run_program(step, words, &two);
+  CHECK(failed.status == 3);
+  CHECK(failed.said == "99_copy: rank 1: no\n");
+}
+
+TEST_CASE("ranks that were started with other options are told of the first", "[step_main]") {
+  const fa::test::Folder folder;
+  const std::string v = alike_v(folder), dir = folder.path("out");
+  const fa::Step step = step_on_ranks();
+  Two two;
+  const std::vector<const char*> words = {"--n",    "2",         "--v",      v.c_str(), "--causal",
+                                          "--seed", "7",         "--iters",  "3",       "--input",
+                                          "real",   "--out-dir", dir.c_str()};
+  CHECK(run_program(step, words, &two).status == 0);
+  const std::vector<std::string> told = {"99_copy",
+                                         "--variant kernel",
+                                         "--b 1",
+                                         "--h 4",
+                                         "--hkv 4",
+                                         "--n 2",
+                                         "--nk 2",
+                                         "--d 64",
+                                         "--causal true",
+                                         "--input real",
+                                         "--seed 7",
+                                         "--q ",
+                                         "--k ",
+                                         "--v " + v,
+                                         "--do ",
+                                         "--iters 3",
+                                         "--predict false",
+                                         "--out-dir " + dir,
+                                         "messages by nobody"};
+  CHECK(two.told == told);
+  for (size_t i = 0; i < told.size(); ++i) {
+    two.change = [i](nlohmann::json& said) {
+      if (said.is_array() && said.size() > 10) said[i] = "--another 5", said.back() = "last";
+    };
+    const Ran ran = run_program(step, words, &two);
+    CHECK(ran.status == 2);
+    CHECK(ran.said == "99_copy: rank 1 was started with " +
+                          std::string(i + 1 < told.size() ? "--another 5" : "last") +
+                          ", rank 0 with " + told[i] + ": give all ranks the same problem\n");
+  }
+}
+
+TEST_CASE("what one rank does alone is refused of two, in one sentence", "[step_main]") {
+  fa::Step step = step_on_ranks();
+  Two two;
+  const auto said = [&](const std::vector<const char*>& words) {
+    const Ran ran = run_program(step, words, &two);
+    CHECK(ran.status == 2);
+    CHECK(ran.printed.empty());
+    return ran.said;
+  };
+  const std::string one = " works with one rank: start it without mpirun\n";
+  CHECK(said({"--n", "2", "--trace", "t"}) == "99_copy: --trace" + one);
+  CHECK(said({"--n", "2", "--estimate", "t"}) == "99_copy: --estimate" + one);
+  CHECK(said({"--n", "3"}) == "99_copy: --n 3: is odd\n");
+  CHECK(said({"--n", "2", "--gpu", "none"}).starts_with("99_copy: --gpu none: "));
+  CHECK(run_program(step, {"--n", "3", "--help"}, &two).status == 0);
+  step.variants[0].sharding = nullptr;
+  CHECK(said({"--n", "2"}) == "99_copy: --variant kernel" + one);
 }

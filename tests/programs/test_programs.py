@@ -142,6 +142,20 @@ class AllSteps(Case):
                     both = path.read_text(), (self.folder / f"{i}.json").read_text()
                     self.assertEqual(*(re.sub(r'"host_ms": .*', "", text) for text in both))
 
+    def test_it_ends_with_the_first_line_that_is_none(self):
+        shown, right = self.folder / "shown", f"{self.folder / 'right'}\t04_fused\t--predict\n"
+        for line, status in (
+            (f"{shown}\n", 2),
+            (f"{shown}\t99_none\t--predict\n", 2),
+            (f"{shown}\t04_fused\t--n\t0\n", 2),
+            (f"{self.folder / 'no' / 'shown'}\t04_fused\t--predict\n", 3),
+        ):
+            with self.subTest(line=line):
+                done = run(program=BUILD / "steps" / "all_steps", input=right + line + right)
+                self.assertEqual((done.returncode, done.stdout), (status, f"0\n{status}\n"))
+                self.assertEqual(done.stderr, "")
+        self.assertIn("not run", (self.folder / "right").read_text())
+
 
 class BadUse(Case):
     def refuses(self, arguments, status, *words, program=NAIVE):

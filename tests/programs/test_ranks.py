@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from copies import BUILD, Folder, main, said
+from copies import BUILD, Folder, for_all, main, said
 from flash_steps import mpi
 
 PROGRAM = BUILD / "steps" / "14_ring"
@@ -65,7 +65,7 @@ def ranks_of(mpirun):
     return sorted(found)
 
 
-class Ranks(Folder):
+class Case(Folder):
     def report(self, ranks, *args):
         path = self.folder / "report.json"
         self.ended(run(ranks, *args, "--json", path))
@@ -76,6 +76,22 @@ class Ranks(Folder):
         done.stderr = "\n".join(sentences(done.stderr))
         super().refused(done, status, *words)
 
+
+class Refused(Case):
+    def test_ranks_with_unequal_shapes(self):
+        # Not "mpirun -n 2 ... : -n 1 ...": of that Debian 13's mpirun dies.
+        shell = f"exec '{PROGRAM}' --n $((OMPI_COMM_WORLD_RANK == 2 ? 128 : 64))"
+        done = run_command([MPIRUN, "-n", "3", "sh", "-c", shell])
+        self.refused(done, 2, "rank 2", "--n 128", "--n 64")
+
+    def test_more_ranks_than_gpus(self):
+        done = run(3, "--n", 64, FLASH_STEPS_SIM_GPUS="2")
+        self.refused(done, 3, "3 ranks", "2 GPUs", "build/sim/steps/14_ring")
+        self.ended(run(2, "--n", 64, "--predict", FLASH_STEPS_SIM_GPUS="2"))
+
+
+@for_all
+class Ranks(Case):
     def test_right_through_mpi(self):
         """Once per variant; ranks that are threads have all shapes (steps/14_ring/test.cu)."""
         small = ("--n", 101, "--h", 2, "--hkv", 1)
@@ -164,16 +180,6 @@ class Ranks(Folder):
         self.assertEqual((report["variant"], report["model_gpu"]), ("mma", "A100"))
         done = run(2, "--n", 64, "--gpu", "A100", "--variant", "zigzag")
         self.refused(done, 2, "--gpu A100: variant zigzag needs sm_90a, and this GPU is sm_80")
-
-    def test_ranks_with_unequal_shapes(self):
-        # Not "mpirun -n 2 ... : -n 1 ...": of that Debian 13's mpirun dies.
-        shell = f"exec '{PROGRAM}' --n $((OMPI_COMM_WORLD_RANK == 2 ? 128 : 64))"
-        done = run_command([MPIRUN, "-n", "3", "sh", "-c", shell])
-        self.refused(done, 2, "rank 2", "--n 128", "--n 64")
-
-    def test_more_ranks_than_gpus(self):
-        done = run(3, "--n", 64, FLASH_STEPS_SIM_GPUS="2")
-        self.refused(done, 3, "3 ranks", "2 GPUs", "build/sim/steps/14_ring")
 
     def started(self, ranks, *args):
         """A run that takes long, once it computes."""
