@@ -560,6 +560,13 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
             "no distance between panels of 64"),
         describe, warp,
         Descriptors{.instruction = fa::tcgen05_instruction(128, 128, Major::mn, Major::mn)});
+  const auto of_width = [](int n) {  // of B, whose panels of 64 columns lie somewhere
+    return Descriptors{.instruction = fa::tcgen05_instruction(128, n, Major::k, Major::mn)};
+  };
+  SILENT(describe, warp, of_width(64));
+  FOUND(mma("B is MN-major by the instruction descriptor, with 80 columns, but its descriptor has "
+            "no distance between panels of 64"),
+        describe, warp, of_width(80));
   FOUND("an operand of the tcgen05.mma at ... reaches beyond the block's shared memory", describe,
         warp, Descriptors{.stride = 2048});
   FOUND(mma("'s descriptor is not tcgen05_descriptor's"), describe, warp,
