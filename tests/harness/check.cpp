@@ -618,4 +618,9 @@ TEST_CASE("where scores have no digits, a sum that cancels may be off by its rou
   const double of_dV = fa::kFp32Error + 3 * (f32 ? 0x1p-24 : 0x1p-8);
   CHECK(verdict("dV", answer.out.dV, 0.99 * of_dV) == "ok");
   CHECK(verdict("dV", answer.out.dV, 1.01 * of_dV) == "lost");
+  if (f32) return;
+  p.method.fp8 = true;  // sqrt(2) / 16 of the root of the sum of (P V)^2, sqrt(1/2)
+  answer.solve(/*with_backward=*/false);
+  CHECK(verdict("O", answer.out.O, 0.99 * (of_P + 0x1p-4)) == "ok");
+  CHECK(verdict("O", answer.out.O, 1.01 * (of_P + 0x1p-4)) == "lost");
 }

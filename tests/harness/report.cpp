@@ -1118,6 +1118,7 @@ TEST_CASE("each remark stands where it applies, and nowhere else", "[report]") {
 
   const std::string more = "more      --details: errors, bytes, kernels";
   CHECK(line_with(printed(r), "more") == more + "; --analyse: races and source lines");
+  CHECK(line_with(printed(r), "analysis").empty());
   r.analysed = true;
   CHECK(line_with(printed(r), "more") == more);
   CHECK(line_with(printed(gpu_run()), "more") == more);

@@ -59,17 +59,17 @@ TEST_CASE("workspace has the layout of the tensor that is as large", "[trace]") 
   const auto of = [&p](const char* name, uint64_t bytes) {
     return fa::workspace_layout(name, bytes, p);
   };
-  CHECK(of("x", 4 * 6 * 10 * 32) == Layout{6, 10, 32, 4});   // as Q
+  CHECK(of("x", 4 * 6 * 10 * 32) == Layout{6, 10, 32, 4});  // as Q
   CHECK(of("x", 2 * 6 * 10 * 32) == Layout{6, 10, 32, 2});
   CHECK(of("x", 1 * 6 * 10 * 32) == Layout{6, 10, 32, 1});
-  CHECK(of("x", 4 * 2 * 20 * 32) == Layout{2, 20, 32, 4});   // as K
+  CHECK(of("x", 4 * 2 * 20 * 32) == Layout{2, 20, 32, 4});  // as K
   CHECK(of("x", 1 * 2 * 20 * 32) == Layout{2, 20, 32, 1});
-  CHECK(of("x", 4 * 6 * 10) == Layout{6, 10, 1, 4});         // as LSE
-  CHECK(of("S", 4 * 6 * 10 * 20) == Layout{6, 10, 20, 4});   // as scores
+  CHECK(of("x", 4 * 6 * 10) == Layout{6, 10, 1, 4});        // as LSE
+  CHECK(of("S", 4 * 6 * 10 * 20) == Layout{6, 10, 20, 4});  // as scores
   CHECK(of("x", 4 * 6 * 10 * 20) == Layout{6, 10, 20, 4});
   CHECK(of("x_parts", 4 * 6 * 10 * 20) == Layout{1, 150, 32, 1});  // no scores
-  CHECK(of("x", 2 * 6 * 10) == Layout{1, 1, 120, 1});        // not a row of one number of 2 bytes
-  CHECK(of("x", 4 * 32 * 7) == Layout{1, 7, 32, 4});         // rows that are padded
+  CHECK(of("x", 2 * 6 * 10) == Layout{1, 1, 120, 1});  // not a row of one number of 2 bytes
+  CHECK(of("x", 4 * 32 * 7) == Layout{1, 7, 32, 4});   // rows that are padded
   CHECK(of("x", 32 * 7) == Layout{1, 7, 32, 1});
   CHECK(of("x", 100) == Layout{1, 1, 100, 1});
   p.H = 12, p.Hkv = 6, p.N = 16;  // the scores of 24 heads are as large as K
@@ -124,9 +124,14 @@ TEST_CASE("the file of a trace says what was recorded", "[trace]") {
   CHECK(about["stacks"] == json::parse("[[1, 0], [0]]"));
   json at = json::array({8, nullptr, 16});
   while (at.size() < 32) at.push_back(nullptr);
-  CHECK(about["requests"] ==
-        json::array({{{"kernel", 0}, {"place", 1}, {"stack", 1}, {"kind", "write"},
-                      {"how", "store"}, {"lane_bytes", 4}, {"transfers", 1}, {"at", at}}}));
+  CHECK(about["requests"] == json::array({{{"kernel", 0},
+                                           {"place", 1},
+                                           {"stack", 1},
+                                           {"kind", "write"},
+                                           {"how", "store"},
+                                           {"lane_bytes", 4},
+                                           {"transfers", 1},
+                                           {"at", at}}}));
   CHECK(about["totals"] == json::parse(R"({"forward": {"Q": {
       "bytes": {"read": 64, "write": 0, "atomic": 64},
       "requests": {"read": 3, "write": 0, "atomic": 3},
