@@ -13,7 +13,10 @@ def scaled(value, units):
     while abs(value) >= 999.5 and exponent < len(units) - 1:
         value /= 1000
         exponent += 1
-    digits = 0 if exponent == 0 and value == int(value) else max(0, 2 - int(math.log10(abs(value))))
+    if exponent == 0 and value == int(value):
+        return f"{value:.0f} {units[0]}".rstrip()
+    shown = abs(float(f"{value:.3g}"))  # 9.996 is shown as 10.0
+    digits = max(0, 2 - int(math.log10(shown)))
     return f"{value:.{digits}f} {units[exponent]}".rstrip()
 
 

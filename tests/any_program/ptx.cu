@@ -263,7 +263,91 @@ __global__ void memory(const float4* in, float* out, unsigned* sums, unsigned* f
       active == 0xffffffffu && lane == t % 32 && warps == t / 32 && sm < 1000 && clock && time;
 }
 
+// Each comparison of 1, 2 and NaN with 2, as three bits; integers of both signs; who a thread is.
+#define COMPARED(k, how)                                                      \
+  for (int i = 0, one; i < 3; ++i) {                                          \
+    asm("{ .reg .pred p; setp." how ".f32 p, %1, %2; selp.s32 %0, 1, 0, p; }" \
+        : "=r"(one)                                                           \
+        : "f"(x[i]), "f"(2.f));                                               \
+    out[k] = 2 * out[k] + one;                                                \
+  }
+#define OF_TWO(k, ptx) asm(ptx : "=r"(out[k]) : "r"(a), "r"(b))
+__global__ void more(const float* x, int a, int b, int* out) {
+  COMPARED(0, "eq");
+  COMPARED(1, "ne");
+  COMPARED(2, "lt");
+  COMPARED(3, "le");
+  COMPARED(4, "gt");
+  COMPARED(5, "ge");
+  COMPARED(6, "equ");
+  COMPARED(7, "neu");
+  COMPARED(8, "ltu");
+  COMPARED(9, "leu");
+  COMPARED(10, "gtu");
+  COMPARED(11, "geu");
+  COMPARED(12, "num");
+  COMPARED(13, "nan");
+  OF_TWO(14, "div.s32 %0, %1, %2;");
+  OF_TWO(15, "rem.s32 %0, %1, %2;");
+  OF_TWO(16, "abs.s32 %0, %1;");
+  OF_TWO(17, "max.s32 %0, %1, %2;");
+  OF_TWO(18, "min.u32 %0, %1, %2;");
+  OF_TWO(19, "mul.hi.u32 %0, %1, %2;");
+  OF_TWO(20, "shr.u32 %0, %1, 28;");
+  OF_TWO(21, "shr.s32 %0, %1, 40;");
+  OF_TWO(22, "bfind.s32 %0, %1;");
+  OF_TWO(23, "slct.s32.s32 %0, %1, %2, -1;");
+  OF_TWO(24, "slct.s32.s32 %0, %1, %2, 0;");
+  OF_TWO(25, "xor.b32 %0, %1, %2;");
+  OF_TWO(26, "and.b32 %0, %1, 3;");
+  OF_TWO(27, "or.b32 %0, %1, %2;");
+  OF_TWO(28, "mad24.lo.s32 %0, %1, %2, 1;");
+  OF_TWO(29, "shf.l.clamp.b32 %0, %1, %2, 33;");
+  OF_TWO(30, "shf.r.wrap.b32 %0, %1, %2, 33;");
+  OF_TWO(31, "cvt.sat.s8.s32 %0, 300;");
+  OF_TWO(32, "cvt.sat.u16.s32 %0, %1;");
+  OF_TWO(33, "{ .reg .pred p; setp.hi.u32 p, %1, %2; selp.s32 %0, 1, 0, p; }");
+  OF_TWO(34, "{ .reg .pred p; setp.ls.u32 p, %1, %2; selp.s32 %0, 1, 0, p; }");
+  OF_TWO(35, "{ .reg .pred p, q; setp.lt.s32 p|q, %1, %2; selp.s32 %0, 1, 0, q; }");
+  OF_TWO(36,
+         "{ .reg .pred p, q; setp.lt.s32 p, %1, %2; setp.eq.xor.s32 q, %1, %2, p;"
+         " selp.s32 %0, 1, 0, q; }");
+  OF_TWO(37, "{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, l}; }");
+}
+__global__ void registers(unsigned* out) {
+  unsigned* o = out + 12 * (blockIdx.y * 64 + threadIdx.x);
+  asm("mov.u32 %0, %%lanemask_eq; mov.u32 %1, %%lanemask_lt; mov.u32 %2, %%lanemask_le;"
+      : "=r"(o[0]), "=r"(o[1]), "=r"(o[2]));
+  asm("mov.u32 %0, %%lanemask_ge; mov.u32 %1, %%lanemask_gt;" : "=r"(o[3]), "=r"(o[4]));
+  asm("mov.u32 %0, %%tid.x; mov.u32 %1, %%ntid.x; mov.u32 %2, %%ctaid.y; mov.u32 %3, %%nctaid.y;"
+      : "=r"(o[5]), "=r"(o[6]), "=r"(o[7]), "=r"(o[8]));
+  asm("mov.u32 %0, %%tid.z; mov.u32 %1, %%ntid.z; mov.u32 %2, %%nctaid.x;"
+      : "=r"(o[9]), "=r"(o[10]), "=r"(o[11]));
+}
+static void expect_more() {
+  float* x = room<float>(3);
+  int* out = room<int>(38);
+  x[0] = 1, x[1] = 2, x[2] = NAN;
+  more<<<1, 1>>>(x, -7, 2, out);
+  done();
+  const int right[] = {
+      2, 4,  4,  6, 0, 2,  3,  5, 5,  7,   1,  3,          6,   1, -3, -1, 7, 2, 2,
+      1, 15, -1, 2, 2, -7, -5, 1, -5, -13, -7, 0x7ffffffc, 127, 0, 1,  0,  0, 1, (int)0xfff9ffff};
+  for (int i = 0; i < 38; ++i) EXPECT(out[i] == right[i]);
+  unsigned* o = room<unsigned>(12 * 128);
+  registers<<<dim3(1, 2), 64>>>(o);
+  done();
+  for (unsigned t = 0; t < 128; ++t, o += 12) {
+    const unsigned mine = 1u << t % 32;
+    EXPECT(o[0] == mine && o[1] == mine - 1 && o[2] == (mine | (mine - 1)));
+    EXPECT(o[3] == ~(mine - 1) && o[4] == ~(mine | (mine - 1)));
+    EXPECT(o[5] == t % 64 && o[6] == 64 && o[7] == t / 64 && o[8] == 2);
+    EXPECT(o[9] == 0 && o[10] == 1 && o[11] == 1);
+  }
+}
+
 int main() {
+  expect_more();
   unsigned *in = room<unsigned>(3 * 64), *out = room<unsigned>(kOps * 64);
   for (unsigned i = 0, x = 1; i < 3 * 64; ++i) {
     x = x * 1664525 + 1013904223;

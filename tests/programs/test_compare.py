@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 from copies import SCRIPTS, Folder, for_all, main, said, typed
-from flash_steps import problems, results
+from flash_steps import gpu_table, problems, results
+from flash_steps import text as texts
+from flash_steps.command import BadInput
 from flash_steps.text import three_digits
 from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
 
@@ -148,8 +150,176 @@ class Table(Scripts):
         self.assertEqual(cells["measured time"], "250 us")
 
     def test_figures_have_three_digits(self):
-        shown = [three_digits(x) for x in (0.12345, 3.14159, 999.4, 999.6, 3141.6)]
-        self.assertEqual(shown, ["0.123", "3.14", "999", "1,000", "3,142"])
+        shown = [three_digits(x) for x in (0.12345, 3.14159, 999.4, 999.5, 999.6, 3141.6, 3.1)]
+        self.assertEqual(shown, ["0.123", "3.14", "999", "1,000", "1,000", "3,142", "3.1"])
+        shown = [three_digits(x, always=True) for x in (3.1, 31, 314, 0.5)]
+        self.assertEqual(shown, ["3.10", "31.0", "314", "0.500"])
+        for value, shown in (
+            *((0, "0 B"), (1, "1 B"), (999, "999 B"), (1000, "1.00 kB"), (0.5, "0.50 B")),
+            *(
+                (9.996, "10.0 B"),
+                (99.96, "100 B"),
+                (9996, "10.0 kB"),
+                (9.994, "9.99 B"),
+                (12.34, "12.3 B"),
+                (999499, "999 kB"),
+                (999500, "1.00 MB"),
+            ),
+            *((12345678, "12.3 MB"), (5e9, "5.00 GB"), (1e12, "1.00 TB"), (2e15, "2000 TB")),
+            *((-2048, "-2.05 kB"), (None, "-")),
+        ):
+            self.assertEqual(texts.bytes_text(value), shown)
+        shown = [texts.count_text(x) for x in (7, 1000, 2.5e6, 3e9, 4e12)]
+        self.assertEqual(shown, ["7", "1.00 K", "2.50 M", "3.00 G", "4.00 T"])
+        shown = [texts.time_text(x) for x in (0.0005, 0.001, 0.9995, 1, 1500, None, 2e6)]
+        self.assertEqual(shown, ["0.50 us", "1 us", "1.00 ms", "1.00 ms", "1.50 s", "-", "2000 s"])
+        self.assertEqual(
+            [texts.percent_text(x) for x in (0.1234, 1, None)], ["12.3%", "100.0%", "-"]
+        )
+        self.assertEqual(texts.flops_text(1.5e12) + texts.flops_text(None), "1.5-")
+        self.assertEqual(texts.range_text([3, 1, 2], str), "1 to 3")
+        self.assertEqual(texts.range_text([1, 1], str), "1")
+
+    def test_lines_in_common(self):
+        for one, other, common in (
+            ("abcd", "abcd", 4),
+            ("abcd", "xbyd", 2),
+            ("abcd", "dcba", 1),
+            ("aab", "aba", 2),
+            ("a" * 70 + "b", "b" + "a" * 70, 70),
+            ("", "a", 0),
+            ("a", "", 0),
+        ):
+            self.assertEqual(texts.common_lines(one, other), common)
+
+    def test_tables(self):
+        columns = [
+            texts.Column(("", "name"), lambda r: r[0], left=True),
+            texts.Column(("re-", "quests"), lambda r: r[1]),
+            texts.Column(("a/", "b"), lambda r: r[2]),
+        ]
+        rows = [("x", "12345678", "1"), ("longer", "9", "22")]
+        self.assertEqual(
+            texts.text_table(columns, rows).splitlines(),
+            [
+                "             re-  a/",
+                "name      quests   b",
+                "-" * 20,
+                "x       12345678   1",
+                "longer         9  22",
+            ],
+        )
+        self.assertEqual(
+            texts.markdown_table(columns, rows).splitlines(),
+            ["| name | requests | a/b |", "|:--|--:|--:|"]
+            + ["| x | 12345678 | 1 |", "| longer | 9 | 22 |"],
+        )
+        self.assertEqual(texts.aligned([("a", "b"), ("cc", "ddd")]), ["a     b", "cc  ddd"])
+        self.assertEqual(max(map(len, texts.for_screen("word " * 40).splitlines())), 79)
+
+    def test_gpus(self):
+        for device, name, sms in (
+            ("NVIDIA H200", "H200", 132),
+            ("NVIDIA A100-SXM4-80GB", "A100-80GB", 108),
+            ("NVIDIA GeForce RTX 4090", "RTX 4090", 128),
+            ("Voodoo 2", None, None),
+        ):
+            self.assertEqual(gpu_table.model_of(device), name)
+            self.assertEqual(gpu_table.sms_of(name), sms)
+        self.assertEqual(gpu_table.find_model("H200")["arch"], "sm_90")
+        self.assertGreater(gpu_table.peak_of("NVIDIA H200"), 6e13)
+        self.assertIsNone(gpu_table.peak_of(None))
+        with self.assertRaisesRegex(BadInput, "--gpu Voodoo2: .* has no such row"):
+            gpu_table.find_model("Voodoo2")
+
+    def test_problems_in_words(self):
+        p = {
+            "b": 2,
+            "h": 8,
+            "hkv": 2,
+            "n": 64,
+            "nk": 128,
+            "d": 32,
+            "causal": False,
+            "dtype": "bf16",
+        }
+        words = "B=2 H=8 Hkv=2 N=64 Nk=128 d=32"
+        same = {**p, "hkv": 8, "nk": 64, "causal": True}
+        self.assertEqual(problems.problem_text(p), words + " bf16")
+        self.assertEqual(problems.problem_text(same), "B=2 H=8 N=64 d=32 causal bf16")
+        omit = {"B", "causal", "type", "Nk"}
+        self.assertEqual(problems.problem_text({**p, "causal": True}, omit), "H=8 Hkv=2 N=64 d=32")
+        more = {"smem": 4096, "lengths": [1, 5], "page": 16, "cache8": True}
+        shown = f"{words} smem=4096 lengths=1,5 page=16 bf16 fp8 cache"
+        self.assertEqual(problems.problem_text({**p, **more}), shown)
+        flags = "--b=2 --h=8 --hkv=2 --n=64 --nk=128 --d=32"
+        self.assertEqual(" ".join(problems.flags(p)), flags)
+        shown = f"{flags} --smem=4096 --page=16 --lengths=1,5"
+        self.assertEqual(" ".join(problems.flags({**p, **more})), shown)
+        self.assertEqual(problems.flags({"n": 5, "causal": True}), ["--n=5", "--causal"])
+        self.assertEqual(problems.tag(p), "b2_h8_n64_d32_hkv2_nk128")
+        self.assertEqual(problems.tag(same), "b2_h8_n64_d32_causal")
+        self.assertEqual(problems.tag({**same, "smem": 7}), "b2_h8_n64_d32_causal_m7")
+        forward = 4 * 2 * 8 * 64 * 128 * 32
+        for problem, way, flops in (
+            (p, "forward", forward),
+            (p, "backward", 2.5 * forward),
+            ({**p, "causal": True}, "forward", forward / 2),
+            ({**p, "scores": 10}, "backward", 2.5 * 4 * 2 * 8 * 32 * 10),
+            ({**p, "lengths": [100, 28]}, "forward", forward / 2),
+        ):
+            self.assertEqual(problems.flops_of(problem, way), flops)
+        mask = {"mask": "alibi.txt", "cap": 30, "alibi": True, "sinks": 4, "window": [1, 2]}
+        shown = "window=1,2 mask=alibi.txt cap=30 alibi sinks"
+        self.assertEqual(problems.mask_text({**p, **mask}), shown)
+        self.assertEqual(problems.mask_text(p), "")
+        for n, d, b, h in ((1024, 64, 16, 32), (16384, 128, 1, 16), (32768, 4096, 1, 1)):
+            made = problems.series(n, d, True)
+            self.assertEqual(made, {"b": b, "h": h, "n": n, "d": d, "causal": True})
+            self.assertEqual(problems.in_series(made), n <= 16384)
+        self.assertFalse(problems.in_series({**problems.series(1024, 64, 0), "h": 31}))
+        documents = problems.documents_of
+        self.assertEqual(documents({"row_starts": [0, 5, 6, 8, 11]}), "5,1,2,3")
+        self.assertEqual(documents({"row_starts": [0, 5, 6, 8, 11, 15]}), "1..5 (5)")
+        self.assertEqual(problems.lengths_text({"lengths": [4, 3, 2, 1]}), "4,3,2,1")
+
+    def test_columns_of_sizes(self):
+        """One for each size that varies; a follower has none of its own."""
+        for runs, titles, common in (
+            ((sim(), sim(n=64, nk=64)), ["step", "N"], "B=1 H=4 d=64 causal fp32"),
+            ((sim(), sim(nk=64)), ["step", "Nk"], "B=1 H=4 N=1024 d=64 causal fp32"),
+            ((sim(), sim(h=8, hkv=8)), ["step", "H"], "B=1 N=1024 d=64 causal fp32"),
+            ((sim(), sim(h=8)), ["step", "H"], "B=1 N=1024 d=64 causal fp32"),
+            ((sim(), sim(causal=False, b=2)), ["step", "B", "causal"], "H=4 N=1024 d=64 fp32"),
+            ((sim(), sim(dtype="bf16", d=32)), ["step", "d", "type"], "B=1 H=4 N=1024 causal"),
+        ):
+            rows = results.join([results.Run(run, "forward") for run in runs])
+            columns, said = results.columns_for(rows)
+            names = [column.title for column in columns]
+            self.assertEqual(names[: len(titles)], titles)
+            self.assertEqual(names[len(titles)], "requested read")
+            self.assertTrue(said.startswith(common + ","), said)
+        self.assertEqual(results.columns_for([]), ([results.STEP], ""))
+
+    def test_verdicts(self):
+        for oks, checkable, word in (
+            ((True, True), True, "ok"),
+            ((True, False), True, "WRONG"),
+            ((True, False), False, "not checkable"),
+            ((None, None), True, "WRONG"),
+        ):
+            one, other = sim(ok=oks[0]), gpu(ok=oks[1])
+            one["checkable"] = other["checkable"] = checkable
+            row = results.Row(results.Run(one, "forward"), results.Run(other, "forward"))
+            self.assertEqual(results.verdict(row), word)
+
+    def test_busy_sms_in_words(self):
+        for busy, words in ((132, "L1 lines"), (131, "L1 lines, 131 of 132 SMs"), (0, "L1 lines")):
+            run = sim()
+            run["estimate"]["kernels"][1]["sms"] = busy
+            self.assertEqual(
+                results.limit_in_words(results.Row(results.Run(run, "forward"))), words
+            )
 
     def test_labels_are_short_and_stand_in_the_order_of_reading(self):
         runs, expected = [], []
@@ -293,6 +463,32 @@ class Diff(Scripts):
         after = sim(step="02_tiled")
         after["traffic"]["requested"]["counted"]["read"] = 500000000
         shown = self.diff(sim(), after)
+        self.assertEqual(
+            shown.splitlines()[:2],
+            [
+                "A: 01 naive (B=1 H=4 N=1024 d=64 causal fp32, simulator, estimated for H200)",
+                "B: 02 naive (B=1 H=4 N=1024 d=64 causal fp32, simulator, estimated for H200)",
+            ],
+        )
+        for name, cells in (
+            ("requested write", "40.0 MB 40.0 MB 1x"),
+            ("requested atomic", "0 B 0 B -"),
+            ("warp requests", "5.00 M 5.00 M 1x"),
+            ("sectors", "40.0 M 40.0 M 1x"),
+            ("HBM predicted", "60.0 MB 60.0 MB 1x"),
+            ("HBM modelled", "60.0 MB 60.0 MB 1x"),
+            ("workspace", "33.6 MB 33.6 MB 1x"),
+            ("FLOPs executed", "1.07 G 1.07 G 1x"),
+            ("estimated time", "400 us 400 us 1x"),
+            ("host's wall time", "900 ms 900 ms 1x"),
+            ("  S", "540 MB 540 MB 1x"),
+        ):
+            self.assertEqual(" ".join(self.row(shown, name).split()), f"{name.strip()} {cells}")
+        self.assertNotIn("measured", shown)
+        measured = self.diff(sim(), gpu(median_ms=1.2345))  # one run each, whatever they are
+        line = " ".join(self.row(measured, "measured time").split())
+        self.assertEqual(line, "measured time - 1.23 ms -")
+        self.assertIn("NVIDIA H200)\n", measured)
         line = self.row(shown, "requested read").split()
         self.assertEqual(line[2:], ["2.00", "GB", "500", "MB", "0.25x"])
         self.assertIn("1.50 GB", self.row(shown, "  Q"))

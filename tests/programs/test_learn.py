@@ -1163,6 +1163,84 @@ class Grading(Classroom):
         said = grading.table({"a": [grade, *missing]}, EXERCISES)
         self.assertIn("the solution itself (worth a look): a 07_banks", said)
 
+    def test_the_tables_of_a_class(self):
+        """Words, counts, times and seeds of several students; exercises that none touched have no
+        column; a table too wide for the screen is cut into several."""
+        few = EXERCISES[:3]
+
+        def row(name, *results):
+            made = zip(few, results)
+            return [grading.Grade(name, e, *(r if isinstance(r, tuple) else (r,))) for e, r in made]
+
+        wrong = ("wrong", "race", "two\nlines\x01", 1.234)
+        grades = {"ann": row("ann", ("ok", "", "", 0.5), wrong, "missing")}
+        grades["bo"] = row("bo", "untouched", ("ok", "", "", 0.25), "missing")
+        grades["cy"] = row("cy", "missing", "missing", "untouched")
+        first, second = (e.label for e in few[:2])
+        self.assertEqual(
+            [line.split() for line in grading.table(grades, few).splitlines() if "---" not in line],
+            [
+                ["student", "done", first, second],
+                ["ann", "1", "ok", "race"],
+                ["bo", "1", "-", "ok"],
+                ["cy", "0", ".", "."],
+                [],
+                "- untouched . not handed in".split(),
+            ],
+        )
+        for holes, word in (
+            (["right", "empty"], "race 1/2"),
+            (["right", "filled"], "race"),
+            (["empty", "empty"], "race"),
+            (["filled", "right", "empty"], "race 2/3"),
+        ):
+            self.assertEqual(grading.Grade("a", few[0], "wrong", "race", holes=holes).word, word)
+        grades["ann"][1].outside, grades["bo"][1].copied = 3, "a hard link"
+        said = " ".join(grading.table(grades, few).split())
+        self.assertIn(
+            f"lines outside the holes were changed or added (worth a look): ann {second}", said
+        )
+        self.assertIn(f"the solution itself (worth a look): bo {second}", said)
+        every = {"a": [grading.Grade("a", e, "ok") for e in EXERCISES]}
+        lines = grading.table(every, EXERCISES).splitlines()
+        heads = [line.split() for line in lines if line.startswith("student")]
+        self.assertGreater(len(heads), 1)
+        self.assertEqual([x for head in heads for x in head[2:]], [e.label for e in EXERCISES])
+        self.assertTrue(all(head[:2] == ["student", "done"] for head in heads))
+        self.assertLessEqual(max(map(len, lines)), show.width())
+
+        junit, report, aside = self.folder / "g.xml", self.folder / "g.json", grading.Aside()
+        aside.leave("bo/x.zip", "an archive", "bo")
+        grading.write_junit(junit, grades, 42)
+        suites = list(ElementTree.parse(junit).getroot())
+        keys = "name tests failures errors skipped time".split()
+        self.assertEqual(
+            [[suite.get(key) for key in keys] for suite in suites],
+            [
+                ["ann", "3", "1", "0", "1", "1.73"],
+                ["bo", "3", "0", "0", "2", "0.25"],
+                ["cy", "3", "0", "0", "3", "0.00"],
+            ],
+        )
+        self.assertEqual({x.get("value") for x in suites[0].iter("property")}, {"42"})
+        cases = [
+            (c.get("classname"), c.get("name"), c.get("time")) for c in suites[0].iter("testcase")
+        ]
+        self.assertEqual(cases[1], ("ann", second, "1.23"))
+        (failure,) = suites[0].iter("failure")
+        self.assertEqual((failure.get("type"), failure.text), ("race", "two\nlines"))
+        skipped = [x.get("message") for x in suites[1].iter("skipped")]
+        self.assertEqual(skipped, ["untouched", "missing"])
+        grading.write_json(report, grades, 42, aside)
+        students = json.loads(report.read_text())["students"]
+        self.assertEqual([s["done"] for s in students], [1, 1, 0])
+        left = [s["left_aside"] for s in students]
+        self.assertEqual(left, [{}, {"an archive": ["bo/x.zip"]}, {}])
+        shown = students[0]["exercises"][1]
+        self.assertEqual((shown["seconds"], shown["lines_outside"]), (1.23, 3))
+        self.assertEqual((shown["name"], shown["number"], shown["kind"]), (few[1].name, 2, "race"))
+        self.assertEqual(students[1]["exercises"][1]["copied"], "a hard link")
+
     def test_grading_leaves_nothing_running(self):
         """Not even what left its process group."""
         if not checking.isolated():

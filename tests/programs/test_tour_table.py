@@ -3,7 +3,7 @@
 import unittest
 
 from copies import BUILD, ROOT, Folder, for_all, main
-from flash_steps import standing, steps, tour_table
+from flash_steps import standing, steps, tour_runs, tour_table
 from flash_steps.results import join_for_reading, published, runs_of
 from sample_results import gpu, rows_of, sim, with_backward, with_prepare
 
@@ -98,6 +98,79 @@ class Made(Folder):
         ):
             self.assertEqual(self.cell("factor", "06 registers", *runs), factor)
 
+    def test_why_a_row_is_slower(self):
+        two = {"step": "02_tiled", "variant": "registers"}
+        first = spends(sim(), HBM=0.2, start=0.1)
+        for later, why in (
+            (spends(sim(**two), HBM=0.2, start=0.1), ""),  # as fast
+            (spends(sim(**two), HBM=0.1, start=0.1), ""),
+            (spends(sim(**two), HBM=0.2, start=0.11), "launch +10.0 us since 01"),
+            (spends(sim(**two), HBM=0.1, start=0.1, waiting=0.3), "waiting +300 us since 01"),
+            (spends(sim(variant="other"), HBM=0.25, start=0.1), "HBM +50.0 us since naive"),
+        ):
+            rows = rows_of(self.folder, [first, later])
+            rows.sort(key=lambda row: row.any.data == later)
+            self.assertEqual(tour_table.why_slower(rows[1], rows[0]), why)
+            self.assertEqual(tour_table.why_slower(rows[0], None), "")
+
+    def test_slower_than_any_above_by_a_tenth(self):
+        def told(*times):
+            names = ("01_naive", "02_x", "03_x", "04_x", "05_x")
+            runs = [gpu(step=name, median_ms=ms) for name, ms in zip(names, times)]
+            return tour_table.out_of_order([("", rows_of(self.folder, runs))])
+
+        self.assertEqual(told(10, 11), [])
+        self.assertEqual(told(10, 11.01), ["02 naive takes longer than 01 naive"])
+        self.assertEqual(told(10, 5, 5.4, 9, 6), ["05 naive takes longer than 02 naive"])
+
+    def test_headings_and_notes(self):
+        def heading(run, on=None):
+            return tour_table.heading(rows_of(self.folder, [run])[0], on)
+
+        size = "B=1 H=4 N=1024 d=64 causal"
+        self.assertEqual(heading(sim()), f"Bytes of {size}; times estimated for an H200")
+        many = heading(sim(estimate_heads=64))
+        self.assertEqual(many, f"Bytes of {size}; times estimated for 64 heads, on an H200")
+        a_b200 = sim()
+        a_b200["estimate"]["gpu"] = "B200"
+        self.assertTrue(heading(a_b200).endswith("times estimated for a B200"))
+        none = {**sim(), "estimate": None}
+        self.assertEqual(heading(none), f"Bytes of {size}")
+        measured = heading(gpu(), "X")
+        self.assertEqual(measured, f"Measured on X: {size}; bytes are per head")
+        self.assertIn("d=64 causal, as in README's picture;", heading(gpu(n=4096, nk=4096), "X"))
+        for a, b, text in ((1, 3, "0.333x"), (3, 1, "3.00x"), (0, 1, "-"), (1, 0, "-")):
+            self.assertEqual(tour_table.times(a, b), text)
+        four = {"step": "04_fused", "variant": "fused"}
+        six = sim(step="06_work_partitioning", variant="registers")
+        for bytes_of_04, noted in ((65999999, True), (66000001, False)):
+            fused = sim(**four)
+            fused["traffic"]["hbm"]["model"] = {"read": bytes_of_04, "write": 0}
+            rows = rows_of(self.folder, [fused, six])
+            notes = tour_table.notes_of(rows, rows)
+            self.assertEqual(any("04: O moves" in note for note in notes), noted)
+
+    def test_the_sentence_of_what_was_learned(self):
+        runs = [
+            spends(sim(), HBM=8.0),
+            spends(sim(step="02_tiled", variant="registers"), HBM=2.0),
+            spends(sim(step="06_work_partitioning", variant="registers"), HBM=0.5),
+            spends(sim(step="07_tensor_cores", variant="lazy", dtype="bf16"), HBM=0.25),
+            spends(sim(step="10_warp_specialized", variant="scheduled"), HBM=0.1),
+        ]
+        runs[2]["traffic"]["hbm"]["model"] = {"read": 20000000, "write": 0}
+        said = tour_table.learned(rows_of(self.folder, runs))
+        self.assertEqual(
+            said,
+            "learned: tiles in shared memory (02) are 4.00x as fast as 01 with the same HBM bytes; "
+            "FlashAttention-2 (06) keeps S and P on the chip: 3.00x fewer HBM bytes than 02, and "
+            "4.00x as fast; on tensor cores, FlashAttention-3 (10) is 80.0x as fast as 01.",
+        )
+        said = tour_table.learned(rows_of(self.folder, runs[:4]))
+        self.assertIn("on tensor cores, it (07) is 32.0x as fast as 01.", said)
+        self.assertNotIn("tensor", tour_table.learned(rows_of(self.folder, runs[:3])))
+        self.assertEqual(tour_table.learned(rows_of(self.folder, runs[1:])), "")
+
     def test_of_ranks(self):
         runs = sim(), sim(step="14_ring", variant="plain", ranks=[1])
         self.assertIn("14 plain", self.screen(*runs)[0])
@@ -158,6 +231,57 @@ class Made(Folder):
         groups = tour_table.groups_of(rows_of(self.folder, runs))
         wrong = ["06 registers takes longer than 03 one_pass"]  # and 04 may
         self.assertEqual(tour_table.out_of_order(groups), wrong)
+
+
+class Runs(unittest.TestCase):
+    """What the tour runs, and how large."""
+
+    def test_the_longest_that_a_card_has_room_and_time_for(self):
+        room = 8 * 16384 * 2048 // 64 * 4096 + 36 * 16384 * 2048  # S and P, and the others
+        for sms, free, n, why in (
+            (132, room, 4096, ""),
+            (132, room - 1, 2048, "18.4 GB of free memory"),
+            (32, 1e12, 4096, ""),
+            (31, 1e12, 2048, "31 SMs"),
+            (15, 1e12, 1024, "15 SMs"),
+            (1, 1e12, 512, "1 SMs"),
+            (31, 1e9, 512, "31 SMs and 1.00 GB of free memory"),
+        ):
+            self.assertEqual(tour_runs.longest({"sms": sms, "free_bytes": free}), (n, why))
+
+    def test_arguments(self):
+        for lengths, window, device, words in (
+            (False, False, None, "--b=1 --h=4 --n=4096 --d=64 --causal"),
+            (False, False, {}, "--b=1 --h=4 --n=4096 --d=64 --causal"),
+            (False, False, {1: 1}, "--b=4 --h=32 --n=4096 --d=64"),
+            (False, True, {1: 1}, "--b=4 --h=32 --n=4096 --d=64 --causal --window=1024,0"),
+            (True, False, None, "--b=1 --h=8 --hkv=2 --n=1 --nk=131072 --d=64 --causal"),
+            (True, False, {1: 1}, "--b=4 --h=32 --hkv=8 --n=1 --nk=32768 --d=64 --causal"),
+        ):
+            step = {"supports": {"lengths": lengths, "window": window}}
+            self.assertEqual(" ".join(tour_runs.arguments(step, 4096, device)), words)
+        for words, one in (
+            ("--b=4 --h=32 --n=4096", "--b=1 --h=1 --n=4096 --e"),
+            ("--b=4 --h=32 --hkv=8 --n=1", "--b=1 --h=4 --hkv=1 --n=1 --e"),
+        ):
+            self.assertEqual(" ".join(tour_runs.one_head(words.split(), "--e")), one)
+
+    def test_variants(self):
+        def names(step="x", window=False, everything=False, forward_of=None, last=(32, 64)):
+            made = [{"name": name, "supports": {"d": [64]}} for name in "abc"]
+            made += [{"name": "e", "supports": {"d": [*last]}, "forward_of": forward_of}]
+            if step == "13_decode":
+                made[1]["name"], made[2]["name"] = "early", "fp8"
+            of = {"step": step, "supports": {"window": window}, "variants": made}
+            return " ".join(v["name"] for v in tour_runs.variants_of(of, everything))
+
+        self.assertEqual(names(), "e")
+        self.assertEqual(names(last=(32,)), "c")
+        self.assertEqual(names(everything=True), "a b c e")
+        self.assertEqual(names(window=True), "a e")
+        self.assertEqual(names(forward_of="05 b"), "b e")
+        self.assertEqual(names("13_decode"), "early fp8")
+        self.assertEqual(names("13_decode", everything=True), "a early fp8 e")
 
 
 class Recorded(unittest.TestCase):
