@@ -796,5 +796,9 @@ class Translator:
         if not strings:
             raise TranslationError("an operand without a constraint", self.tokens[begin].line)
         opens, name = self.next(strings[0]), self.plain(begin, strings[0]).strip("[] ")
-        of = (self.tokens[strings[0]].text[1:-1], self.plain(opens + 1, self.partner(opens)))
+        constraint = spoken(self.tokens[strings[0]])
+        while self.kind_at(opens) == "string":  # "=" "r"
+            constraint += spoken(self.tokens[opens])
+            opens = self.next(opens)
+        of = (constraint, self.plain(opens + 1, self.partner(opens)))
         return (name, *of) if name else of

@@ -219,7 +219,7 @@ def plain(name, args):
             put(args[0][0], args[1][0]) if len(args[0]) == len(args[1]) == 1 else moves(args, kind)
         )
     if first in ("setp", "set"):
-        return compare(parts, args)
+        return compare(parts, args, first == "set")
     if kind not in TYPES:
         return None
     of = TYPES[kind]
@@ -253,7 +253,7 @@ def plain(name, args):
         if first.startswith("mad"):
             third = f"{PTX}::as<{PTX}::Wide<{of}>>({values[2]})" if how == "wide" else mine[2]
             made = f"{PTX}::add({made}, {third})"
-        return put(to, made) if modifiers == {how} else None
+        return put(to, made) if modifiers == {how} and (how == "lo" or "24" not in first) else None
     if first == "prmt" and kind == "b32" and not modifiers:
         return put(to, f"{PTX}::prmt({', '.join(mine)})")
     if first == "shf" and kind == "b32":
@@ -280,7 +280,10 @@ def plain(name, args):
         inner = f"{PTX}::{function}<{of}>({', '.join(f'fa_{i}' for i in range(len(operands)))})"
         body = f"{copies}volatile {of} fa_r = {inner}; return {of}{{fa_r}};"
         made = f"::sim::rounded({modes[rounding.pop()]}, [&] {{ {body} }})"
-    if "sat" in modifiers:
+    if "sat" in modifiers and kind == "s32":
+        wide = ", ".join(f"int64_t{{{x}}}" for x in operands)
+        made = f"{PTX}::clamp<int32_t>({PTX}::{function}({wide}))"
+    elif "sat" in modifiers:
         made = f"{PTX}::saturate({made})"
     if "relu" in modifiers:
         made = f"{PTX}::relu({made})"
@@ -302,7 +305,8 @@ def moves(args, kind):
     return put(to[0], f"({of})({' | '.join(parts)})")
 
 
-def compare(parts, args):
+def compare(parts, args, is_set):
+    """setp to one predicate or two; set to a register: 1.0, or all bits of an integer."""
     how, kind = parts[0], parts[-1]
     of = TYPES[kind]
     results, a, b, *also = args
@@ -320,6 +324,9 @@ def compare(parts, args):
     combined = [p for p in parts[1:-1] if p in OPERATORS]
     other = f"(bool)({also[0][0]})" if also else "true"
     join = f" {dict(zip(('and', 'or', 'xor'), '&|^'))[combined[0]]} {other}" if combined else ""
+    if is_set:
+        one = "1.0f" if parts[-2] == "f32" else "~0u"
+        return made + put(results[0], f"(fa_is{join}) ? {one} : 0")
     made += f"{results[0]} = fa_is{join};" if results[0] != "_" else ""
     return made + (f" {results[1]} = !fa_is{join};" if len(results) > 1 else "")
 
@@ -344,7 +351,7 @@ def convert(parts, args):
         h = TYPES[pack[1]]
         return put(out, f"{TYPES[to]}{{{h}({lower}), {h}({upper})}}")
     small = to in ("f16", "bf16")
-    if modifiers - rounding - {"sat", "relu"} or small and source != to and mode != "rn":
+    if pack or modifiers - rounding - {"sat", "relu"} or small and source != to and mode != "rn":
         return None
     a = operand(TYPES[source], values[0])
     if "sat" in modifiers and to in INTEGERS and source in INTEGERS:
@@ -399,7 +406,8 @@ def load_or_store(match, args):
         part, into = registers[i : i + width], f"fa_at[{i // width}]"
         if loads:
             code += f" const {vector} fa_{i} = {into};"
-            code += "".join(f" {put(r, f'fa_{i}.{x}')}" for x, r in zip("xyzw", part))
+            sign = f"(int{bits}_t)" if kind[0] == "s" else ""
+            code += "".join(f" {put(r, f'{sign}fa_{i}.{x}')}" for x, r in zip("xyzw", part))
         else:
             values = ", ".join(operand(f"uint{bits}_t", r) for r in part)
             code += f" {into} = make_{vector}({values});"

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from copies import ROOT, Folder, for_all, main, said
-from flash_steps import cuda_program, sarif
+from flash_steps import cuda_program, inline_ptx, sarif
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import read_json
 from flash_steps.nvcc import every_arch_of, find_nvcc
@@ -729,6 +729,96 @@ class Errors(Folder):
             with self.assertRaises(TranslationError) as caught:
                 Translator("/common/").translate(f'# 7 "a.cu"\n{text}\n')
             self.assertEqual(str(caught.exception), f"{words} (a.cu:7)")
+
+    def test_orders_and_scopes_of_ptx(self):
+        """A release is a fence in front, in device memory; what is not known is refused."""
+        fence, ptx = "::sim::fence();", "::sim::ptx"
+        for ptx_text, made in (
+            *((f"{f}.{s};", fence) for f in ("fence.sc", "fence.acq_rel") for s in ("gpu", "sys")),
+            *(
+                (f"{f}.{s};", ";")
+                for f in ("fence.sc", "fence.acq_rel")
+                for s in ("cta", "cluster")
+            ),
+            ("membar.gl;", fence),
+            ("membar.sys;", fence),
+            ("membar.cta;", ";"),
+            (
+                "fence.proxy.async;",
+                "::sim::proxy_fence(::sim::ProxyFence::shared); "
+                "::sim::proxy_fence(::sim::ProxyFence::device);",
+            ),
+            ("fence.proxy.async.global;", "::sim::proxy_fence(::sim::ProxyFence::device);"),
+            (
+                "fence.proxy.async.shared::cluster;",
+                "::sim::proxy_fence(::sim::ProxyFence::shared);",
+            ),
+            ("bar.sync 0;", "::sim::sync_block(::sim::Where::here());"),
+            ("bar.arrive 1, 64;", "::sim::sync_named(1, 64, false, ::sim::Where::here());"),
+            (
+                "barrier.cta.sync.aligned 0, 96;",
+                "::sim::sync_named(0, 96, true, ::sim::Where::here());",
+            ),
+            (
+                "bar.sync 3;",
+                "::sim::sync_named(3, blockDim.x * blockDim.y * blockDim.z, true, "
+                "::sim::Where::here());",
+            ),
+            ("cp.async.wait_group 2;", "::sim::cp_async_wait(2);"),
+            ("cp.async.bulk.wait_group 1;", "::sim::bulk_wait(1, false);"),
+            ("cp.async.bulk.wait_group.read 1;", "::sim::bulk_wait(1, true);"),
+            ("tcgen05.wait::st.sync.aligned;", "::sim::tcgen05_wait(false, ::sim::Where::here());"),
+            ("tcgen05.fence::before_thread_sync;", "::sim::tcgen05_fence(true);"),
+            ("nanosleep.u32 5;", ";"),
+            ("griddepcontrol.launch_dependents;", ";"),
+            ("griddepcontrol.wait;", "::sim::griddep_wait();"),
+        ):
+            self.assertEqual(
+                inline_ptx.translate(ptx_text, [], []), f"do {{ {{ {made} }} }} while (0)"
+            )
+        x, p = ("=r", "x"), ("l", "p")
+        for how, fenced in (
+            ("ld.acquire.gpu", 0),
+            ("ld.relaxed.sys", 0),
+            ("st.relaxed.gpu", 0),
+            ("st.release.gpu", 1),
+            ("st.release.cta.shared", 1),
+            ("atom.relaxed.gpu.add", 0),
+            ("atom.acquire.gpu.add", 0),
+            ("atom.add", 0),
+            ("atom.release.gpu.add", 1),
+            ("atom.acq_rel.sys.global.add", 1),
+            ("red.release.cta.shared.add", 1),
+            ("red.add", 0),
+        ):
+            words = {"l": "%0, [%1]", "s": "[%1], %0", "a": "%0, [%1], 1", "r": "[%1], 1"}[how[0]]
+            code = inline_ptx.translate(f"{how}.u32 {words};", [x], [p])
+            self.assertEqual(code.count(fence), fenced, how)
+            self.assertIn("::sim::AtomicOp::", code)
+            space = "shared" if "shared" in how else "global"
+            self.assertIn(f"{ptx}::{space}_pointer<uint32_t>(p)", code)
+        for ptx_text, what in (
+            ("mul24.hi.u32 %0, %0, 1;", "instruction mul24.hi.u32"),
+            ("min.NaN.f32 %0, %0, %0;", "instruction min.NaN.f32"),
+            ("dp4a.u32.s32 %0, %0, %0, 0;", "instruction dp4a.u32.s32"),
+            ("cvt.rz.bf16x2.f32 %0, %0, %0;", "instruction cvt.rz.bf16x2.f32"),
+            ("cvt.rz.f16.f32 %0, %0;", "instruction cvt.rz.f16.f32"),
+            ("bar.red.popc.u32 %0, 1, %0;", "instruction bar.red.popc.u32"),
+            ("rsqrt.approx.u32 %0, %0;", "instruction rsqrt.approx.u32"),
+            ("add.u32 %0, %0;", "instruction add.u32"),
+            (
+                "fma.rn.f32 %0, %0, %0, %0;",
+                "'fma.rn.f32 %0, %0, %0, %0' with an operand that is no",
+            ),
+            ("mov.u32 %0, %2;", "operand '%2'"),
+            ("mov.u32 %0, %[y];", "operand '%[y]'"),
+            ("ld.v2.u32 {%0}, [%1];", "'ld.v2.u32 {%0}, [%1]'"),
+            ("st.v4.u32 [%1], {%0, %0};", "'st.v4.u32 [%1], {%0, %0}'"),
+            ("exit;", "instruction exit"),
+        ):
+            with self.assertRaises(inline_ptx.PtxError) as caught:
+                inline_ptx.translate(ptx_text, [x], [p])
+            self.assertTrue(str(caught.exception).startswith(f"the PTX {what}"), caught.exception)
 
     def test_odd_texts(self):
         deep = "([" * 2000 + "])" * 2000

@@ -205,7 +205,7 @@ T saturate(T a) {
 }
 template <class T>
 T relu(T a) {
-  return each<T>([](auto a) { return a > 0 ? float(a) : 0.f; }, a);
+  return each<T>([](auto a) { return float(a) <= 0 ? 0.f : float(a); }, a);
 }
 template <class T>
 T copysign(T a, T b) {  // the sign of a
@@ -305,7 +305,7 @@ To cvt(char mode, bool whole, From x) {
     }
     if constexpr (kToInteger) {
       using L = std::numeric_limits<To>;
-      if (y != y) return 0;
+      if (y != y) return sizeof(From) == 8 || sizeof(To) == 8 ? To{1} << (kBits<To> - 1) : To{0};
       if (y <= static_cast<F>(L::min())) return L::min();
       if (y >= static_cast<F>(L::max())) return L::max();
       return static_cast<To>(+y);
