@@ -320,12 +320,13 @@ class Translator:
         k = self.before(i)
         if self.text_at(k) == ">":
             k = self.before(self.partner_back(k))
-        if self.text_at(k) in (")", "]"):
-            k = self.partner_back(k)
-            if self.text_at(k) == "(" and self.kind_at(self.before(k)) != "name":
-                return k
-            k = self.before(k)
         while True:
+            if self.text_at(k) in (")", "]"):  # also of table[i].kernel
+                k = self.partner_back(k)
+                if self.text_at(k) == "(" and self.kind_at(self.before(k)) != "name":
+                    return k
+                k = self.before(k)
+                continue
             if self.kind_at(k) != "name" and self.text_at(k) != "::":
                 raise TranslationError(
                     "a launch of something that has no name", self.tokens[i].line
@@ -591,7 +592,7 @@ class Translator:
         elif self.text_at(first) in ("reinterpret_cast", "static_cast"):
             brackets = [k for k in range(first, end) if self.text_at(k) == "("]
             self.blank(first, brackets[0] if brackets else first)
-        name = self.plain(begin, end).lstrip("&").strip("() ")
+        name = self.plain(begin, end).strip("&() ")
         together = LAUNCHES[self.tokens[i].text]
         self.tokens[i].text = "::sim::program::launch_kernel"
         self.tokens[opens].text = f"({literal(name)}, {together}, "

@@ -117,6 +117,10 @@ void textures() {
 void textures() {}
 #endif
 
+struct Job {
+  void (*kernel)(int*);
+};
+
 int main() {
   textures();
   int *x, got;
@@ -135,6 +139,10 @@ int main() {
   a6<<<1, 1>>>(x);
   cudaMemcpy(&got, x, 4, cudaMemcpyDeviceToHost);
   EXPECT(got == 30);
+  const Job jobs[] = {{a1}, {attributes}}, *job = &jobs[0];
+  jobs[1].kernel<<<1, 1, 64>>>(x), (*job).kernel<<<1, 1>>>(x), job->kernel<<<1, 1>>>(x);
+  cudaMemcpy(&got, x, 4, cudaMemcpyDeviceToHost);
+  EXPECT(got == 24 + 2);
 
   cuFloatComplex z = make_cuFloatComplex(3, 4), *d_z;
   cudaMalloc(&d_z, sizeof z);

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from copies import ROOT, Folder, for_all, main, said
 from flash_steps import cuda_program, inline_ptx, sarif
-from flash_steps.cuda_translator import TranslationError, Translator
+from flash_steps.cuda_translator import COMMENT, TranslationError, Translator
 from flash_steps.files import read_json
 from flash_steps.nvcc import every_arch_of, find_nvcc
 
@@ -819,6 +819,190 @@ class Errors(Folder):
             with self.assertRaises(inline_ptx.PtxError) as caught:
                 inline_ptx.translate(ptx_text, [x], [p])
             self.assertTrue(str(caught.exception).startswith(f"the PTX {what}"), caught.exception)
+
+    def test_spellings(self):
+        """Each text as it becomes, without what all launches have."""
+        head = "](auto fa_leave, auto&... fa_a) __attribute__((no_sanitize_thread)) { "
+        by_name = f"::sim::program::Shape(1, 1), false, [={head}"
+        held = "::sim::program::Shape(1, 1), false, [fa_kernel = "
+        given = "(::sim::program::passed(fa_a)...), fa_leave(); }"
+        launch, shared = (
+            "::sim::program::launch(",
+            "constinit thread_local __attribute__((aligned(128)))",
+        )
+        at, ref = "::sim::program::kernel_address", "::sim::program::reference"
+        smem = '__asm__("_ZN3sim12dynamic_smemE");'
+        kernel, declared = "__global__ void k", "__attribute__((flatten)) void k"
+
+        def placed(section):
+            return f'__attribute__((section("{section},\\"aw\\",@progbits{COMMENT}1")))'
+
+        for text, made in (
+            (
+                "puts(\"a<<<1>>>(b)\"); char c = '<', d = '\\'', e = '\"'; k<<<1, 1>>>(x);",
+                "puts(\"a<<<1>>>(b)\"); char c = '<', d = '\\'', e = '\"';  "
+                f'{launch}"k", {by_name}k{given},x);',
+            ),
+            (
+                "(a ? k1 : k2)<<<1, 1>>>(x);",
+                f'{launch}"(a ? k1:k2)", {held}(a ? k1 : k2){head}fa_kernel{given},x);',
+            ),
+            (
+                "p->q[2].k<<<1, 1>>>(x);",
+                f'{launch}"p->q[2].k", {held}p->q[2].k{head}fa_kernel{given},x);',
+            ),
+            ("(*p).k<<<1, 1>>>(x);", f'{launch}"(*p).k", {held}(*p).k{head}fa_kernel{given},x);'),
+            (
+                't["a\\\\"]<<<1, 1>>>(x);',
+                f'{launch}"t[\\"a\\\\\\\\\\"]", {held}t["a\\\\"]{head}fa_kernel{given},x);',
+            ),
+            (
+                "ns::A<int>::k<(2 > 1)><<<1, 1>>>();",
+                f'{launch}"ns::A<int>::k<(2>1)>", {by_name}ns::A<int>::k<(2 > 1)>{given});',
+            ),
+            (
+                "k<<<dim3(1, 2), f<1, 2>(3), 0, s>>>(x, y);",
+                f'{launch}"k", {by_name.replace("1, 1", "dim3(1, 2), f<1, 2>(3), 0, s")}k{given},x, y);',
+            ),
+            (
+                f"{kernel}(int& x, float (&y)[4], A<int&> z, T* w); k<<<1, 1>>>(a, b + 1, c, d);",
+                f'{declared}(int& x, float (&y)[4], A<int&> z, T* w);  {launch}"k", {by_name}k{given},'
+                f"{ref}(a), {ref}(b + 1), c, d);",
+            ),
+            (
+                f"{kernel}(int x, T (&y)[2]); k<3><<<1, 1>>>(a, b);",
+                f'{declared}(int x, T (&y)[2]);  {launch}"k<3>", {by_name}k<3>{given},a, {ref}(b));',
+            ),
+            (
+                f"{kernel}(int& x); {kernel}(int x); k<<<1, 1>>>(a);",
+                f'{declared}(int& x); {declared}(int x);  {launch}"k", {by_name}k{given},a);',
+            ),
+            (
+                f"{kernel}(int& x); k<<<1, 1>>>(f<1, 2>(a));",
+                f'{declared}(int& x);  {launch}"k", {by_name}k{given},f<1, 2>(a));',
+            ),
+            (
+                f"{kernel}(int x) {{ if (x) {{ }} }}",
+                f"{declared}(int x) {{ if (x) {{ }}  ::sim::reached_end(); }}",
+            ),
+            (
+                f"{kernel}(); (void*)&k<A<3>>; (void const*)k; (int*)k; (const void*)k;",
+                f"{declared}(); (void*){at}(k<A<3>>); (void const*){at}(k); (int*)k; (const void*){at}(k);",
+            ),
+            (
+                "__global__ __sim_launch_bounds__(128, 2) void k(int* x) { x[0] = 1; }",
+                "__attribute__((flatten))  void k(int* x) { ::sim::program::need_bounds(128, 2); x[0] = 1;"
+                "  ::sim::reached_end(); }",
+            ),
+            (
+                "__global__ void __cluster_dims__(2, 1, 1) k() {}",
+                "__attribute__((flatten)) void  k() { ::sim::program::need_cluster(2, 1, 1); "
+                "::sim::reached_end(); }",
+            ),
+            ("void __cluster_dims__(2, 1, 1) k(int* x);", "void  k(int* x);"),
+            (
+                "cudaLaunchKernel((void*)k, 1, 2, args);",
+                '::sim::program::launch_kernel("k", false, k, 1, 2, args);',
+            ),
+            (
+                "cudaLaunchKernel((const void*)&k, 1, 2, args);",
+                '::sim::program::launch_kernel("k", false, &k, 1, 2, args);',
+            ),
+            (
+                "cudaLaunchCooperativeKernel(reinterpret_cast<void*>(&ns::k<2>), g, b, args, 0, s);",
+                '::sim::program::launch_kernel("ns::k<2>", true, (&ns::k<2>), g, b, args, 0, s);',
+            ),
+            ("cudaLaunchKernel(k, 1, 2);", "cudaLaunchKernel(k, 1, 2);"),
+            (
+                "cudaLaunchKernelEx(&c, k<1>, a, b);",
+                '::sim::program::launch_extended("k<1>", ::sim::Where::here(), &c, k<1>, a, b);',
+            ),
+            ("extern __shared__ int s[];", f"extern {shared} int s[] {smem}"),
+            (
+                "namespace a::b { extern __shared__ int s[]; }",
+                f"namespace a::b {{ extern {shared} int s[] {smem} }}",
+            ),
+            (
+                'extern "C" { extern __shared__ int s[]; }',
+                f'extern "C" {{ extern {shared} int s[] {smem} }}',
+            ),
+            (
+                "namespace { void f() { extern __shared__ const float4 s[]; } }",
+                "namespace { void f() { const float4 (&s)[] = reinterpret_cast<const float4 (&)[]>"
+                "(::sim::dynamic_smem); } }",
+            ),
+            (
+                "void f() { static __shared__ int t[2]; }",
+                f"void f() {{ static {shared} int t[2]; }}",
+            ),
+            (
+                "static __shared__ [[maybe_unused]] int v;",
+                f"[[maybe_unused]] static {shared}  int v;",
+            ),
+            ("__device__ alignas(8) int v[2];", f"alignas(8) {placed('fa_device')}  int v[2];"),
+            ("__device__ int x = 3;", f"{placed('fa_device')} int x = 3;"),
+            ("__device__ const int x = 3;", f"{placed('fa_device_fixed')} const int x = 3;"),
+            ("__device__ const int* p;", f"{placed('fa_device')} const int* p;"),
+            ("__device__ int* const p = 0;", f"{placed('fa_device_fixed')} int* const p = 0;"),
+            ("__device__ T<int, 2> v;", f"{placed('fa_device')} T<int, 2> v;"),
+            ("__constant__ float c[3];", f"{placed('fa_constant')} float c[3];"),
+            (
+                "static __constant__ constexpr float c[3] = {1};",
+                f"static {placed('fa_constant_fixed')} constexpr float c[3] = {{1}};",
+            ),
+            ("__managed__ int m;", f"{placed('fa_managed')} int m;"),
+            ("__device__ int f(int);", "int f(int);"),
+            ("__device__ S<(3 > 2)> f();", "S<(3 > 2)> f();"),
+            ("__device__ struct S { int x; };", "struct S { int x; };"),
+            ("__device__ operator int() const;", "operator int() const;"),
+            ("struct A { __device__ A() {} __device__ ~A(); };", "struct A {  A() {}  ~A(); };"),
+            (
+                "auto f = [] __device__ (int x) { return x; };",
+                "auto f = []  (int x) { return x; };",
+            ),
+            (
+                "__attribute__((__noinline__)) __noinline__ __host__ void f(const __grid_constant__ T t);",
+                "__attribute__((__noinline__)) __attribute__((noinline))  void f(const  T t);",
+            ),
+            ("operator<< <T>(a, b);", "operator<< <T>(a, b);"),
+            ("  #pragma unroll", "#pragma unroll"),
+            ('asm("" : "+r"(x));', 'asm("" ::: "memory");'),
+            ('extern int x asm("foo"), y;', 'extern int x asm("foo"), y;'),
+            (
+                'asm("mov.u32 %[to], %[from]\\073" : [to] "=r"(x) : [from] "r"(y));',
+                "do { { ::sim::program::move(x, y); } } while (0);",
+            ),
+            (
+                'asm volatile("st.u32 [%0], %1;" :: "l"(p), "r"(f(a, b)) : "memory");',
+                "do { { *::sim::ptx::global_pointer<uint32_t>(p) = ::sim::ptx::as<uint32_t>(f(a, b)); } }"
+                " while (0);",
+            ),
+            (
+                '# 1 "a.cu"\n# 1 "/x.h" 1 3\nasm("y;");\n# 3 "a.cu" 2\nasm("nanosleep.u32 1;");',
+                '# 1 "a.cu"\n# 1 "/x.h" 1 3\nasm("y;");\n# 3 "a.cu" 2\ndo { { ; } } while (0);',
+            ),
+            ('# 1 "/x.h" 1 3\n__device__ int v;', f'# 1 "/x.h" 1 3\n{placed("fa_device")} int v;'),
+            (
+                '# 1 "/common/x.h"\ncudaMalloc(&x, n); __shared__ int s;',
+                f'# 1 "/common/x.h"\ncudaMalloc(&x, n); {shared} int s;',
+            ),
+            *(
+                (f"{call}({given}, n);", f'::sim::program::Naming("{name}").{call}({given}, n);')
+                for call, given, name in (
+                    ("cudaMalloc", "(void**)&x", "x"),
+                    ("cudaMallocManaged", "reinterpret_cast<void**>(&a.b[i])", "a.b[i]"),
+                    ("cudaMallocAsync", "((void**)(&x))", "x"),
+                    ("cudaMallocPitch", "static_cast<void**>(p)", "p"),
+                    ("cudaMallocHost", "*h", "h"),
+                    ("cudaHostAlloc", "&h", "h"),
+                )
+            ),
+            ("cudaMalloc(x);", "cudaMalloc(x);"),
+        ):
+            with self.subTest(text):
+                self.assertEqual(Translator("/common/").translate(text + "\n").strip(), made)
+        with self.assertRaisesRegex(TranslationError, r"\(a.cu:4\)$"):  # lines behind a header
+            Translator("/common/").translate('# 1 "/x.h" 1 3\nint a;\n# 3 "a.cu" 2\n\n3<<<1;\n')
 
     def test_odd_texts(self):
         deep = "([" * 2000 + "])" * 2000
