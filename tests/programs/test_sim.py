@@ -862,16 +862,19 @@ class Errors(Folder):
             ),
             (
                 "k<<<dim3(1, 2), f<1, 2>(3), 0, s>>>(x, y);",
-                f'{launch}"k", {by_name.replace("1, 1", "dim3(1, 2), f<1, 2>(3), 0, s")}k{given},x, y);',
+                f'{launch}"k", '
+                f"{by_name.replace('1, 1', 'dim3(1, 2), f<1, 2>(3), 0, s')}k{given},x, y);",
             ),
             (
                 f"{kernel}(int& x, float (&y)[4], A<int&> z, T* w); k<<<1, 1>>>(a, b + 1, c, d);",
-                f'{declared}(int& x, float (&y)[4], A<int&> z, T* w);  {launch}"k", {by_name}k{given},'
-                f"{ref}(a), {ref}(b + 1), c, d);",
+                f'{declared}(int& x, float (&y)[4], A<int&> z, T* w);  {launch}"k", '
+                f"{by_name}k{given}"
+                f",{ref}(a), {ref}(b + 1), c, d);",
             ),
             (
                 f"{kernel}(int x, T (&y)[2]); k<3><<<1, 1>>>(a, b);",
-                f'{declared}(int x, T (&y)[2]);  {launch}"k<3>", {by_name}k<3>{given},a, {ref}(b));',
+                f'{declared}(int x, T (&y)[2]);  {launch}"k<3>", {by_name}k<3>{given},'
+                f"a, {ref}(b));",
             ),
             (
                 f"{kernel}(int& x); {kernel}(int x); k<<<1, 1>>>(a);",
@@ -887,12 +890,13 @@ class Errors(Folder):
             ),
             (
                 f"{kernel}(); (void*)&k<A<3>>; (void const*)k; (int*)k; (const void*)k;",
-                f"{declared}(); (void*){at}(k<A<3>>); (void const*){at}(k); (int*)k; (const void*){at}(k);",
+                f"{declared}(); (void*){at}(k<A<3>>); (void const*){at}(k); (int*)k; "
+                f"(const void*){at}(k);",
             ),
             (
                 "__global__ __sim_launch_bounds__(128, 2) void k(int* x) { x[0] = 1; }",
-                "__attribute__((flatten))  void k(int* x) { ::sim::program::need_bounds(128, 2); x[0] = 1;"
-                "  ::sim::reached_end(); }",
+                "__attribute__((flatten))  void k(int* x) { ::sim::program::need_bounds(128, 2); "
+                "x[0] = 1;  ::sim::reached_end(); }",
             ),
             (
                 "__global__ void __cluster_dims__(2, 1, 1) k() {}",
@@ -909,8 +913,8 @@ class Errors(Folder):
                 '::sim::program::launch_kernel("k", false, &k, 1, 2, args);',
             ),
             (
-                "cudaLaunchCooperativeKernel(reinterpret_cast<void*>(&ns::k<2>), g, b, args, 0, s);",
-                '::sim::program::launch_kernel("ns::k<2>", true, (&ns::k<2>), g, b, args, 0, s);',
+                "cudaLaunchCooperativeKernel(reinterpret_cast<void*>(&ns::k<2>), g, b, a, 0, s);",
+                '::sim::program::launch_kernel("ns::k<2>", true, (&ns::k<2>), g, b, a, 0, s);',
             ),
             ("cudaLaunchKernel(k, 1, 2);", "cudaLaunchKernel(k, 1, 2);"),
             (
@@ -961,7 +965,8 @@ class Errors(Folder):
                 "auto f = []  (int x) { return x; };",
             ),
             (
-                "__attribute__((__noinline__)) __noinline__ __host__ void f(const __grid_constant__ T t);",
+                "__attribute__((__noinline__)) __noinline__ __host__ void f(const "
+                "__grid_constant__ T t);",
                 "__attribute__((__noinline__)) __attribute__((noinline))  void f(const  T t);",
             ),
             ("operator<< <T>(a, b);", "operator<< <T>(a, b);"),
@@ -974,8 +979,8 @@ class Errors(Folder):
             ),
             (
                 'asm volatile("st.u32 [%0], %1;" :: "l"(p), "r"(f(a, b)) : "memory");',
-                "do { { *::sim::ptx::global_pointer<uint32_t>(p) = ::sim::ptx::as<uint32_t>(f(a, b)); } }"
-                " while (0);",
+                "do { { *::sim::ptx::global_pointer<uint32_t>(p) = ::sim::ptx::"
+                "as<uint32_t>(f(a, b)); } } while (0);",
             ),
             (
                 '# 1 "a.cu"\n# 1 "/x.h" 1 3\nasm("y;");\n# 3 "a.cu" 2\nasm("nanosleep.u32 1;");',
