@@ -1,6 +1,8 @@
 """setup.sh, tour.sh and test.sh with stand-ins for apt, cmake, ctest and the programs."""
 
+import errno
 import fcntl
+import importlib
 import io
 import json
 import os
@@ -13,7 +15,7 @@ import unittest
 from unittest import mock
 
 from copies import HAVE_GIT, ROOT, SCRIPTS, Folder, main, said
-from flash_steps import building, cuda_program
+from flash_steps import building, command, cuda_program, files, steps
 from flash_steps.command import NotHere
 from sample_results import gpu, sim, write
 
@@ -586,6 +588,163 @@ done""",
         self.tour("--help")
 
 
+class Shared(Folder):
+    """What all commands have in common: flash_steps.command, files, steps."""
+
+    def refuses(self, words, call, *arguments, of=command.BadInput):
+        with self.assertRaises(of) as caught:
+            call(*arguments)
+        self.assertEqual(str(caught.exception), words)
+
+    def test_a_commands_end(self):
+        full = os.strerror(errno.ENOSPC)
+        for does, status, told in (
+            ("return 7", 7, ""),
+            ("return", None, ""),
+            ("raise command.Failure('it is so')", 1, "a b: it is so\n"),
+            ("raise command.BadInput('it is so')", 2, "a b: it is so\n"),
+            ("raise command.NotHere('it is so')", 3, "a b: it is so\n"),
+            ("open('/no/x')", 2, "a b: /no/x: No such file or directory\n"),
+            ("raise OSError(errno.ENOSPC, 'no room', 'x')", 3, "a b: x: no room\n"),
+            ("raise OSError(errno.EDQUOT, 'no room')", 3, "a b: the output: no room\n"),
+            ("raise OSError(errno.EFBIG, 'no room')", 3, "a b: the output: no room\n"),
+            ("raise BrokenPipeError", 0, ""),
+        ):
+            self.write(
+                "does.py",
+                f"import errno\nfrom flash_steps import command\ndef main(*_):\n {does}\n",
+            )
+            with (
+                mock.patch.object(sys, "path", [str(self.folder), *sys.path]),
+                mock.patch.object(sys, "argv", ["x", "--n", "3"]),
+                mock.patch.object(command, "drop_output") as dropped,
+                mock.patch("sys.stderr", io.StringIO()) as said,
+                self.subTest(does),
+            ):
+                sys.modules.pop("does", None)
+                importlib.invalidate_caches()
+                sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+                self.assertEqual(command.run("does", "a b", 1), status)
+                sys.dont_write_bytecode = before
+                self.assertEqual((said.getvalue(), sys.argv[0]), (told, "a b"))
+                self.assertEqual(
+                    dropped.called, "OSError" in does or "/no" in does or "Pipe" in does
+                )
+        self.assertEqual(command.no_room(f"x\n  a.o: {full} \ny"), f"a.o: {full}")
+        self.assertIsNone(command.no_room("x\ny"))
+
+    def test_empty_words_are_refused(self):
+        for words, told in (
+            (["--json", ""], "--json: its value is empty"),
+            (["x", "--json="], "--json: its value is empty"),
+            (["x", ""], "an argument is empty"),
+            ([""], "an argument is empty"),
+        ):
+            self.refuses(told, command.require_values, words)
+        command.require_values(["--a=b", "--c", "d=", "--e=f="])
+
+    def test_a_text_as_wide_as_the_terminal(self):
+        for columns, width in ((60, 58), (200, 98)):
+            size = os.terminal_size((columns, 24))
+            with mock.patch.object(shutil, "get_terminal_size", lambda *_: size):
+                text = command.fitted("\n" + "word " * 60 + "\n\n  a\n  b\n\nc:\n  d\n\ne\nf\n")
+            first, *rest = text.split("\n\n")
+            self.assertEqual(max(map(len, first.splitlines())), width // 5 * 5 - 1)
+            self.assertEqual(rest, ["  a\n  b", "c:\n  d", "e f"])
+        self.assertEqual(command.fitted(None), "")
+
+    def test_files(self):
+        a, b = self.write("a", "1"), self.folder / "b"
+        link = self.folder / "link"
+        link.symlink_to(a)
+        for one, other, same in (
+            *((a, link, True), (a, b, False), (b, b, True), (b, self.folder / "x/../b", True)),
+            ("/dev/null", "/dev/null", False),
+        ):
+            self.assertEqual(files.same_file(one, other), same, (one, other))
+        self.assertEqual(files.text_of(a) + files.text_of(b), "1")
+        files.replace_text(link, "2")  # the link stays
+        self.assertEqual((a.read_text(), link.is_symlink()), ("2", True))
+        files.replace_text("/dev/null", "2")
+        files.require_writable("--x", a, None, b)
+        files.require_writable("--x", b)
+        self.assertEqual((a.read_text(), b.exists()), ("2", False))
+        told = f"--x {link} is {a}, which this call needs; give it another name"
+        self.refuses(told, files.require_writable, "--x", link, b, a)
+        told = f"--x {a}/c cannot be written: its folder does not exist"
+        self.refuses(told, files.require_writable, "--x", f"{a}/c")
+        told = f"--x {self.folder} cannot be written: Is a directory"
+        self.refuses(told, files.require_writable, "--x", self.folder)
+        os.mkfifo(b)
+        files.require_writable("--x", b)
+        self.refuses(
+            f"{self.folder}/c: No such file or directory", files.read_json, f"{self.folder}/c"
+        )
+        with self.assertRaisesRegex(OSError, "cannot be written: No such file"):
+            files.replace_text(f"{self.folder}/no/c", "")
+        tree = {
+            "a": [1, 2],
+            "rows": [[1], {"b": 2}],
+            "x": {"runs": {"c": 1, "d": [2]}, "kernels": []},
+        }
+        files.write_rows(a, tree)
+        self.assertEqual(files.read_json(a), tree)
+        rows = '"rows": [\n  [1],\n  {"b": 2}\n ],'
+        for words in (rows, '"runs": {\n  "c": 1,\n  "d": [2]\n },', '"kernels": []'):
+            self.assertIn(words, a.read_text())
+        files.write_json(a, {"é": 1}, indent=2)
+        self.assertEqual(a.read_text(), '{\n  "\\u00e9": 1\n}\n')
+
+    def test_steps(self):
+        known = ["01_naive", "02_tiled", "10_x", "1_own", "own"]
+        for wanted, found in (
+            *((None, known), ("", known), ("02 01", ["02_tiled", "01_naive"])),
+            *(("1", ["1_own"]), ("own 10_x own", ["own", "10_x"])),
+        ):
+            self.assertEqual(steps.chosen_of(known, wanted, "there are"), found)
+        for word in ("0", "02_", "3"):
+            told = f"no step '{word}'; here: {', '.join(known)}"
+            self.refuses(told, steps.chosen_of, known, f"01 {word}", "here:")
+        numbers = [steps.number_of(name) for name in ("06_x", "own", "10_y", "7", "a_6_b")]
+        self.assertEqual(numbers, [6, 0, 10, 0, 0])
+        for arch, needs, runs in (
+            *(("sm_89", None, True), ("sm_80", "sm_80", True), ("sm_75", "sm_80", False)),
+            *(("sm_90", "sm_90a", True), ("sm_89", "sm_90a", False), ("sm_100", "sm_90a", False)),
+            *(("sm_100", "sm_80", True), ("sm_100", "sm_100a", True), (None, "sm_80", False)),
+            (None, None, True),
+        ):
+            self.assertEqual(steps.runs_on(arch, needs), runs, (arch, needs))
+        self.assertEqual(steps.library_path("/b", "01_x"), "/b/steps/lib01_x.so")
+        for name in ("steps/lib01_x.so", "steps/libown.so", "steps/01_x", "steps/lib02_y.so.1"):
+            self.write(name, "")
+        self.assertEqual(steps.find_libraries(str(self.folder)), ["01_x"])
+        self.assertEqual(steps.find_libraries("/no"), [])
+
+    def test_what_a_program_says(self):
+        program = str(self.folder / "p")
+        with self.assertRaisesRegex(
+            NotHere, "p: No such file .*; it is not built: cmake --preset gpu"
+        ):
+            steps.described(program, "gpu")
+        for body, of, told in (
+            ("echo a >&2; echo b >&2; exit 2", command.Failure, f"{program} --describe: b"),
+            ("exit 4", command.Failure, f"{program} --describe: status 4"),
+        ):
+            self.program(self.folder / "p", f"#!/bin/sh\n{body}\n")
+            self.refuses(told, steps.described, program, of=of)
+        for body, of, told in (
+            ("echo no >&2; exit 2", command.BadInput, "no"),
+            ("echo no >&2; exit 3", NotHere, "no"),
+            ("echo no; exit 1", command.Failure, f"{program} --n 4 was wrong:\nno"),
+        ):
+            self.program(self.folder / "p", f"#!/bin/sh\n{body}\n")
+            with self.assertRaises(of) as caught:
+                steps.report_of(program, "--n", 4)
+            self.assertEqual((type(caught.exception), str(caught.exception)), (of, told))
+        self.program(self.folder / "p", '#!/bin/sh\necho "[\\"$1 $2\\"]" > "${3#--json=}"\n')
+        self.assertEqual(steps.report_of(program, "--n", 4), ["--n 4"])
+
+
 class Help(unittest.TestCase):
     def test_of_what_a_newcomer_types_is_whole_and_fits_80_columns(self):
         last = {"tour.sh": "2 bad use.", "setup.sh": "2 bad use.", "new": "2 bad use."}
@@ -689,7 +848,7 @@ class Building(unittest.TestCase):
 class LineEnds(Folder):
     def test_a_clone_that_turns_them_has_those_of_the_repository(self):
         shutil.copy(ROOT / ".gitattributes", self.folder)
-        for command in (
+        for words in (
             "git init -q",
             "git config core.autocrlf true",
             "printf '#!/bin/sh\\r\\n' > script",
@@ -698,7 +857,7 @@ class LineEnds(Folder):
             "rm script q.npy",
             "git checkout -q -- script q.npy",
         ):
-            self.ended(said(["sh", "-c", command], cwd=self.folder))
+            self.ended(said(["sh", "-c", words], cwd=self.folder))
         self.assertEqual((self.folder / "script").read_bytes(), b"#!/bin/sh\n")
         self.assertEqual((self.folder / "q.npy").read_bytes(), b"NUMPY\r\n")
 
