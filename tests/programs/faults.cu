@@ -113,6 +113,30 @@ int copies_all() {
   return 0;
 }
 
+// All but some bytes, and those from `last` on, have a value; the host copies and reads all.
+__global__ void all_but(char* out, int n, int from, int bytes, int last) {
+  for (int i = 0; i < last; ++i) {
+    if (i < from || i >= from + bytes) out[i] = 1;
+  }
+}
+int gaps(int n, int from, int bytes, int last) {
+  char *some, got[100];
+  int sum = 0;
+  cudaMalloc(&some, n);
+  all_but<<<1, 1>>>(some, n, from, bytes, last);
+  cudaMemcpy(got, some, n, cudaMemcpyDeviceToHost);
+  for (int i = 0; i < n; ++i) sum += got[i];  // ends
+  return sum == 12345;
+}
+int gap_of_rows(bool right) {
+  char *some, got[3 * 50] = {};
+  cudaMalloc(&some, 3 * 40);
+  all_but<<<1, 1>>>(some, 120, 50, 10, 120);
+  cudaMemcpy2D(got, 50, some, 40, 30, 3, cudaMemcpyDeviceToHost);
+  const int before = got[59] + got[70] + got[160 - 50];
+  return before + (right ? got[10] : got[60]) == 12345;  // rows
+}
+
 __global__ void stores_on(volatile int* p, int n) {
   for (int i = 0; i < n; ++i) *p = i;
 }
@@ -133,7 +157,19 @@ __global__ void makes() {
   delete[] p;
 }
 
+__global__ void makes_one(int** p) {
+  *p = new int(3);  // makes one
+}
+__global__ void takes_room(void** p) {
+  *p = malloc(4);  // takes room
+}
+__global__ void __cluster_dims__(1, 2, 1) flat(int* p) { *p = 1; }  // flat
+
 // --- one fault each ---
+
+__global__ void gives_up() {
+  if (threadIdx.x == 2) __trap();  // gives up
+}
 
 __shared__ int s[32];  // s is also short's name in symbols
 __global__ void global_array(int* p, bool right) {
@@ -529,6 +565,7 @@ int beyond_bounds(int* p, int threads) {
 int wrong_calls(int* p, const char* what) {
   int host = 0;
   if (!strcmp(what, "memset")) cudaMemset(&p, 0, 4);                                // memset
+  for (int i = 0; i < 3 && !strcmp(what, "calls"); ++i) cudaMemset(&p, 0, 4);       // calls
   if (!strcmp(what, "direction")) cudaMemcpy(&host, p, 4, cudaMemcpyHostToDevice);  // direction
   return cudaGetLastError() == cudaErrorInvalidValue ? 0 : 3;
 }
@@ -547,6 +584,11 @@ int main(int n, char** words) {
   if (is("copies")) return copies(false);
   if (is("reads")) return copies(true);
   if (is("all")) return copies_all();
+  if (is("ends") && right) return gaps(64, 61, 3, 64) + gaps(100, 50, 7, 100) + gaps(100, 0, 3, 97);
+  if (is("ends")) return gaps(65, 62, 3, 65);
+  if (is("starts")) return right ? gaps(64, 0, 3, 64) : gaps(65, 0, 3, 65);
+  if (is("eight")) return gaps(100, 50, 8, 100);
+  if (is("rows")) return gap_of_rows(right);
   int *x, *unset, **y;
   cudaMalloc(&x, is("works") ? 4096 : 256), cudaMalloc(&unset, 256), cudaMalloc(&y, 8);
   if (right) cudaMemset(unset, 0, 256);
@@ -556,7 +598,7 @@ int main(int n, char** words) {
   if (is("passes a variable")) return passes_variable(right);
   if (n > 1 && !strncmp(words[1], "by ", 3)) return handed_over(words[1], right, x);
   if (is("bounds")) return beyond_bounds(x, right ? 128 : 256);
-  if (is("memset") || is("direction")) return wrong_calls(x, words[1]);
+  if (is("memset") || is("calls") || is("direction")) return wrong_calls(x, words[1]);
   for (int i = 0; is("loop") && i < 20; ++i) shifted<<<1, 32>>>(x, i);
   if (is("launches")) parent<<<1, 4>>>(x);
   if (is("allocates")) allocates<<<1, 1>>>(y);
@@ -579,6 +621,11 @@ int main(int n, char** words) {
   }
   if (is("works")) works<<<1, 1>>>(x, 3000000, x + 63);
   if (is("makes")) makes<<<1, 32>>>();
+  if (is("makes one")) makes_one<<<1, 1>>>(y);
+  if (is("takes room")) takes_room<<<1, 1>>>((void**)y);
+  if (is("flat")) flat<<<dim3(1, 2), 1>>>(x);
+  if (is("gives up")) gives_up<<<1, 32>>>();
+  if (is("status")) return cudaMemset(&x, 0, 4) ? 7 : 0;
   if (is("global array")) global_array<<<1, 32>>>(x, right);
   if (is("divides")) cudaMemset(x, right, 256), share<<<1, 32>>>(x, x + 32);
   if (is("absent")) from_absent<<<1, 48>>>(x, right ? 16 : 32);

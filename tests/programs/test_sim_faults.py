@@ -24,6 +24,9 @@ REFUSED = {
     "launches": r"a kernel that launches child \(@\)",
     "allocates": r"a kernel that calls cudaMalloc \(@\)",
     "waits": r"a kernel that calls cudaDeviceSynchronize \(@\)",
+    "makes one": r"new in a kernel \(@\)",
+    "takes room": r"malloc in a kernel \(@\)",
+    "flat": r"a cluster of more than one dimension \(@\)",
     "makes": r"new in a kernel \(@\)",
     "ptx": r"the PTX instruction movmatrix.sync.aligned.m8n8.trans.b16 \(@\)",
     "bits": r"the PTX 'ex2.* with an operand that is no float \(@\)",
@@ -39,6 +42,11 @@ ANALYSED = {
     "handed over": "race on device memory: kernel last_sums<0>, .*: load of x, byte 4 at @",
     "reads": "host code at @ reads byte 3072 of most, copied at .*, which nobody has written",
     "all": "the host copies 40 bytes of other at @",
+    # Short gaps are a struct's, but not at the end of an array.
+    "ends": "host code at @ reads byte 62 of some, copied at ",
+    "starts": "host code at .* reads byte 0 of some, copied at ",
+    "eight": "host code at .* reads byte 50 of some, copied at ",
+    "rows": "host code at @ reads byte 50 of some, copied at ",
     "tests once": "race on shared memory: kernel tests_once, .* load of tile, byte .* at @ .* have "
     "no wait on its mbarrier",
     "overlaps": r"race on device memory: kernel second_kernel, .* load of x, byte 4 at @ and a "
@@ -51,6 +59,7 @@ FOUND = {
     "asserts": r'kernel below, .* thread \(3,0,0\): assertion "threadIdx.x < n" failed at @',
     "own array": r"kernel own_array, .* thread \(0,0,0\): index 8 at @ is outside of the array a "
     r"\(float \[8\]\)",
+    "gives up": r"kernel gives_up, .* thread \(2,0,0\) gives up: __trap\(\) at @",
     "divides": r"kernel share, .* thread \(0,0,0\): integer division by zero at @",
     "absent": "the shuffle at @ lane 8 of warp 1 reads from lane 16, which the block does not have",
     "long name": r"kernel long_name<RatherLong<.{59} \.\.\. .{40}, block .* at @ ",
@@ -81,7 +90,7 @@ FOUND = {
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
 RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once")
-RIGHT += ("overlaps", "overwrites")
+RIGHT += ("overlaps", "overwrites", "ends", "starts", "rows")
 RIGHT += ("alone", "handed over", "global array", "divides", "absent")
 RIGHT += ("passes a variable", "by reference", "by function", "by virtual", "bounds")
 
@@ -190,6 +199,25 @@ class Faults(unittest.TestCase):
         self.assertEqual(len(done.findings), 1, done.stderr)
         self.assertRegex(" ".join(done.stderr.split()), "1 finding: race .*; in 20 launches races")
         self.assertEqual([f["times"] for f in read_json(report)["findings"]], [20])
+
+        done = self.run_as("calls", "json " + report, status=1)
+        self.assertRegex(" ".join(done.stderr.split()), "1 finding: cudaMemset: .*; in 3 calls$")
+        self.assertEqual([f["times"] for f in read_json(report)["findings"]], [3])
+
+    def test_the_exit_status(self):
+        """A finding makes 1 of 0; a report that cannot be written 3; else it is the program's."""
+        none = "json /none/x"
+        for mode, wishes, status in (
+            ("shared atomics", (), 0),
+            ("shared atomics", (none,), 3),
+            ("memset", (none,), 1),
+            ("status", (), 7),
+            ("status", (none,), 7),
+            ("null", (none,), 1),
+        ):
+            done = self.run_as(mode, *wishes, status=status)
+            self.assertEqual("sim: --json /none/x" in done.stderr, bool(wishes), done.stderr)
+        self.assertEqual(self.run_as("shared atomics", "quiet", status=0).stderr, "")
 
     def test_too_little_memory_ends_the_run_by_a_sentence(self):
         done = self.run_as("stores on", "analyse", "reserve 1e18", status=3)
