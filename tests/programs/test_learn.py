@@ -702,6 +702,98 @@ class Desks(Classroom):
         self.assertTrue(all(self.again().is_done(one) for one in EXERCISES[:2]))
 
 
+class Pieces(Folder):
+    """What the commands are made of."""
+
+    def test_exercises_are_found(self):
+        first, tenth = EXERCISES[0], EXERCISES[9]
+        for wanted, found in (
+            *((first.name, first), ("1", first), ("01", first), ("10", tenth)),
+            *((f"01_{first.name}", first), (f"a/99_{first.name}.cuh", first)),
+            *((f"7_{tenth.name}", tenth), (f"x_{first.name}", None), ("001", None), ("0", None)),
+            *(("99", None), ("", None), (f"{first.name}.cu", None)),
+        ):
+            self.assertIs(catalogue.find(EXERCISES, wanted), found, wanted)
+
+    def test_texts(self):
+        self.assertEqual([catalogue.line_at("a\nb\nc", at) for at in (0, 1, 2, 4)], [1, 1, 2, 3])
+        for text, blank in (
+            ("a // b\nc", "a     \nc"),
+            ("a /* b\n } */ c", "a     \n      c"),
+            (r'f("{\"}", 1) {', "f(      , 1) {"),
+            ("c = '}'; '\\\\'", "c =    ;     "),
+            ("a / b * c", "a / b * c"),
+        ):
+            self.assertEqual(catalogue.code_lines(text), blank)
+        for text, leaves in (
+            ("{ } { { } }", False),
+            ("} {", True),
+            ("// }", False),
+            ("{ } }", True),
+            ("{", False),
+            ("", False),
+        ):
+            self.assertEqual(grading.leaves_its_block(text), leaves, text)
+        heading = EXERCISES[0].heading() + EXERCISES[1].heading()
+        self.assertEqual(catalogue.held_in(heading), [e.name for e in EXERCISES[:2]])
+        self.assertEqual(catalogue.held_in("x " + heading[:-9].splitlines()[0]), [])
+        for data, text in (
+            (b"", ""),
+            (b"a", "a\n"),
+            (b"\xef\xbb\xbfa\r\nb\rc\n", "a\nb\nc\n"),
+            (b"\xff\n", "\ufffd\n"),
+        ):
+            path = self.folder / "a.cuh"
+            path.write_bytes(data)
+            self.assertEqual(catalogue.student_text(path), text)
+        for data, told in (
+            *((b"", "a.cuh is an empty file"), (b" \n", "a.cuh is an empty file")),
+            *((b"\xef\xbb\xbf\n", "a.cuh is an empty file"), (b"a", "")),
+            (b"\xff\xfea\0", "a.cuh is UTF-16 text: save it as UTF-8"),
+            (b"\xfe\xff\0a", "a.cuh is UTF-16 text: save it as UTF-8"),
+            (b"a\0b", "a.cuh holds zero bytes, so it is no text in UTF-8"),
+        ):
+            path.write_bytes(data)
+            self.assertEqual(catalogue.no_text(path), told)
+
+    def test_what_looks_handed_in(self):
+        name = EXERCISES[0].name
+        for file, looks in (
+            *(("x.cuh", True), ("x.CU", True), ("x.tar.gz", True), ("x.Zip", True)),
+            *((f"{name}.txt", True), (f"01_{name}", True), (f"alice {name}.docx", True)),
+            *(("notes.txt", False), ("x.cpp", False), (f"my{name}.txt", False)),
+        ):
+            self.assertEqual(grading.looks_handed_in(file, EXERCISES), looks, file)
+        aside = grading.Aside()
+        for n in range(6):
+            aside.leave(f"al/{n}", "so", "al")
+        aside.leave("bo/0", "so", "bo")
+        aside.leave("x", "else")
+        lines = [
+            "left aside, so: al/0, al/1, al/2, al/3, 2 more of al, bo/0",
+            "left aside, else: x",
+        ]
+        self.assertEqual(list(aside.lines()), lines)
+        self.assertEqual(aside.of("bo"), {"so": ["bo/0"]})
+
+    def test_the_next_open_one(self):
+        desk = Desk(self.folder / "learn", EXERCISES[:3])
+        a, b, c = EXERCISES[:3]
+        for done, after, found in ((b, a, c), (None, c, a), (c, a, a), (a, b, None)):
+            if done:
+                desk.mark_done(done)
+            self.assertIs(desk.next_open(after), found)
+        self.assertIs(desk.current, a)
+        desk.go_to(b)
+        self.assertIs(Desk(self.folder / "learn", EXERCISES[:3]).current, b)
+        desk.next_hint(a)
+        desk.reset(a)
+        self.assertFalse(desk.is_done(a) or desk.state["hints"])
+        self.assertTrue(desk.is_done(b) and desk.is_untouched(a) and desk.is_untouched(c))
+        self.assertFalse(desk.has_changed(c))
+        self.assertIsNone(desk.reset(c))
+
+
 # --- the commands -------------------------------------------------------------------------------
 
 
