@@ -55,7 +55,6 @@ int main() {
       {cudaDevAttrTotalConstantMemory, 65536},
       {cudaDevAttrMaxPitch, 0x7fffffff},
       {cudaDevAttrMaxRegistersPerBlock, 65536},
-      {cudaDevAttrClockRate, p.clockRate},
       {cudaDevAttrTextureAlignment, 512},
       {cudaDevAttrGpuOverlap, 1},
       {cudaDevAttrKernelExecTimeout, 0},
@@ -64,7 +63,6 @@ int main() {
       {cudaDevAttrComputeMode, cudaComputeModeDefault},
       {cudaDevAttrConcurrentKernels, 1},
       {cudaDevAttrEccEnabled, p.ECCEnabled},
-      {cudaDevAttrMemoryClockRate, p.memoryClockRate},
       {cudaDevAttrGlobalMemoryBusWidth, p.memoryBusWidth},
       {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
       {cudaDevAttrUnifiedAddressing, 1},
@@ -99,6 +97,10 @@ int main() {
   EXPECT(p.clockRate > 1900000 && p.clockRate < 2000000);  // kHz: 66.9 TFLOP/s
   const double bandwidth = 2. * p.memoryClockRate * 1000 * p.memoryBusWidth / 8;
   EXPECT(bandwidth > 4.79e12 && bandwidth < 4.81e12);
+  int core = 0, memory = 0;
+  CHECK(cudaDeviceGetAttribute(&core, cudaDevAttrClockRate, 0));
+  CHECK(cudaDeviceGetAttribute(&memory, cudaDevAttrMemoryClockRate, 0));
+  EXPECT(core == p.clockRate && memory == p.memoryClockRate);
 #endif
   // There is one device, which has no peer.
   EXPECT(cudaDeviceCanAccessPeer(&value, 0, 1) == cudaSuccess && value == 0);

@@ -75,7 +75,7 @@ int main() {
     EXPECT(near(cube[i].x, cos(2 * M_PI * turn)) && near(cube[i].y, -sin(2 * M_PI * turn)));
   }
   FFT(cufftDestroy(plan));
-  EXPECT(cufftExecZ2Z(nullptr, cube, cube, CUFFT_FORWARD) == CUFFT_INVALID_PLAN);
+  EXPECT(cufftExecZ2Z(cufftHandle{}, cube, cube, CUFFT_FORWARD) == CUFFT_INVALID_PLAN);
   size_t work = 1;
   int five = 5, wide = 6;  // rows at a distance, each second number of the result
   FFT(cufftCreate(&plan));

@@ -91,7 +91,7 @@ __global__ void calls(int* out) {
   row[4] = cg::reduce(half, i, cg::less<int>()) + 100 * cg::reduce(half, i, cg::greater<int>());
   row[5] = cg::reduce(half, i | 32, cg::bit_and<int>()) +
            100 * cg::reduce(half, 1 << i % 4, cg::bit_or<int>());
-  row[6] = cg::reduce(half, i == 5, cg::bit_xor<int>()) + 10 * cg::exclusive_scan(half, 2);
+  row[6] = cg::reduce(half, (int)(i == 5), cg::bit_xor<int>()) + 10 * cg::exclusive_scan(half, 2);
   row[7] = cg::inclusive_scan(half, i, cg::greater<int>());
   row[8] = half.any(i == 40) + 10 * half.all(i % 16 < 15);
   if (i % 3 == 1) {

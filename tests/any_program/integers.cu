@@ -57,8 +57,9 @@ __global__ void others(int* out, unsigned* cells) {
   out[i++] = __funnelshift_rc(0x12345678, 0x9abcdef0, 32) == (int)0x9abcdef0;
   out[i++] = __dp4a(make_char4(1, -2, 3, -4), make_char4(5, 6, 7, -8), 10);
   out[i++] = __dp4a(make_uchar4(1, 2, 3, 255), make_uchar4(5, 6, 7, 2), 10u);
-  out[i++] = max(-1, 2l), out[i++] = min(-1ll, 2), out[i++] = max(1u, 2u), out[i++] = min(3ul, 2ul);
-  out[i++] = (int)max(2.5f, 1), out[i++] = (int)min(2.5, 1.f);
+  out[i++] = max(-1l, 2l), out[i++] = min(-1ll, 2ll), out[i++] = max(1u, 2u),
+  out[i++] = min(3ul, 2ul);
+  out[i++] = (int)max(2.5f, 1.), out[i++] = (int)min(2.5, 1.f);
   out[i++] = atomicAdd_block(cells, 5u) + atomicSub_system(cells, 2u) + atomicMax_block(cells, 7u);
   out[i++] = atomicMin_system(cells, 6u) + atomicExch_block(cells, 12u);
   out[i++] = atomicAnd_system(cells, 10u) + atomicOr_block(cells, 3u) + atomicXor_block(cells, 1u);

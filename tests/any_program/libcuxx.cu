@@ -149,7 +149,9 @@ __global__ void copies(const char* in, char* out, int* zeros) {
   cuda::memcpy_async(block, s + 68, in + 68, 4, bar);
   cuda::memcpy_async(block, s + 81, in + 81, 7, bar);
   if (threadIdx.x == 1) cuda::memcpy_async(s + 96, in + 96, 16, bar);
+#ifndef NVCC_REFUSES_IT  // where it is private
   const bool early = bar.try_wait_parity(false);
+#endif
   block.sync();
   auto token = bar.arrive(5);
   bar.wait(std::move(token));
@@ -160,7 +162,9 @@ __global__ void copies(const char* in, char* out, int* zeros) {
     __pipeline_commit();
     __pipeline_wait_prior(0);
     zeros[0] = four[0], zeros[1] = four[1], zeros[2] = four[2], zeros[3] = four[3];
+#ifndef NVCC_REFUSES_IT
     zeros[4] = early + 10 * bar.try_wait_parity(false) + 100 * bar.try_wait_parity(true);
+#endif
   }
 }
 

@@ -32,8 +32,9 @@ int main() {
   CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   EXPECT(least >= greatest);
   CHECK(cudaStreamCreateWithPriority(&c, cudaStreamDefault, greatest));
-  cudaEvent_t start, stop, ready;
+  cudaEvent_t start, middle, stop, ready;
   CHECK(cudaEventCreate(&start));
+  CHECK(cudaEventCreate(&middle));
   CHECK(cudaEventCreate(&stop));
   CHECK(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
 
@@ -41,6 +42,7 @@ int main() {
   CHECK(cudaMemcpyAsync(x, host, n * sizeof(float), cudaMemcpyHostToDevice, a));
   times<<<4, 128, 0, a>>>(x, n, 2.f);
   CHECK(cudaEventRecord(ready, a));
+  CHECK(cudaEventRecord(middle, a));
   CHECK(cudaStreamWaitEvent(b, ready, 0));
   CHECK(cudaMemcpyAsync(y, x, n * sizeof(float), cudaMemcpyDeviceToDevice, b));
   times<<<4, 128, 0, b>>>(y, n, 3.f);
@@ -66,16 +68,17 @@ int main() {
   EXPECT(back == 0);
   float forth = 0, half = 0, rest = 0;  // the way back is the same; parts make up the whole
   CHECK(cudaEventElapsedTime(&back, stop, start));
-  CHECK(cudaEventElapsedTime(&half, start, ready));
-  CHECK(cudaEventElapsedTime(&rest, ready, stop));
+  CHECK(cudaEventElapsedTime(&half, start, middle));
+  CHECK(cudaEventElapsedTime(&rest, middle, stop));
   CHECK(cudaEventElapsedTime(&forth, start, stop));
   EXPECT(back == -forth && half > 0 && rest > half && half + rest > 0.999f * forth);
   EXPECT(half > 0.001f && forth < 1 && half + rest < 1.001f * forth);  // milliseconds
-  CHECK(cudaEventRecord(ready, a));                                    // again: later than before
-  CHECK(cudaEventElapsedTime(&half, start, ready));
+  CHECK(cudaEventRecord(middle, a));                                   // again: later than before
+  CHECK(cudaEventElapsedTime(&half, start, middle));
   EXPECT(half == forth);
   EXPECT(cudaEventSynchronize(nullptr) == cudaErrorInvalidResourceHandle);
   EXPECT(cudaEventElapsedTime(&ms, nullptr, stop) == cudaErrorInvalidResourceHandle);
+  EXPECT(cudaEventElapsedTime(&ms, start, ready) == cudaErrorInvalidResourceHandle);  // untimed
   EXPECT(cudaGetLastError() == cudaErrorInvalidResourceHandle && least == 0 && greatest == -5);
   cudaEvent_t never;
   CHECK(cudaEventCreate(&never));

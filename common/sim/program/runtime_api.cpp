@@ -30,6 +30,7 @@ void no_kernel_in_front();  // of sim.h, included below
 #include "common/sim/scheduler/residency.h"
 
 struct CUevent_st {
+  bool timed = true;
   double seconds = 0;
   bool recorded = false;
 };
@@ -486,8 +487,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   return sim::program::Launching(sim::Where{}).cudaLaunchKernelExC(config, kernel, args);
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return given(event, new CUevent_st); }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  return cudaEventCreate(event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  return given(event, new CUevent_st{.timed = !(flags & cudaEventDisableTiming)});
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return in_order([=] {
@@ -501,7 +502,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return event ? cudaSuccess : returned(cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-  if (!from || !to || !from->recorded || !to->recorded) {
+  const auto has_time = [](cudaEvent_t e) { return e && e->timed && e->recorded; };
+  if (!has_time(from) || !has_time(to)) {
     return returned(cudaErrorInvalidResourceHandle);
   }
   return given(ms, static_cast<float>(1e3 * (to->seconds - from->seconds)));

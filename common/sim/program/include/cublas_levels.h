@@ -223,11 +223,20 @@ SIM_ROT(D, double)
 // --- levels 2 and 3 ------------------------------------------------------------------------------
 
 // `he` is sy or he: symmetric or hermitian.
-#define SIM_SYMMETRIC(L, T, sy, sp, sb, H)                                                         \
-  SIM_BLAS(L##sy##mv, cublasFillMode_t half, int n, const T* alpha, const T* A, int lda,           \
-           const T* x, int x_step, const T* beta, T* y, int y_step)                                \
-  SIM_DOES(SIM_VECTORS(T); product(n, 1, n, scalar(alpha), symmetric(full(A, lda), half, H),       \
-                                   column(X), scalar(beta), column(Y), kAll))                      \
+#define SIM_SYMMETRIC(L, T, sy, H)                                                                \
+  SIM_BLAS(L##sy##mv, cublasFillMode_t half, int n, const T* alpha, const T* A, int lda,          \
+           const T* x, int x_step, const T* beta, T* y, int y_step)                               \
+  SIM_DOES(SIM_VECTORS(T); product(n, 1, n, scalar(alpha), symmetric(full(A, lda), half, H),      \
+                                   column(X), scalar(beta), column(Y), kAll))                     \
+  SIM_BLAS(L##sy##mm, cublasSideMode_t side, cublasFillMode_t half, int m, int n, const T* alpha, \
+           const T* A, int lda, const T* B, int ldb, const T* beta, T* C, int ldc)                \
+  SIM_DOES(                                                                                       \
+      const auto a = symmetric(full(A, lda), half, H); if (side == CUBLAS_SIDE_LEFT) {            \
+        product(m, n, m, scalar(alpha), a, full(B, ldb), scalar(beta), full(C, ldc), kAll);       \
+      } else {                                                                                    \
+        product(m, n, n, scalar(alpha), full(B, ldb), a, scalar(beta), full(C, ldc), kAll);       \
+      })
+#define SIM_PACKED(L, T, sp, sb, H)                                                                \
   SIM_BLAS(L##sp##mv, cublasFillMode_t half, int n, const T* alpha, const T* A, const T* x,        \
            int x_step, const T* beta, T* y, int y_step)                                            \
   SIM_DOES(SIM_VECTORS(T); product(n, 1, n, scalar(alpha), symmetric(packed(A, half, n), half, H), \
@@ -236,15 +245,7 @@ SIM_ROT(D, double)
            const T* x, int x_step, const T* beta, T* y, int y_step)                                \
   SIM_DOES(SIM_VECTORS(T); const bool up = half == CUBLAS_FILL_MODE_UPPER; product(                \
                n, 1, n, scalar(alpha), symmetric(banded(A, lda, up ? 0 : k, up ? k : 0), half, H), \
-               column(X), scalar(beta), column(Y), kAll))                                          \
-  SIM_BLAS(L##sy##mm, cublasSideMode_t side, cublasFillMode_t half, int m, int n, const T* alpha,  \
-           const T* A, int lda, const T* B, int ldb, const T* beta, T* C, int ldc)                 \
-  SIM_DOES(                                                                                        \
-      const auto a = symmetric(full(A, lda), half, H); if (side == CUBLAS_SIDE_LEFT) {             \
-        product(m, n, m, scalar(alpha), a, full(B, ldb), scalar(beta), full(C, ldc), kAll);        \
-      } else {                                                                                     \
-        product(m, n, n, scalar(alpha), full(B, ldb), a, scalar(beta), full(C, ldc), kAll);        \
-      })
+               column(X), scalar(beta), column(Y), kAll))
 #define SIM_RANK_K(L, T, S, syrk, op)                                                         \
   SIM_BLAS(L##syrk, cublasFillMode_t half, cublasOperation_t t, int n, int k, const S* alpha, \
            const T* A, int lda, const S* beta, T* C, int ldc)                                 \
@@ -311,7 +312,7 @@ SIM_ROT(D, double)
   SIM_TRIANGLES(L, T, tr, full(A, lda), (const T* A, int lda))                                     \
   SIM_TRIANGLES(L, T, tp, packed(A, half, n), (const T* A))                                        \
   SIM_TRIANGLES(L, T, tb, banded(A, lda, up ? 0 : k, up ? k : 0), (int k, const T* A, int lda))    \
-  SIM_SYMMETRIC(L, T, sy, sp, sb, false)                                                           \
+  SIM_SYMMETRIC(L, T, sy, false)                                                                   \
   SIM_PACKING(L##tpttr, T, full(A, lda), packed(AP, half, n), (const T* AP, T* A, int lda))        \
   SIM_PACKING(L##trttp, T, packed(AP, half, n), full(A, lda), (const T* A, int lda, T* AP))        \
   SIM_RANK_K(L, T, T, syrk, CUBLAS_OP_T)                                                           \
@@ -345,8 +346,12 @@ SIM_LEVELS(S, float)
 SIM_LEVELS(D, double)
 SIM_LEVELS(C, cuComplex)
 SIM_LEVELS(Z, cuDoubleComplex)
-SIM_SYMMETRIC(C, cuComplex, he, hp, hb, true)
-SIM_SYMMETRIC(Z, cuDoubleComplex, he, hp, hb, true)
+SIM_PACKED(S, float, sp, sb, false)
+SIM_PACKED(D, double, sp, sb, false)
+SIM_SYMMETRIC(C, cuComplex, he, true)
+SIM_SYMMETRIC(Z, cuDoubleComplex, he, true)
+SIM_PACKED(C, cuComplex, hp, hb, true)
+SIM_PACKED(Z, cuDoubleComplex, hp, hb, true)
 SIM_RANK_K(C, cuComplex, float, herk, CUBLAS_OP_C)
 SIM_RANK_K(Z, cuDoubleComplex, double, herk, CUBLAS_OP_C)
 SIM_RANK_2(S, float, float, syr, false)
@@ -392,6 +397,7 @@ SIM_BATCHED(Z, cuDoubleComplex)
 #undef SIM_RANK_2
 #undef SIM_RANK_K
 #undef SIM_SYMMETRIC
+#undef SIM_PACKED
 #undef SIM_VECTORS
 #undef SIM_VECTOR
 #undef SIM_DOES
