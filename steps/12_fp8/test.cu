@@ -194,6 +194,7 @@ TEST_CASE("step 12: a scale for each head is for each head", "[step12]") {
   // Most of Q's head 1 is below what the tensor's scale keeps; its scores are not small.
   for (size_t i = in.Q.size() / 2; i < in.Q.size(); ++i) in.Q[i] *= 0x1p-17f;
   for (size_t i = in.K.size() / 2; i < in.K.size(); ++i) in.K[i] *= 0x1p14f;
+  for (size_t i = in.V.size() / 2; i < in.V.size(); ++i) in.V[i] *= 0x1p10f;
   const fa::Outputs one = fa::run(tensor(), p, in), each = fa::run(heads(), p, in);
   float most = 0;
   for (size_t row = 64; row < 128; ++row) {

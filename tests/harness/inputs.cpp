@@ -572,11 +572,11 @@ TEST_CASE("two files that differ are both named, with the size in which they do"
 TEST_CASE("a NaN is refused in each file, also where the lengths are short", "[inputs]") {
   const Folder folder;
   Problem p;
-  p.B = 2, p.H = p.Hkv = 1, p.N = 2, p.Nk = 3, p.d = 32, p.cache.lengths = {1, 0};
+  p.B = 2, p.H = 2, p.Hkv = 1, p.N = 2, p.Nk = 3, p.d = 32, p.cache.lengths = {1, 0};
   fa::Inputs in = fa::normal_inputs(p, 1);
   const auto queries =
-      folder.tensor("q", {2, 1, 2, 32}, [](size_t i) { return i == 127 ? NAN : 1; });
-  const std::string sentence = queries + ": element 127 is nan, which fp32 cannot hold as a number";
+      folder.tensor("q", {2, 2, 2, 32}, [](size_t i) { return i == 255 ? NAN : 1; });
+  const std::string sentence = queries + ": element 255 is nan, which fp32 cannot hold as a number";
   CHECK_THROWS_WITH(fa::load_inputs({queries, "", "", ""}, p, in), sentence);
   CHECK_THROWS_WITH(fa::load_inputs({"", "", "", queries}, p, in), sentence);
   const auto keys = folder.tensor("k", {2, 1, 3, 32}, [](size_t i) { return i < 32 ? 1 : NAN; });

@@ -105,6 +105,7 @@ TEST_CASE("the file of a trace says what was recorded", "[trace]") {
   p.B = 1, p.H = 2, p.Hkv = 1, p.N = 4, p.Nk = 5, p.d = 64, p.causal = true;
   fa::Trace trace;
   trace.append(one_kernel("Q"), "forward");
+  trace.lines.push_back({.path = "README.md", .number = 1});
   const json file = written(trace, p), &about = file["flash_steps"];
   CHECK(about["step"] == "00_none");
   CHECK(about["variant"] == "some");
@@ -121,6 +122,9 @@ TEST_CASE("the file of a trace says what was recorded", "[trace]") {
        "layout": {"matrices": 1, "rows": 2, "columns": 64, "element_bytes": 4}}])"));
   CHECK(about["lines"][1] ==
         json::parse(R"({"path": "steps/00_none/1.cuh", "number": 40, "text": ""})"));
+  std::string first;
+  std::ifstream readme(fa::data_file("../../README.md"));
+  CHECK((std::getline(readme, first) && about["lines"][2]["text"] == first));
   CHECK(about["stacks"] == json::parse("[[1, 0], [0]]"));
   json at = json::array({8, nullptr, 16});
   while (at.size() < 32) at.push_back(nullptr);

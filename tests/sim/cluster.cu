@@ -236,6 +236,15 @@ __global__ void others_return(float* y) {
   fa::cluster_wait();
   y[blockIdx.x] = 1;
 }
+// The second warp stores and returns; the other block's first warp reads that behind the barrier.
+__global__ void store_and_return(float* x, float* y) {
+  if (threadIdx.x >= 32) {
+    x[blockIdx.x] = 1;
+    return;
+  }
+  fa::cluster_sync();
+  if (threadIdx.x == 0) y[blockIdx.x] = x[blockIdx.x ^ 1];
+}
 __global__ void wait_without_arrive() { fa::cluster_wait(); }
 __global__ void arrive_twice() {
   fa::cluster_arrive();
@@ -357,10 +366,11 @@ ANALYSED("a block is used only when it is known to have begun", "[sim][races][cl
   }
 }
 
-TEST_CASE("threads that have returned do not hold up the cluster", "[sim][cluster]") {
-  Buffer<float> y("y", 4);
+ANALYSED("threads that have returned do not hold up the cluster", "[sim][cluster]") {
+  Buffer<float> x("x", 4), y("y", 4);
   SILENT(others_return, {4, 4, 0, 2}, y);
   CHECK(y.download() == std::vector<float>(4, 1));
+  SILENT(store_and_return, {4, 64, 0, 2}, x, y);
 }
 
 TEST_CASE("wrong uses of the cluster's barrier and blocks are refused", "[sim][cluster]") {
