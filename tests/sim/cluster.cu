@@ -239,7 +239,7 @@ __global__ void others_return(float* y) {
 // The second warp stores and returns; the other block's first warp reads that behind the barrier.
 __global__ void store_and_return(float* x, float* y) {
   if (threadIdx.x >= 32) {
-    x[blockIdx.x] = 1;
+    if (threadIdx.x == 32) x[blockIdx.x] = 1;
     return;
   }
   fa::cluster_sync();
