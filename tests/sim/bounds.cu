@@ -211,6 +211,7 @@ TEST_CASE("use after cudaFree is found", "[sim]") {
   sim::name_buffer(x, "x");
   cudaMemset(x, 0, 256);
   SILENT(load, {1, 64}, x, y);
+  FOUND("an address that cudaMalloc did not return", [&] { cudaFree(x + 1); });
   cudaFree(x);
   FOUND("of buffer x after cudaFree", load, {1, 64}, x, y);
   FOUND("freed twice", [&] { cudaFree(x); });
