@@ -135,7 +135,7 @@ __global__ void operations(Numbers* r) {
   r->seen[0] = f.fetch_add(0.5f), r->seen[1] = f.fetch_sub(0.25f), r->seen[2] = f.exchange(8.f);
 }
 
-// Copies of 16, 8, 4 bytes and one, whole and a thread's; those of a barrier; zeros behind them.
+// Copies of 16, 8, 4 bytes and one, whole and a thread's; those of a barrier; zeros after them.
 __global__ void copies(const char* in, char* out, int* zeros) {
   __shared__ alignas(16) char s[256];
   __shared__ alignas(16) int four[4];

@@ -96,7 +96,7 @@ TEST_CASE("passes of a trace follow each other, with numbers of their own", "[tr
   CHECK((all.requests[1].kernel == 1 && all.requests[1].place == 3 && all.requests[1].stack == 3));
   CHECK((all.requests[0].kernel == 0 && all.requests[0].place == 1));
   all.append(one_kernel("V"), "prepare");
-  CHECK(all.kernels[2].start == 300 + 100);  // behind the last end
+  CHECK(all.kernels[2].start == 300 + 100);  // after the last end
   CHECK(all.places[5].kernel == 2);
 }
 

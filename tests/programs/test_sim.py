@@ -1006,7 +1006,7 @@ class Errors(Folder):
         ):
             with self.subTest(text):
                 self.assertEqual(Translator("/common/").translate(text + "\n").strip(), made)
-        with self.assertRaisesRegex(TranslationError, r"\(a.cu:4\)$"):  # lines behind a header
+        with self.assertRaisesRegex(TranslationError, r"\(a.cu:4\)$"):  # lines after a header
             Translator("/common/").translate('# 1 "/x.h" 1 3\nint a;\n# 3 "a.cu" 2\n\n3<<<1;\n')
 
     def test_odd_texts(self):

@@ -236,7 +236,7 @@ __global__ void others_return(float* y) {
   fa::cluster_wait();
   y[blockIdx.x] = 1;
 }
-// The second warp stores and returns; the other block's first warp reads that behind the barrier.
+// The second warp stores and returns; the other block's first warp reads that after the barrier.
 __global__ void store_and_return(float* x, float* y) {
   if (threadIdx.x >= 32) {
     if (threadIdx.x == 32) x[blockIdx.x] = 1;

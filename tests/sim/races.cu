@@ -432,7 +432,7 @@ __global__ void in_front(float* x, float* y, Does does) {
   if (blockIdx.x == 1 && threadIdx.x == 3) touch(x, y, does);
 }
 // In each block one thread waits for the kernel in front, but not in block `careless`; then,
-// perhaps behind a barrier, thread 40 of block `toucher` touches x.
+// perhaps after a barrier, thread 40 of block `toucher` touches x.
 __global__ void behind(float* x, float* y, Does does, unsigned waiter, bool barrier,
                        unsigned toucher, unsigned careless) {
   if (threadIdx.x == waiter && blockIdx.x != careless) fa::griddep_wait();

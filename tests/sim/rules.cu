@@ -517,7 +517,7 @@ ANALYSED("a wait for another phase is named", "[sim][races][mbarrier]") {
         {1, 1}, map, y, 1, false);
   FOUND("race on shared memory: ... have no wait on its mbarrier " + line, waits, {1, 1}, map, y, 1,
         true);
-  // Not so a wait in front of the load.
+  // Not so a wait before the load.
   FOUND("load of tile, byte 20 at ... have no wait on its mbarrier between them", waits_once,
         {1, 1}, x, y);
 }

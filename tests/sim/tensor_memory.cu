@@ -524,7 +524,7 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
       "tcgen05.alloc at ... of 256 columns would wait for ever: the block has 256 of 512, and so "
       "may all 2 blocks of the SM, each of which waits for the others",
       allocate, four, Columns{.first = 256, .second = 256});
-  // The blocks of an SM have neighbouring columns, and behind them those that they take later.
+  // The blocks of an SM have neighbouring columns, and after them those that they take later.
   const Buffer<uint32_t> y("y", 8);
   using Columns = std::vector<uint32_t>;
   SILENT(addresses, four, y, 128, 64);

@@ -181,12 +181,12 @@ __global__ void diagonal(const float* x, float* y, int n, bool other) {
   const int r = threadIdx.x + 1;
   if (r <= n) y[r] = x[r * 32 + (other ? 30 - r : r + 1)];
 }
-// Columns 0 to 3 and 8 to 11 of rows 0, 1, 2 and, behind a gap, 4.
+// Columns 0 to 3 and 8 to 11 of rows 0, 1, 2 and, after a gap, 4.
 __global__ void two_runs(const float* x, float* y) {
   const int t = threadIdx.x, r = t / 8 == 3 ? 4 : t / 8, c = t % 4 + t % 8 / 4 * 8;
   y[t] = x[r * 32 + c];
 }
-// Lane 0 waits for warp 1 on behalf of its warp; all store, perhaps behind a __syncwarp.
+// Lane 0 waits for warp 1 on behalf of its warp; all store, perhaps after a __syncwarp.
 __global__ void wait_for_all(float* y, bool sync) {
   __shared__ uint64_t full;
   if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
@@ -346,7 +346,7 @@ TEST_CASE("an event has up to 16 rectangles, else the one around them", "[sim][t
         "0 x load 0+3,0+4 0+3,8+4 4+1,0+4 4+1,8+4 128 B");
 }
 
-TEST_CASE("behind a __syncwarp all lanes have waited", "[sim][trace]") {
+TEST_CASE("after a __syncwarp all lanes have waited", "[sim][trace]") {
   const auto y = matrix("y", 1, 32);
   const auto stores = [&](bool sync) {
     Events all;
