@@ -130,7 +130,7 @@ __global__ void copy(const T* x, T* y) {
   y[threadIdx.x] = x[threadIdx.x];
 }
 __global__ void only_add(int* sum) { atomicAdd(sum, 1); }
-// Thread 0 reads byte 4, which no thread has written; then a thread of another warp stores to `byte`.
+// Thread 0 reads byte 4, which no thread has written; then one of another warp stores to `byte`.
 __global__ void read_then_store(Byte* x, Byte* out, int byte) {
   __shared__ Byte shared[8];
   Byte* s = x ? x : shared;
