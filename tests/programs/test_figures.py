@@ -274,7 +274,12 @@ class Programs:
             for command in runs_of_ranks(step, known["variants"]):
                 line = command.replace(step, program_of(BUILD, step)).split()
                 self.keep(known, command, *mpi.report([*line, *ONE_WORKER]))
-        for words in ("predict --n 512,32768", "predict --gpu H100 --n 1024"):
+        for words in (
+            "--n 512,32768",
+            "--gpu H100 --model llama-like --n 1024",
+            "--model small --tokens 128 --n 128",
+        ):
+            words = f"predict {words}"
             text = typed("model", *words.split()).stdout
             self.found[f"./scripts/model {words}"] = {"screen": {"1": text}}
 
