@@ -235,9 +235,6 @@ class Translator:
             k -= 1
         raise TranslationError(f"'{self.text_at(i)}' was never opened", self.tokens[i].line)
 
-    def join(self, begin, end):
-        return "".join(t.text for t in self.tokens[begin:end])
-
     def plain(self, begin, end):
         """The words of an expression on one line, for names."""
         text = "".join(

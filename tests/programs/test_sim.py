@@ -667,10 +667,11 @@ class Errors(Folder):
     def test_host_functions_in_device_code(self):
         device = "__device__ int d() { return 1; } __device__ int e();\nint e() { return 2; }\n"
         host = "int h() { return 1; }\ntemplate <class T> T t(T x) { return x; }\n"
+        host += "__attribute__((cold)) decltype(1) a() noexcept(true) { return 1; }\n"
         host += "constexpr int c() { return 1; } struct S { int m() { return 1; } };\n"
         for body, names in (
             ("d() + e() + c() + S().m()", []),
-            ("h() + t(1)", ["h", "t"]),
+            ("h() + t(1) + a()", ["h", "t", "a"]),
             ("x.h() + ns::h() + cos(1.f)", []),
             ("std::rand() + ::time(0)", ["std::rand", "time"]),
             ("[&] { int h(3); return h; }()", []),
@@ -682,7 +683,7 @@ class Errors(Folder):
                 translator.translate(text)
                 with self.subTest(body=body, word=word):
                     self.assertEqual([name for name, _ in translator.host_calls], found)
-                    self.assertLessEqual({line for _, line in translator.host_calls}, {"a.cu:6"})
+                    self.assertLessEqual({line for _, line in translator.host_calls}, {"a.cu:7"})
 
     def test_a_program_with_its_own_new(self):
         for text, own in (("void* operator new(size_t n) {}", True), ("int renew();", False)):
@@ -694,7 +695,7 @@ class Errors(Folder):
         to, shift = "::sim::program::to", " ::sim::program::shift "
         unchanged = "sizeof(int) * x", "-(int)x", "(T)x", "(int*)p", "int()", "(int)", "a < b"
         unchanged += "f<int>(x)", "static_cast<T>(x)", "A<int(int)>::f", "[](int) { y; }"
-        unchanged += "a <<= b", "a >> 3", "A<B<c>> d"
+        unchanged += "a <<= b", "a >> 3", "A<B<c>> d", "[](int) mutable { y; }"
         for text, made in (
             ("(int)x", "::sim::program::To<int>() ->*x"),
             ("a && (unsigned char) x", "a && ::sim::program::To<unsigned char>() ->* x"),
@@ -720,6 +721,7 @@ class Errors(Folder):
     def test_what_cannot_be_translated_is_refused(self):
         for text, words in (
             ("k<<<1, 1; }", "a launch without >>>( behind its <<<"),
+            ("k<<<1, 1; a >>>(x); }", "a launch without >>>( behind its <<<"),
             ("3<<<1, 1>>>(x); }", "a launch of something that has no name"),
             ("k<<<1, 1>>>(x; }", "'(' is never closed"),
             ("x)<<<1, 1>>>(x); }", "')' was never opened"),
@@ -799,7 +801,35 @@ class Errors(Folder):
             self.assertIn("::sim::AtomicOp::", code)
             space = "shared" if "shared" in how else "global"
             self.assertIn(f"{ptx}::{space}_pointer<uint32_t>(p)", code)
+        two, four = "{%0, %0}", "{%0, %0, %0, %0}"
+        mma, wgmma = "mma.sync.aligned.m", "wgmma.mma_async.sync.aligned.m64n8k16.f32."
+        tma = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
+        for ptx_text, words in (
+            ("mbarrier.try_wait.shared.b64 %0, [%1], %0;", "(p), (int)((uint64_t)(x) >> 63), "),
+            ("mbarrier.try_wait.parity.shared.b64 %0, [%1], %0;", "(p), x, ::sim::Where"),
+            (f"{mma}8n8k16.row.col.s32.u8.u8.s32 {two}, %0, %0, {two};", "fa_d, false}"),
+            (f"{mma}8n8k16.row.col.satfinite.s32.u8.u8.s32 {two}, %0, %0, {two};", "fa_d, true}"),
+            (f"{mma}8n8k4.row.col.f64.f64.f64.f64 {two}, %0, %0, {two};", "double fa_d[2];"),
+            (f"{wgmma}f16.f16 {four}, {four}, %1, 1, 1, 1;", "(p, ::sim::Where::here()), .acc"),
+            (f"{wgmma}f16.f16 {four}, {four}, %1, 1, 1, 1, 0;", ".b_mn_major = (bool)(0), .acc"),
+            (f"{tma}.L2::cache_hint [%0], [%1, {two}], [%0], %1;", "::sim::tma_load("),
+        ):
+            self.assertIn(words, inline_ptx.translate(ptx_text, [x], [p]))
         for ptx_text, what in (
+            (f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {two}, [%1];", "'ldmatrix"),
+            (f"{mma}8n8k4.row.col.f64.f64.f64.f64 {two}, %0, %0, {four};", f"'{mma}8n8k4"),
+            (f"{mma}8n8k16.row.col.s32.u8.u8.s32 {two}, %0, {two}, {two};", f"'{mma}8n8k16"),
+            (f"{mma}8n16k8.row.col.s32.u8.u8.s32 {four}, %0, %0, {four};", f"'{mma}8n16k8"),
+            (f"{mma}8n8k16.row.col.s32.u8.u8.f32 {two}, %0, %0, {two};", f"instruction {mma}8n8"),
+            (f"{mma}8n8k32.row.col.s32.u4.u4.s32 {two}, %0, %0, {two};", f"instruction {mma}8n8"),
+            (f"{wgmma}f16.f16 {two}, {four}, %1, 1, 1, 1;", "'wgmma"),
+            (f"{wgmma}e4m3.e4m3 {four}, {four}, %1, 1, 1, 1;", "'wgmma"),
+            (f"{wgmma}f16.bf16 {four}, {four}, %1, 1, 1, 1;", "instruction wgmma"),
+            (f"{tma} [%0], [%1, {{%0}}], [%0];", "'cp.async"),
+            (f"{tma} [%0], [%1, {two}], [%0], %1;", "'cp.async"),
+            (f"{tma}.L2::cache_hint [%0], [%1, {two}], [%0];", "'cp.async"),
+            (f"tcgen05.ld.sync.aligned.32x32b.x4.b32 {two}, [%0];", "'tcgen05.ld"),
+            (f"tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %1, %0, {two}, 1;", "'tcgen05.mma"),
             ("mul24.hi.u32 %0, %0, 1;", "instruction mul24.hi.u32"),
             ("min.NaN.f32 %0, %0, %0;", "instruction min.NaN.f32"),
             ("dp4a.u32.s32 %0, %0, %0, 0;", "instruction dp4a.u32.s32"),
@@ -1046,6 +1076,10 @@ class Errors(Folder):
             ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),
             ("void f() { extern __shared__ alignas(16) int s[]; }", "int (&s)[] = reinterpret"),
             ('asm __volatile__("mov.u32 %0, 1;" : "=r"(x));', "::sim::program::move(x, 1);"),
+            (
+                "__global__ void k(void (*f)(int&), int& y);k<<<1, 1>>>(a, b);",
+                ",a, ::sim::program::ref",
+            ),
             ("__global__ void k();reinterpret_cast<void*>(&k);", "(::sim::program::kernel_a"),
             ("__global__ void k();p = &k;(void*)p;", "(void*)::sim::program::kernel_address(p);"),
             ("__global__ void k();(void*)a::k;", "(void*)::sim::program::kernel_address(a::k);"),
