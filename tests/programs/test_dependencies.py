@@ -4,6 +4,7 @@ common/machine.cmake: what no build can go on with."""
 import hashlib
 import os
 import re
+import shutil
 import tarfile
 import time
 from pathlib import Path
@@ -159,9 +160,18 @@ class Build(Folder):
         (sentence,) = re.findall(r"^ *flash-steps: (.*)$", text, re.MULTILINE)
         self.assertRegex(sentence, r"needs g\+\+, .* \(Clang\): run, once, CXX=g\+\+ cmake --fresh")
 
-    def test_only_the_tests_need_catch2(self):
+    def test_without_catch2_and_with_an_assembler_that_is_the_compilers_own(self):
+        own = self.folder / "own"
+        words = f'#!/bin/sh\nexec {shutil.which("g++")} -B{own}/ "$@"\n'
+        script = self.program("own/g++", words)
+        (own / "as").symlink_to(shutil.which("as"))
         status, text = self.configure(
-            f"-DCMAKE_PREFIX_PATH={self.folder / 'here'}", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF"
+            *(f"-DCMAKE_CXX_COMPILER={script}", "-DCMAKE_CXX_FLAGS=-O1 -pipe -g0"),
+            f"-DCMAKE_PREFIX_PATH={self.folder / 'here'}",
+            *(
+                "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+                "-DCMAKE_FIND_USE_CMAKE_ENVIRONMENT_PATH=OFF",
+            ),
         )
         self.assertEqual(status, 0, text)
         build = ["cmake", "--build", self.folder / "build", "--target"]
@@ -172,6 +182,16 @@ class Build(Folder):
         done = said([*build, "tests_need_catch2"])
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"(?m)^flash-steps: not here .*: Catch2; install catch2, or ")
+
+        # A shared array keeps its gap.
+        how = (self.folder / "build/common/sim/program/how_to_build.txt").read_text()
+        (flags,) = re.findall("^cuda (.*);-include;", how, re.MULTILINE)
+        kernel = self.write("k.cpp", "int f() { static thread_local int a[4]; return ++a[0]; }\n")
+        made = self.folder / "k.o"
+        self.ended(said([script, *flags.split(";"), "-c", kernel, "-o", made]))
+        self.assertRegex(said(["size", "-A", made]).stdout, rf"(?m)^\.tbss +{16 + 4096} ")
+        ninja = (self.folder / "build/build.ninja").read_text()
+        self.assertIn("FLAGS = -O1 -g0 ", ninja)  # with -pipe the assembler gets no file
 
 
 if __name__ == "__main__":
