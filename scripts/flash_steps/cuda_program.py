@@ -353,6 +353,9 @@ def link(objects, how, options, folder):
         match = re.search(r"multiple definition of [`']([^`']+)'", done.stderr)
         if match:
             raise Refused(f"several of the files define {match[1]}")
+        match = re.search(r"cannot find -l([^\s:]+)", done.stderr)
+        if match:
+            raise Refused(f"-l {match[1]}: there is no such library")
         raise Refused(done.stderr.strip().splitlines()[-1])
     return program
 

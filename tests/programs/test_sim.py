@@ -12,9 +12,10 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 from copies import ROOT, Folder, for_all, main, said
-from flash_steps import cuda_program, inline_ptx, sarif
+from flash_steps import building, cuda_program, inline_ptx, sarif
 from flash_steps.cuda_translator import COMMENT, TranslationError, Translator
 from flash_steps.files import read_json
 from flash_steps.nvcc import every_arch_of, find_nvcc
@@ -286,8 +287,18 @@ ERRORS = {
     "own_status": (
         """
         #include <stdlib.h>
-        int main(int argc, char** argv) { return argc == 3 ? atoi(argv[2]) : 9; }""",
-        *(r"no kernel ran|^$", 7, ["--", "x", "7"]),
+        int main(int argc, char** argv) { return argc == 3 && _OPENMP ? atoi(argv[2]) : 9; }""",
+        *(r"no kernel ran|^$", 7, ["-fopenmp", "-l", "rt", "--", "x", "7"]),
+    ),
+    "killed": (
+        "#include <signal.h>\nint main() { return raise(SIGKILL); }",
+        r"^sim: the program was ended by SIGKILL\n"
+        rf"sim: --sarif {os.devnull} is not written: the program ended without a report\n$",
+        *(128 + signal.SIGKILL, ["--sarif", os.devnull]),
+    ),
+    "no_such_library": (
+        "int main() { return 0; }",
+        *(r"^sim: -l nowhere: there is no such library\n$", 2, ["-l", "nowhere"]),
     ),
 }
 
@@ -655,6 +666,30 @@ class Errors(Folder):
             newer = int(arch) >= 100
             self.assertIn(f"-DCUDART_VERSION={12080 if newer else 12040}", macros)
             self.assertIn(f"-D__CUDACC_VER_MINOR__={8 if newer else 4}", macros)
+
+    def test_what_the_program_is_told(self):
+        few, _ = cuda_program.parse(["a/x.cu"], "")
+        with mock.patch.object(sys, "argv", ["sim", "two\nlines.cu"]):
+            told = cuda_program.wishes(few, few.files, None, [], cuda_program.STACK // 2)
+            self.assertEqual(told, "program x.cu\ngpu H200")
+        words = "--gpu L4 --workers 3 --watchdog 2 --limit 5 --analyse --lines a/x.cu y.c -- -o --"
+        options, own = cuda_program.parse(words.split(), "")
+        self.assertEqual(own, ["-o", "--"])
+        with mock.patch.object(sys, "argv", ["sim", "x y.cu"]):
+            told = cuda_program.wishes(options, options.files, "/r", ["one", "two"], 32769)
+        lines = ["program x.cu y.c", "gpu L4", "workers 3", "watchdog 2.0", "json /r"]
+        lines += ["limit 5.0", "looks sim --analyse 'x y.cu'", "analyse", "lines", "remark one"]
+        self.assertEqual(told.splitlines(), [*lines, "remark two", "stack 98305"])
+
+    def test_when_the_simulator_is_built_again(self):
+        self.assertTrue(cuda_program.is_built())
+        for of, name, stand_in in (
+            (building, "made_for", lambda tree: tree),
+            (building, "is_newer", lambda stamp, files: False),
+            (cuda_program, "text_of", lambda path: "compiler g++\n"),
+        ):
+            with mock.patch.object(of, name, stand_in):
+                self.assertFalse(cuda_program.is_built(), name)
 
     def test_local_arrays(self):
         said = "a b.cu:3:9:void k(int*)\t99\tstatic\n"
@@ -1121,6 +1156,8 @@ class Errors(Folder):
             (("--json", other, "-o", other), f"--json {other} is {other}, which this call needs"),
             (("-o", folder), f"-o {folder} cannot be written: Is a directory"),
             (("-o", "/dev/full"), "-o /dev/full cannot be written: No space left on device"),
+            ((source,), "several of the files define main"),
+            (("--limit", "0"), "--limit 0: must be above 0"),
             (("--json", ""), "--json: its value is empty"),
             (("-o", ""), "-o: its value is empty"),
             (("--gpu=",), "--gpu: its value is empty"),
