@@ -298,6 +298,33 @@ class Checks(Classroom):
         self.assertRegex(page, r"\n  K read +844,800 +25,600  33\.0x too many +\d+\.\d\n")
         self.assertRegex(page, r"\n  V read +25,600 +25,600  = +4\.0\n")
 
+    def test_each_word_of_a_table(self):
+        none, ways = dict.fromkeys(("read", "write", "atomic"), 0), ("yours", "spec", "sectors")
+        rows = {}
+        for name, way, figures, words in (
+            ("A", "read", (0, 4, 8), "A read 0 4 fewer 4.0"),
+            ("B", "write", (8, 8, 3), "B write 8 8 = 1.5"),
+            ("C", "atomic", (9, 0, 4), "C atomic 9 0 none is needed 2.0"),
+            ("D", "read", (990, 10, 2), "D read 990 10 99.0x too many 1.0"),
+            ("E", "read", (1000, 10, 2), "E read 1,000 10 100x too many 1.0"),
+            ("F", "read", (0, 0, 0), None),
+        ):
+            rows[name] = {key: {**none, way: n} for key, n in zip(ways, figures)}
+            rows[name]["requests"], rows[name]["words"] = {**none, way: 2}, words
+        for (yours, ideal), last in (
+            ((0, 0), []),
+            ((5, 5), ["bank wavefronts 5 5 ="]),
+            ((5, 2), ["bank wavefronts 5 2 2.5x"]),
+        ):
+            totals = {"wavefronts": yours, "wavefronts_ideal": ideal}
+            text = show.traffic({"problem": "N=1", "traffic": rows, "totals": totals})
+            head, _, *lines = (" ".join(line.split()) for line in show.visible(text).splitlines())
+            expected = [row["words"] for row in rows.values() if row["words"]] + last
+            self.assertEqual([head, *lines], ["N=1", *expected])
+        yours = {"problem": "N=2", "prediction": {"ms": 3, "estimated_ms": 4, "limit": "HBM"}}
+        said = show.visible(show.predictions([yours])).splitlines()[1]
+        self.assertEqual(said.split(), ["N=2", "3.00", "ms", "4.00", "ms", "-25%", "HBM"])
+
     def test_a_race_in_another_file_of_the_step_names_the_line_that_leads_there(self):
         e = exercise("which_product")
         message = self.verdict(e.name, e.unsolved(), "race").message
@@ -950,6 +977,9 @@ class Commands(Classroom):
                     self.assertLessEqual(max(map(len, page.splitlines())), columns, page)
                 self.assertIn("b +", pages[-1])
                 self.assertEqual(pages[-1].count("^~~"), 1)
+                code = "   17 | " + 140 * "x", "      | " + 99 * " " + "^", "   18 | a " + 90 * "y"
+                lengths = {80: [80, 80, 40, 11, 80, 30], 100: [100, 60, 20, 11, 100]}
+                self.assertEqual(list(map(len, show.snippet(code))), lengths[columns])
                 table = " ".join(pages[len(EXERCISES) + 1].split())
                 for x in EXERCISES:
                     self.assertEqual(table.count(x.label), 1)
@@ -1304,6 +1334,7 @@ class Grading(Classroom):
         junit, report, aside = self.folder / "g.xml", self.folder / "g.json", grading.Aside()
         aside.leave("bo/x.zip", "an archive", "bo")
         grading.write_junit(junit, grades, 42)
+        self.assertTrue(junit.read_text().startswith("<?xml "))
         suites = list(ElementTree.parse(junit).getroot())
         keys = "name tests failures errors skipped time".split()
         self.assertEqual(

@@ -355,7 +355,8 @@ done""",
         write(self.root / "02_tiled.describe.json", tree)
         self.assertEqual(self.variants_run("--gpu", "L4"), ["naive", "registers"])
         for call in self.text("calls").splitlines():
-            self.assertIn("--causal --estimate-heads=128 --gpu=L4 --input real", call)
+            words = "--n=1024 --d=64 --causal --estimate-heads=128 --gpu=L4 --input real"
+            self.assertIn(words, call)
         self.assertFalse((self.root / "gpu_calls").exists())
         for words, sentence in (
             (["--gpu"], "tour.sh: --gpu needs a name of common/data/gpus.json, like L4"),
@@ -827,6 +828,7 @@ class Building(unittest.TestCase):
                 progress.heard(line)
                 deadline = time.monotonic() + 30
                 while " s\n" not in heard.getvalue() and time.monotonic() < deadline:
+                    progress.heard(line)
                     time.sleep(0.1)
         self.assertRegex(heard.getvalue(), r"  7%  common/ranks/run.cpp  \d+ s\n")
 

@@ -150,6 +150,16 @@ class Made(Folder):
             notes = tour_table.notes_of(rows, rows)
             self.assertEqual(any("04: O moves" in note for note in notes), noted)
 
+    def test_a_note_needs_each_of_its_rows(self):
+        for runs, note, needs in (
+            (self.ladder(), "04: O moves once", "04 06"),
+            (self.ladder(), "12: quantising", "10 12"),
+            (self.on_a_gpu(), "04 reads and writes O", "03 04 06"),
+        ):
+            for run in runs:
+                said = " ".join(self.screen(*(x for x in runs if x is not run))[0].split())
+                self.assertEqual(note in said, run["step"][:2] not in needs.split(), run["step"])
+
     def test_the_sentence_of_what_was_learned(self):
         runs = [
             spends(sim(), HBM=8.0),
@@ -220,14 +230,16 @@ class Made(Folder):
         )
 
     def test_of_a_gpu_without_counters(self):
-        runs = self.on_a_gpu()[:5]
+        runs = self.on_a_gpu()[:7]
         for run in runs:
             run["traffic"]["hbm"]["measured"], run["traffic"]["note"] = None, "refused"
         runs[3]["ok"] = False
         runs[4]["time"]["median_ms"] = 26.5
         table, _ = self.screen(*runs, width=90)
-        self.assertIn("HBM of 01, 02, 03, 04, 06 is predicted, each operand once: refused", table)
-        self.assertIn("469 kB  28.0 ms     19.6    30%   21.4x  WRONG", table)
+        self.assertIn(
+            "HBM of 01, 02, 03, 04, 06, 07 is predicted, each operand once: refused", table
+        )
+        self.assertIn("469 kB   28.0 ms     19.6    30%   21.4x  WRONG", table)
         groups = tour_table.groups_of(rows_of(self.folder, runs))
         wrong = ["06 registers takes longer than 03 one_pass"]  # and 04 may
         self.assertEqual(tour_table.out_of_order(groups), wrong)
@@ -295,7 +307,8 @@ class Recorded(unittest.TestCase):
         ]
         table, learned = tour_table.tour_screen(rows)
         groups = tour_table.groups_of(rows)
-        self.assertEqual([words for words, _ in groups], ["forward", "backward"])
+        for found in groups, tour_table.groups_of(rows[::-1]):
+            self.assertEqual([words for words, _ in found], ["forward", "backward"])
         ladder = ["01 02 03 04 06 07 09 10 12".split(), "05 06 08 11".split()]
         self.assertEqual([[tour_table.number_of(r) for r in part] for _, part in groups], ladder)
         self.assertEqual(tour_table.out_of_order(groups), [])
