@@ -244,6 +244,22 @@ TEST_CASE("step 12: rows whose first tile is all masked", "[step12][all]") {
   fa::test::require_right(few_blocks(), p);
 }
 
+TEST_CASE("step 12: where its quantisation takes longer than it saves, it says so", "[step12]") {
+  const auto says = [](int N, int Nk, int d, bool causal, int H = 2, int Hkv = 2) {
+    const std::string words = tensor().advice(bf16_problem(N, Nk, d, causal, 3, H, Hkv));
+    const size_t from = words.find(" from ") + 6, to = words.find(" queries and keys on");
+    return words.empty() ? 0 : std::stoi(words.substr(from, to - from));
+  };
+  CHECK((says(8191, 8191, 64, false) == 8192 && says(8192, 8192, 64, false) == 0));
+  CHECK((says(4095, 4095, 128, false) == 4096 && says(4096, 4096, 128, false) == 0));
+  CHECK((says(8191, 8191, 128, true) == 8192 && says(8192, 8192, 128, true) == 0));
+  CHECK(says(64, 64, 256, false) == 0);
+  // Heads that share keys have fewer rows to quantise; of two lengths the shorter one decides.
+  CHECK((says(4095, 4095, 64, false, 4, 1) == 8192 && says(4096, 4096, 64, false, 4, 1) == 0));
+  CHECK((says(5460, 1 << 20, 64, false) > 0 && says(5520, 1 << 20, 64, false) == 0));
+  CHECK((says(1 << 20, 2730, 64, false) > 0 && says(1 << 20, 2760, 64, false) == 0));
+}
+
 // --- the quantisation ----------------------------------------------------------------------------
 
 TEST_CASE("step 12: places of V^T hold each key once, as P's bytes do", "[step12]") {

@@ -23,11 +23,11 @@ static const fa::Variant& any() {
 /// Those that take a table and lengths.
 static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8(), &early()); }
 
-/// Keys of several batch entries: none, one, ends of tiles, of pages and of a split (768), a few
-/// splits.
+/// Keys of several batch entries: none, one, ends of tiles, of pages and of a split (768); if d is
+/// 128, more splits (9) than a thread of early's merge loads at once.
 static fa::Problem ragged(int page, int d, int N = 1, bool causal = false) {
-  auto p = bf16_problem(N, 1025, d, causal, /*B=*/8, /*H=*/4, /*Hkv=*/2);
-  p.cache.lengths = {0, 1, 1025, 16, 17, 768, 64, 511};
+  auto p = bf16_problem(N, 1089, d, causal, /*B=*/8, /*H=*/4, /*Hkv=*/2);
+  p.cache.lengths = {0, 1, 1089, 16, 17, 768, 64, 257};
   p.cache.page = page;
   return p;
 }

@@ -4,6 +4,7 @@
 #include "steps/14_ring/1_merge.cuh"
 #include "steps/14_ring/2_hops.cuh"
 #include "tests/attention.h"
+#include "tests/harness/files.h"
 
 using fa::test::bf16_problem;
 using step14::Block, step14::Cut;
@@ -68,10 +69,10 @@ TEST_CASE("step 14: every visible score is computed once, by the rank that has i
         }
       }
     }
-    fa::Problem p = bf16_problem(N, N, 64, causal);
+    fa::Problem p = bf16_problem(N, N, 64, causal, /*B=*/2, /*H=*/3, /*Hkv=*/3);
     uint64_t predicted = 0;
     for (uint64_t s : step14::predict(cut, p, rank, ranks).scores) predicted += s;
-    CHECK(predicted == scores);
+    CHECK(predicted == 6 * scores);
   }
   CHECK(owned == std::vector<int>(N, 1));
   for (int r = 0; r < N; ++r) {
@@ -153,7 +154,8 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
   CAPTURE(v.name, ranks, c.N, c.causal, c.d);
   const bool fp32 = v.forward.dtype() == fa::DType::f32;
   const bool heads = v.name == "heads";  // whose messages are per batch entry
-  const int H = heads ? 2 * ranks : c.N < 200 ? 4 : 2, B = heads ? 2 : 1;
+  const int B = heads || (c.N < 200 && c.d == 64) ? 2 : 1;
+  const int H = heads ? 2 * ranks : c.N < 200 ? 4 / B : 2;
   fa::Problem p = bf16_problem(c.N, c.N, c.d, c.causal, B, H, fp32 ? H : H / 2);
   p.dtype = v.forward.dtype();
   fa::test::require_right(on_ranks(v, ranks, nullptr, 0, c.times), p);
@@ -230,14 +232,23 @@ TEST_CASE("step 14: one rank is the step that it takes its kernels from", "[step
 }
 
 TEST_CASE("step 14: what ranks cannot share is refused", "[step14]") {
-  const fa::Problem p = bf16_problem(7, 7, 64, true, 1, 4, 2);
-  CHECK_THROWS_WITH(zigzag().sharding->validate(p, 4), ContainsSubstring("at least 8 rows"));
-  CHECK_THROWS_WITH(fa::linked_variant("14 fp32").sharding->validate(p, 2),
-                    ContainsSubstring("multiple of 2"));
+  const auto said = [](const fa::Variant& v, int N, int ranks, int Hkv = 2) {
+    return fa::test::refusal_of(
+        [&] { v.sharding->validate(bf16_problem(N, N, 64, true, 1, 2 * Hkv, Hkv), ranks); });
+  };
+  CHECK(said(zigzag(), 8, 4) == "accepted");
+  CHECK(said(zigzag(), 7, 4) == "--n 7: 4 ranks need at least 8 rows");
+  const fa::Variant& fp32 = fa::linked_variant("14 fp32");
+  CHECK(said(fp32, 4, 4) == "accepted");
+  CHECK(said(fp32, 3, 4) == "--n 3: 4 ranks need at least 4 rows");
+  CHECK(said(fp32, 6, 4) == "--n 6: for 4 ranks this variant needs a multiple of 4");
   if (!has("14 heads")) return;
-  CHECK_NOTHROW(fa::linked_variant("14 plain").sharding->validate(p, 4));
-  CHECK_THROWS_WITH(fa::linked_variant("14 heads").sharding->validate(p, 4),
-                    ContainsSubstring("multiple of 4"));
+  CHECK(said(fa::linked_variant("14 plain"), 7, 4) == "accepted");
+  const fa::Variant& heads = fa::linked_variant("14 heads");
+  CHECK(said(heads, 7, 4, 4) == "accepted");
+  CHECK(said(heads, 3, 4, 4) == "--n 3: 4 ranks need at least 4 rows");
+  CHECK_THAT(said(heads, 7, 4), ContainsSubstring("--hkv 2: 4 ranks share the heads, so it must be "
+                                                  "a multiple of 4"));
 }
 
 TEST_CASE("step 14: huge and tiny inputs that make the same scores", "[step14]") {

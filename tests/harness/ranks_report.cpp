@@ -106,15 +106,25 @@ TEST_CASE("from so many rows on a hop computes for as long as its messages take"
 TEST_CASE("every link of the table has a line, the fastest ones of all GPUs first",
           "[ranks_report]") {
   fa::RunReport r = report_of({{{0, 8}}, {{8, 16}}}, 1000);
-  r.problem = problem(fa::DType::bf16, false, 4, 4);
-  std::istringstream all(fa::text(r, {.details = true}));
-  std::vector<std::string> links;
-  for (std::string line; std::getline(all, line);) {
-    if (line.ends_with(" rows per rank")) links.push_back(line.substr(2, 28));
-  }
-  CHECK(links ==
-        std::vector<std::string>{"A100-80GB, NVLink 3 300 GB/s", "H100, NVLink 4 450 GB/s     ",
-                                 "H200, NVLink 4 450 GB/s     ", "H100, InfiniBand NDR 50 GB/s"});
+  const auto links = [&r](fa::DType dtype) {
+    r.problem = problem(dtype, false, 4, 4);
+    std::istringstream all(fa::text(r, {.details = true}));
+    std::vector<std::string> links;
+    for (std::string line; std::getline(all, line);) {
+      if (line.ends_with(" rows per rank"))
+        links.push_back(line.substr(2, 28) + line.substr(48, 8));
+    }
+    return links;
+  };
+  using Links = std::vector<std::string>;
+  CHECK(links(fa::DType::bf16) ==
+        Links{"A100-80GB, NVLink 3 300 GB/s    1120", "H100, NVLink 4 450 GB/s         2368",
+              "H200, NVLink 4 450 GB/s         2368", "H100, InfiniBand NDR 50 GB/s   21311"});
+  CHECK_THAT(fa::text(r, {.details = true}), ContainsSubstring("at 70% of the tensor cores'"));
+  CHECK(links(fa::DType::f32) ==
+        Links{"A100-80GB, NVLink 3 300 GB/s     140", "H100, NVLink 4 450 GB/s          321",
+              "H200, NVLink 4 450 GB/s          321", "H100, InfiniBand NDR 50 GB/s    2882"});
+  CHECK_THAT(fa::text(r, {.details = true}), ContainsSubstring("at 70% of the fp32"));
 }
 
 TEST_CASE("an H100's NVLink is hidden from a thousand rows on", "[ranks_report]") {
