@@ -488,6 +488,59 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
         self.assertRegex(self.verdict(name, text, kind).message, words)
         self.assertGreater(grading.lines_outside(exercise(name), text), 0)
 
+    def test_what_filled_holes_are_worth(self):
+        """By what is said of the whole text, here without a compiler."""
+        e = exercise("gradients")
+        unsolved = e.unsolved()
+        first = e.holes(unsolved)[0]
+        text = filled(unsolved, first, first.change.solution)
+        empty = e.holes(text)[1].line
+        path, broken = self.file(e, text), ("does not compile", "no ;")
+        for whole, kind, holes, words in (
+            (("", ""), "part right", ["right", "empty"], "Hole 1 of 2 is right: with the rest "),
+            (("race", "two"), "race", ["filled", "empty"], "two" + checking.STILL_EMPTY),
+            (broken, "race", ["filled", "empty"], "of the text"),
+        ):
+
+            def tried(check, tried_text, whole=whole):
+                return check.made(*(("race", "of the text") if tried_text == text else whole))
+
+            with mock.patch.object(checking.Check, "try_text", tried):
+                verdict = checking.check(e, path, toolchain())
+            self.assertEqual((verdict.ok, verdict.kind, verdict.holes), (False, kind, holes))
+            self.assertTrue(verdict.message.startswith(words), verdict.message)
+            if whole != broken:
+                self.assertTrue(verdict.message.endswith(f"hole 2 at {path.name}:{empty}."))
+
+    def test_what_the_end_of_the_program_means(self):
+        """Of its status, what it wrote last, and what the judge has seen."""
+        e = exercise("scores")
+        check = checking.Check(e, self.file(e, e.solution()), toolchain(), 1, self.folder, False)
+        right, none = {"ok": True, "problems": [{}]}, {"ok": False, "problems": [None, {"x": 1}]}
+        wrong = {**none, "kind": "wrong result"}
+        for status, errors, seen, kind, words in (
+            (0, "", right, "", ""),
+            ("too slow", "", none, "too slow", "the limit of 20 s"),
+            ("too much memory", "", none, "too much memory", "the limit of 1024 MiB"),
+            ("too much output", "", none, "too much output", "the limit of 16 MiB in a file"),
+            (3, "x: no GPU found", none, "no GPU", "without --gpu the check runs in"),
+            (3, " no memory\n", none, "no GPU", "no memory"),
+            (1, "a\nspins without a memory access\n", right, "endless loop", "spins without"),
+            (-11, "a\nb\n", none, "crash", "SIGSEGV: b"),
+            (-6, "", right, "crash", "SIGABRT: status -6"),
+            (7, "", right, "crash", "status 7"),
+            (0, "", none, "no verdict", f"after 1 of {len(e.check['problems'])} problems"),
+            (1, "", {**wrong, "kind": "race", "message": "two"}, "race", "two"),
+            (1, "", {**wrong, "message": "O is 1\nnan"}, "wrong result", "O is 1\nnan"),
+            (1, "", {**wrong, "message": "O is -nan, not 1"}, "not a number", "O is -nan"),
+            (1, "", {**wrong, "message": "O is inf"}, "not a number", "O is inf"),
+            (1, "", {**wrong, "message": "O was never written"}, "unwritten", "O was never"),
+        ):
+            with mock.patch.object(check, "converse", lambda: (status, errors, seen)):
+                verdict = check.run()
+            self.assertEqual((verdict.kind, verdict.ok), (kind, not kind))
+            self.assertIn(words, verdict.message)
+
     @for_all
     def test_some_of_the_holes(self):
         """Each is judged by what is in it; the empty ones do not count against it, and are not
