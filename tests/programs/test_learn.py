@@ -1050,6 +1050,32 @@ class Commands(Classroom):
             self.assertLessEqual(max(map(len, foot.splitlines())), 80)
             self.assertEqual("".join(re.findall(r"(?<= )(\w): ", foot)), keys)
 
+    def test_where_the_keys_lead(self):
+        """n: to the next open one, also past one that is not done; x: asks first."""
+        three = EXERCISES[:3]
+        desk = Desk(self.folder / "learn", three)
+        watch, said = Watch(desk, None), io.StringIO()
+        with contextlib.redirect_stdout(said), mock.patch("time.sleep"):
+            for done, passed, at in ((0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 1, 1), (1, 0, 2)):
+                if done:
+                    desk.mark_done(desk.current)
+                watch.passed, watch.stamp, watch.where = bool(passed), 1, "x"
+                watch.next()
+                self.assertEqual((desk.current, watch.stamp), (three[at], None))
+                self.assertIsNone(watch.where)
+            self.assertEqual(said.getvalue().count("stays on the list"), 2)
+            desk.mark_done(three[2])
+            watch.next()
+            self.assertEqual(desk.current, three[2])
+            self.assertIn("All exercises are done.", said.getvalue())
+            file = watch.path()
+            file.write_text("mine")
+            for key, kept in (("q", "mine"), ("x", three[2].unsolved())):
+                watch.stamp = 1
+                with mock.patch.object(watch.keys, "next", lambda seconds: key):
+                    watch.reset()
+                self.assertEqual((file.read_text(), watch.stamp), (kept, 1 if key == "q" else None))
+
     def test_the_course_names_each_exercise_and_its_number(self):
         rows = re.findall(r"(?m)^\| \d+\. .*", (ROOT / "docs/teaching.md").read_text())
         named = [pair for row in rows for pair in re.findall(r"(\d+) `(\w+)`", row)]
