@@ -3,6 +3,7 @@
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -691,6 +692,15 @@ class Errors(Folder):
             with mock.patch.object(of, name, stand_in):
                 self.assertFalse(cuda_program.is_built(), name)
 
+    def test_a_program_that_runs_is_replaced(self):
+        path, new = self.folder / "kept", self.program("new", "#!/bin/sh\nexit 5\n")
+        shutil.copy(shutil.which("sleep"), path)
+        with subprocess.Popen([path, "60"]) as process:
+            cuda_program.keep(str(new), str(path))
+            process.kill()
+        self.assertEqual(said([path]).returncode, 5)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["kept", "new"])
+
     def test_local_arrays(self):
         said = "a b.cu:3:9:void k(int*)\t99\tstatic\n"
         said += "a.cu:4:1:void ns::m<T>(T*) [with T = int]\t{}\tstatic\n"
@@ -1182,6 +1192,8 @@ class Errors(Folder):
             "one.cu": "#include <cuda_runtime.h>\n#include <host_library.h>\n"
             "int main() { return one(); }\n",
             "two.cu": "#include <stdio.h>\n\n#include <cusparse.h>\nint main() {}\n",
+            "curious.h": "// NVIDIA\n",
+            "three.cu": "#include <curious.h>\nint main() {}\n",
         }
         toolkit = str(self.folder / "include")
         for name, text in texts.items():
@@ -1192,9 +1204,13 @@ class Errors(Folder):
             with self.subTest(variable):
                 done = sim(*words, str(self.folder / "one.cu"), env=env)
                 self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", ""))
-                done = sim(*words, str(self.folder / "two.cu"), env=env)
-                told = "sim: not supported: cuSPARSE, which two.cu:3 includes\n"
-                self.assertEqual((done.returncode, done.stderr), (2, told))
+                for name, told in (
+                    ("two.cu", "cuSPARSE, which two.cu:3"),
+                    ("three.cu", "NVIDIA's curious.h, which three.cu:1"),
+                ):
+                    done = sim(*words, str(self.folder / name), env=env)
+                    told = f"sim: not supported: {told} includes\n"
+                    self.assertEqual((done.returncode, done.stderr), (2, told))
 
     def test_too_little_memory(self):
         made = str(self.folder / "program")
