@@ -320,9 +320,12 @@ class Translator:
         while True:
             if self.text_at(k) in (")", "]"):  # also of table[i].kernel
                 k = self.partner_back(k)
-                if self.text_at(k) == "(" and self.kind_at(self.before(k)) != "name":
+                called = self.before(k)
+                if self.text_at(called) == ">":  # pick<float>()
+                    called = self.before(self.partner_back(called))
+                if self.text_at(k) == "(" and not self.names(called):
                     return k
-                k = self.before(k)
+                k = called
                 continue
             if self.kind_at(k) != "name" and self.text_at(k) != "::":
                 raise TranslationError(
@@ -344,6 +347,11 @@ class Translator:
                     k = self.before(k)
                 continue
             return k
+
+    def names(self, k):
+        """Whether brackets after the token at k are a call's."""
+        is_name = self.kind_at(k) == "name" and self.text_at(k) not in STATEMENTS
+        return is_name or self.text_at(k) == "]"
 
     def name_begin(self, k):
         """Of a::b<int>::template c, whose last word is at k."""
