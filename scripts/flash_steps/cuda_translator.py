@@ -691,8 +691,10 @@ class Translator:
         if text in ARITHMETIC:
             opens = self.next(i)
             ahead = self.text_at(before)
-            starts = ahead in (*"=(,+-*/%?:[&|", "return")
+            starts = ahead in (*"=(,+-*/%?:[&|^!~{>", "return") or ahead.endswith(("<<", ">>"))
             if starts and self.text_at(opens) == "(" and self.text_at(self.next(opens)) != ")":
+                if self.text_at(self.next(self.partner(opens))) == "(":
+                    return  # int (*f)(int)
                 self.tokens[i].text = f"::sim::program::to<{text}>"
             return
         opens = self.next(i) if text == "static_cast" else i
@@ -743,9 +745,13 @@ class Translator:
             or not self.ends_operand(self.before(i))
         ):
             return
-        k = self.before(i)
+        k, closed = self.before(i), 0  # of a<b>(c) >> d the first two are brackets
         while arrow == ">" and k >= 0 and self.text_at(k) not in (";", "{", "}"):
-            if self.text_at(k) == "<" and self.text_at(k - 1) != "<" and self.text_at(k + 1) != "<":
+            text = self.text_at(k)
+            if text == "<" and self.text_at(k - 1) != "<" and self.text_at(k + 1) != "<":
+                closed -= 1
+            closed += text == ">"
+            if closed < 0:
                 return
             k -= 1
         self.tokens[i + 1].text = f"{arrow} ::sim::program::shift {arrow}{arrow}"

@@ -27,7 +27,10 @@ __global__ void casts(const float* x, const double* d, int* out) {
   Box<(int)2.9f> box = {{int(x[4]), (int)*x}};
   out[i++] = box.v[0] + box.v[1];
   auto unnamed = [](int) { return 3; };
-  out[i] = unnamed((int)x[4]);
+  out[i++] = unnamed((int)x[4]);
+  out[i++] = ~int(x[2]);
+  out[i++] = int2{int(x[2]), 0}.x;
+  out[i] = static_cast<int>(d[0]) >> (int)x[1];
 }
 __global__ void shifts(const int* by, int* out) {
   int i = 0;
@@ -100,8 +103,9 @@ int main(int argc, char**) {
   memcpy(x, hx, sizeof hx), memcpy(d, hd, sizeof hd), memcpy(by, hby, sizeof hby);
   casts<<<1, 1>>>(x, d, out);
   done();
-  const int cast[] = {0, 44, INT32_MAX, 0, 1, 10, 1, 1, -2, -1 + 300 + 2, -3, 3};
-  for (int i = 0; i < 12; ++i) EXPECT(out[i] == cast[i]);
+  const int cast[] = {0,  44,           INT32_MAX, 0, 1,         10,        1, 1,
+                      -2, -1 + 300 + 2, -3,        3, INT32_MIN, INT32_MAX, 0};
+  for (int i = 0; i < 15; ++i) EXPECT(out[i] == cast[i]);
   shifts<<<1, 1>>>(by, out);
   done();
   const int shift[] = {0, -1, 22, 1, 0, 0, 4};

@@ -723,7 +723,8 @@ class Errors(Folder):
             ("std::sort(x, x), cout << 3", ["std::sort", "cout"]),
         ):
             for word, found in (("__global__", names), ("__host__ __device__", []), ("", [])):
-                text = f'# 1 "a.cu"\n{device}{host}{word} int k() {{ return {body}; }}\n'
+                header = '# 1 "/x.h" 1 3\nint x;\n# 7 "a.cu" 2'
+                text = f'# 1 "a.cu"\n{device}{host}{header}\n{word} int k() {{ return {body}; }}\n'
                 translator = Translator("/common/")
                 translator.translate(text)
                 with self.subTest(body=body, word=word):
@@ -740,7 +741,8 @@ class Errors(Folder):
         to, shift = "::sim::program::to", " ::sim::program::shift "
         unchanged = "sizeof(int) * x", "-(int)x", "(T)x", "(int*)p", "int()", "(int)", "a < b"
         unchanged += "f<int>(x)", "static_cast<T>(x)", "A<int(int)>::f", "[](int) { y; }"
-        unchanged += "a <<= b", "a >> 3", "A<B<c>> d", "[](int) mutable { y; }"
+        unchanged += "a <<= b", "a >> 3", "A<B<c>> d", "A<f<b>(), B<c>> d", "i < a >> b"
+        unchanged += "[](int) mutable { y; }", "{ int (*f)(int); }"
         for text, made in (
             ("(int)x", "::sim::program::To<int>() ->*x"),
             ("a && (unsigned char) x", "a && ::sim::program::To<unsigned char>() ->* x"),
@@ -748,7 +750,12 @@ class Errors(Folder):
             ("a - (int)x", "a - ::sim::program::To<int>() ->*x"),
             ("static_cast<int>(x)", f"{to}<int>(x)"),
             *((f"{x} int(x)", f"{x} {to}<int>(x)") for x in ("return", "y ?", "a &", "a |")),
-            *((f"{x} int(x)", f"{x} {to}<int>(x)") for x in "*=+-/%,:"),
+            *((f"{x} int(x)", f"{x} {to}<int>(x)") for x in "*=+-/%,:^!~>"),
+            ("b << int(x)", f"b <<{shift}<< {to}<int>(x)"),
+            ("f<T>(a) >> b", f"f<T>(a) >>{shift}>> b"),
+            ("A<B<T>>(a) >> b", f"A<B<T>>(a) >>{shift}>> b"),
+            ("static_cast<int>(x) >> b", f"{to}<int>(x) >>{shift}>> b"),
+            ("T{int(x)}", f"T{{{to}<int>(x)}}"),
             ("f(int(x))[int(y)]", f"f({to}<int>(x))[{to}<int>(y)]"),
             ("(int)::x", "::sim::program::To<int>() ->*::x"),
             ("a << b", f"a <<{shift}<< b"),
@@ -1023,6 +1030,10 @@ class Errors(Folder):
             ("__device__ alignas(8) int v[2];", f"alignas(8) {placed('fa_device')}  int v[2];"),
             ("__device__ int x = 3;", f"{placed('fa_device')} int x = 3;"),
             ("__device__ const int x = 3;", f"{placed('fa_device_fixed')} const int x = 3;"),
+            (
+                "constexpr __device__ int x = 3;",
+                f"constexpr {placed('fa_device_fixed')} int x = 3;",
+            ),
             ("__device__ const int* p;", f"{placed('fa_device')} const int* p;"),
             ("__device__ int* const p = 0;", f"{placed('fa_device_fixed')} int* const p = 0;"),
             ("__device__ T<int, 2> v;", f"{placed('fa_device')} T<int, 2> v;"),
