@@ -856,7 +856,16 @@ class Errors(Folder):
         two, four = "{%0, %0}", "{%0, %0, %0, %0}"
         mma, wgmma = "mma.sync.aligned.m", "wgmma.mma_async.sync.aligned.m64n8k16.f32."
         tma = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
+        size = "::sim::cluster_size()"
         for ptx_text, words in (
+            ("mov.u32 %0, %clusterid.x;", f"(x, blockIdx.x / {size});"),
+            ("mov.u32 %0, %clusterid.y;", "(x, blockIdx.y);"),
+            ("mov.u32 %0, %nclusterid.x;", f"(x, gridDim.x / {size});"),
+            ("mov.u32 %0, %nclusterid.z;", "(x, gridDim.z);"),
+            ("mov.u32 %0, %cluster_ctaid.x;", "(x, ::sim::cluster_rank());"),
+            ("mov.u32 %0, %cluster_ctaid.z;", "(x, 0u);"),
+            ("mov.u32 %0, %cluster_nctaid.x;", f"(x, {size});"),
+            ("mov.u32 %0, %cluster_nctaid.y;", "(x, 1u);"),
             ("mbarrier.try_wait.shared.b64 %0, [%1], %0;", "(p), (int)((uint64_t)(x) >> 63), "),
             ("mbarrier.try_wait.parity.shared.b64 %0, [%1], %0;", "(p), x, ::sim::Where"),
             (f"{mma}8n8k16.row.col.s32.u8.u8.s32 {two}, %0, %0, {two};", "fa_d, false}"),
