@@ -602,10 +602,13 @@ class Sarif(Folder):
         for result, lines in zip(run["results"], ([here, other], [here], [here])):
             rule = run["tool"]["driver"]["rules"][result["ruleIndex"]]
             self.assertEqual(rule["id"], result["ruleId"])
-            places = [x["physicalLocation"] for x in result["locations"]]
-            places += [x["physicalLocation"] for x in result.get("relatedLocations", [])]
+            related = result.get("relatedLocations", [])
+            self.assertEqual([x["id"] for x in related], [*range(1, len(lines))])
+            self.assertEqual(len(result["locations"]), 1)
+            places = [x["physicalLocation"] for x in [*result["locations"], *related]]
             self.assertEqual([p["artifactLocation"] for p in places], lines)
-        self.assertEqual(places[0]["region"], {"startLine": 1})  # of the one without a place
+            starts = [p["region"]["startLine"] for p in places]
+            self.assertIn(starts, ([4, 7], [4], [1]))  # 1: of the one without a place
 
 
 class Errors(Folder):
@@ -665,6 +668,7 @@ class Errors(Folder):
             macros = cuda_program.macros_of(gpu["name"])
             self.assertIn(f"-D__CUDA_ARCH__={arch}0", macros)
             newer = int(arch) >= 100
+            self.assertEqual(f"-D__CUDA_ARCH_FEAT_SM{arch}_ALL=1" in macros, int(arch) >= 90)
             self.assertIn(f"-DCUDART_VERSION={12080 if newer else 12040}", macros)
             self.assertIn(f"-D__CUDACC_VER_MINOR__={8 if newer else 4}", macros)
 
@@ -673,6 +677,17 @@ class Errors(Folder):
         with mock.patch.object(sys, "argv", ["sim", "two\nlines.cu"]):
             told = cuda_program.wishes(few, few.files, None, [], cuda_program.STACK // 2)
             self.assertEqual(told, "program x.cu\ngpu H200")
+        for words, line in (
+            ("--workers 3", "workers 3"),
+            ("--watchdog 2", "watchdog 2.0"),
+            ("--limit 5", "limit 5.0"),
+            ("--analyse", "analyse"),
+            ("--lines", "lines"),
+        ):
+            options, _ = cuda_program.parse(["x.cu", *words.split()], "")
+            with mock.patch.object(sys, "argv", ["sim", "two\nlines.cu"]):
+                told = cuda_program.wishes(options, options.files, None, [], 0)
+            self.assertEqual(told, f"program x.cu\ngpu H200\n{line}")
         words = "--gpu L4 --workers 3 --watchdog 2 --limit 5 --analyse --lines a/x.cu y.c -- -o --"
         options, own = cuda_program.parse(words.split(), "")
         self.assertEqual(own, ["-o", "--"])
@@ -683,7 +698,11 @@ class Errors(Folder):
         self.assertEqual(told.splitlines(), [*lines, "remark two", "stack 98305"])
 
     def test_when_the_simulator_is_built_again(self):
-        self.assertTrue(cuda_program.is_built())
+        with mock.patch.object(building, "is_newer") as is_newer:
+            self.assertTrue(cuda_program.is_built())
+        names = {path.name for path in map(Path, is_newer.call_args[0][1])}
+        files = {"sim.h", "CMakeLists.txt", "CMakePresets.json", "how_to_build.txt"}
+        self.assertLessEqual(files, names)
         for of, name, stand_in in (
             (building, "made_for", lambda tree: tree),
             (building, "is_newer", lambda stamp, files: False),
@@ -699,13 +718,17 @@ class Errors(Folder):
             cuda_program.keep(str(new), str(path))
             process.kill()
         self.assertEqual(said([path]).returncode, 5)
+        with mock.patch("os.replace", side_effect=OSError(5, "no")):
+            with self.assertRaisesRegex(cuda_program.Refused, "-o .*kept cannot be written: no"):
+                cuda_program.keep(str(new), str(path))
         self.assertEqual(sorted(os.listdir(self.folder)), ["kept", "new"])
 
     def test_local_arrays(self):
         said = "a b.cu:3:9:void k(int*)\t99\tstatic\n"
         said += "a.cu:4:1:void ns::m<T>(T*) [with T = int]\t{}\tstatic\n"
         said += "a.cu:9:5:int main()\t9999999\tstatic\n"
-        self.assertEqual(cuda_program.local_bytes(said.format(100), {"k", "m"}), 100)
+        for size, most in ((100, 100), (98, 99)):
+            self.assertEqual(cuda_program.local_bytes(said.format(size), {"k", "m"}), most)
         with self.assertRaisesRegex(cuda_program.Refused, "2000000 bytes of local arrays .a.cu:4"):
             cuda_program.local_bytes(said.format(2000000), {"k", "m"})
 
