@@ -306,6 +306,38 @@ TEST_CASE("step 11: direct: rows that one walk sees have no sums", "[step11]") {
 #endif
 }
 
+TEST_CASE("step 11: resident and direct choose by size, as measured", "[step11]") {
+  const auto chosen = [](const fa::Variant& v, int N, int Nk, int d, bool causal, int H,
+                         int group) {
+    auto p = bf16_problem(N, Nk, d, causal, 1, H * group, H);
+    p.gpu = {};  // an H200's 132 SMs
+    fa::Prediction t = v.backward_traffic(p);
+    if (t.buffers == columns().backward_traffic(p).buffers) return "columns";
+    if (t.buffers == places().backward_traffic(p).buffers) return "places";
+    if (t.buffers == persistent().backward_traffic(p).buffers) return "walks";
+    return t["walks"].atomic == 4u * (H + 132) ? "heads" : "direct";
+  };
+  const auto of_64 = [&](int N, int Nk, bool causal, int H = 4, int group = 1) {
+    return std::string(chosen(resident(), N, Nk, 64, causal, H, group));
+  };
+  CHECK((of_64(4096, 4096, true) == "walks" && of_64(4097, 4097, true) == "columns"));
+  CHECK((of_64(2048, 2048, false) == "walks" && of_64(2049, 2049, false) == "columns"));
+  CHECK((of_64(2048, 64, true, 4, 2) == "walks" && of_64(2049, 64, true, 4, 2) == "columns"));
+  CHECK((of_64(512, 512, true, 264) == "heads" && of_64(512, 512, true, 263) == "walks"));
+  CHECK((of_64(640, 640, true, 264) == "walks" && of_64(512, 511, true, 264) == "walks"));
+  CHECK((of_64(256, 256, false, 264) == "heads" && of_64(384, 384, false, 264) == "walks"));
+  CHECK((of_64(256, 256, true, 264, 2) == "heads" && of_64(384, 384, true, 264, 2) == "walks"));
+  const auto of_128 = [&](int N, int Nk, bool causal, int H = 4) {
+    return std::string(chosen(direct(), N, Nk, 128, causal, H, 1));
+  };
+  CHECK((of_128(512, 512, false, 264) == "places" && of_128(512, 512, false, 263) == "columns"));
+  CHECK(of_128(640, 512, false, 264) == "columns");
+  CHECK((of_128(8192, 8192, false, 17) == "places" && of_128(8193, 16384, false, 17) == "columns"));
+  CHECK((of_128(1024, 1024, true) == "direct" && of_128(1025, 1025, true) == "columns"));
+  CHECK((of_128(512, 576, true) == "direct" && of_128(512, 577, true) == "columns"));
+  CHECK((of_128(512, 511, true) == "columns" && of_128(512, 512, false) == "columns"));
+}
+
 TEST_CASE("step 11: direct: any other problem is resident's work", "[step11]") {
   fa::test::require_right(direct(), bf16_problem(140, 140, 128, false, 1, 2, 2));
   fa::test::require_right(direct(), bf16_problem(140, 140, 64, true, 1, 2, 2));

@@ -16,7 +16,25 @@ __global__ void early_kernel(const int* x, int* out) {
   out[i] = x[i] + slot[threadIdx.x];
 }
 
+__global__ void empty_kernel() { fa::griddep_wait(); }
+
 }  // namespace
+
+TEST_CASE("a launch is refused one byte past what it may have", "[ptx][dependent]") {
+  const size_t most = fa::shared_memory_per_block(), early = 48 * 1024;
+  CHECK_NOTHROW(fa::launch(empty_kernel, {1, 32, most}));
+  CHECK_THROWS_AS(fa::launch(empty_kernel, {1, 32, most + 1}), fa::ResourceError);
+  CHECK_THROWS_WITH(fa::require_shared_memory(most + 1),
+                    "needs " + std::to_string(most + 1) + " bytes of shared memory for a block; " +
+                        "this GPU has " + std::to_string(most) +
+                        ": try a smaller --d, or --smem where the program has it");
+  CHECK_NOTHROW(fa::launch_early(empty_kernel, {1, 32, early}));
+  for (const fa::LaunchConfig& c :
+       {fa::LaunchConfig{1, 32, early + 1}, fa::LaunchConfig{2, 32, 0, 2}}) {
+    CHECK_THROWS_WITH(fa::launch_early(empty_kernel, c),
+                      "launch_early: no clusters, at most 48 KB of shared memory");
+  }
+}
 
 TEST_CASE("a kernel launched early sees what the one in front wrote", "[ptx][dependent]") {
   constexpr int kBlocks = 3000, kThreads = 64;
