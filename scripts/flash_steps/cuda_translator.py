@@ -717,7 +717,7 @@ class Translator:
         binary = self.ends_operand(self.before(before)) or ahead == self.text_at(before - 1) == "&"
         if ahead in ("-", "+", "*", "&", "!", "~") and not binary:
             return  # a sign before the cast binds more tightly than ->*
-        if ahead == "]" or ahead == ")" and self.text_at(before) != CAST_END:
+        if ahead in ("]", ")"):
             return
         name = " ".join(words)
         for token in self.tokens[i + 1 : k]:
