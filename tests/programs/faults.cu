@@ -273,6 +273,11 @@ __global__ void own_array(int* p, int n) {
   for (int i = 0; i < n; ++i) a[i] = i + b[1][0];  // own array
   p[threadIdx.x] = a[n - 1];
 }
+// The column tells which array is meant.
+__global__ void own_arrays(int* p, int i, unsigned j) {
+  int a[4] = {}, ba[4] = {}, to[4] = {i, i, i, i};
+  p[threadIdx.x] = ba[j] + a[to[j]] + a[0];  // own arrays
+}
 __global__ void shared_index(int* p, int i) {
   __shared__ float s[64], behind[4096];
   s[threadIdx.x] = behind[threadIdx.x] = 1;
@@ -636,6 +641,8 @@ int main(int n, char** words) {
   }
   if (is("asserts")) below<<<1, 4>>>(4), below<<<1, 4>>>(right ? 4 : 3);
   if (is("own array")) own_array<<<1, 32>>>(x, 8), own_array<<<1, 32>>>(x, right ? 8 : 9);
+  if (is("own arrays")) own_arrays<<<1, 1>>>(x, right ? 3 : -1, 3);
+  if (is("unsigned index")) own_arrays<<<1, 1>>>(x, 3, right ? 3 : ~0u);
   if (is("shared index")) shared_index<<<1, 64>>>(x, right ? 63 : 2000);
   if (is("divergent")) divergent<<<1, right ? 16 : 32>>>(x);
   if (is("polls")) polls<<<1, 32>>>(x, right ? 2 : 1);

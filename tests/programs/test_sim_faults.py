@@ -59,6 +59,8 @@ FOUND = {
     "asserts": r'kernel below, .* thread \(3,0,0\): assertion "threadIdx.x < n" failed at @',
     "own array": r"kernel own_array, .* thread \(0,0,0\): index 8 at @ is outside of the array a "
     r"\(float \[8\]\)",
+    "own arrays": r"index -1 at @ is outside of the array a \(int \[4\]\)",
+    "unsigned index": r"index 4294967295 at .* is outside of the array ba \(int \[4\]\)",
     "gives up": r"kernel gives_up, .* thread \(2,0,0\) gives up: __trap\(\) at @",
     "divides": r"kernel share, .* thread \(0,0,0\): integer division by zero at @",
     "absent": "the shuffle at @ lane 8 of warp 1 reads from lane 16, which the block does not have",
@@ -90,6 +92,7 @@ FOUND = {
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
 RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once")
+RIGHT += ("own arrays", "unsigned index")
 RIGHT += ("overlaps", "overwrites", "ends", "starts", "rows")
 RIGHT += ("alone", "handed over", "global array", "divides", "absent")
 RIGHT += ("passes a variable", "by reference", "by function", "by virtual", "bounds")

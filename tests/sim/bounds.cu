@@ -306,8 +306,10 @@ TEST_CASE("an operand of wgmma past its shared array is found", "[sim]") {
 TEST_CASE("an index beyond an array that a thread keeps for itself is found", "[sim]") {
   Buffer<float> y("y", 32);
   for (const int n : {9, 12, 40000}) {
-    FOUND("own_array, block (0,0,0), thread (0,0,0): index 8 at bounds.cu: ... (float [8])",
-          own_array, {1, 32}, y, n);
+    FOUND(
+        "own_array, block (0,0,0), thread (0,0,0): index 8 at bounds.cu: ... is outside of its "
+        "array (float [8])",
+        own_array, {1, 32}, y, n);
   }
   SILENT(own_array, {1, 32}, y, 8);
   FOUND("index -1 at bounds.cu: ... (float [4][8])", own_matrix, {1, 32}, y, -1, 0);
