@@ -4,8 +4,9 @@ import unittest
 
 from copies import BUILD, ROOT, Folder, for_all, main
 from flash_steps import standing, steps, tour_runs, tour_table
-from flash_steps.results import join_for_reading, published, runs_of
-from sample_results import gpu, rows_of, sim, with_backward, with_prepare
+from flash_steps.gpu_table import peak_of
+from flash_steps.results import join_for_reading, load, published, runs_of
+from sample_results import gpu, rows_of, sim, with_backward, with_prepare, write
 
 
 def spends(data, **parts):
@@ -243,6 +244,30 @@ class Made(Folder):
         groups = tour_table.groups_of(rows_of(self.folder, runs))
         wrong = ["06 registers takes longer than 03 one_pass"]  # and 04 may
         self.assertEqual(tour_table.out_of_order(groups), wrong)
+
+
+class Standing(Folder):
+    def test_a_run_of_a_slowed_card_is_known(self):
+        peak = peak_of("NVIDIA H200")
+        for first, second, slowed in (
+            ({}, {}, [False, False]),
+            ({}, {"bf16_flops": 6.8e14}, [False, True]),  # of 7.6e14
+            ({"bf16_flops": 6.8e14}, {}, [True, False]),
+            ({}, {"bf16_flops": 6.9e14, "copy_bytes_per_s": None}, [False, False]),
+            ({"fp32_flops": 0.89 * peak}, {"fp32_flops": 0.91 * peak}, [True, False]),
+        ):
+            paths = [str(self.folder / name) for name in ("1.json", "2.json")]
+            for path, roofs in zip(paths, (first, second)):
+                data = gpu()
+                data["roofs"] |= roofs
+                write(path, data)
+            in_order = [run.data["slowed"] for run in standing.runs_of(paths)]
+            self.assertEqual(in_order, sorted(slowed, reverse=True))  # the last one counts
+            runs = [run for path in paths for run in load(path)]
+            standing.mark_slowed(runs)
+            self.assertEqual([run.data["slowed"] for run in runs], slowed)
+        found = [("c", standing.OLDER), ("b", None), ("a", standing.OLDER)]
+        self.assertEqual(standing.standing_text(found), f"\n\n*O{standing.OLDER[1:]}: a, c.*")
 
 
 class Runs(unittest.TestCase):
