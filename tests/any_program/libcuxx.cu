@@ -37,6 +37,38 @@ __global__ void hand_over(const int* in, int* out) {
   if (t >= 32) out[lane] = sum;
 }
 
+// TMA copies a tile, which the barrier counts, and the sum of both copies back.
+__global__ void bulk_copies(const int* in, int* out) {
+  namespace cde = cuda::device::experimental;
+  using barrier = cuda::barrier<cuda::thread_scope_block>;
+#pragma nv_diag_suppress static_var_with_dynamic_init
+  __shared__ barrier full;
+  __shared__ alignas(16) int tile[kThreads];
+  const int t = threadIdx.x;
+  if (t == 0) init(&full, kThreads), cde::fence_proxy_async_shared_cta();
+  __syncthreads();
+  int sum = 0;
+  for (int i = 0; i < 2; ++i) {
+    barrier::arrival_token written;
+    if (t == 0) {
+      cde::cp_async_bulk_global_to_shared(tile, in + kThreads * i, sizeof tile, full);
+      written = cuda::device::barrier_arrive_tx(full, 1, sizeof tile);
+    } else {
+      written = full.arrive();
+    }
+    full.wait(std::move(written));
+    sum += tile[t];
+    __syncthreads();
+  }
+  tile[t] = sum;
+  cde::fence_proxy_async_shared_cta();
+  __syncthreads();
+  if (t > 0) return;
+  cde::cp_async_bulk_shared_to_global(out, tile, sizeof tile);
+  cde::cp_async_bulk_commit_group();
+  cde::cp_async_bulk_wait_group<0>();
+}
+
 // Stages of a block's pipeline; then of each thread's own; then of the older functions.
 __global__ void stages(const int* in, int* out) {
   constexpr int kStages = 2;
@@ -225,6 +257,9 @@ int main() {
     for (int i = 0; i < kTiles; ++i) sum += in[32 * i + (t + 1) % 32];
     EXPECT(out[t] == sum);
   }
+  bulk_copies<<<1, kThreads>>>(in, out);
+  done();
+  for (int t = 0; t < kThreads; ++t) EXPECT(out[t] == in[t] + in[kThreads + t]);
   stages<<<1, kThreads>>>(in, out);
   done();
   for (int t = 0; t < kThreads; ++t) {
