@@ -1055,6 +1055,11 @@ class Commands(Classroom):
         three = EXERCISES[:3]
         desk = Desk(self.folder / "learn", three)
         watch, said = Watch(desk, None), io.StringIO()
+
+        def marks():
+            return re.findall(r"(?m)^(here|done|    )  +\d", show.visible(show.listing(desk)))
+
+        self.assertEqual(marks(), ["here", "    ", "    "])
         with contextlib.redirect_stdout(said), mock.patch("time.sleep"):
             for done, passed, at in ((0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 1, 1), (1, 0, 2)):
                 if done:
@@ -1064,6 +1069,7 @@ class Commands(Classroom):
                 self.assertEqual((desk.current, watch.stamp), (three[at], None))
                 self.assertIsNone(watch.where)
             self.assertEqual(said.getvalue().count("stays on the list"), 2)
+            self.assertEqual(marks(), ["done", "done", "here"])
             desk.mark_done(three[2])
             watch.next()
             self.assertEqual(desk.current, three[2])
