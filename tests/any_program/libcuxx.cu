@@ -1,6 +1,7 @@
 // libcu++ and what stands beside it: barriers, pipelines, atomics, copies of a group, clusters.
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>
+#include <cuda.h>
 #include <cuda_pipeline.h>
 
 #include <cuda/atomic>
@@ -67,6 +68,47 @@ __global__ void bulk_copies(const int* in, int* out) {
   cde::cp_async_bulk_shared_to_global(out, tile, sizeof tile);
   cde::cp_async_bulk_commit_group();
   cde::cp_async_bulk_wait_group<0>();
+}
+
+// Four numbers from one place of a tensor to another, in 1 to 5 dimensions.
+template <int kRank>
+__global__ void boxes(const __grid_constant__ CUtensorMap x) {
+  namespace cde = cuda::device::experimental;
+#pragma nv_diag_suppress static_var_with_dynamic_init
+  __shared__ cuda::barrier<cuda::thread_scope_block> full;
+  __shared__ alignas(128) int s[4];
+  init(&full, 1), cde::fence_proxy_async_shared_cta();
+  if (kRank == 1) cde::cp_async_bulk_tensor_1d_global_to_shared(s, &x, 4, full);
+  if (kRank == 2) cde::cp_async_bulk_tensor_2d_global_to_shared(s, &x, 4, 1, full);
+  if (kRank == 3) cde::cp_async_bulk_tensor_3d_global_to_shared(s, &x, 4, 1, 2, full);
+  if (kRank == 4) cde::cp_async_bulk_tensor_4d_global_to_shared(s, &x, 4, 1, 2, 3, full);
+  if (kRank == 5) cde::cp_async_bulk_tensor_5d_global_to_shared(s, &x, 4, 1, 2, 3, 4, full);
+  full.wait(cuda::device::barrier_arrive_tx(full, 1, sizeof s));
+  if (kRank == 1) cde::cp_async_bulk_tensor_1d_shared_to_global(&x, 0, s);
+  if (kRank == 2) cde::cp_async_bulk_tensor_2d_shared_to_global(&x, 0, 2, s);
+  if (kRank == 3) cde::cp_async_bulk_tensor_3d_shared_to_global(&x, 0, 2, 1, s);
+  if (kRank == 4) cde::cp_async_bulk_tensor_4d_shared_to_global(&x, 0, 2, 1, 4, s);
+  if (kRank == 5) cde::cp_async_bulk_tensor_5d_shared_to_global(&x, 0, 2, 1, 4, 3, s);
+  cde::cp_async_bulk_commit_group();
+  cde::cp_async_bulk_wait_group<0>();
+}
+template <int kRank>
+void move_boxes() {
+  const cuuint64_t sizes[] = {8, 3, 4, 5, 6}, strides[] = {32, 96, 384, 1920};
+  const cuuint32_t box[] = {4, 1, 1, 1, 1}, step[] = {1, 1, 1, 1, 1};
+  const int each[] = {1, 8, 24, 96, 480}, from[] = {4, 1, 2, 3, 4}, to[] = {0, 2, 1, 4, 3};
+  int *x = room<int>(2880), at = 0, moved = 0;
+  for (int i = 0; i < 2880; ++i) x[i] = i;
+  for (int i = 0; i < kRank; ++i) at += from[i] * each[i], moved += to[i] * each[i];
+  CUtensorMap map;
+  EXPECT(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_INT32, kRank, x, sizes, strides, box,
+                                step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+  boxes<kRank><<<1, 1>>>(map);
+  done();
+  for (int i = 0; i < 2880; ++i)
+    EXPECT(x[i] == (i - moved >= 0 && i - moved < 4 ? i - moved + at : i));
 }
 
 // Stages of a block's pipeline; then of each thread's own; then of the older functions.
@@ -260,6 +302,7 @@ int main() {
   bulk_copies<<<1, kThreads>>>(in, out);
   done();
   for (int t = 0; t < kThreads; ++t) EXPECT(out[t] == in[t] + in[kThreads + t]);
+  move_boxes<1>(), move_boxes<2>(), move_boxes<3>(), move_boxes<4>(), move_boxes<5>();
   stages<<<1, kThreads>>>(in, out);
   done();
   for (int t = 0; t < kThreads; ++t) {
