@@ -180,6 +180,20 @@ TEST_CASE("step 12: each block of Q and each feature of V has its own scale", "[
   fa::test::require_right(variant, p, in);
 }
 
+TEST_CASE("step 12: each head of several parts has its own means and scales", "[step12]") {
+  const auto [variant, d] =
+      GENERATE(std::pair(&centred(), 128), std::pair(&blocks(), 64), std::pair(&late(), 128));
+  CAPTURE(variant->name, d);  // parts of 1024 keys or, if d is 128, of 512
+  const auto p = bf16_problem(30, 1100, d, false, /*B=*/2, /*H=*/2, /*Hkv=*/2);
+  fa::Inputs in = fa::normal_inputs(p, 12);
+  for (size_t i = 0; i < in.V.size(); ++i) {
+    const int head = static_cast<int>(i / d / p.Nk);
+    const float v = in.V[i] + 2.f * static_cast<float>(head);
+    in.V[i] = fa::round_to(fa::DType::bf16, std::ldexp(v, 6 * (head ^ 1)));
+  }
+  fa::test::require_right(*variant, p, in);
+}
+
 TEST_CASE("step 12: a constant V is exact without its mean", "[step12]") {
   const fa::Variant& variant = *GENERATE(&centred(), &rotated(), &late());
   const auto p = bf16_problem(75, 140, GENERATE(64, 128), GENERATE(false, true));
