@@ -434,6 +434,11 @@ __global__ void rare_memory(unsigned long long* p, int* wrong) {
 }
 #undef OPERANDS
 #define OPERANDS "r"(t), "r"(odd)
+// All factors are 255 or -1, and 128 or -128.
+#define INTEGERS(a, b, product)                                                          \
+  R("{ .reg .b32 u, v, w; mov.b32 u, -1; mov.b32 v, 0x80808080; mov.b32 w, 5;"           \
+    "mma.sync.aligned.m8n8k16.row.col.s32." a "." b ".s32 {%0, w}, {u}, {v}, {w, w}; }", \
+    16 * (product) + 5)
 __global__ void rare_warps(int* wrong) {  // of (4, 2, 4) threads, in a grid of (2, 3, 4)
   const unsigned t = threadIdx.x + 4 * (threadIdx.y + 2 * threadIdx.z);
   const unsigned odd = t == 3 ? 0x80000001u : 5;
@@ -462,6 +467,10 @@ __global__ void rare_warps(int* wrong) {  // of (4, 2, 4) threads, in a grid of 
   R("redux.sync.or.b32 %0, %2, -1;", 0x80000005);
   R("redux.sync.xor.b32 %0, %2, -1;", 0x80000004);
   R("match.any.sync.b32 %0, %2, -1;", t == 3 ? 8 : ~8u);
+  INTEGERS("u8", "u8", 255 * 128);
+  INTEGERS("u8", "s8", 255 * -128);
+  INTEGERS("s8", "u8", -1 * 128);
+  INTEGERS("s8", "s8", -1 * -128);
   R("{ .reg .pred p; elect.sync %0|p, -1; @p add.u32 %0, %0, 50; }", t == 0 ? 50 : 0);
   R("bar.warp.sync -1; activemask.b32 %0;", ~0u);
   R("mov.u32 %0, %%laneid;", t);

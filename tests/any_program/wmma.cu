@@ -32,8 +32,8 @@ template <class T, class F, class S, int m, int n, int k, class LB, wmma::layout
 void expect_product() {
   F *A = room<F>(m * k), *B = room<F>(k * n);
   S *C = room<S>(m * n), *D = room<S>(m * n);
-  for (int i = 0; i < m * k; ++i) A[i] = of<F>(i * 7 % 11 - (F(-1) < F(0) ? 5 : 0));
-  for (int i = 0; i < k * n; ++i) B[i] = of<F>(i * 5 % 7 - (F(-1) < F(0) ? 3 : 0));
+  for (int i = 0; i < m * k; ++i) A[i] = of<F>(i * 7 % 11 - (F(-1) < F(0) ? 5 : -245));
+  for (int i = 0; i < k * n; ++i) B[i] = of<F>(i * 5 % 7 - (F(-1) < F(0) ? 3 : -125));
   for (int i = 0; i < m * n; ++i) C[i] = of<S>(i % 13);
   const bool by_rows = sizeof(LB*) && __is_same(LB, wmma::row_major);
   product<T, F, S, m, n, k, LB, order><<<1, 32>>>(A, B, C, D, by_rows);

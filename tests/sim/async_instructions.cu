@@ -174,9 +174,9 @@ __global__ void wrong_rank(const __grid_constant__ TensorMap map) {
   fa::mbarrier_init(&full, 1);
   fa::tma_load(tile, &map, &full, {0, 0, 0});
 }
-__global__ void store_box_at(const __grid_constant__ TensorMap map, int y) {
+__global__ void store_box_at(const __grid_constant__ TensorMap map, int y, int written) {
   __shared__ __align__(128) float tile[16];
-  for (int i = 0; i < 16; ++i) tile[i] = 1;
+  for (int i = 0; i < written; ++i) tile[i] = 1;
   fa::fence_proxy_async();
   fa::tma_store(&map, tile, {0, y});
   fa::tma_store_commit();
@@ -310,8 +310,13 @@ TEST_CASE("operands that the hardware refuses are findings", "[sim][async]") {
   FOUND("with 3 coordinates", wrong_rank, {1, 1}, map);
   FOUND("not a multiple of 16", load_box_at, {1, 1}, map, 0, -3);
   SILENT(load_box_at, {1, 1}, map, 0, -4);
-  FOUND("with a negative coordinate", store_box_at, {1, 1}, map, -1);
-  SILENT(store_box_at, {1, 1}, map, 1);
+  FOUND("with a negative coordinate", store_box_at, {1, 1}, map, -1, 16);
+  {
+    sim::test::WithOptions with({.analyse = true});
+    SILENT(store_box_at, {1, 1}, map, 1, 16);
+    FOUND("TMA store that reads tile, byte 60 ... which this block has not written yet",
+          store_box_at, {1, 1}, map, 1, 15);
+  }
   FOUND("buffer in", load_box, {1, 1}, beyond, in, true);
   FOUND("not aligned to 16 bytes", copy_from, {1, 1}, in, 1);
   FOUND("buffer in", copy_from, {1, 1}, in, 16);

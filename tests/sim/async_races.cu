@@ -74,15 +74,15 @@ __global__ void one_tile_ahead(const float* x, float* y, bool early) {
 
 // --- threads write shared memory, TMA or wgmma reads it: fence.proxy.async -----------------------
 
-enum class Fence { none, everybody, issuer, early, late, shared, device };
+enum class Fence { none, everybody, issuer, early, late, shared, device, gap };
 
-// 64 threads fill a tile, thread 0 stores it.
+// 64 threads fill a tile, but for a gap at its end, thread 0 stores it.
 constexpr int kStoreTile = __LINE__;  // the stores are 4 lines further down, the bulk store 10
 __global__ void store_tile(float* y, Fence fence) {
   __shared__ __align__(128) float tile[64];
   if (fence == Fence::early) fa::fence_proxy_async();
-  tile[threadIdx.x] = threadIdx.x;
-  if (fence == Fence::everybody) fa::fence_proxy_async();
+  if (fence != Fence::gap || threadIdx.x < 63) tile[threadIdx.x] = threadIdx.x;
+  if (fence == Fence::everybody || fence == Fence::gap) fa::fence_proxy_async();
   __syncthreads();
   if (fence == Fence::late) fa::fence_proxy_async();
   if (threadIdx.x == 0) {
@@ -584,6 +584,11 @@ ANALYSED("stores need fence.proxy.async before TMA reads them", "[sim][races][as
   FOUND("no fence.proxy.async", store_tile, kTwoWarps, y, Fence::late);
   SILENT(store_tile, kTwoWarps, y, Fence::everybody);
   CHECK(y.download()[63] == 63);
+  FOUND(
+      "uninitialised shared memory: kernel  ... thread (0,0,0): TMA store that reads tile, byte "
+      "252 at " +
+          line_behind(kStoreTile, 10) + ", which this block has not written yet",
+      store_tile, kTwoWarps, y, Fence::gap);
 }
 
 ANALYSED("stores need fence.proxy.async before wgmma reads them", "[sim][races][async]") {

@@ -114,6 +114,10 @@ __global__ void one_element(char* p, int byte, bool stores, float* y) {
   }
 }
 
+float* far(const float* from, int64_t bytes) {
+  return reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(from) +
+                                  static_cast<uintptr_t>(bytes));
+}
 void* allocated(size_t bytes) {
   void* p = nullptr;
   REQUIRE(cudaMalloc(&p, bytes) == cudaSuccess);
@@ -130,10 +134,6 @@ TEST_CASE("stores past either end of a buffer are found", "[sim]") {
       store, {2, 64}, x, 0);
   FOUND("4 bytes before the start of buffer x", store, {1, 64}, x, -1);
   SILENT(store, {1, 100}, x, 0);
-  const auto far = [](const float* from, int64_t bytes) {
-    return reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(from) +
-                                    static_cast<uintptr_t>(bytes));
-  };
   FOUND(
       "of an address that no cudaMalloc returned, 8589934336 bytes behind the end of buffer after",
       store, {1, 1}, far(after, int64_t{1} << 33), 0);
@@ -206,6 +206,7 @@ TEST_CASE("an access of any size lies inside, as a whole and at a multiple of it
 }
 
 TEST_CASE("use after cudaFree is found", "[sim]") {
+  void* first = allocated(256);
   Buffer<float> y("y", 64);
   auto* x = static_cast<float*>(allocated(256));
   sim::name_buffer(x, "x");
@@ -215,6 +216,11 @@ TEST_CASE("use after cudaFree is found", "[sim]") {
   cudaFree(x);
   FOUND("of buffer x after cudaFree", load, {1, 64}, x, y);
   FOUND("freed twice", [&] { cudaFree(x); });
+  cudaFree(first);  // a freed buffer on either side of y is nearer, and is not named
+  FOUND("no cudaMalloc returned, 8589934336 bytes behind the end of buffer y", store, {1, 1},
+        far(y, int64_t{1} << 33), 0);
+  FOUND("nothing is, 8589934592 bytes before the start of buffer y", store, {1, 1},
+        far(y, -(int64_t{1} << 33)), 0);
 }
 
 TEST_CASE("a freed address stays unused for long, memory does not run out", "[sim]") {

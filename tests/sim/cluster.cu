@@ -91,7 +91,7 @@ __global__ void hand_over(float* y, Missing fault, unsigned from = 0) {
 }
 
 // Each block sends its tile to its neighbour, twice.
-enum class Send { right, no_fence, no_wait, too_early, no_full_wait };
+enum class Send { right, no_fence, no_wait, too_early, no_full_wait, gap };
 __global__ void send(float* y, Send how) {
   __shared__ __align__(16) float tile[32], inbox[32];
   __shared__ uint64_t full, empty;
@@ -100,7 +100,7 @@ __global__ void send(float* y, Send how) {
   fa::cluster_sync();
   for (int round = 0; round < 2; ++round) {
     if (how != Send::no_wait && round > 0) fa::mbarrier_wait(&empty, round - 1);
-    tile[t] = t;
+    if (how != Send::gap || t < 31) tile[t] = t;
     if (how != Send::no_fence) fa::fence_proxy_async();
     __syncwarp();
     if (t == 0) {
@@ -331,6 +331,8 @@ ANALYSED("a bulk send reads its own block and writes to another", "[sim][races][
   SILENT(send, kTwoBlocks, y, Send::right);
   CHECK(y.download()[40] == 8);
   FOUND("no fence.proxy.async", send, kTwoBlocks, y, Send::no_fence);
+  FOUND("TMA store that reads tile, byte 124 ... this block has not written yet", send, kTwoBlocks,
+        y, Send::gap);
   FOUND("race on shared memory", send, kTwoBlocks, y, Send::no_wait);
   FOUND("race on shared memory", send, kTwoBlocks, y, Send::too_early);
   FOUND("race on shared memory", send, kTwoBlocks, y, Send::no_full_wait);
