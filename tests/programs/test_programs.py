@@ -189,6 +189,7 @@ class BadUse(Case):
         folder.mkdir(parents=True)
         for arguments, *words in (
             (["--json", missing / "r.json"], "--json", "its folder does not exist"),
+            (["--trace", missing / "t.json"], "--trace", "its folder does not exist"),
             (["--json", "/proc/r.json"], "--json /proc/r.json: cannot be written: "),
             (["--json", self.folder], f"--json {self.folder}", "Is a directory"),
             (["--out", self.folder], f"--out {self.folder}", "Is a directory"),
