@@ -12,6 +12,7 @@ Exit status: 0 all of these steps are equal, 1 one differs, 2 bad use, 3 somethi
 """
 
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -25,7 +26,9 @@ from flash_steps.nvcc import arches_of, find_nvcc, nvcc_command, version_of
 from flash_steps.steps import ROOT, chosen_of, described, needs_of, numbered_steps, program_of
 
 RANKS = 3
-CODE = (".text.", ".nv.constant", ".nv.shared.")  # sections of a kernel
+# Sections of a kernel. Not .nv.constant0, which is the size of its parameters: the code says which
+# of these it reads, and the launches show what it does with them.
+CODE = (".text.", ".nv.constant1", ".nv.constant2", ".nv.constant3", ".nv.constant4", ".nv.shared.")
 
 
 def export(commit, folder, steps):
@@ -94,16 +97,42 @@ def launches(root, step, arguments, ranks):
     return [p.get("kernels") for p in passes], of_ranks
 
 
+def kernels_of(code):
+    """{kernel, as a launch names it: its machine code} of what machine_code() found."""
+    found = {name[len(".text.") :]: value for name, value in code.items() if ".text." in name}
+    call = subprocess.run(["c++filt", *found], capture_output=True, text=True)
+    named = {}
+    for name, value in zip(call.stdout.splitlines(), found.values()):
+        depth = [*itertools.accumulate((c == "<") - (c == ">") for c in name)]
+        end = next((i for i, c in enumerate(name) if c == "(" and not depth[i]), len(name))
+        named[name[:end].removeprefix("void ")] = value
+    return named
+
+
+def named_as(then, now, before, after):
+    """What was launched then, with the names that kernels of equal code have now."""
+    for was, is_ in zip(then[0], now[0]):
+        for a, b in zip(was or [], is_ or []):
+            old, new = a.get("name"), b.get("name")
+            if old != new and before.get(old) and before.get(old) == after.get(new):
+                a["name"] = new
+    return then
+
+
 def differs(nvcc, step, older):
     """What is not the same, or None. A kernel that is gone, or new, shows in the launches, which
-    name it. A new variant leaves the results of the others valid."""
+    name it; one with another name and the same code is the same. A new variant leaves the results
+    of the others valid."""
     before, now = (machine_code(nvcc, step, root) for root in (older, ROOT))
     if names := [name for name in before.keys() & now.keys() if before[name] != now[name]]:
         return f"machine code of {', '.join(sorted(names))}"
+    before, now = kernels_of(before), kernels_of(now)
     for arguments, ranks in calls_of(step):
         was = launches(older, step, arguments, ranks)
-        if was is not None and was != launches(ROOT, step, arguments, ranks):
-            return f"launches of {' '.join(arguments)}, {ranks} ranks"
+        if was is not None:
+            found = launches(ROOT, step, arguments, ranks)
+            if named_as(was, found, before, now) != found:
+                return f"launches of {' '.join(arguments)}, {ranks} ranks"
     return None
 
 

@@ -54,6 +54,18 @@ class EqualCode(Folder):
         with self.assertRaisesRegex(Failure, "nonsense"):
             equal_code.launches(self.folder / "now", STEP, ["broken"], 1)
 
+    def test_a_kernel_by_another_name(self):
+        """Mangled as nvcc does: void one::f<2>(int), void two::f<2>(int); f is RUN's, launched."""
+        self.step("older")
+        for now in ({".text._ZN3two1fILi2EEEvi": (8, "a")}, {".text._ZN3two1fILi2EEEvi": (8, "b")}):
+            kernels = [{**RUN["kernels"][0], "name": "two::f<2>"}]
+            self.step("now", kernels=kernels)
+            equal = now[".text._ZN3two1fILi2EEEvi"] == (8, "a")
+            what = self.differs(({".text.f": (8, "a")}, now))
+            self.assertEqual(what is None, equal, what)
+        self.step("now", kernels=[{**kernels[0], "blocks": 5}])
+        self.assertRegex(self.differs(({".text.f": (8, "b")}, now)), "^launches")
+
     def test_machine_code_comes_first(self):
         k, other = {".text.k": (8, "a")}, {".text.k": (8, "b")}
         self.assertEqual(self.differs((k, other)), "machine code of .text.k")
