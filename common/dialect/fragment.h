@@ -15,6 +15,8 @@
 /// machine code of the expression, which it does not always do of a copy.
 #pragma once
 
+#include <cstdint>
+
 #include "common/dialect/warp.h"
 
 namespace fa {
@@ -45,6 +47,23 @@ __device__ inline float quad_max(float x) {
 __device__ inline float quad_sum(float x) {
   x += __shfl_xor_sync(kFullMask, x, 1);
   return x + __shfl_xor_sync(kFullMask, x, 2);
+}
+
+/// 4 x 4 numbers of a quad's lanes, transposed, for two rows at once: lane l of a quad has number i
+/// of lane i as its number l afterwards. Each round exchanges one bit of the lane with one of the
+/// number's index. All lanes of the warp must call it. quad: lane % 4.
+__device__ inline void transpose_pairs(int quad, uint32_t (&low)[4], uint32_t (&high)[4]) {
+  UNROLL
+  for (int k = 1; k <= 2; k *= 2) {
+    const bool upper = quad & k;
+    UNROLL
+    for (int x = 0; x < 4; ++x) {
+      if (x & k) continue;
+      const uint32_t l = __shfl_xor_sync(kFullMask, upper ? low[x] : low[x | k], k);
+      const uint32_t h = __shfl_xor_sync(kFullMask, upper ? high[x] : high[x | k], k);
+      (upper ? low[x] : low[x | k]) = l, (upper ? high[x] : high[x | k]) = h;
+    }
+  }
 }
 
 }  // namespace fa

@@ -1,5 +1,6 @@
 """The steps of this tree, and of a build folder: finding them, running their programs."""
 
+import glob
 import json
 import os
 import re
@@ -52,6 +53,24 @@ def numbered_steps():
     """The ladder, without steps of the user's own."""
     found = find_steps()
     return [step for step in found if number_of(step)] or found
+
+
+def lesson_files(step="[0-9][0-9]_*"):
+    """{"02 1_shared": path from the tree's top}, in reading order; `step`: of such folders."""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(ROOT, "steps", step, "[0-9]_*.cuh"))):
+        folder, name = path.split(os.sep)[-2:]
+        found[f"{folder[:2]} {name[: -len('.cuh')]}"] = os.path.relpath(path, ROOT)
+    return found
+
+
+def changed_since(text):
+    """ "06 2_registers" of a lesson's header, or None."""
+    for line in text.splitlines():
+        words = line.replace(":", " ").replace(",", " ").split()
+        if words[:3] == ["//", "Changed", "since"] and "_" in " ".join(words[4:5]):
+            return " ".join(words[3:5])
+    return None
 
 
 def listed():

@@ -29,7 +29,7 @@ def attention(q, k, v, causal=False, step="10", lengths=None):
 
     q: [B, H, N, d]; k, v: [B, Hkv, Nk, d] on GPU 0, with any strides; H is a multiple of Hkv.
     `causal`: the last query sees all keys, also where N != Nk (PyTorch's mask begins at the first
-    key instead). `step`: its number, for its last variant, or "11 resident" for another. Steps 01
+    key instead). `step`: its number, for its last variant, or "11 columns" for another. Steps 01
     to 06 read fp32, the others bf16; under torch.autocast the inputs are converted. `lengths`, step
     13 alone: a list of how many keys each batch entry has. There is no dropout and no other mask or
     scale. A ValueError says what a step does not support.
@@ -70,7 +70,7 @@ def _library(step):
 
 @functools.cache
 def _variant(step):
-    """The library of "10" or "11 resident", the variant's place and what it says of itself."""
+    """The library of "10" or "11 columns", the variant's place and what it says of itself."""
     step, _, name = step.zfill(2).partition(" ")
     library = _library(step)
     names = [v["name"] for v in library.variants if not v.get("cache8")]

@@ -16,7 +16,7 @@ from .text import bytes_text, for_screen
 
 D = 64
 # Where it is not the last variant: the fastest ones. Several: the first is the others' measure.
-FASTEST = {"11_hopper_backward": ["direct"], "13_decode": ["early", "fp8"]}
+FASTEST = {"13_decode": ["early", "fp8"]}
 LEAST_N = 512
 NEEDS_OF_SMS = 128  # positions for each SM: with fewer SMs the fp32 steps take a minute
 OTHER_TENSORS = 9 * 4 * TOKENS * WIDTH  # a backward's, in fp32, and room to clear the L2

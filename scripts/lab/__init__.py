@@ -8,7 +8,6 @@ model.py             updates of a GPT with each step, for `model measure`, and i
                      model_tables.py: their tables and picture
 publish.py           from what was measured to docs/results
 tables.py            from docs/results into pages, with estimates.py and where.py
-neighbours.py        what each lesson file adds to the one that it changes
 counters_vs_sim.py   whether a GPU's counters are the simulator's counts
 equal_code.py        which steps are the same to a GPU as at an older commit
 instructions.py      counts each kernel's instructions, for the clock

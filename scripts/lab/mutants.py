@@ -3,7 +3,7 @@
     maintain mutants                        every group of tests/mutants.toml: its short tests, then
                                             `[all]` of what survives
     maintain mutants step10 races           these groups
-    maintain mutants --file 5_scheduled     the faults of files with this in their names
+    maintain mutants --file 4_scheduled     the faults of files with this in their names
     maintain mutants --sample 30 --seed 7   thirty of all, by chance
     maintain mutants --check                does the list fit the source? Builds nothing
 

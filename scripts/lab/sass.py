@@ -62,7 +62,7 @@ class Kernel:
 
 
 def kernels(text):
-    """{name, as "step16_pair::flash_fwd_kernel<64, step16::Softmax>": Kernel}"""
+    """{name, as "step16_pair::flash_fwd_kernel<64, step16_pair::Polynomial>": Kernel}"""
     parts = re.split(r"(?m)^\s*\.section\s+\.text\.", text)[1:]
     mangled = "\n".join(part.split(",", 1)[0] for part in parts)
     done = subprocess.run(["c++filt"], input=mangled, capture_output=True, text=True, check=True)

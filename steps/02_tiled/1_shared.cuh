@@ -13,7 +13,7 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/01_naive/1_naive.cuh"
+#include "steps/01_naive/1_naive.cuh"  // its softmax, as a whole
 
 namespace step02_shared {
 

@@ -14,7 +14,7 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/01_naive/1_naive.cuh"
+#include "steps/01_naive/1_naive.cuh"  // its softmax, as a whole
 
 namespace step02 {
 
@@ -183,22 +183,16 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-// The two products, with any softmax from S to P between them.
-template <class Softmax>
-void forward_with(Softmax softmax, const fa::Problem& p, const fa::Tensors<float>& t) {
+inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");
   float* P = t.scratch<float>("P");
   const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, Br);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
                p.scale(), p.causal);
-    softmax(p, S, P);
+    step01::softmax(p, S, P);
     fa::launch(output_kernel<d>, {dim3(1, tiles, BH), dim3(kThreads)}, P, t.V, t.O, p.N, p.causal);
   });
-}
-
-inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  forward_with(step01::softmax, p, t);
 }
 
 }  // namespace step02

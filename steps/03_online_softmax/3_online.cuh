@@ -17,11 +17,12 @@
 #include "common/harness/tiles.h"
 #include "steps/02_tiled/2_registers.cuh"
 #include "steps/03_online_softmax/1_merge.cuh"
-#include "steps/03_online_softmax/2_naive.cuh"
+#include "steps/03_online_softmax/2_naive.cuh"  // its traffic, as a whole
 
 namespace step03_online {
 
-constexpr int kBlockY = step01::kBlockY;  // rows of S per block: one per warp
+using step02::Br, step02::kThreads, step02::scores_kernel, step02::output_kernel;
+constexpr int kBlockY = 8;  // rows of S per block: one per warp
 using step03::merge, step03::RowStats, step03::stats_of;
 
 // P = exp(S - m) / sum. Each lane merges the scores that it reads, then the lanes merge what they
@@ -57,15 +58,17 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return step03_naive::traffic_of(p, "softmax_kernel", 2);
 }
 
-inline void softmax(const fa::Problem& p,
-                    const float* S,  // [B*H, N, N]
-                    float* P) {      // [B*H, N, N]
-  const dim3 grid(fa::ceil_div(p.N, kBlockY), 1, p.heads());
-  fa::launch(softmax_kernel, {grid, dim3(fa::kWarp, kBlockY)}, S, P, p.N);
-}
-
 inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  step02::forward_with(softmax, p, t);
+  float* S = t.scratch<float>("S");
+  float* P = t.scratch<float>("P");
+  const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, Br);
+  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
+    fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
+               p.scale(), p.causal);
+    fa::launch(softmax_kernel, {dim3(fa::ceil_div(p.N, kBlockY), 1, BH), dim3(fa::kWarp, kBlockY)},
+               S, P, p.N);
+    fa::launch(output_kernel<d>, {dim3(1, tiles, BH), dim3(kThreads)}, P, t.V, t.O, p.N, p.causal);
+  });
 }
 
 }  // namespace step03_online

@@ -22,7 +22,7 @@ namespace step05_standard {
 // Tiles of 64 x 64, slices of 32; 16 x 16 threads, of which each has 4 x 4 results.
 using step02::Br, step02::Bc, step02::kSlice, step02::kGrid, step02::kTile, step02::kThreads;
 using step02::load_tile, step02::scores_kernel, step02::output_kernel;
-constexpr int kBlockY = step01::kBlockY;  // rows of dS per block: one warp each
+constexpr int kBlockY = 8;  // rows of dS per block: one warp each
 
 // dS = scale * P * (dP - delta) with delta = rowsum(P * dP): the gradient of softmax. One warp owns
 // a row and reads it twice: the sum first, then the result, over dP in place. The factor of the
@@ -53,21 +53,19 @@ static __global__ void softmax_backward_kernel(const float* P,  // [B*H, N, N]
 }
 
 // C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A thread owns keys and reads
-// along a row of A. Keys kKeys * ty + a, features 2 tx + 32 b and the next one.
-template <int d, int Rows, int strideA, int strideG, int kKeys>
-__device__ inline void add_key_gradient(const float (&sA)[Rows][strideA],
-                                        const float (&sG)[Rows][strideG],
-                                        float2 (&rC)[kKeys][d / (2 * kGrid)]) {
-  using Keys = std::conditional_t<kKeys == 4, float4, float2>;
+// along a row of A. Keys 4 ty + a, features 2 tx + 32 b and the next one.
+template <int d>
+__device__ inline void add_key_gradient(const float (&sA)[kSlice][Bc], const float (&sG)[kSlice][d],
+                                        float2 (&rC)[kTile][d / (2 * kGrid)]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  for (int r = 0; r < Rows; ++r) {
-    __align__(16) float p[kKeys];  // of one row
-    *reinterpret_cast<Keys*>(p) = *reinterpret_cast<const Keys*>(&sA[r][kKeys * ty]);
+  for (int r = 0; r < kSlice; ++r) {
+    __align__(16) float p[kTile];  // of one row
+    *reinterpret_cast<float4*>(p) = *reinterpret_cast<const float4*>(&sA[r][kTile * ty]);
     UNROLL
     for (int b = 0; b < d / (2 * kGrid); ++b) {
       const float2 g = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
       UNROLL
-      for (int a = 0; a < kKeys; ++a) {
+      for (int a = 0; a < kTile; ++a) {
         rC[a][b].x += p[a] * g.x;
         rC[a][b].y += p[a] * g.y;
       }

@@ -20,7 +20,7 @@ namespace step05_delta {
 
 using step02::Br, step02::Bc, step02::kThreads;  // tiles of 64 x 64, 256 threads
 using step02::scores_kernel, step02::output_kernel, step05_standard::key_gradient_kernel;
-constexpr int kBlockY = step01::kBlockY;  // rows of dS per block: one warp each
+constexpr int kBlockY = 8;  // rows of dS per block: one warp each
 
 // delta = rowsum(dO * O): one value per query row. One warp owns a row.
 template <int d>

@@ -14,8 +14,8 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/04_fused/2_fused.cuh"
-#include "steps/05_recompute_backward/2_delta.cuh"
+#include "steps/05_recompute_backward/1_standard.cuh"
+#include "steps/05_recompute_backward/2_delta.cuh"  // make_delta, as a whole
 
 namespace step05_from_lse {
 
@@ -113,12 +113,12 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 }
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
-template <template <int d, int Br, int Bc> class T = Tiles, class F>
+template <class F>
 void dispatch_tiles(const fa::Problem& p, F&& f) {
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 83 KB
     constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 51 KB, for a T4
-    if (sizeof(T<d, rows, 64>) <= p.gpu.block_shared_bytes) {
+    if (sizeof(Tiles<d, rows, 64>) <= p.gpu.block_shared_bytes) {
       f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
     } else {
       f(d, std::integral_constant<int, few>(), std::integral_constant<int, keys>());

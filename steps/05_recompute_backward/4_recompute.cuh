@@ -16,15 +16,14 @@
 #include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/04_fused/2_fused.cuh"
-#include "steps/05_recompute_backward/1_standard.cuh"
+#include "steps/02_tiled/2_registers.cuh"
 
 namespace step05 {
 
 using step02::kGrid, step02::kThreads, step02::dot_rows;  // a block's 16 x 16 threads
-using step04::kPadP, step04::add_product, step05_standard::add_key_gradient;
-constexpr int kPad = 4;                   // keeps rows 16-byte aligned
-constexpr int kBlockY = step01::kBlockY;  // rows of delta per block: one warp each
+constexpr int kPad = 4;                                   // keeps rows 16-byte aligned
+constexpr int kPadP = 16;   // half a warp writes row ty of P, the other half row ty + 1: 32 banks
+constexpr int kBlockY = 8;  // rows of delta per block: one warp each
 
 // What a block keeps in shared memory: Br rows and Bc keys.
 template <int d, int Br, int Bc>
@@ -47,6 +46,56 @@ __device__ inline void load_tile(const float* g,  // [N, d]
     float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
     if (row0 + r < N) row = *reinterpret_cast<const float4*>(g + size_t(row0 + r) * d + x);
     *reinterpret_cast<float4*>(&s[r][x]) = row;
+  }
+}
+
+// C += A B, a sum over the keys: dQ += dS K. Rows ty + 16 a, features 2 tx + 32 b and the next one.
+template <int d, int Br, int Bc>
+__device__ inline void add_product(const float (&sA)[Br][Bc + kPadP],
+                                   const float (&sB)[Bc][d + kPad],
+                                   float2 (&rC)[Br / kGrid][d / (2 * kGrid)]) {
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
+  for (int c = 0; c < Bc; c += 4) {
+    __align__(16) float p[Br / kGrid][4];  // four keys of each row
+    UNROLL
+    for (int a = 0; a < Br / kGrid; ++a) {
+      *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][c]);
+    }
+    UNROLL
+    for (int k = 0; k < 4; ++k) {
+      UNROLL
+      for (int b = 0; b < d / (2 * kGrid); ++b) {
+        const float2 v = *reinterpret_cast<const float2*>(&sB[c + k][2 * tx + b * 2 * kGrid]);
+        UNROLL
+        for (int a = 0; a < Br / kGrid; ++a) {
+          rC[a][b].x += p[a][k] * v.x;
+          rC[a][b].y += p[a][k] * v.y;
+        }
+      }
+    }
+  }
+}
+
+// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A thread owns four neighbouring
+// keys, or two, and reads along a row of A. Features 2 tx + 32 b and the next one.
+template <int d, int Br, int stride, int kKeys>
+__device__ inline void add_key_gradient(const float (&sA)[Br][stride],
+                                        const float (&sG)[Br][d + kPad],
+                                        float2 (&rC)[kKeys][d / (2 * kGrid)]) {
+  using Keys = std::conditional_t<kKeys == 4, float4, float2>;
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
+  for (int r = 0; r < Br; ++r) {
+    __align__(16) float p[kKeys];  // of one row
+    *reinterpret_cast<Keys*>(p) = *reinterpret_cast<const Keys*>(&sA[r][kKeys * ty]);
+    UNROLL
+    for (int b = 0; b < d / (2 * kGrid); ++b) {
+      const float2 g = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
+      UNROLL
+      for (int a = 0; a < kKeys; ++a) {
+        rC[a][b].x += p[a] * g.x;
+        rC[a][b].y += p[a] * g.y;
+      }
+    }
   }
 }
 
@@ -179,18 +228,16 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  std::vector<fa::Scratch> all = step04::workspace(p);
-  all.push_back({"delta", 4 * p.rows()});
-  return all;
+  return {{"m", 4 * p.rows()}, {"l", 4 * p.rows()}, {"delta", 4 * p.rows()}};  // m, l: forward's
 }
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
-template <template <int d, int Br, int Bc> class T = Tiles, class F>
+template <class F>
 void dispatch_tiles(const fa::Problem& p, F&& f) {
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 89 KB
     constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 61 KB, for a T4
-    if (sizeof(T<d, rows, 64>) <= p.gpu.block_shared_bytes) {
+    if (sizeof(Tiles<d, rows, 64>) <= p.gpu.block_shared_bytes) {
       f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
     } else {
       f(d, std::integral_constant<int, few>(), std::integral_constant<int, keys>());

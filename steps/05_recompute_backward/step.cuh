@@ -1,6 +1,7 @@
 // Step 05: its description, for its program, library, tests and exercises.
 #pragma once
 
+#include "steps/04_fused/2_fused.cuh"
 #include "steps/05_recompute_backward/1_standard.cuh"
 #include "steps/05_recompute_backward/2_delta.cuh"
 #include "steps/05_recompute_backward/3_from_lse.cuh"

@@ -15,7 +15,7 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/05_recompute_backward/4_recompute.cuh"
+#include "steps/05_recompute_backward/4_recompute.cuh"  // make_delta, as a whole
 #include "steps/06_work_partitioning/2_registers.cuh"
 
 namespace step06_backward {
@@ -199,15 +199,22 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 }
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
-// They are step 05's, but 32 rows at d = 128 where 109 KB fit: an H200's SM holds two such blocks.
+// Of the largest ones of d = 128, 109 KB, an H200's SM holds two blocks.
 template <class F>
 void dispatch_tiles(const fa::Problem& p, F&& f) {
-  if (p.d == 128 && sizeof(Tiles<128, 32, 64>) <= p.gpu.block_shared_bytes) {
-    f(std::integral_constant<int, 128>(), std::integral_constant<int, 32>(),
-      std::integral_constant<int, 64>());
-  } else {
-    step05::dispatch_tiles<Tiles>(p, f);
-  }
+  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
+    const auto call = [&]<int rows, int keys>() {
+      f(d, std::integral_constant<int, rows>(), std::integral_constant<int, keys>());
+    };
+    constexpr int rows = d <= 64 ? 64 : 32, fewer = d <= 96 ? rows : 16;
+    if (sizeof(Tiles<d, rows, 64>) <= p.gpu.block_shared_bytes) {  // up to 109 KB
+      call.template operator()<rows, 64>();
+    } else if (sizeof(Tiles<d, fewer, 64>) <= p.gpu.block_shared_bytes) {
+      call.template operator()<fewer, 64>();
+    } else {  // up to 61 KB, for a T4
+      call.template operator()<d == 64 ? 32 : fewer, d <= 64 ? 64 : 32>();
+    }
+  });
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {

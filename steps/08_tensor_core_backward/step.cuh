@@ -3,11 +3,11 @@
 
 #include "steps/06_work_partitioning/3_backward.cuh"
 #include "steps/07_tensor_cores/4_lazy.cuh"
-#include "steps/08_tensor_core_backward/3_keys.cuh"
-#include "steps/08_tensor_core_backward/4_wide.cuh"
-#include "steps/08_tensor_core_backward/5_deterministic.cuh"
-#include "steps/08_tensor_core_backward/6_atomics.cuh"
-#include "steps/08_tensor_core_backward/7_roles.cuh"
+#include "steps/08_tensor_core_backward/2_keys.cuh"
+#include "steps/08_tensor_core_backward/3_wide.cuh"
+#include "steps/08_tensor_core_backward/4_deterministic.cuh"
+#include "steps/08_tensor_core_backward/5_atomics.cuh"
+#include "steps/08_tensor_core_backward/6_roles.cuh"
 
 namespace step08 {
 

@@ -1,5 +1,5 @@
 // Tests of step 08. steps/CMakeLists.txt says what it is linked with.
-#include "steps/08_tensor_core_backward/7_roles.cuh"
+#include "steps/08_tensor_core_backward/6_roles.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
 
@@ -115,7 +115,7 @@ TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 08: the formulas of 3_keys.cuh", "[step08][all]") {
+TEST_CASE("step 08: the formulas of 2_keys.cuh", "[step08][all]") {
   const uint64_t N = GENERATE(1, 65, 257), d = GENERATE(64, 128), BH = 2;
   if (!fa::test::one_in(3)) return;
   CAPTURE(N, d);

@@ -3,10 +3,10 @@
 
 #include "steps/09_tma_wgmma/2_wgmma.cuh"
 #include "steps/10_warp_specialized/1_producer.cuh"
-#include "steps/10_warp_specialized/3_specialized.cuh"
-#include "steps/10_warp_specialized/4_persistent.cuh"
-#include "steps/10_warp_specialized/5_scheduled.cuh"
-#include "steps/10_warp_specialized/6_wide.cuh"
+#include "steps/10_warp_specialized/2_specialized.cuh"
+#include "steps/10_warp_specialized/3_persistent.cuh"
+#include "steps/10_warp_specialized/4_scheduled.cuh"
+#include "steps/10_warp_specialized/beyond/wide.cuh"
 
 namespace step10 {
 

@@ -1,5 +1,5 @@
 // Tests of step 10. steps/CMakeLists.txt says what it is linked with.
-#include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/10_warp_specialized/4_scheduled.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;

@@ -1,19 +1,17 @@
 // Step 11: its description, for its program, library, tests and exercises.
 #pragma once
 
-#include "steps/08_tensor_core_backward/7_roles.cuh"
-#include "steps/10_warp_specialized/6_wide.cuh"
-#include "steps/11_hopper_backward/11_persistent.cuh"
-#include "steps/11_hopper_backward/13_places.cuh"
-#include "steps/11_hopper_backward/14_resident.cuh"
-#include "steps/11_hopper_backward/15_wide.cuh"
-#include "steps/11_hopper_backward/16_paired.cuh"
-#include "steps/11_hopper_backward/17_direct.cuh"
-#include "steps/11_hopper_backward/3_wgmma.cuh"
-#include "steps/11_hopper_backward/4_late.cuh"
-#include "steps/11_hopper_backward/5_apart.cuh"
-#include "steps/11_hopper_backward/7_columns.cuh"
-#include "steps/11_hopper_backward/9_deterministic.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
+#include "steps/08_tensor_core_backward/6_roles.cuh"
+#include "steps/10_warp_specialized/beyond/wide.cuh"
+#include "steps/11_hopper_backward/1_wgmma.cuh"
+#include "steps/11_hopper_backward/2_late.cuh"
+#include "steps/11_hopper_backward/3_columns.cuh"
+#include "steps/11_hopper_backward/4_deterministic.cuh"
+#include "steps/11_hopper_backward/beyond/direct.cuh"
+#include "steps/11_hopper_backward/beyond/paired.cuh"
+#include "steps/11_hopper_backward/beyond/persistent.cuh"
+#include "steps/11_hopper_backward/beyond/places.cuh"
 
 namespace step11 {
 
@@ -40,28 +38,29 @@ inline fa::Variant over_step_10(const char* name, const char* idea) {
 
 inline fa::Variant wgmma() {
   fa::Variant v = over_step_10("wgmma", "step 08's loop with TMA and wgmma");
-  v.workspace = both<workspace>;
+  v.workspace = both<step11_wgmma::workspace>;
   v.backward_parent = "08 roles";
   v.backward = step11_wgmma::backward;
-  v.backward_traffic = backward_traffic;
+  v.backward_traffic = step11_wgmma::backward_traffic;
   return v;
 }
 
 inline fa::Variant late() {
   fa::Variant v = over_step_10("late", "products in flight during P; dQ one tile late");
-  v.workspace = both<workspace>;
+  v.workspace = both<step11_wgmma::workspace>;
   v.backward_parent = "11 wgmma";
   v.backward = step11_late::backward;
-  v.backward_traffic = backward_traffic;
+  v.backward_traffic = step11_wgmma::backward_traffic;
   return v;
 }
 
-inline fa::Variant apart() {
-  fa::Variant v = over_step_10("apart", "a third warpgroup multiplies dQ, adds it, and copies");
-  v.workspace = both<workspace>;
+inline fa::Variant columns() {
+  fa::Variant v =
+      over_step_10("columns", "a third warpgroup for dQ; the products subtract LSE and delta");
+  v.workspace = both<step11_columns::workspace>;
   v.backward_parent = "11 late";
-  v.backward = step11_apart::backward;
-  v.backward_traffic = step11_apart::backward_traffic;
+  v.backward = step11_columns::backward;
+  v.backward_traffic = step11_columns::backward_traffic;
   return v;
 }
 
@@ -71,15 +70,6 @@ inline fa::Variant deterministic() {
   v.backward_parent = "11 columns";
   v.backward = step11_deterministic::backward;
   v.backward_traffic = step11_deterministic::backward_traffic;
-  return v;
-}
-
-inline fa::Variant columns() {
-  fa::Variant v = over_step_10("columns", "the products subtract LSE and delta");
-  v.workspace = both<step11_columns::workspace>;
-  v.backward_parent = "11 apart";
-  v.backward = step11_columns::backward;
-  v.backward_traffic = step11_columns::backward_traffic;
   return v;
 }
 
@@ -93,7 +83,9 @@ inline fa::Variant persistent() {
 }
 
 inline fa::Variant places() {
-  fa::Variant v = over_step_10("places", "dQ's sums of the heads in flight stay in the L2");
+  fa::Variant v =
+      over_step_10("places", "d = 128: dQ's sums of the heads in flight stay in the L2");
+  v.support = step11_places::support();
   v.workspace = both<step11_places::workspace>;
   v.backward_parent = "11 columns";
   v.backward = step11_places::backward;
@@ -101,41 +93,22 @@ inline fa::Variant places() {
   return v;
 }
 
-inline fa::Variant resident() {
-  fa::Variant v =
-      over_step_10("resident", "the best by size; of many short heads dQ's sums stay in the L2");
-  v.workspace = both<step11_resident::workspace>;
-  v.backward_parent = "11 persistent";
-  v.backward = step11_resident::backward;
-  v.backward_traffic = step11_resident::backward_traffic;
+inline fa::Variant paired() {
+  fa::Variant v = over_step_10("paired", "d = 256: two blocks share Q, dO and dQ");
+  v.support = step11_paired::support();
+  v.workspace = both<step11_columns::workspace>;
+  v.backward = step11_paired::backward;
+  v.backward_traffic = step11_paired::backward_traffic;
   return v;
 }
 
 inline fa::Variant direct() {
-  fa::Variant v = over_step_10("direct", "resident; causal, d = 128: the first rows need no sums");
-  v.workspace = both<step11_resident::workspace>;
+  fa::Variant v = over_step_10("direct", "the fastest by size; causal: rows that need no sums");
+  v.support = step11_direct::support();
+  v.workspace = both<step11_direct::workspace>;
   v.backward_parent = "11 columns";
   v.backward = step11_direct::backward;
   v.backward_traffic = step11_direct::backward_traffic;
-  return v;
-}
-
-inline fa::Variant wide() {
-  fa::Variant v = over_step_10("wide", "d = 256: a warpgroup for dV, one for dK, one for dQ");
-  v.support = step11_wide::support();
-  v.workspace = both<step11_columns::workspace>;
-  v.backward = step11_wide::backward;
-  v.backward_traffic = step11_wide::backward_traffic;
-  return v;
-}
-
-inline fa::Variant paired() {
-  fa::Variant v = over_step_10("paired", "d = 256: two blocks share Q, dO and dQ");
-  v.support = step11_wide::support();
-  v.workspace = both<step11_columns::workspace>;
-  v.backward_parent = "11 wide";
-  v.backward = step11_paired::backward;
-  v.backward_traffic = step11_paired::backward_traffic;
   return v;
 }
 
@@ -146,8 +119,8 @@ inline fa::Step step() {
           .parents = {{.id = "08 roles",
                        .backward_traffic = step08::backward_traffic,
                        .support = step07::support()}},
-          .variants = {wgmma(), late(), apart(), deterministic(), persistent(), places(),
-                       resident(), direct(), wide(), paired(), columns()}};
+          .variants = {wgmma(), late(), columns(), deterministic(), persistent(), places(),
+                       paired(), direct()}};
 }
 
 }  // namespace step11

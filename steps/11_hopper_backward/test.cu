@@ -1,5 +1,5 @@
 // Tests of step 11. steps/CMakeLists.txt says what it is linked with.
-#include "steps/11_hopper_backward/9_deterministic.cuh"
+#include "steps/11_hopper_backward/4_deterministic.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
 #if !FA_BACKEND_GPU
@@ -12,24 +12,18 @@ static const fa::Variant& parent() { return fa::linked_variant("06 backward"); }
 static const fa::Variant& wgmma() { return fa::linked_variant("11 wgmma"); }
 static const fa::Variant& late() { return fa::linked_variant("11 late"); }
 static const fa::Variant& deterministic() { return fa::linked_variant("11 deterministic"); }
-static const fa::Variant& apart() { return fa::linked_variant("11 apart"); }
 static const fa::Variant& columns() { return fa::linked_variant("11 columns"); }
 static const fa::Variant& persistent() { return fa::linked_variant("11 persistent"); }
 static const fa::Variant& places() { return fa::linked_variant("11 places"); }
-static const fa::Variant& resident() { return fa::linked_variant("11 resident"); }
 static const fa::Variant& direct() { return fa::linked_variant("11 direct"); }
-static const fa::Variant& wide() { return fa::linked_variant("11 wide"); }
 static const fa::Variant& paired() { return fa::linked_variant("11 paired"); }
 
 // A test runs once with each variant and head dimension.
 static Kernels any() {
-  const auto* variant =
-      GENERATE(&wgmma(), &late(), &apart(), &deterministic(), &columns(), &wide(), &paired());
+  const auto* variant = GENERATE(&wgmma(), &late(), &deterministic(), &columns(), &paired());
   const int d = GENERATE_COPY(from_range(variant->support->d));
   return {variant, d, /*square=*/false, /*one_order=*/variant == &deterministic()};
 }
-// Keys of a block, or of a cluster.
-static uint64_t keys_of(const Kernels& of) { return of.variant == &wide() ? 64 : 128; }
 
 TEST_CASE("step 11: what every backward on tensor cores is asked", "[step11][all]") {
   fa::test::require_backward(any(), parent());
@@ -48,11 +42,11 @@ TEST_CASE("step 11: as many keys as one likes", "[step11][all]") {
 
 TEST_CASE("step 11: random shapes", "[step11][all]") {
   fa::test::require_right_for_random_shapes(
-      {&wgmma(), &late(), &apart(), &deterministic(), &columns(), &places()}, 11);
+      {&wgmma(), &late(), &deterministic(), &columns(), &places()}, 11);
 }
 
 TEST_CASE("step 11: a first tile that the second warpgroup skips", "[step11][all]") {
-  const auto* variant = GENERATE(&apart(), &deterministic(), &columns());
+  const auto* variant = GENERATE(&deterministic(), &columns());
   const int d = GENERATE(64, 128);
   const int Hkv = GENERATE(1, 2);
   // Rows of the walk's first tile that see only the first 64 of the block's keys: all of them, all
@@ -110,13 +104,13 @@ TEST_CASE("step 11: deterministic: a row of very small or very large gradients",
 
 static __global__ void work_tiles(step11::Shape shape,
                                   int* visits) {  // [kv_heads, Tc]
-  const step11::WorkTile work = step11::work_tile_at(threadIdx.x, shape);
+  const step11::WorkTile work = step11::work_tile_at(threadIdx.x, shape, 128);
   atomicAdd(&visits[work.bh_kv * shape.Tc + work.j], 1);
 }
 
 TEST_CASE("step 11: sections of a few heads hold each tile of keys once", "[step11]") {
   const int N = GENERATE(1 << 13, 1 << 16);  // four heads of five; one
-  const auto shape = step11::shape_of(bf16_problem(N, 256, 64, true, 1, /*H=*/5, 5));
+  const auto shape = step11::shape_of(bf16_problem(N, 256, 64, true, 1, /*H=*/5, 5), 128);
   CHECK(shape.section == (N == 1 << 13 ? 4 : 1));
   const test::Buffer<int> visits("visits", std::vector<int>(5 * 2, 0));
   fa::launch(work_tiles, {dim3(1), dim3(5 * 2)}, shape, visits.get());
@@ -126,9 +120,11 @@ TEST_CASE("step 11: sections of a few heads hold each tile of keys once", "[step
 // Lane 0 adds +-1/3 of the bound.
 static __global__ void add_rounded(float bound, float* units, float* sums) {
   *units = step11_deterministic::units_of(bound);
-  const step11_deterministic::RoundedSums::Part part{{sums}, *units, *units};
-  const float x = bound / 3, parts[4] = {x, -x, x, -x};
-  part.add(parts);
+  const float x = bound / 3;
+  const float parts[4] = {x, -x, x, -x};
+  float rounded[4];
+  step11_deterministic::round_to_units(parts, {*units, *units}, rounded);
+  step11::FloatSums::Part{sums}.add(rounded);
 }
 
 TEST_CASE("step 11: deterministic: parts are whole units, 2^24 of which hold any sum", "[step11]") {
@@ -199,7 +195,7 @@ TEST_CASE("step 11: deterministic: a row without a bound is not rounded", "[step
 
 // --- blocks that take one walk after another -----------------------------------------------------
 
-// With so few blocks that one takes many walks, that `resident` takes whole heads, and that heads
+// With so few blocks that one takes many walks, that `direct` takes whole heads, and that heads
 // take the places of earlier ones.
 static fa::Problem on_two_sms(fa::Problem p) {
   p.gpu.sms = 2;
@@ -219,10 +215,10 @@ static fa::Problem of_heads(int N, int Nk, bool causal, int H, int Hkv, int d = 
   return bf16_problem(N, Nk, d, causal, /*B=*/2, H, Hkv);
 }
 
-TEST_CASE("step 11: persistent, resident, places: ends of walks", "[step11][all]") {
+TEST_CASE("step 11: persistent, heads, places: ends of walks", "[step11][all]") {
   const auto [variant, d] =
-      GENERATE(std::pair(on_few_blocks<resident>(), 64), std::pair(on_few_blocks<persistent>(), 64),
-               std::pair(on_few_blocks<places>(), 64), std::pair(on_few_blocks<places>(), 128));
+      GENERATE(std::pair(on_few_blocks<direct>(), 64), std::pair(on_few_blocks<persistent>(), 64),
+               std::pair(on_few_blocks<places>(), 128));
   const bool causal = GENERATE(false, true);
   const auto [H, Hkv] = GENERATE(std::pair(2, 2), std::pair(6, 3));
   // Walks of one tile, of many; one key more or less than a tile; a walk alone.
@@ -240,11 +236,11 @@ TEST_CASE("step 11: persistent, resident, places: ends of walks", "[step11][all]
 #endif
 }
 
-TEST_CASE("step 11: persistent, resident, places: a NaN stays in its row, whoever sums next",
+TEST_CASE("step 11: persistent, heads, places: a NaN stays in its row, whoever sums next",
           "[step11][all]") {
   const auto [variant, d] =
-      GENERATE(std::pair(on_few_blocks<resident>(), 64), std::pair(on_few_blocks<persistent>(), 64),
-               std::pair(on_few_blocks<places>(), 64), std::pair(on_few_blocks<places>(), 128));
+      GENERATE(std::pair(on_few_blocks<direct>(), 64), std::pair(on_few_blocks<persistent>(), 64),
+               std::pair(on_few_blocks<places>(), 128));
   const fa::Problem p = of_heads(140, 300, GENERATE(false, true), 6, 3, d);
   if (!fa::test::one_in(3)) return;
   CAPTURE(variant.name, d, p.causal);
@@ -256,17 +252,15 @@ TEST_CASE("step 11: persistent, resident, places: a NaN stays in its row, whoeve
   }
 }
 
-TEST_CASE("step 11: resident: keys that no row sees, and few heads, are columns' work",
-          "[step11]") {
-  fa::test::require_right(on_few_blocks<resident>(), of_heads(330, 60, true, 2, 2));
-  fa::test::require_right(resident(), bf16_problem(300, 300, 64, true, 1, 3, 3));
-  fa::test::require_right(resident(), bf16_problem(140, 140, 128, true, 1, 2, 2));
+TEST_CASE("step 11: heads: keys that no row sees, and few heads, are columns' work", "[step11]") {
+  fa::test::require_right(on_few_blocks<direct>(), of_heads(330, 60, true, 2, 2));
+  fa::test::require_right(direct(), bf16_problem(300, 300, 64, true, 1, 3, 3));
 }
 
-TEST_CASE("step 11: resident: many heads of d = 128 share places without the mask", "[step11]") {
+TEST_CASE("step 11: direct: many heads of d = 128 share places without the mask", "[step11]") {
   const bool causal = GENERATE(false, true);
   const fa::Problem p = of_heads(130, 520, causal, 3, 3, 128);
-  const fa::Variant variant = on_few_blocks<resident>();
+  const fa::Variant variant = on_few_blocks<direct>();
 #if FA_BACKEND_GPU
   fa::test::require_right(variant, p);
 #else
@@ -277,7 +271,7 @@ TEST_CASE("step 11: resident: many heads of d = 128 share places without the mas
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 11: places: heads' sums take the places of earlier heads", "[step11]") {
-  const fa::Problem p = of_heads(60, 30, false, 6, 6);
+  const fa::Problem p = of_heads(60, 30, false, 6, 6, 128);
   const fa::Variant variant = on_few_blocks<places>();
   sim::Options options = sim::options();
   options.workers = 2;  // as the SMs: of more blocks at a time some find no place
@@ -306,19 +300,18 @@ TEST_CASE("step 11: direct: rows that one walk sees have no sums", "[step11]") {
 #endif
 }
 
-TEST_CASE("step 11: resident and direct choose by size, as measured", "[step11]") {
-  const auto chosen = [](const fa::Variant& v, int N, int Nk, int d, bool causal, int H,
-                         int group) {
+TEST_CASE("step 11: direct chooses by size, as measured", "[step11]") {
+  const auto chosen = [](int N, int Nk, int d, bool causal, int H, int group) {
     auto p = bf16_problem(N, Nk, d, causal, 1, H * group, H);
     p.gpu = {};  // an H200's 132 SMs
-    fa::Prediction t = v.backward_traffic(p);
+    fa::Prediction t = direct().backward_traffic(p);
     if (t.buffers == columns().backward_traffic(p).buffers) return "columns";
-    if (t.buffers == places().backward_traffic(p).buffers) return "places";
+    if (d == 128 && t.buffers == places().backward_traffic(p).buffers) return "places";
     if (t.buffers == persistent().backward_traffic(p).buffers) return "walks";
     return t["walks"].atomic == 4u * (H + 132) ? "heads" : "direct";
   };
   const auto of_64 = [&](int N, int Nk, bool causal, int H = 4, int group = 1) {
-    return std::string(chosen(resident(), N, Nk, 64, causal, H, group));
+    return std::string(chosen(N, Nk, 64, causal, H, group));
   };
   CHECK((of_64(4096, 4096, true) == "walks" && of_64(4097, 4097, true) == "columns"));
   CHECK((of_64(2048, 2048, false) == "walks" && of_64(2049, 2049, false) == "columns"));
@@ -328,7 +321,7 @@ TEST_CASE("step 11: resident and direct choose by size, as measured", "[step11]"
   CHECK((of_64(256, 256, false, 264) == "heads" && of_64(384, 384, false, 264) == "walks"));
   CHECK((of_64(256, 256, true, 264, 2) == "heads" && of_64(384, 384, true, 264, 2) == "walks"));
   const auto of_128 = [&](int N, int Nk, bool causal, int H = 4) {
-    return std::string(chosen(direct(), N, Nk, 128, causal, H, 1));
+    return std::string(chosen(N, Nk, 128, causal, H, 1));
   };
   CHECK((of_128(512, 512, false, 264) == "places" && of_128(512, 512, false, 263) == "columns"));
   CHECK(of_128(640, 512, false, 264) == "columns");
@@ -338,10 +331,11 @@ TEST_CASE("step 11: resident and direct choose by size, as measured", "[step11]"
   CHECK((of_128(512, 511, true) == "columns" && of_128(512, 512, false) == "columns"));
 }
 
-TEST_CASE("step 11: direct: any other problem is resident's work", "[step11]") {
+TEST_CASE("step 11: direct: any other problem is another kernel's work", "[step11]") {
   fa::test::require_right(direct(), bf16_problem(140, 140, 128, false, 1, 2, 2));
   fa::test::require_right(direct(), bf16_problem(140, 140, 64, true, 1, 2, 2));
   fa::test::require_right(direct(), bf16_problem(200, 130, 128, true, 1, 2, 2));
+  fa::test::require_right(direct(), bf16_problem(140, 140, 256, true, 1, 2, 2));
 }
 
 #if !FA_BACKEND_GPU
@@ -387,9 +381,9 @@ TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11
   require_same_bits_in_any_order(p, in);
 }
 
-TEST_CASE("step 11: resident: the same bits in any order of the blocks", "[step11]") {
+TEST_CASE("step 11: heads: the same bits in any order of the blocks", "[step11]") {
   const fa::Problem p = of_heads(150, 400, GENERATE(false, true), 3, 3);
-  const fa::Variant variant = on_few_blocks<resident>();
+  const fa::Variant variant = on_few_blocks<direct>();
   const fa::Inputs in = fa::normal_inputs(p, 21);
   const std::vector<float> first = fa::test::run_in_order(0, variant, p, in).dQ;
   for (uint64_t order = 1; order <= 3; ++order) {
@@ -398,11 +392,11 @@ TEST_CASE("step 11: resident: the same bits in any order of the blocks", "[step1
   }
 }
 
-TEST_CASE("step 11: resident: a row's sums are stored, added and read once", "[step11]") {
+TEST_CASE("step 11: heads: a row's sums are stored, added and read once", "[step11]") {
   // Tiles of a head with three tiles of keys and of rows.
   const auto counted = [](bool causal) {
     const fa::Problem p = of_heads(384, 384, causal, 2, 2);
-    const auto counts = fa::test::count_backward(on_few_blocks<resident>(), p);
+    const auto counts = fa::test::count_backward(on_few_blocks<direct>(), p);
     const auto& bytes = counts.buffers.at("dQ_sum").bytes;
     constexpr uint64_t tile = 4 * 64 * 128, heads = 4;
     return std::array{bytes.write / (heads * tile), bytes.atomic / (heads * tile),
@@ -419,11 +413,9 @@ TEST_CASE("step 11: the formulas of the headers", "[step11][all]") {
   if (!fa::test::one_in(3)) return;
   const auto p = bf16_problem(N, Nk, of.d, /*causal=*/false, /*B=*/1, BH, BHkv);
   const bool third = of.variant != &wgmma() && of.variant != &late();  // a third warpgroup
-  const uint64_t Tc = (Nk + keys_of(of) - 1) / keys_of(of), Np = (N + 127) / 128 * 128;
+  const uint64_t Tc = (Nk + 127) / 128, Np = (N + 127) / 128 * 128;
   const uint64_t Nv = third && d >= 128 ? (N + 63) / 64 * 64 : Np;  // in whole tiles
-  const bool with_columns =
-      of.variant == &columns() || of.variant == &deterministic() || of.d == 256;
-  const uint64_t row = with_columns ? 16 : 8;  // bytes of LSE and delta
+  const uint64_t row = third ? 16 : 8;                              // bytes of LSE and delta
   const fa::Bytes counted = *fa::test::count_backward(*of.variant, p).requested;
   uint64_t read = 2 * BH * (2 * N + 2 * Tc * N) * d + 2 * BHkv * 2 * Nk * d +
                   4 * BH * (N + Np * d) + row * BH * Tc * Nv;
@@ -440,7 +432,7 @@ TEST_CASE("step 11: the formulas of the headers", "[step11][all]") {
 }
 
 TEST_CASE("step 11: the forward is step 10's", "[step11]") {
-  const auto* variant = GENERATE(&wgmma(), &late(), &apart(), &deterministic(), &columns());
+  const auto* variant = GENERATE(&wgmma(), &late(), &deterministic(), &columns());
   fa::test::require_predicted(*variant, bf16_problem(65, 130, 64, true, 1, 2, 1));
 }
 
@@ -489,11 +481,15 @@ TEST_CASE("step 11: causal tiles above the diagonal are not visited", "[step11]"
 
 TEST_CASE("step 11: half of a tile at the diagonal is skipped, when d = 128", "[step11]") {
   const auto flops = [](int d) {
-    const auto counts = fa::test::count_backward(apart(), bf16_problem(512, 512, d, true));
+    const auto counts = fa::test::count_backward(columns(), bf16_problem(512, 512, d, true));
     return *counts.tensor_flops;
   };
-  CHECK(flops(64) == 10ull * 128 * 128 * 64 * (4 + 3 + 2 + 1));
-  // Four products of 64 rows, 64 keys and 128 features in each of four blocks.
-  CHECK(flops(128) == 10ull * 64 * 128 * 128 * (8 + 6 + 4 + 2) - 4 * 4 * 2ull * 64 * 64 * 128);
+  // Five products, and 16 columns more in S and dP.
+  const auto of_tiles = [](uint64_t rows, uint64_t d, uint64_t tiles) {
+    return 2 * rows * 128 * tiles * (5 * d + 2 * 16);
+  };
+  CHECK(flops(64) == of_tiles(128, 64, 4 + 3 + 2 + 1));
+  // Four products of 64 rows, 64 keys and 128 features in each of four blocks, two with columns.
+  CHECK(flops(128) == of_tiles(64, 128, 8 + 6 + 4 + 2) - 4 * 2ull * 64 * 64 * (4 * 128 + 2 * 16));
 }
 #endif

@@ -2,6 +2,11 @@
 // Idea      e4m3 has 3 bits of mantissa and ends at 448. A tensor, or each head of it, is divided
 //           by a scale that maps its largest number to 448. V is transposed, because wgmma reads
 //           8-bit operands K-major only
+// Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B, once for the scales, once to quantise
+//           write BH*N*d + 2*BHkv*Nk*d B
+// Launch    per tensor: blocks that find its largest numbers; one per 64 rows of Q, 128 of K or V
+// Owns      block: the rows that it quantises, or the keys that it transposes
+// Still bad sums of P V, in which a V with a mean loses digits: 3_centred
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -18,10 +23,10 @@ using e4m3 = __nv_fp8_e4m3;
 
 constexpr int kQuantiseThreads = 256;
 constexpr int kQuantiseBlocks = 1024;  // at most, that search for one largest number
+// Rows of Q, and of K, that the attention multiplies by one scale: a warpgroup's and a tile's.
+constexpr int kQueryRows = 64, kKeyRows = 128;
 
-__device__ inline uint4 load_eight(const bf16* from) {
-  return *reinterpret_cast<const uint4*>(from);
-}
+__device__ inline uint4 load_eight(const bf16* x) { return *reinterpret_cast<const uint4*>(x); }
 __device__ inline void unpack(const uint4& packed, float (&x)[8]) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
   UNROLL
@@ -41,7 +46,7 @@ __device__ inline float largest_of(const float (&x)[8], float most) {
 }
 
 // The block's largest x, in all threads.
-template <int threads = kQuantiseThreads>
+template <int threads>
 __device__ inline float block_max(float x) {
   constexpr int kWarps = threads / fa::kWarp;
   __shared__ float of_warps[kWarps];
@@ -70,7 +75,7 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
     unpack(load_eight(x + i), v);
     most = largest_of(v, most);
   }
-  most = block_max(most);
+  most = block_max<kQuantiseThreads>(most);
   if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
 }
 
@@ -100,7 +105,7 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
 // --- V -------------------------------------------------------------------------------------------
 
 constexpr int kTileKeys = 128;  // that a block transposes
-// Tiles of 128 KB in all, which a block of 5_statistics.cuh reads.
+// Tiles of 128 KB in all.
 __host__ __device__ constexpr int part_tiles(int d) { return 512 / d; }
 constexpr int kPlaces = 16;  // neighbours in a row of V^T; key_at() says which keys
 
@@ -139,7 +144,8 @@ __global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void transpose_
   __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kPlaces * kPad];
   const auto word = [](int key, int four) { return key * kWords + key / kPlaces * kPad + four; };
   constexpr int kRows = kQuantiseThreads / kLanes, kEach = kTileKeys / kRows;
-  // First the tiles that 5_statistics.cuh read last, the last one of each part: they are in the L2.
+  // The last tile of each part of 128 KB first. An earlier kernel has read V, and what it read last
+  // is in the L2.
   const int tiles = Nkp / kTileKeys, parts = (tiles + part_tiles(d) - 1) / part_tiles(d);
   const int all_parts = gridDim.x / part_tiles(d), part = blockIdx.x % all_parts;
   const int head = part / parts;
@@ -216,41 +222,35 @@ inline void find_largest(const bf16* x, size_t parts, size_t n, unsigned* larges
              int(blocks));
 }
 inline fa::Bytes find_largest_traffic(size_t parts, size_t n) {
-  return {.read = 0,
-          .write = sizeof(unsigned) * parts,
-          .atomic = sizeof(unsigned) * parts * blocks_for_largest(n)};
+  const uint64_t bytes = sizeof(unsigned) * parts;
+  return {.read = 0, .write = bytes, .atomic = bytes * blocks_for_largest(n)};
 }
 
 // Where the tensors' largest numbers are stored: those of Q, then K, then V.
 struct Largest {
-  size_t q_parts, kv_parts;
+  size_t q_parts, kv_parts, k = q_parts, v = k + kv_parts;
   Largest(const fa::Problem& p, bool per_head)
       : q_parts(per_head ? p.heads() : 1), kv_parts(per_head ? p.kv_heads() : 1) {}
-  size_t k() const { return q_parts; }
-  size_t v() const { return q_parts + kv_parts; }
-  fa::Scratch scratch() const {
-    return {.name = "largest", .bytes = sizeof(unsigned) * (q_parts + 2 * kv_parts)};
-  }
+  fa::Scratch scratch() const { return {"largest", sizeof(unsigned) * (v + kv_parts)}; }
 };
 
 // Q8 and K8. The scale of a head, or of the tensor, is repeated for each block of rows.
-template <int d, int query_rows, int key_rows>
+template <int d>
 void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
   const Largest at(p, per_head);
-  unsigned *of_q = t.scratch<unsigned>("largest"), *of_k = of_q + at.k();
+  unsigned *of_q = t.scratch<unsigned>("largest"), *of_k = of_q + at.k;
   find_largest(t.Q, at.q_parts, p.q_size() / at.q_parts, of_q);
   find_largest(t.K, at.kv_parts, p.kv_size() / at.kv_parts, of_k);
   const dim3 threads(kQuantiseThreads);
-  fa::launch(quantise_kernel<d, query_rows>, {dim3(query_blocks(p, query_rows)), threads}, t.Q,
+  fa::launch(quantise_kernel<d, kQueryRows>, {dim3(query_blocks(p, kQueryRows)), threads}, t.Q,
              t.scratch<e4m3>("Q8"), t.scratch<float>("Q_scale"), of_q, per_head, p.N);
-  fa::launch(quantise_kernel<d, key_rows>, {dim3(key_blocks(p, key_rows)), threads}, t.K,
+  fa::launch(quantise_kernel<d, kKeyRows>, {dim3(key_blocks(p, kKeyRows)), threads}, t.K,
              t.scratch<e4m3>("K8"), t.scratch<float>("K_scale"), of_k, per_head, p.Nk);
 }
-inline void add_queries_and_keys_traffic(const fa::Problem& p, bool per_head, int query_rows,
-                                         int key_rows, fa::Prediction& t) {
+inline void add_queries_and_keys_traffic(const fa::Problem& p, bool per_head, fa::Prediction& t) {
   const Largest at(p, per_head);
   const uint64_t q = p.q_size(), kv = p.kv_size();
-  const uint64_t q_blocks = query_blocks(p, query_rows), k_blocks = key_blocks(p, key_rows);
+  const uint64_t q_blocks = query_blocks(p, kQueryRows), k_blocks = key_blocks(p, kKeyRows);
   t["Q"].read = 2 * 2 * q, t["K"].read = 2 * 2 * kv;
   t["Q8"].write = q, t["K8"].write = kv;
   t["Q_scale"].write = 4 * q_blocks, t["K_scale"].write = 4 * k_blocks;
@@ -283,31 +283,51 @@ inline void add_transpose_traffic(const fa::Problem& p, fa::Prediction& t) {
 template <int d>
 void quantise_values(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
   const Largest at(p, per_head);
-  unsigned* largest = t.scratch<unsigned>("largest") + at.v();
+  unsigned* largest = t.scratch<unsigned>("largest") + at.v;
   find_largest(t.V, at.kv_parts, p.kv_size() / at.kv_parts, largest);
   fa::launch(features_kernel, {dim3(p.kv_heads()), dim3(d)}, t.scratch<float>("V_mean"),
              t.scratch<float>("V_scale"), largest, per_head);
   transpose<d>(p, t);
 }
-inline void add_values_traffic(const fa::Problem& p, bool per_head, fa::Prediction& t) {
-  const size_t parts = Largest(p, per_head).kv_parts;
+
+// What the attention kernel reads, and the counters of its scheduler.
+inline std::vector<fa::Scratch> operands(const fa::Problem& p, int key_rows) {
+  const size_t features = p.kv_heads() * p.d;
+  std::vector<fa::Scratch> all = {{"Q8", p.q_size()},
+                                  {"K8", p.kv_size()},
+                                  {"V8", features * padded_keys(p)},
+                                  {"Q_scale", sizeof(float) * query_blocks(p, kQueryRows)},
+                                  {"K_scale", sizeof(float) * key_blocks(p, key_rows)},
+                                  {"V_scale", sizeof(float) * features},
+                                  {"V_mean", sizeof(float) * features}};
+  if (p.causal) all.push_back({.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true});
+  return all;
+}
+
+template <bool kPerHead>
+void prepare(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    quantise_queries_and_keys<d>(p, t, kPerHead);
+    quantise_values<d>(p, t, kPerHead);
+  });
+}
+template <bool kPerHead>
+fa::Prediction prepare_traffic(const fa::Problem& p) {
+  const size_t parts = Largest(p, kPerHead).kv_parts;
+  fa::Prediction t;
+  add_queries_and_keys_traffic(p, kPerHead, t);
   t["V"].read += 2 * p.kv_size();
   t["largest"] += find_largest_traffic(parts, p.kv_size() / parts);
   t["largest"].read += sizeof(float) * p.kv_heads() * p.d;
   t.hbm += {.read = 2 * p.kv_size(), .write = 0};
   add_transpose_traffic(p, t);
+  return t;
 }
-
-// Where quantising takes longer than 8 bits save, as measured on an H100 for d = 64 and 128, N = Nk
-// and H = Hkv. In general, scores per row that is quantised, three for each query there, count.
-inline std::string advice(const fa::Problem& p) {
-  const double queries = double(p.H) * p.N, rows = queries + 2. * p.Hkv * p.Nk;
-  const double least = 524288, work = 3 * queries * p.Nk / rows * p.d / (p.causal ? 2 : 1);
-  if (p.d == 256 || work >= least) return "";
-  const int keys = int(least) / p.d * (p.causal ? 2 : 1);
-  return "use 10 scheduled here, or quantise where Q, K and V are written: 8 bits save more time "
-         "than the prepare takes from " +
-         std::to_string(keys) + " queries and keys on";
+template <bool kPerHead>
+std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  std::vector<fa::Scratch> all = operands(p, kKeyRows);
+  all.push_back(Largest(p, kPerHead).scratch());
+  return all;
 }
 
 }  // namespace step12

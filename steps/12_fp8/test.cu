@@ -1,5 +1,6 @@
 // Tests of step 12. steps/CMakeLists.txt says what it is linked with.
-#include "steps/12_fp8/9_late.cuh"
+#include "steps/12_fp8/1_quantise.cuh"
+#include "steps/12_fp8/2_tensor.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
@@ -121,7 +122,8 @@ struct StaleTiling : step12::Tiling<d, kCausal> {
 TEST_CASE("step 12: a P that grows to 2^8 saturates", "[step12]") {
   fa::Variant stale = centred();
   stale.forward = +[](const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
-    step12::launch<StaleTiling<64, false>, step12::Consumer>(p, t, step12::scales_of(t), p.gpu.sms);
+    using T = StaleTiling<64, false>;
+    step12::launch_forward<T>(step12::flash_fwd_kernel<T>, p, t, step12::scales_of(t));
   };
   const auto p = bf16_problem(128, 640, 64, false);
   // The maximum of the tile that comes last is e^4 times the others: 2^5.8.

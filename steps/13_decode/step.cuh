@@ -2,16 +2,27 @@
 #pragma once
 
 #include "steps/07_tensor_cores/4_lazy.cuh"
-#include "steps/13_decode/10_early.cuh"
-#include "steps/13_decode/9_fp8.cuh"
+#include "steps/13_decode/1_warps.cuh"
+#include "steps/13_decode/2_splits.cuh"
+#include "steps/13_decode/3_groups.cuh"
+#include "steps/13_decode/4_pages.cuh"
+#include "steps/13_decode/5_once.cuh"
+#include "steps/13_decode/6_early.cuh"
+#include "steps/13_decode/7_fp8.cuh"
 
 namespace step13 {
+
+// What the kernels are made for; anything else is refused.
+inline fa::Support limits(bool paged) {
+  return {
+      .d = {64, 128}, .gqa = true, .cross = true, .most_n = kMma, .lengths = paged, .pages = paged};
+}
 
 inline fa::Variant warps() {
   return {.name = "warps",
           .idea = "one block per head; its warps share the keys",
           .parent = "07 lazy",
-          .support = step13_warps::support(),
+          .support = limits(/*paged=*/false),
           .forward = step13_warps::forward,
           .traffic = step13_warps::traffic,
           .writes_lse = true};
@@ -21,7 +32,7 @@ inline fa::Variant splits() {
   return {.name = "splits",
           .idea = "a head's keys in as many splits as fill the GPU, merged by LSE",
           .parent = "13 warps",
-          .support = step13_splits::support(),
+          .support = limits(/*paged=*/false),
           .forward = step13_splits::forward,
           .traffic = step13_splits::traffic,
           .workspace = step13_splits::workspace,
@@ -32,7 +43,7 @@ inline fa::Variant groups() {
   return {.name = "groups",
           .idea = "the query heads of a group in one tile: K and V once for all of them",
           .parent = "13 splits",
-          .support = step13_groups::support(),
+          .support = limits(/*paged=*/false),
           .forward = step13_groups::forward,
           .traffic = step13_groups::traffic,
           .workspace = step13_groups::workspace,
@@ -43,7 +54,7 @@ inline fa::Variant pages() {
   return {.name = "pages",
           .idea = "the cache in pages anywhere; a length for each sequence",
           .parent = "13 groups",
-          .support = step13_pages::support(),
+          .support = limits(/*paged=*/true),
           .forward = step13_pages::forward,
           .traffic = step13_pages::traffic,
           .workspace = step13_pages::workspace,
@@ -54,7 +65,7 @@ inline fa::Variant once() {
   return {.name = "once",
           .idea = "one launch: the last block of some rows merges their splits",
           .parent = "13 pages",
-          .support = step13_once::support(),
+          .support = limits(/*paged=*/true),
           .forward = step13_once::forward,
           .traffic = step13_once::traffic,
           .workspace = step13_once::workspace,
@@ -65,7 +76,7 @@ inline fa::Variant early() {
   return {.name = "early",
           .idea = "all SMs merge, in a kernel that is launched early",
           .parent = "13 once",
-          .support = step13_early::support(),
+          .support = limits(/*paged=*/true),
           .forward = step13_early::forward,
           .traffic = step13_early::traffic,
           .workspace = step13_early::workspace,
@@ -76,18 +87,18 @@ inline fa::Variant fp8() {
   return {.name = "fp8",
           .idea = "K and V in 8 bits, multiplied in 16",
           .parent = "13 once",
-          .support = support(),
+          .support = limits(/*paged=*/true),
           .forward = forward,
           .cache8 = true,
           .traffic = traffic,
-          .workspace = step13_once::workspace,
+          .workspace = workspace,
           .writes_lse = true};
 }
 
 inline fa::Step step() {
   return {.id = "13_decode",
           .idea = "one query, a long KV cache: nothing but memory bandwidth",
-          .support = support(),
+          .support = limits(/*paged=*/true),
           .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
           .variants = {warps(), splits(), groups(), pages(), once(), early(), fp8()}};
 }

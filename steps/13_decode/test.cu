@@ -1,8 +1,8 @@
 // Tests of step 13. steps/CMakeLists.txt says what it is linked with.
 #include <cmath>
 
-#include "steps/13_decode/10_early.cuh"
-#include "steps/13_decode/9_fp8.cuh"
+#include "steps/13_decode/2_splits.cuh"
+#include "steps/13_decode/7_fp8.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
 
@@ -20,6 +20,16 @@ static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 static const fa::Variant& any() {
   return *GENERATE(&warps(), &splits(), &groups(), &pages(), &once(), &fp8(), &early());
 }
+/// Splits of the keys that `group` query heads read together.
+static step13::Splits splits_of(const fa::Problem& p, int group) {
+  const step13::Rows rows(p, group);
+  const step13::Splits splits = step13::splits_of(p, rows, rows.per_block);
+  REQUIRE((splits.count - 1) * splits.keys < p.Nk);  // the last one holds keys
+  return splits;
+}
+
+static step13::Splits splits_of_groups(const fa::Problem& p) { return splits_of(p, p.H / p.Hkv); }
+
 /// Those that take a table and lengths.
 static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8(), &early()); }
 
@@ -65,8 +75,8 @@ TEST_CASE("step 13: groups of query heads", "[step13][all]") {
   const auto p = bf16_problem(c.N, 400, c.d, true, 1, 2 * c.group, 2);
   CAPTURE(variant.name, c.group, c.N, c.d);
   if (!FA_BACKEND_GPU) {  // a small GPU has too few SMs
-    REQUIRE(step13_splits::splits_of(p, p.H, p.N).count > 1);
-    REQUIRE(step13_groups::splits_of(p).count > 1);
+    REQUIRE(splits_of(p, /*group=*/1).count > 1);
+    REQUIRE(splits_of_groups(p).count > 1);
   }
   fa::test::require_right(variant, p);
 }
@@ -82,7 +92,7 @@ TEST_CASE("step 13: a split of which some queries see no key", "[step13]") {
   // The last split's only tile holds one or two keys; the first queries' mask ends before them.
   const fa::Variant& variant = *GENERATE(&splits(), &groups(), &pages(), &once(), &fp8(), &early());
   const int d = GENERATE(64, 128), tile = d == 64 ? step13::Bc<64> : step13::Bc<128>;
-  const int Nk = 4 * step13_splits::kLeastTiles * tile + GENERATE(1, 2);
+  const int Nk = 4 * step13::kLeastTiles * tile + GENERATE(1, 2);
   CAPTURE(variant.name, Nk);
   fa::test::require_right(variant, bf16_problem(8, Nk, d, true, 1, 2, 1));
 }
@@ -123,7 +133,7 @@ TEST_CASE("step 13: keys that end where a split does", "[step13]") {
   int tried = 0;
   for (int keys = 1; keys < 700; ++keys) {
     p.cache.lengths = {700, keys};
-    const step13::Splits splits = step13_groups::splits_of(p);
+    const step13::Splits splits = splits_of_groups(p);
     if (keys % splits.keys != 0) continue;
     CAPTURE(variant.name, d, keys, splits.keys);
     fa::test::require_right(variant, p);  // also that the counters are left at zero
@@ -227,9 +237,10 @@ TEST_CASE("step 13: agrees with step 07", "[step13]") {
 TEST_CASE("step 13: any order of the blocks gives the same bits", "[step13]") {
   const fa::Variant& variant = any();
   CAPTURE(variant.name);
+  // 33 rows per group: two blocks for each split, so that each of the two groups has two counters.
   const auto p =
-      fa::problem_for(variant, bf16_problem(4, FA_BACKEND_GPU ? 2000 : 700, 128, true, 1, 4, 2));
-  REQUIRE(step13_groups::splits_of(p).count > 2);
+      fa::problem_for(variant, bf16_problem(11, FA_BACKEND_GPU ? 2000 : 700, 128, true, 1, 6, 2));
+  REQUIRE(splits_of_groups(p).count > 2);
   const auto in = fa::normal_inputs(p, 7);
   const fa::Outputs first = fa::test::run_in_order(0, variant, p, in);
   for (const uint64_t order : {1, 2, 3}) {
@@ -313,7 +324,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
     CHECK(least(warps()) == compulsory);
   }
   {
-    const uint64_t s = step13_splits::splits_of(p, p.H, p.N).count;
+    const uint64_t s = splits_of(p, /*group=*/1).count;
     REQUIRE(s > 1);
     const fa::Bytes counted = *fa::test::count_forward(splits(), p).requested;
     CHECK(counted.read == 2 * BH * (4 * s * N * d + 2 * Nk * d) + 4 * BH * s * N * (d + d / 2));
@@ -321,7 +332,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
     CHECK(least(splits()) == compulsory + 2 * 4 * BH * s * N * (d + 1));  // parts there and back
   }
   {
-    const uint64_t s = step13_groups::splits_of(p).count, t = (g * N + 31) / 32;
+    const uint64_t s = splits_of_groups(p).count, t = (g * N + 31) / 32;
     REQUIRE(s > 1);
     const fa::Bytes counted = *fa::test::count_forward(groups(), p).requested;
     CHECK(counted.read ==
@@ -372,7 +383,7 @@ TEST_CASE("step 13: rows of one split leave no parts", "[step13]") {
 TEST_CASE("step 13: as many blocks as SMs, unless rows are many or tiles few", "[step13]") {
   const auto blocks = [](int B, int Nk, int Hkv = 8) {
     const auto p = bf16_problem(1, Nk, 128, false, B, 32, Hkv);
-    return step13_groups::splits_of(p).count * B * Hkv;
+    return splits_of_groups(p).count * B * Hkv;
   };
   const int sms = fa::this_gpu().sms;
   for (const int B : {1, 2, 3, 8}) {

@@ -11,8 +11,8 @@
 // Still bad a block's partial O is stored in HBM and loaded again: 10's epilogue could merge it
 #pragma once
 
-#include "steps/03_online_softmax/1_merge.cuh"
-#include "steps/14_ring/rows.cuh"
+#include "steps/03_online_softmax/1_merge.cuh"  // two statistics of a row, as a whole
+#include "steps/14_ring/parts.cuh"
 
 namespace step14 {
 

@@ -3,9 +3,9 @@
 // last block.
 #pragma once
 
-#include "steps/10_warp_specialized/6_wide.cuh"
-#include "steps/11_hopper_backward/7_columns.cuh"
-#include "steps/14_ring/rows.cuh"
+#include "steps/10_warp_specialized/beyond/wide.cuh"
+#include "steps/11_hopper_backward/3_columns.cuh"
+#include "steps/14_ring/parts.cuh"
 
 namespace step14 {
 
@@ -27,14 +27,10 @@ struct Hopper {  // steps 10 and 11
     fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11_columns::launch_columns<d>(p, t); });
   }
   static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
-    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-      step11_columns::launch_backward<d>(p, t, step11::FloatSums{t.scratch<float>("dQ_sum")});
-    });
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11_columns::launch_backward<d>(p, t); });
   }
   static void finish_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
-    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-      step11::launch_convert<d>(p, t, step11::FloatSums{t.scratch<float>("dQ_sum")});
-    });
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11::launch_convert<d>(p, t); });
   }
 };
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "common/harness/ranks.h"
-#include "steps/14_ring/5_heads.cuh"
-#include "steps/14_ring/ampere.cuh"
-#include "steps/14_ring/cuda_cores.cuh"
+#include "steps/14_ring/3_backward.cuh"
+#include "steps/14_ring/4_heads.cuh"
+#include "steps/14_ring/beyond/ampere.cuh"
+#include "steps/14_ring/beyond/cuda_cores.cuh"
 #ifndef FA_NO_WGMMA
-#include "steps/14_ring/6_fused.cuh"
+#include "steps/14_ring/beyond/fused.cuh"
 #include "steps/14_ring/hopper.cuh"
 #endif
 

@@ -2,7 +2,7 @@
 // mpirun starts: tests/programs/test_ranks.py.
 #include "common/ranks/threads.h"
 #include "steps/14_ring/1_merge.cuh"
-#include "steps/14_ring/2_hops.cuh"
+#include "steps/14_ring/parts.cuh"
 #include "tests/attention.h"
 #include "tests/harness/files.h"
 

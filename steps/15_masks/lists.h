@@ -1,4 +1,4 @@
-// Lists of tiles, made on the host: of any mask, and of packed documents.
+// Step 15 -- lists of tiles of any mask, made on the host.
 #pragma once
 
 #include <algorithm>
@@ -6,12 +6,10 @@
 #include <bit>
 #include <cstdint>
 #include <map>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "common/harness/parallel.h"
-#include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step15 {
@@ -27,6 +25,12 @@ struct TileLists {
 
   uint64_t visited() const { return entries.size() / 2; }
 };
+
+// The problem as lists see it: which documents there are, they say.
+inline fa::Problem in_one(fa::Problem p) {
+  p.mask.row_starts.clear(), p.mask.key_starts.clear();
+  return p;
+}
 
 // How a kernel tests a cut tile of Br rows and Bc keys: bit b of thread t decides about a score.
 struct Test {
@@ -149,32 +153,5 @@ class ListMaker {
   std::map<std::vector<uint32_t>, int> places_;
   TileLists lists_;
 };
-
-// Numbers 0 .. n - 1, those first of which `length` is greatest; else in their order.
-template <class Length>
-std::vector<int> longest_first(int n, const Length& length) {
-  std::vector<int> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return length(a) > length(b); });
-  return order;
-}
-
-// Tiles of all documents, per head; of rows, `of` = &fa::Document::rows, or of keys.
-inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
-  unsigned tiles = 0;
-  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
-  return tiles;
-}
-
-// Of each document's tiles of Br rows the first row, and how many follow in the document.
-inline fa::Table sum_rows_of(const fa::Problem& p, int Br) {
-  fa::Table table{"sum_rows", {}};
-  for (const fa::Document& doc : p.documents()) {
-    for (int r = doc.rows.first; r < doc.rows.last; r += Br) {
-      table.values.insert(table.values.end(), {r, doc.rows.last - r});
-    }
-  }
-  return table;
-}
 
 }  // namespace step15

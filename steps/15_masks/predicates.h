@@ -5,7 +5,7 @@
 
 namespace step15 {
 
-// A row sees the first n keys, as a prompt, and no key behind its own.
+// A row sees the first n keys, as a prompt, and no key after its own.
 inline bool prefix(const fa::Problem& p, int r, int c) {
   return c < p.mask.predicate.n || c <= r + p.Nk - p.N;
 }

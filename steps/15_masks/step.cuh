@@ -1,16 +1,25 @@
 // Step 15: its description, for its program, library, tests and exercises.
 #pragma once
 
-#include "steps/15_masks/4_packed_backward.cuh"
-#include "steps/15_masks/6_lists_backward.cuh"
-#include "steps/15_masks/8_scores_backward.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
+#include "steps/08_tensor_core_backward/5_atomics.cuh"
+#include "steps/15_masks/beyond/backward.cuh"
+#include "steps/15_masks/predicates.h"
 #ifndef FA_NO_WGMMA
-#include "steps/15_masks/13_wgmma_lists.cuh"
-#include "steps/15_masks/14_wgmma_scores.cuh"
-#include "steps/15_masks/19_wgmma_lists_backward.cuh"
+#include "steps/15_masks/beyond/hopper_lists.cuh"
 #endif
 
 namespace step15 {
+
+// The tables of a forward, and of the backward beside it.
+inline std::vector<fa::Table> joined(std::vector<fa::Table> all,
+                                     const std::vector<fa::Table>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+inline std::vector<fa::Table> packed_tables(const fa::Problem& p) {
+  return joined(step15_packed::tables(p), step15_packed_backward::tables(p));
+}
 
 inline fa::Variant window() {
   return {.name = "window",
@@ -19,11 +28,11 @@ inline fa::Variant window() {
           .support = step15_window::support(),
           .forward = step15_window::forward,
           .traffic = step15_window::traffic,
-          .workspace = step08::workspace,
+          .workspace = step15_backward::workspace,
           .writes_lse = true,
           .backward_parent = "08 atomics",
           .backward = step15_backward::backward,
-          .backward_traffic = step08::backward_traffic};
+          .backward_traffic = step15_backward::backward_traffic};
 }
 
 inline fa::Variant packed() {
@@ -33,8 +42,8 @@ inline fa::Variant packed() {
           .support = step15_packed::support(),
           .forward = step15_packed::forward,
           .traffic = step15_packed::traffic,
-          .workspace = step15_packed_backward::workspace,
-          .tables = step15_packed_backward::tables,
+          .workspace = step15_backward::workspace,
+          .tables = packed_tables,
           .writes_lse = true,
           .backward_parent = "15 window",
           .backward = step15_packed_backward::backward,
@@ -48,7 +57,7 @@ inline fa::Variant lists() {
           .support = step15_lists::support(),
           .forward = step15_lists::forward,
           .traffic = step15_lists::traffic,
-          .workspace = step08::workspace,
+          .workspace = step15_lists_backward::workspace,
           .tables = step15_lists_backward::tables,
           .writes_lse = true,
           .backward_parent = "15 window",
@@ -63,8 +72,8 @@ inline fa::Variant scores() {
           .support = step15_scores::support(),
           .forward = step15_scores::forward,
           .traffic = step15_scores::traffic,
-          .workspace = step15_packed_backward::workspace,
-          .tables = step15_packed_backward::tables,
+          .workspace = step15_backward::workspace,
+          .tables = packed_tables,
           .writes_lse = true,
           .backward_parent = "15 packed",
           .backward = step15_scores_backward::backward,
@@ -106,7 +115,14 @@ inline fa::Variant wgmma_scores() {
   v.parent = "15 scores", v.support = step15_wgmma_scores::support();
   v.forward = step15_wgmma_scores::forward, v.traffic = step15_wgmma_scores::traffic;
   // Their backward is sm_80's: 11's subtracts LSE before a score could be capped.
-  v.workspace = step15_wgmma_scores::workspace, v.tables = step15_wgmma_scores::tables;
+  v.workspace = [](const fa::Problem& p) {
+    std::vector<fa::Scratch> all = step15_wgmma::workspace(p);
+    for (const fa::Scratch& more : step15_backward::workspace(p)) all.push_back(more);
+    return all;
+  };
+  v.tables = [](const fa::Problem& p) {
+    return joined(step15_wgmma::tables(p), step15_packed_backward::tables(p));
+  };
   v.backward_parent = "15 packed", v.backward = step15_scores_backward::backward;
   v.backward_traffic = step15_scores_backward::backward_traffic;
   return v;

@@ -1,12 +1,11 @@
 // Step 16: its description, for its program, library, tests and exercises.
 #pragma once
 
-#include "steps/16_blackwell/2_tmem.cuh"
-#include "steps/16_blackwell/3_issuer.cuh"
-#include "steps/16_blackwell/4_roles.cuh"
-#include "steps/16_blackwell/5_pair.cuh"
-#include "steps/16_blackwell/6_exp2.cuh"
-#include "steps/16_blackwell/7_ctas.cuh"
+#include "steps/16_blackwell/1_tmem.cuh"
+#include "steps/16_blackwell/2_issuer.cuh"
+#include "steps/16_blackwell/3_roles.cuh"
+#include "steps/16_blackwell/4_pair.cuh"
+#include "steps/16_blackwell/5_ctas.cuh"
 
 namespace step16 {
 
@@ -14,7 +13,7 @@ inline fa::Variant tmem() {
   return {.name = "tmem",
           .idea = "S, P and O in tensor memory; a thread owns a row",
           .forward = step16_tmem::forward,
-          .traffic = step16_tmem::traffic,
+          .traffic = traffic,
           .writes_lse = true};
 }
 
@@ -23,7 +22,7 @@ inline fa::Variant issuer() {
           .idea = "a warp copies and another multiplies, beside the softmax",
           .parent = "16 tmem",
           .forward = step16_issuer::forward,
-          .traffic = step16_tmem::traffic,
+          .traffic = traffic,
           .writes_lse = true};
 }
 
@@ -32,7 +31,7 @@ inline fa::Variant roles() {
           .idea = "a second warpgroup rescales O",
           .parent = "16 issuer",
           .forward = step16_roles::forward,
-          .traffic = step16_tmem::traffic,
+          .traffic = traffic,
           .writes_lse = true};
 }
 
@@ -40,7 +39,7 @@ inline fa::Variant pair() {
   return {.name = "pair",
           .idea = "two tiles of rows in turn, in FlashAttention-4's plan of columns",
           .parent = "16 roles",
-          .forward = step16_pair::forward,
+          .forward = step16_pair::forward_exact,
           .traffic = step16_pair::traffic,
           .writes_lse = true};
 }
@@ -49,7 +48,7 @@ inline fa::Variant exp2() {
   return {.name = "exp2",
           .idea = "a quarter of the exponentials by a polynomial; lazy rescale",
           .parent = "16 pair",
-          .forward = forward,
+          .forward = step16_pair::forward,
           .traffic = step16_pair::traffic,
           .writes_lse = true};
 }
@@ -68,7 +67,7 @@ inline fa::Step step() {
           .idea =
               "compiled for sm_100a and run in the simulator; not yet run on a card: tensor "
               "memory, and FlashAttention-4's forward",
-          .support = step16_tmem::support(),
+          .support = support(),
           .variants = {tmem(), issuer(), roles(), pair(), exp2(), ctas()}};
 }
 

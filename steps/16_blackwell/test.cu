@@ -1,5 +1,5 @@
 // Tests of step 16. steps/CMakeLists.txt says what it is linked with.
-#include "steps/16_blackwell/6_exp2.cuh"
+#include "steps/16_blackwell/4_pair.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
 
@@ -33,7 +33,7 @@ TEST_CASE("step 16: random shapes", "[step16][all]") {
 }
 
 TEST_CASE("step 16: maxima that grow slowly, fast, not at all", "[step16][all]") {
-  fa::test::require_right_for_any_maxima(any(), fa::kWarp, step16_tmem::Bc);
+  fa::test::require_right_for_any_maxima(any(), fa::kWarp, step16::Bc);
 }
 
 TEST_CASE("step 16: pairs of tiles of which the first sees fewer keys, or the second has no row",
@@ -63,9 +63,9 @@ namespace {
 
 template <int degree>
 struct Exp2 {
-  FA_PTX float operator()(float x) const { return step16::exp2_polynomial<degree>({x, -x}).x; }
+  FA_PTX float operator()(float x) const { return step16_pair::exp2_polynomial<degree>({x, -x}).x; }
 };
-template <int degree = step16::kDegree>
+template <int degree = step16_pair::kDegree>
 std::vector<float> exponentials(const std::vector<float>& x) {
   return test::mapped<Exp2<degree>>(x);
 }

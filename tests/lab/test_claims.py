@@ -229,7 +229,7 @@ def forward_means():
 
 
 def backward_means():
-    return mean("wgmma", "backward"), mean("columns", "backward")
+    return mean("wgmma", "backward"), mean("direct", "backward")
 
 
 def gain(variant, other):

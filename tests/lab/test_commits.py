@@ -153,7 +153,7 @@ class Copy(Folder):
             self.assertEqual(self.tables("--check"), (1, f"{picture}: {why}\n"))
             self.replace(picture, "02_tiled=0123456789ab", f"02_tiled={self.commit}")
         older = "f an earlier version of the kernel"
-        kernel = "steps/10_warp_specialized/4_persistent.cuh"
+        kernel = "steps/10_warp_specialized/3_persistent.cuh"
         step = kernel.split("/")[1]
         page = f"steps/{step}/README.md"
         self.assertNotIn(older, self.read(page))

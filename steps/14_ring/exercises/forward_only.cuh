@@ -3,15 +3,15 @@
 
 #include <stdexcept>
 
-#include "steps/14_ring/4_backward.cuh"
-#include "steps/14_ring/ampere.cuh"
+#include "steps/14_ring/3_backward.cuh"
+#include "steps/14_ring/beyond/ampere.cuh"
 
 namespace step14 {
 
 using ForwardOnly = Ring<Ampere, Cut::zigzag>;
 template <>
 inline void ForwardOnly::backward(const fa::Tensors<void>&) {
-  throw std::logic_error("forward_only.cuh has no backward: include ampere.cuh instead");
+  throw std::logic_error("forward_only.cuh has no backward: include beyond/ampere.cuh instead");
 }
 template <>
 inline void ForwardOnly::differentiate(fa::Tensors<bf16>, const Block&, const Keys<bf16>&, int) {}

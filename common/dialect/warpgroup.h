@@ -1,0 +1,153 @@
+/// \file
+/// Hopper's kernels by warpgroups (sm_90): tiles of bf16 in panels of 64 features, rings of
+/// pipeline stages, products, and an accumulator on its way to the next product or to memory.
+///
+/// A tile of `rows` rows and d features lies as [d / 64][rows][64]. A panel's row has 128 bytes,
+/// the widest swizzle, and each panel starts at a multiple of 1024 bytes, the swizzle's period:
+/// TMA, wgmma and stmatrix then mean the same place.
+#pragma once
+
+#include <cstdint>
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/more/wgmma.h"
+#include "common/dialect/ptx/tma.h"
+
+namespace fa {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kGroupThreads = 128;  ///< of a warpgroup, four warps
+constexpr int kMma = 16;            ///< bf16 elements that a wgmma sums over
+constexpr int kPanel = 64;          ///< features side by side
+constexpr int kRowBytes = 128;      ///< of a panel
+
+/// A stage of a ring, and the parity of the round: the parity for which a consumer waits.
+template <int kStages>
+struct Ring {
+  unsigned stage = 0, parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+/// Initialises mbarriers whose phases are complete after `arrivals` arrivals.
+template <int n>
+__device__ inline void init_mbarriers(uint64_t (&bars)[n], int arrivals) {
+  for (uint64_t& bar : bars) mbarrier_init(&bar, arrivals);
+}
+
+/// wgmma's descriptor of a tile. panel_bytes: of a panel, for an operand that is MN-major, as V is;
+/// one that is K-major, as Q and K are, needs none.
+__device__ inline uint64_t tile_descriptor(const bf16* tile, int panel_bytes = 16) {
+  return wgmma_descriptor(tile, Swizzle::b128, panel_bytes, 8 * kRowBytes);
+}
+
+/// What a descriptor is more than that of a tile `bytes` before it. panel_bytes: see
+/// tile_descriptor().
+constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
+  return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
+}
+
+/// C = A B^T, a sum over d features, of 64 rows of A and 2 n rows of B, both tiles in shared
+/// memory: S = Q K^T. Issued, and not waited for.
+template <int d, int n>
+__device__ inline void multiply_features(uint64_t A, uint64_t B, float (&rC)[n]) {
+  wgmma_fence();
+  UNROLL
+  for (int x = 0; x < d; x += kMma) {
+    const int panel = x / kPanel, inside = x % kPanel * 2;
+    wgmma(rC, wgmma_advance(A, panel * 64 * kRowBytes + inside),
+          wgmma_advance(B, panel * 2 * n * kRowBytes + inside), x > 0);
+  }
+  wgmma_commit();
+}
+
+/// C += A B, a sum over the 16 * depth rows of the tile B, of d features: O += P V. A lies packed
+/// in registers, which nothing may touch before the product is complete. Issued, and not waited
+/// for.
+template <int d, int depth>
+__device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
+                                     float (&rC)[d / 2]) {
+  wgmma_fence();
+  UNROLL
+  for (int r = 0; r < depth; ++r) {
+    wgmma<Major::mn>(rC, rA[r], wgmma_advance(B, r * kMma * kRowBytes));
+  }
+  wgmma_commit();
+}
+
+/// Waits until at most `pending` of the products issued last are in flight; r: the accumulator of
+/// one that is then complete.
+template <int pending, int n>
+__device__ inline void wait_for(float (&r)[n]) {
+  wgmma_wait<pending>();
+  pin_registers(r);
+}
+
+/// One arrival of a warp, after what all its lanes have read or written.
+__device__ inline void warp_arrive(uint64_t* bar) {
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) mbarrier_arrive(bar);
+}
+
+/// An accumulator in bf16, as the A operand of the next product: both have the same layout.
+template <int n>
+__device__ inline void pack_operand(const float (&rD)[n], uint32_t (&rA)[n / 8][4]) {
+  UNROLL
+  for (int i = 0; i < n; i += 2) rA[i / 8][i % 8 / 2] = pack_bf16(rD[i], rD[i + 1]);
+  UNROLL
+  for (int c = 0; c < n / 8; ++c) pin_registers(rA[c]);
+}
+
+/// A warp's 16 rows of an accumulator [64, d], times `factor` of a lane's two rows, in bf16 to a
+/// tile of 64 rows in shared memory.
+template <int d>
+__device__ inline void put_rows(const float (&rD)[d / 2], const float (&factor)[2], bf16* tile) {
+  const int warp = threadIdx.x % kGroupThreads / kWarp, lane = threadIdx.x % kWarp;
+  UNROLL
+  for (int x = 0; x < d; x += 16) {
+    const int r = warp * 16 + lane % 16, chunk = (x % kPanel / 8 + lane / 16) ^ r % 8;
+    uint32_t o[4];
+    UNROLL
+    for (int e = 0; e < 4; ++e) {
+      o[e] = pack_bf16(rD[x / 2 + 2 * e] * factor[e % 2], rD[x / 2 + 2 * e + 1] * factor[e % 2]);
+    }
+    stmatrix_x4(tile + (x / kPanel * 64 + r) * kPanel + chunk * 8, o);
+  }
+}
+
+/// 32 features of an accumulator [64, d], times `factor`, in bf16 and in order to device memory:
+/// the rows r and r + 8 of the lane, below `rows`. sums: the lane's numbers of four groups of 8
+/// features, four each. to: row r of [rows, d], feature 8 * (lane % 4) of the 32. All lanes of the
+/// warp must call it: those of a row exchange pairs until each has 8 adjacent features, 16 bytes.
+template <int d>
+__device__ inline void put_rounded(const float4 (&sums)[4], float factor, bf16* to, int r,
+                                   int rows) {
+  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+  UNROLL
+  for (int x = 0; x < 4; ++x) {
+    low[x] = pack_bf16(sums[x].x * factor, sums[x].y * factor);
+    high[x] = pack_bf16(sums[x].z * factor, sums[x].w * factor);
+  }
+  transpose_pairs(threadIdx.x % 4, low, high);
+  if (r < rows) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+  if (r + 8 < rows) {
+    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
+  }
+}
+
+/// The tensor map of [heads, rows, d] in tiles of `box` rows of a head. Coordinates of a tile:
+/// {0, row, 0, head}.
+template <int d>
+TensorMap tile_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
+  constexpr uint32_t kPanels = d / kPanel;
+  return tensor_map(
+      x, {{kPanel, 1, kPanel}, {rows, d, box}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
+      Swizzle::b128);
+}
+
+}  // namespace fa

@@ -1,0 +1,341 @@
+// Step 10 -- past FlashAttention-3: persistent blocks, which do not stop between work tiles.
+// Idea      As many blocks as SMs, and each takes one work tile after another. The next one's Q is
+//           already there: its first product runs beside the last P V of this one, and a thread of
+//           the producer's warpgroup stores O meanwhile
+// Changed   since 10 2_specialized: blocks loop over work tiles; Q twice; O stored by a thread of
+//           its own; no turns, because consumers drift apart by themselves; always `lazy`
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
+//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
+//           2 (d = 128) or 4 consumers
+// Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
+// Still bad causal: work tiles differ in length, and each block takes every gridDim.x-th one
+#pragma once
+
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/tiles.h"
+#include "steps/10_warp_specialized/parts.cuh"
+
+namespace step10_persistent {
+
+using namespace step10;  // parts.cuh
+
+template <class T>
+struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
+  bf16 K[T::kStagesK][T::Bc * T::d];
+  bf16 V[T::kStagesV][T::Bc * T::d];
+  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
+  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
+  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
+  WorkTile work[2][T::kConsumers];  // arrives with Q
+};
+
+// --- the producer: one thread copies -------------------------------------------------------------
+
+// Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th work tile.
+template <class T>
+__device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
+                               const fa::TensorMap* V, const Shape& shape) {
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  const auto load_k = [&](int j, int bh) {
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
+  };
+  const auto load_v = [&](int j, int bh) {
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
+  };
+  for (int n = 0, t = blockIdx.x;; ++n, t += gridDim.x) {
+    const int b = n % 2;
+    const WorkTile work = work_tile_at<T>(t, shape);
+    if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
+      smem.work[b][wg] = work;
+      if (work.tiles > 0) {
+        fa::mbarrier_arrive_expect_tx(&smem.q_full[b][wg], sizeof smem.Q[b][wg]);
+        fa::tma_load(smem.Q[b][wg], Q, &smem.q_full[b][wg],
+                     {0, work.row + wg * kGroupRows, 0, work.bh});
+      } else {
+        fa::mbarrier_arrive(&smem.q_full[b][wg]);
+      }
+    }
+    if (work.tiles == 0) break;
+    for (int j = work.tiles - 1; j >= 0; --j) {
+      if (j > 0) load_k(j - 1, work.bh_kv);
+      load_v(j, work.bh_kv);
+    }
+  }
+}
+
+// --- another thread of its warpgroup stores ------------------------------------------------------
+
+// Stores O of each work tile and consumer from where its Q was. Then that buffer is free.
+template <class T>
+__device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
+  for (int n = 0;; ++n) {
+    const int b = n % 2;
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+      const WorkTile work = smem.work[b][wg];
+      if (work.tiles == 0) return;
+      fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
+      fa::tma_store(O, smem.Q[b][wg], {0, work.row + wg * kGroupRows, 0, work.bh});
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();
+      fa::mbarrier_arrive(&smem.q_empty[b][wg]);
+    }
+  }
+}
+
+// --- the consumers multiply, and compute the softmax ---------------------------------------------
+
+// A warpgroup that owns 64 rows of each work tile. Its registers: see parts.cuh.
+template <class T>
+struct Consumer {
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
+  Tiles<T>& smem;
+  float* LSE;  // [B*H, N]
+  const Shape& shape;
+  const int wg;  // which consumer
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const uint64_t q0 = tile_descriptor(smem.Q[0][wg]), k0 = tile_descriptor(smem.K[0]);
+  const uint64_t v0 = tile_descriptor(smem.V[0], kPanelBytes);
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  WorkTile work;
+  int j = 0;  // the tile of keys whose scores come next
+  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
+  uint32_t rP[Bc / kMma][4];
+
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg)
+      : smem(smem), LSE(LSE), shape(shape), wg(wg) {}
+
+  // One arrival of a warp: its 32 lanes are at the same place.
+  __device__ void arrive(uint64_t* bar) {
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  // This warp has read the ring's stage. On to the next one.
+  template <class Ring>
+  __device__ void release(Ring& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  }
+
+  // S = Q K^T of tile j, without waiting for the product. b: which Q.
+  __device__ void issue_scores(unsigned b, unsigned stage) {
+    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+  }
+  // O += P V of the tile before, once its V is there, without waiting for the product.
+  __device__ void issue_values() {
+    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
+    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+  }
+  template <int pending>
+  __device__ void wait_scores() {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(rS);
+  }
+  __device__ void wait_values() {
+    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rO);
+    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    release(v, smem.v_empty);
+  }
+
+  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
+  // arrives for it: racecheck can follow this order.
+  __device__ bool take(unsigned n) {
+    fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
+    if (lane == 0) work = smem.work[n % 2][wg];
+    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
+    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
+    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    j = work.tiles - 1;
+    return work.tiles > 0;
+  }
+  // Is tile j at the diagonal or at the end of the keys?
+  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  __device__ void mask_tile() {
+    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
+    mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
+  }
+  __device__ void first_softmax() {
+    if (is_cut()) mask_tile();
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      l[h] = 0.f;
+    }
+    compute_p(rS, shape.scale_log2, m, l);
+  }
+
+  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  __device__ void next_tile(unsigned b) {
+    --j;
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(b, k.stage);
+    issue_values();
+    wait_scores<1>();
+    release(k, smem.k_empty);
+    if (is_cut()) mask_tile();
+    const bool grown = has_grown(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    compute_p(rS, shape.scale_log2, m, l);
+    wait_values();
+    pack_operand(rS, rP);
+    if (__builtin_expect(grown, 0)) {
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
+    }
+  }
+
+  __device__ void run() {
+    // --- prologue: the first tile of the first work tile
+    take(0);
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(0, k.stage);
+    wait_scores<0>();
+    release(k, smem.k_empty);
+    first_softmax();
+    pack_operand(rS, rP);
+
+    bool more = true;
+    for (unsigned n = 0; more; ++n) {
+      const unsigned b = n % 2;
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+
+      // --- mainloop
+      while (j > 0) next_tile(b);
+
+      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
+      // one that product is of old tiles, and no thread reads it: a branch around it would make
+      // ptxas wait for each product.
+      const WorkTile old = work;
+      const float old_m[2] = {m[0], m[1]};
+      float old_l[2] = {l[0], l[1]}, normalise[2];
+      more = take(n + 1);
+      if (more) fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+      issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
+      issue_values();
+      wait_scores<1>();
+      if (more) {
+        release(k, smem.k_empty);
+        first_softmax();
+      }
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        old_l[h] = fa::quad_sum(old_l[h]);
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
+        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
+        if (fa::leads_quad(lane) && row < shape.N) {
+          LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
+        }
+      }
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rO);
+      fa::pin_registers(rS);
+      release(v, smem.v_empty);
+      pack_operand(rS, rP);
+
+      // --- epilogue
+      fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
+      put_rows<d>(rO, normalise, smem.Q[b][wg]);
+      fa::fence_proxy_async();  // TMA reads what this thread has written ...
+      __syncwarp();             // ... and what the other lanes have
+      arrive(&smem.o_full[b][wg]);
+    }
+  }
+};
+
+template <class T>
+__device__ inline void init_barriers(Tiles<T>& smem) {
+  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+  for (int b = 0; b < 2; ++b) {
+    init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
+        init_mbarriers(smem.o_full[b], kWarps);
+  }
+  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
+  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
+  fa::mbarrier_init_fence();
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
+                     const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap V,  // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap O,  // [B*H, N, d]
+                     float* LSE,                               // [B*H, N]
+                     Shape shape) {
+  Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
+  if (threadIdx.x == 0) init_barriers<T>(smem);
+  __syncthreads();  // all threads see the barriers
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == 0) {
+    fa::setmaxnreg_dec<T::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape);
+    if (threadIdx.x == fa::kWarp) store<T>(smem, &O);
+  } else {
+    fa::setmaxnreg_inc<T::kConsumerRegisters>();
+    Consumer<T>(smem, LSE, shape, wg - 1).run();
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// With fewer blocks than SMs for tests.
+template <class T>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
+  constexpr int d = T::d;
+  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  fa::launch(flash_fwd_kernel<T>,
+             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
+             tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
+             tile_map<d>(t.V, BHkv, Nk, T::Bc), tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, shape);
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  fa::Prediction t;
+  dispatch(p, [&](auto tiling) {
+    using T = decltype(tiling);
+    const uint64_t blocks = std::min(p.gpu.sms, work_tiles_of<T>(p));
+    uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
+    for (int row = 0; row < p.N; row += T::Br) {
+      const int tiles = visited_tiles<T>(p, row, T::Br);
+      products += tiles * T::kConsumers;
+      keys += std::min(tiles * T::Bc, p.Nk);
+    }
+    t["Q"].read = t["O"].write = 2 * BH * N * d;
+    t["K"].read = t["V"].read = 2 * BH * keys * d;
+    t["LSE"].write = 4 * BH * N;
+    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
+    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+  });
+  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, p.gpu.sms); });
+}
+
+}  // namespace step10_persistent

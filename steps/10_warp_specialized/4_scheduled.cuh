@@ -1,0 +1,414 @@
+// Step 10 -- past FlashAttention-3: a tile scheduler for causal work.
+// Idea      Causal work tiles differ in length. The producer draws the next one from a counter that
+//           all blocks share, the longest first, one section of heads after another, so that K and
+//           V stay in the L2. 64 rows skip the tiles of keys that only later rows see
+// Changed   since 10 3_persistent: work tiles from a counter instead of every gridDim.x-th one;
+//           sections of heads; skipped tiles, whose stages are released unread; causal: keys from
+//           the first tile to the last, and the mask only in the last rounds of the loop
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
+//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
+//                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
+//           2 (d = 128) or 4 consumers
+// Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
+// Still bad short walks: the first tile of each work tile has its maximum to compute
+#pragma once
+
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/tiles.h"
+#include "steps/10_warp_specialized/parts.cuh"
+
+namespace step10 {
+
+template <class T>
+struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
+  bf16 K[T::kStagesK][T::Bc * T::d];
+  bf16 V[T::kStagesV][T::Bc * T::d];
+  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
+  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
+  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
+  WorkTile work[2][T::kConsumers];  // arrives with Q
+};
+
+// The i-th tile of keys of a walk. The last one may be cut: it is the first without a causal mask,
+// and the last with one, because a mask costs less in the loop than at the seam.
+template <class T>
+__device__ inline int tile_at(int i, int tiles) {
+  return T::kCausal ? i : tiles - 1 - i;
+}
+
+// The producer draws the next work tile this many keys before a walk ends. Drawn earlier, it could
+// wait for a long walk's end while other blocks are idle; drawn later, its copies would wait.
+constexpr int kDrawBefore = 256;
+
+// Work tile t of all. Causal: one section of heads after another, the longest walks of each first.
+template <class T>
+__device__ inline WorkTile scheduled(int t, const Shape& shape, int section) {
+  const int Tr = (shape.N + T::Br - 1) / T::Br;
+  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
+  int bh = t / Tr, i = t % Tr;
+  if (T::kCausal) {
+    const int first = t / (section * Tr) * section;
+    const int heads = min(section, shape.heads - first), rank = t - first * Tr;
+    bh = first + rank % heads, i = Tr - 1 - rank / heads;
+  }
+  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
+}
+
+// --- the producer: one thread copies -------------------------------------------------------------
+
+// Q of each work tile, K and V of its tiles of keys in the order of their use: K_0 Q K_1 V_0 K_2
+// V_1 ... V_n. It takes every gridDim.x-th work tile or, when they differ in length, the next one.
+template <class T>
+__device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
+                               const fa::TensorMap* V, const Shape& shape, int section,
+                               unsigned* taken) {
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  const auto load_k = [&](int j, int bh) {
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
+  };
+  const auto load_v = [&](int j, int bh) {
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
+  };
+  for (int n = 0, t = blockIdx.x;; ++n) {
+    const int b = n % 2;
+    const WorkTile work = scheduled<T>(t, shape, section);
+    if (work.tiles > 0) load_k(tile_at<T>(0, work.tiles), work.bh_kv);
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
+      smem.work[b][wg] = work;
+      if (work.tiles > 0) {
+        fa::mbarrier_arrive_expect_tx(&smem.q_full[b][wg], sizeof smem.Q[b][wg]);
+        fa::tma_load(smem.Q[b][wg], Q, &smem.q_full[b][wg],
+                     {0, work.row + wg * kGroupRows, 0, work.bh});
+      } else {
+        fa::mbarrier_arrive(&smem.q_full[b][wg]);
+      }
+    }
+    if (work.tiles == 0) break;
+    const int drawn_at = max(0, work.tiles - 1 - kDrawBefore / T::Bc);
+    for (int i = 0; i < work.tiles; ++i) {
+      if (T::kCausal && i == drawn_at) t = atomicAdd(&taken[0], 1u);  // not needed until the end
+      if (i + 1 < work.tiles) load_k(tile_at<T>(i + 1, work.tiles), work.bh_kv);
+      load_v(tile_at<T>(i, work.tiles), work.bh_kv);
+    }
+    t += gridDim.x;
+  }
+  // The last block to leave resets the counters for the next launch. Launches that run at the same
+  // time need counters of their own.
+  if (T::kCausal) {
+    __threadfence();
+    if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  }
+}
+
+// --- another thread of its warpgroup stores ------------------------------------------------------
+
+// Stores O of each work tile and consumer from where its Q was. Then that buffer is free.
+template <class T>
+__device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
+  for (int n = 0;; ++n) {
+    const int b = n % 2;
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+      const WorkTile work = smem.work[b][wg];
+      if (work.tiles == 0) return;
+      fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
+      fa::tma_store(O, smem.Q[b][wg], {0, work.row + wg * kGroupRows, 0, work.bh});
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();
+      fa::mbarrier_arrive(&smem.q_empty[b][wg]);
+    }
+  }
+}
+
+// --- the consumers multiply, and compute the softmax ---------------------------------------------
+
+// A warpgroup that owns 64 rows of each work tile. Its registers: see parts.cuh.
+template <class T>
+struct Consumer {
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
+  Tiles<T>& smem;
+  float* LSE;  // [B*H, N]
+  const Shape& shape;
+  const int wg;  // which consumer
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const uint64_t q0 = tile_descriptor(smem.Q[0][wg]), k0 = tile_descriptor(smem.K[0]);
+  const uint64_t v0 = tile_descriptor(smem.V[0], kPanelBytes);
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  WorkTile work;
+  int at = 0, j = 0;          // place in the walk and tile of keys whose scores come next
+  int last = 0, skipped = 0;  // this warpgroup's last place; tiles after it: K released, V not yet
+  // V of the tile in use and of all skipped ones must fit.
+  static_assert((T::Br - kGroupRows + Bc - 1) / Bc + 1 <= T::kStagesV);
+  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
+  uint32_t rP[Bc / kMma][4];
+
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg)
+      : smem(smem), LSE(LSE), shape(shape), wg(wg) {}
+
+  // One arrival of a warp: its 32 lanes are at the same place.
+  __device__ void arrive(uint64_t* bar) {
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  // This warp has read the ring's stage. On to the next one.
+  template <class Ring>
+  __device__ void release(Ring& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  }
+
+  // S = Q K^T of tile j, without waiting for the product. b: which Q.
+  __device__ void issue_scores(unsigned b, unsigned stage) {
+    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+  }
+  // O += P V of the tile before, once its V is there, without waiting for the product.
+  __device__ void issue_values() {
+    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
+    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+  }
+  template <int pending>
+  __device__ void wait_scores() {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(rS);
+  }
+  __device__ void wait_values() {
+    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rO);
+    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    release(v, smem.v_empty);
+  }
+
+  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
+  // arrives for it: racecheck can follow this order.
+  __device__ bool take(unsigned n) {
+    fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
+    if (lane == 0) work = smem.work[n % 2][wg];
+    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
+    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
+    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    at = 0, j = tile_at<T>(at, work.tiles);
+    last = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
+    return work.tiles > 0;
+  }
+  template <class Ring>
+  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+    fa::mbarrier_wait(&full[ring.stage], ring.parity);
+    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    release(ring, empty);
+  }
+  // Tiles that this warpgroup's rows do not see are released unread: K before the seam, V after its
+  // P V, whose V is earlier in the ring.
+  __device__ void skip_keys() {
+    skipped = work.tiles - 1 - last;
+    for (int s = 0; s < skipped; ++s) skip(k, smem.k_full, smem.k_empty);
+  }
+  __device__ void skip_values() {
+    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
+  }
+  // Is tile j at the diagonal or at the end of the keys?
+  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  __device__ void mask_tile() {
+    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
+    mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
+  }
+  __device__ void first_softmax() {
+    if (is_cut()) mask_tile();
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      l[h] = 0.f;
+    }
+    compute_p(rS, shape.scale_log2, m, l);
+  }
+
+  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  template <bool kMayBeCut>
+  __device__ void next_tile(unsigned b) {
+    j = tile_at<T>(++at, work.tiles);
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(b, k.stage);
+    issue_values();
+    wait_scores<1>();
+    release(k, smem.k_empty);
+    if (kMayBeCut) mask_tile();
+    const bool grown = has_grown(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    compute_p(rS, shape.scale_log2, m, l);
+    wait_values();
+    pack_operand(rS, rP);
+    if (__builtin_expect(grown, 0)) {
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
+    }
+  }
+
+  __device__ void run() {
+    // --- prologue: the first tile of the first work tile
+    take(0);
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(0, k.stage);
+    wait_scores<0>();
+    release(k, smem.k_empty);
+    first_softmax();
+    pack_operand(rS, rP);
+
+    bool more = true;
+    for (unsigned n = 0; more; ++n) {
+      const unsigned b = n % 2;
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+
+      // --- mainloop
+      // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
+      const int unmasked = T::kCausal ? min(last, visible<T>(shape, work.row) / Bc - 1) : last;
+      while (at < unmasked) next_tile<false>(b);
+      while (T::kCausal && at < last) next_tile<true>(b);
+      skip_keys();
+
+      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
+      // one that product is of old tiles, and no thread reads it: a branch around it would make
+      // ptxas wait for each product.
+      const WorkTile old = work;
+      const float old_m[2] = {m[0], m[1]};
+      float old_l[2] = {l[0], l[1]}, normalise[2];
+      more = take(n + 1);
+      if (more) fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+      issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
+      issue_values();
+      wait_scores<1>();
+      if (more) {
+        release(k, smem.k_empty);
+        first_softmax();
+      }
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        old_l[h] = fa::quad_sum(old_l[h]);
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
+        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
+        if (fa::leads_quad(lane) && row < shape.N) {
+          LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
+        }
+      }
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rO);
+      fa::pin_registers(rS);
+      release(v, smem.v_empty);
+      skip_values();
+      pack_operand(rS, rP);
+
+      // --- epilogue
+      fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
+      put_rows<d>(rO, normalise, smem.Q[b][wg]);
+      fa::fence_proxy_async();  // TMA reads what this thread has written ...
+      __syncwarp();             // ... and what the other lanes have
+      arrive(&smem.o_full[b][wg]);
+    }
+  }
+};
+
+template <class T>
+__device__ inline void init_barriers(Tiles<T>& smem) {
+  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+  for (int b = 0; b < 2; ++b) {
+    init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
+        init_mbarriers(smem.o_full[b], kWarps);
+  }
+  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
+  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
+  fa::mbarrier_init_fence();
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
+                     const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap V,  // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap O,  // [B*H, N, d]
+                     float* LSE,                               // [B*H, N]
+                     Shape shape, int section,                 // heads whose work tiles are mixed
+                     unsigned* taken) {                        // [2]: work tiles, blocks that left
+  Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
+  if (threadIdx.x == 0) init_barriers<T>(smem);
+  __syncthreads();  // all threads see the barriers
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == 0) {
+    fa::setmaxnreg_dec<T::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, section, taken);
+    if (threadIdx.x == fa::kWarp) store<T>(smem, &O);
+  } else {
+    fa::setmaxnreg_inc<T::kConsumerRegisters>();
+    Consumer<T>(smem, LSE, shape, wg - 1).run();
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  if (!p.causal) return {};
+  return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
+}
+
+// With fewer blocks than SMs for tests.
+template <class T>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
+  constexpr int d = T::d;
+  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  // K and V of a section's heads stay in the L2: at most 16 MB, 4 d bytes per key; both measured.
+  const int section = std::min(4096 / d, std::max(1, (4 << 20) / d / p.Nk) * shape.group);
+  fa::launch(flash_fwd_kernel<T>,
+             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
+             tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
+             tile_map<d>(t.V, BHkv, Nk, T::Bc), tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, shape,
+             section, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+}
+
+template <class T>
+fa::Prediction traffic_of(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  const uint64_t tiles = work_tiles_of<T>(p), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
+  uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
+  for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
+    products += visited_tiles<T>(p, row, kGroupRows);
+    if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
+  }
+  fa::Prediction t;
+  t["Q"].read = t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * BH * keys * d;
+  t["LSE"].write = 4 * BH * N;
+  if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
+  t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
+  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
+  return t;
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  dispatch(p, [&](auto tiling) { t = traffic_of<decltype(tiling)>(p); });
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, p.gpu.sms); });
+}
+
+}  // namespace step10

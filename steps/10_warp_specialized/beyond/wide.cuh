@@ -1,0 +1,389 @@
+// Step 10 -- a head dimension of 256: what fits into registers and shared memory.
+// Idea      64 rows of O are 128 registers of each thread, and two Q would leave shared memory for
+//           three tiles of keys; one Q leaves five. It is free once the work tile's last S is
+//           there, and the next one arrives beside the last P V. O leaves from registers
+// Changed   since 10 4_scheduled: tiles of 64 keys, always from the last on; one Q, which consumers
+//           release; at the seam P V first, then Q; draws at a walk's start; sections by heads only
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
+//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
+//                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies, 2 consumers
+// Owns      block: Br = 128 rows at a time by Bc = 64 keys; consumer: 64
+// Still bad short walks: nothing of a consumer's own overlaps its first softmax of a work tile
+#pragma once
+
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/tiles.h"
+#include "steps/10_warp_specialized/4_scheduled.cuh"  // its host functions
+#include "steps/10_warp_specialized/parts.cuh"
+
+namespace step10_wide {
+
+using namespace step10;  // parts.cuh
+
+template <int d_, bool kCausal_>
+struct Tiling {
+  static constexpr int d = d_;
+  static constexpr bool kCausal = kCausal_;
+  static constexpr int kConsumers = 2, Br = kConsumers * kGroupRows;
+  static constexpr int Bc = 64, kStagesK = 2, kStagesV = 3;
+  static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+};
+
+template <class T>
+struct alignas(1024) Tiles {                 // each as panels of 64 features, swizzled by TMA
+  bf16 Q[T::kConsumers][kGroupRows * T::d];  // of one work tile
+  bf16 K[T::kStagesK][T::Bc * T::d];
+  bf16 V[T::kStagesV][T::Bc * T::d];
+  uint64_t q_full[T::kConsumers], q_empty[T::kConsumers];
+  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
+  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
+  WorkTile work[T::kConsumers];  // arrives with Q
+};
+
+// Work tile t of all. Causal: one section of heads after another, the longest walks of each first.
+// K and V of 16 heads stay in the L2, and of 32 where there are few keys; measured.
+template <class T>
+__device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
+  const int section = shape.Nk > 1024 ? 16 : 32, Tr = (shape.N + T::Br - 1) / T::Br;
+  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
+  int bh = t / Tr, i = t % Tr;
+  if (T::kCausal) {
+    const int first = t / (section * Tr) * section;
+    const int heads = min(section, shape.heads - first), rank = t - first * Tr;
+    bh = first + rank % heads, i = Tr - 1 - rank / heads;
+  }
+  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
+}
+
+// --- the producer: one thread copies -------------------------------------------------------------
+
+// Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th work tile or, when
+// they differ in length, the next one of all.
+template <class T>
+__device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
+                               const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  const auto load_k = [&](int j, int bh) {
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
+  };
+  const auto load_v = [&](int j, int bh) {
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
+  };
+  for (int n = 0, t = blockIdx.x;; ++n) {
+    const WorkTile work = tile_in_sections<T>(t, shape);
+    if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_empty[wg], (n & 1) ^ 1);
+      smem.work[wg] = work;
+      if (work.tiles > 0) {
+        fa::mbarrier_arrive_expect_tx(&smem.q_full[wg], sizeof smem.Q[wg]);
+        fa::tma_load(smem.Q[wg], Q, &smem.q_full[wg], {0, work.row + wg * kGroupRows, 0, work.bh});
+      } else {
+        fa::mbarrier_arrive(&smem.q_full[wg]);
+      }
+    }
+    if (work.tiles == 0) break;
+    t = gridDim.x + (T::kCausal ? atomicAdd(&taken[0], 1u) : t);
+    UNROLL_BY(1)  // a second round in flight needs more registers than the producer has
+    for (int j = work.tiles - 1; j >= 0; --j) {
+      if (j > 0) load_k(j - 1, work.bh_kv);
+      load_v(j, work.bh_kv);
+    }
+  }
+  // The last block to leave resets the counters for the next launch. Launches that run at the same
+  // time need counters of their own.
+  if (T::kCausal) {
+    __threadfence();
+    if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  }
+}
+
+// --- the consumers multiply, and compute the softmax ---------------------------------------------
+
+// A warpgroup that owns 64 rows of each work tile. Its registers: see parts.cuh.
+template <class T>
+struct Consumer {
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
+  Tiles<T>& smem;
+  bf16* O;     // [B*H, N, d]
+  float* LSE;  // [B*H, N]
+  const Shape& shape;
+  const int wg;  // which consumer
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const uint64_t q0 = tile_descriptor(smem.Q[wg]), k0 = tile_descriptor(smem.K[0]);
+  const uint64_t v0 = tile_descriptor(smem.V[0], kPanelBytes);
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  WorkTile work;
+  int j = 0;        // the tile of keys whose scores come next
+  int skipped = 0;  // tiles of which K was released, and V not yet
+  // V of the tile in use and of all skipped ones but one must fit.
+  static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStagesV);
+  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
+  uint32_t rP[Bc / kMma][4];
+
+  __device__ Consumer(Tiles<T>& smem, bf16* O, float* LSE, const Shape& shape, int wg)
+      : smem(smem), O(O), LSE(LSE), shape(shape), wg(wg) {}
+
+  // One arrival of a warp: its 32 lanes are at the same place.
+  __device__ void arrive(uint64_t* bar) {
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  // This warp has read the ring's stage. On to the next one.
+  template <class Ring>
+  __device__ void release(Ring& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  }
+
+  // S = Q K^T of tile j, without waiting for the product.
+  __device__ void issue_scores(unsigned stage) {
+    multiply_scores<T>(q0, k0 + stage * (sizeof smem.K[0] >> 4), rS);
+  }
+  // S is there: its K is not needed any more, and after the last tile Q neither.
+  __device__ void release_scores() {
+    release(k, smem.k_empty);
+    if (j == 0) arrive(&smem.q_empty[wg]);
+  }
+  // O += P V of the tile before, once its V is there, without waiting for the product.
+  __device__ void issue_values() {
+    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
+    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+  }
+  template <int pending>
+  __device__ void wait_scores() {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(rS);
+  }
+  __device__ void wait_values() {
+    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rO);
+    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    release(v, smem.v_empty);
+  }
+
+  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
+  // arrives for it: racecheck can follow this order.
+  __device__ bool take(unsigned n) {
+    fa::mbarrier_wait(&smem.q_full[wg], n & 1);
+    if (lane == 0) work = smem.work[wg];
+    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
+    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
+    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    return work.tiles > 0;
+  }
+  template <class Ring>
+  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+    fa::mbarrier_wait(&full[ring.stage], ring.parity);
+    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    release(ring, empty);
+  }
+  // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
+  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
+  __device__ void skip_keys() {
+    j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
+    for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
+  }
+  __device__ void skip_values() {
+    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
+  }
+  // Is tile j at the diagonal or at the end of the keys?
+  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  __device__ void mask_tile() {
+    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
+    mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
+  }
+  __device__ void first_softmax() {
+    if (is_cut()) mask_tile();
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      l[h] = 0.f;
+    }
+    compute_p(rS, shape.scale_log2, m, l);
+  }
+
+  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  template <bool kMayBeCut>
+  __device__ void next_tile() {
+    --j;
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(k.stage);
+    issue_values();
+    wait_scores<1>();
+    release_scores();
+    if (kMayBeCut) mask_tile();
+    const bool grown = has_grown(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    compute_p(rS, shape.scale_log2, m, l);
+    wait_values();
+    pack_operand(rS, rP);
+    if (__builtin_expect(grown, 0)) {
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
+    }
+  }
+
+  // Stores this warp's rows of O. Two lanes exchange halves, so that a quad writes 32 bytes.
+  __device__ void store_rows(const WorkTile& of, const float (&normalise)[2]) {
+    const bool odd = lane % 2;
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int row = of.row + warp * 16 + fa::row_of(lane) + h * 8;
+      bf16* const to = O + (size_t(of.bh) * shape.N + row) * d + odd * 8 + lane % 4 / 2 * 4;
+      UNROLL
+      for (int x = 0; x < d; x += 16) {
+        const float* const o = &rO[x / 2 + 2 * h];
+        const uint32_t left = fa::pack_bf16(o[0] * normalise[h], o[1] * normalise[h]);
+        const uint32_t right = fa::pack_bf16(o[4] * normalise[h], o[5] * normalise[h]);
+        const uint32_t other = __shfl_xor_sync(fa::kFullMask, odd ? left : right, 1);
+        if (row < shape.N) {
+          *reinterpret_cast<uint2*>(to + x) = odd ? uint2{other, right} : uint2{left, other};
+        }
+      }
+    }
+  }
+
+  __device__ void run() {
+    // --- prologue: the first tile of the first work tile
+    take(0);
+    skip_keys();
+    skip_values();
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(k.stage);
+    wait_scores<0>();
+    release_scores();
+    first_softmax();
+    pack_operand(rS, rP);
+
+    bool more = true;
+    for (unsigned n = 0; more; ++n) {
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+
+      // --- mainloop
+      // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
+      while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>();
+      while (j > 0) next_tile<false>();
+
+      // --- the seam: the work tile's last P V, and the next one's first Q K^T, whose Q arrives
+      // meanwhile. Without a next one that product is of old tiles, and no thread reads it: a
+      // branch around it would make ptxas wait for each product.
+      const WorkTile old = work;
+      const float old_m[2] = {m[0], m[1]};
+      float old_l[2] = {l[0], l[1]}, normalise[2];
+      issue_values();
+      more = take(n + 1);
+      if (more) {
+        skip_keys();
+        fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+      }
+      issue_scores(more ? k.stage : 0);
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        old_l[h] = fa::quad_sum(old_l[h]);
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
+        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
+        if (fa::leads_quad(lane) && row < shape.N) {
+          LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
+        }
+      }
+      fa::wgmma_wait<1>();
+      fa::pin_registers(rO);
+      release(v, smem.v_empty);
+      skip_values();
+      store_rows(old, normalise);  // --- epilogue
+      wait_scores<0>();
+      if (more) {
+        release_scores();
+        first_softmax();
+      }
+      pack_operand(rS, rP);
+    }
+  }
+};
+
+template <class T>
+__device__ inline void init_barriers(Tiles<T>& smem) {
+  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+  init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
+  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
+  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
+  fa::mbarrier_init_fence();
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
+                     const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap V,  // [B*Hkv, Nk, d]
+                     bf16* O,                                  // [B*H, N, d]
+                     float* LSE,                               // [B*H, N]
+                     Shape shape, unsigned* taken) {           // [2]: work tiles, blocks that left
+  Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
+  if (threadIdx.x == 0) init_barriers<T>(smem);
+  __syncthreads();  // all threads see the barriers
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == 0) {
+    fa::setmaxnreg_dec<T::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, taken);
+  } else {
+    fa::setmaxnreg_inc<T::kConsumerRegisters>();
+    Consumer<T>(smem, O, LSE, shape, wg - 1).run();
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// What step 10 supports with this kernel and 4_scheduled's, which computes d = 64 and d = 128.
+inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross = true}; }
+
+template <class T>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
+  constexpr int d = T::d;
+  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  fa::launch(flash_fwd_kernel<T>,
+             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
+             tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
+             tile_map<d>(t.V, BHkv, Nk, T::Bc), t.O, t.LSE, shape,
+             p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+}
+
+// f(Tiling) for the problem's mask.
+template <class F>
+void dispatch(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<256>(p.d,
+                      [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  if (p.d != 256) return step10::traffic(p);
+  fa::Prediction t;
+  dispatch(p, [&](auto tiling) { t = step10::traffic_of<decltype(tiling)>(p); });
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  if (p.d != 256) return step10::forward(p, t);
+  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, p.gpu.sms); });
+}
+
+}  // namespace step10_wide

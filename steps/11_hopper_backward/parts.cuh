@@ -1,0 +1,317 @@
+// Step 11: what all its kernels share: a block's walk, the five products and what is between them,
+// the kernels before and after the walk, and the host's sizes.
+//
+// A warpgroup owns 64 keys. S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are
+// already in the registers from which dV and dK read their A operand. dQ sums over the keys of both
+// warpgroups, so dS^T also goes to shared memory, where wgmma reads it transposed.
+//
+// A lane's registers. It has keys k and k + 8 (k = 16 warp + row_of(lane)):
+//
+//     rX[i]       key k + 8 half_of(i), row     column_of(lane) + column_at(i); S, P, dP, dS
+//     rdK[i]      key k + 8 half_of(i), feature column_of(lane) + column_at(i); rdV, too
+//     rP[r]       of the rows 16 r .. 16 r + 15, packed as wgmma's A: P, then dS
+//     rdQ[i]      as rdK, but of rows of Q instead of keys
+#pragma once
+
+#include <algorithm>
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/more/tma.h"
+#include "common/dialect/ptx/more/wgmma.h"
+#include "common/dialect/ptx/reduce.h"
+#include "common/dialect/warpgroup.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+
+namespace step11 {
+
+using fa::bf16;
+using fa::distance, fa::init_mbarriers, fa::pack_operand, fa::put_rows;
+using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
+using fa::multiply_features, fa::multiply_rows, fa::tile_descriptor, fa::wait_for, fa::warp_arrive;
+
+constexpr int kGroups = 2;                // warpgroups that own keys
+constexpr int kGroupKeys = 64;            // of a warpgroup: the rows of a wgmma
+constexpr int Bc = kGroups * kGroupKeys;  // keys of a block
+constexpr int Br = 128;                   // rows of a tile of Q and dO; dQ's sums have whole ones
+
+// --- what a block walks through ------------------------------------------------------------------
+
+// What is the same for all blocks.
+struct Shape {
+  int kv_heads, group;  // heads of K and V; how many of Q share each
+  int Np, Nk, Tr, Tc;   // Np: N in whole tiles of 128; Tr, Tc: tiles of rows, of keys
+  int shift;            // row r sees the keys up to r + shift
+  int section;          // heads whose work tiles are mixed, longest walks first
+  float scale;
+};
+
+// 128 keys of a head, and the tiles of rows that see them.
+struct WorkTile {
+  int bh_kv, j;     // head of K and V, tile of keys
+  int head, first;  // the first of Q's heads, and of its tiles of rows
+};
+
+// Causal: the longest walks of a section first, whose Q, dO and dQ_sum stay in the L2.
+__device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows) {
+  const int first = t / (p.section * p.Tc) * p.section;
+  const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;
+  const int bh_kv = first + rank % heads, j = rank / heads;
+  return {bh_kv, j, bh_kv * p.group, max(0, j * Bc - p.shift) / tile_rows};
+}
+
+// A tile of rows on the walk, which visits all heads that share the keys.
+struct RowTile {
+  int head, i;  // of Q; tile of rows
+  __device__ RowTile(const WorkTile& work) : head(work.head), i(work.first) {}
+  __device__ void next(const WorkTile& work, int Tr) {
+    if (++i == Tr) ++head, i = work.first;
+  }
+};
+
+// K or V of the block, a tile for each warpgroup. One thread calls.
+template <int n>
+__device__ inline void load_keys(bf16 (&to)[kGroups][n], uint64_t* full, const fa::TensorMap* from,
+                                 const WorkTile& work) {
+  fa::mbarrier_arrive_expect_tx(full, sizeof to);
+  for (int wg = 0; wg < kGroups; ++wg) {
+    fa::tma_load(to[wg], from, full, {0, work.j * Bc + wg * kGroupKeys, 0, work.bh_kv});
+  }
+}
+
+// dK and dV of a warpgroup, which have taken the place of its K and V. All its threads call; one
+// copies.
+template <int n>
+__device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* dV,
+                                  const bf16 (&sdK)[kGroups][n], const bf16 (&sdV)[kGroups][n],
+                                  int wg, int thread, int key, int Nk, int bh_kv) {
+  fa::fence_proxy_async();              // TMA reads what this thread has written ...
+  fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+  if (thread == 0 && key < Nk) {
+    fa::tma_store(dK, sdK[wg], {0, key, 0, bh_kv});
+    fa::tma_store(dV, sdV[wg], {0, key, 0, bh_kv});
+    fa::tma_store_commit();
+    fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+  }
+}
+
+// --- dQ's product, and what is between the products ----------------------------------------------
+
+// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row]: its
+// rows are contiguous, so it is MN-major.
+template <int d, int n>
+__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
+  fa::wgmma_fence();
+  UNROLL
+  for (int c = 0; c < Bc; c += kMma) {
+    const int group = c / kGroupKeys, inside = c % kGroupKeys;  // K: the tiles of the warpgroups
+    fa::wgmma<fa::Major::mn, fa::Major::mn>(
+        rdQ, fa::wgmma_advance(dS, c * kRowBytes),
+        fa::wgmma_advance(K, group * kGroupKeys * d * 2 + inside * kRowBytes), c > 0);
+  }
+  fa::wgmma_commit();
+}
+
+// How many rows, from `row` on, do not see the key.
+__device__ inline int hidden(const Shape& p, int key, int row) {
+  return key >= p.Nk ? Br : key - p.shift - row;
+}
+
+// Scores of rows that do not see the key become -inf. hidden0, hidden1: how many of the lane's rows
+// do not see its first and its second key. Past the last row P is 0, because LSE is inf.
+template <int n>
+__device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
+  UNROLL
+  for (int i = 0; i < n; ++i) {
+    if (fa::column_at(i) < (fa::half_of(i) ? hidden1 : hidden0)) rS[i] = -INFINITY;
+  }
+}
+
+// Two elements of rX = P rX. P is the bf16 pair that was multiplied; its lower half is the first.
+__device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
+  first *= __uint_as_float(pair << 16);
+  second *= __uint_as_float(pair & 0xffff0000u);
+}
+
+// dS^T of the warp's 16 keys to shared memory: [rows / 64][Bc][64], panels of 64 rows, swizzled.
+template <int depth>
+__device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const int key = threadIdx.x / fa::kWarp * 16 + lane % 16;
+  const int at = key * kPanel + (lane / 16 ^ key % 8) * 8;  // of rows 0 .. 15: swizzled
+  UNROLL
+  for (int r = 0; r < depth * kMma; r += kMma) {
+    fa::stmatrix_x4(sdS + r / kPanel * Bc * kPanel + (at ^ r % kPanel), rdS[r / kMma]);
+  }
+}
+
+// dQ's sums over the tiles of keys, in HBM, in the order of the registers: a lane adds 16 bytes at
+// once, a warp 512 adjacent bytes.
+struct FloatSums {
+  float* sums;  // [B*H * Np / 64, 4, d / 8, 32, 4]
+
+  // A lane's part of 64 rows, which a warpgroup multiplies.
+  struct Part {
+    float* at;
+
+    // No result is used, so each is a RED, and no thread waits for it.
+    template <int n>
+    __device__ void add(const float (&rdQ)[n]) const {
+      UNROLL
+      for (int x = 0; x < n / 4; ++x) {
+        fa::red_add_v4(at + x * fa::kWarp * 4, rdQ[4 * x], rdQ[4 * x + 1], rdQ[4 * x + 2],
+                       rdQ[4 * x + 3]);
+      }
+    }
+    __device__ float4 get(int x) const {
+      return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
+    }
+  };
+  // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8.
+  template <int d>
+  __device__ Part part(int half, int feature = 0) const {
+    const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+    const int group = (warp * d + feature) / 8;
+    return {sums + size_t(half) * kGroupKeys * d + (group * fa::kWarp + lane) * 4};
+  }
+};
+
+// --- the kernels before and after ----------------------------------------------------------------
+
+constexpr int kRowThreads = 256;  // of a block
+
+// The lanes of the kernel before: d / 8 of them own a row, padded ones included.
+template <int d>
+struct RowLanes {
+  static constexpr int kLanes = d / 8, kRows = kRowThreads / kLanes;  // rows of a block
+  int head, r, lane;                                                  // r: row of the head
+  size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
+  bool inside;
+
+  // A block has rows of one head. The last head is first: the L2 keeps what the next kernel reads
+  // first.
+  __device__ RowLanes(int N, int Np)
+      : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
+        r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
+        lane(threadIdx.x % kLanes),
+        padded(size_t(head) * Np + r),
+        row(size_t(head) * N + r),
+        inside(r < N) {}
+  // rowsum(dO * O), in all lanes.
+  __device__ float delta(const bf16* O, const bf16* dO) const {
+    float sum = 0.f;
+    if (inside) {
+      __align__(16) bf16 o[8], g[8];
+      *reinterpret_cast<uint4*>(o) = reinterpret_cast<const uint4*>(O + row * d)[lane];
+      *reinterpret_cast<uint4*>(g) = reinterpret_cast<const uint4*>(dO + row * d)[lane];
+      UNROLL
+      for (int x = 0; x < 8; ++x) sum += __bfloat162float(o[x]) * __bfloat162float(g[x]);
+    }
+    return fa::warp_sum<kLanes>(sum);
+  }
+  // LSE; -inf for a row without a key and for a padded one.
+  __device__ float lse(const float* LSE) const { return inside ? LSE[row] : -INFINITY; }
+  __device__ void clear(float* dQ_sum) const {
+    float4* zero = reinterpret_cast<float4*>(dQ_sum + padded * d) + lane;
+    zero[0] = make_float4(0.f, 0.f, 0.f, 0.f);
+    zero[kLanes] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+};
+
+// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
+// rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
+// last head is first, because it is still in the L2.
+template <int d>
+__global__ void convert_kernel(FloatSums dQ_sum,
+                               bf16* dQ,  // [B*H, N, d]
+                               int N, int Tr, float scale) {
+  constexpr int kParts = d / 32;
+  const int v = (gridDim.x - 1 - blockIdx.x) * kRowThreads + threadIdx.x;
+  const int thread = v % kGroupThreads, part = v / kGroupThreads % kParts;
+  const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
+  const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
+  const auto from = dQ_sum.part<d>(half);
+  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+  UNROLL
+  for (int x = 0; x < 4; ++x) {
+    const float4 sum = from.get(part * 4 + x);
+    low[x] = fa::pack_bf16(sum.x * scale, sum.y * scale);
+    high[x] = fa::pack_bf16(sum.z * scale, sum.w * scale);
+  }
+  fa::transpose_pairs(quad, low, high);
+  const int r = half % (2 * Tr) * 64 + warp * 16 + fa::row_of(lane);
+  bf16* to = dQ + (size_t(half / (2 * Tr)) * N + r) * d + (part * 4 + quad) * 8;
+  if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+  if (r + 8 < N) {
+    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
+
+inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br; }
+
+// rows: of a tile.
+inline Shape shape_of(const fa::Problem& p, int rows) {
+  const size_t l2 = size_t{16} << 20;  // bytes that a section's heads may need
+  const size_t head = 8 * size_t(p.d) * p.N * (p.H / p.Hkv);  // Q, dO: 2 bytes each; dQ_sum: 4
+  return {.kv_heads = int(p.kv_heads()),
+          .group = p.H / p.Hkv,
+          .Np = padded_rows(p),
+          .Nk = p.Nk,
+          .Tr = fa::ceil_div(p.N, rows),
+          .Tc = fa::ceil_div(p.Nk, Bc),
+          .shift = p.causal ? p.Nk - p.N : 1 << 29,
+          .section = p.causal ? int(std::clamp<size_t>(l2 / head, 1, p.kv_heads())) : 1,
+          .scale = p.scale()};
+}
+inline dim3 work_tiles(const Shape& shape) { return dim3(unsigned(shape.Tc * shape.kv_heads)); }
+
+// Their elements in tiles of `rows` rows, or of a warpgroup's keys.
+template <int d>
+fa::TensorMap map_of_rows(const fa::Problem& p, const bf16* x, int rows) {
+  return fa::tile_map<d>(x, p.heads(), p.N, rows);
+}
+template <int d>
+fa::TensorMap map_of_keys(const fa::Problem& p, const bf16* x) {
+  return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
+}
+
+// With LSE2 and delta, in tiles of `rows` rows.
+inline fa::Prediction traffic_of(const fa::Problem& p, int rows) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, rows)) * rows;  // in whole tiles
+  const fa::TileVisits v = fa::visited_tiles(p, rows, Bc);
+  fa::Prediction t;
+  t["O"].read = t["dQ"].write = 2 * BH * N * d;
+  t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
+  t["Q"].read = 2 * BH * v.rows * d;
+  t["LSE"].read = 4 * BH * N;
+  t["LSE2"] = t["delta"] = {.read = 4 * BH * v.tiles * rows, .write = 4 * BH * Np};  // whole tiles
+  t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
+  t["dQ_sum"].read = t["dQ_sum"].write = 4 * BH * Np * d;  // zeros are written
+  t["dQ_sum"].atomic = 4 * BH * v.tiles * rows * d;
+  t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (N + 2 * Nv + (Np + Nv) * d),
+           .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * Np + (Np + Nv) * d)};
+  t.flops = BH * 10 * rows * Bc * v.tiles * d;  // five products; zeros are multiplied too
+  return t;
+}
+
+// `threads` threads per row of [B*H, Np].
+inline fa::LaunchConfig row_blocks(const fa::Problem& p, int threads) {
+  return {dim3(unsigned(p.heads() * size_t(padded_rows(p)) * threads / kRowThreads)),
+          dim3(kRowThreads)};
+}
+template <int d>
+void launch_convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::launch(convert_kernel<d>, row_blocks(p, d / 16), FloatSums{t.scratch<float>("dQ_sum")}, t.dQ,
+             p.N, padded_rows(p) / Br, p.scale());
+}
+
+}  // namespace step11

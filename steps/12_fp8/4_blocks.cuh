@@ -1,0 +1,179 @@
+// Step 12 -- a scale per block of Q and K, whose rows are rotated so that none has an outlier.
+// Idea      Every 64 rows of Q and every tile of K have a scale, as in FlashAttention-3. A block of
+//           threads has all numbers of a scale in its registers, rotated or not, when it finds the
+//           largest one, so it reads them once. The rotation, random signs and Hadamard's matrix
+//           (incoherent processing), changes no score and makes d small numbers of a large one. A
+//           norm of each block's rows bounds its scores: none exceeds |q| |k|
+// Changed   since 12 1_quantise: quantise_kernel finds its block's scale; it rotates; norms. V is
+//           3_centred's
+// Traffic   prepare   read  2*BH*N*d + 3*2*BHkv*Nk*d B: Q and K once; norms 4 B per block of rows
+//           the rest as in 3_centred
+// Launch    prepare: one block per block of rows
+// Owns      warp: 16 rows; lane: two of them, with three others
+// Still bad 2_tensor's softmax: its exponentials wait until the maximum has been checked
+#pragma once
+
+#include "common/dialect/fragment.h"
+#include "common/dialect/ptx/mma.h"
+#include "steps/12_fp8/3_centred.cuh"
+
+namespace step12 {
+
+// A lane's eight neighbours in each of two rows, for each 32 features: words[r][i].
+template <int d>
+using Words = uint32_t[2][d / 8];
+
+// Random signs of the 32 features in 16 of a lane's words: bits i and 16 + i are those of word i.
+__device__ inline uint32_t signs_of(uint32_t lane) {
+  lane = (lane + 1) * 0x9e3779b1u;
+  lane = (lane ^ lane >> 15) * 0x85ebca77u;
+  return lane ^ lane >> 13;
+}
+
+// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, which has 1 and -1. It is
+// the Kronecker product of one of d / 16 and one of 16. Tensor cores multiply by the small one, and
+// are exact but for the rounding of sums; the other one is log(d / 16) rounds of additions between
+// a lane's registers. Without kRotate the numbers stay what they are. Either way the features have
+// a new order, the same for Q and K, which no score notices.
+template <int d, bool kRotate>
+__device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  uint32_t H[2][2];  // B of two mma, 8 columns each
+  UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int column = fa::row_of(lane) + i / 2 * 8, row = fa::column_of(lane) + i % 2 * 8;
+    uint32_t two = 0;
+    UNROLL
+    for (int e = 0; e < 2; ++e) {
+      const uint32_t minus = __popc(column & (row + e)) % 2, one = 0x3f80;  // in bf16
+      two |= (kRotate ? one | minus << 15 : column == row + e ? one : 0) << 16 * e;
+    }
+    H[i / 2][i % 2] = two;
+  }
+  UNROLL
+  for (int i = 0; i < d / 16; ++i) {
+    uint32_t A[4];
+    UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int word = 2 * i + j / 2;
+      const uint32_t signs = kRotate ? signs_of(lane % 4 + word / 16 * 4) : 0;
+      A[j] = x[j % 2][word] ^ (signs << (15 - word % 16) & 0x80008000);
+    }
+    UNROLL
+    for (int n = 0; n < 2; ++n) {
+      UNROLL
+      for (float& sum : y[i][n]) sum = 0.f;
+      fa::mma_m16n8k16(y[i][n], A, H[n]);
+    }
+  }
+  UNROLL
+  for (int step = 1; kRotate && step < d / 16; step *= 2) {
+    UNROLL
+    for (int i = 0; i < d / 4; ++i) {
+      const int low = i / 8 / step * 2 * step + i / 8 % step;  // a bit `step` that is 0 put in
+      float &a = y[low][i / 4 % 2][i % 4], &b = y[low + step][i / 4 % 2][i % 4];
+      const float sum = a + b;
+      b = a - b, a = sum;
+    }
+  }
+}
+
+// The largest norm of a row. What is null is not stored.
+struct Norms {
+  float* of_blocks = nullptr;    // [heads, ceil(n / rows)]
+  unsigned* of_heads = nullptr;  // [heads], 0 before: a non-negative float
+  unsigned* zeros = nullptr;     // [zero]: where a later launch has of_heads
+  unsigned zero = 0;
+};
+
+// A block of `rows` rows, 16 for each warp: its scale and its numbers.
+template <int d, int rows, bool kRotate>
+__global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
+    const bf16* x,  // [heads, n, d]
+    e4m3* out,      // [heads, n, d]
+    float* scales,  // [heads, ceil(n / rows)]
+    const Norms norms, int n) {
+  constexpr float kOverRoot = !kRotate ? 1.f : d == 64 ? 0.125f : d == 128 ? 0.088388348f : 0.0625f;
+  const int blocks = (n + rows - 1) / rows, head = blockIdx.x / blocks;
+  const int lane = threadIdx.x % fa::kWarp, quad_lane = lane % 4;
+  const int row = blockIdx.x % blocks * rows + threadIdx.x / fa::kWarp * 16 + fa::row_of(lane);
+  Words<d> words = {};
+  UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= n) continue;
+    const bf16* from = x + (size_t(head) * n + row + 8 * r) * d + quad_lane * 8;
+    UNROLL
+    for (int c = 0; c < d / 32; ++c) {
+      const uint4 eight = load_eight(from + c * 32);
+      words[r][4 * c] = eight.x, words[r][4 * c + 1] = eight.y;
+      words[r][4 * c + 2] = eight.z, words[r][4 * c + 3] = eight.w;
+    }
+  }
+  float v[d / 16][2][4];
+  rotate<d, kRotate>(words, v);
+  float most = 0.f, squares[2] = {};
+  UNROLL
+  for (int i = 0; i < d / 2; ++i) most = fmaxf(most, fabsf(v[i / 8][i / 4 % 2][i % 4]));
+  const float scale = scale_of(block_max<2 * rows>(most)), inverse = 1.f / scale;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale * kOverRoot;
+  UNROLL
+  for (int i = 0; i < d / 2; ++i) {
+    float& number = v[i / 8][i / 4 % 2][i % 4];
+    number *= inverse, squares[fa::half_of(i)] += number * number;
+  }
+  if (norms.of_blocks || norms.of_heads) {
+    const float most = fmaxf(fa::quad_sum(squares[0]), fa::quad_sum(squares[1]));
+    const float norm = sqrtf(block_max<2 * rows>(most)) * scale * kOverRoot;
+    if (threadIdx.x == 0 && norms.of_blocks) norms.of_blocks[blockIdx.x] = norm;
+    if (threadIdx.x == 0 && norms.of_heads) atomicMax(&norms.of_heads[head], __float_as_uint(norm));
+    if (threadIdx.x == 0 && blockIdx.x < norms.zero) norms.zeros[blockIdx.x] = 0;
+  }
+  UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= n) continue;
+    e4m3* to = out + (size_t(head) * n + row + 8 * r) * d + quad_lane * 16;
+    UNROLL
+    for (int c = 0; c < d / 64; ++c) {
+      uint32_t four[4];
+      UNROLL
+      for (int i = 0; i < 4; ++i) {
+        float* of = v[4 * c + i][0] + 2 * r;
+        four[i] = fa::pack_e4m3(of[0], of[1], of[4], of[5]);
+      }
+      *reinterpret_cast<uint4*>(to + c * 64) = {four[0], four[1], four[2], four[3]};
+    }
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+template <int d, int key_rows, bool kRotate>
+void quantise_blocks(const fa::Problem& p, const fa::Tensors<bf16>& t, const Norms& q_norms,
+                     const Norms& k_norms) {
+  fa::launch(quantise_block_kernel<d, kQueryRows, kRotate>,
+             {dim3(query_blocks(p, kQueryRows)), dim3(2 * kQueryRows)}, t.Q, t.scratch<e4m3>("Q8"),
+             t.scratch<float>("Q_scale"), q_norms, p.N);
+  fa::launch(quantise_block_kernel<d, key_rows, kRotate>,
+             {dim3(key_blocks(p, key_rows)), dim3(2 * key_rows)}, t.K, t.scratch<e4m3>("K8"),
+             t.scratch<float>("K_scale"), k_norms, p.Nk);
+}
+inline fa::Prediction blocks_traffic(const fa::Problem& p, int key_rows) {
+  const uint64_t q = p.q_size(), kv = p.kv_size();
+  fa::Prediction t;
+  t["Q"].read = 2 * q, t["K"].read = 2 * kv;
+  t["Q8"].write = q, t["K8"].write = kv;
+  t["Q_scale"].write = sizeof(float) * query_blocks(p, kQueryRows);
+  t["K_scale"].write = sizeof(float) * key_blocks(p, key_rows);
+  t.hbm = {.read = 2 * (q + kv), .write = q + kv};
+  add_centred_values_traffic(p, t);
+  return t;
+}
+template <bool kRotate>
+void prepare_blocks(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    quantise_blocks<d, kKeyRows, kRotate>(p, t, {}, {});
+    quantise_centred_values<d>(p, t);
+  });
+}
+
+}  // namespace step12

@@ -1,0 +1,336 @@
+// Step 12 -- past FlashAttention-3: the maximum is checked late.
+// Idea      P, not S, is checked against the range of e4m3 while exponentials are computed: nothing
+//           waits for the answer. When a P exceeds it, which is rare, P, l and O are scaled down
+//           afterwards. P may be large until then, but not infinite: the norms of the rows of Q
+//           and K show whether a work tile's scores can jump that far.
+//           Second, tiles of 96 or 64 keys leave registers for one consumer more
+// Changed   since 12 2_tensor: late_softmax() where the norms allow it; smaller tiles of keys
+// Traffic   as 2_tensor, and norms, as often as scales
+// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
+//           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
+// Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
+// Still bad d = 64: one exponential per 256 FLOP, and the exponentials are the limit
+#pragma once
+
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "steps/12_fp8/parts.cuh"
+
+namespace step12_late {
+
+using namespace step12;  // parts.cuh
+
+// A row's largest P is 2^5, exact in e4m3; checked early, by an older maximum, at most 2^8.8 = 445.
+constexpr float kOffset = 5.f, kGrowth = 3.8f;
+
+constexpr float kLargestP = 445.f;  // a little below the end of e4m3
+
+// With each |S| log2(e) below this, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
+constexpr float kSafeScore = 50.f;
+
+// And the largest norm of a row.
+struct Scales : step12::Scales {
+  const float* Q_norm;  // [B*H, ceil(N / 64)]
+  const float* K_norm;  // [B*Hkv]
+};
+
+// P = 2^(S - m + kOffset) in S's registers, l += its row sums.
+template <int n>
+__device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
+                                 float (&l)[2]) {
+  const float below[2] = {m[0] - kOffset, m[1] - kOffset};
+  step10::compute_p(rS, scale_log2, below, l);
+}
+
+// A warpgroup that owns 64 rows of each work tile.
+template <class T>
+struct Consumer {
+  static constexpr int d = T::d, Bc = T::Bc;
+  Tiles<T>& smem;
+  float* LSE;  // [B*H, N]
+  const Scales& scales;
+  const Shape& shape;
+  const int wg;  // which consumer
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const uint64_t q0 = tile_descriptor<kFeatures<d>>(smem.Q[0][wg]);
+  const uint64_t k0 = tile_descriptor<kFeatures<d>>(smem.K[0]);
+  const uint64_t v0 = tile_descriptor<kKeys<Bc>>(smem.V[0]);
+  Ring<T::kStages> k, v;
+  WorkTile work;
+  float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
+  bool safe = false;                      // are this work tile's scores?
+  int j = 0;                              // the tile of keys whose scores are next
+  int skipped = 0;                        // tiles of which K was released, and V not yet
+  // V of the tile in use and of all skipped ones but one must fit.
+  static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
+  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
+  uint32_t rP[Bc / kK][4];
+
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
+      : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
+
+  // One arrival of a warp: its 32 lanes are at the same place.
+  __device__ void arrive(uint64_t* bar) {
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  // This warp has read the ring's stage. On to the next one.
+  __device__ void release(Ring<T::kStages>& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  }
+
+  // S = Q K^T of tile j, without waiting for the product. b: which Q.
+  __device__ void issue_scores(unsigned b, unsigned stage) {
+    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+  }
+  // O += P V of the tile before, once its V is there, without waiting for the product.
+  __device__ void issue_values() {
+    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
+    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+  }
+  template <int pending>
+  __device__ void wait_scores() {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(rS);
+  }
+  __device__ void wait_values() {
+    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rO);
+    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    release(v, smem.v_empty);
+  }
+
+  // The block's n-th work tile; false when there is none.
+  __device__ bool take(unsigned n) {
+    fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
+    if (lane == 0) work = smem.work[n % 2][wg];
+    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
+    work.bh_kv = __shfl_sync(fa::kFullMask, work.bh_kv, 0);
+    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
+    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    if (work.tiles == 0) return false;
+    q_scale = scales.Q[query_block()] * shape.scale_log2;
+    // Cauchy and Schwarz: |S| <= |q| |k|. Rounding to e4m3 adds at most 1/16 to each norm.
+    const float norms = scales.Q_norm[query_block()] * scales.K_norm[work.bh_kv];
+    safe = norms * (1.0625f * 1.0625f) * shape.scale_log2 < kSafeScore;
+    return true;
+  }
+  // Of this warpgroup's rows, which may all be beyond the last one.
+  __device__ int query_block() {
+    const int blocks = (shape.N + kGroupRows - 1) / kGroupRows;
+    return work.bh * blocks + min(work.row / kGroupRows, blocks - 1);
+  }
+  // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 are 0 beside their maximum.
+  __device__ void load_scale() {
+    scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
+    scale_log2 = fmaxf(scale_log2, 0x1p-100f);
+  }
+  __device__ void skip(Ring<T::kStages>& ring, uint64_t* full, uint64_t* empty) {
+    fa::mbarrier_wait(&full[ring.stage], ring.parity);
+    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    release(ring, empty);
+  }
+  // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
+  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
+  __device__ void skip_keys() {
+    j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
+    for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
+    load_scale();
+  }
+  __device__ void skip_values() {
+    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
+  }
+  // Is tile j at the diagonal or at the end of the keys?
+  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  __device__ void mask_tile() {
+    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
+    mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
+  }
+  __device__ void first_softmax() {
+    if (is_cut()) mask_tile();
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * scale_log2);
+      l[h] = 0.f;
+    }
+    compute_p(rS, scale_log2, m, l);
+  }
+
+  // Is tile j - 1 checked before its exponentials? A row that has seen no key has no maximum yet.
+  __device__ bool careful() {
+    return !safe || (T::kCausal && visible<T>(shape, work.row) <= j * Bc);
+  }
+  // P of a tile, the maximum first. Returns whether it has moved; O must then be scaled by alpha.
+  __device__ bool careful_softmax() {
+    if (is_cut()) mask_tile();
+    const bool grown = has_grown(rS, m, scale_log2, kGrowth);
+    if (__builtin_expect(grown, 0)) raise_maximum(rS, scale_log2, m, l, alpha);
+    compute_p(rS, scale_log2, m, l);
+    return grown;
+  }
+  // P of a tile. Returns whether an element exceeded the range of e4m3 and was scaled down.
+  __device__ bool late_softmax() {
+    compute_p(rS, scale_log2, m, l);
+    int top[2] = {};  // non-negative floats compare as integers do
+    UNROLL
+    for (int i = 0; i < Bc / 2; i += 2) {
+      int& x = top[fa::half_of(i)];
+      x = __vimax3_s32(x, __float_as_int(rS[i]), __float_as_int(rS[i + 1]));
+    }
+    const bool grown = __any_sync(fa::kFullMask, max(top[0], top[1]) > __float_as_int(kLargestP));
+    if (__builtin_expect(grown, 0)) lower(top);
+    return grown;
+  }
+  // m moves so that the P in `top` becomes 2^kOffset.
+  __device__ void lower(const int (&top)[2]) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const float up = fmaxf(0.f, __log2f(fa::quad_max(__int_as_float(top[h]))) - kOffset);
+      alpha[h] = fa::exp2_approx(-up);
+      m[h] += up, l[h] *= alpha[h];
+    }
+    UNROLL
+    for (int i = 0; i < Bc / 2; ++i) rS[i] *= alpha[fa::half_of(i)];
+  }
+
+  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  template <bool kCareful>
+  __device__ void next_tile(unsigned b) {
+    --j;
+    load_scale();
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(b, k.stage);
+    issue_values();
+    wait_scores<1>();
+    release(k, smem.k_empty);
+    const bool grown = kCareful ? careful_softmax() : late_softmax();
+    wait_values();
+    pack_operand(rS, rP);
+    if (__builtin_expect(grown, 0)) {
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
+    }
+  }
+
+  __device__ void run() {
+    // --- prologue: the first tile of the first work tile
+    take(0);
+    skip_keys();
+    skip_values();
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(0, k.stage);
+    wait_scores<0>();
+    release(k, smem.k_empty);
+    first_softmax();
+    pack_operand(rS, rP);
+
+    bool more = true;
+    for (unsigned n = 0; more; ++n) {
+      const unsigned b = n % 2;
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+
+      // --- mainloop
+      while (j > 0 && careful()) next_tile<true>(b);
+      while (j > 0) next_tile<false>(b);
+
+      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
+      // one that product is of old tiles, and no thread reads it: a branch around it would make
+      // ptxas wait for each product.
+      const WorkTile old = work;
+      const float old_m[2] = {m[0], m[1]};
+      float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];
+      more = take(n + 1);
+      if (more) {
+        skip_keys();
+        fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+      }
+      issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
+      issue_values();
+      wait_scores<1>();
+      arrive(&smem.q_empty[b][wg]);
+      if (more) {
+        release(k, smem.k_empty);
+        first_softmax();
+      }
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        old_l[h] = fa::quad_sum(old_l[h]);
+        seen[h] = old_l[h] > 0.f ? 1.f : 0.f;  // no key seen: O = 0
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
+        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
+        if (fa::leads_quad(lane) && row < shape.N) {
+          LSE[size_t(old.bh) * shape.N + row] = (old_m[h] - kOffset + __log2f(old_l[h])) * fa::kLn2;
+        }
+      }
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rO);
+      fa::pin_registers(rS);
+      release(v, smem.v_empty);
+      skip_values();
+      pack_operand(rS, rP);
+
+      // --- epilogue
+      fa::mbarrier_wait(&smem.o_empty[wg], (n & 1) ^ 1);
+      const int feature = old.bh_kv * d + fa::column_of(lane);
+      put_rows<d>(rO, normalise, seen, scales.V + feature, scales.mean + feature, smem.O[wg]);
+      fa::fence_proxy_async();  // TMA reads what this thread has written ...
+      __syncwarp();             // ... and what the other lanes have
+      arrive(&smem.o_full[wg]);
+    }
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
+                     const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap V,  // [B*Hkv, d, Nkp]
+                     const __grid_constant__ fa::TensorMap O,  // [B*H, N, d]
+                     float* LSE,                               // [B*H, N]
+                     Scales scales, Shape shape, unsigned* taken) {
+  Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
+  if (threadIdx.x == 0) init_barriers<T>(smem);
+  __syncthreads();
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == 0) {
+    fa::setmaxnreg_dec<T::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, taken);
+    if (threadIdx.x == fa::kWarp) store<T>(smem, &O);
+  } else {
+    fa::setmaxnreg_inc<T::kConsumerRegisters>();
+    Consumer<T>(smem, LSE, scales, shape, wg - 1).run();
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross = true}; }
+
+template <int d_, bool kCausal_>
+struct Tiling {
+  static constexpr int d = d_;
+  static constexpr bool kCausal = kCausal_;
+  static constexpr int kConsumers = d == 64 ? 4 : d == 128 ? 3 : 2, Br = kConsumers * kGroupRows;
+  static constexpr int Bc = d == 128 ? 96 : 64;
+  static constexpr int kStages = d == 64 ? 8 : d == 128 ? 4 : 3;
+  static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+  static constexpr int kProducerRegisters = d == 256 ? 40 : 32;
+  static constexpr int kConsumerRegisters = d == 64 ? 112 : d == 128 ? 160 : 232;
+};
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Scales scales{scales_of(t), t.scratch<float>("Q_norm"), t.scratch<float>("K_norm")};
+  dispatch<Tiling, 64, 128, 256>(p, [&](auto tiling) {
+    using T = decltype(tiling);
+    launch_forward<T>(flash_fwd_kernel<T>, p, t, scales);
+  });
+}
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  dispatch<Tiling, 64, 128, 256>(p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
+  t["Q_norm"].read = t["K_norm"].read = t["Q_scale"].read;  // read as often as Q's scales
+  return t;
+}
+
+}  // namespace step12_late

@@ -1,0 +1,160 @@
+// Step 13 -- a paged cache, with sequences of different lengths.
+// Idea      A cache grows by one key per token, to a length that is not known. It lies in pages of
+//           16 to 256 keys anywhere in a pool, and a table says where: one more load before the
+//           copies of 16 keys. What a page holds past the last key is garbage and is never read
+// Changed   since 13 3_groups: keys are looked up in the table; each batch entry has a length, and
+//           as many splits as its keys need
+// Traffic   requested read  as 3_groups, of each entry's own keys and splits
+//                           + 8*BHkv*t*Nk B              table: by each lane, for 16 keys at once
+//                           + 4 B per thread             lengths
+//                     write as 3_groups
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
+// Launch    grid (s*t, B*Hkv): blocks without keys return at once; then the merge
+// Owns      block: a split for up to 32 rows; warp: every fourth tile of its keys, all rows
+// Still bad two kernels, although the second has little to do
+#pragma once
+
+#include <bit>
+#include "steps/13_decode/1_warps.cuh"
+#include "steps/13_decode/parts.cuh"
+
+namespace step13_pages {
+
+using namespace step13;  // parts.cuh
+using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
+using step13_warps::multiply_scores, step13_warps::multiply_values;
+using step13_warps::Shared, step13_warps::Tiles;
+
+template <int d, int bands>
+__global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
+    flash_decode_kernel(const bf16* Q,          // [B*Hkv, rows, d], which is [B*H, N, d]
+                        const bf16* K,          // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
+                        const bf16* V,          // likewise
+                        fa::Cache cache, int log2_page, int heads, SplitParts parts, int rows,
+                        int N, int most_keys, int split_keys, float scale, bool causal) {
+  // --- prologue: fill all stages but one
+  Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int row0 = blockIdx.x % row_blocks * bands * kMma;
+  const size_t head = blockIdx.y, entry = head / heads;
+  const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
+  const int end = min(Nk, (split + 1) * split_keys);
+  if (split * split_keys >= Nk && split > 0) return;  // split 0 stores even an empty part
+  const size_t of_page = head % heads, first_row = head * most_keys;
+  const size_t columns = (most_keys + (1 << log2_page) - 1) >> log2_page;  // of the table
+  const int* pages = cache.table ? cache.table + entry * columns : nullptr;
+  const auto place = [=](int key) {  // its row in the pools, for 16 keys from a multiple of 16 on
+    if (pages == nullptr) return first_row + key;
+    return ((pages[key >> log2_page] * size_t(heads) + of_page) << log2_page) +
+           (key & ((1 << log2_page) - 1));
+  };
+  const size_t part = (split * gridDim.y + head) * rows + row0;
+  Q += (head * rows + row0) * d;
+  Tiles<d>& tiles = smem.tiles[warp];
+  const auto load = [&](int key, int stage) {
+    UNROLL
+    for (int c = 0; c < kWarpKeys<d> && key < end; c += kMma) {
+      const size_t from = key + c < end ? place(key + c) * d : 0;
+      load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
+      load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);
+    }
+    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+  };
+  const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
+  for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
+  uint32_t rQ[bands][d / kMma][4];
+  load_queries<d>(Q, rows - row0, rQ);
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
+  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
+  UNROLL
+  for (int i = 0; i < 2 * bands; ++i) {
+    const int r = row0 + fa::row_of(lane) + 8 * i;
+    m[i / 2][i % 2] = kNoMaximum;
+    visible[i / 2][i % 2] = causal ? least + r % N : Nk;
+  }
+
+  // --- mainloop
+  for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
+    fa::cp_async_wait<kStages - 2>();
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
+    load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
+    float rS[bands][kWarpKeys<d> / 8][4] = {};
+    multiply_scores<d>(rQ, tiles.K[stage], rS);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
+  }
+
+  // --- epilogue
+  fa::cp_async_wait_all();
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
+  store_part<d>(m, l, rO, rows - row0, smem.parts);
+  __syncthreads();                             // all parts are complete
+  constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
+  for (int r = threadIdx.x / (d / 4); r < min(rows - row0, bands * kMma); r += kStored) {
+    const int x = threadIdx.x % (d / 4) * 4;
+    parts.store<d>(merge_warps(smem.parts, r, x), part + r, x);
+  }
+}
+
+// A thread merges four features of one row, over the splits of its batch entry.
+template <int d>
+__global__ void merge_kernel(SplitParts parts, const int* lengths,  // [B], or null
+                             bf16* O,                               // [B*H, N, d]
+                             float* LSE,                            // [B*H, N]
+                             int most_keys, int split_keys, int rows, int entry_rows) {
+  const int r = (blockIdx.x * kThreads + threadIdx.x) / (d / 4), x = threadIdx.x % (d / 4) * 4;
+  if (r >= rows) return;
+  const int Nk = lengths ? lengths[r / entry_rows] : most_keys;
+  const int splits = max(1, (Nk + split_keys - 1) / split_keys);
+  store_row<d>(parts.merge<d>(splits, rows, r, x), r, x, O, LSE);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const Rows rows(p, p.H / p.Hkv);
+  const Splits splits = splits_of(p, rows, rows.per_block);
+  const uint64_t d = p.d;
+  uint64_t parts = 0;  // bytes of one number per row
+  fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
+  if (!p.cache.lengths.empty()) t["lengths"].read += 4 * p.rows() * (d / 4);  // by the merge
+  for (int b = 0; b < p.B; ++b) {
+    parts += 4 * p.H * p.N * std::max(1, fa::ceil_div(p.keys_of(b), splits.keys));
+  }
+  t["O_parts"] = {.read = parts * d, .write = parts * d};
+  t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
+  t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};
+  return t;
+}
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  const Rows rows(p, p.H / p.Hkv);
+  const size_t stored = splits_of(p, rows, rows.per_block).count * p.rows();
+  return {{"O_parts", stored * p.d * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Rows rows(p, p.H / p.Hkv);
+  const Splits splits = splits_of(p, rows, rows.per_block);
+  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
+      fa::launch(flash_decode_kernel<d, bands>,
+                 {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
+                  sizeof(Shared<d, bands>)},
+                 t.Q, t.K, t.V, t.cache, log2_page, p.Hkv, parts, rows.count, p.N, p.Nk,
+                 splits.keys, p.scale(), p.causal);
+    });
+    fa::launch(merge_kernel<d>,
+               {dim3(fa::ceil_div(int(p.rows()) * (d / 4), kThreads)), dim3(kThreads)}, parts,
+               t.cache.lengths, t.O, t.LSE, p.Nk, splits.keys, int(p.rows()), p.H * p.N);
+  });
+}
+
+}  // namespace step13_pages

@@ -1,0 +1,210 @@
+// Step 13 -- the merge on all SMs, launched early.
+// Idea      With 16 heads per key head the merge of one block takes 7 of 14 us at 4K keys on an
+//           H100. Here a second kernel merges each row in a block of its own; programmatic
+//           dependent launch prepares it while the first one runs
+// Changed   since 13 5_once: the merge is a kernel again, launched early, with a block per row that
+//           loads all its parts at once; split i of s has rounds i, i + s, i + 2 s, ..., so that
+//           all splits read one region at a time
+// Traffic   requested read  as 5_once, LSE_parts once by each thread of a row
+//                           + 4 B per thread of the merge  lengths
+//                     write as 5_once, without counters
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
+// Launch    grid (s*t, B*Hkv): one block per split and 32 rows; then one block per row
+// Owns      block: a split for up to 32 rows; of the merge: a row, d/4 of its threads some splits
+// Still bad 16 bits per number of K and V; from 33 rows on, a second block reads the same keys
+#pragma once
+
+#include <bit>
+#include "common/dialect/ptx/more/dependent.h"
+#include "steps/13_decode/1_warps.cuh"
+#include "steps/13_decode/parts.cuh"
+
+namespace step13_early {
+
+using namespace step13;  // parts.cuh
+using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
+using step13_warps::multiply_scores, step13_warps::multiply_values;
+using step13_warps::Shared, step13_warps::Tiles;
+
+constexpr int kBatch = 8;       // splits of a row, which a thread of the merge loads at once
+constexpr int kMergedLike = 6;  // rows of 5_once, whose merge takes as long: measured
+
+template <int d, int bands>
+__global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
+    flash_decode_kernel(const bf16* Q,          // [B*Hkv, rows, d], which is [B*H, N, d]
+                        const bf16* K,          // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
+                        const bf16* V,          // likewise
+                        fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
+                        SplitParts parts, int rows, int N, int most_keys, int split_keys,
+                        float scale, bool causal) {
+  // --- prologue: fill all stages but one
+  Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int row0 = blockIdx.x % row_blocks * bands * kMma;
+  const size_t head = blockIdx.y, entry = head / heads;
+  const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
+  const int splits = max(1, (Nk + split_keys - 1) / split_keys);
+  if (split >= splits) return;  // split 0 stores even an empty part
+  const size_t of_page = head % heads, first_row = head * most_keys;
+  const size_t columns = (most_keys + (1 << log2_page) - 1) >> log2_page;  // of the table
+  const int* pages = cache.table ? cache.table + entry * columns : nullptr;
+  const auto place = [=](int key) {  // its row in the pools, for 16 keys from a multiple of 16 on
+    if (pages == nullptr) return first_row + key;
+    return ((pages[key >> log2_page] * size_t(heads) + of_page) << log2_page) +
+           (key & ((1 << log2_page) - 1));
+  };
+  Q += (head * rows + row0) * d;
+  Tiles<d>& tiles = smem.tiles[warp];
+  const auto load = [&](int key, int stage) {
+    UNROLL
+    for (int c = 0; c < kWarpKeys<d> && key < Nk; c += kMma) {
+      const size_t from = key + c < Nk ? place(key + c) * d : 0;
+      load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, Nk - key - c);
+      load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, Nk - key - c);
+    }
+    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+  };
+  const int first = split * Bc<d> + warp * kWarpKeys<d>;  // the warp's first key
+  const int step = splits * Bc<d>;  // all splits of a head read neighbouring rounds at a time
+  for (int j = 0; j < kStages - 1; ++j) load(first + j * step, j);
+  uint32_t rQ[bands][d / kMma][4];
+  load_queries<d>(Q, rows - row0, rQ);
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
+  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
+  UNROLL
+  for (int i = 0; i < 2 * bands; ++i) {
+    const int r = row0 + fa::row_of(lane) + 8 * i;
+    m[i / 2][i % 2] = kNoMaximum;
+    visible[i / 2][i % 2] = causal ? least + r % N : Nk;
+  }
+
+  // --- mainloop
+  for (int key = first, stage = 0; key < Nk; key += step, stage = (stage + 1) % kStages) {
+    fa::cp_async_wait<kStages - 2>();
+    __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
+    load(key + (kStages - 1) * step, (stage + kStages - 1) % kStages);
+    float rS[bands][kWarpKeys<d> / 8][4] = {};
+    multiply_scores<d>(rQ, tiles.K[stage], rS);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
+  }
+
+  // --- epilogue
+  fa::cp_async_wait_all();
+  __syncthreads();  // all warps are done with their tiles: the parts overwrite them
+  store_part<d>(m, l, rO, rows - row0, smem.parts);
+  __syncthreads();  // all parts are complete
+  // A block that has all keys of its rows stores results; any other stores a part.
+  const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
+  const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
+  constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
+  for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
+    const Merged row = merge_warps(smem.parts, r, x);
+    if (splits == 1) {
+      store_row<d>(row, result + r, x, O, LSE);
+    } else {
+      parts.store<d>(row, split * all_rows + result + r, x);
+    }
+  }
+}
+
+// A block merges a row: each d/4 of its threads a batch of splits, and then the batches.
+template <int d>
+__global__ void __launch_bounds__(1024)
+    merge_kernel(SplitParts parts, const int* lengths,  // [B], or null
+                 bf16* O,                               // [B*H, N, d]
+                 float* LSE,                            // [B*H, N]
+                 int most_keys, int split_keys, int entry_rows) {
+  const int batch = threadIdx.x / (d / 4), batches = blockDim.x / (d / 4);
+  const int x = threadIdx.x % (d / 4) * 4;
+  float* smem = fa::dynamic_shared<float>();
+  const SplitParts sums = {smem, smem + batches * d};
+  const size_t r = blockIdx.x, rows = gridDim.x;
+  fa::griddep_wait();  // the other kernel has ended: all parts are in device memory
+  const int Nk = lengths ? lengths[r / entry_rows] : most_keys;
+  const int splits = (Nk + split_keys - 1) / split_keys;
+  if (splits <= 1) return;  // the only split has stored the results
+  float4 part[kBatch];
+  float lse[kBatch], m = kNoMaximum, l = 0.f;
+  UNROLL
+  for (int i = 0; i < kBatch; ++i) {  // all loads, before the first is used
+    const int s = batch * kBatch + i;
+    part[i] = make_float4(0.f, 0.f, 0.f, 0.f), lse[i] = -INFINITY;
+    if (s >= splits) continue;
+    part[i] = *reinterpret_cast<const float4*>(parts.O + (s * rows + r) * d + x);
+    lse[i] = parts.LSE[s * rows + r];
+  }
+  UNROLL
+  for (int i = 0; i < kBatch; ++i) m = fmaxf(m, lse[i]);
+  Merged row = {};
+  UNROLL
+  for (int i = 0; i < kBatch; ++i) {
+    const float factor = fa::exp2_approx(lse[i] - m);
+    l += factor;
+    row.O[0] += factor * part[i].x, row.O[1] += factor * part[i].y;
+    row.O[2] += factor * part[i].z, row.O[3] += factor * part[i].w;
+  }
+  row.finish(m, l);
+  sums.store<d>(row, batch, x);
+  __syncthreads();  // all batches are complete
+  if (batch == 0) store_row<d>(sums.merge<d>(batches, 1, 0, x), r, x, O, LSE);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// Threads of the merge that share a row.
+inline int merge_threads(const fa::Problem& p, const Splits& splits) {
+  return fa::ceil_div(splits.count, kBatch) * (p.d / 4);
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const Rows rows(p, p.H / p.Hkv);
+  const Splits splits = splits_of(p, rows, kMergedLike);
+  uint64_t stored = 0;  // splits that store parts
+  fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
+  for (int b = 0; b < p.B; ++b) {
+    const int count = fa::ceil_div(p.keys_of(b), splits.keys);
+    if (count > 1) stored += count;
+  }
+  if (stored == 0) return t;
+  const uint64_t parts = 4 * stored * p.H * p.N, d = p.d;  // bytes of one number per row
+  t["O_parts"] = {.read = parts * d, .write = parts * d};
+  t["LSE_parts"] = {.read = parts * (d / 4), .write = parts};
+  t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};
+  if (!p.cache.lengths.empty()) t["lengths"].read += 4 * p.rows() * merge_threads(p, splits);
+  return t;
+}
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  const Rows rows(p, p.H / p.Hkv);
+  const size_t stored = splits_of(p, rows, kMergedLike).count * p.rows();
+  return {{"O_parts", stored * p.d * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Rows rows(p, p.H / p.Hkv);
+  const Splits splits = splits_of(p, rows, kMergedLike);
+  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
+      fa::launch(flash_decode_kernel<d, bands>,
+                 {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
+                  sizeof(Shared<d, bands>)},
+                 t.Q, t.K, t.V, t.cache, log2_page, p.Hkv, t.O, t.LSE, parts, rows.count, p.N, p.Nk,
+                 splits.keys, p.scale(), p.causal);
+    });
+    if (splits.count == 1) return;
+    const int threads = merge_threads(p, splits);
+    const size_t sums = threads / (d / 4) * (d + 1) * sizeof(float);
+    fa::launch_early(merge_kernel<d>, {dim3(p.rows()), dim3(threads), sums}, parts, t.cache.lengths,
+                     t.O, t.LSE, p.Nk, splits.keys, p.H * p.N);
+  });
+}
+
+}  // namespace step13_early

@@ -1,0 +1,265 @@
+// Step 13 -- what all rungs share: the softmax of a warp's scores, merges, splits, bytes.
+//
+// All warps of a block hold the same rows, `bands` times the 16 of an mma, and each warp computes
+// some of their keys. Registers of a lane, of its rows r = 16 t + row_of(lane) + 8 h in band t:
+//
+//     rS[t][n][2 h + e]   key     8 n + column_of(lane) + e of the warp's tile
+//     rO[t][n][2 h + e]   feature 8 n + column_of(lane) + e
+//     m[t][h], l[t][h]    of the row; l of this lane's keys only
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+#include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
+#include "common/dialect/ptx/cp_async.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+
+namespace step13 {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * fa::kWarp;
+constexpr int kMma = 16;     // rows of an mma's A, and keys or features that it sums over
+constexpr int kTile = 2048;  // numbers of K in a warp's tile, and of V
+template <int d>
+constexpr int kWarpKeys = kTile / d;  // of a tile
+template <int d>
+constexpr int Bc = kWarps* kWarpKeys<d>;  // keys of a round: one tile per warp
+constexpr int kStages = 3;  // per warp: one tile is multiplied while the others are copied
+constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
+constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
+
+// --- the softmax of a warp's keys ----------------------------------------------------------------
+
+// Sets scores that their row does not see to -inf.
+template <int bands, int n_tiles>
+__device__ inline void mask(float (&rS)[bands][n_tiles][4],
+                            const int (&visible)[bands][2],  // keys that this lane's rows see
+                            int key) {                       // the tile's first one
+  const int c = key + threadIdx.x % 4 * 2;
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int i = 0; i < 2 * n_tiles; ++i) {
+      const int n = i % n_tiles, h = i / n_tiles;
+      if (n * 8 + c >= visible[t][h]) rS[t][n][2 * h] = -INFINITY;
+      if (n * 8 + c + 1 >= visible[t][h]) rS[t][n][2 * h + 1] = -INFINITY;
+    }
+  }
+}
+
+// Row maxima, in powers of two; O and l are rescaled lazily, as in 07.
+template <int d, int bands, int n_tiles>
+__device__ inline void update_maximum(const float (&rS)[bands][n_tiles][4], float scale_log2,
+                                      float (&m)[bands][2], float (&l)[bands][2],
+                                      float (&rO)[bands][d / 8][4]) {
+  float m_new[bands][2];
+  bool grown = false;
+  UNROLL
+  for (int i = 0; i < 2 * bands; ++i) {
+    const int t = i / 2, h = i % 2;
+    float s = -INFINITY;
+    UNROLL
+    for (int n = 0; n < n_tiles; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
+    m_new[t][h] = fmaxf(m[t][h], scale_log2 * fa::quad_max(s));
+    grown |= m_new[t][h] > m[t][h] + kLazyRescale;
+  }
+  if (!__any_sync(fa::kFullMask, grown)) return;
+  UNROLL
+  for (int i = 0; i < 2 * bands; ++i) {
+    const int t = i / 2, h = i % 2;
+    const float alpha = fa::exp2_approx(m[t][h] - m_new[t][h]);
+    m[t][h] = m_new[t][h];
+    l[t][h] *= alpha;
+    UNROLL
+    for (int n = 0; n < d / 8; ++n) rO[t][n][2 * h] *= alpha, rO[t][n][2 * h + 1] *= alpha;
+  }
+}
+
+// P of 16 keys from their scores, as an A fragment: two neighbouring 8-key tiles, rounded to bf16.
+template <int bands, int n_tiles>
+__device__ inline void exponentials(const float (&rS)[bands][n_tiles][4], int first,  // 8-key tile
+                                    float scale_log2, const float (&m)[bands][2],
+                                    float (&l)[bands][2], uint32_t (&a)[bands][4]) {
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int n = first + e / 2, h = e % 2;
+      const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
+      const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
+      l[t][h] += p0 + p1;  // of this lane's keys
+      a[t][e] = fa::pack_bf16(p0, p1);
+    }
+  }
+}
+
+// --- merging the parts of a row ------------------------------------------------------------------
+
+// The results of each warp's keys: O is not normalised, m is in powers of two.
+template <int d, int bands, int pad>
+struct Parts {
+  float O[kWarps][bands * kMma][d + pad];
+  float m[kWarps][bands * kMma], l[kWarps][bands * kMma];
+};
+
+// Stores m and l of a warp's keys, summed over each quad, in shared memory.
+template <int d, int bands, int pad>
+__device__ inline void store_statistics(const float (&m)[bands][2], const float (&l)[bands][2],
+                                        Parts<d, bands, pad>& parts) {
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  UNROLL
+  for (int i = 0; i < 2 * bands; ++i) {
+    const int r = fa::row_of(lane) + 8 * i;
+    const float row_l = fa::quad_sum(l[i / 2][i % 2]);
+    if (fa::leads_quad(lane)) parts.m[warp][r] = m[i / 2][i % 2], parts.l[warp][r] = row_l;
+  }
+}
+
+// Four neighbouring features of a row, over all keys of its parts.
+struct Merged {
+  float O[4];  // normalised; 0 where no key was seen
+  float LSE;   // in powers of two; -inf where no key was seen
+
+  // From sums relative to m.
+  __device__ void finish(float m, float l) {
+    const float normalise = l > 0.f ? 1.f / l : 0.f;
+    UNROLL
+    for (int e = 0; e < 4; ++e) O[e] *= normalise;
+    LSE = l > 0.f ? m + log2f(l) : -INFINITY;
+  }
+};
+
+// A warp without keys has m = kNoMaximum and the factor 0; if none has keys, 1, and sums of 0.
+template <int d, int bands, int pad>
+__device__ inline Merged merge_warps(const Parts<d, bands, pad>& parts, int r, int x) {
+  float m = kNoMaximum, l = 0.f;
+  UNROLL
+  for (int w = 0; w < kWarps; ++w) m = fmaxf(m, parts.m[w][r]);
+  Merged row = {};
+  UNROLL
+  for (int w = 0; w < kWarps; ++w) {
+    const float factor = fa::exp2_approx(parts.m[w][r] - m);
+    const float4 O = *reinterpret_cast<const float4*>(&parts.O[w][r][x]);
+    l += factor * parts.l[w][r];
+    row.O[0] += factor * O.x, row.O[1] += factor * O.y;
+    row.O[2] += factor * O.z, row.O[3] += factor * O.w;
+  }
+  row.finish(m, l);
+  return row;
+}
+
+// Rounds a row and stores it as row r of the results.
+template <int d>
+__device__ inline void store_row(const Merged& row, size_t r, int x,
+                                 bf16* O,       // [rows, d]
+                                 float* LSE) {  // [rows]
+  *reinterpret_cast<uint2*>(O + r * d + x) =
+      make_uint2(fa::pack_bf16(row.O[0], row.O[1]), fa::pack_bf16(row.O[2], row.O[3]));
+  if (x == 0) LSE[r] = row.LSE * fa::kLn2;
+}
+
+// The parts of all splits, in fp32: only the final O is rounded to bf16.
+struct SplitParts {
+  float* O;    // [splits, B*H, N, d], normalised
+  float* LSE;  // [splits, B*H, N], in powers of two; -inf where a row sees no key of the split
+
+  template <int d>
+  __device__ void store(const Merged& row, size_t r, int x) const {  // r: of all splits
+    *reinterpret_cast<float4*>(O + r * d + x) = make_float4(row.O[0], row.O[1], row.O[2], row.O[3]);
+    if (x == 0) LSE[r] = row.LSE;
+  }
+
+  // Merges row r of `splits` splits, `rows` apart. The maximum stays finite, which gives a split
+  // without keys the factor 0: -inf - -inf would be NaN.
+  template <int d>
+  __device__ Merged merge(int splits, size_t rows, size_t r, int x) const {
+    float m = kNoMaximum, l = 0.f;
+    for (int s = 0; s < splits; ++s) m = fmaxf(m, LSE[s * rows + r]);
+    Merged all = {};
+    UNROLL_BY(8)
+    for (int s = 0; s < splits; ++s) {
+      const float factor = fa::exp2_approx(LSE[s * rows + r] - m);  // l of the split, relative to m
+      const float4 part = *reinterpret_cast<const float4*>(O + (s * rows + r) * d + x);
+      l += factor;
+      all.O[0] += factor * part.x, all.O[1] += factor * part.y;
+      all.O[2] += factor * part.z, all.O[3] += factor * part.w;
+    }
+    all.finish(m, l);
+    return all;
+  }
+};
+
+// --- host ---------------------------------------------------------------------------------------
+
+// How blocks divide the rows that read the same keys: those of `group` query heads.
+struct Rows {
+  Rows(const fa::Problem& p, int group)
+      : count(group * p.N),
+        bands(std::min(fa::ceil_div(count, kMma), 2)),
+        blocks(fa::ceil_div(count, bands * kMma)),
+        per_block(std::min(count, bands * kMma)),
+        readers(p.H / group * blocks) {}
+  int count, bands, blocks, per_block, readers;  // readers: blocks that read each key of an entry
+};
+
+// A head's keys in equal splits of whole rounds.
+struct Splits {
+  int count, keys;
+};
+
+constexpr int kLeastTiles = 2;   // per warp and split: a shorter split costs more than it saves
+constexpr int kMergedRows = 25;  // rows of parts, merged in the time of one round: measured
+
+// Enough splits s to give each SM one block, unless the merge costs more: T rounds in s splits cost
+// T/s + s*merged/25, least at s = sqrt(25 T / merged), with `merged` rows per block.
+inline Splits splits_of(const fa::Problem& p, const Rows& rows, int merged) {
+  const int Bc = kWarps * kTile / p.d;
+  int64_t rounds = 0;  // of all readers
+  int longest = 1;     // of one
+  for (int b = 0; b < p.B; ++b) {
+    const int of_entry = fa::ceil_div(p.keys_of(b), Bc);
+    rounds += int64_t(of_entry) * rows.readers, longest = std::max(longest, of_entry);
+  }
+  const int64_t fair = int64_t(longest) * p.gpu.sms / std::max<int64_t>(rounds, 1);
+  const int64_t best = std::lround(std::sqrt(double(kMergedRows) * longest / merged));
+  const int64_t most = std::max(1, longest / kLeastTiles);
+  const int count = int(std::clamp<int64_t>(std::min(fair, best), 1, most));
+  const int each = fa::ceil_div(longest, count);
+  return {fa::ceil_div(longest, each), each * Bc};
+}
+
+// Of all but the parts of splits. A lane looks up the page of 16 keys at once.
+inline fa::Prediction traffic_of(const fa::Problem& p, const Rows& rows, const Splits& splits,
+                                 int tile_keys) {
+  const uint64_t all_rows = p.rows(), d = p.d;
+  uint64_t keys = 0, padded = 0, blocks = 0;  // of all batch entries; padded: in whole tiles
+  fa::Prediction t;
+  for (int b = 0; b < p.B; ++b) {
+    const int Nk = p.keys_of(b);
+    keys += Nk, padded += fa::ceil_div(Nk, tile_keys) * tile_keys;
+    blocks += std::max(1, fa::ceil_div(Nk, splits.keys)) * rows.readers;
+    if (p.cache.page == 0) continue;
+    t["table"].read += 4 * fa::kWarp * uint64_t(fa::ceil_div(Nk, kMma)) * rows.readers;
+    t.hbm.read += 4 * fa::ceil_div(Nk, p.cache.page);
+  }
+  if (!p.cache.lengths.empty()) {  // which blocks of empty splits read, too
+    t["lengths"].read = 4 * uint64_t(p.B) * splits.count * rows.readers * kThreads;
+    t.hbm.read += 4 * p.B;
+  }
+  t["Q"].read = 2 * kWarps * blocks / rows.blocks * rows.count * d;  // by each warp
+  t["K"].read = t["V"].read = 2 * rows.readers * keys * d;
+  t["O"].write = 2 * all_rows * d;
+  t["LSE"].write = 4 * all_rows;
+  t.hbm +=
+      {.read = 2 * (all_rows * d + 2 * p.Hkv * keys * d), .write = 2 * all_rows * d + 4 * all_rows};
+  t.flops = 4 * rows.readers * kMma * rows.bands * padded * d;  // including those of zeros
+  return t;
+}
+
+}  // namespace step13

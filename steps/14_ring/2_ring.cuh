@@ -1,0 +1,200 @@
+// Step 14 -- the ring's forward.
+// Idea      Each rank computes with the K and V that it has while those of the next hop arrive.
+//           After as many hops as ranks, each row has seen all keys. No rank holds more than three
+//           shards of K and V: its own and two in transit (and with a mask the early half of one)
+// Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 chunks
+//           HBM            10's of each block; O and LSE of a block, stored and loaded; the merge
+// Launch    per hop: 10's; merge
+// Owns      rank: N/R rows
+// Still bad where a hop is shorter than its messages, the GPU waits
+#pragma once
+
+#include "steps/14_ring/1_merge.cuh"
+
+namespace step14 {
+
+// K and V of a rank, wherever they are now: [B*Hkv, rows, d] each.
+template <class T>
+struct Keys {
+  const T *K = nullptr, *V = nullptr;
+};
+
+// Whether a merge of a chunk's rows is the first in this forward, the last, both, or neither. O so
+// far is bf16, in O itself, before the first and after the last merge, and fp32 in between.
+struct Meeting {
+  bool first = false, last = false;
+};
+
+// Kernels: the step whose kernels compute, as hopper.cuh has them.
+template <class Kernels, Cut cut>
+class RingForward : public fa::RankAttention {
+ public:
+  using T = typename Kernels::T;
+
+  RingForward(const fa::Problem& p, fa::Ranks& ranks)
+      : whole_(p), ranks_(ranks), me_(ranks.rank()), R_(ranks.size()) {
+    for (int r = 0; r < R_; ++r) most_ = std::max(most_, rows(r));
+    taken_.emplace(Kernels::forward_workspace(block_problem({{0, most_}, {0, most_}, p.causal})));
+    if (R_ == 1) return;
+    for (auto& buffer : moving_) buffer = buffer_of<T>("K, V of a hop", 2 * most_keys());
+    partial_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
+    if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);
+  }
+
+  void forward(const fa::Tensors<void>& untyped) override {
+    const fa::Tensors<T> t = fa::typed<T>(untyped);
+    met_.assign(2, 0);
+    if (meets_later_keys()) prepare_late_queries(t);
+    Keys<T> held{t.K, t.V};
+    for (int hop = 0; hop < R_; ++hop) {
+      const int from = forward_source(me_, hop, R_);
+      const bool last = hop + 1 == R_;
+      Keys<T> next;
+      if (!last) {
+        const int coming = forward_source(me_, hop + 1, R_);
+        next = room(hop % 2, coming);
+        ranks_.start("K, V of rank " + std::to_string(coming), keys_to((me_ + 1) % R_, held, from),
+                     keys_to((me_ + R_ - 1) % R_, next, coming));
+      }
+      ranks_.computing("forward, hop " + std::to_string(hop));
+      const Block b = block(from);
+      if (!b.empty()) attend(t, b, held, from, blocks(last ? 0 : ranks_.busy_sms()));
+      if (!last) {
+        ranks_.finish();
+        held = next;
+      }
+    }
+    left_ = held;
+  }
+
+  size_t workspace_bytes() const override { return bytes_ + taken_->bytes(); }
+
+ protected:
+  int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
+  Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
+  fa::Problem block_problem(const Block& b) const {
+    fa::Problem p = whole_;
+    p.N = b.rows.size(), p.Nk = b.keys.size(), p.causal = b.causal;
+    return p;
+  }
+  template <class E>
+  fa::DeviceMemory<E> buffer_of(const char* name, size_t n) {
+    bytes_ += n * sizeof(E);
+    return memory<E>(name, n);
+  }
+  int blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
+  size_t key_numbers(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }
+  size_t most_keys() const { return whole_.kv_heads() * most_ * whole_.d; }
+  Keys<T> room(int buffer, int rank) const {
+    T* K = moving_[buffer].get();
+    return {K, K + key_numbers(rank)};
+  }
+  std::vector<fa::Message> keys_to(int peer, const Keys<T>& keys, int rank) const {
+    return {fa::message(peer, keys.K, key_numbers(rank)),
+            fa::message(peer, keys.V, key_numbers(rank))};
+  }
+
+  // Where the rows of this rank's late chunk lie, as a tensor of their own.
+  RowsOf late() const {
+    const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
+    return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
+  }
+  static constexpr int kVector = 16 / sizeof(T);  // elements that a thread copies
+  void cut_late(const T* from, T* to) const {
+    cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late());
+  }
+  static bool is_late(const Block& b) { return b.rows.begin > 0; }
+  // Only a rank's late rows see keys of larger ranks; the last rank has no larger one.
+  bool meets_later_keys() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
+
+  // The keys of a block: all keys of a rank, or its early ones, copied.
+  Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) {
+    if (b.keys.size() == rows(from)) return held;
+    if (!early_) early_ = buffer_of<T>("K, V, early", most_keys() + 2 * most_keys() / most_);
+    T *K = early_.get(), *V = K + early_.size() / 2;
+    const RowsOf at{
+        .N = rows(from), .row0 = 0, .n = b.keys.size(), .partial0 = 0, .rows = b.keys.size()};
+    cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.K, K, at);
+    cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.V, V, at);
+    return {K, V};
+  }
+
+  Meeting meet(size_t chunk, int row0) {
+    const bool first = met_[chunk] == 0;
+    return {first, ++met_[chunk] == meetings(row0)};
+  }
+
+  // --- beyond/fused overrides these two
+
+  // Copies the late rows of Q to a tensor of their own.
+  virtual void prepare_late_queries(const fa::Tensors<T>& t) {
+    if (!late_Q_) late_Q_ = buffer_of<T>("Q, late", whole_.heads() * late().rows * whole_.d);
+    cut_late(t.Q, late_Q_.get());
+  }
+
+  // Computes O and LSE of a block with `blocks` thread blocks, and merges them with those so far.
+  virtual void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
+                      int blocks) {
+    const bool own = from == me_;  // the first hop: nothing to merge with
+    if (!own && !partial_O_) {
+      partial_O_ = buffer_of<T>("O of a hop", whole_.heads() * most_ * whole_.d);
+    }
+    const Keys<T> keys = keys_of(b, held, from);
+    fa::Tensors<T> tensors{.Q = is_late(b) ? late_Q_.get() : t.Q, .K = keys.K, .V = keys.V};
+    tensors.O = own ? t.O : partial_O_.get();
+    tensors.LSE = own ? t.LSE : partial_LSE_.get();
+    tensors.workspace = taken_->pointers();
+    Kernels::forward(block_problem(b), tensors, blocks);
+    if (!own) merge_parts(t, b);
+  }
+
+  const fa::Problem whole_;
+  fa::Ranks& ranks_;
+  const int me_, R_;
+  int most_ = 0;                // rows of a rank
+  fa::DeviceMemory<T> late_Q_;  // [B*H, late rows, d]
+  std::optional<Workspace> taken_;
+  Keys<T> left_;                               // what the last hop of a forward left here
+  fa::DeviceMemory<float> partial_LSE_, sum_;  // LSE of one block of keys; O so far
+
+ private:
+  // How many blocks of other ranks the rows of a chunk attend to.
+  int meetings(int first_row) const {
+    int n = 0;
+    for (int from = 0; from < R_; ++from) {
+      const Block b = block(from);
+      n += from != me_ && !b.empty() && b.rows.begin <= first_row;
+    }
+    return n;
+  }
+
+  void merge_parts(const fa::Tensors<T>& t, const Block& b) {
+    const std::vector<fa::Rows> chunks = rows_of(cut, whole_.N, me_, R_);
+    int row0 = 0;
+    for (size_t i = 0; i < chunks.size(); row0 += chunks[i++].size()) {
+      if (row0 < b.rows.begin) continue;
+      const RowsOf at{.N = rows(me_),
+                      .row0 = row0,
+                      .n = b.rows.size(),
+                      .partial0 = row0 - b.rows.begin,
+                      .rows = chunks[i].size()};
+      const auto [first, last] = meet(i, row0);
+      const auto merge = [&](const auto* old, auto* sum) {
+        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(),
+                   at);
+      };
+      if (first && last) merge(t.O, t.O);
+      if (first && !last) merge(t.O, sum_.get());
+      if (!first && last) merge(sum_.get(), t.O);
+      if (!first && !last) merge(sum_.get(), sum_.get());
+    }
+  }
+
+  size_t bytes_ = 0;
+  fa::DeviceMemory<T> moving_[2];  // K and V: arriving, and in use
+  fa::DeviceMemory<T> early_;      // K and V of a rank's early chunk
+  fa::DeviceMemory<T> partial_O_;  // of one block of keys
+  std::vector<int> met_;           // merges that each chunk's rows have had
+};
+
+}  // namespace step14

@@ -1,0 +1,200 @@
+// Step 14 -- no ring: each rank has all rows of some heads.
+// Idea      Heads never interact. Before the attention each rank sends every other rank its rows of
+//           that rank's heads, and afterwards the results are sent back: two all-to-all exchanges
+//           (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole sequences: no merge, and
+//           a causal mask is balanced
+// Changed   nothing in 2_ring, which it does not use: other rows are sent
+// Traffic   sent per rank  2*(R-1)/R * (2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B   Q, K, V; O, LSE
+//           HBM            10's; the rows of each rank, copied twice
+// Launch    copies; 10's; copies
+// Owns      rank: N/R rows before and after, H/R heads between
+// Still bad nothing hides the messages; no more ranks than heads of K and V
+#pragma once
+
+#include "steps/14_ring/parts.cuh"
+
+namespace step14 {
+
+template <class Kernels>
+class Heads : public fa::RankAttention {
+ public:
+  using T = typename Kernels::T;
+
+  Heads(const fa::Problem& p, fa::Ranks& ranks)
+      : whole_(p), mine_(p), ranks_(ranks), me_(ranks.rank()), R_(ranks.size()) {
+    mine_.H /= R_, mine_.Hkv /= R_;
+    for (auto* tensor : {&Q_, &O_, &stage_[0]}) *tensor = buffer<T>(mine_.q_size());
+    for (auto* tensor : {&K_, &V_, &stage_[1], &stage_[2]}) *tensor = buffer<T>(mine_.kv_size());
+    LSE_ = buffer<float>(mine_.rows()), stage_LSE_ = buffer<float>(mine_.rows());
+    taken_.emplace(Kernels::forward_workspace(mine_));
+  }
+
+  void forward(const fa::Tensors<void>& t) override {
+    const int H = mine_.H, Hkv = mine_.Hkv, row = row_vectors();
+    to_heads("Q, K, V", {{t.Q, Q_.get(), stage_[0].get(), H, row},
+                         {t.K, K_.get(), stage_[1].get(), Hkv, row},
+                         {t.V, V_.get(), stage_[2].get(), Hkv, row}});
+    ranks_.computing("forward");
+    fa::Tensors<T> heads{.Q = Q_.get(), .K = K_.get(), .V = V_.get(), .O = O_.get()};
+    heads.LSE = LSE_.get(), heads.workspace = taken_->pointers();
+    Kernels::forward(mine_, heads, mine_.gpu.sms);
+    to_rows("O", {{t.O, O_.get(), stage_[0].get(), H, row},
+                  {t.LSE, LSE_.get(), stage_LSE_.get(), H, 0}});
+  }
+
+  void backward(const fa::Tensors<void>& t) override {
+    if (!sums_) {
+      sums_.emplace(Kernels::row_workspace(mine_));
+      for (auto* tensor : {&dO_, &dQ_}) *tensor = buffer<T>(mine_.q_size());
+      for (auto* tensor : {&dK_, &dV_}) *tensor = buffer<T>(mine_.kv_size());
+    }
+    const int H = mine_.H, Hkv = mine_.Hkv, row = row_vectors();
+    to_heads("dO", {{t.dO, dO_.get(), stage_[0].get(), H, row}});
+    ranks_.computing("backward");
+    fa::Tensors<T> heads{.Q = Q_.get(), .K = K_.get(), .V = V_.get(), .O = O_.get()};
+    heads.LSE = LSE_.get(), heads.workspace = sums_->pointers();
+    heads.dO = dO_.get(), heads.dQ = dQ_.get(), heads.dK = dK_.get(), heads.dV = dV_.get();
+    Kernels::prepare_rows(mine_, heads);
+    Kernels::backward(mine_, heads);
+    Kernels::finish_rows(mine_, heads);
+    to_rows("dQ, dK, dV", {{t.dQ, dQ_.get(), stage_[0].get(), H, row},
+                           {t.dK, dK_.get(), stage_[1].get(), Hkv, row},
+                           {t.dV, dV_.get(), stage_[2].get(), Hkv, row}});
+  }
+
+  size_t workspace_bytes() const override {
+    return bytes_ + taken_->bytes() + (sums_ ? sums_->bytes() : 0);
+  }
+
+ private:
+  struct Moved {
+    const void* rows;  // [B, heads of all ranks, this rank's rows, d]
+    void* heads;       // [B, heads, N, d]
+    void* stage;       // as much: for each rank [B, heads, its rows, d]
+    int count;         // heads
+    int vectors;       // of 16 bytes, that make a row; 0: a row is a float
+    size_t row_bytes() const { return vectors ? 16 * size_t(vectors) : sizeof(float); }
+  };
+
+  int row_vectors() const { return whole_.d * int(sizeof(T)) / 16; }
+  fa::Rows rows(int rank) const { return chunk_of(whole_.N, rank, R_); }
+  template <class E>
+  fa::DeviceMemory<E> buffer(size_t n) {
+    bytes_ += n * sizeof(E);
+    return memory<E>("heads of a rank", n);
+  }
+
+  // Where the heads of `owner` lie among this rank's rows, in batch entry b; where the rows of
+  // `rank` lie in the stage.
+  std::byte* in_rows(const Moved& m, int owner, int b) const {
+    const size_t head = (size_t(b) * R_ + owner) * m.count;
+    return static_cast<std::byte*>(const_cast<void*>(m.rows)) +
+           head * rows(me_).size() * m.row_bytes();
+  }
+  std::byte* in_stage(const Moved& m, int rank, int b) const {
+    const size_t before = size_t(whole_.B) * m.count * rows(rank).begin;
+    return static_cast<std::byte*>(m.stage) +
+           (before + size_t(b) * m.count * rows(rank).size()) * m.row_bytes();
+  }
+  std::byte* in_heads(const Moved& m, int b) const {
+    return static_cast<std::byte*>(m.heads) + size_t(b) * m.count * whole_.N * m.row_bytes();
+  }
+
+  // f(tensor, rank, batch entry) for all of them.
+  template <class F>
+  void for_all(const std::vector<Moved>& tensors, F&& f) const {
+    for (const Moved& m : tensors) {
+      for (int rank = 0; rank < R_; ++rank) {
+        for (int b = 0; b < whole_.B; ++b) f(m, rank, b);
+      }
+    }
+  }
+  fa::Message message(const Moved& m, int peer, std::byte* at, int n) const {
+    return fa::message(peer, at, size_t(m.count) * n * m.row_bytes());
+  }
+  // Where rows of a rank lie in a tensor of whole heads.
+  RowsOf place(int rank) const {
+    const fa::Rows r = rows(rank);
+    return {.N = whole_.N, .row0 = r.begin, .n = r.size(), .partial0 = 0, .rows = r.size()};
+  }
+
+  void to_heads(const std::string& what, const std::vector<Moved>& tensors) {
+    std::vector<fa::Message> send, receive;
+    for_all(tensors, [&](const Moved& m, int rank, int b) {
+      if (rank == me_) return;
+      send.push_back(message(m, rank, in_rows(m, rank, b), rows(me_).size()));
+      receive.push_back(message(m, rank, in_stage(m, rank, b), rows(rank).size()));
+    });
+    ranks_.start(what, send, receive);
+    ranks_.finish();
+    ranks_.computing("rows to heads");
+    for_all(tensors, [&](const Moved& m, int rank, int b) {
+      const std::byte* from = rank == me_ ? in_rows(m, me_, b) : in_stage(m, rank, b);
+      paste_rows<uint4>(m.count, m.vectors, from, in_heads(m, b), place(rank));
+    });
+  }
+
+  void to_rows(const std::string& what, const std::vector<Moved>& tensors) {
+    ranks_.computing("heads to rows");
+    std::vector<fa::Message> send, receive;
+    for_all(tensors, [&](const Moved& m, int rank, int b) {
+      std::byte* to = rank == me_ ? in_rows(m, me_, b) : in_stage(m, rank, b);
+      if (m.vectors) {
+        cut_rows<uint4>(m.count, m.vectors, in_heads(m, b), to, place(rank));
+      } else {
+        cut_rows<float>(m.count, 1, in_heads(m, b), to, place(rank));
+      }
+      if (rank == me_) return;
+      send.push_back(message(m, rank, to, rows(rank).size()));
+      receive.push_back(message(m, rank, in_rows(m, rank, b), rows(me_).size()));
+    });
+    ranks_.start(what, send, receive);
+    ranks_.finish();
+  }
+
+  const fa::Problem whole_;
+  fa::Problem mine_;  // this rank's heads
+  fa::Ranks& ranks_;
+  const int me_, R_;
+  size_t bytes_ = 0;
+  fa::DeviceMemory<T> Q_, K_, V_, O_, dO_, dQ_, dK_, dV_, stage_[3];
+  fa::DeviceMemory<float> LSE_, stage_LSE_;
+  std::optional<Workspace> taken_, sums_;
+};
+
+inline fa::RankPrediction predict_heads(const fa::Problem& p, int rank, int ranks) {
+  const uint64_t n = chunk_of(p.N, rank, ranks).size(), others = p.N - n;  // rows here, elsewhere
+  const uint64_t size = fa::bytes_of(p.dtype) * p.d;
+  const uint64_t queries = p.heads() / ranks, keys = p.kv_heads() / ranks;  // heads of a rank
+  fa::RankPrediction predicted;
+  predicted.scores = {queries * p.visible_scores()};
+  predicted.forward_bytes = (queries + 2 * keys) * n * (ranks - 1) * size  // Q, K, V
+                            + queries * others * (size + sizeof(float));   // O, LSE
+  predicted.backward_bytes = queries * n * (ranks - 1) * size              // dO
+                             + (queries + 2 * keys) * others * size;       // dQ, dK, dV
+  return predicted;
+}
+
+inline void require_heads(const fa::Problem& p, int ranks) {
+  require_rows(Cut::plain, p, ranks);
+  if (p.Hkv % ranks == 0) return;
+  throw fa::UsageError("--hkv " + std::to_string(p.Hkv) + ": " + std::to_string(ranks) +
+                       " ranks share the heads, so it must be a multiple of " +
+                       std::to_string(ranks) + "; the other variants need none");
+}
+
+template <class Kernels>
+std::shared_ptr<const fa::Sharding> heads_to_ranks() {
+  fa::Sharding s;
+  s.validate = require_heads;
+  s.rows = [](const fa::Problem& p, int rank, int ranks) {
+    return rows_of(Cut::plain, p.N, rank, ranks);
+  };
+  s.make = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankAttention> {
+    return std::make_unique<Heads<Kernels>>(p, ranks);
+  };
+  s.predict = predict_heads;
+  return std::make_shared<const fa::Sharding>(s);
+}
+
+}  // namespace step14

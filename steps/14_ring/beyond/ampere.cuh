@@ -1,0 +1,51 @@
+// Step 14 -- the kernels of steps 07 and 08, as the ring calls them. The backward has three parts:
+// what depends only on rows, one block of keys at a time, and dQ, which stays in fp32 until the
+// last block.
+#pragma once
+
+#include "steps/07_tensor_cores/4_lazy.cuh"
+#include "steps/08_tensor_core_backward/5_atomics.cuh"
+#include "steps/14_ring/parts.cuh"
+
+namespace step14 {
+
+struct Ampere {  // steps 07 and 08
+  using T = bf16;
+  static constexpr bool kSquares = false;
+  static constexpr Fragments kSums{.lane = 1, .number = 32};
+  static int padded_rows(const fa::Problem& p) { return step08::padded_rows(p); }
+  static std::vector<fa::Scratch> forward_workspace(const fa::Problem&) { return {}; }
+  static void forward(const fa::Problem& p, const fa::Tensors<T>& t, int) { step07::forward(p, t); }
+  static std::vector<fa::Scratch> row_workspace(const fa::Problem& p) {
+    return step08::workspace(p);
+  }
+  static void prepare_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+      fa::launch(step08::delta_kernel<d>, rows_of(p), t.O, t.dO, t.LSE, t.scratch<float>("delta"),
+                 t.scratch<float>("LSE2"), t.scratch<float>("dQ_sum"), p.N, padded_rows(p));
+    });
+  }
+  static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
+    step08::dispatch_tiles<step08::Tiles>(p, [&](auto d, auto Br, auto Bc) {
+      using Tiles = step08::Tiles<d, Br, Bc>;
+      const dim3 grid(unsigned(fa::ceil_div(p.Nk, Bc) * p.kv_heads()));
+      fa::launch(step08::backward_kernel<d, Br, Bc>, {grid, dim3(Tiles::kThreads), sizeof(Tiles)},
+                 t.Q, t.K, t.V, t.dO, t.scratch<float>("LSE2"), t.scratch<float>("delta"),
+                 t.scratch<float>("dQ_sum"), t.dK, t.dV, int(p.kv_heads()), p.H / p.Hkv, p.N, p.Nk,
+                 p.scale(), p.causal);
+    });
+  }
+  static void finish_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+      fa::launch(step08::convert_kernel<d>, rows_of(p), t.scratch<float>("dQ_sum"), t.dQ, p.N,
+                 padded_rows(p), p.scale());
+    });
+  }
+
+ private:
+  static fa::LaunchConfig rows_of(const fa::Problem& p) {
+    return {dim3(step08::row_blocks(p)), dim3(step08::kRowThreads)};
+  }
+};
+
+}  // namespace step14

@@ -1,0 +1,274 @@
+// Step 14 -- which rank holds which rows, and what a hop computes; copies and sums of rows.
+// Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel around the ring: in
+//           hop h a rank has those of the rank h places before it. Its rows see all of them, none,
+//           or, of its own, those up to the diagonal. With a causal mask one chunk per rank is
+//           unbalanced: the first rank sees only its own keys, the last one sees all. Two chunks,
+//           one from each end, are balanced
+// Still bad K and V also pass ranks that do not use them
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
+#include "common/harness/device_memory.h"
+#include "common/harness/ranks.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+
+namespace step14 {
+
+using fa::bf16;
+
+// --- ranks and hops ------------------------------------------------------------------------------
+
+enum class Cut {
+  plain,   // rank r has chunk r of R
+  zigzag,  // rank r has chunks r and 2R-1-r of 2R
+};
+
+// Chunk i of `chunks` nearly equal ones.
+inline fa::Rows chunk_of(int N, int i, int chunks) {
+  return {int(int64_t(N) * i / chunks), int(int64_t(N) * (i + 1) / chunks)};
+}
+
+// The rows of a rank, which it holds in the order of the sequence. Its own keys therefore need no
+// mask but step 06's.
+inline std::vector<fa::Rows> rows_of(Cut cut, int N, int rank, int ranks) {
+  if (cut == Cut::plain) return {chunk_of(N, rank, ranks)};
+  return {chunk_of(N, rank, 2 * ranks), chunk_of(N, 2 * ranks - 1 - rank, 2 * ranks)};
+}
+
+// What a hop computes: these rows of the rank with these keys of another rank, counted as each
+// holds them.
+struct Block {
+  fa::Rows rows, keys;
+  bool causal = false;  // row i sees keys 0 .. i
+  bool empty() const { return rows.size() == 0 || keys.size() == 0; }
+};
+
+// Zig-zag: early chunks are earlier than all late chunks, and a smaller rank's late chunk is later
+// than everything that this rank has. All rows see the early chunk of a smaller rank; the late rows
+// see all keys of a larger rank. Either way, each hop computes half of the scores, on each rank.
+inline Block block_of(Cut cut, int N, bool causal, int rank, int from, int ranks) {
+  const std::vector<fa::Rows> mine = rows_of(cut, N, rank, ranks),
+                              theirs = rows_of(cut, N, from, ranks);
+  const fa::Rows all_rows{0, fa::count_rows(mine)}, all_keys{0, fa::count_rows(theirs)};
+  if (!causal || from == rank) return {all_rows, all_keys, causal};
+  if (cut == Cut::plain) return from < rank ? Block{all_rows, all_keys} : Block{};
+  if (from < rank) return {all_rows, {0, theirs[0].size()}};
+  return {{mine[0].size(), all_rows.end}, all_keys};
+}
+
+// The scores of a block that the mask leaves.
+inline uint64_t scores_of(const Block& b) {
+  const uint64_t rows = b.rows.size(), keys = b.keys.size();
+  return b.causal ? rows * (rows + 1) / 2 : rows * keys;
+}
+
+// Hop h of the forward has the keys of the rank h places behind: K and V travel to the next rank.
+inline int forward_source(int rank, int hop, int ranks) { return (rank - hop + ranks) % ranks; }
+// The backward turns the other way and begins with the keys that the forward's last hop left here.
+// Each rank's own keys are then the last, and their dK and dV, to which all others have added,
+// arrive during that hop.
+inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
+
+inline fa::RankPrediction predict(Cut cut, const fa::Problem& p, int rank, int ranks) {
+  const auto numbers = [&](int source) {  // of K or V of a rank
+    return uint64_t(fa::count_rows(rows_of(cut, p.N, source, ranks))) * p.kv_heads() * p.d;
+  };
+  fa::RankPrediction predicted;
+  for (int hop = 0; hop < ranks; ++hop) {
+    const int from = forward_source(rank, hop, ranks);
+    const Block block = block_of(cut, p.N, p.causal, rank, from, ranks);
+    predicted.scores.push_back(p.heads() * scores_of(block));
+    const uint64_t held = numbers(backward_source(rank, hop, ranks));
+    const size_t size = fa::bytes_of(p.dtype);
+    if (hop + 1 < ranks) predicted.forward_bytes += 2 * size * numbers(from);
+    if (hop + 2 < ranks) predicted.backward_bytes += 2 * size * held;           // K, V
+    if (hop + 1 < ranks) predicted.backward_bytes += 2 * sizeof(float) * held;  // dK, dV
+  }
+  return predicted;
+}
+
+inline void require_rows(Cut cut, const fa::Problem& p, int ranks) {
+  const int chunks = cut == Cut::plain ? ranks : 2 * ranks;
+  if (p.N >= chunks) return;
+  throw fa::UsageError("--n " + std::to_string(p.N) + ": " + std::to_string(ranks) +
+                       " ranks need at least " + std::to_string(chunks) + " rows");
+}
+
+// For kernels that know one N, of rows and of keys.
+inline void require_squares(const fa::Problem& p, int ranks) {
+  if (p.N % ranks == 0) return;
+  throw fa::UsageError("--n " + std::to_string(p.N) + ": for " + std::to_string(ranks) +
+                       " ranks this variant needs a multiple of " + std::to_string(ranks));
+}
+
+// --- eight numbers at once -----------------------------------------------------------------------
+
+constexpr int kRowThreads = 256;  // of a block of the kernels here
+constexpr int kFeatures = 8;      // of a row, that a thread owns
+
+__device__ inline void load(const float* from, float (&x)[kFeatures]) {
+  *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
+  *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
+}
+__device__ inline void load(const bf16* from, float (&x)[kFeatures]) {
+  __align__(16) bf16 row[kFeatures];
+  *reinterpret_cast<uint4*>(row) = *reinterpret_cast<const uint4*>(from);
+  UNROLL
+  for (int i = 0; i < kFeatures; ++i) x[i] = __bfloat162float(row[i]);
+}
+__device__ inline void store(float* to, const float (&x)[kFeatures]) {
+  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(x);
+  *reinterpret_cast<float4*>(to + 4) = *reinterpret_cast<const float4*>(x + 4);
+}
+__device__ inline void store(bf16* to, const float (&x)[kFeatures]) {
+  __align__(16) bf16 row[kFeatures];
+  UNROLL
+  for (int i = 0; i < kFeatures; ++i) row[i] = __float2bfloat16(x[i]);
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
+}
+
+// --- rows ---------------------------------------------------------------------------------------
+
+// Rows of a longer tensor, and where their partial results begin in a shorter one. Per head.
+struct RowsOf {
+  int N, row0;      // rows of the tensor that is kept; the first of these
+  int n, partial0;  // rows of the partial one; the first of these
+  int rows;         // how many
+};
+
+// The row, and its eight features, that a thread owns.
+template <int d>
+struct Place {
+  int bh, r, x;
+  __device__ explicit Place(int rows) {
+    const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
+    x = int(i % (d / kFeatures)) * kFeatures;
+    r = int(i / (d / kFeatures) % rows), bh = int(i / (d / kFeatures) / rows);
+  }
+  __device__ size_t kept(const RowsOf& at) const { return size_t(bh) * at.N + at.row0 + r; }
+  __device__ size_t partial(const RowsOf& at) const { return size_t(bh) * at.n + at.partial0 + r; }
+};
+
+// Gradients merge by addition. Without old ones (null) the partial ones are the whole sum.
+template <int d, class Old, class New, class T>
+__global__ void add_kernel(const Old* old,    // [B*H, N, d]
+                           New* sum,          // [B*H, N, d], perhaps the same memory
+                           const T* partial,  // [B*H, n, d]
+                           RowsOf at, int heads) {
+  const Place<d> place(at.rows);
+  if (place.bh >= heads) return;  // legal: no barrier follows
+  float a[kFeatures] = {}, b[kFeatures];
+  if (old) load(old + place.kept(at) * d + place.x, a);
+  load(partial + place.partial(at) * d + place.x, b);
+  UNROLL
+  for (int i = 0; i < kFeatures; ++i) a[i] += b[i];
+  store(sum + place.kept(at) * d + place.x, a);
+}
+
+// Copies rows of a longer tensor to a shorter one, or back. A row is `width` elements of type E.
+template <class E, bool kBack>
+__global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
+                                 E* partial,  // [B*H, n, width]
+                                 RowsOf at, int width, int heads) {
+  const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
+  const int x = int(i % width), r = int(i / width % at.rows);
+  const size_t bh = i / width / at.rows;
+  if (bh >= size_t(heads)) return;  // legal: no barrier follows
+  E& a = kept[(bh * at.N + at.row0 + r) * width + x];
+  E& b = partial[(bh * at.n + at.partial0 + r) * width + x];
+  (kBack ? a : b) = kBack ? b : a;
+}
+
+// dQ's sums in HBM have the tensor cores' layout: 16 rows x 8 features are four numbers in each of
+// 32 lanes. These are the distances between two lanes, and between two numbers of a lane.
+struct Fragments {
+  int lane, number;
+
+  __device__ size_t at(int r, int x, int d) const {
+    const int lanes = r % 8 * 4 + x % 8 / 2, numbers = r % 16 / 8 * 2 + x % 2;
+    return size_t(r / 16 * (d / 8) + x / 8) * 128 + lanes * lane + numbers * number;
+  }
+};
+
+// Adds the sums of a shorter tensor's rows to a longer one's. A thread owns a number of the shorter
+// one; if row0 is a multiple of 16, neighbours are neighbours in both.
+template <int d>
+__global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
+                                const float* partial,  // [B*H, np, d]
+                                int Np, int np, int row0, int rows, int heads, Fragments order) {
+  const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
+  const int bh = int(i / (size_t(np) * d)), in_tile = int(i % 128);
+  const int lane = in_tile / order.lane % 32, number = in_tile / order.number % 4;
+  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + fa::row_of(lane);
+  const int x = int(i / 128 % (d / 8)) * 8 + fa::column_of(lane) + number % 2;
+  if (bh >= heads || r >= rows) return;  // legal: no barrier follows
+  kept[size_t(bh) * Np * d + order.at(row0 + r, x, d)] += partial[i];
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline fa::LaunchConfig row_blocks(size_t heads, int rows, int threads) {
+  return {dim3(unsigned((heads * rows * threads + kRowThreads - 1) / kRowThreads)),
+          dim3(kRowThreads)};
+}
+
+template <class Old, class New, class T>
+void add_rows(int d, size_t heads, const Old* old, New* sum, const T* partial, const RowsOf& at) {
+  fa::dispatch_d<64, 128>(d, [&](auto D) {
+    fa::launch(add_kernel<D, Old, New, T>, row_blocks(heads, at.rows, D / kFeatures), old, sum,
+               partial, at, int(heads));
+  });
+}
+
+// `from` is longer; `width` elements of E make a row.
+template <class E>
+void cut_rows(size_t heads, int width, const void* from, void* to, const RowsOf& at) {
+  fa::launch(copy_rows_kernel<E, false>, row_blocks(heads, at.rows, width),
+             static_cast<E*>(const_cast<void*>(from)), static_cast<E*>(to), at, width, int(heads));
+}
+// `to` is longer.
+template <class E>
+void paste_rows(size_t heads, int width, const void* from, void* to, const RowsOf& at) {
+  fa::launch(copy_rows_kernel<E, true>, row_blocks(heads, at.rows, width), static_cast<E*>(to),
+             static_cast<E*>(const_cast<void*>(from)), at, width, int(heads));
+}
+
+// --- device memory -------------------------------------------------------------------------------
+
+// Device memory, or an error in one sentence.
+template <class T>
+fa::DeviceMemory<T> memory(const char* name, size_t n) {
+  fa::DeviceMemory<T> made(name, n);
+  if (made) return made;
+  throw fa::ResourceError(std::string(name) + ": the device cannot allocate " +
+                          std::to_string(n * sizeof(T) >> 20) +
+                          " MiB: try a smaller --n, or more ranks");
+}
+
+// The workspace that a step's kernels need, by name.
+class Workspace {
+ public:
+  explicit Workspace(const std::vector<fa::Scratch>& pieces) {
+    for (const fa::Scratch& s : pieces) {
+      auto& held = memory_.emplace_back(memory<std::byte>(s.name.c_str(), s.bytes));
+      if (s.zeroed) held.fill(0);
+      pointers_[s.name] = held.get();
+      bytes_ += s.bytes;
+    }
+  }
+  const std::map<std::string, void*>* pointers() const { return &pointers_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<fa::DeviceMemory<>> memory_;
+  std::map<std::string, void*> pointers_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace step14

@@ -1,0 +1,446 @@
+// Step 15 -- the backward of windows and packs.
+// Idea      The same mask, seen from the keys: the rows that see a tile of keys are a band, too.
+//           Their first and last tile follow from the edges that rows have, turned around. Tiles of
+//           dQ_sum begin with each document: a table says where their rows belong
+// Changed   since 08 5_atomics: causal becomes a window; gradients of keys that no row sees are 0;
+//           of a pack, keys and rows are looked up, and dQ is converted tile by tile
+// Traffic   requested as 08 5_atomics, of visited tiles; of a pack 20 B of `key_work` per thread of
+//           a block, 8 B of `sum_rows` per thread that converts
+// Launch    delta; backward (tiles of keys * B*Hkv), 128 threads (d = 64) or 256; convert
+// Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
+// Still bad masks that are no band: 4_lists
+#pragma once
+
+#include "steps/15_masks/parts.cuh"
+
+namespace step15_backward {
+
+using namespace step15;
+
+constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
+
+// What a block works on: a tile of keys. Row r of the document has the tile's key r + keys - rows.
+struct KeyWork {
+  int row, rows;  // the document's first row, and how many it has
+  int key, keys;  // the tile's first key, and how many are left in the document
+  int sums;       // the tile of dQ_sum where the document's rows begin
+};
+
+// The tiles of rows that see some of a block's keys, and the test in those that are cut.
+template <int Br, int Bc>
+struct Walk {
+  int low, high;    // row r sees the tile's keys from r + low up to, but not including, r + high
+  int keys;         // of the document, from the tile's first one on
+  int first, last;  // tiles of rows of the document: first .. last - 1
+  __device__ Walk(const Band& band, const KeyWork& w)
+      : low(w.keys - w.rows - band.left), high(w.keys - w.rows + band.right + 1), keys(w.keys) {
+    const int begin = max(0, 1 - high), end = min(w.rows, min(Bc, keys) - low);
+    first = begin / Br;
+    last = begin < end ? (end + Br - 1) / Br : first;
+  }
+
+  // Scores that their row does not see become -inf, if an edge cuts the warp's keys and these rows
+  // of tile n, from row q of the tile on.
+  template <int kBands, int Cols>
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int warp_key) const {
+    const int row = n * Br + q, lane = threadIdx.x % fa::kWarp;
+    if (row + Cols - 1 + low <= warp_key && min(keys, row + high) >= warp_key + kBands * kMma) {
+      return;
+    }
+    UNROLL
+    for (int t = 0; t < kBands; ++t) {
+      UNROLL
+      for (int n = 0; n < Cols / 8; ++n) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const int r = row + fa::column_of(lane) + n * 8 + e % 2;
+          const int c = warp_key + fa::row_of(lane) + t * kMma + e / 2 * 8;
+          if (c < r + low || c >= min(keys, r + high)) rS[t][n][e] = -INFINITY;
+        }
+      }
+    }
+  }
+};
+
+// All rows and keys are one document.
+struct Window {
+  Band band;
+  int N, Nk;
+  bool grows;  // the walk, with the row
+
+  // The block's tile of keys and key head: all heads' longest walks first, if they differ.
+  template <int Bc>
+  __device__ KeyWork key_work(int kv_heads, int* kv_head) const {
+    const int Tc = gridDim.x / kv_heads, b = blockIdx.x;
+    const int j = grows ? b / kv_heads : b % Tc;
+    *kv_head = grows ? b % kv_heads : b / Tc;
+    return {0, N, j * Bc, Nk - j * Bc, 0};
+  }
+};
+
+// The host has written all tiles of keys to a table, the longest walks first.
+struct Packed {
+  Band band;
+  const int* works;  // [tiles, 5]: KeyWork of each
+
+  template <int Bc>
+  __device__ KeyWork key_work(int kv_heads, int* kv_head) const {
+    *kv_head = blockIdx.x % kv_heads;
+    const int* w = works + blockIdx.x / kv_heads * 5;
+    return {w[0], w[1], w[2], w[3], w[4]};
+  }
+};
+
+// In shared memory, Br x Bc: 64 x 128, 97 KB when d = 64, 161 KB when d = 128; or 32 x 64, 73 KB.
+template <int d, int Br, int Bc>
+struct Tiles {
+  static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys a warp: what the registers hold
+  static constexpr int kWarpKeys = kBands * kMma;
+  static constexpr int kThreads = Bc / kWarpKeys * fa::kWarp;
+  static constexpr int kRows = d == 64 ? 32 : Br;  // whose scores a warp has at a time
+  bf16 K[Bc * d];                                  // dK and dV on their way out
+  bf16 V[Bc * d];
+  bf16 Q[kStages][Br * d];
+  bf16 dO[kStages][Br * d];
+  bf16 dS[kStages][Bc * Br];                    // [key][row]: as the registers have it
+  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
+  // What a block needs once per tile or per head: no register is left for it.
+  int first, last;  // of the walk
+  size_t row;       // the document's first, of the group's first head
+  size_t sums;      // likewise: where the document's tiles of dQ_sum begin
+  size_t key;       // the block's first
+  int rows, keys;   // of the document; of keys those from the block's first one on
+};
+
+// One tile's share of dQ = dS K, a sum over the block's keys. Other blocks add to the same rows at
+// the same time, so it is added by atomics: in fp32, and in the order of the registers, so that the
+// 32 numbers of a request are 128 bytes side by side.
+template <int d, int Br, int Bc>
+__device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS^T
+                                      const bf16* sK,   // [Bc, d] swizzled
+                                      float* dQ_sum) {  // [Br / 16, d / 8, 4, 32]
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int row = warp % (Br / kPart) * kPart, feature = warp / (Br / kPart) * kPart;  // its first
+  const int p = swizzle<Br>(lane / 16 * 8 + lane % 8, row + lane / 8 % 2 * 8);
+  const int q = swizzle<d>(lane % 16, feature + lane / 16 * 8);
+  float rdQ[kPart / kMma][kPart / 8][4] = {};
+  UNROLL
+  for (int k = 0; k < Bc; k += kMma) {
+    uint32_t a[kPart / kMma][4];
+    UNROLL
+    for (int t = 0; t < kPart / kMma; ++t) {
+      fa::ldmatrix_x4_trans(a[t], sdS + k * Br + (p ^ t * kMma));
+    }
+    UNROLL
+    for (int x = 0; x < kPart; x += 16) {
+      uint32_t b[2][2];
+      fa::ldmatrix_x4_trans(b, sK + k * d + (q ^ x));
+      UNROLL
+      for (int n = 0; n < 2; ++n) {
+        UNROLL
+        for (int t = 0; t < kPart / kMma; ++t) fa::mma_m16n8k16(rdQ[t][x / 8 + n], a[t], b[n]);
+      }
+    }
+  }
+  dQ_sum += (row / 16 * (d / 8) + feature / 8) * 128 + lane;
+  UNROLL
+  for (int t = 0; t < kPart / kMma; ++t) {
+    UNROLL
+    for (int n = 0; n < kPart / 8; ++n) {
+      UNROLL  // no result is used, so each is a RED, and no thread waits for it
+      for (int e = 0; e < 4; ++e) {
+        atomicAdd(dQ_sum + (t * (d / 8) + n) * 128 + e * fa::kWarp, rdQ[t][n][e]);
+      }
+    }
+  }
+}
+
+// A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
+// so does P. It walks the rows of each of the `group` heads that share these keys.
+template <int d, int Br, int Bc, class Mask>
+__global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
+    backward_kernel(const bf16* Q,       // [B*H, N, d]
+                    const bf16* K,       // [B*Hkv, Nk, d]
+                    const bf16* V,       // [B*Hkv, Nk, d]
+                    const bf16* dO,      // [B*H, N, d]
+                    const float* LSE2,   // [B*H, N]
+                    const float* delta,  // [B*H, N]
+                    float* dQ_sum,       // [B*H, Np / 16, d / 8, 4, 32]; Np: N in whole tiles
+                    bf16* dK,            // [B*Hkv, Nk, d]
+                    bf16* dV,            // [B*Hkv, Nk, d]
+                    Mask mask, int kv_heads, int group, int N, int Nk, int Tr, float scale) {
+  // --- prologue: K_j and V_j stay in shared memory
+  using T = Tiles<d, Br, Bc>;
+  T& smem = *fa::dynamic_shared<T>();
+  constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int tx = fa::column_of(lane);  // this lane's first row
+  int kv_head;
+  const KeyWork work = mask.template key_work<Bc>(kv_heads, &kv_head);
+  const Walk<Br, Bc> walk(mask.band, work);
+  const size_t key0 = size_t(kv_head) * Nk + work.key;
+  if (threadIdx.x == 0) {
+    smem.first = walk.first, smem.last = walk.last;
+    smem.row = size_t(kv_head) * group * N + work.row;
+    smem.sums = size_t(kv_head) * group * Tr + work.sums;
+    smem.key = key0, smem.rows = work.rows, smem.keys = work.keys;
+  }
+  __syncthreads();  // these numbers are there
+  load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, work.keys);
+  load_tile<d, Bc, kThreads>(V + key0 * d, smem.V, work.keys);
+  const int key = warp * kWarpKeys;  // the warp's first, in the tile
+  bf16 *sK = smem.K + key * d, *sV = smem.V + key * d;
+  const float scale_log2 = scale * fa::kLog2e;
+  float rdK[kBands][d / 8][4] = {}, rdV[kBands][d / 8][4] = {};
+
+  // --- mainloop
+  for (int h = 0; h < group; ++h) {
+    auto load_rows = [&](int n) {
+      const int stage = n % kStages, rows = smem.rows - n * Br, r = threadIdx.x;
+      const size_t row0 = smem.row + size_t(h) * N + n * Br;
+      load_tile<d, Br, kThreads>(Q + row0 * d, smem.Q[stage], rows);
+      load_tile<d, Br, kThreads>(dO + row0 * d, smem.dO[stage], rows);
+      if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
+        fa::cp_async_4(&smem.LSE2[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
+        fa::cp_async_4(&smem.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
+      }
+    };
+    auto add_dQ = [&](int n) {
+      query_gradient<d, Br, Bc>(smem.dS[n % kStages], smem.K,
+                                dQ_sum + (smem.sums + size_t(h) * Tr + n) * Br * d);
+    };
+    if (smem.first == smem.last) break;  // no row sees the block's keys
+    load_rows(smem.first);
+    for (int step = smem.first; step < smem.last; ++step) {
+      fa::cp_async_wait_all();
+      __syncthreads();  // this tile is here; the one before has been read, and its dS is complete
+      if (step + 1 < smem.last) load_rows(step + 1);
+      const int stage = step % kStages;
+      UNROLL
+      for (int q = 0; q < Br; q += T::kRows) {
+        const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
+        const float *sLSE2 = smem.LSE2[stage] + q, *sdelta = smem.delta[stage] + q;
+
+        // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
+        float rP[kBands][T::kRows / 8][4] = {};
+        dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
+        walk.template hide<kBands, T::kRows>(rP, step, q, key);
+        UNROLL
+        for (int n = 0; n < T::kRows / 8; ++n) {
+          const float2 row_lse = *reinterpret_cast<const float2*>(&sLSE2[n * 8 + tx]);
+          UNROLL
+          for (int t = 0; t < kBands; ++t) {
+            UNROLL
+            for (int e = 0; e < 4; ++e) {
+              rP[t][n][e] =
+                  fa::exp2_approx(rP[t][n][e] * scale_log2 - (e % 2 ? row_lse.y : row_lse.x));
+            }
+          }
+        }
+        add_product<d, kBands, T::kRows>(rP, sdO, rdV);
+
+        // dS^T = P^T (dP^T - delta): the sum of dP^T = V dO^T starts from -delta.
+        float rdS[kBands][T::kRows / 8][4];
+        UNROLL
+        for (int n = 0; n < T::kRows / 8; ++n) {
+          const float2 row_delta = *reinterpret_cast<const float2*>(&sdelta[n * 8 + tx]);
+          UNROLL
+          for (int t = 0; t < kBands; ++t) {
+            UNROLL
+            for (int e = 0; e < 4; ++e) rdS[t][n][e] = e % 2 ? -row_delta.y : -row_delta.x;
+          }
+        }
+        dot_rows<d, kBands, T::kRows>(sV, sdO, rdS);
+        UNROLL
+        for (int t = 0; t < kBands; ++t) {
+          UNROLL
+          for (int n = 0; n < T::kRows / 8; ++n) {
+            UNROLL
+            for (int e = 0; e < 4; ++e) rdS[t][n][e] *= rP[t][n][e];
+          }
+        }
+        put_tile<Br, kBands, T::kRows>(rdS, smem.dS[stage] + key * Br, q, fa::pack_bf16);
+        add_product<d, kBands, T::kRows>(rdS, sQ, rdK);
+      }
+      if (step > smem.first) add_dQ(step - 1);
+    }
+    __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
+    add_dQ(smem.last - 1);
+  }
+
+  // --- epilogue: dK and dV go through the warp's keys of K and V
+  fa::cp_async_wait_all();  // where no row was walked, their copies may still be under way
+  __syncthreads();          // all warps are done with K
+  const size_t at = (smem.key + key) * d;
+  store_tile<d, kBands>(rdK, scale, sK, dK + at, smem.keys - key);
+  store_tile<d, kBands>(rdV, 1.f, sV, dV + at, smem.keys - key);
+}
+
+// 8 features of a row of dQ = scale * dQ_sum, rounded and in order.
+__device__ inline uint4 features(const float* from, float scale) {
+  const float4 even = *reinterpret_cast<const float4*>(from);
+  const float4 odd = *reinterpret_cast<const float4*>(from + fa::kWarp);
+  return make_uint4(
+      fa::pack_bf16(even.x * scale, odd.x * scale), fa::pack_bf16(even.y * scale, odd.y * scale),
+      fa::pack_bf16(even.z * scale, odd.z * scale), fa::pack_bf16(even.w * scale, odd.w * scale));
+}
+
+// A thread makes 8 features of a row; neighbours make 8 rows, which lie side by side in dQ_sum.
+template <int d>
+__global__ void convert_kernel(const float* dQ_sum,  // [B*H, Np / 16, d / 8, 4, 32]
+                               bf16* dQ,             // [B*H, N, d]
+                               int N, int Np, float scale) {
+  const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a fragment's 16 rows
+  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);
+  const int r = band * 16 % Np + half * 8 + v % 8;
+  if (r >= N) return;
+  *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + r) * d + x * 8) =
+      features(dQ_sum + (band * (d / 8) + x) * 128 + half * 64 + v % 8 * 4, scale);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
+template <class F>
+void dispatch_tiles(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    if (d == 64 || sizeof(Tiles<128, 64, 128>) <= p.gpu.block_shared_bytes) {
+      f(d, std::integral_constant<int, 64>(), std::integral_constant<int, 128>());
+    } else if constexpr (d == 128) {
+      f(d, std::integral_constant<int, 32>(), std::integral_constant<int, 64>());
+    }
+  });
+}
+
+// Rows of dQ_sum, per head: whole tiles of each document.
+inline int padded_rows(const fa::Problem& p) {
+  int rows = 0;
+  dispatch_tiles(p, [&](int, int Br, int) { rows = count_tiles(p, &fa::Document::rows, Br) * Br; });
+  return rows;
+}
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  const size_t sums = p.heads() * padded_rows(p) * p.d;
+  return {{"delta", 4 * p.rows()}, {"LSE2", 4 * p.rows()}, {"dQ_sum", 4 * sums}};
+}
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
+  fa::Prediction t;
+  dispatch_tiles(p, [&](int, int Br, int Bc) {
+    const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
+    t["O"].read = t["dQ"].write = 2 * BH * N * d;
+    t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
+    t["Q"].read = 2 * BH * v.rows * d;
+    t["LSE"].read = 4 * BH * N;
+    t["LSE2"] = t["delta"] = {.read = 4 * BH * v.rows, .write = 4 * BH * N};
+    t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
+    t["dQ_sum"] = {.read = 4 * BH * N * d,  // zeros first; tiles are added whole
+                   .write = 4 * BH * Np * d,
+                   .atomic = 4 * BH * v.tiles * Br * d};
+    // An atomic reads what it adds to.
+    t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (3 * N + (Np + N) * d),
+             .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * N + 2 * Np * d)};
+    t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
+  });
+  return t;
+}
+
+// Of delta_kernel and convert_kernel: a thread makes 8 features of a row.
+inline fa::LaunchConfig row_blocks(const fa::Problem& p) {
+  return {dim3(unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads)), dim3(kRowThreads)};
+}
+
+// delta_kernel and backward_kernel.
+template <class Mask>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
+  float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
+  float* dQ_sum = t.scratch<float>("dQ_sum");
+  const int BHkv = p.kv_heads(), Np = padded_rows(p);
+  dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
+    const dim3 grid(count_tiles(p, &fa::Document::keys, Bc) * BHkv);
+    using T = Tiles<d, Br, Bc>;
+    fa::launch(delta_kernel<d>, row_blocks(p), t.O, t.dO, t.LSE, delta, LSE2, dQ_sum, p.N, Np);
+    fa::launch(backward_kernel<d, Br, Bc, Mask>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
+               t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, mask, BHkv, p.H / p.Hkv, p.N, p.Nk,
+               Np / Br, p.scale());
+  });
+}
+
+inline void convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::launch(convert_kernel<d>, row_blocks(p), t.scratch<float>("dQ_sum"), t.dQ, p.N,
+               padded_rows(p), p.scale());
+  });
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  launch(p, t, Window{band_of(p), p.N, p.Nk, p.causal || p.mask.right != fa::Mask::kNoLimit});
+  convert(p, t);
+}
+
+}  // namespace step15_backward
+
+namespace step15_packed_backward {
+
+using namespace step15_backward;
+
+// A tile's rows lie together in dQ; past the document's last row it has no more.
+template <int d, int Br>
+__global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, d / 8, 4, 32]
+                               bf16* dQ,              // [B*H, N, d]
+                               const int2* sum_rows,  // [tiles]: the first row, and how many follow
+                               int N, int Np, float scale) {
+  const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a fragment's 16 rows
+  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);
+  const int2 rows = sum_rows[band * 16 % Np / Br];
+  const int r = band * 16 % Br + half * 8 + v % 8;  // of the tile
+  if (r >= rows.y) return;
+  *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + rows.x + r) * d + x * 8) =
+      features(dQ_sum + (band * (d / 8) + x) * 128 + half * 64 + v % 8 * 4, scale);
+}
+
+inline std::vector<fa::Table> tables(const fa::Problem& p) {
+  fa::Table work, sum_rows;
+  dispatch_tiles(p, [&](int, int Br, int Bc) {
+    std::vector<std::array<int, 6>> tiles;  // KeyWork of each, and how many rows see it
+    int sums = 0;
+    for (const fa::Document& doc : p.documents()) {
+      for (int c = doc.keys.first; c < doc.keys.last; c += Bc) {
+        const int first = p.seen_by(c).first, keys = doc.keys.last - c;
+        const int last = p.seen_by(std::min(c + Bc, doc.keys.last) - 1).last;
+        tiles.push_back({doc.rows.first, doc.rows.size(), c, keys, sums, last - first});
+      }
+      sums += fa::ceil_div(doc.rows.size(), Br);
+    }
+    work = longest_first("key_work", tiles), sum_rows = sum_rows_of(p, Br);
+  });
+  return {work, sum_rows};
+}
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), d = p.d, Np = padded_rows(p);
+  fa::Prediction t = step15_backward::backward_traffic(p);
+  dispatch_tiles(p, [&](auto d_, auto Br, auto Bc) {
+    const uint64_t tiles = count_tiles(p, &fa::Document::keys, Bc);
+    t["key_work"].read = 5 * sizeof(int) * Tiles<d_, Br, Bc>::kThreads * tiles * p.kv_heads();
+    t["sum_rows"].read = sizeof(int2) * BH * Np * (d / 8);
+    t.hbm.read += 5 * sizeof(int) * tiles + sizeof(int2) * Np / Br;
+  });
+  return t;
+}
+
+inline void convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  dispatch_tiles(p, [&](auto d, auto Br, int) {
+    fa::launch(step15_packed_backward::convert_kernel<d, Br>, row_blocks(p),
+               t.scratch<float>("dQ_sum"), t.dQ, t.scratch<const int2>("sum_rows"), p.N,
+               padded_rows(p), p.scale());
+  });
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  launch(p, t, Packed{band_of(p), t.scratch<const int>("key_work")});
+  step15_packed_backward::convert(p, t);
+}
+
+}  // namespace step15_packed_backward

@@ -1,0 +1,168 @@
+// Step 15 -- any mask: lists of tiles, and a bit for each score of those that are cut.
+// Idea      Which tiles a tile of rows visits is a list in memory, first those that the mask cuts,
+//           then those that it leaves whole. The host makes it of a function of row and key. The
+//           test of a cut tile is a bit per score, in the order in which threads hold the scores:
+//           one load of 16 bytes decides about all that a thread has
+// Changed   since 15 2_packed: a block's tiles are looked up, too; a test by bits
+// Traffic   requested as 1_window, of visited tiles; and per thread 16 B of `work`, 4 B of
+//           `entries` for each visited tile and each cut one, Bc/8 B of `bits` for each cut one
+// Launch    grid (Tr * B*H), 128 threads; the longest walks of all heads first
+// Owns      as 1_window
+// Still bad a warp's tensor core waits for its softmax: 5_hopper
+#pragma once
+
+#include "steps/15_masks/lists.h"
+#include "steps/15_masks/parts.cuh"
+
+namespace step15_lists {
+
+using namespace step15;
+
+// Bits of a thread, 4 for each 16 x 8 scores of its warp: of two rows and two keys each.
+template <int d>
+constexpr int kWords = kBands* Bc<d> / 8 * 4 / 32;
+
+template <int d>
+struct ListWalk {
+  const int* entries;     // [visited tiles, 2]: the tile of keys; the place of its bits
+  const int* bits;        // [places, kThreads, kWords]
+  int first, full, last;  // entries: first .. full - 1 are cut, full .. last - 1 are not
+
+  __device__ int tile(int n) const { return entries[2 * n]; }
+  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n) const {
+    if (n >= full) return;
+    __align__(16) uint32_t words[kWords<d>];
+    const int* from = bits + (size_t(entries[2 * n + 1]) * kThreads + threadIdx.x) * kWords<d>;
+    if constexpr (kWords<d> == 4) {
+      *reinterpret_cast<uint4*>(words) = *reinterpret_cast<const uint4*>(from);
+    } else {
+      *reinterpret_cast<uint2*>(words) = *reinterpret_cast<const uint2*>(from);
+    }
+    UNROLL
+    for (int t = 0; t < kBands; ++t) {
+      UNROLL
+      for (int n = 0; n < Bc<d> / 8; ++n) {
+        const int bit = (t * Bc<d> / 8 + n) * 4;
+        UNROLL
+        for (int e = 0; e < 4; ++e) {
+          if (!(words[bit / 32] >> (bit % 32 + e) & 1)) rS[t][n][e] = -INFINITY;
+        }
+      }
+    }
+  }
+};
+
+struct Lists {
+  const int4* works;   // [Tr]: the tile of rows, and its walk's first, full and last
+  const int* entries;  // as ListWalk
+  const int* bits;
+  int N, Nk;
+};
+
+// Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
+template <int d>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
+                     const bf16* K,  // [B*Hkv, Nk, d]
+                     const bf16* V,  // [B*Hkv, Nk, d]
+                     bf16* O,        // [B*H, N, d]
+                     float* LSE,     // [B*H, N]
+                     Lists mask, int heads, int group, int N, int Nk, float scale) {
+  // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
+  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int bh = blockIdx.x % heads;
+  const int4 work = mask.works[blockIdx.x / heads];
+  const ListWalk<d> walk{mask.entries, mask.bits, work.y, work.z, work.w};
+  const int i = work.x, rows = mask.N - i * Br, keys = mask.Nk;  // rows: from the tile's first one
+  const size_t row0 = size_t(bh) * N + i * Br;
+  const size_t key0 = size_t(bh / group) * Nk;  // `group` heads share K and V
+  if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
+  auto load_keys = [&](int n, size_t key0) {
+    const int first = walk.tile(n) * Bc<d>, stage = n % kStages;
+    load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
+    load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
+  };
+  load_tile<d, Br>(Q + row0 * d, smem.Q, rows);
+  if (walk.first < walk.last) load_keys(walk.first, key0);
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  const bf16* sQ = smem.Q + warp * kWarpRows * d;
+  float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
+  float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
+  const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
+
+  // --- mainloop
+  for (int j = walk.first; j < walk.last; ++j) {
+    fa::cp_async_wait_all();
+    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    if (j + 1 < walk.last) load_keys(j + 1, smem.key);
+    float rS[kBands][Bc<d> / 8][4] = {};
+    dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
+    walk.hide(rS, j);
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
+  }
+
+  // --- epilogue
+  store_output<d>(smem, walk.first == walk.last, first_row, warp, lane, m, l, rO, O, LSE);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline fa::Support support() {
+  fa::Support s = {.d = {64, 128}, .gqa = true, .cross = true, .window = true};
+  s.documents = s.predicate = true;
+  return s;
+}
+
+// Where the scores of a thread's bits lie in a tile.
+template <int d>
+std::pair<int, int> place(int w, int b) {
+  const int thread = w / kWords<d>, fragment = w % kWords<d> * 8 + b / 4;
+  const int t = fragment / (Bc<d> / 8), n = fragment % (Bc<d> / 8);
+  const auto [row, key] = fa::mma_d_element(thread % fa::kWarp, b % 4);
+  return {thread / fa::kWarp * kWarpRows + t * kMma + row, n * 8 + key};
+}
+
+inline TileLists lists_of(const fa::Problem& p) {
+  TileLists lists;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    lists = ListMaker(p, {Br, Bc<d>, /*by_keys=*/false, kThreads * kWords<d>, place<d>})();
+  });
+  return lists;
+}
+
+inline std::vector<fa::Table> tables(const fa::Problem& p) {
+  const TileLists lists = lists_of(p);
+  return {{"work", lists.work}, {"entries", lists.entries}, {"bits", lists.bits}};
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d, Tr = fa::ceil_div(p.N, Br);
+  const uint64_t keys = p.d == 64 ? Bc<64> : Bc<128>;
+  const TileLists lists = lists_of(p);
+  fa::Prediction t;
+  t["Q"].read = t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * BH * lists.keys * d;
+  t["LSE"].write = 4 * BH * N;
+  t["work"].read = sizeof(int4) * BH * Tr * kThreads;
+  t["entries"].read = sizeof(int) * BH * (lists.visited() + lists.cut) * kThreads;
+  t["bits"].read = BH * lists.cut * Br * keys / 8;
+  const uint64_t tables = lists.work.size() + lists.entries.size() + lists.bits.size();
+  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(int) * tables,
+           .write = 2 * BH * N * d + 4 * BH * N};
+  t.flops = BH * 4 * Br * keys * lists.visited() * d;
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const unsigned BH = p.heads(), Tr = fa::ceil_div(p.N, Br);
+  const Lists mask = {t.scratch<const int4>("work"), t.scratch<const int>("entries"),
+                      t.scratch<const int>("bits"), p.N, p.Nk};
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K,
+               t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+  });
+}
+
+}  // namespace step15_lists

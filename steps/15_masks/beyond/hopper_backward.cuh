@@ -1,0 +1,471 @@
+// Step 15 -- the backward of windows and packs on Hopper.
+// Changed   since 11 3_columns: keys and rows from a table; walks end at the last row that sees the
+//           keys; a test by bits; the ends of documents, by the warpgroups that own keys; keys that
+//           no row sees; dQ of rows that no other walk visits is rounded and stored at once
+// Traffic   requested as 11 3_columns, of each document's visited tiles; at a document's end boxes
+//           go on; 40 B of `key_work` for each block; 8 B of `sum_rows` for each thread of the
+//           kernels before and after
+// Launch    columns; backward (tiles of keys of all documents * B*Hkv), 384 threads; convert
+#pragma once
+
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "steps/15_masks/beyond/hopper_tables.cuh"
+
+namespace step15_wgmma_backward {
+
+using step15_wgmma::clear_rows, step15_wgmma::hide, step15_wgmma::store_rows;
+
+// Three stages of Q and dO, two of dS; registers of a thread that owns keys.
+constexpr int kThreads = (kGroups + 1) * kGroupThreads, kStages = 3, kDsStages = 2;
+template <int d>
+constexpr int kGroupRegisters = d == 64 ? 208 : 216;
+template <int d>
+constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
+
+// What is the same for all blocks.
+struct Shape {
+  int group, N, Nk, Np;
+  float scale;
+};
+
+// What a block keeps in shared memory. Panels as in 09.
+template <int d>
+struct alignas(1024) Tiles {
+  bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
+  bf16 V[kGroups][kGroupKeys * d];
+  bf16 Q[kStages][Br<d> * d];
+  bf16 dO[kStages][Br<d> * d];
+  bf16 columns[kStages][Br<d> * kColumns];  // with Q
+  bf16 dS[kDsStages][Bc * Br<d>];           // dS^T: [Br / 64][Bc][64]
+  uint64_t k_full, v_full;                  // mbarriers
+  uint64_t q_full[kStages], q_empty[kStages];
+  uint64_t o_full[kStages], o_empty[kStages];
+  uint64_t ds_full[kDsStages], ds_empty[kDsStages];
+  KeyWork work;
+};
+
+// --- one thread copies ---------------------------------------------------------------------------
+
+template <int d, class Mask>
+struct Copier {
+  Tiles<d>& smem;
+  const fa::TensorMap *Q, *K, *V, *dO;
+  const bf16* columns;  // [B*H, Np, 8]
+  const Mask& mask;
+  const KeyWork& work;
+  int Np;
+
+  template <int n>
+  __device__ void load_keys(bf16 (&to)[kGroups][n], uint64_t* full,
+                            const fa::TensorMap* from) const {
+    fa::mbarrier_arrive_expect_tx(full, sizeof to);
+    for (int wg = 0; wg < kGroups; ++wg) {
+      fa::tma_load(to[wg], from, full, {0, work.key + wg * kGroupKeys, 0, work.bh});
+    }
+  }
+  // A tile of rows, the n-th of the walk, once its stage is empty.
+  __device__ void load_rows(unsigned n, const RowTile& at) const {
+    const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
+    const int first = mask.tile(work, at.place) * Br<d>, row = work.row + first;
+    const size_t padded = size_t(at.head) * Np + work.sums + first;
+    uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
+    fa::mbarrier_wait(&smem.q_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.columns[0]);
+    fa::tma_load(smem.Q[stage], Q, q_full, {0, row, 0, at.head});
+    fa::bulk_load(smem.columns[stage], columns + padded * kColumns, sizeof smem.columns[0], q_full);
+    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
+    fa::mbarrier_wait(&smem.o_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0]);
+    fa::tma_load(smem.dO[stage], dO, o_full, {0, row, 0, at.head});
+  }
+};
+
+// --- the third warpgroup multiplies dQ -----------------------------------------------------------
+
+// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
+// also copies: when dS of a tile is there, the tile before it has been read.
+template <int d, class Mask>
+__device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned tiles,
+                                   const Copier<d, Mask>& copier, const FloatSums& dQ_sum,
+                                   bf16* dQ) {
+  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
+  const KeyWork& work = copier.work;
+  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the tile to copy next
+  if (thread == 0) {
+    copier.load_keys(smem.K, &smem.k_full, copier.K);
+    UNROLL_BY(1)
+    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work)) {
+      copier.load_rows(i, ahead);
+    }
+  }
+  __syncwarp();
+  fa::mbarrier_wait(&smem.k_full, 0);
+  const uint64_t first_k = fa::tile_descriptor(smem.K[0]);
+  const uint64_t first_ds = fa::tile_descriptor(smem.dS[0]);
+  // Tiles that one warpgroup skips are multiplied by the other's keys only.
+  const Mask& mask = copier.mask;
+  const int ends_at = end_of_rows<Br<d>>(work, shape.N), end = work.tiles - 1;
+  const bool first_is_half =
+      skips_first(mask.template places<Br<d>>(work, kGroupKeys), ends_at, tiles);
+  const bool last_is_half = skips_last(mask.template places<Br<d>>(work, 0), ends_at, end, tiles);
+  UNROLL_BY(1)
+  for (unsigned n = 0; n < tiles; ++n, at.next(work)) {
+    const unsigned stage = n % kDsStages;
+    const int row = mask.tile(work, at.place) * Br<d>;  // of the document
+    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
+    constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
+    UNROLL_BY(1)
+    for (int part = 0; part < kParts; ++part) {
+      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
+      const unsigned zero = (n + part) >> 31;                              // see Group's zero()
+      const uint64_t k = first_k + zero;
+      const uint64_t ds = first_ds + zero + stage * (sizeof smem.dS[0] >> 4);
+      float rdQ[kPanel / 2];
+      const uint64_t A = ds + (rows * Bc * kRowBytes >> 4);
+      const uint64_t B = k + (features * kGroupKeys * kRowBytes >> 4);
+      if (n == 0 && first_is_half) {
+        multiply_keys<d, kGroupKeys>(A, B, rdQ);
+      } else if (n + 1 == tiles && last_is_half) {
+        multiply_keys<d, kGroupKeys>(A + (kGroupKeys * kRowBytes >> 4),
+                                     B + (kGroupKeys * d * 2 >> 4), rdQ);
+      } else {
+        multiply_keys<d, Bc>(A, B, rdQ);
+      }
+      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
+        copier.load_rows(n - 1 + kStages, ahead);
+        ahead.next(work);
+      }
+      __syncwarp();
+      const int first = row + rows * 64;
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rdQ);
+      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
+      if (at.place < work.direct) {
+        store_dq<d>(rdQ, dQ, at.head * shape.N + work.row + first, work.rows - first, features * 64,
+                    shape.scale);
+      } else {
+        const int half = (at.head * shape.Np + work.sums + first) / 64;
+        dQ_sum.part<d>(half, features * 64).add(rdQ);
+      }
+    }
+  }
+}
+
+// --- the others multiply, and compute P and dS ---------------------------------------------------
+
+// A warpgroup that owns 64 keys. Its registers: see parts.cuh.
+template <int d, int wg, class Mask>
+struct Group {
+  static constexpr int Br = step15_wgmma_backward::Br<d>;
+  Tiles<d>& smem;
+  const Shape& shape;
+  const Mask& mask;
+  const KeyWork& work;
+  const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
+  // Descriptors differ by constants from that of the first tile.
+  using Memory = Tiles<d>;
+  const uint64_t first = fa::tile_descriptor(smem.K[0]);
+  // 0, which the compiler cannot know: it would compute all descriptors before the loop.
+  __device__ unsigned zero() const { return n >> 31; }
+  __device__ uint64_t first_tile() const { return first + zero(); }
+  static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
+    return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
+  }
+  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
+  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
+  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
+  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
+  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
+  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
+  unsigned n = 0;  // number of the tile whose scores come next,
+  int place = 0;   // and its place in the walk
+  const Places places;
+  const int ends_at;  // the place where the document's rows end before the tile does, or -1
+  const int end;      // the last place
+  const bool skips_last;
+  const unsigned tiles;  // of the walk, of all heads that share the keys, but a skipped last one
+  float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
+  uint32_t rP[Br / kMma][4];  // P, then dS
+  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
+  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  uint32_t lse_ones[4], delta_ones[4];
+
+  __device__ Group(Tiles<d>& smem, const Shape& shape, unsigned tiles, const Mask& mask)
+      : smem(smem),
+        shape(shape),
+        mask(mask),
+        work(smem.work),
+        places(mask.template places<Br>(work, wg * kGroupKeys)),
+        ends_at(end_of_rows<Br>(work, shape.N)),
+        end(work.tiles - 1),
+        skips_last(step15_wgmma_backward::skips_last(places, ends_at, end, tiles)),
+        tiles(tiles - skips_last) {
+    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
+    const int pair = lane % 4;                                // of columns
+    lse_ones[0] = lse_ones[1] = pair == 0 ? kLower | kUpper : pair == 1 ? kLower : 0;
+    delta_ones[0] = delta_ones[1] = pair == 2 ? kLower | kUpper : pair == 1 ? kUpper : 0;
+    lse_ones[2] = lse_ones[3] = delta_ones[2] = delta_ones[3] = 0;  // columns 8 to 15
+    fa::pin_registers(lse_ones);
+    fa::pin_registers(delta_ones);
+  }
+
+  __device__ unsigned stage() const { return n % kStages; }
+  __device__ void next_place() { place = place == end ? 0 : place + 1; }
+  // One arrival of a warp, after what all its lanes have read.
+  __device__ void arrive(uint64_t* bar) {
+    __syncwarp();
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  template <int pending, int n>
+  __device__ void wait_for(float (&r)[n]) {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(r);
+  }
+
+  // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
+  __device__ uint64_t columns() const {
+    return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
+  }
+
+  // Behind a document's last key others follow: K of them would be multiplied by dS = 0 in dQ, and
+  // 0 * NaN is NaN.
+  __device__ void clear_keys() {
+    const int keys = work.keys - wg * kGroupKeys;
+    if (keys >= kGroupKeys || work.key + work.keys == shape.Nk) return;
+    fa::mbarrier_wait(&smem.v_full, 0);
+    clear_rows<d, kGroupKeys>(smem.K[wg], max(0, keys), thread, kGroupThreads);
+    clear_rows<d, kGroupKeys>(smem.V[wg], max(0, keys), thread, kGroupThreads);
+    fa::fence_proxy_async();              // wgmma sees what this thread wrote ...
+    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+  }
+  // Likewise rows: Q is multiplied by dS in dK, dO by P in dV. A tile for each warpgroup.
+  __device__ void clear_tile() {
+    const int rows = work.rows % Br;
+    fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
+    clear_rows<d, Br>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread, kGroupThreads);
+    fa::fence_proxy_async();                   // wgmma sees what this thread wrote ...
+    fa::bar_sync(3, kGroups * kGroupThreads);  // ... and what both warpgroups have
+  }
+
+  // (S - LSE / scale)^T, once Q is there.
+  __device__ void issue_scores(float (&rS)[Br / 2]) {
+    fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
+    if (place == ends_at) clear_tile();
+    multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
+                             columns(), rS);
+  }
+  __device__ bool is_cut() const { return place <= places.left || place > places.full; }
+  __device__ void test(uint32_t (&bits)[2]) const {
+    const int key = wg * kGroupKeys + thread / fa::kWarp * 16 + fa::row_of(lane);
+    mask.template seen<Br>(work, place, key, bits);
+  }
+  // S becomes P.
+  __device__ void softmax(float (&rS)[Br / 2], const uint32_t (&bits)[2]) {
+    if (is_cut()) hide(rS, bits);
+    const float scale_log2 = shape.scale * fa::kLog2e;
+    UNROLL
+    for (int i = 0; i < Br / 2; ++i) rS[i] = fa::exp2_approx(rS[i] * scale_log2);
+    fa::pin_registers(rS);
+  }
+  // dK += dS^T Q of tile i.
+  __device__ void issue_dk(unsigned i) {
+    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+  }
+  // (dP - delta)^T and dV += P^T dO, once dO is there. dS, computed beside dV, goes to registers,
+  // and to shared memory once its stage is empty.
+  __device__ void differentiate() {
+    float(&rdP)[Br / 2] = rX;
+    uint32_t copy[Br / kMma][4];  // of P: ptxas moves all reads of A's registers after dV's wait
+    UNROLL
+    for (int r = 0; r < Br / kMma; ++r) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
+      fa::pin_registers(copy[r]);
+    }
+    fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
+    multiply_with_columns<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, delta_ones,
+                             columns(), rdP);
+    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
+    wait_for<1>(rdP);
+    UNROLL
+    for (int i = 0; i < Br / 2; i += 2) {
+      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
+    }
+    fa::pin_registers(rdP);
+    wait_for<0>(rdV);
+    fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
+    arrive(&smem.o_empty[stage()]);
+    fa::pack_operand(rdP, rP);
+    fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
+    put_ds(rP, smem.dS[n % kDsStages]);
+  }
+  __device__ void show_ds() {
+    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
+    arrive(&smem.ds_full[(n - 1) % kDsStages]);
+  }
+
+  // dS of a tile that is skipped is not read. (Inside the walk, in other heads, it is computed.)
+  __device__ void skip_first() {
+    if (!skips_first(places, ends_at, tiles)) return;
+    arrive(&smem.q_empty[0]), arrive(&smem.o_empty[0]), arrive(&smem.ds_full[0]);
+    ++n;
+    next_place();
+  }
+  __device__ void skip_last() {
+    if (!skips_last) return;
+    fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
+    arrive(&smem.ds_full[n++ % kDsStages]);
+  }
+
+  // dK and dV, which have taken the place of K and V: as boxes, or by rows at a document's end.
+  __device__ void store_keys(const fa::TensorMap* dK, const fa::TensorMap* dV, bf16* gdK,
+                             bf16* gdV) const {
+    const int keys = work.keys - wg * kGroupKeys, key = work.key + wg * kGroupKeys;
+    fa::fence_proxy_async();              // TMA reads what this thread has written ...
+    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+    if (keys < kGroupKeys) {
+      const size_t at = (size_t(work.bh) * shape.Nk + key) * d;
+      store_rows<d>(smem.K[wg], gdK + at, keys, thread, kGroupThreads);
+      store_rows<d>(smem.V[wg], gdV + at, keys, thread, kGroupThreads);
+    } else if (thread == 0) {
+      fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh});
+      fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh});
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+    }
+  }
+
+  __device__ void run(const fa::TensorMap* dK, const fa::TensorMap* dV, bf16* gdK, bf16* gdV) {
+    // --- prologue: P and dS of the first tile that sees a key
+    fa::mbarrier_wait(&smem.k_full, 0);
+    clear_keys();
+    skip_first();
+    float(&rS)[Br / 2] = rX;
+    uint32_t bits[2] = {};
+    issue_scores(rS);
+    if (is_cut()) test(bits);
+    wait_for<0>(rS);
+    softmax(rS, bits);
+    fa::pack_operand(rS, rP);
+    fa::mbarrier_wait(&smem.v_full, 0);
+    differentiate();
+
+    // --- mainloop: S of the next tile beside dK of this one
+    while (++n < tiles) {
+      next_place();
+      issue_scores(rS);
+      issue_dk(n - 1);
+      show_ds();
+      if (is_cut()) test(bits);
+      wait_for<1>(rS);
+      softmax(rS, bits);
+      wait_for<0>(rdK);
+      fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
+      arrive(&smem.q_empty[(n - 1) % kStages]);
+      fa::pack_operand(rS, rP);
+      differentiate();
+    }
+
+    // --- epilogue: dK of the last tile; dK and dV through the places of K and V
+    const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
+    show_ds();
+    issue_dk(n - 1);
+    fa::put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
+    wait_for<0>(rdK);
+    skip_last();
+    // dQ of the last tile has read K
+    fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
+    fa::put_rows<d>(rdK, scales, smem.K[wg]);
+    store_keys(dK, dV, gdK, gdV);
+  }
+};
+
+// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
+template <int d, class Mask>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
+                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of Br
+                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
+                    bf16* gdK, bf16* gdV, bf16* gdQ,           // the same; [B*H, N, d]
+                    const bf16* columns,                       // [B*H, Np, 8]
+                    FloatSums dQ_sum, Mask mask, Shape shape) {
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  constexpr int kInts = sizeof(KeyWork) / sizeof(int);
+  if (threadIdx.x < kInts) {
+    reinterpret_cast<int*>(&smem.work)[threadIdx.x] = mask.works[blockIdx.x * kInts + threadIdx.x];
+  }
+  if (threadIdx.x == 0) {
+    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
+    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
+    fa::init_mbarriers(smem.q_full, 1), fa::init_mbarriers(smem.q_empty, kWarps);
+    fa::init_mbarriers(smem.o_full, 1), fa::init_mbarriers(smem.o_empty, kWarps);
+    fa::init_mbarriers(smem.ds_full, kWarps), fa::init_mbarriers(smem.ds_empty, kGroupWarps);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();             // all threads see the barriers and the work
+  if (smem.work.tiles == 0) {  // no row sees the keys: their gradients are 0
+    const size_t at = (size_t(smem.work.bh) * shape.Nk + smem.work.key) * d;
+    for (int i = threadIdx.x * 8; i < min(smem.work.keys, Bc) * d; i += kThreads * 8) {
+      *reinterpret_cast<uint4*>(gdK + at + i) = make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(gdV + at + i) = make_uint4(0, 0, 0, 0);
+    }
+    return;
+  }
+  // The shuffles tell the compiler that all lanes have the same numbers.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const unsigned tiles = __shfl_sync(fa::kFullMask, shape.group * smem.work.tiles, 0);
+  if (wg == kGroups) {
+    fa::setmaxnreg_dec<kThirdRegisters<d>>();
+    // In registers: if the thread that copies tiles read shared memory, ptxas would use no uniform
+    // registers in dQ's loop.
+    const KeyWork work = smem.work;
+    const Copier<d, Mask> copier{smem, &Q, &K, &V, &dO, columns, mask, work, shape.Np};
+    multiply_dq<d>(smem, shape, tiles, copier, dQ_sum, gdQ);
+  } else {
+    fa::setmaxnreg_inc<kGroupRegisters<d>>();
+    if (wg == 0) {
+      Group<d, 0, Mask>(smem, shape, tiles, mask).run(&dK, &dV, gdK, gdV);
+    } else {
+      Group<d, 1, Mask>(smem, shape, tiles, mask).run(&dK, &dV, gdK, gdV);
+    }
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+template <class Mask>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, int blocks) {
+  const int2* sum_rows = t.template scratch<const int2>("sum_rows");
+  bf16* columns = t.template scratch<bf16>("columns");
+  float* dQ_sum = t.template scratch<float>("dQ_sum");
+  const Shape shape{p.H / p.Hkv, p.N, p.Nk, padded_rows(p), p.scale()};
+  const auto row_blocks = [&](int threads) {  // per row
+    return dim3(unsigned(p.heads() * size_t(shape.Np) * threads / kRowThreads));
+  };
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    const auto rows = [&](const bf16* x) { return fa::tile_map<d>(x, p.heads(), p.N, Br<d>); };
+    const auto keys = [&](const bf16* x) {
+      return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
+    };
+    fa::launch(columns_kernel<d>, {row_blocks(d / 8), dim3(kRowThreads)}, t.O, t.dO, t.LSE,
+               sum_rows, columns, dQ_sum, p.N, shape.Np, p.scale());
+    fa::launch(backward_kernel<d, Mask>, {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)},
+               rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.dK, t.dV,
+               t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
+    fa::launch_early(convert_kernel<d>, {row_blocks(d / 16), dim3(kRowThreads)}, FloatSums{dQ_sum},
+                     t.dQ, sum_rows, p.N, shape.Np, p.scale());
+  });
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  int tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.keys.size(), Bc);
+  launch(p, t, KeyBands{t.scratch<const int>("key_work"), step15::band_of(p)},
+         tiles * int(p.kv_heads()));
+}
+
+}  // namespace step15_wgmma_backward

@@ -1,0 +1,385 @@
+// Step 15 -- changed scores on Hopper, and the kernel of hopper_lists.
+// Changed   since 15 5_hopper: a mask names a walk's tiles and their bits, and may change scores; a
+//           sink, which has no walk's start to begin from, joins the maximum and the sum of the
+//           first tile
+// Traffic   requested as 5_hopper; and 4 B of `sinks` per work tile and thread of the consumers
+#pragma once
+
+#include "steps/15_masks/5_hopper.cuh"
+#include "steps/15_masks/beyond/scores.cuh"
+
+namespace step15_wgmma_masks {
+
+using namespace step15_wgmma;
+struct Scored : Bands {
+  static constexpr bool kChangesScores = true;
+  step15_scores::ScoreMod mod;
+
+  __device__ int tile(const WorkTile& work, int place) const { return work.first + place; }
+  template <int Bc>
+  __device__ void change(float (&rS)[Bc / 2], const WorkTile& work, int place, int r) const {
+    const int key = tile(work, place) * Bc + fa::column_of(threadIdx.x % fa::kWarp);
+    const float back = r + work.keys - work.rows - key;
+    const float slope = mod.alibi > 0.f ? mod.slope(work.bh % mod.H) : 0.f;
+    if (mod.cap > 0.f) {
+      UNROLL
+      for (int i = 0; i < Bc / 2; ++i) rS[i] = mod.capped(rS[i]);
+    }
+    if (mod.alibi > 0.f) {
+      UNROLL
+      for (int i = 0; i < Bc / 2; ++i) {
+        rS[i] -= slope * fabsf(back + float(8 * fa::half_of(i) - fa::column_at(i)));
+      }
+    }
+  }
+  // The sink is a term of the sum like any other, of no key. One lane of each quad has it.
+  __device__ void start(float (&m)[2], float (&l)[2], const WorkTile& work) const {
+    const float sink = mod.sink(work.bh) * fa::kLog2e;
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[h] = fmaxf(m[h], sink);
+      if (fa::leads_quad(threadIdx.x % fa::kWarp)) l[h] = fa::exp2_approx(sink - m[h]);
+    }
+  }
+};
+
+// --- the producer: one thread copies -------------------------------------------------------------
+
+template <class T, class Mask>
+__device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
+                               const fa::TensorMap* V, const Mask& mask, const Shape& shape,
+                               unsigned* taken) {
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  Ring<2> landed;
+  const auto load_k = [&](int key, int bh) {
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, key, 0, bh});
+    k.next();
+  };
+  const auto load_v = [&](int key, int bh, bool whole) {
+    uint64_t* full = whole ? &smem.v_full[v.stage] : &smem.v_landed[landed.stage];
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(full, sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, full, {0, key, 0, bh});
+    v.next();
+    if (!whole) landed.next();
+  };
+  int t = blockIdx.x;
+  WorkTile work = mask.work(t);
+  for (int n = 0;; ++n) {
+    const int b = n % 2, bh_kv = work.bh / shape.group;
+    int key = work.tiles > 0 ? work.key + mask.tile(work, 0) * T::Bc : 0;
+    if (work.tiles > 0) load_k(key, bh_kv);
+    UNROLL_BY(1)  // here and below: the producer's warpgroup has few registers
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
+      smem.work[b][wg] = work;
+      if (work.tiles > 0) {
+        fa::mbarrier_arrive_expect_tx(&smem.q_full[b][wg], sizeof smem.Q[b][wg]);
+        fa::tma_load(smem.Q[b][wg], Q, &smem.q_full[b][wg],
+                     {0, work.row + wg * kGroupRows, 0, work.bh});
+      } else {
+        fa::mbarrier_arrive(&smem.q_full[b][wg]);
+      }
+    }
+    if (work.tiles == 0) break;
+    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before its end
+    UNROLL_BY(1)
+    for (int i = 0;; ++i) {
+      const int now = key;
+      if (i == drawn_at) t = gridDim.x + atomicAdd(&taken[0], 1u);  // not needed until the end
+      if (i + 1 == work.tiles) break;
+      load_k(key = work.key + mask.tile(work, i + 1) * T::Bc, bh_kv);
+      load_v(now, bh_kv, true);
+    }
+    const bool whole = keys_of_last<T>(work, shape.Nk) == T::Bc;
+    work = mask.work(t);  // arrives while V's stage is waited for
+    load_v(key, bh_kv, whole);
+  }
+  // The last block to leave resets the counters for the next launch. Launches that run at the same
+  // time need counters of their own.
+  __threadfence();
+  if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+}
+
+// --- the consumers multiply, and compute the softmax ---------------------------------------------
+
+// As 5_hopper's, whose comments hold where nothing else is said.
+template <class T, class Mask>
+struct Consumer {
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
+  Tiles<T>& smem;
+  float* LSE;  // [B*H, N]
+  const Mask& mask;
+  const Shape& shape;
+  const int wg;  // which consumer
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const uint64_t q0 = fa::tile_descriptor(smem.Q[0][wg]), k0 = fa::tile_descriptor(smem.K[0]);
+  const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
+  Ring<T::kStagesK> k;
+  Ring<T::kStagesV> v;
+  Places at;         // .first: the place whose scores come next
+  int trailing = 0;  // places after at.last
+  int skipped = 0;   // tiles of which K was released, and V not yet
+  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
+  uint32_t rP[Bc / kMma][4];
+
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Mask& mask, const Shape& shape, int wg)
+      : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
+
+  __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
+
+  __device__ void arrive(uint64_t* bar) {
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  template <class Ring>
+  __device__ void release(Ring& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  }
+
+  __device__ void issue_scores(unsigned b, unsigned stage) {
+    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+  }
+  __device__ void issue_values() {
+    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
+    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+  }
+  template <int pending>
+  __device__ void wait_scores() {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(rS);
+  }
+  __device__ void wait_values() {
+    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rO);
+    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    release(v, smem.v_empty);
+  }
+
+  template <class Ring>
+  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+    fa::mbarrier_wait(&full[ring.stage], ring.parity);
+    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    release(ring, empty);
+  }
+  __device__ void skip_keys(int tiles) {
+    skipped += tiles;
+    for (int s = 0; s < tiles; ++s) skip(k, smem.k_full, smem.k_empty);
+  }
+  __device__ void skip_values() {
+    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
+  }
+  __device__ bool take(unsigned n) {
+    fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
+    const WorkTile& work = smem.work[n % 2][wg];
+    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
+    const Places places = mask.template places<Bc>(work, wg * kGroupRows);
+    at.first = __shfl_sync(fa::kFullMask, places.first, 0);
+    at.left = __shfl_sync(fa::kFullMask, places.left, 0);
+    at.full = __shfl_sync(fa::kFullMask, places.full, 0);
+    at.last = __shfl_sync(fa::kFullMask, places.last, 0);
+    trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
+    skip_keys(at.first);
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    return true;
+  }
+
+  __device__ bool is_cut() const { return at.first <= at.left || at.first > at.full; }
+  __device__ void test(unsigned b, uint32_t (&bits)[2]) const {
+    mask.template seen<Bc>(smem.work[b][wg], at.first, row(), bits);
+  }
+  __device__ void change(unsigned b) {
+    if constexpr (Mask::kChangesScores) {
+      mask.template change<Bc>(rS, smem.work[b][wg], at.first, row());
+    }
+  }
+  __device__ void first_softmax(unsigned b, const uint32_t (&bits)[2]) {
+    const WorkTile& work = smem.work[b][wg];
+    change(b);
+    if (is_cut()) hide(rS, bits);
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      l[h] = 0.f;
+    }
+    if constexpr (Mask::kChangesScores) mask.start(m, l, work);
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      if (row() + 8 * h >= work.rows) m[h] = INFINITY;  // the next document's: no vote, no P
+    }
+    compute_p(rS, shape.scale_log2, m, l);
+  }
+
+  template <bool kCut>
+  __device__ void next_tile(unsigned b) {
+    ++at.first;
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    issue_scores(b, k.stage);
+    issue_values();
+    uint32_t bits[2];
+    if (kCut) test(b, bits);
+    wait_scores<1>();
+    release(k, smem.k_empty);
+    change(b);
+    if (kCut) hide(rS, bits);
+    const bool grown = has_grown(rS, m, shape.scale_log2);
+    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    compute_p(rS, shape.scale_log2, m, l);
+    wait_values();
+    fa::pack_operand(rS, rP);
+    if (__builtin_expect(grown, 0)) {
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
+    }
+  }
+
+  __device__ void run() {
+    // --- prologue: the first tile of the first work tile
+    uint32_t bits[2] = {};
+    take(0);
+    skip_values();
+    issue_scores(0, k.stage);
+    if (is_cut()) test(0, bits);
+    wait_scores<0>();
+    release(k, smem.k_empty);
+    first_softmax(0, bits);
+    fa::pack_operand(rS, rP);
+
+    bool more = true;
+    for (unsigned n = 0; more; ++n) {
+      const unsigned b = n % 2;
+      UNROLL
+      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+
+      // --- mainloop: cut, full and, in a second round, cut
+      while (at.first < at.last) {
+        while (at.first < at.left) next_tile<true>(b);
+        while (at.first < at.full) next_tile<false>(b);
+        at.left = at.last;
+      }
+      skip_keys(trailing);
+
+      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
+      // one that product is of old tiles, and no thread reads it: a branch around it would make
+      // ptxas wait for each product.
+      const float old_m[2] = {m[0], m[1]};
+      float old_l[2] = {l[0], l[1]}, normalise[2];
+      more = take(n + 1);
+      issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
+      issue_values();
+      if (more && is_cut()) test(b ^ 1, bits);
+      wait_scores<1>();
+      if (more) {
+        release(k, smem.k_empty);
+        first_softmax(b ^ 1, bits);
+      }
+      const WorkTile& old = smem.work[b][wg];
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        old_l[h] = fa::quad_sum(old_l[h]);
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
+        const int r = row() + 8 * h;
+        if (fa::leads_quad(lane) && r < old.rows) {
+          LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
+        }
+      }
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rO);
+      fa::pin_registers(rS);
+      release(v, smem.v_empty);
+      skip_values();
+      fa::pack_operand(rS, rP);
+
+      // --- epilogue
+      fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
+      fa::put_rows<d>(rO, normalise, smem.Q[b][wg]);
+      fa::fence_proxy_async();  // TMA reads what this thread has written ...
+      __syncwarp();             // ... and what the other lanes have
+      arrive(&smem.o_full[b][wg]);
+    }
+  }
+};
+
+template <class T, class Mask>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,      // [B*H, N, d]
+                     const __grid_constant__ fa::TensorMap K,      // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap V,      // [B*Hkv, Nk, d]
+                     const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d]
+                     bf16* O,                                      // the same
+                     float* LSE,                                   // [B*H, N]
+                     const __grid_constant__ Mask mask, const __grid_constant__ Shape shape,
+                     unsigned* taken) {  // [2]: work tiles, blocks that left
+  Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
+  if (threadIdx.x == 0) init_barriers<T>(smem);
+  __syncthreads();  // all threads see the barriers
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == 0) {
+    fa::setmaxnreg_dec<T::kProducerRegisters>();
+    const int warp = threadIdx.x / fa::kWarp;
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, mask, shape, taken);
+    if (warp == 1) store<T>(smem, &map_O, O, shape);
+    if (warp == 2) clear<T>(smem, shape);
+  } else {
+    fa::setmaxnreg_inc<T::kConsumerRegisters>();
+    Consumer<T, Mask>(smem, LSE, mask, shape, wg - 1).run();
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+template <class T, class Mask>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
+  constexpr int d = T::d;
+  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  fa::launch(step15_wgmma_masks::flash_fwd_kernel<T, Mask>,
+             {.grid = dim3(std::min(p.gpu.sms, mask.count)),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
+             fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
+             fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows), t.O,
+             t.LSE, mask, shape, t.template scratch<unsigned>("taken"));
+}
+
+}  // namespace step15_wgmma_masks
+
+namespace step15_wgmma_scores {
+
+using namespace step15_wgmma_masks;
+
+inline fa::Support support() {
+  fa::Support s = step15_wgmma::support();
+  s.score_mod = true;
+  return s;
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t = step15_wgmma::traffic(p);
+  if (!p.score_mod.sinks) return t;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    using T = Tiling<d>;
+    const unsigned tiles = step15::count_tiles(p, &fa::Document::rows, T::Br) * p.heads();
+    t["sinks"].read = sizeof(float) * (T::kThreads - kGroupThreads) * tiles;
+  });
+  t.hbm.read += sizeof(float) * p.H;
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    using T = Tiling<d>;
+    const int count = step15::count_tiles(p, &fa::Document::rows, T::Br) * p.heads();
+    const Bands bands{{t.scratch<const int4>("work_tiles"), count}, step15::band_of(p)};
+    const Scored mask{bands, step15_scores::score_mod_of(p, t.sinks)};
+    step15_wgmma_masks::launch<T>(p, t, mask);
+  });
+}
+
+}  // namespace step15_wgmma_scores

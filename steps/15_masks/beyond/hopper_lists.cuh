@@ -1,0 +1,250 @@
+// Step 15 -- any mask on Hopper: lists of tiles, and transposed lists for the backward.
+// Changed   since 15 4_lists: the order of the bits; a tile of rows that sees nothing has one tile,
+//           all of it hidden, because a walk has at least one
+// Traffic   requested as 5_hopper and hopper_backward, of visited tiles. Forward 4 B of `entries`
+//           for each; per thread of the consumers 4 B of `entries` and Bc/16 B of `bits` for each
+//           cut one. Backward, for each head of the group: 4 B of `row_entries` for each visited
+//           tile per thread of dQ's warpgroup and once more; for each cut one 4 B per thread that
+//           owns keys and a bit for each of its scores
+#pragma once
+
+#include "steps/15_masks/beyond/hopper_backward.cuh"
+#include "steps/15_masks/beyond/hopper_forward.cuh"
+#include "steps/15_masks/lists.h"
+
+namespace step15_wgmma_lists {
+
+using namespace step15_wgmma_masks;
+using step15::ListMaker, step15::TileLists;
+
+// Words of bits per thread: 16 keys of two rows each, or 32.
+template <int Bc>
+constexpr int kWords = Bc / 64;
+
+struct Lists : Table {
+  static constexpr bool kChangesScores = false;
+  const int* entries;  // [visited tiles, 2]: the tile of keys; the place of its bits
+  const int* bits;     // [places, threads of the consumers, kWords]
+  int threads;         // of the consumers
+
+  // From the last entry to the first: entries of cut tiles come first.
+  __device__ const int* entry(const WorkTile& work, int place) const {
+    return entries + 2 * (work.first + work.tiles - 1 - place);
+  }
+  __device__ int tile(const WorkTile& work, int place) const { return entry(work, place)[0]; }
+
+  template <int>
+  __host__ __device__ Places places(const WorkTile& work, int) const {
+    return {0, -1, work.tiles - 1 - work.cut, work.tiles - 1};
+  }
+  template <int Bc>
+  __device__ void seen(const WorkTile& work, int place, int, uint32_t (&of)[2]) const {
+    const size_t at = size_t(entry(work, place)[1]) * threads + (threadIdx.x - kGroupThreads);
+    if constexpr (kWords<Bc> == 2) {
+      const uint2 words = *reinterpret_cast<const uint2*>(bits + 2 * at);
+      of[0] = words.x, of[1] = words.y;
+    } else {
+      const uint32_t word = bits[at];
+      of[0] = word, of[1] = word >> 16;
+    }
+  }
+};
+
+// --- host ---------------------------------------------------------------------------------------
+
+template <class T>
+std::vector<WorkTile> in_order(const fa::Problem& p,
+                               const std::vector<std::vector<WorkTile>>& documents) {
+  return step15::in_order(documents, int(p.kv_heads()), p.H / p.Hkv, /*most=*/4096 / T::d,
+                          [&](const WorkTile& w) { return 4 * size_t(p.d) * w.keys; });
+}
+
+inline fa::Support support() {
+  fa::Support s = step15_wgmma::support();
+  s.predicate = true;
+  return s;
+}
+
+// Where the scores of a thread's bits lie in a tile: bits of its row r first, then of r + 8. The
+// next warpgroup's threads count on, and so do its rows.
+template <int Bc>
+std::pair<int, int> place(int w, int b) {
+  const int bit = w % kWords<Bc> * 32 + b, h = bit / (Bc / 4), x = bit % (Bc / 4);
+  const auto [row, key] = fa::wgmma_d_element(w / kWords<Bc>, x / 2 * 4 + h * 2 + x % 2);
+  return {row, key};
+}
+
+// The lists, and the work tiles in order.
+template <class T>
+std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
+  constexpr int kBits = (T::kThreads - kGroupThreads) * kWords<T::Bc>;
+  TileLists lists = ListMaker(p, {T::Br, T::Bc, /*by_keys=*/false, kBits, place<T::Bc>})();
+  int hidden = -1;  // the place of bits that are 0
+  std::vector<std::vector<WorkTile>> tiles(1);
+  for (size_t i = 0; i < lists.work.size(); i += 4) {
+    int first = lists.work[i + 1], full = lists.work[i + 2], last = lists.work[i + 3];
+    if (first == last) {
+      if (hidden < 0) {
+        hidden = static_cast<int>(lists.bits.size()) / kBits;
+        lists.bits.resize(lists.bits.size() + kBits);
+      }
+      first = static_cast<int>(lists.visited()), full = last = first + 1;
+      lists.entries.insert(lists.entries.end(), {0, hidden});
+      ++lists.cut, lists.keys += std::min(T::Bc, p.Nk);
+    }
+    const int row = lists.work[i] * T::Br;
+    tiles[0].push_back({row, p.N - row, 0, p.Nk, 0, first, last - first, full - first});
+  }
+  return {lists, in_order<T>(p, tiles)};
+}
+
+inline std::vector<fa::Table> tables(const fa::Problem& p) {
+  std::vector<fa::Table> all;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    const auto [lists, work] = lists_of<Tiling<d>>(p);
+    all = {step15::table_of("work_tiles", work), {"entries", lists.entries}, {"bits", lists.bits}};
+  });
+  return all;
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    using T = Tiling<d>;
+    const auto [lists, work] = lists_of<T>(p);
+    const uint64_t BH = p.heads(), threads = T::kThreads - kGroupThreads;
+    uint64_t rows = 0, products = 0;  // of boxes of Q; of 64 rows and Bc keys
+    for (const WorkTile& w : work) {
+      rows += std::min(T::Br, p.N - w.row);
+      products += T::kConsumers * w.tiles;
+    }
+    const uint64_t tiles = work.size(), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
+    t["Q"].read = 2 * rows * p.d;
+    t["O"].write = 2 * BH * p.N * p.d;
+    t["K"].read = t["V"].read = 2 * BH * lists.keys * p.d;
+    t["LSE"].write = 4 * BH * p.N;
+    t["work_tiles"].read = sizeof(WorkTile) * tiles;
+    t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
+    t["entries"].read = sizeof(int) * BH * (lists.visited() + threads * lists.cut);
+    t["bits"].read = BH * lists.cut * T::Br * T::Bc / 8;
+    t.flops = 4 * products * kGroupRows * T::Bc * p.d;
+    t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is not used
+    const uint64_t tables =
+        sizeof(WorkTile) * tiles + sizeof(int) * (lists.entries.size() + lists.bits.size());
+    t.hbm = {.read = 2 * (BH * p.N * p.d + 2 * p.kv_size()) + tables,
+             .write = 2 * BH * p.N * p.d + 4 * BH * p.N};
+  });
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    using T = Tiling<d>;
+    const int count = fa::ceil_div(p.N, T::Br) * int(p.heads());
+    const Lists mask{{t.scratch<const int4>("work_tiles"), count},
+                     t.scratch<const int>("entries"),
+                     t.scratch<const int>("bits"),
+                     T::kThreads - kGroupThreads};
+    step15_wgmma_masks::launch<T>(p, t, mask);
+  });
+}
+
+}  // namespace step15_wgmma_lists
+
+namespace step15_wgmma_lists_backward {
+
+using namespace step15_wgmma_backward;
+using step15::ListMaker, step15::TileLists;
+
+constexpr int kOwners = kGroups * kGroupThreads;  // threads that own keys
+// Words of bits per thread: 16 rows of two keys each, or 32.
+template <int Br>
+constexpr int kWords = Br / 64;
+
+struct KeyLists {
+  const int* works;    // [blocks, 10]: KeyWork of each
+  const int* entries;  // [visited tiles, 2]: the tile of rows; the place of its bits
+  const int* bits;     // [places, kOwners, kWords]
+
+  __device__ const int* entry(const KeyWork& work, int place) const {
+    return entries + 2 * (work.first + place);
+  }
+  __device__ int tile(const KeyWork& work, int place) const { return entry(work, place)[0]; }
+
+  template <int>
+  __host__ __device__ Places places(const KeyWork& work, int) const {
+    return {0, work.cut - 1, work.tiles - 1, work.tiles - 1};
+  }
+  template <int Br>
+  __device__ void seen(const KeyWork& work, int place, int, uint32_t (&of)[2]) const {
+    const size_t at = size_t(entry(work, place)[1]) * kOwners + threadIdx.x;
+    if constexpr (kWords<Br> == 2) {
+      const uint2 words = *reinterpret_cast<const uint2*>(bits + 2 * at);
+      of[0] = words.x, of[1] = words.y;
+    } else {
+      const uint32_t word = bits[at];
+      of[0] = word, of[1] = word >> 16;
+    }
+  }
+};
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  return step15_wgmma_backward::workspace(step15::in_one(p));
+}
+
+// Where the scores of a thread's bits lie in a tile: bits of its key k first, then of k + 8. The
+// next warpgroup's threads count on, and so do its keys.
+template <int Br>
+std::pair<int, int> place(int w, int b) {
+  const int bit = w % kWords<Br> * 32 + b, h = bit / (Br / 4), x = bit % (Br / 4);
+  const auto [key, row] = fa::wgmma_d_element(w / kWords<Br>, x / 2 * 4 + h * 2 + x % 2);
+  return {row, key};
+}
+
+// The lists, and the work of the blocks in order.
+template <int Br>
+std::pair<TileLists, std::vector<KeyWork>> lists_of(const fa::Problem& p) {
+  const TileLists lists =
+      ListMaker(p, {Br, Bc, /*by_keys=*/true, kOwners * kWords<Br>, place<Br>})();
+  std::vector<KeyWork> tiles;
+  for (size_t i = 0; i < lists.work.size(); i += 4) {
+    const int key = lists.work[i] * Bc, first = lists.work[i + 1];
+    tiles.push_back({0, p.N, key, p.Nk - key, 0, 0, first, lists.work[i + 3] - first, 0,
+                     lists.work[i + 2] - first});
+  }
+  return {lists, in_order(p, {tiles})};
+}
+
+inline std::vector<fa::Table> tables(const fa::Problem& p) {
+  std::vector<fa::Table> all = step15_wgmma_lists::tables(p);
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    const auto [lists, work] = lists_of<Br<d>>(p);
+    all.push_back(step15::table_of("key_work", work));
+    all.push_back({"row_entries", lists.entries}), all.push_back({"row_bits", lists.bits});
+  });
+  all.push_back(step15::sum_rows_of(step15::in_one(p), rows_of_a_tile(p)));
+  return all;
+}
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    const auto [lists, work] = lists_of<Br<d>>(p);
+    const uint64_t BH = p.heads(), lookups = kGroupThreads + 1;  // who multiplies dQ; who copies
+    t = traffic_of<Br<d>>(step15::in_one(p), work, BH * lists.rows, KeyLists{});
+    t["row_entries"].read = sizeof(int) * BH * (lookups * lists.visited() + kOwners * lists.cut);
+    t["row_bits"].read = BH * lists.cut * Br<d> * Bc / 8;
+    t.hbm.read += sizeof(int) * (lists.entries.size() + lists.bits.size());
+  });
+  return t;
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const KeyLists mask{t.scratch<const int>("key_work"), t.scratch<const int>("row_entries"),
+                      t.scratch<const int>("row_bits")};
+  launch(step15::in_one(p), t, mask, fa::ceil_div(p.Nk, Bc) * int(p.kv_heads()));
+}
+
+}  // namespace step15_wgmma_lists_backward

@@ -1,0 +1,293 @@
+// Step 15 -- what Hopper's backward is made of: products, dQ's sums, the kernels before and after.
+// Changed   since 11 3_columns: copied. A document's rows in whole tiles: sum_rows says which a
+//           tile has; tiles whose rows are negative have no sums, neither zeros nor a conversion
+//
+// A lane's registers. It has keys k and k + 8 (k = 16 warp + row_of(lane)):
+//
+//     rX[i]       key k + 8 half_of(i), row     column_of(lane) + column_at(i); S, P, dP, dS
+//     rdK[i]      key k + 8 half_of(i), feature column_of(lane) + column_at(i); rdV, too
+//     rP[r]       of the rows 16 r .. 16 r + 15, packed as wgmma's A: P, then dS
+//     rdQ[i]      as rdK, but of rows of Q instead of keys
+#pragma once
+
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/more/dependent.h"
+#include "common/dialect/ptx/more/tma.h"
+#include "common/dialect/ptx/reduce.h"
+#include "common/dialect/warp.h"
+#include "steps/15_masks/hopper_parts.cuh"
+
+namespace step15_wgmma_backward {
+
+using fa::bf16, fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;
+
+constexpr int kGroups = 2;                // warpgroups
+constexpr int kGroupKeys = 64;            // of a warpgroup: the rows of a wgmma
+constexpr int Bc = kGroups * kGroupKeys;  // keys of a block
+constexpr int kRowThreads = 256;          // of a block of the kernels before and after
+constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta, two of 0
+template <int d>
+constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO
+
+// --- products, issued and not waited for ---------------------------------------------------------
+
+// C = A B^T of 64 keys and a tile's rows, with the columns: the sum over the features and, for each
+// of the columns that `ones` chooses, the row's value.
+template <int d, int half_rows>
+__device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
+                                             uint64_t columns, float (&rC)[half_rows]) {
+  fa::wgmma_fence();
+  UNROLL
+  for (int x = 0; x < d; x += kMma) {
+    const int panel = x / kPanel, inside = x % kPanel * 2;
+    fa::wgmma(rC, fa::wgmma_advance(A, panel * kGroupKeys * kRowBytes + inside),
+              fa::wgmma_advance(B, panel * 2 * half_rows * kRowBytes + inside), x > 0);
+  }
+  fa::wgmma(rC, ones, columns);
+  fa::wgmma_commit();
+}
+
+// C += A B of 64 keys and d features, a sum over a tile's rows: dV += P^T dO, dK += dS^T Q.
+template <int d, int depth>
+__device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
+                                     float (&rC)[d / 2]) {
+  fa::wgmma_fence();
+  UNROLL
+  for (int r = 0; r < depth; ++r) {
+    fa::wgmma<fa::Major::mn>(rC, rA[r], fa::wgmma_advance(B, r * kMma * kRowBytes));
+  }
+  fa::wgmma_commit();
+}
+
+// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as
+// [key][row]: its rows are contiguous, so it is MN-major.
+template <int d, int keys, int n>
+__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
+  fa::wgmma_fence();
+  UNROLL
+  for (int c = 0; c < keys; c += kMma) {
+    const int group = c / kGroupKeys, inside = c % kGroupKeys;  // K: the tiles of the warpgroups
+    fa::wgmma<fa::Major::mn, fa::Major::mn>(
+        rdQ, fa::wgmma_advance(dS, c * kRowBytes),
+        fa::wgmma_advance(K, group * kGroupKeys * d * 2 + inside * kRowBytes), c > 0);
+  }
+  fa::wgmma_commit();
+}
+
+// --- between the products ------------------------------------------------------------------------
+
+// Two elements of rX = P rX. P is the bf16 pair that was multiplied; its lower half is the first.
+__device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
+  first *= __uint_as_float(pair << 16);
+  second *= __uint_as_float(pair & 0xffff0000u);
+}
+
+// dS^T of the warp's 16 keys to shared memory: [rows / 64][Bc][64], panels of 64 rows, swizzled.
+template <int depth>
+__device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const int key = threadIdx.x / fa::kWarp * 16 + lane % 16;
+  const int at = key * kPanel + (lane / 16 ^ key % 8) * 8;  // of rows 0 .. 15: swizzled
+  UNROLL
+  for (int r = 0; r < depth * kMma; r += kMma) {
+    fa::stmatrix_x4(sdS + r / kPanel * Bc * kPanel + (at ^ r % kPanel), rdS[r / kMma]);
+  }
+}
+
+// --- dQ's sums -----------------------------------------------------------------------------------
+
+// dQ's sums over the tiles of keys, in HBM, in the order of the registers.
+struct FloatSums {
+  float* sums;  // [B*H * Np / 64, 4, d / 8, 32, 4]
+
+  // A lane's part of 64 rows, which a warpgroup multiplies.
+  struct Part {
+    float* at;
+
+    // No result is used, so each is a RED, and no thread waits for it.
+    template <int n>
+    __device__ void add(const float (&rdQ)[n]) const {
+      UNROLL
+      for (int x = 0; x < n / 4; ++x) {
+        fa::red_add_v4(at + x * fa::kWarp * 4, rdQ[4 * x], rdQ[4 * x + 1], rdQ[4 * x + 2],
+                       rdQ[4 * x + 3]);
+      }
+    }
+    __device__ float4 get(int x) const {
+      return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
+    }
+  };
+  // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8.
+  template <int d>
+  __device__ Part part(int half, int feature = 0) const {
+    const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+    const int group = (warp * d + feature) / 8;
+    return {sums + size_t(half) * kGroupKeys * d + (group * fa::kWarp + lane) * 4};
+  }
+};
+
+// 4 x 4 pairs of a quad's lanes: each round exchanges one bit of the lane with one of the pair's
+// index.
+__device__ inline void transpose_pairs(int quad, uint32_t (&low)[4], uint32_t (&high)[4]) {
+  UNROLL
+  for (int k = 1; k <= 2; k *= 2) {
+    const bool upper = quad & k;
+    UNROLL
+    for (int x = 0; x < 4; ++x) {
+      if (x & k) continue;
+      const uint32_t l = __shfl_xor_sync(fa::kFullMask, upper ? low[x] : low[x | k], k);
+      const uint32_t h = __shfl_xor_sync(fa::kFullMask, upper ? high[x] : high[x | k], k);
+      (upper ? low[x] : low[x | k]) = l, (upper ? high[x] : high[x | k]) = h;
+    }
+  }
+}
+
+// 32 features of dQ, rounded and in order, of the rows r and r + 8, the first to `to`. sums: as
+// convert_kernel's.
+template <int d>
+__device__ inline void put_rounded(const float4 (&sums)[4], float scale, bf16* to, int r, int N) {
+  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+  UNROLL
+  for (int x = 0; x < 4; ++x) {
+    low[x] = fa::pack_bf16(sums[x].x * scale, sums[x].y * scale);
+    high[x] = fa::pack_bf16(sums[x].z * scale, sums[x].w * scale);
+  }
+  transpose_pairs(threadIdx.x % 4, low, high);
+  if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+  if (r + 8 < N) {
+    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
+  }
+}
+
+// --- before and after the walks ------------------------------------------------------------------
+
+// The lanes of the kernel before: d / 8 of them own a row, padded ones included.
+template <int d>
+struct RowLanes {
+  static constexpr int kLanes = d / 8, kRows = kRowThreads / kLanes;  // rows of a block
+  int head, r, lane;                                                  // r: row of the head
+  size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
+  bool inside;
+
+  // A block has rows of one head. The last head is first: the L2 keeps what the next kernel reads
+  // first.
+  __device__ RowLanes(int N, int Np)
+      : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
+        r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
+        lane(threadIdx.x % kLanes),
+        padded(size_t(head) * Np + r),
+        row(size_t(head) * N + r),
+        inside(r < N) {}
+  // rowsum(dO * O), in all lanes.
+  __device__ float delta(const bf16* O, const bf16* dO) const {
+    float sum = 0.f;
+    if (inside) {
+      __align__(16) bf16 o[8], g[8];
+      *reinterpret_cast<uint4*>(o) = reinterpret_cast<const uint4*>(O + row * d)[lane];
+      *reinterpret_cast<uint4*>(g) = reinterpret_cast<const uint4*>(dO + row * d)[lane];
+      UNROLL
+      for (int x = 0; x < 8; ++x) sum += __bfloat162float(o[x]) * __bfloat162float(g[x]);
+    }
+    return fa::warp_sum<kLanes>(sum);
+  }
+  // LSE; -inf for a row without a key and for a padded one.
+  __device__ float lse(const float* LSE) const { return inside ? LSE[row] : -INFINITY; }
+  __device__ void clear(float* dQ_sum) const {
+    float4* zero = reinterpret_cast<float4*>(dQ_sum + padded * d) + lane;
+    zero[0] = make_float4(0.f, 0.f, 0.f, 0.f);
+    zero[kLanes] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+};
+
+// x as a sum of three bf16.
+__device__ inline void split(float x, bf16* to) {
+  UNROLL
+  for (int i = 0; i < 3; ++i) {
+    to[i] = __float2bfloat16(x);
+    x -= __bfloat162float(to[i]);
+  }
+}
+
+// A row's columns. Both products read all of them: an inf or a NaN in one is NaN in both. A row
+// without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would be NaN. The
+// last two are 0.
+__device__ inline void put_columns(bf16* to, float scaled_lse, float delta) {
+  __align__(16) bf16 row[kColumns];
+  split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
+  split(-delta, row + 3);
+  *reinterpret_cast<float*>(row + 6) = 0.f;
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
+}
+
+// Once per row: its columns, and zeros for dQ_sum. sum_rows says where the rows of a tile are.
+template <int d>
+__global__ void columns_kernel(const bf16* O,         // [B*H, N, d]
+                               const bf16* dO,        // [B*H, N, d]
+                               const float* LSE,      // [B*H, N]
+                               const int2* sum_rows,  // [tiles]: first row, how many there are
+                               bf16* columns,         // [B*H, Np, 8]
+                               float* dQ_sum,         // [B*H, Np, d]
+                               int N, int Np, float scale) {
+  RowLanes<d> at(N, Np);
+  const int2 rows = sum_rows[at.r / Br<d>];
+  const int r = at.r % Br<d>;
+  at.row = size_t(at.head) * N + rows.x + r, at.inside = r < abs(rows.y);
+  if (rows.y > 0) at.clear(dQ_sum);
+  const float delta = at.delta(O, dO);
+  if (at.lane > 0) return;
+  put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
+}
+
+// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
+// rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
+// last head is first, because it is still in the L2.
+template <int d>
+__global__ void convert_kernel(FloatSums dQ_sum,
+                               bf16* dQ,              // [B*H, N, d]
+                               const int2* sum_rows,  // [tiles]
+                               int N, int Np, float scale) {
+  fa::griddep_wait();  // the walks have ended: their sums are in device memory
+  constexpr int kParts = d / 32;
+  const int v = (gridDim.x - 1 - blockIdx.x) * kRowThreads + threadIdx.x;
+  const int thread = v % kGroupThreads, part = v / kGroupThreads % kParts;
+  const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
+  const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
+  const int padded = half % (Np / 64) * 64 + warp * 16 + fa::row_of(lane), r = padded % Br<d>;
+  const int2 rows = sum_rows[padded / Br<d>];
+  if (rows.y < 0) return;  // its walk has stored dQ
+  const auto from = dQ_sum.part<d>(half);
+  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+  UNROLL
+  for (int x = 0; x < 4; ++x) {
+    const float4 sum = from.get(part * 4 + x);
+    low[x] = fa::pack_bf16(sum.x * scale, sum.y * scale);
+    high[x] = fa::pack_bf16(sum.z * scale, sum.w * scale);
+  }
+  transpose_pairs(quad, low, high);
+  bf16* to = dQ + (size_t(half / (Np / 64)) * N + rows.x + r) * d + (part * 4 + quad) * 8;
+  if (r < rows.y) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+  if (r + 8 < rows.y) {
+    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
+  }
+}
+
+// dQ of 64 rows and 64 features, to which no other walk adds. first: row of [B*H, N].
+template <int d>
+__device__ inline void store_dq(const float (&rdQ)[kPanel / 2], bf16* dQ, int first, int rows,
+                                int feature, float scale) {
+  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
+  const int r = thread / fa::kWarp * 16 + fa::row_of(lane);
+  bf16* to = dQ + (size_t(first) + r) * d + feature + lane % 4 * 8;
+  UNROLL
+  for (int x = 0; x < kPanel; x += 32) {
+    float4 sums[4];
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float* sum = rdQ + x / 2 + 4 * i;
+      sums[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    }
+    put_rounded<d>(sums, scale, to + x, r, rows);
+  }
+}
+
+}  // namespace step15_wgmma_backward

@@ -1,0 +1,168 @@
+// Step 15 -- what changes a score and not the list: a soft cap, ALiBi, attention sinks.
+// Changed   since 15 2_packed: scores change before they are hidden; m and l start with the sink
+// Traffic   requested as 2_packed, and 4 B of `sinks` per thread
+#pragma once
+
+#include "steps/15_masks/2_packed.cuh"
+
+namespace step15_scores {
+
+using namespace step15;
+using step15_window::Walk;
+
+// fa::ScoreMod, for products that are not scaled yet.
+struct ScoreMod {
+  float bend, cap;     // 2 log2(e) * scale / cap; cap / scale. 0: none
+  float per_cap;       // 1 / (log2(e) * cap)
+  float alibi, scale;  // 8 / H, or 0: none; of the slope
+  const float* sinks;  // [H], or null
+  int H;
+
+  __device__ float slope(int h) const { return exp2f(-alibi * float(h + 1)) * scale; }
+  __device__ float sink(int bh) const { return sinks ? sinks[bh % H] : -INFINITY; }
+
+  // tanh(x) = 1 - 2 / (e^2x + 1) is right to a few 2^-24, whatever its size.
+  __device__ float capped(float s) const {
+    return cap * (1.f - 2.f * fa::rcp_approx(fa::exp2_approx(s * bend) + 1.f));
+  }
+};
+
+template <int d>
+struct ScoredWalk : Walk<d> {
+  ScoreMod mod;
+  float slope, sink;
+  int shift;  // the own key of row 0
+
+  __device__ ScoredWalk(const Band& band, int rows, int keys, const ScoreMod& mod, float slope,
+                        float sink)
+      : Walk<d>(band, rows, keys), mod(mod), slope(slope), sink(sink), shift(keys - rows) {}
+
+  // m and l start with the sink, a term of the sum like any other, of no key. One lane of each quad
+  // has it.
+  __device__ void start(float (&m)[kBands][2], float (&l)[kBands][2]) const {
+    const bool has_it = sink > -INFINITY;
+    UNROLL
+    for (int t = 0; t < kBands; ++t) {
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        m[t][h] = fmaxf(sink * fa::kLog2e, kNoMaximum);
+        l[t][h] = has_it && fa::leads_quad(threadIdx.x % fa::kWarp) ? 1.f : 0.f;
+      }
+    }
+  }
+
+  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n, int warp_row) const {
+    const int lane = threadIdx.x % fa::kWarp;
+    const int own = warp_row + fa::row_of(lane) + shift;
+    const float back = own - (n * Bc<d> + fa::column_of(lane));
+    UNROLL
+    for (int t = 0; t < kBands; ++t) {
+      UNROLL
+      for (int n = 0; n < Bc<d> / 8; ++n) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) {
+          float& s = rS[t][n][e];
+          if (mod.cap > 0.f) s = mod.capped(s);
+          if (mod.alibi > 0.f)
+            s -= slope * fabsf(back + float(t * kMma + e / 2 * 8 - n * 8 - e % 2));
+        }
+      }
+    }
+    Walk<d>::hide(rS, n, warp_row);
+  }
+};
+
+struct Scored {
+  Band band;
+  const int4* works;  // as Packed
+  ScoreMod mod;
+};
+
+// Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
+template <int d>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
+                     const bf16* K,  // [B*Hkv, Nk, d]
+                     const bf16* V,  // [B*Hkv, Nk, d]
+                     bf16* O,        // [B*H, N, d]
+                     float* LSE,     // [B*H, N]
+                     Scored mask, int heads, int group, int N, int Nk, float scale) {
+  // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
+  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int bh = blockIdx.x % heads;
+  const int4 work = mask.works[blockIdx.x / heads];
+  const int row = work.x, rows = work.y, key = work.z, keys = work.w;
+  const float slope = mask.mod.slope(bh % mask.mod.H), sink = mask.mod.sink(bh);
+  const ScoredWalk<d> walk(mask.band, rows, keys, mask.mod, slope, sink);
+  const size_t row0 = size_t(bh) * N + row;
+  const size_t key0 = size_t(bh / group) * Nk + key;  // `group` heads share K and V
+  if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
+  auto load_keys = [&](int n, size_t key0) {
+    const int first = n * Bc<d>, stage = n % kStages;
+    load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
+    load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
+  };
+  load_tile<d, Br>(Q + row0 * d, smem.Q, rows);
+  if (walk.first < walk.last) load_keys(walk.first, key0);
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  const bf16* sQ = smem.Q + warp * kWarpRows * d;
+  float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
+  float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
+  walk.start(m, l);
+  const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
+
+  // --- mainloop
+  for (int j = walk.first; j < walk.last; ++j) {
+    fa::cp_async_wait_all();
+    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    if (j + 1 < walk.last) load_keys(j + 1, smem.key);
+    float rS[kBands][Bc<d> / 8][4] = {};
+    dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
+    walk.hide(rS, j, warp * kWarpRows);
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
+  }
+
+  // --- epilogue
+  store_output<d>(smem, walk.first == walk.last, first_row, warp, lane, m, l, rO, O, LSE);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline fa::Support support() {
+  fa::Support s = step15_packed::support();
+  s.score_mod = true;
+  return s;
+}
+
+inline ScoreMod score_mod_of(const fa::Problem& p, const float* sinks) {
+  const float cap = p.score_mod.cap, scale = p.scale();
+  return {cap > 0.f ? 2 * fa::kLog2e * scale / cap : 0.f,
+          cap / scale,
+          cap > 0.f ? 1 / (fa::kLog2e * cap) : 0.f,
+          p.score_mod.alibi ? 8.f / p.H : 0.f,
+          1 / scale,
+          sinks,
+          p.H};
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t = step15_packed::traffic(p);
+  if (!p.score_mod.sinks) return t;
+  t["sinks"].read = sizeof(float) * kThreads * step15_packed::count_row_tiles(p) * p.heads();
+  t.hbm.read += sizeof(float) * p.H;
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const unsigned BH = p.heads();
+  const Scored mask = {band_of(p), t.scratch<const int4>("work"), score_mod_of(p, t.sinks)};
+  const dim3 grid(step15_packed::count_row_tiles(p) * BH);
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::launch(flash_fwd_kernel<d>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V, t.O,
+               t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+  });
+}
+
+}  // namespace step15_scores

@@ -1,0 +1,301 @@
+// Step 15 -- what its kernels for Hopper share: products and softmax of a warpgroup with 64 rows, a
+// test by bits, and the two warps that handle the ends of documents.
+// Changed   since 10 4_scheduled: products and softmax are copied; its storing thread becomes a
+//           warp, and another one zeroes V
+//
+// Registers of a lane, of its two rows r and r + 8 (r = 16 warp + row_of(lane)):
+//
+//     rS[i]       row r + 8 half_of(i), key     column_of(lane) + column_at(i); then P
+//     rO[i]       row r + 8 half_of(i), feature column_of(lane) + column_at(i)
+//     rP[c]       P of the keys 16 c .. 16 c + 15, packed as wgmma's A
+//     m[h], l[h]  of row r + 8 h; l of this lane's keys only
+#pragma once
+
+#include <cfloat>
+
+#include "common/harness/step.h"
+
+#include "common/dialect/fragment.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/warpgroup.h"
+#include "steps/15_masks/bands.h"
+
+namespace step15_wgmma {
+
+using fa::bf16, fa::Ring;
+using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
+
+constexpr int kGroupRows = 64;          // of a warpgroup: the rows of a wgmma
+constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
+constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
+
+// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number,
+// and setmaxnreg moves what the producer does not need to the consumers.
+template <int d_>
+struct Tiling {
+  static constexpr int d = d_;
+  static constexpr int kConsumers = d == 64 ? 4 : 2, Br = kConsumers * kGroupRows;
+  static constexpr int Bc = d == 64 ? 64 : 128;
+  static constexpr int kStagesK = d == 64 ? 6 : 2, kStagesV = d == 64 ? 6 : 3;
+  static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+  static constexpr int kProducerRegisters = d == 64 ? 32 : 40;
+  static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
+};
+
+// What is the same for all blocks.
+struct Shape {
+  int heads, group;  // query heads; how many of them share K and V
+  int N, Nk;
+  float scale_log2;
+};
+
+// Rows of a head's document, and the tiles of keys that they visit: 32 bytes of the table.
+struct WorkTile {
+  int row, rows;     // the first row, and how many are left in the document
+  int key, keys;     // the document's first key, and how many it has
+  int bh;            // head of Q and O
+  int first, tiles;  // tiles of the document's keys: at least one; 0: there is no more work
+  int cut;           // of a list of tiles: how many of them the mask cuts
+};
+
+struct Table {
+  const int4* works;  // [count, 2]: WorkTile of each
+  int count;
+
+  __device__ WorkTile work(int t) const {
+    if (t >= count) return {};
+    const int4 a = works[2 * t], b = works[2 * t + 1];
+    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  }
+};
+
+template <class T>
+struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
+  bf16 K[T::kStagesK][T::Bc * T::d];
+  bf16 V[T::kStagesV][T::Bc * T::d];
+  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
+  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
+  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
+  uint64_t v_landed[2];             // V of which rows must be zeroed before it is full
+  WorkTile work[2][T::kConsumers];  // written with Q
+};
+
+template <class T>
+__device__ inline void init_barriers(Tiles<T>& smem) {
+  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+  for (int b = 0; b < 2; ++b) {  // a Q is free when O is stored, and the warp that zeroes knows V
+    fa::init_mbarriers(smem.q_full[b], 1), fa::init_mbarriers(smem.q_empty[b], 2),
+        fa::init_mbarriers(smem.o_full[b], kWarps);
+  }
+  fa::init_mbarriers(smem.k_full, 1), fa::init_mbarriers(smem.k_empty, kAllWarps);
+  fa::init_mbarriers(smem.v_full, 1), fa::init_mbarriers(smem.v_empty, kAllWarps),
+      fa::init_mbarriers(smem.v_landed, 1);
+  fa::mbarrier_init_fence();
+}
+
+// --- the forward's products, issued and not waited for, and its softmax --------------------------
+
+// S = Q K^T of 64 rows and a tile's keys, without waiting for the product.
+template <class T>
+__device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc / 2]) {
+  fa::wgmma_fence();
+  UNROLL
+  for (int x = 0; x < T::d; x += kMma) {
+    const int panel = x / kPanel, inside = x % kPanel * 2;
+    fa::wgmma(rS, fa::wgmma_advance(Q, panel * kGroupRows * kRowBytes + inside),
+              fa::wgmma_advance(K, panel * T::Bc * kRowBytes + inside), x > 0);
+  }
+  fa::wgmma_commit();
+}
+
+// O += P V of a tile's keys, without waiting for the product.
+template <class T>
+__device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kMma][4], uint64_t V,
+                                       float (&rO)[T::d / 2]) {
+  fa::wgmma_fence();  // again: the wait for V is between the two products
+  UNROLL
+  for (int c = 0; c < T::Bc; c += kMma) {
+    fa::wgmma<fa::Major::mn>(rO, rP[c / kMma], fa::wgmma_advance(V, c * kRowBytes));
+  }
+  fa::wgmma_commit();
+}
+
+// Maximum of a lane's first (h = 0) or second row, over the four lanes that share it.
+template <int n>
+__device__ inline float row_maximum(const float (&rS)[n], int h) {
+  float s = -INFINITY;
+  UNROLL
+  for (int i = 2 * h; i < n; i += 4) s = fmaxf(s, fmaxf(rS[i], rS[i + 1]));
+  return fa::quad_max(s);
+}
+
+// m, l and the factor for O, when a row's maximum rises.
+template <int n>
+__device__ inline void raise_maximum(const float (&rS)[n], float scale_log2, float (&m)[2],
+                                     float (&l)[2], float (&alpha)[2]) {
+  UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const float m_new = fmaxf(m[h], row_maximum(rS, h) * scale_log2);
+    alpha[h] = fa::exp2_approx(m[h] - m_new);
+    m[h] = m_new;
+    l[h] *= alpha[h];
+  }
+}
+
+// Has a score of this warp passed its row's m by more than kLazyRescale? Compares raw scores: no
+// scaling, no shuffles. Non-negative floats sort like their bits, so one integer maximum of three
+// takes two scores, and drops negative ones. If m + 8 is below 0 the answer may be a false
+// yes, which costs time and not accuracy.
+template <int n>
+__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2) {
+  int top[2] = {};
+  UNROLL
+  for (int i = 0; i < n; i += 2) {
+    int& x = top[fa::half_of(i)];
+    x = __vimax3_s32_relu(x, __float_as_int(rS[i]), __float_as_int(rS[i + 1]));
+  }
+  const float to_raw = 1.f / scale_log2;
+  bool grown = false;
+  UNROLL
+  for (int h = 0; h < 2; ++h) {
+    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, kLazyRescale * to_raw);
+  }
+  return __any_sync(fa::kFullMask, grown);
+}
+
+// P = 2^(S - m) in S's registers, l += its row sums. In three passes: a warp issues in order, so an
+// addition right after its exponential would stall.
+template <int n>
+__device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
+                                 float (&l)[2]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], scale_log2, -m[fa::half_of(i)]);
+  UNROLL
+  for (int i = 0; i < n; ++i) rS[i] = fa::exp2_approx(rS[i]);
+  if (n > 32) {  // shorter chains of additions, or fewer additions: measured
+    UNROLL
+    for (int i = 0; i < n; i += 2) l[fa::half_of(i)] += rS[i] + rS[i + 1];
+  } else {
+    float odd[2] = {};
+    UNROLL
+    for (int i = 0; i < n; i += 2) l[fa::half_of(i)] += rS[i], odd[fa::half_of(i)] += rS[i + 1];
+    l[0] += odd[0], l[1] += odd[1];
+  }
+}
+
+// --- a test by bits ------------------------------------------------------------------------------
+
+// Of the places 0 .. tiles - 1 of a walk a warpgroup visits first .. last. Those up to `left` and
+// those after `full` are cut.
+struct Places {
+  int first, left, full, last;
+};
+
+// Of a lane's columns, two of each eight, those below x: a bit for each.
+__device__ inline uint32_t columns_below(int x) {
+  const int n = x <= 0 ? 0 : min(x / 8 * 2 + min(x % 8, 2), 32);
+  return n == 32 ? ~0u : (1u << n) - 1;
+}
+
+// Scores whose bit is 0 become -inf.
+template <int n>
+__device__ inline void hide(float (&rS)[n], const uint32_t (&bits)[2]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) {
+    if (!(bits[fa::half_of(i)] >> (i / 4 * 2 + i % 2) & 1)) rS[i] = -INFINITY;
+  }
+}
+
+// --- the ends of documents, which a box of TMA does not know -------------------------------------
+
+// Zeroes rows `first` .. n - 1 of a tile in panels. Of `threads` threads, this is the `thread`-th.
+template <int d, int n>
+__device__ inline void clear_rows(bf16* tile, int first, int thread, int threads) {
+  UNROLL_BY(2)
+  for (int i = first * kPanel + thread * 8; i < n * kPanel; i += threads * 8) {
+    for (int x = 0; x < d; x += kPanel) {
+      *reinterpret_cast<uint4*>(tile + x * n + i) = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+// Stores the first `rows` rows of a tile of 64, which lie as TMA has them.
+template <int d>
+__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread, int threads) {
+  constexpr int kLanes = d / 8;  // of a row, with 16 bytes each
+  const int x = thread % kLanes * 8;
+  UNROLL_BY(2)
+  for (int r = thread / kLanes; r < rows; r += threads / kLanes) {
+    const int at = (x / kPanel * kGroupRows + r) * kPanel + (x % kPanel / 8 ^ r % 8) * 8;
+    *reinterpret_cast<uint4*>(to + size_t(r) * d + x) = *reinterpret_cast<const uint4*>(tile + at);
+  }
+}
+
+// How many keys of V's last tile are the document's, if others follow; else all.
+template <class T>
+__device__ inline int keys_of_last(const WorkTile& work, int Nk) {
+  const int left = work.keys - (work.first + work.tiles - 1) * T::Bc;
+  return work.key + work.keys < Nk ? min(left, T::Bc) : T::Bc;
+}
+
+// Zeroes what a walk's last V has of the next document: P is 0 there, but 0 * NaN is NaN.
+template <class T>
+__device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
+  const int lane = threadIdx.x % fa::kWarp;
+  unsigned loaded = 0;  // tiles of V
+  Ring<2> landed;
+  for (int n = 0;; ++n) {
+    const int b = n % 2;
+    fa::mbarrier_wait(&smem.q_full[b][0], n / 2 & 1);  // the work tile is there, too
+    const WorkTile& work = smem.work[b][0];
+    if (work.tiles == 0) return;
+    loaded += work.tiles;
+    const int keys = keys_of_last<T>(work, shape.Nk);
+    if (keys < T::Bc) {
+      const int stage = (loaded - 1) % T::kStagesV;
+      fa::mbarrier_wait(&smem.v_landed[landed.stage], landed.parity);
+      clear_rows<T::d, T::Bc>(smem.V[stage], max(0, keys), lane, fa::kWarp);
+      fa::fence_proxy_async();  // wgmma sees what this thread wrote ...
+      __syncwarp();             // ... and what the other lanes have
+      if (lane == 0) fa::mbarrier_arrive(&smem.v_full[stage]);
+      landed.next();
+    }
+    __syncwarp();  // all lanes have read the work tile
+    if (lane < T::kConsumers) {
+      // Not before this consumer's Q is there: until then an arrival counts for the O before it.
+      fa::mbarrier_wait(&smem.q_full[b][lane], n / 2 & 1);
+      fa::mbarrier_arrive(&smem.q_empty[b][lane]);
+    }
+  }
+}
+
+// Stores O of each work tile and consumer from where its Q was. Then that buffer is free. A box
+// that ends past its document would overwrite the next one: its rows are stored one by one.
+template <class T>
+__device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
+                             const Shape& shape) {
+  const int lane = threadIdx.x % fa::kWarp;
+  for (int n = 0;; ++n) {
+    const int b = n % 2;
+    UNROLL_BY(1)
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+      const WorkTile& work = smem.work[b][wg];
+      if (work.tiles == 0) return;
+      fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
+      const int row = work.row + wg * kGroupRows, rows = work.rows - wg * kGroupRows;
+      if (rows < kGroupRows) {
+        bf16* to = O + (size_t(work.bh) * shape.N + row) * T::d;
+        store_rows<T::d>(smem.Q[b][wg], to, rows, lane, fa::kWarp);
+      } else if (lane == 0) {
+        fa::tma_store(map, smem.Q[b][wg], {0, row, 0, work.bh});
+        fa::tma_store_commit();
+        fa::tma_store_wait_read<0>();
+      }
+      __syncwarp();  // all lanes have read O
+      if (lane == 0) fa::mbarrier_arrive(&smem.q_empty[b][wg]);
+    }
+  }
+}
+
+}  // namespace step15_wgmma

@@ -1,0 +1,210 @@
+// Step 16 -- issuers. Compiled for sm_100a and run in the simulator; not yet run on a card.
+// Idea      One thread issues all products and a softmax needs a warpgroup, so no thread does both.
+//           A warp copies, another multiplies, a warpgroup owns the rows. Each waits at mbarriers
+//           for what it needs, and otherwise runs ahead
+// Changed   since 16 1_tmem: two more warps, and mbarriers instead of __syncthreads; P has columns
+//           of its own, so S of the next tile is computed during the softmax; the products
+//           themselves release a stage
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
+//                     write 2*BH*N*d + 4*BH*N B        O, LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Launch    grid (Tr * B*H), 192 threads; causal: the longest walks of all heads first
+// Owns      block: 128 rows of O; a thread of the warpgroup: a row
+// Still bad the warpgroup rescales O, and computes no exponential meanwhile: 3_roles
+#pragma once
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/tcgen05.h"
+#include "common/dialect/ptx/tma.h"
+#include "steps/16_blackwell/parts.cuh"
+
+namespace step16_issuer {
+
+using namespace step16;  // parts.cuh: products, and what a thread does with its row
+
+constexpr int kThreads = kGroupThreads + 2 * fa::kWarp;
+constexpr int kStages = 3;  // of K and of V
+
+// Columns of tensor memory:
+//
+//     0            128       192       256                384       512
+//     | S          | P       |         | O, d columns     |         |
+constexpr int kColumns = 512, kColumnS = 0, kColumnP = 128, kColumnO = 256;
+
+// What a block keeps in shared memory: 113 KB when d = 64, 225 KB when d = 128. Panels as before.
+template <int d>
+struct alignas(1024) Tiles {
+  bf16 Q[Br * d];  // reused for O in the epilogue
+  bf16 K[kStages][Bc * d];
+  bf16 V[kStages][Bc * d];
+  // mbarriers                                       who arrives
+  uint64_t q_full, k_full[kStages], v_full[kStages];  // the copies
+  uint64_t k_empty[kStages], v_empty[kStages];        // Q K^T and P V
+  uint64_t s_full, o_full;                            // Q K^T and P V
+  uint64_t s_empty, p_full;                           // the softmax, each thread
+  uint32_t tmem;                                      // address of the block's first column
+};
+
+// --- a warp copies ------------------------------------------------------------------------------
+
+// One thread: Q, then all tiles of K and V, each as soon as its stage is free.
+template <int d>
+__device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
+                               const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
+  fa::mbarrier_arrive_expect_tx(&smem.q_full, sizeof smem.Q);
+  fa::tma_load(smem.Q, &Q, &smem.q_full, {0, row, 0, bh});
+  for (int j = 0; j < tiles; ++j) {
+    const int stage = j % kStages, parity = j / kStages & 1;
+    fa::mbarrier_wait(&smem.k_empty[stage], parity ^ 1);  // passes in the first round
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[stage], &K, &smem.k_full[stage], {0, j * Bc, 0, kv_head});
+    fa::mbarrier_wait(&smem.v_empty[stage], parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[stage], &V, &smem.v_full[stage], {0, j * Bc, 0, kv_head});
+  }
+}
+
+// --- a thread multiplies ------------------------------------------------------------------------
+
+// S of tile j is issued before P V of tile j - 1, which waits for the softmax. A commit arrives
+// when all products that this thread issued before it are complete: it releases a stage.
+template <int d>
+__device__ inline void multiply(Tiles<d>& smem, int tiles) {
+  fa::mbarrier_wait(&smem.q_full, 0);
+  for (int j = 0; j <= tiles; ++j) {
+    if (j < tiles) {
+      const int stage = j % kStages;
+      fa::mbarrier_wait(&smem.k_full[stage], j / kStages & 1);
+      fa::mbarrier_wait(&smem.s_empty, (j & 1) ^ 1);
+      fa::tcgen05_fence_after_thread_sync();
+      multiply_scores<d>(smem.Q, smem.K[stage], smem.tmem + kColumnS);
+      fa::tcgen05_commit(&smem.k_empty[stage]);
+      fa::tcgen05_commit(&smem.s_full);
+    }
+    if (j > 0) {
+      const int before = j - 1, stage = before % kStages;
+      fa::mbarrier_wait(&smem.v_full[stage], before / kStages & 1);
+      fa::mbarrier_wait(&smem.p_full, before & 1);
+      fa::tcgen05_fence_after_thread_sync();
+      multiply_values<d>(smem.tmem + kColumnP, smem.V[stage], smem.tmem + kColumnO, before == 0);
+      fa::tcgen05_commit(&smem.v_empty[stage]);
+      fa::tcgen05_commit(&smem.o_full);
+    }
+  }
+}
+
+template <int d>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap map_Q,  // [B*H, N, d], boxes of Br rows
+                     const __grid_constant__ fa::TensorMap map_K,  // [B*Hkv, Nk, d], of Bc
+                     const __grid_constant__ fa::TensorMap map_V,  // [B*Hkv, Nk, d], of Bc
+                     const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d], of Br rows
+                     float* LSE,                                   // [B*H, N]
+                     int heads, int group, int N, int Nk, float scale, bool causal) {
+  // --- prologue: which tile; mbarriers and tensor memory
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  // The shuffle tells the compiler that all lanes have the same warp, and so the same role.
+  const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0);
+  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
+  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  const int Tr = gridDim.x / heads;
+  const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
+  const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
+  const int kv_head = bh / group;                                 // `group` heads share K and V
+  const int seen = causal ? min(Nk, (i + 1) * Br + Nk - N) : Nk;  // keys, by the tile's last row
+  const int tiles = seen <= 0 ? 0 : (seen + Bc - 1) / Bc;
+  if (threadIdx.x == 0) {
+    for (uint64_t* bar : {&smem.q_full, &smem.s_full, &smem.o_full}) fa::mbarrier_init(bar, 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      fa::mbarrier_init(&smem.k_full[stage], 1), fa::mbarrier_init(&smem.k_empty[stage], 1);
+      fa::mbarrier_init(&smem.v_full[stage], 1), fa::mbarrier_init(&smem.v_empty[stage], 1);
+    }
+    for (uint64_t* bar : {&smem.s_empty, &smem.p_full}) fa::mbarrier_init(bar, kGroupThreads);
+    fa::mbarrier_init_fence();
+  }
+  if (warp == 0) {
+    __syncwarp();  // thread 0 is back with its warp, which allocates as a whole
+    fa::tcgen05_alloc(&smem.tmem, kColumns);
+    fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
+    fa::tcgen05_fence_before_thread_sync();
+  }
+  __syncthreads();  // all threads see the mbarriers and the address
+  fa::tcgen05_fence_after_thread_sync();
+  if (warp >= kGroupThreads / fa::kWarp) {  // the issuers
+    if (fa::elect_one()) {
+      if (warp == 4) produce<d>(smem, map_Q, map_K, map_V, i * Br, tiles, bh, kv_head);
+      if (warp == 5) multiply<d>(smem, tiles);
+    }
+    return;
+  }
+  const uint32_t tmem = smem.tmem;
+  const uint32_t lanes = fa::tmem_address(tmem, warp * fa::kWarp, 0);  // those of this warp
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  float l = 0.f, m = kNoMaximum;
+  const int row = i * Br + threadIdx.x;
+  const int visible = causal ? min(Nk, row + 1 + Nk - N) : Nk;  // keys that the row sees
+  const int cut = causal ? min(Nk, i * Br + warp * fa::kWarp + 1 + Nk - N) : Nk;  // warp's first
+  fa::mbarrier_wait(&smem.q_full, 0);
+
+  // --- mainloop
+  for (int j = 0; j < tiles; ++j) {
+    fa::mbarrier_wait(&smem.s_full, j & 1);
+    fa::tcgen05_fence_after_thread_sync();
+    Row rS;
+    load_row(lanes + kColumnS, rS);
+    fa::tcgen05_fence_before_thread_sync();
+    fa::mbarrier_arrive(&smem.s_empty);  // S is in registers: on to the next one
+    if (cut < (j + 1) * Bc) mask(rS, visible - j * Bc);
+    const float alpha = update_maximum(rS, scale_log2, m);
+    l *= alpha;
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      uint32_t rP[kHalf / 2];
+      l += compute_p(rS[h], scale_log2, m, rP);
+      if (h == 0) {
+        fa::mbarrier_wait(&smem.o_full, (j & 1) ^ 1);  // P V of the tile before has read P
+        fa::tcgen05_fence_after_thread_sync();
+      }
+      fa::tcgen05_st(lanes + kColumnP + h * kHalf / 2, rP);
+    }
+    fa::tcgen05_wait_st();
+    if (j > 0) rescale<d>(lanes + kColumnO, alpha);
+    fa::tcgen05_fence_before_thread_sync();
+    fa::mbarrier_arrive(&smem.p_full);  // P is stored and O rescaled
+  }
+  fa::mbarrier_wait(&smem.o_full, (tiles & 1) ^ 1);  // the last P V, and all Q K^T before it
+  fa::tcgen05_fence_after_thread_sync();
+
+  // --- epilogue: O goes through the tile of Q, and leaves it as a box
+  const float normalise = l > 0.f ? 1.f / l : 0.f;  // no key seen: O = 0
+  if (row < N) LSE[size_t(bh) * N + row] = (m + log2f(l)) * fa::kLn2;
+  store_o<d>(lanes + kColumnO, tiles > 0, normalise, threadIdx.x, smem.Q);
+  fa::tcgen05_fence_before_thread_sync();
+  fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
+  if (threadIdx.x == 0) {
+    fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // not the rows past the end
+    fa::tma_store_commit();
+    fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
+  }
+  if (warp == 0) {
+    __syncwarp();
+    fa::tcgen05_fence_after_thread_sync();
+    fa::tcgen05_dealloc(tmem, kColumns);  // or the SM starts no block that allocates
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
+               tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
+               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH),
+               p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+  });
+}
+
+}  // namespace step16_issuer

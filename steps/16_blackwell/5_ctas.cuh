@@ -1,0 +1,396 @@
+// Step 16 -- two SMs. Compiled for sm_100a and run in the simulator; not yet run on a card.
+// Idea      The tensor cores of two SMs multiply together: a product has 256 rows, 128 of each
+//           block of a cluster, and each block keeps half of K and V, from which both SMs read. A
+//           block copies half a tile where it copied a whole one
+// Changed   since 16 4_pair: products, commits, copies and allocation of two blocks; one thread of
+//           the pair multiplies; who arrives in the other block; the softmax is Polynomial's
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/512; causal: K and V of visited tiles
+//                     write 2*BH*N*d + 4*BH*N B        O, LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Launch    grid (2 * Tr * B*H), clusters of 2, 512 threads; causal: the longest walks first
+// Owns      cluster: 512 rows of O, two tiles of 256; block: 128 of each; threads as in 4_pair
+// Still bad one work tile per block: a persistent grid would begin the next one during the epilogue
+#pragma once
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/f32x2.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/more/tcgen05_2cta.h"
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/ptx/tcgen05.h"
+#include "common/dialect/ptx/tma.h"
+#include "steps/16_blackwell/parts.cuh"
+
+namespace step16_ctas {
+
+using namespace step16;  // parts.cuh: what a thread does with its row
+
+constexpr int kThreads = 4 * kGroupThreads;
+constexpr int kTiles = 2;            // of rows of a product
+constexpr int kStages = 2;           // of K and of V
+constexpr int kBlocks = 2;           // of a cluster
+constexpr uint16_t kBoth = 3;        // of them, as bits
+constexpr int kLeader = 0;           // whose thread multiplies, and waits for both
+constexpr int kRows = kBlocks * Br;  // of a product
+
+// Columns of tensor memory, in each block for its 128 rows of both tiles:
+//
+//     0         64       128       192       256              384              512
+//     | S of tile 0       | S of tile 1       | O of tile 0    | O of tile 1    |
+//     |         | P       |         | P       |
+constexpr int kColumns = 512;
+__device__ inline uint32_t column_s(int t) { return t * Bc; }
+__device__ inline uint32_t column_p(int t) { return t * Bc + Bc / 2; }
+__device__ inline uint32_t column_o(int t) { return 256 + t * 128; }
+
+// What a block keeps in shared memory: 66 KB when d = 64, 130 KB when d = 128.
+template <int d>
+struct alignas(1024) Tiles {
+  bf16 Q[kTiles][Br * d];             // reused for O in the epilogue
+  bf16 K[kStages][Bc / kBlocks * d];  // half of the keys: [d / 64][64][64]
+  bf16 V[kStages][Bc * d / kBlocks];  // half of the features: [128][d / 2], one panel
+  float factor[kTiles][Br];           // of each row, from the softmax: alpha, and at last 1 / l
+  // mbarriers                                       who arrives
+  uint64_t q_full, k_full[kStages], v_full[kStages];   // the leader's: copies of both blocks
+  uint64_t k_empty[kStages], v_empty[kStages];         // in both blocks: Q K^T and P V
+  uint64_t s_full[kTiles], o_full[kTiles];             // likewise
+  uint64_t p_full[kTiles], o_scaled[kTiles];           // the leader's: each thread of both blocks
+  uint64_t factor_full[kTiles], factor_empty[kTiles];  // in each block: softmax, correction
+  uint32_t tmem;                                       // address of the block's first column
+};
+
+// The tiles of keys that each tile of rows visits; nvcc would put an array of two into memory.
+struct Walks {
+  int first, second;
+  __device__ int operator[](int t) const { return t == 0 ? first : second; }
+  __device__ int longest() const { return max(first, second); }
+};
+
+// --- the softmax of a row -----------------------------------------------------------------------
+
+constexpr float kLazyRescale = 8.f;  // P may grow to 2^8 before O, l and m follow
+constexpr int kEvery = 4;            // of so many pairs of exponentials one is a polynomial
+
+// 2^x of two numbers, each at most 127, as 2^(n + f): see 4_pair.
+__device__ inline float2 exp2_polynomial(float2 x) {
+  constexpr float kShift = 12582912.f;  // 1.5 * 2^23
+  constexpr float c[] = {1.f, 0.69315141f, 0.24016361f, 0.055802189f, 0.0090145227f, 0.0018681015f};
+  x = {fmaxf(x.x, -127.f), fmaxf(x.y, -127.f)};
+  const float2 n = {fa::add_round_down(x.x, kShift), fa::add_round_down(x.y, kShift)};
+  const float2 whole = fa::add_f32x2(n, {-kShift, -kShift});
+  const float2 f = fa::add_f32x2(x, {-whole.x, -whole.y});
+  float2 p = {c[5], c[5]};
+  UNROLL
+  for (int i = 4; i >= 0; --i) p = fa::fma_f32x2(f, p, {c[i], c[i]});
+  return {__int_as_float(__float_as_int(p.x) + (__float_as_int(n.x) << 23)),
+          __int_as_float(__float_as_int(p.y) + (__float_as_int(n.y) << 23))};
+}
+
+// O, l and m stay as they are until a score passes m by more than 8.
+__device__ inline float update_lazily(const Row& rS, float scale_log2, float& m) {
+  float m_new = m;
+  const float alpha = update_maximum(rS, scale_log2, m_new);
+  if (m_new <= m + kLazyRescale) return 1.f;
+  m = m_new;
+  return alpha;
+}
+
+// P = 2^(S - m) of half a row, packed to bf16; returns its sum.
+__device__ inline float compute_p(const float (&rS)[kHalf], float scale_log2, float m,
+                                  uint32_t (&rP)[kHalf / 2]) {
+  float2 l = {};
+  UNROLL
+  for (int i = 0; i < kHalf / 2; ++i) {
+    const float2 x = fa::fma_f32x2({rS[2 * i], rS[2 * i + 1]}, {scale_log2, scale_log2}, {-m, -m});
+    const float2 p = i % kEvery == kEvery - 1 ? exp2_polynomial(x)
+                                              : float2{fa::exp2_approx(x.x), fa::exp2_approx(x.y)};
+    l = fa::add_f32x2(l, p);
+    rP[i] = fa::pack_bf16(p.x, p.y);
+  }
+  return l.x + l.y;
+}
+
+// --- products of two blocks ---------------------------------------------------------------------
+
+// S = Q K^T of 256 rows and a tile's keys. The descriptors name what this block has of them.
+template <int d>
+__device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swizzled
+                                       const bf16* sK,  // [d / 64][64][64] swizzled
+                                       uint32_t tS) {
+  const uint64_t q = fa::tcgen05_descriptor(sQ, fa::Swizzle::b128, /*unused*/ 16, 8 * kRowBytes);
+  const uint64_t k = fa::tcgen05_descriptor(sK, fa::Swizzle::b128, /*unused*/ 16, 8 * kRowBytes);
+  constexpr uint32_t kInstruction = fa::tcgen05_instruction(kRows, Bc);
+  UNROLL
+  for (int x = 0; x < d; x += kMma) {
+    const int panel = x / kPanel * kRowBytes, in_panel = x % kPanel * 2;
+    fa::tcgen05_mma<2>(tS, fa::tcgen05_advance(q, panel * Br + in_panel),
+                       fa::tcgen05_advance(k, panel * Bc / kBlocks + in_panel), kInstruction,
+                       /*accumulate=*/x > 0);
+  }
+}
+
+// O += P V. A block's half of V is one panel, whose rows have d bytes.
+template <int d>
+__device__ inline void multiply_values(uint32_t tP,
+                                       const bf16* sV,  // [Bc][d / 2] swizzled
+                                       uint32_t tO, bool first) {
+  const uint64_t v = fa::tcgen05_descriptor(sV, fa::Swizzle(d), /*unused*/ 16, 8 * d);
+  constexpr uint32_t kInstruction = fa::tcgen05_instruction(kRows, d, fa::Major::k, fa::Major::mn);
+  UNROLL
+  for (int c = 0; c < Bc; c += kMma) {
+    fa::tcgen05_mma_tmem<2>(tO, tP + c / 2, fa::tcgen05_advance(v, c * d), kInstruction,
+                            /*accumulate=*/c > 0 || !first);
+  }
+}
+
+// --- a warp copies ------------------------------------------------------------------------------
+
+// One thread of each block: 128 rows of Q's tiles, then half of all tiles of K and V, each as soon
+// as its stage is free. The leader's mbarriers are told: it expects the bytes of both.
+template <int d>
+__device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
+                               const fa::TensorMap& V, int row, const Walks& tiles, int rank,
+                               int bh, int kv_head) {
+  const auto expect = [&](uint64_t* full, int bytes) {
+    if (rank == kLeader) fa::mbarrier_arrive_expect_tx(full, kBlocks * bytes);
+  };
+  // Not a tile that sees no keys: no products would tell the other block of its arrival.
+  expect(&smem.q_full, ((tiles[0] > 0) + (tiles[1] > 0)) * sizeof smem.Q[0]);
+  UNROLL
+  for (int t = 0; t < kTiles; ++t) {
+    if (tiles[t] == 0) continue;
+    fa::tma_load_2cta(smem.Q[t], &Q, &smem.q_full, kLeader, {0, row + t * kRows, 0, bh});
+  }
+  for (int j = 0; j < tiles.longest(); ++j) {
+    const int stage = j % kStages, parity = j / kStages & 1;
+    const int key = j * Bc + rank * Bc / kBlocks;
+    fa::mbarrier_wait(&smem.k_empty[stage], parity ^ 1);  // passes in the first round
+    expect(&smem.k_full[stage], sizeof smem.K[0]);
+    fa::tma_load_2cta(smem.K[stage], &K, &smem.k_full[stage], kLeader, {0, key, 0, kv_head});
+    fa::mbarrier_wait(&smem.v_empty[stage], parity ^ 1);
+    expect(&smem.v_full[stage], sizeof smem.V[0]);
+    fa::tma_load_2cta(smem.V[stage], &V, &smem.v_full[stage], kLeader, {0, j * Bc, rank, kv_head});
+  }
+}
+
+// --- a thread of the leader multiplies ----------------------------------------------------------
+
+// P V of the keys j - 1, then S of the keys j, of one tile of rows and then of the other. S
+// overwrites P, which P V reads. That the tensor cores begin S later, PTX promises for products of
+// one accumulator and shape only; FlashAttention-4's flash_fwd_sm100.py relies on it, as we do. The
+// first tile may see fewer keys.
+template <int d>
+__device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
+  const int most = tiles.longest();
+  fa::mbarrier_wait(&smem.q_full, 0);
+  for (int j = 0; j <= most; ++j) {
+    const int before = j - 1;
+    for (int t = 0; t < kTiles; ++t) {
+      if (j > 0 && before < tiles[t]) {
+        const int stage = before % kStages;
+        fa::mbarrier_wait(&smem.v_full[stage], before / kStages & 1);
+        fa::mbarrier_wait(&smem.p_full[t], before & 1);
+        fa::mbarrier_wait(&smem.o_scaled[t], before & 1);
+        fa::tcgen05_fence_after_thread_sync();
+        multiply_values<d>(smem.tmem + column_p(t), smem.V[stage], smem.tmem + column_o(t),
+                           before == 0);
+        fa::tcgen05_commit_2cta(&smem.o_full[t], kBoth);
+      }
+      if (j < tiles[t]) {
+        const int stage = j % kStages;
+        fa::mbarrier_wait(&smem.k_full[stage], j / kStages & 1);
+        multiply_scores<d>(smem.Q[t], smem.K[stage], smem.tmem + column_s(t));
+        fa::tcgen05_commit_2cta(&smem.s_full[t], kBoth);
+      }
+    }
+    // Only if a copy waits for it: an arrival without a waiter may come after a block's end.
+    const bool v_next = j > 0 && before + kStages < most, k_next = j + kStages < most;
+    if (v_next) fa::tcgen05_commit_2cta(&smem.v_empty[before % kStages], kBoth);
+    if (k_next) fa::tcgen05_commit_2cta(&smem.k_empty[j % kStages], kBoth);
+  }
+}
+
+// --- a warpgroup per tile computes the softmax --------------------------------------------------
+
+// A thread's row in all tiles; returns its LSE. `lanes`: the address of its warp's lanes.
+template <int d>
+__device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles, int visible,
+                                int cut, float scale_log2) {
+  const int r = threadIdx.x % kGroupThreads;
+  float l = 0.f, m = kNoMaximum;
+  for (int j = 0; j < tiles; ++j) {
+    fa::mbarrier_wait(&smem.s_full[t], j & 1);  // and P V of the tile before
+    fa::tcgen05_fence_after_thread_sync();
+    Row rS;
+    load_row(lanes + column_s(t), rS);
+    if (cut < (j + 1) * Bc) mask(rS, visible - j * Bc);
+    const float alpha = update_lazily(rS, scale_log2, m);
+    fa::mbarrier_wait(&smem.factor_empty[t], (j & 1) ^ 1);
+    smem.factor[t][r] = alpha;
+    fa::mbarrier_arrive(&smem.factor_full[t]);
+    l *= alpha;
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      uint32_t rP[kHalf / 2];
+      l += compute_p(rS[h], scale_log2, m, rP);
+      fa::tcgen05_st(lanes + column_p(t) + h * kHalf / 2, rP);
+    }
+    fa::tcgen05_wait_st();
+    fa::tcgen05_fence_before_thread_sync();
+    fa::mbarrier_release_remote(&smem.p_full[t], kLeader);
+  }
+  fa::mbarrier_wait(&smem.factor_empty[t], (tiles & 1) ^ 1);
+  smem.factor[t][r] = l > 0.f ? 1.f / l : 0.f;  // no key seen: O = 0
+  fa::mbarrier_arrive(&smem.factor_full[t]);
+  return (m + log2f(l)) * fa::kLn2;
+}
+
+// --- a warpgroup corrects O ---------------------------------------------------------------------
+
+// O *= alpha before each P V but the first, and at the end O / l to the place of Q.
+template <int d>
+__device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tiles) {
+  const int r = threadIdx.x % kGroupThreads;
+  for (int j = 0; j < tiles.longest(); ++j) {
+    for (int t = 0; t < kTiles; ++t) {
+      if (j >= tiles[t]) continue;
+      fa::mbarrier_wait(&smem.factor_full[t], j & 1);
+      const float alpha = smem.factor[t][r];
+      fa::mbarrier_arrive(&smem.factor_empty[t]);
+      fa::mbarrier_wait(&smem.o_full[t], (j & 1) ^ 1);  // P V of the tile before
+      fa::tcgen05_fence_after_thread_sync();
+      // Of the first tile there is no O, and where no maximum of the warp moved, nothing to do.
+      if (j > 0 && __any_sync(fa::kFullMask, alpha != 1.f)) {
+        rescale<d>(lanes + column_o(t), alpha);
+      }
+      fa::tcgen05_fence_before_thread_sync();
+      fa::mbarrier_release_remote(&smem.o_scaled[t], kLeader);
+    }
+  }
+  for (int t = 0; t < kTiles; ++t) {
+    fa::mbarrier_wait(&smem.factor_full[t], tiles[t] & 1);
+    fa::mbarrier_wait(&smem.o_full[t], (tiles[t] & 1) ^ 1);  // the last P V, all Q K^T before it
+    fa::tcgen05_fence_after_thread_sync();
+    store_o<d>(lanes + column_o(t), tiles[t] > 0, smem.factor[t][r], r, smem.Q[t]);
+  }
+}
+
+template <int d>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_fwd_kernel(const __grid_constant__ fa::TensorMap map_Q,  // [B*H, N, d], boxes of Br rows
+                     const __grid_constant__ fa::TensorMap map_K,  // [B*Hkv, Nk, d], of Bc / 2
+                     const __grid_constant__ fa::TensorMap map_V,  // the same, of d / 2 features
+                     const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d], of Br rows
+                     float* LSE,                                   // [B*H, N]
+                     int heads, int group, int N, int Nk, float scale, bool causal) {
+  // --- prologue: which tiles; mbarriers and tensor memory
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  // The shuffle tells the compiler that all lanes have the same warp, and so the same role.
+  const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0), wg = warp / 4;
+  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
+  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  const int Tr = gridDim.x / kBlocks / heads, cluster = blockIdx.x / kBlocks;
+  const int rank = fa::cluster_rank();
+  const int i = causal ? Tr - 1 - cluster / heads : cluster % Tr;
+  const int bh = causal ? cluster % heads : cluster / Tr;
+  const auto visible = [&](int row) { return causal ? min(Nk, row + 1 + Nk - N) : Nk; };
+  const auto walk = [&](int row) {  // tiles of keys, by the 256 rows' last one; none past the end
+    const int seen = row < N ? visible(row + kRows - 1) : 0;
+    return seen <= 0 ? 0 : (seen + Bc - 1) / Bc;
+  };
+  const int first = i * kTiles * kRows;  // row of the cluster
+  const Walks tiles = {walk(first), walk(first + kRows)};
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&smem.q_full, 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      fa::mbarrier_init(&smem.k_full[stage], 1), fa::mbarrier_init(&smem.k_empty[stage], 1);
+      fa::mbarrier_init(&smem.v_full[stage], 1), fa::mbarrier_init(&smem.v_empty[stage], 1);
+    }
+    for (int t = 0; t < kTiles; ++t) {
+      fa::mbarrier_init(&smem.s_full[t], 1), fa::mbarrier_init(&smem.o_full[t], 1);
+      for (uint64_t* bar : {&smem.factor_full[t], &smem.factor_empty[t]}) {
+        fa::mbarrier_init(bar, kGroupThreads);
+      }
+      for (uint64_t* bar : {&smem.p_full[t], &smem.o_scaled[t]}) {
+        fa::mbarrier_init(bar, kBlocks * kGroupThreads);
+      }
+    }
+    fa::mbarrier_init_fence();
+  }
+  if (warp == 8) {  // of the correction, which outlives the others
+    fa::tcgen05_alloc<2>(&smem.tmem, kColumns);
+    fa::tcgen05_relinquish_alloc_permit<2>();
+    fa::tcgen05_fence_before_thread_sync();
+  }
+  fa::cluster_sync();  // all threads of both blocks see the mbarriers and the address
+  fa::tcgen05_fence_after_thread_sync();
+  const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);  // the warp's
+  const int r = threadIdx.x % kGroupThreads;
+
+  // --- the roles
+  if (wg < kTiles) {
+    fa::setmaxnreg_inc<192>();
+    const int top = first + wg * kRows + rank * Br, row = top + r;
+    const float lse = softmax<d>(smem, wg, lanes, tiles[wg], visible(row),
+                                 visible(top + warp % 4 * fa::kWarp), scale * fa::kLog2e);
+    if (row < N) LSE[size_t(bh) * N + row] = lse;
+  } else if (wg == kTiles) {
+    fa::setmaxnreg_dec<80>();
+    correct<d>(smem, lanes, tiles);
+    fa::tcgen05_fence_before_thread_sync();
+    fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
+    if (r == 0) {
+      UNROLL
+      for (int t = 0; t < kTiles; ++t) {  // not the rows past the end
+        fa::tma_store(&map_O, smem.Q[t], {0, first + t * kRows + rank * Br, 0, bh});
+      }
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
+    }
+  } else {
+    fa::setmaxnreg_dec<48>();
+    if (warp == 12 && fa::elect_one()) {
+      produce<d>(smem, map_Q, map_K, map_V, first + rank * Br, tiles, rank, bh, bh / group);
+    }
+    if (warp == 13 && rank == kLeader && fa::elect_one()) multiply<d>(smem, tiles);
+  }
+  fa::cluster_sync();  // until then products read and arrivals reach the other block's memory
+  if (warp == 8) {
+    __syncwarp();
+    fa::tcgen05_fence_after_thread_sync();
+    fa::tcgen05_dealloc<2>(smem.tmem, kColumns);  // or the SM starts no block that allocates
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  fa::Prediction t = step16::traffic(p);
+  const fa::TileVisits pairs = fa::visited_tiles(p, kRows, Bc);
+  t["K"].read = t["V"].read = 2 * p.heads() * fa::visited_tiles(p, kTiles * kRows, Bc).keys * p.d;
+  t.flops = p.heads() * 4 * kRows * Bc * pairs.tiles * p.d;
+  if (const int blind = p.causal ? (p.N - p.Nk) / kRows * kRows : 0; blind > 0) {  // no copy of Q
+    t["Q"].read -= 2 * p.heads() * blind * p.d;
+    t.hbm.read -= 2 * p.heads() * blind * p.d;
+  }
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, kTiles * kRows);
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    constexpr uint32_t kHalf = d / kBlocks;  // features of V in a block
+    const uint64_t rows = p.Nk;
+    const auto map_V = fa::tensor_map(
+        t.V, {{kHalf, 1, kHalf}, {rows, d, Bc}, {kBlocks, kHalf, 1}, {BHkv, rows * d, 1}},
+        fa::Swizzle(+d));
+    fa::launch(flash_fwd_kernel<d>,
+               {dim3(kBlocks * Tr * BH), dim3(kThreads), sizeof(Tiles<d>), kBlocks},
+               tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc / kBlocks), map_V,
+               tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(),
+               p.causal);
+  });
+}
+
+}  // namespace step16_ctas

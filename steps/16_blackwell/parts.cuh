@@ -1,0 +1,191 @@
+// Step 16 -- what its kernels share: shapes of tiles, a thread's row of tensor memory, products.
+//            Compiled for sm_100a and run in the simulator; not yet run on a card.
+// Changed   since 09 2_wgmma: a thread loads its row of S; the maximum always follows; O is
+//           rescaled in tensor memory and stored row by row; products by tcgen05.mma into tensor
+//           memory, by one thread
+//
+// A tile is cut into panels of 64 features, [d / 64][rows][64]. Each begins at a multiple of 1024
+// bytes, the period of the swizzle, so that TMA, tcgen05.mma and swizzle() mean the same place.
+#pragma once
+
+#include <cfloat>
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/tcgen05.h"
+#include "common/dialect/ptx/tma.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+
+namespace step16 {
+
+using fa::bf16;
+
+constexpr int Br = 128;                 // rows of a tile of Q, lanes of tensor memory
+constexpr int Bc = 128;                 // keys of a tile
+constexpr int kGroupThreads = 128;      // of a warpgroup, four warps
+constexpr int kMma = 16;                // keys or features that an mma sums over
+constexpr int kPanel = 64;              // features side by side: 128 bytes, the widest swizzle
+constexpr int kRowBytes = 128;          // of a panel
+constexpr int kChunk = 16;              // columns of tensor memory that a thread moves at a time
+constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
+
+// Where element (r, x) of a tile of Br rows lies, x a multiple of 8. In each panel it is the one
+// of step 07: chunk c of row r takes the place c ^ (r % 8). TMA writes and reads in this order by
+// itself, and so does tcgen05.mma: only O needs it.
+__device__ inline int swizzle(int r, int x) {
+  return (x / kPanel * Br + r) * kPanel + (x % kPanel ^ r % 8 * 8);
+}
+
+// --- a thread's row -----------------------------------------------------------------------------
+
+// A row of S in registers: two loads of 64 columns. Number [h][c] is the score of key 64 h + c.
+constexpr int kHalf = Bc / 2;
+using Row = float[2][kHalf];
+__device__ inline void load_row(uint32_t tS, Row& rS) {
+  fa::tcgen05_ld(rS[0], tS);
+  fa::tcgen05_ld(rS[1], tS + kHalf);
+  fa::tcgen05_wait_ld(rS[0], rS[1]);  // only now may P overwrite S
+}
+
+// Scores that their row does not see become -inf: in tiles that the diagonal or the end cuts.
+__device__ inline void mask(Row& rS, int visible) {  // keys of the tile that the row sees
+  UNROLL
+  for (int h = 0; h < 2; ++h) {
+    UNROLL
+    for (int c = 0; c < kHalf; ++c) {
+      if (h * kHalf + c >= visible) rS[h][c] = -INFINITY;
+    }
+  }
+}
+
+// The row's maximum, in powers of two. O and l are relative to m: returns the factor that moves
+// them to the new one.
+__device__ inline float update_maximum(const Row& rS, float scale_log2, float& m) {
+  float s[2] = {-INFINITY, -INFINITY};  // two chains
+  UNROLL
+  for (int c = 0; c < kHalf; ++c) s[0] = fmaxf(s[0], rS[0][c]), s[1] = fmaxf(s[1], rS[1][c]);
+  const float m_new = fmaxf(m, scale_log2 * fmaxf(s[0], s[1]));
+  const float alpha = fa::exp2_approx(m - m_new);
+  m = m_new;
+  return alpha;
+}
+
+// P = 2^(S - m) of half a row, packed to bf16, two keys in a register; returns its sum.
+__device__ inline float compute_p(const float (&rS)[kHalf], float scale_log2, float m,
+                                  uint32_t (&rP)[kHalf / 2]) {
+  float l[2] = {};
+  UNROLL
+  for (int c = 0; c < kHalf; c += 2) {
+    const float p0 = fa::exp2_approx(rS[c] * scale_log2 - m);
+    const float p1 = fa::exp2_approx(rS[c + 1] * scale_log2 - m);
+    l[0] += p0, l[1] += p1;
+    rP[c / 2] = fa::pack_bf16(p0, p1);
+  }
+  return l[0] + l[1];
+}
+
+// O *= alpha, a chunk of the row's columns at a time: to the registers and back.
+template <int d>
+__device__ inline void rescale(uint32_t tO, float alpha) {
+  UNROLL
+  for (int x = 0; x < d; x += kChunk) {
+    float rO[kChunk];
+    fa::tcgen05_ld(rO, tO + x);
+    fa::tcgen05_wait_ld(rO);
+    UNROLL
+    for (int i = 0; i < kChunk; ++i) rO[i] *= alpha;
+    fa::tcgen05_st(tO + x, rO);
+  }
+  fa::tcgen05_wait_st();
+}
+
+// The row of O, divided by l, to its place in a tile [d / 64][128][64], as TMA reads it. Where no
+// product has written O, all is 0.
+template <int d>
+__device__ inline void store_o(uint32_t tO, bool written, float normalise, int r, bf16* sO) {
+  UNROLL
+  for (int x = 0; x < d; x += kChunk) {
+    float rO[kChunk] = {};
+    if (written) fa::tcgen05_ld(rO, tO + x);
+    fa::tcgen05_wait_ld(rO);
+    UNROLL
+    for (int c = 0; c < kChunk; c += 8) {  // 16 bytes a store: eight rows fill all banks
+      uint32_t o[4];
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        o[e] = fa::pack_bf16(rO[c + 2 * e] * normalise, rO[c + 2 * e + 1] * normalise);
+      }
+      *reinterpret_cast<uint4*>(sO + swizzle(r, x + c)) = make_uint4(o[0], o[1], o[2], o[3]);
+    }
+  }
+  fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
+}
+
+// --- products -----------------------------------------------------------------------------------
+
+// S = Q K^T of 128 rows and a tile's keys, 16 features at a time. One thread issues the products,
+// which run in order because they share accumulator and shape, and waits for none.
+template <int d>
+__device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swizzled
+                                       const bf16* sK,  // [d / 64][Bc][64] swizzled
+                                       uint32_t tS) {
+  // K-major, both: a row of memory is a row of Q or a key, and features are what is summed over.
+  const uint64_t q = fa::tcgen05_descriptor(sQ, fa::Swizzle::b128, /*unused*/ 16, 8 * kRowBytes);
+  const uint64_t k = fa::tcgen05_descriptor(sK, fa::Swizzle::b128, /*unused*/ 16, 8 * kRowBytes);
+  constexpr uint32_t kInstruction = fa::tcgen05_instruction(Br, Bc);
+  UNROLL
+  for (int x = 0; x < d; x += kMma) {
+    const int at = x / kPanel * Br * kRowBytes + x % kPanel * 2;  // bytes, in Q and in K
+    fa::tcgen05_mma(tS, fa::tcgen05_advance(q, at), fa::tcgen05_advance(k, at), kInstruction,
+                    /*accumulate=*/x > 0);
+  }
+}
+
+// O += P V, 16 keys at a time; the first tile's first product writes O. P is the operand A, which
+// tcgen05.mma also reads from tensor memory: two keys per column, 16 in 8 columns.
+template <int d>
+__device__ inline void multiply_values(uint32_t tP,
+                                       const bf16* sV,  // [d / 64][Bc][64] swizzled
+                                       uint32_t tO, bool first) {
+  // MN-major: a row of memory is a key, the index that is summed over; its features are columns.
+  const uint64_t v =
+      fa::tcgen05_descriptor(sV, fa::Swizzle::b128, /*panels*/ Bc * kRowBytes, 8 * kRowBytes);
+  constexpr uint32_t kInstruction = fa::tcgen05_instruction(Br, d, fa::Major::k, fa::Major::mn);
+  UNROLL
+  for (int c = 0; c < Bc; c += kMma) {
+    fa::tcgen05_mma_tmem(tO, tP + c / 2, fa::tcgen05_advance(v, c * kRowBytes), kInstruction,
+                         /*accumulate=*/c > 0 || !first);
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// What the kernels are made for; anything else is refused.
+inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
+
+// Of blocks that own a tile of 128 rows.
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
+  fa::Prediction t;
+  t["Q"].read = t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * BH * v.keys * d;
+  t["LSE"].write = 4 * BH * N;
+  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
+  t.flops = BH * 4 * Br * Bc * v.tiles * d;  // zeros of ragged tiles are multiplied too
+  return t;
+}
+
+// A tensor [heads, rows, d] in boxes of `box` rows of a head, cut into panels.
+// Coordinates: feature in its panel, row, panel, head.
+template <int d>
+fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
+  constexpr uint32_t kPanels = d / kPanel;
+  return fa::tensor_map(
+      x, {{kPanel, 1, kPanel}, {rows, d, box}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
+      fa::Swizzle::b128);
+}
+
+}  // namespace step16
