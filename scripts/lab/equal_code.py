@@ -5,23 +5,27 @@
 For each step whose sources have changed since the commit, it compares the machine code of all
 kernels and the simulator's counts per launch of small problems, for every variant: kernels,
 blocks, threads, bytes; for three ranks, too, where several can share it. Where all is equal,
-results of that commit count as this commit's: docs/results/equal_code.json tells `maintain
-tables`. The older tree is built from nothing in build/equal_code. Needs nvcc, MPI, a build of the
+results of that commit, and those that counted as its own, count as this commit's:
+docs/results/equal_code.json tells `maintain tables`. The older tree is built from nothing in
+build/equal_code. Needs nvcc, MPI, a build of the
 simulator, and a tree without changes.
 Exit status: 0 all of these steps are equal, 1 one differs, 2 bad use, 3 something is missing.
 """
 
+import glob
 import hashlib
 import itertools
 import json
 import os
+import re
 import subprocess
+import sys
 import tempfile
 
 from flash_steps import mpi
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current
-from flash_steps.files import replace_text
+from flash_steps.files import read_text, replace_text
 from flash_steps.nvcc import arches_of, find_nvcc, nvcc_command, version_of
 from flash_steps.steps import ROOT, chosen_of, described, needs_of, numbered_steps, program_of
 
@@ -34,15 +38,31 @@ CODE = (".text.", ".nv.constant1", ".nv.constant2", ".nv.constant3", ".nv.consta
 def export(commit, folder, steps):
     """The tree of a commit, with these programs for the simulator."""
     if not os.path.isdir(folder):
-        os.makedirs(folder)
-        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
-        subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
+        subprocess.run(["git", "clone", "-q", "--no-checkout", ROOT, folder], check=True)
+        subprocess.run(["git", "checkout", "-q", commit], cwd=folder, check=True)
     build = os.path.join(folder, "build", "sim")
     for call in (
         ["cmake", "--preset", "sim", "-B", build],
         ["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", *steps],
     ):
         subprocess.run(call, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+def current_then(folder, steps):
+    """{commit: those of the steps that were current for it}, of the commits that the older tree's
+    results name, as that tree says."""
+    named = set()
+    for path in glob.glob(os.path.join(folder, "docs", "results", "*.json")):
+        named |= {*re.findall(r'"(?:commit|at)": "([0-9a-f]{12})"', read_text(path))}
+    code = "import sys; from flash_steps.commits import is_current\n"
+    code += "for c in sys.argv[2:]: print(c, *[s for s in sys.argv[1].split() if is_current(s, c)])"
+    call = [sys.executable, "-c", code, " ".join(steps), *sorted(named)]
+    scripts = os.path.join(folder, "scripts")
+    environment = {**os.environ, "PYTHONPATH": scripts}
+    environment.pop("FLASH_STEPS_COMMIT", None)
+    said = subprocess.run(call, cwd=scripts, env=environment, capture_output=True, text=True)
+    rows = [line.split() for line in said.stdout.splitlines()]
+    return {commit: current for commit, *current in rows if current}
 
 
 def machine_code(nvcc, step, root):
@@ -83,11 +103,11 @@ def calls_of(step):
 
 
 def launches(root, step, arguments, ranks):
-    """What one run launches and sends; None of a variant that the tree does not have."""
+    """What one run launches and sends; None where the tree lacks the variant, or its size."""
     line = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     line += [program_of(os.path.join(root, "build", "sim"), step), *arguments]
     status, said, run = mpi.report(line, 600)
-    if status == 2 and "--variant" in said:
+    if status == 2:
         return None
     if status not in (0, 4):  # right; or too few digits to say
         raise Failure(f"{' '.join(line)}: {said.strip()[-300:]}")
@@ -159,6 +179,8 @@ def main():
         equal += [] if what else [step]
     if equal:
         how = f"machine code of nvcc {version_of(nvcc)}, and the launches in the simulator"
-        entries = [*equal_code(), {"since": since, "at": at, "steps": equal, "how": how}]
+        of = {since: equal, **current_then(older, equal)}
+        new = [{"since": c, "at": at, "steps": found, "how": how} for c, found in of.items()]
+        entries = [*equal_code(), *new]
         replace_text(EQUAL_CODE, json.dumps(entries, indent=2) + "\n")
     return 0 if equal == steps else 1

@@ -4,8 +4,9 @@ import json
 import unittest
 from unittest import mock
 
-from basis import Folder, main
+from basis import ROOT, Folder, main
 from flash_steps.command import Failure
+from flash_steps.commits import is_current
 from flash_steps.nvcc import find_nvcc
 from lab import equal_code
 
@@ -72,6 +73,11 @@ class EqualCode(Folder):
         self.step("older")
         self.step("now")
         self.assertIsNone(self.differs(({}, k)))  # of a new variant
+
+    def test_results_that_counted_as_the_older_tree_s(self):
+        found = equal_code.current_then(str(ROOT), [STEP])
+        self.assertTrue(found and all(steps == [STEP] for steps in found.values()))
+        self.assertTrue(all(is_current(STEP, commit) for commit in found))
 
     @unittest.skipUnless(find_nvcc(), "nvcc is not installed")
     def test_what_nvcc_makes(self):
