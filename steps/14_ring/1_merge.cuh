@@ -2,17 +2,17 @@
 // Idea      A rank sees the keys block by block. Attention over one block is a complete softmax
 //           with its own LSE, and O over all keys is the mean of the blocks' O, weighted by
 //           exp(LSE). O and LSE therefore merge as m and l did: with 03's merge, in any order
-// Changed   nothing in 03 1_merge, which is included: l is part of LSE, and O is merged with it
+// Changed   nothing in 03 1_merge, which is included: LSE stands for m and l, and weights O
 // Traffic   requested per row   read  d*(2 + 2) + 4*2*d/8 B    O of both in bf16, LSE of both
 //                               write d*2 + 4 B                where O so far is fp32: 4, not 2
 //           compulsory          the same, each LSE once
-// Launch    256 threads: d/8 of a row
+// Launch    blocks of 256 threads, d/8 threads for each row
 // Owns      thread: eight features of a row
 // Still bad a block's partial O is stored in HBM and loaded again: 10's epilogue could merge it
 #pragma once
 
 #include "steps/03_online_softmax/1_merge.cuh"  // two statistics of a row, as a whole
-#include "steps/14_ring/parts.cuh"
+#include "steps/14_ring/parts.cuh"  // RowsOf and Place: which rows of which tensor a thread has
 
 namespace step14 {
 
@@ -28,8 +28,8 @@ __host__ __device__ inline Merged merge(float old_LSE, float new_LSE) {
   return {all.m + logf(all.l), expf(old_LSE - all.m) / all.l, expf(new_LSE - all.m) / all.l};
 }
 
-// Merges O and LSE of the keys so far with those of one block of keys. O is fp32 until the last
-// block: a sum that is rounded to bf16 at each hop has an error that grows with the ranks.
+// Merges O and LSE of the keys so far with those of one block of keys. Between its first merge and
+// its last, O is fp32: a sum rounded to bf16 at each hop has an error that grows with the ranks.
 template <int d, class Old, class New, class T>
 __global__ void merge_kernel(const Old* O_old,          // [B*H, N, d]
                              New* O,                    // [B*H, N, d], perhaps the same memory

@@ -1,10 +1,11 @@
 // Step 14 -- the ring's forward.
 // Idea      Each rank computes with the K and V that it has while those of the next hop arrive.
 //           After as many hops as ranks, each row has seen all keys. No rank holds more than three
-//           shards of K and V: its own and two in transit (and with a mask the early half of one)
-// Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 chunks
-//           HBM            10's of each block; O and LSE of a block, stored and loaded; the merge
-// Launch    per hop: 10's; merge
+//           shards of K and V: its own and two in transit (zig-zag with a mask: half of one more)
+// Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: of R - 1 ranks
+//           HBM            10's of each block; the merge's; zig-zag with a mask: the copies'
+// Launch    per hop: 10's; after hop 0 the merge, once per chunk. Zig-zag with a mask also copies
+//           late Q once, and early K and V in each hop with keys of a smaller rank
 // Owns      rank: N/R rows
 // Still bad where a hop is shorter than its messages, the GPU waits
 #pragma once
@@ -19,13 +20,14 @@ struct Keys {
   const T *K = nullptr, *V = nullptr;
 };
 
-// Whether a merge of a chunk's rows is the first in this forward, the last, both, or neither. O so
-// far is bf16, in O itself, before the first and after the last merge, and fp32 in between.
+// A chunk's rows meet the keys of another rank: is this merge the first in this forward; is it the
+// last? O so far is bf16, in O, before the first and after the last, and fp32, in sum_, in between.
 struct Meeting {
   bool first = false, last = false;
 };
 
-// Kernels: the step whose kernels compute, as hopper.cuh has them.
+// A rank's part of the problem: its tensors have only its own rows. Kernels are the functions that
+// hopper.cuh has for the kernels of 10 and 11.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
  public:
@@ -38,12 +40,15 @@ class RingForward : public fa::RankAttention {
     if (R_ == 1) return;
     for (auto& buffer : moving_) buffer = buffer_of<T>("K, V of a hop", 2 * most_keys());
     partial_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
-    if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);
+    if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);  // else one merge
   }
 
+  // Messages wait for the kernels that were queued before start(), so a hop may receive into the
+  // buffer that the hop before computed with, hop % 2. This hop's kernels, queued next, run beside
+  // the messages. Kernels queued after finish() wait for them.
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
-    met_.assign(2, 0);
+    met_.assign(2, 0);  // a rank has one chunk, or two
     if (meets_later_keys()) prepare_late_queries(t);
     Keys<T> held{t.K, t.V};
     for (int hop = 0; hop < R_; ++hop) {
@@ -56,7 +61,7 @@ class RingForward : public fa::RankAttention {
         ranks_.start("K, V of rank " + std::to_string(coming), keys_to((me_ + 1) % R_, held, from),
                      keys_to((me_ + R_ - 1) % R_, next, coming));
       }
-      ranks_.computing("forward, hop " + std::to_string(hop));
+      ranks_.computing("forward, hop " + std::to_string(hop));  // in the trace
       const Block b = block(from);
       if (!b.empty()) attend(t, b, held, from, blocks(last ? 0 : ranks_.busy_sms()));
       if (!last) {
@@ -82,10 +87,12 @@ class RingForward : public fa::RankAttention {
     bytes_ += n * sizeof(E);
     return memory<E>(name, n);
   }
+  // Thread blocks of 10's persistent kernel, one for each SM that messages leave free: NCCL copies
+  // with SMs, and the copy engines need none.
   int blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
-  size_t key_numbers(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }
+  size_t key_numbers(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }  // in K
   size_t most_keys() const { return whole_.kv_heads() * most_ * whole_.d; }
-  Keys<T> room(int buffer, int rank) const {
+  Keys<T> room(int buffer, int rank) const {  // for K and V of a rank: V directly after K
     T* K = moving_[buffer].get();
     return {K, K + key_numbers(rank)};
   }
@@ -94,7 +101,9 @@ class RingForward : public fa::RankAttention {
             fa::message(peer, keys.V, key_numbers(rank))};
   }
 
-  // Where the rows of this rank's late chunk lie, as a tensor of their own.
+  // Where this rank's late rows lie in its tensors; in a tensor of their own they begin at 0. The
+  // kernels of 10 and 11 expect each head's rows directly after those of the head before. Half of
+  // each head's rows do not lie so: late rows and early keys are copied to tensors of their own.
   RowsOf late() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
     return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
@@ -104,10 +113,10 @@ class RingForward : public fa::RankAttention {
     cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late());
   }
   static bool is_late(const Block& b) { return b.rows.begin > 0; }
-  // Only a rank's late rows see keys of larger ranks; the last rank has no larger one.
+  // Later keys: those of larger ranks. With a mask only late rows see them; the last rank has none.
   bool meets_later_keys() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
 
-  // The keys of a block: all keys of a rank, or its early ones, copied.
+  // The keys of a block: all of a rank's, or a copy of its early ones, half of them, rounded up.
   Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) {
     if (b.keys.size() == rows(from)) return held;
     if (!early_) early_ = buffer_of<T>("K, V, early", most_keys() + 2 * most_keys() / most_);
@@ -124,7 +133,7 @@ class RingForward : public fa::RankAttention {
     return {first, ++met_[chunk] == meetings(row0)};
   }
 
-  // --- beyond/fused overrides these two
+  // --- virtual, because beyond/fused reads in place and merges in the epilogue
 
   // Copies the late rows of Q to a tensor of their own.
   virtual void prepare_late_queries(const fa::Tensors<T>& t) {
@@ -132,11 +141,11 @@ class RingForward : public fa::RankAttention {
     cut_late(t.Q, late_Q_.get());
   }
 
-  // Computes O and LSE of a block with `blocks` thread blocks, and merges them with those so far.
+  // Computes O and LSE of Block b with `blocks` thread blocks, and merges them with those so far.
   virtual void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
                       int blocks) {
     const bool own = from == me_;  // the first hop: nothing to merge with
-    if (!own && !partial_O_) {
+    if (!own && !partial_O_) {     // here, because beyond/fused needs none at d = 128
       partial_O_ = buffer_of<T>("O of a hop", whole_.heads() * most_ * whole_.d);
     }
     const Keys<T> keys = keys_of(b, held, from);
@@ -151,14 +160,14 @@ class RingForward : public fa::RankAttention {
   const fa::Problem whole_;
   fa::Ranks& ranks_;
   const int me_, R_;
-  int most_ = 0;                // rows of a rank
-  fa::DeviceMemory<T> late_Q_;  // [B*H, late rows, d]
-  std::optional<Workspace> taken_;
-  Keys<T> left_;                               // what the last hop of a forward left here
+  int most_ = 0;                               // rows of the rank that has the most
+  fa::DeviceMemory<T> late_Q_;                 // [B*H, late rows, d]
+  std::optional<Workspace> taken_;             // 10's counters of work tiles
+  Keys<T> left_;                               // of the last hop: the backward begins with them
   fa::DeviceMemory<float> partial_LSE_, sum_;  // LSE of one block of keys; O so far
 
  private:
-  // How many blocks of other ranks the rows of a chunk attend to.
+  // How many merges the rows of a chunk have: one for each other rank with keys that they see.
   int meetings(int first_row) const {
     int n = 0;
     for (int from = 0; from < R_; ++from) {
@@ -170,7 +179,7 @@ class RingForward : public fa::RankAttention {
 
   void merge_parts(const fa::Tensors<T>& t, const Block& b) {
     const std::vector<fa::Rows> chunks = rows_of(cut, whole_.N, me_, R_);
-    int row0 = 0;
+    int row0 = 0;  // of chunk i, in this rank's tensors
     for (size_t i = 0; i < chunks.size(); row0 += chunks[i++].size()) {
       if (row0 < b.rows.begin) continue;
       const RowsOf at{.N = rows(me_),
@@ -179,7 +188,7 @@ class RingForward : public fa::RankAttention {
                       .partial0 = row0 - b.rows.begin,
                       .rows = chunks[i].size()};
       const auto [first, last] = meet(i, row0);
-      const auto merge = [&](const auto* old, auto* sum) {
+      const auto merge = [&](const auto* old, auto* sum) {  // O so far, from `old` to `sum`
         merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(),
                    at);
       };
