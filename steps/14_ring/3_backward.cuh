@@ -1,12 +1,13 @@
 // Step 14 -- the ring's backward.
-// Idea      dQ belongs to a rank's rows and stays. dK and dV belong to keys that travel: their sums
-//           travel, too, in fp32, one hop behind. The ring turns the other way: it begins with the
-//           keys that the forward left, and each rank's own keys are last, so that no rank waits
-//           for its sums to return
+// Idea      dQ belongs to a rank's rows and stays. dK and dV belong to keys that travel, so their
+//           sums travel too, in fp32, one hop behind. A rank begins with the keys that the forward
+//           left, those of the rank after it. In the forward's direction its own would be next; in
+//           the other direction they are last, and their sums arrive during the last hop
 // Changed   nothing in 2_ring, whose class it extends
 // Traffic   sent per rank  2*2*BHkv*(R-2)/R*N*d + 2*4*BHkv*(R-1)/R*N*d B   K, V; dK, dV
-//           HBM            11's of each block; dK and dV of a block, stored and loaded; their sums
-// Launch    columns; per hop: 11's backward, add; convert
+//           HBM            11's of each block; dK and dV of a block, loaded; their sums; the copies
+// Launch    columns; per hop: 11's backward, add; convert. Zig-zag with a mask: also copies and
+//           columns of the late rows, copies of early K and V, and add_sums
 // Owns      rank: dQ, dK and dV of N/R rows
 // Still bad the order of 11's additions to dQ changes from run to run
 #pragma once
@@ -28,12 +29,12 @@ class Ring : public RingForward<Kernels, cut> {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
     const Block own = block(me_);
     ranks_.computing("backward, before the hops");
-    fa::Tensors<T> all = t, late = t;
+    fa::Tensors<T> all = t, late = t;  // of all rows; of the late rows, once they are copied
     all.workspace = all_->pointers();
     Kernels::prepare_rows(block_problem(own), all);
     if (this->meets_later_keys()) late = prepare_late_rows(all);
 
-    Keys<T> held = left_;
+    Keys<T> held = left_;  // later hops may overwrite it: each backward needs its own forward
     for (int hop = 0; hop < R_; ++hop) {
       const int from = backward_source(me_, hop, R_);
       const bool last = hop + 1 == R_;
@@ -43,17 +44,18 @@ class Ring : public RingForward<Kernels, cut> {
       const Block b = block(from);
       if (!b.empty()) {
         fa::Tensors<T>& rows = this->is_late(b) ? late : all;
+        // Where one rank runs alone, the block's dK and dV are the results.
         rows.dK = R_ == 1 ? t.dK : partial_.get(),
         rows.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
         differentiate(rows, b, held, from);
       }
-      if (moves(hop)) ranks_.finish();
+      if (moves(hop)) ranks_.finish();  // add() and the next hop wait for the messages
       if (R_ > 1) add(t, b, hop, from);
-      if (next.K) held = next;
+      if (next.K) held = next;  // else the next hop has this rank's own
     }
     ranks_.computing("backward, after the hops");
-    if constexpr (cut == Cut::zigzag) {
-      if (late_) add_late(all, late);
+    if constexpr (cut == Cut::zigzag) {  // beyond/cuda_cores, cut plain, has no kSums
+      if (late_) add_late(all, late);    // beyond/fused may have none
     }
     Kernels::finish_rows(block_problem(own), all);
   }
@@ -66,9 +68,9 @@ class Ring : public RingForward<Kernels, cut> {
   using Forward::block, Forward::block_problem, Forward::whole_, Forward::ranks_, Forward::me_;
   using Forward::R_, Forward::left_, Forward::key_numbers, Forward::rows;
 
-  // --- beyond/fused overrides these two
+  // --- virtual, because beyond/fused reads in place
 
-  // Copies the late rows to tensors of their own, with their own sums of dQ.
+  // Copies the late rows to tensors of their own, with their own sums of dQ. The forward copied Q.
   virtual fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& all) {
     if (!late_) allocate_late();
     this->cut_late(all.O, late_O_.get());
@@ -79,7 +81,8 @@ class Ring : public RingForward<Kernels, cut> {
     Kernels::prepare_rows(late_problem(), late);
     return late;
   }
-  // dK and dV of a block, and its share of dQ.
+  // dK and dV of a block, and its share of dQ. 11 launches a block for each 128 keys of a head, not
+  // for each SM, so it leaves no SM to messages.
   virtual void differentiate(fa::Tensors<T> rows, const Block& b, const Keys<T>& held, int from) {
     const Keys<T> keys = this->keys_of(b, held, from);
     rows.K = keys.K, rows.V = keys.V;
@@ -113,17 +116,17 @@ class Ring : public RingForward<Kernels, cut> {
                  np, at.row0, at.rows, int(whole_.heads()), Kernels::kSums);
     });
   }
-  fa::Problem late_problem() const {
+  fa::Problem late_problem() const {  // of rows alone: its Nk and mask are not used
     fa::Problem p = block_problem(block(me_));
     p.N = this->late().rows, p.causal = false;
     return p;
   }
 
-  bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }
+  bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }  // K and V; sums
 
-  // Receives K and V of the next hop, unless they are this rank's own; the forward left its last
-  // ones in buffer R % 2, so the other buffer is free. Sends dK and dV of the hop before, to which
-  // this rank has added, and receives those of this hop.
+  // Receives K and V of the next hop, unless they are this rank's own. The forward's last arrived
+  // in its hop R - 2, in buffer R % 2, so hop 0 receives into the other one. Sends dK and dV of the
+  // hop before, to which this rank has added, and receives those of this hop.
   Keys<T> exchange(int hop, int from, const Keys<T>& held) {
     const int to = (me_ + R_ - 1) % R_, back = (me_ + 1) % R_;
     std::vector<fa::Message> send, receive;
@@ -142,7 +145,9 @@ class Ring : public RingForward<Kernels, cut> {
     return next;
   }
 
-  // Adds this block's share to the sums that arrived.
+  // Adds this block's share, in fp32, to the sums that arrived; the last hop stores dK and dV. In
+  // hop 0 none arrived: a share of all keys is stored, and one of fewer is added to zeros. dV's
+  // sums directly follow dK's, which makes one message; in a block's buffer dV begins at the half.
   void add(const fa::Tensors<T>& t, const Block& b, int hop, int from) {
     float* dK = sums_[hop % 2].get();
     float* dV = dK + key_numbers(from);
@@ -163,9 +168,9 @@ class Ring : public RingForward<Kernels, cut> {
     }
   }
 
-  std::optional<Workspace> all_, late_;
-  fa::DeviceMemory<T> partial_;      // dK and dV of one block
-  fa::DeviceMemory<float> sums_[2];  // dK and dV that travel
+  std::optional<Workspace> all_, late_;  // of prepare_rows, with dQ's sums: all rows, late rows
+  fa::DeviceMemory<T> partial_;          // dK and dV of one block
+  fa::DeviceMemory<float> sums_[2];      // dK and dV so far, which travel
   fa::DeviceMemory<T> late_O_, late_dO_;
   fa::DeviceMemory<float> late_LSE_;
 };
