@@ -1,12 +1,14 @@
 // Step 14 -- no ring: each rank has all rows of some heads.
 // Idea      Heads never interact. Before the attention each rank sends every other rank its rows of
-//           that rank's heads, and afterwards the results are sent back: two all-to-all exchanges
-//           (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole sequences: no merge, and
-//           a causal mask is balanced
-// Changed   nothing in 2_ring, which it does not use: other rows are sent
-// Traffic   sent per rank  2*(R-1)/R * (2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B   Q, K, V; O, LSE
-//           HBM            10's; the rows of each rank, copied twice
-// Launch    copies; 10's; copies
+//           the heads that the other one owns, and afterwards the results are sent back: two
+//           all-to-all exchanges (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole
+//           sequences: no merge, and a causal mask is balanced
+// Changed   in place of 2_ring and 3_backward: rows are exchanged by heads, before and after
+// Traffic   sent per rank  forward   2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B
+//                                    Q, K, V; O, LSE
+//                          backward  2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d B   dO; dQ, dK, dV
+//           HBM            10's, 11's; each tensor is copied once, on arrival or before departure
+// Launch    forward: copies; 10's; copies. Backward: copies; 11's; copies
 // Owns      rank: N/R rows before and after, H/R heads between
 // Still bad nothing hides the messages; no more ranks than heads of K and V
 #pragma once
@@ -42,6 +44,7 @@ class Heads : public fa::RankAttention {
                   {t.LSE, LSE_.get(), stage_LSE_.get(), H, 0}});
   }
 
+  // Q, K, V, O and LSE of this rank's heads are still here from the forward: only dO is sent.
   void backward(const fa::Tensors<void>& t) override {
     if (!sums_) {
       sums_.emplace(Kernels::row_workspace(mine_));
@@ -68,15 +71,15 @@ class Heads : public fa::RankAttention {
 
  private:
   struct Moved {
-    const void* rows;  // [B, heads of all ranks, this rank's rows, d]
-    void* heads;       // [B, heads, N, d]
-    void* stage;       // as much: for each rank [B, heads, its rows, d]
-    int count;         // heads
-    int vectors;       // of 16 bytes, that make a row; 0: a row is a float
+    const void* rows;  // [B, heads of all ranks, this rank's rows, d]; to_rows() writes it
+    void* heads;       // [B, heads of this rank, N, d]
+    void* stage;       // same size, rank by rank as it is sent: [B, heads, that rank's rows, d]
+    int count;         // heads per rank
+    int vectors;       // 16-byte vectors per row; 0: a row is one float
     size_t row_bytes() const { return vectors ? 16 * size_t(vectors) : sizeof(float); }
   };
 
-  int row_vectors() const { return whole_.d * int(sizeof(T)) / 16; }
+  int row_vectors() const { return whole_.d * int(sizeof(T)) / 16; }  // 16 bytes each
   fa::Rows rows(int rank) const { return chunk_of(whole_.N, rank, R_); }
   template <class E>
   fa::DeviceMemory<E> buffer(size_t n) {
@@ -84,18 +87,19 @@ class Heads : public fa::RankAttention {
     return memory<E>("heads of a rank", n);
   }
 
-  // Where the heads of `owner` lie among this rank's rows, in batch entry b; where the rows of
-  // `rank` lie in the stage.
+  // The heads of `owner` in batch entry b, in this rank's rows.
   std::byte* in_rows(const Moved& m, int owner, int b) const {
     const size_t head = (size_t(b) * R_ + owner) * m.count;
     return static_cast<std::byte*>(const_cast<void*>(m.rows)) +
            head * rows(me_).size() * m.row_bytes();
   }
+  // Messages from or to `rank`, in the stage.
   std::byte* in_stage(const Moved& m, int rank, int b) const {
     const size_t before = size_t(whole_.B) * m.count * rows(rank).begin;
     return static_cast<std::byte*>(m.stage) +
            (before + size_t(b) * m.count * rows(rank).size()) * m.row_bytes();
   }
+  // This rank's heads of batch entry b, whole.
   std::byte* in_heads(const Moved& m, int b) const {
     return static_cast<std::byte*>(m.heads) + size_t(b) * m.count * whole_.N * m.row_bytes();
   }
@@ -159,7 +163,7 @@ class Heads : public fa::RankAttention {
   size_t bytes_ = 0;
   fa::DeviceMemory<T> Q_, K_, V_, O_, dO_, dQ_, dK_, dV_, stage_[3];
   fa::DeviceMemory<float> LSE_, stage_LSE_;
-  std::optional<Workspace> taken_, sums_;
+  std::optional<Workspace> taken_, sums_;  // of 10's kernels; of 11's, with dQ's sums
 };
 
 inline fa::RankPrediction predict_heads(const fa::Problem& p, int rank, int ranks) {
