@@ -29,7 +29,7 @@ Message message(int peer, const T* data, size_t n) {
   return {peer, const_cast<T*>(data), n * sizeof(T)};
 }
 
-/// The ranks of this run. Messages pass beside the kernels: on a GPU on a stream of their own.
+/// The ranks of this run. Messages run alongside the kernels: on a GPU on a stream of their own.
 class Ranks {
  public:
   virtual ~Ranks() = default;
@@ -39,12 +39,12 @@ class Ranks {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Begins to send and to receive, behind the kernels that were queued so far. Between two ranks,
+  /// Starts to send and to receive once all kernels queued so far are done. Between two ranks,
   /// messages arrive in the order in which they were sent. One exchange at a time.
-  /// \param what for the lanes of a trace, and for the sentence where a rank waits in vain
+  /// \param what for the lanes of a trace, and for the error where a rank waits in vain
   virtual void start(const std::string& what, const std::vector<Message>& send,
                      const std::vector<Message>& receive) = 0;
-  /// Kernels that are queued from now on run behind that exchange.
+  /// Kernels that are queued from now on wait for that exchange.
   virtual void finish() = 0;
   /// SMs that messages take from a kernel that starts a block for each SM.
   virtual int busy_sms() const { return 0; }
@@ -73,19 +73,19 @@ struct Rows {
   bool operator==(const Rows&) const = default;
 };
 
-/// What one rank holds and does. Its tensors are those of its rows, one behind the other:
+/// What one rank holds and does. Its tensors are those of its rows, one after the other:
 /// [B, H, rows, d] and so on, on its device.
 class RankAttention {
  public:
   virtual ~RankAttention() = default;
   /// O and LSE of its rows.
   virtual void forward(const Tensors<void>&) = 0;
-  /// dQ, dK and dV of its rows, behind a forward; each backward needs a forward of its own.
+  /// dQ, dK and dV of its rows, after a forward; each backward needs a forward of its own.
   virtual void backward(const Tensors<void>&) = 0;
   virtual size_t workspace_bytes() const = 0;
 };
 
-/// What a rank will have sent and computed: formulas.
+/// Formulas for what a rank sends and computes.
 struct RankPrediction {
   uint64_t forward_bytes = 0;  ///< sent
   uint64_t backward_bytes = 0;

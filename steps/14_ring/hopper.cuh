@@ -1,9 +1,10 @@
-// Step 14 -- the kernels of steps 10 and 11, as the ring calls them. The backward has three parts:
-// what depends only on rows, one block of keys at a time, and dQ, which stays in fp32 until the
-// last block.
+// Step 14 -- the kernels of steps 10 and 11, as the ring calls them. 11's backward has three parts:
+// prepare_rows, 11's columns kernel: LSE and delta of each row, and zeros in dQ's sums; backward,
+// once for each block of keys: dK and dV, and additions to dQ's sums in fp32; finish_rows, 11's
+// convert: dQ from its sums.
 #pragma once
 
-#include "steps/10_warp_specialized/beyond/wide.cuh"
+#include "steps/10_warp_specialized/beyond/wide.cuh"  // and so 4_scheduled, whose kernel it is
 #include "steps/11_hopper_backward/3_columns.cuh"
 #include "steps/14_ring/parts.cuh"
 
@@ -12,7 +13,7 @@ namespace step14 {
 struct Hopper {  // steps 10 and 11
   using T = bf16;
   static constexpr bool kSquares = false;
-  static constexpr Fragments kSums{.lane = 4, .number = 1};  // of dQ_sum
+  static constexpr Fragments kSums{.lane = 4, .number = 1};  // of dQ_sum; beyond/ampere has others
   static int padded_rows(const fa::Problem& p) { return step11::padded_rows(p); }
   static std::vector<fa::Scratch> forward_workspace(const fa::Problem& p) {
     return step10::workspace(p);
@@ -34,7 +35,7 @@ struct Hopper {  // steps 10 and 11
   }
 };
 
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {  // where one rank runs alone
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {  // for step.cuh: one rank, alone
   std::vector<fa::Scratch> all = step10::workspace(p);
   for (const fa::Scratch& s : step11_columns::workspace(p)) all.push_back(s);
   return all;

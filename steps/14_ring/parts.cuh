@@ -1,9 +1,9 @@
 // Step 14 -- which rank holds which rows, and what a hop computes; copies and sums of rows.
-// Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel around the ring: in
-//           hop h a rank has those of the rank h places before it. Its rows see all of them, none,
-//           or, of its own, those up to the diagonal. With a causal mask one chunk per rank is
-//           unbalanced: the first rank sees only its own keys, the last one sees all. Two chunks,
-//           one from each end, are balanced
+// Idea      Each rank holds a shard of the rows of Q, K and V: one chunk, or two. K and V travel
+//           around the ring: in hop h a rank has those of the rank h places before it. Its rows see
+//           all of them, none, or, of its own, those up to the diagonal. With a causal mask one
+//           chunk per rank is unbalanced: the first rank sees only its own keys, the last one sees
+//           all. Two chunks, one from each end, are balanced
 // Still bad K and V also pass ranks that do not use them
 #pragma once
 
@@ -34,15 +34,15 @@ inline fa::Rows chunk_of(int N, int i, int chunks) {
   return {int(int64_t(N) * i / chunks), int(int64_t(N) * (i + 1) / chunks)};
 }
 
-// The rows of a rank, which it holds in the order of the sequence. Its own keys therefore need no
-// mask but step 06's.
+// The rows of a rank, which it holds in the order of the sequence. Its own keys therefore need
+// only the usual causal mask.
 inline std::vector<fa::Rows> rows_of(Cut cut, int N, int rank, int ranks) {
   if (cut == Cut::plain) return {chunk_of(N, rank, ranks)};
   return {chunk_of(N, rank, 2 * ranks), chunk_of(N, 2 * ranks - 1 - rank, 2 * ranks)};
 }
 
-// What a hop computes: these rows of the rank with these keys of another rank, counted as each
-// holds them.
+// What a hop computes: rows of this rank with keys of rank `from`, each counted from the first that
+// its rank holds. Not a thread block.
 struct Block {
   fa::Rows rows, keys;
   bool causal = false;  // row i sees keys 0 .. i
@@ -76,7 +76,7 @@ inline int forward_source(int rank, int hop, int ranks) { return (rank - hop + r
 inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
 
 inline fa::RankPrediction predict(Cut cut, const fa::Problem& p, int rank, int ranks) {
-  const auto numbers = [&](int source) {  // of K or V of a rank
+  const auto numbers = [&](int source) {  // elements of K or V of a rank
     return uint64_t(fa::count_rows(rows_of(cut, p.N, source, ranks))) * p.kv_heads() * p.d;
   };
   fa::RankPrediction predicted;
@@ -100,7 +100,7 @@ inline void require_rows(Cut cut, const fa::Problem& p, int ranks) {
                        " ranks need at least " + std::to_string(chunks) + " rows");
 }
 
-// For kernels that know one N, of rows and of keys.
+// For kernels with a single N for rows and keys (kSquares): those of 06, in beyond/cuda_cores.
 inline void require_squares(const fa::Problem& p, int ranks) {
   if (p.N % ranks == 0) return;
   throw fa::UsageError("--n " + std::to_string(p.N) + ": for " + std::to_string(ranks) +
@@ -109,8 +109,8 @@ inline void require_squares(const fa::Problem& p, int ranks) {
 
 // --- eight numbers at once -----------------------------------------------------------------------
 
-constexpr int kRowThreads = 256;  // of a block of the kernels here
-constexpr int kFeatures = 8;      // of a row, that a thread owns
+constexpr int kRowThreads = 256;  // threads per block of these kernels
+constexpr int kFeatures = 8;      // features of a row per thread
 
 __device__ inline void load(const float* from, float (&x)[kFeatures]) {
   *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
@@ -135,11 +135,11 @@ __device__ inline void store(bf16* to, const float (&x)[kFeatures]) {
 
 // --- rows ---------------------------------------------------------------------------------------
 
-// Rows of a longer tensor, and where their partial results begin in a shorter one. Per head.
+// A range of rows in a longer tensor and in a shorter one; the same in each head.
 struct RowsOf {
-  int N, row0;      // rows of the tensor that is kept; the first of these
-  int n, partial0;  // rows of the partial one; the first of these
-  int rows;         // how many
+  int N, row0;      // longer tensor (kept): its rows per head, and the range's first row
+  int n, partial0;  // shorter tensor (partial): likewise
+  int rows;         // rows in the range
 };
 
 // The row, and its eight features, that a thread owns.
@@ -182,7 +182,7 @@ __global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
   if (bh >= size_t(heads)) return;  // legal: no barrier follows
   E& a = kept[(bh * at.N + at.row0 + r) * width + x];
   E& b = partial[(bh * at.n + at.partial0 + r) * width + x];
-  (kBack ? a : b) = kBack ? b : a;
+  (kBack ? a : b) = kBack ? b : a;  // back: from b to a
 }
 
 // dQ's sums in HBM have the tensor cores' layout: 16 rows x 8 features are four numbers in each of
