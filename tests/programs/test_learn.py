@@ -328,7 +328,7 @@ class Checks(Classroom):
     def test_a_race_in_another_file_of_the_step_names_the_line_that_leads_there(self):
         e = exercise("which_product")
         message = self.verdict(e.name, e.unsolved(), "race").message
-        words = rf"accumulators, element 3, at 2_walk\.cuh:\d+ \(called at {e.label}\.cuh:(\d+)\)"
+        words = rf"accumulators, element 3, at parts\.cuh:\d+ \(called at {e.label}\.cuh:(\d+)\)"
         self.assertRegex(message, words)
         called = re.search(words, message)
         line = e.unsolved().splitlines()[int(called[1]) - 1]
