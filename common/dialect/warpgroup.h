@@ -46,8 +46,8 @@ __device__ inline uint64_t tile_descriptor(const bf16* tile, int panel_bytes = 1
   return wgmma_descriptor(tile, Swizzle::b128, panel_bytes, 8 * kRowBytes);
 }
 
-/// What a descriptor is more than that of a tile `bytes` before it. panel_bytes: see
-/// tile_descriptor().
+/// By how much the descriptor of a tile exceeds that of the tile `bytes` before it. panel_bytes:
+/// see tile_descriptor().
 constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
   return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
 }

@@ -37,7 +37,8 @@ using fa::multiply_features, fa::multiply_rows, fa::tile_descriptor, fa::wait_fo
 constexpr int kGroups = 2;                // warpgroups that own keys
 constexpr int kGroupKeys = 64;            // of a warpgroup: the rows of a wgmma
 constexpr int Bc = kGroups * kGroupKeys;  // keys of a block
-constexpr int Br = 128;                   // rows of a tile of Q and dO; dQ's sums have whole ones
+// Rows of a tile of Q and dO in 1_wgmma and 2_late; in all, dQ_sum is padded to tiles of 128.
+constexpr int Br = 128;
 
 // --- what a block walks through ------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ struct Shape {
   int kv_heads, group;  // heads of K and V; how many of Q share each
   int Np, Nk, Tr, Tc;   // Np: N in whole tiles of 128; Tr, Tc: tiles of rows, of keys
   int shift;            // row r sees the keys up to r + shift
-  int section;          // heads whose work tiles are mixed, longest walks first
+  int section;          // heads whose work tiles are mixed; causal: as many as the L2 has room for
   float scale;
 };
 
@@ -56,7 +57,8 @@ struct WorkTile {
   int head, first;  // the first of Q's heads, and of its tiles of rows
 };
 
-// Causal: the longest walks of a section first, whose Q, dO and dQ_sum stay in the L2.
+// Causal: within a section of heads, the longest walks first. The L2 holds a section's Q, dO and
+// dQ_sum.
 __device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows) {
   const int first = t / (p.section * p.Tc) * p.section;
   const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;
@@ -73,7 +75,8 @@ struct RowTile {
   }
 };
 
-// K or V of the block, a tile for each warpgroup. One thread calls.
+// K or V of the block, a tile for each warpgroup. One thread calls. (1_wgmma has one mbarrier for
+// both, and its own function.)
 template <int n>
 __device__ inline void load_keys(bf16 (&to)[kGroups][n], uint64_t* full, const fa::TensorMap* from,
                                  const WorkTile& work) {
@@ -101,8 +104,8 @@ __device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* 
 
 // --- dQ's product, and what is between the products ----------------------------------------------
 
-// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row]: its
-// rows are contiguous, so it is MN-major.
+// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row]: dQ's
+// rows run along memory, so A is MN-major.
 template <int d, int n>
 __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
   fa::wgmma_fence();
@@ -116,13 +119,14 @@ __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
   fa::wgmma_commit();
 }
 
-// How many rows, from `row` on, do not see the key.
+// How many rows, from `row` on, do not see the key; past the last key at least all of a tile.
 __device__ inline int hidden(const Shape& p, int key, int row) {
   return key >= p.Nk ? Br : key - p.shift - row;
 }
 
-// Scores of rows that do not see the key become -inf. hidden0, hidden1: how many of the lane's rows
-// do not see its first and its second key. Past the last row P is 0, because LSE is inf.
+// Scores of rows that do not see the key become -inf. hidden0, hidden1: hidden() of the lane's
+// first row, for its first and its second key. Past the last row P is 0: LSE2 is inf there, and the
+// column of -LSE / scale -1e30.
 template <int n>
 __device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   UNROLL
@@ -131,7 +135,7 @@ __device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   }
 }
 
-// Two elements of rX = P rX. P is the bf16 pair that was multiplied; its lower half is the first.
+// Two elements of rX = P rX. P is the bf16 pair that dV multiplies; its lower half is the first.
 __device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
   first *= __uint_as_float(pair << 16);
   second *= __uint_as_float(pair & 0xffff0000u);
@@ -152,13 +156,13 @@ __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
 // dQ's sums over the tiles of keys, in HBM, in the order of the registers: a lane adds 16 bytes at
 // once, a warp 512 adjacent bytes.
 struct FloatSums {
-  float* sums;  // [B*H * Np / 64, 4, d / 8, 32, 4]
+  float* sums;  // [B*H * Np / 64, warp 4, d / 8, lane 32, 4]
 
   // A lane's part of 64 rows, which a warpgroup multiplies.
   struct Part {
     float* at;
 
-    // No result is used, so each is a RED, and no thread waits for it.
+    // RED: an addition that returns nothing, so no thread waits for it.
     template <int n>
     __device__ void add(const float (&rdQ)[n]) const {
       UNROLL
@@ -171,11 +175,12 @@ struct FloatSums {
       return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
     }
   };
-  // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8.
+  // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8, where a
+  // warpgroup does not multiply all d at once.
   template <int d>
   __device__ Part part(int half, int feature = 0) const {
     const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-    const int group = (warp * d + feature) / 8;
+    const int group = (warp * d + feature) / 8;  // of 8 features
     return {sums + size_t(half) * kGroupKeys * d + (group * fa::kWarp + lane) * 4};
   }
 };
@@ -192,8 +197,8 @@ struct RowLanes {
   size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
   bool inside;
 
-  // A block has rows of one head. The last head is first: the L2 keeps what the next kernel reads
-  // first.
+  // A block has rows of one head. The last head comes first: the L2 keeps what the next kernel
+  // reads first.
   __device__ RowLanes(int N, int Np)
       : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
         r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
@@ -224,7 +229,7 @@ struct RowLanes {
 
 // dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
 // rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
-// last head is first, because it is still in the L2.
+// last head comes first, because it is still in the L2.
 template <int d>
 __global__ void convert_kernel(FloatSums dQ_sum,
                                bf16* dQ,  // [B*H, N, d]
@@ -273,7 +278,7 @@ inline Shape shape_of(const fa::Problem& p, int rows) {
 }
 inline dim3 work_tiles(const Shape& shape) { return dim3(unsigned(shape.Tc * shape.kv_heads)); }
 
-// Their elements in tiles of `rows` rows, or of a warpgroup's keys.
+// Tensor maps of x: boxes of `rows` rows, or of a warpgroup's keys.
 template <int d>
 fa::TensorMap map_of_rows(const fa::Problem& p, const bf16* x, int rows) {
   return fa::tile_map<d>(x, p.heads(), p.N, rows);
@@ -283,7 +288,7 @@ fa::TensorMap map_of_keys(const fa::Problem& p, const bf16* x) {
   return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
 }
 
-// With LSE2 and delta, in tiles of `rows` rows.
+// Bytes of 1_wgmma and 2_late, which read LSE2 and delta, with tiles of `rows` rows.
 inline fa::Prediction traffic_of(const fa::Problem& p, int rows) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
   const uint64_t Nv = uint64_t(fa::ceil_div(p.N, rows)) * rows;  // in whole tiles
