@@ -1,5 +1,6 @@
 // Step 11 -- the backward with TMA and wgmma.
-// Idea      Step 08's loop with Hopper's copies and products. Each product is waited for at once
+// Idea      Step 08's loop with Hopper's copies and products. A warpgroup waits for its products
+//           right after it has issued them: it computes nothing beside them
 // Changed   since 08 5_atomics: TMA and wgmma; 128 rows per tile; each warpgroup multiplies half of
 //           the tile's dQ over the keys of both
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
@@ -23,13 +24,13 @@ constexpr int kThreads = kGroups * kGroupThreads;
 // What a block keeps in shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
-  bf16 V[kGroups][kGroupKeys * d];
+  bf16 K[kGroups][kGroupKeys * d];  // later dK, on its way to HBM
+  bf16 V[kGroups][kGroupKeys * d];  // later dV
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
   bf16 dS[Bc * Br];                             // dS^T: [Br / 64][Bc][64]
-  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
-  uint64_t kv_full, full[kStages];              // mbarriers
+  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: LSE * log2(e)
+  uint64_t kv_full, full[kStages];              // mbarriers: TMA's bytes are there
 };
 
 // What one thread copies.
@@ -72,7 +73,7 @@ __device__ inline float2 of_rows(const float (&tile)[rows], int g) {
   return *reinterpret_cast<const float2*>(&tile[8 * g + fa::column_of(lane)]);
 }
 
-// P = 2^(S - LSE) in S's registers, already normalised.
+// P = 2^(scale_log2 S - LSE2), which is normalised, in S's registers.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], const float (&LSE2)[2 * n], float scale_log2) {
   UNROLL
@@ -102,7 +103,7 @@ __device__ inline void compute_ds(float (&rdP)[n], const uint32_t (&rP)[n / 8][4
 
 // --- the kernels ---------------------------------------------------------------------------------
 
-// Once per row: delta = rowsum(dO * O), LSE in powers of two, and zeros for dQ_sum. Where LSE is
+// Once per row: delta = rowsum(dO * O), LSE2 = LSE * log2(e), and zeros for dQ_sum. Where LSE is
 // -inf, LSE2 is inf, so that P is 0.
 template <int d>
 __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
@@ -154,8 +155,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();  // all threads see the mbarriers
   const uint64_t k = tile_descriptor(smem.K[wg]), v = tile_descriptor(smem.V[wg]);
-  const uint64_t k_all = tile_descriptor(smem.K[0], kGroupKeys * kRowBytes);  // panels, for dQ
-  const uint64_t ds = tile_descriptor(smem.dS + wg * Bc * kPanel);            // this one's 64 rows
+  // For dQ: K of both warpgroups, MN-major, and this warpgroup's 64 rows of dS.
+  const uint64_t k_all = tile_descriptor(smem.K[0], kGroupKeys * kRowBytes);
+  const uint64_t ds = tile_descriptor(smem.dS + wg * Bc * kPanel);
   const int key = work.j * Bc + wg * kGroupKeys;            // the warpgroup's first,
   const int lane_key = key + warp * 16 + fa::row_of(lane);  // and this lane's
   float rdK[d / 2] = {}, rdV[d / 2] = {};
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     dQ_sum.part<d>((at.head * shape.Tr + at.i) * kGroups + wg).add(rdQ);
   }
 
-  // --- epilogue: dK and dV through the places of this warpgroup's K and V
+  // --- epilogue: dK and dV by way of shared memory, where this warpgroup's K and V were
   const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
   put_rows<d>(rdK, scales, smem.K[wg]);
   put_rows<d>(rdV, ones, smem.V[wg]);

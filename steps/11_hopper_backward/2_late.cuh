@@ -1,8 +1,8 @@
 // Step 11 -- dQ one tile late.
 // Idea      A product is in flight while the warpgroup computes: dK of one tile beside P of the
 //           next, dV beside the additions to dQ. dQ of a tile is multiplied after the scores of the
-//           next one. By then the other warpgroup's dS is usually complete, so the two need not
-//           keep in step: one multiplies while the other computes
+//           next one. By then the other warpgroup's dS is usually complete, so one can multiply
+//           while the other computes
 // Changed   since 11 1_wgmma: the order of a tile's products; mbarriers instead of __syncthreads,
 //           for Q, for dO and for dS
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
@@ -12,7 +12,8 @@
 // Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
 // Still bad each warpgroup waits for the other's dS and, at d = 128, until the additions have read
-//           dQ's registers; no product is in flight during dS, because dV reads P's registers
+//           dQ's registers; the one that copies also waits until the other has read Q; no product
+//           is in flight during dS, because dV reads P's registers
 #pragma once
 
 #include "steps/11_hopper_backward/1_wgmma.cuh"
@@ -26,15 +27,24 @@ constexpr int kStages = 2;  // of Q and dO
 constexpr int kThreads = kGroups * kGroupThreads;
 
 // What a block keeps in shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09.
+// Its mbarriers:
+//                     a phase is complete when                        who waits
+//     k_full, v_full  TMA has written K, or V                         all
+//     q_full, o_full  TMA has written Q and LSE2, or dO and delta     all
+//     q_empty         each warp's dK has read Q; delta is read, too   the thread that copies
+//     o_empty         each warp's dV and dP have read dO              the thread that copies
+//     ds_full         each warp has written its dS                    all, before dQ
+//     ds_empty        each warp's dQ has read dS                      all, before the next dS
+//     k_read          each warp's last dQ has read K                  all, before dK overwrites K
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
-  bf16 V[kGroups][kGroupKeys * d];
+  bf16 K[kGroups][kGroupKeys * d];  // later dK, on its way to HBM
+  bf16 V[kGroups][kGroupKeys * d];  // later dV
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
   bf16 dS[Bc * Br];                             // dS^T: [Br / 64][Bc][64]
-  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2; with Q, with dO
-  uint64_t k_full, v_full, k_read;              // mbarriers
+  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2, LSE * log2(e): with Q. delta: with dO
+  uint64_t k_full, v_full, k_read;
   uint64_t q_full[kStages], q_empty[kStages];
   uint64_t o_full[kStages], o_empty[kStages];
   uint64_t ds_full, ds_empty;
@@ -80,13 +90,13 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
-  // 0, which the compiler cannot know when d = 128. Without it nvcc computes 24 descriptors of K, V
-  // and dS before the loop and has no registers to keep them.
+  // Always 0, but nvcc cannot know it. Added to a descriptor when d = 128, it keeps nvcc from
+  // computing all 24 descriptors of K, V and dS before the loop: no registers are left for them.
   __device__ unsigned zero() const { return d == 128 ? n >> 31 : 0; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
   static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
-  static constexpr uint64_t kKAll = distance(0, kGroupKeys* kRowBytes);  // panels, for dQ
+  static constexpr uint64_t kKAll = distance(0, kGroupKeys* kRowBytes);  // for dQ: MN-major
   static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
   static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
@@ -101,7 +111,7 @@ struct Group {
   __device__ Group(Tiles<d>& smem, const Shape& shape, const WorkTile& work)
       : smem(smem), shape(shape), work(work) {}
 
-  // Of the walk, of all heads that share the keys.
+  // Of the walk, of all heads that share the keys. + 0: see zero().
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first) + zero(); }
   __device__ unsigned stage() const { return n % kStages; }
   // This warpgroup's rows of dQ of the tile `at`.
@@ -142,13 +152,14 @@ struct Group {
     multiply_features<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, rdP);
     wait_for<0>(rdP);
     fa::pin_registers(rdV);
-    warp_arrive(&smem.o_empty[stage()]);
+    warp_arrive(&smem.o_empty[stage()]);  // not for delta, read below: q_empty protects it
     compute_ds(rdP, rP, smem.delta[stage()]);
     fa::pin_registers(rdP);
     pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty, (n & 1) ^ 1);
     put_ds(rP, smem.dS);
   }
+  // In the loop S of the next tile and dK are issued first: they need not wait for the fence.
   __device__ void show_ds() {
     fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
     warp_arrive(&smem.ds_full);
@@ -157,6 +168,7 @@ struct Group {
   __device__ void run(const Copier<d>& copier, const FloatSums& dQ_sum, const fa::TensorMap* dK,
                       const fa::TensorMap* dV) {
     // --- prologue: P and dS of the first tile
+    // The thread that copies: its warp waits until both warpgroups have read a stage.
     const bool copies = wg == kGroups - 1 && thread == 0;
     if (copies) {
       RowTile ahead = at;  // the tile to copy next
@@ -189,7 +201,7 @@ struct Group {
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
-      fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
+      fa::pin_registers(rS);  // or ptxas packs P over dS, which dK reads, before the wait
       warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       if (copies && n + 1 < tiles()) {
         RowTile ahead = at;
@@ -207,12 +219,12 @@ struct Group {
       differentiate();
     }
 
-    // --- epilogue: dK and dQ of the last tile; dK and dV through the places of K and V
+    // --- epilogue: dK and dQ of the last tile; dK and dV leave from where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
     issue_dq(n - 1, rdQ);
-    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
+    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V: only its own dP reads them
     wait_for<0>(rdK);
     fa::pin_registers(rdQ);
     dQ_sum.part<d>(half()).add(rdQ);
