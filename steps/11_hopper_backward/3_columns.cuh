@@ -1,11 +1,11 @@
 // Step 11 -- a warpgroup of its own for dQ, and LSE and delta subtracted by the products.
-// Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. The other two wait neither
-//           for each other nor for the additions: dS has two stages. At d = 128 three warpgroups
-//           have registers for 64 rows only; without dQ there is room for a copy of P, so that dS
-//           is computed beside dV. S - LSE / scale is itself a product: of K with a column of ones,
-//           and Q with a column of -LSE / scale; dP - delta is one of V with ones, and dO with
-//           -delta. One more wgmma, of 16 columns, replaces the loads of LSE and delta, which wait
-//           for the additions. A bf16 has 8 significant bits and a float 24: three columns each
+// Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. dS has two stages, so the
+//           other two wait only when about a tile ahead of each other, or of the third. At d = 128
+//           three warpgroups have registers for 64 rows only; without dQ there is room for a copy
+//           of P, so that dS is computed beside dV. S - LSE / scale is itself a product: of K with
+//           a column of ones, and Q with a column of -LSE / scale; dP - delta is one of V with
+//           ones, and dO with -delta. One more wgmma, of 16 columns, replaces the loads of LSE and
+//           delta, which wait for the additions. Three bf16 hold the 24 bits of a float
 // Changed   since 11 2_late: who multiplies dQ and who copies; the order of dV and dP; a first tile
 //           that sees no key is skipped; LSE and delta, and the kernel before, which writes columns
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 4*Tc*Nv) B
@@ -26,14 +26,14 @@ namespace step11_columns {
 using namespace step11;
 
 template <int d>
-constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO
+constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO, in place of step11::Br
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kStages = 3, kDsStages = 2;  // of Q and dO; of dS
-constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta, two 0
+constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta, two of 0
 template <int d>
 constexpr int kGroupRegisters = d == 64 ? 208 : 216;  // by setmaxnreg; the third has the rest
 template <int d>
-constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
+constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;  // 65536 / 384: 168; 88 or 72
 
 // --- the columns ---------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ __device__ inline void put_columns(bf16* to, float scaled_lse, float delta) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
 }
 
-// As delta_kernel, with columns instead of LSE2 and delta.
+// Once per row: its columns, with delta = rowsum(dO * O), and zeros for dQ_sum.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
@@ -70,8 +70,8 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   if (at.lane == 0) put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// C = A B^T of 64 keys and a tile's rows, with the columns: the sum over the features and, for each
-// of the columns that `ones` chooses, the row's value.
+// C = A B^T, 64 keys by a tile's rows, plus each row's sum of the columns that `ones` selects,
+// by a last wgmma with A in registers. Issued, and not waited for.
 template <int d, int half_rows>
 __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
                                              uint64_t columns, float (&rC)[half_rows]) {
@@ -86,24 +86,30 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
   fa::wgmma_commit();
 }
 
-// --- the walk ------------------------------------------------------------------------------------
+// --- a block's shared memory, and the thread that copies -----------------------------------------
 
 // What a block keeps in shared memory: 199 KB when d = 64, 196 KB when d = 128. Panels as in 09.
+// Its mbarriers, where owners are the warps of the two warpgroups that own keys:
+//                     a phase is complete when                     who waits
+//     k_full, v_full  TMA has written K, or V                      all for K, the owners for V
+//     q_full, o_full  TMA has written Q and columns, or dO         the owners
+//     q_empty         each owner's dP and dK are done              the thread that copies
+//     o_empty         each owner's dP and dV are done              the thread that copies
+//     ds_full         each owner has written its dS                the third warpgroup, before dQ
+//     ds_empty        each warp's dQ has read dS, and K            the owners, two tiles later
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
-  bf16 V[kGroups][kGroupKeys * d];
+  bf16 K[kGroups][kGroupKeys * d];  // later dK, on its way to HBM
+  bf16 V[kGroups][kGroupKeys * d];  // later dV
   bf16 Q[kStages][Br<d> * d];
   bf16 dO[kStages][Br<d> * d];
   bf16 columns[kStages][Br<d> * kColumns];  // with Q
   bf16 dS[kDsStages][Bc * Br<d>];           // dS^T: [Br / 64][Bc][64]
-  uint64_t k_full, v_full;                  // mbarriers
+  uint64_t k_full, v_full;
   uint64_t q_full[kStages], q_empty[kStages];
   uint64_t o_full[kStages], o_empty[kStages];
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
 };
-
-// --- one thread copies ---------------------------------------------------------------------------
 
 template <int d>
 struct Copier {
@@ -132,7 +138,7 @@ struct Copier {
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
 // dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
-// also copies: when dS of a tile is there, the tile before it has been read.
+// also copies: when dS of a tile is there, the tile before it has been read, so its stage is empty.
 template <int d>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                    const Copier<d>& copier, const FloatSums& dQ_sum) {
@@ -152,7 +158,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see zero()
+    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
@@ -169,7 +175,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part<d>(half, features * 64);
-      fa::wgmma_wait<0>();
+      fa::wgmma_wait<0>();  // a warp's lanes wait together: no __syncwarp() below
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       dQ_part.add(rdQ);
@@ -191,7 +197,7 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
-  // 0, which the compiler cannot know: it would compute all descriptors before the loop.
+  // Always 0, but nvcc cannot know it, so it does not compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -223,7 +229,8 @@ struct Group {
   // Of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
   __device__ unsigned stage() const { return n % kStages; }
-  // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
+  // No swizzle: eight columns of eight rows are a core matrix. The next in a row is 0 bytes further
+  // on: as columns 8 to 15 wgmma reads the same eight again, and A multiplies them by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
@@ -254,7 +261,7 @@ struct Group {
   // and to shared memory once its stage is empty.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas moves all reads of A's registers after dV's wait
+    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of dV's A behind dV's wait
     UNROLL
     for (int r = 0; r < Br / kMma; ++r) {
       UNROLL
@@ -272,19 +279,21 @@ struct Group {
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
+    fa::pin_registers(rdP);  // or ptxas packs dS over P, which dV reads, before the wait
     warp_arrive(&smem.o_empty[stage()]);
     pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
+  // In the loop S of the next tile and dK are issued first: they need not wait for the fence.
   __device__ void show_ds() {
     fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask, rows of the walk's first tile may see none of this warpgroup's keys. Then its dS
-  // is 0, and the warpgroup begins with the next tile. (In further heads it computes the zeros.)
+  // With the mask, it may be that no row of the walk's first tile sees a key of warpgroup 1. Its dS
+  // is then 0, and it begins with the next tile, if there is one: the epilogue needs a tile. (In
+  // the other heads that share the keys it computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -321,17 +330,17 @@ struct Group {
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
-      fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
+      fa::pin_registers(rS);  // or ptxas packs P over dS, which dK reads, before the wait
       warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       pack_operand(rS, rP);
       differentiate();
     }
 
-    // --- epilogue: dK of the last tile; dK and dV through the places of K and V
+    // --- epilogue: dK of the last tile; dK and dV leave from where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
-    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
+    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V: only its own dP reads them
     wait_for<0>(rdK);
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
@@ -381,7 +390,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br<128>; }
 
-// Scores of the tiles that skip_hidden() skips. rows: of a tile.
+// Scores of the tiles that skip_hidden() skips: of warpgroup 1, since a row of each walk's first
+// tile sees the first key of warpgroup 0. rows: of a tile.
 inline uint64_t skipped_scores(const fa::Problem& p, int rows) {
   const Shape shape = shape_of(p, rows);
   uint64_t tiles = 0;
@@ -412,6 +422,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return traffic;
 }
 
+// Also called by beyond/ and step 14, as is launch_backward.
 template <int d>
 void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
