@@ -3,8 +3,10 @@
 //           rounds. Here each part of a row's dQ is rounded to a multiple of the row's unit before
 //           it is added. No addition rounds any more, so all orders give the same bits (Demmel and
 //           Nguyen, "Fast reproducible floating-point summation", 2013)
-// Changed   since 11 3_columns: parts of dQ are rounded before they are added; two kernels before,
-//           which find the units. The warpgroups that own keys are those of 3_columns
+// Changed   since 11 3_columns: parts of dQ are rounded before they are added, to units that the
+//           third warpgroup reads from the columns: it, too, waits for q_full and arrives at
+//           q_empty. Before the walk a kernel finds bounds, and the next one also writes units.
+//           The warpgroups that own keys are those of 3_columns
 // Traffic   as 3_columns; to find the units 2*BHkv*2*Nk*d + 8*BH*Tc*Np + 8*BHkv*Tc B more
 // Launch    bounds; units; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      as 3_columns
@@ -22,12 +24,12 @@ using step11_columns::kGroupRegisters, step11_columns::kThirdRegisters, step11_c
 
 // --- a unit for each row -------------------------------------------------------------------------
 
-// 2^23 units of a row: the largest power of 2 that does not exceed the bound
+// m, 2^23 units of a row: the largest power of 2 that does not exceed 17/16 of the bound
 //     sum_c |dS_c K_cx| = sum_c P_c |dO (V_c - O)| |K_cx| <= |dO| max_c |V_c| max |K|
-// (docs/mathematics.md), so that all sums stay below 2^24 units. One sixteenth is added for errors
-// of P, dS and O, and for the rounding of parts. This holds for |dO| and |V_c| from 2^-60 to 2^64,
-// |LSE| below 10^5 and bounds below 2^126. A row with a larger bound, or with an inf in K or V, has
-// the smallest unit, which rounds nothing. It is a normal number, since wgmma multiplies it by 0.
+// (docs/mathematics.md), so that all sums stay below 2^24 units. The sixteenth is for errors of P,
+// dS and O, and for the rounding of parts. This holds for |dO| and |V_c| from 2^-60 to 2^64, |LSE|
+// below 10^5 and bounds below 2^126. If the bound is larger, or K or V has an inf, m is 2^-100, the
+// least, and sums round as in 3_columns. m must be finite: S and dP multiply it, as two bf16, by 0.
 __device__ inline float units_of(float bound) {
   const float above = bound < 0x1p126f ? fmaxf(bound * 1.0625f, 0x1p-100f) : 0x1p-100f;
   return __uint_as_float(__float_as_uint(above) & 0x7f800000);
@@ -41,7 +43,8 @@ __device__ inline void load_eight(const bf16* from, float (&x)[8]) {
   for (int i = 0; i < 8; ++i) x[i] = __bfloat162float(packed[i]);
 }
 
-// For each tile of keys the largest |V_c|, the length of a vector, and the largest element |K_cx|.
+// For each tile of 128 keys: the largest length |V_c| of a row of V, and the largest |K_cx| of an
+// element of K.
 template <int d>
 __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
                               const bf16* V,   // [B*Hkv, Nk, d]
@@ -50,7 +53,7 @@ __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
   constexpr int kLanes = d / 8;  // of a key
   __shared__ float2 of_warps[kRowThreads / fa::kWarp];
   const int bh = blockIdx.x / Tc, lane = threadIdx.x % kLanes;
-  float length = 0.f, k = 0.f;
+  float length = 0.f, k = 0.f;  // length: squared, until it is stored
   UNROLL
   for (int c = threadIdx.x / kLanes; c < Bc; c += kRowThreads / kLanes) {
     const int key = blockIdx.x % Tc * Bc + c;
@@ -71,7 +74,7 @@ __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
   bounds[blockIdx.x] = make_float2(sqrtf(length), k);
 }
 
-// As 3_columns', with a float, 2^23 units of the row, in the last two columns.
+// As put_columns() of 3_columns, with the float m in the last two columns, the place of two bf16.
 __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, float units) {
   __align__(16) bf16 row[kColumns];
   step11_columns::split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
@@ -80,7 +83,7 @@ __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, floa
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
 }
 
-// As columns_kernel, with 2^23 units of each row in the last two columns.
+// As columns_kernel, with m of each row in the last two columns.
 template <int d>
 __global__ void units_kernel(const bf16* O,         // [B*H, N, d]
                              const bf16* dO,        // [B*H, N, d]
@@ -112,7 +115,7 @@ __global__ void units_kernel(const bf16* O,         // [B*H, N, d]
 
 // --- dQ of whole units ---------------------------------------------------------------------------
 
-// 2^23 units of the lane's rows r, r + 8 of 64, whose columns these are.
+// m of the lane's two rows of the 64 whose columns these are.
 __device__ inline float2 units_of_rows(const bf16* columns) {
   const int row = threadIdx.x % kGroupThreads / fa::kWarp * 16 + threadIdx.x % fa::kWarp / 4;
   const bf16* last = columns + row * kColumns + 6;
@@ -120,19 +123,20 @@ __device__ inline float2 units_of_rows(const bf16* columns) {
           *reinterpret_cast<const float*>(last + 8 * kColumns)};
 }
 
-// m has x's sign, so |x + m| is at least 2^23 units, and the addition rounds to whole units.
+// With x's sign |x + m| is at least 2^23 units, so the addition rounds to whole units. units: m.
 template <int n>
 __device__ inline void round_to_units(const float (&rdQ)[n], const float2& units,
                                       float (&rounded)[n]) {
   UNROLL
   for (int i = 0; i < n; ++i) {
     const float m = copysignf(fa::half_of(i) ? units.y : units.x, rdQ[i]);
-    rounded[i] = rdQ[i] + m - m;
+    rounded[i] = rdQ[i] + m - m;  // not simplified: C++ does not reassociate floats
   }
 }
 
 // dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
-// also copies: when dS of a tile is there, the tile before it has been read.
+// also copies: when dS of a tile is there, the tile before it has been read, except perhaps by the
+// other warps here, which read m.
 template <int d>
 __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                            const Copier<d>& copier, const FloatSums& dQ_sum) {
@@ -152,7 +156,7 @@ __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, c
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see 2_late's zero()
+    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
@@ -169,11 +173,12 @@ __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, c
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part<d>(half, features * 64);
+      // Never blocks, as ds_full comes later: it makes what TMA wrote visible to this thread.
       if (part == 0) fa::mbarrier_wait(&smem.q_full[n % kStages], n / kStages & 1);
       const float2 units = units_of_rows(smem.columns[n % kStages] + rows * 64 * kColumns);
-      __syncwarp();
+      __syncwarp();  // all lanes have read m
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.q_empty[n % kStages]);
-      fa::wgmma_wait<0>();
+      fa::wgmma_wait<0>();  // a warp's lanes wait together: no __syncwarp() below
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       float rounded[kPanel / 2];
@@ -198,6 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
+    // q_empty: 12 warps, since those of the third warpgroup read the columns.
     init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps + kGroupWarps);
     init_mbarriers(smem.o_full, 1), init_mbarriers(smem.o_empty, kWarps);
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
