@@ -1,15 +1,17 @@
 // Step 15 -- windows and packs on Hopper's tensor cores.
 // Idea      10's producer draws a number: here that of an entry in a table, so a work tile may be
 //           rows of any document. The test of a cut tile is a bit per score, computed while the
-//           products run. Tiles at both ends of a walk that only others see are skipped. A box of
-//           TMA knows no documents: idle warps zero V past their ends, and store O by rows there
+//           products run. A warpgroup skips tiles at either end of a walk that only the others'
+//           rows see. A box of TMA may reach into the next document: one warp of the producer's
+//           warpgroup zeroes V there, another one stores O row by row
 // Changed   since 10 4_scheduled: work tiles from a table; causal becomes a window; tiles skipped
 //           at both ends; a test by bits; two warps for the ends of documents
-// Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys of the visited boxes of Bc keys, which
-//                     write 2*BH*N*d + 4*BH*N B        go on past a document's end, as Q's do
-//           and             per work tile 32 B of `work_tiles`, 4 B of `taken`; per block 4 B; 8 B
+// Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
+//                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
+//           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
+//                           tile and per block, 8 B written to reset it
 //           compulsory      as 1_window
-// Launch    grid (SMs, or fewer work tiles); warpgroups: 1 copies, 2 (d = 128) or 4 are consumers
+// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, zeroes, 2 or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad a walk of few tiles pays as much for its seam as a long one
 #pragma once
@@ -20,25 +22,30 @@
 
 namespace step15_wgmma {
 
-// The rows of a tile see a band of the document's keys.
+// The table of work tiles, and the band of keys that each of their rows sees.
 struct Bands : Table {
   step15::Band band;
 
-  // Of 64 rows of the work tile, from r on.
+  // Which tiles of the walk a warpgroup's 64 rows see, r the first of them. `own` is its own key,
+  // counted from the document's first. At least one tile, even if no row sees a key: it is then
+  // cut, and all its scores are hidden. A warpgroup without a row multiplies every tile, untested,
+  // and stores nothing: to skip them, V's ring would have to hold the walk (see kMostSkipped).
   template <int Bc>
   __host__ __device__ Places places(const WorkTile& work, int r) const {
     const int end = work.tiles - 1;
-    if (r >= work.rows) return {0, -1, end, end};  // no row: whatever it computes is not stored
+    if (r >= work.rows) return {0, -1, end, end};  // no row
     const int own = r + work.keys - work.rows, rows = min(kGroupRows, work.rows - r);
     const int low = max(0, own - band.left), low_of_last = max(0, own + rows - 1 - band.left);
     const int high = min(work.keys, own + band.right + 1);
     const int high_of_last = min(work.keys, own + rows + band.right);
     const int first = min(max(low / Bc - work.first, 0), end);
     const int last = min(max((high_of_last + Bc - 1) / Bc - 1 - work.first, first), end);
+    // Cut on the left: tiles that begin before the last row's first key. Full: up to the last tile
+    // whose last key the first row sees.
     return {first, min((low_of_last + Bc - 1) / Bc - 1 - work.first, last),
             min(high / Bc - 1 - work.first, last), last};
   }
-  // Which keys of a cut tile a lane's rows r and r + 8 see, as columns_below().
+  // Which of a lane's keys of a cut tile its rows r and r + 8 see: bits as in columns_below().
   template <int Bc>
   __device__ void seen(const WorkTile& work, int place, int r, uint32_t (&bits)[2]) const {
     const int key = (work.first + place) * Bc + fa::column_of(threadIdx.x % fa::kWarp);
@@ -53,7 +60,8 @@ struct Bands : Table {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// K_0 Q K_1 V_0 K_2 V_1 ... V_n.
+// Of each work tile, in this order: K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no row
+// of V must be zeroed.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Bands& mask, const Shape& shape,
@@ -94,7 +102,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       }
     }
     if (work.tiles == 0) break;
-    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before its end
+    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before the walk's end
     UNROLL_BY(1)
     for (int i = 0;; ++i) {
       const int now = key;
@@ -132,8 +140,10 @@ struct Consumer {
   Places at;         // .first: the place whose scores come next
   int trailing = 0;  // places after at.last
   int skipped = 0;   // tiles of which K was released, and V not yet
-  // V of the tile in use, of those skipped after it, and of all but one skipped before the next
-  // one must fit.
+  // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
+  // skipped after it. Of those skipped before that K, the producer loads all but the last one's V
+  // first (K_i+1, then V_i). Each of these needs a stage, or both wait for ever: at most
+  // 1 + kMostSkipped + (kMostSkipped - 1).
   static constexpr int kMostSkipped = (T::Br - kGroupRows + Bc - 1) / Bc;
   static_assert(2 * kMostSkipped <= T::kStagesV);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
@@ -145,7 +155,7 @@ struct Consumer {
   // The lane's first row of the work tile; the other one is 8 further down.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
 
-  // One arrival of a warp: its 32 lanes are at the same place.
+  // One arrival of a warp: a wait for a product, or __syncwarp, has brought its lanes together.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
@@ -156,7 +166,7 @@ struct Consumer {
     ring.next();
   }
 
-  // S = Q K^T of a tile, without waiting for the product. b: which Q.
+  // S = Q K^T of a tile, without waiting for the product. b: which Q. A descriptor counts 16 bytes.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
@@ -171,17 +181,19 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // P is computed here, not after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // and packed from here on: until now the product read the old rP
     release(v, smem.v_empty);
   }
 
   template <class Ring>
   __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
+    // the stage by then.
+    __syncwarp();
     release(ring, empty);
   }
   // Tiles that this warpgroup's rows do not see are released unread: K at once, V after the P V
@@ -220,13 +232,14 @@ struct Consumer {
     for (int h = 0; h < 2; ++h) {
       m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
       l[h] = 0.f;
-      // The next document's row has no vote, and no P.
+      // A row past the document's end: P is 0, and it never makes its warp rescale. Otherwise the
+      // next document would decide about this one's rounding.
       if (row() + 8 * h >= smem.work[b][wg].rows) m[h] = INFINITY;
     }
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // The next tile's Q K^T and softmax, while this tile's P V runs.
   template <bool kCut>
   __device__ void next_tile(unsigned b) {
     ++at.first;
@@ -267,7 +280,7 @@ struct Consumer {
       UNROLL
       for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
 
-      // --- mainloop: cut, full and, in a second round, cut
+      // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
         while (at.first < at.left) next_tile<true>(b);
         while (at.first < at.full) next_tile<false>(b);
@@ -322,8 +335,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      const __grid_constant__ fa::TensorMap K,      // [B*Hkv, Nk, d]
                      const __grid_constant__ fa::TensorMap V,      // [B*Hkv, Nk, d]
                      const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d]
-                     bf16* O,                                      // the same
-                     float* LSE,                                   // [B*H, N]
+                     bf16* O,     // the same, for rows that are stored one by one
+                     float* LSE,  // [B*H, N]
                      const __grid_constant__ Bands mask, const __grid_constant__ Shape shape,
                      unsigned* taken) {  // [2]: work tiles, blocks that left
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
@@ -336,7 +349,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int warp = threadIdx.x / fa::kWarp;
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, mask, shape, taken);
     if (warp == 1) store<T>(smem, &map_O, O, shape);
-    if (warp == 2) clear<T>(smem, shape);
+    if (warp == 2) clear<T>(smem, shape);  // V past a document's end
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
     Consumer<T>(smem, LSE, mask, shape, wg - 1).run();
@@ -353,7 +366,8 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem&) {
   return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
 }
 
-// Work tiles of all heads, in order.
+// Work tiles of all heads, in order. Rows that see no key have a walk of one tile, all hidden, and
+// store zeros. most: as measured for step 10.
 template <class T>
 std::vector<WorkTile> work_tiles(const fa::Problem& p) {
   std::vector<std::vector<WorkTile>> documents;

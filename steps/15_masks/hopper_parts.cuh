@@ -44,7 +44,7 @@ struct Tiling {
 
 // What is the same for all blocks.
 struct Shape {
-  int heads, group;  // query heads; how many of them share K and V
+  int heads, group;  // query heads of all batches; how many of them share K and V
   int N, Nk;
   float scale_log2;
 };
@@ -55,7 +55,7 @@ struct WorkTile {
   int key, keys;     // the document's first key, and how many it has
   int bh;            // head of Q and O
   int first, tiles;  // tiles of the document's keys: at least one; 0: there is no more work
-  int cut;           // of a list of tiles: how many of them the mask cuts
+  int cut;           // only of lists (beyond/): how many of the tiles the mask cuts
 };
 
 struct Table {
@@ -69,6 +69,19 @@ struct Table {
   }
 };
 
+// The producer is one thread of warp 0; warp 1 runs store(), warp 2 clear(). wg: each consumer.
+//
+//     barrier           arrivals  who arrives         who waits       what is then true
+//     q_full[wg]           1      producer, TMA       wg, warps 1, 2  Q and the work tile are there
+//     o_full[wg]           4      wg's warps          warp 1          O lies where Q was
+//     q_empty[wg]          2      warps 1 and 2       producer        O is stored, V zeroed
+//     k_full               1      producer, TMA       consumers       K is there
+//     v_full               1      these, or warp 2    consumers       V is there, if need be zeroed
+//     k_empty, v_empty  4 per wg  consumers' warps    producer        all have read or skipped it
+//     v_landed             1      producer, TMA       warp 2          V is there, to be zeroed
+//
+// v_landed has no barrier for "empty": before V of work tile n + 2 the producer loads its Q, which
+// waits until warp 2 is done with V of n. At most two such tiles of V are on their way.
 template <class T>
 struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
   bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
@@ -77,14 +90,14 @@ struct alignas(1024) Tiles {                    // each as panels of 64 features
   uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
   uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
   uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
-  uint64_t v_landed[2];             // V of which rows must be zeroed before it is full
+  uint64_t v_landed[2];             // V in which rows must be zeroed before v_full
   WorkTile work[2][T::kConsumers];  // written with Q
 };
 
 template <class T>
 __device__ inline void init_barriers(Tiles<T>& smem) {
   constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
-  for (int b = 0; b < 2; ++b) {  // a Q is free when O is stored, and the warp that zeroes knows V
+  for (int b = 0; b < 2; ++b) {
     fa::init_mbarriers(smem.q_full[b], 1), fa::init_mbarriers(smem.q_empty[b], 2),
         fa::init_mbarriers(smem.o_full[b], kWarps);
   }
@@ -186,13 +199,13 @@ __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (
 
 // --- a test by bits ------------------------------------------------------------------------------
 
-// Of the places 0 .. tiles - 1 of a walk a warpgroup visits first .. last. Those up to `left` and
-// those after `full` are cut.
+// Of the places 0 .. tiles - 1 of a walk a warpgroup visits `first` to `last`, both included. Those
+// up to `left` and those after `full` are cut; all others are full.
 struct Places {
   int first, left, full, last;
 };
 
-// Of a lane's columns, two of each eight, those below x: a bit for each.
+// A bit for each of a lane's columns, two of each eight: is it below x, counted from the first one?
 __device__ inline uint32_t columns_below(int x) {
   const int n = x <= 0 ? 0 : min(x / 8 * 2 + min(x % 8, 2), 32);
   return n == 32 ? ~0u : (1u << n) - 1;
@@ -231,14 +244,15 @@ __device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thre
   }
 }
 
-// How many keys of V's last tile are the document's, if others follow; else all.
+// How many keys of a walk's last tile of V are the document's. All count if no document follows:
+// past the tensor's end TMA fills with zeros.
 template <class T>
 __device__ inline int keys_of_last(const WorkTile& work, int Nk) {
   const int left = work.keys - (work.first + work.tiles - 1) * T::Bc;
   return work.key + work.keys < Nk ? min(left, T::Bc) : T::Bc;
 }
 
-// Zeroes what a walk's last V has of the next document: P is 0 there, but 0 * NaN is NaN.
+// Zeroes the keys of a walk's last V that are the next document's: P is 0, but 0 * NaN is NaN.
 template <class T>
 __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -262,7 +276,8 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
     }
     __syncwarp();  // all lanes have read the work tile
     if (lane < T::kConsumers) {
-      // Not before this consumer's Q is there: until then an arrival counts for the O before it.
+      // Not before this consumer's Q is there: an earlier arrival would count for the phase before,
+      // in which O may not be stored yet.
       fa::mbarrier_wait(&smem.q_full[b][lane], n / 2 & 1);
       fa::mbarrier_arrive(&smem.q_empty[b][lane]);
     }

@@ -209,7 +209,7 @@ struct Consumer {
     if constexpr (Mask::kChangesScores) mask.start(m, l, work);
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      if (row() + 8 * h >= work.rows) m[h] = INFINITY;  // the next document's: no vote, no P
+      if (row() + 8 * h >= work.rows) m[h] = INFINITY;  // past the document: P is 0
     }
     compute_p(rS, shape.scale_log2, m, l);
   }
