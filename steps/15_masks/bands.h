@@ -11,7 +11,8 @@
 
 namespace step15 {
 
-constexpr int kNoLimit = 1 << 30;  // of a window: further than any key, and no sum overflows
+// Instead of fa::Mask's: further than any key, and no sum overflows.
+constexpr int kNoLimit = 1 << 30;
 
 // Row r of a document has the own key r + keys - rows: the last row has the last key. It sees the
 // keys from `left` before its own to `right` after it.
@@ -24,8 +25,8 @@ inline Band band_of(const fa::Problem& p) {
   return {limit(p.mask.left), p.causal ? 0 : limit(p.mask.right)};
 }
 
-// Tiles as a table, the longest walks first. Of each tile the last number is its walk's length,
-// which the table leaves out.
+// Tiles as a table, the longest walks first. The last number of a tile is the length of its walk:
+// tiles are sorted by it, and it is not stored.
 template <size_t n>
 fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
   std::stable_sort(tiles.begin(), tiles.end(),
@@ -35,14 +36,14 @@ fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles)
   return table;
 }
 
-// Tiles of all documents, per head; of rows, `of` = &fa::Document::rows, or of keys.
+// How many tiles all documents have, per head: tiles of rows (of = &fa::Document::rows) or of keys.
 inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
   unsigned tiles = 0;
   for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
   return tiles;
 }
 
-// Of each document's tiles of Br rows the first row, and how many follow in the document.
+// Of each document's tiles of Br rows the first row, and how many rows the document has from there.
 inline fa::Table sum_rows_of(const fa::Problem& p, int Br) {
   fa::Table table{"sum_rows", {}};
   for (const fa::Document& doc : p.documents()) {
@@ -55,9 +56,10 @@ inline fa::Table sum_rows_of(const fa::Problem& p, int Br) {
 
 // --- the order of work on Hopper ----------------------------------------------------------------
 
-// Tiles of all heads in the order of their start. As in 10 the longest walks of a section come
-// first, of which all that it reads stays in the L2: 16 MB, of `most` heads or fewer. Documents
-// with long walks first. bytes: of a document and a head of K and V, which `group` tiles share.
+// Tiles of all heads in the order in which blocks draw them. As in 10, work is cut into sections
+// whose K and V together stay in the L2 (16 MB), each of at most `most` pairs of a document and a
+// query head. Within a section the longest walks come first; documents with the longest walks are
+// in the first sections. bytes: of K and V of a document and a key head, which `group` heads share.
 template <class Tile, class Bytes>
 std::vector<Tile> in_order(std::vector<std::vector<Tile>> documents, int kv_heads, int group,
                            int most, const Bytes& bytes) {
@@ -86,7 +88,7 @@ std::vector<Tile> in_order(std::vector<std::vector<Tile>> documents, int kv_head
   return all;
 }
 
-// A table of entries, of int alone.
+// A table of structs that have only int members.
 template <class Entry>
 fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
   const int* first = reinterpret_cast<const int*>(entries.data());

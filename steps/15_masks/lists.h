@@ -14,30 +14,30 @@
 
 namespace step15 {
 
-// An own tile is what a block owns: of rows in the forward, of keys in the backward. It visits
-// other tiles, of keys or rows.
+// A block owns one tile, of rows in the forward, of keys in the backward, and visits others, of
+// keys or rows.
 struct TileLists {
   std::vector<int> work;  // [own tiles, 4]: the tile; its first entry, its first full one, the end
-  std::vector<int> entries;     // [visited tiles, 2]: the other tile; the place of its bits, or -1
-  std::vector<int> bits;        // [places, words]: of equal tiles once
+  std::vector<int> entries;     // [visited tiles, 2]: the other tile; its pattern of bits, or -1
+  std::vector<int> bits;        // [patterns, words]: equal tiles share one
   uint64_t cut = 0;             // visited tiles that the mask, or the end of the keys, cuts
-  uint64_t rows = 0, keys = 0;  // real ones, of all visited tiles
+  uint64_t rows = 0, keys = 0;  // that exist, summed over all visited tiles
 
   uint64_t visited() const { return entries.size() / 2; }
 };
 
-// The problem as lists see it: which documents there are, they say.
+// The problem without its documents: the lists have them.
 inline fa::Problem in_one(fa::Problem p) {
   p.mask.row_starts.clear(), p.mask.key_starts.clear();
   return p;
 }
 
-// How a kernel tests a cut tile of Br rows and Bc keys: bit b of thread t decides about a score.
+// How a kernel tests a cut tile of Br rows and Bc keys: which score each bit decides about.
 struct Test {
   int Br, Bc;
   bool by_keys;  // own tiles are of keys
   int words;     // of a tile, in all
-  // (row, key) in the tile of bit b of word w; (-1, -1) of one that is not used
+  // (row, key), in the tile, of bit b of word w; (-1, -1) if no score has this bit
   std::pair<int, int> (*place)(int w, int b);
 };
 
@@ -90,12 +90,12 @@ class ListMaker {
     const int Bc = test_.Bc;
     const auto sees = p_.mask.predicate.sees;
     int* tiles = &visible_[size_t(i) * Tc_];
-    std::vector<int> more(Tc_ + 1);  // rows with keys in a tile, beyond those of the tile before
+    std::vector<int> more(Tc_ + 1);  // rows that see some of tile j, less those of j - 1
     for (int r = i * test_.Br; r < std::min(p_.N, (i + 1) * test_.Br); ++r) {
       const fa::Range keys = p_.seen(r);
       if (keys.size() <= 0) continue;
       const int first = keys.first / Bc, end = fa::ceil_div(keys.last, Bc);
-      if (!sees) {  // all keys of these tiles, without those before the first and after the last
+      if (!sees) {  // whole tiles are counted below; here what the first and the last lack
         ++more[first], --more[end];
         tiles[first] -= keys.first - first * Bc, tiles[end - 1] -= end * Bc - keys.last;
       }
