@@ -56,7 +56,7 @@ struct Walk {
 struct Window {
   Band band;
   int N, Nk;
-  bool grows;  // the walk, with the row
+  bool grows;  // right is limited: the first rows have the shortest walks
 };
 
 // Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const size_t row0 = size_t(bh) * N + i * Br;
   const size_t key0 = size_t(bh / group) * Nk;  // `group` heads share K and V
   if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
-  auto load_keys = [&](int n, size_t key0) {
+  auto load_keys = [&](int n, size_t key0) {  // key0: in the loop smem.key, to save registers
     const int first = n * Bc<d>, stage = n % kStages;
     load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
     load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);

@@ -6,7 +6,7 @@
 // Traffic   requested as 1_window, of each document's tiles; and 16 B of `work` per thread
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
 // Owns      as 1_window
-// Still bad the backward: 3_backward; masks that are no band: 4_lists
+// Still bad the backward: 3_backward; masks that are not bands: 4_lists
 #pragma once
 
 #include "steps/15_masks/1_window.cuh"
@@ -16,11 +16,10 @@ namespace step15_packed {
 using namespace step15;
 using step15_window::Walk;
 
-// The first row of a tile, and how many are left in the document; the document's first key, and how
-// many it has.
 struct Packed {
   Band band;
-  const int4* works;  // [tiles]: row, rows, key, keys
+  // [tiles]: the first row, rows from there on; the document's first key, and how many it has.
+  const int4* works;
 };
 
 // Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.

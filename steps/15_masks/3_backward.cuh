@@ -6,9 +6,9 @@
 //           of a pack, keys and rows are looked up, and dQ is converted tile by tile
 // Traffic   requested as 08 5_atomics, of visited tiles; of a pack 20 B of `key_work` per thread of
 //           a block, 8 B of `sum_rows` per thread that converts
-// Launch    delta; backward (tiles of keys * B*Hkv), 128 threads (d = 64) or 256; convert
+// Launch    delta; backward (key tiles * B*Hkv), 256 threads (d = 128, 128 keys) or 128; convert
 // Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
-// Still bad masks that are no band: 4_lists
+// Still bad masks that are not bands: 4_lists forward, beyond/ backward
 #pragma once
 
 #include "steps/15_masks/parts.cuh"
@@ -19,7 +19,8 @@ using namespace step15;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
 
-// What a block works on: a tile of keys. Row r of the document has the tile's key r + keys - rows.
+// What a block works on: a tile of keys. Row r of the document has its own key r + keys - rows,
+// counted from the tile's first one.
 struct KeyWork {
   int row, rows;  // the document's first row, and how many it has
   int key, keys;  // the tile's first key, and how many are left in the document
@@ -34,6 +35,8 @@ struct Walk {
   int first, last;  // tiles of rows of the document: first .. last - 1
   __device__ Walk(const Band& band, const KeyWork& w)
       : low(w.keys - w.rows - band.left), high(w.keys - w.rows + band.right + 1), keys(w.keys) {
+    // From the first row whose right edge is past key 0 of the tile, r + high > 0, to the last row
+    // whose left edge is not past the tile's last key, r + low < min(Bc, keys).
     const int begin = max(0, 1 - high), end = min(w.rows, min(Bc, keys) - low);
     first = begin / Br;
     last = begin < end ? (end + Br - 1) / Br : first;
@@ -66,7 +69,7 @@ struct Walk {
 struct Window {
   Band band;
   int N, Nk;
-  bool grows;  // the walk, with the row
+  bool grows;  // right is limited: the last keys have the shortest walks
 
   // The block's tile of keys and key head: all heads' longest walks first, if they differ.
   template <int Bc>
@@ -104,7 +107,7 @@ struct Tiles {
   bf16 dO[kStages][Br * d];
   bf16 dS[kStages][Bc * Br];                    // [key][row]: as the registers have it
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
-  // What a block needs once per tile or per head: no register is left for it.
+  // What a block needs once per tile or per head: too rarely to spend a register on.
   int first, last;  // of the walk
   size_t row;       // the document's first, of the group's first head
   size_t sums;      // likewise: where the document's tiles of dQ_sum begin
@@ -276,7 +279,8 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   store_tile<d, kBands>(rdV, 1.f, sV, dV + at, smem.keys - key);
 }
 
-// 8 features of a row of dQ = scale * dQ_sum, rounded and in order.
+// 8 features of a row of dQ = scale * dQ_sum, rounded and in order. In dQ_sum the four even ones,
+// of four lanes, are side by side, and the odd ones 32 numbers further.
 __device__ inline uint4 features(const float* from, float scale) {
   const float4 even = *reinterpret_cast<const float4*>(from);
   const float4 odd = *reinterpret_cast<const float4*>(from + fa::kWarp);
@@ -291,7 +295,7 @@ __global__ void convert_kernel(const float* dQ_sum,  // [B*H, Np / 16, d / 8, 4,
                                bf16* dQ,             // [B*H, N, d]
                                int N, int Np, float scale) {
   const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a fragment's 16 rows
-  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);
+  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);  // of 16 rows
   const int r = band * 16 % Np + half * 8 + v % 8;
   if (r >= N) return;
   *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + r) * d + x * 8) =
@@ -389,10 +393,10 @@ using namespace step15_backward;
 template <int d, int Br>
 __global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, d / 8, 4, 32]
                                bf16* dQ,              // [B*H, N, d]
-                               const int2* sum_rows,  // [tiles]: the first row, and how many follow
+                               const int2* sum_rows,  // [tiles]: first row, rows from there on
                                int N, int Np, float scale) {
   const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a fragment's 16 rows
-  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);
+  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);  // of 16 rows
   const int2 rows = sum_rows[band * 16 % Np / Br];
   const int r = band * 16 % Br + half * 8 + v % 8;  // of the tile
   if (r >= rows.y) return;

@@ -8,7 +8,7 @@
 //           `entries` for each visited tile and each cut one, Bc/8 B of `bits` for each cut one
 // Launch    grid (Tr * B*H), 128 threads; the longest walks of all heads first
 // Owns      as 1_window
-// Still bad a warp's tensor core waits for its softmax: 5_hopper
+// Still bad a warp's tensor core waits for its softmax: on Hopper, beyond/ (5_hopper has bands)
 #pragma once
 
 #include "steps/15_masks/lists.h"
@@ -18,14 +18,14 @@ namespace step15_lists {
 
 using namespace step15;
 
-// Bits of a thread, 4 for each 16 x 8 scores of its warp: of two rows and two keys each.
+// Words of a thread's bits: 4 bits for each 16 x 8 scores of its warp, two rows by two keys.
 template <int d>
 constexpr int kWords = kBands* Bc<d> / 8 * 4 / 32;
 
 template <int d>
 struct ListWalk {
-  const int* entries;     // [visited tiles, 2]: the tile of keys; the place of its bits
-  const int* bits;        // [places, kThreads, kWords]
+  const int* entries;     // [visited tiles, 2]: the tile of keys; the pattern of its bits
+  const int* bits;        // [patterns, kThreads, kWords]
   int first, full, last;  // entries: first .. full - 1 are cut, full .. last - 1 are not
 
   __device__ int tile(int n) const { return entries[2 * n]; }
@@ -115,7 +115,7 @@ inline fa::Support support() {
   return s;
 }
 
-// Where the scores of a thread's bits lie in a tile.
+// (row, key), in the tile, of the score that bit b of word w decides about.
 template <int d>
 std::pair<int, int> place(int w, int b) {
   const int thread = w / kWords<d>, fragment = w % kWords<d> * 8 + b / 4;

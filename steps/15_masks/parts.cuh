@@ -1,5 +1,5 @@
 // Step 15 -- what its kernels for sm_80 share: tiles, products, the softmax.
-// Changed   since 07 4_lazy: copied, and from 08's backward; store_output is a function
+// Changed   since 07 4_lazy: copied; the epilogue is store_output(). 08 5_atomics: the backward's
 #pragma once
 
 #include <cfloat>
@@ -30,7 +30,7 @@ constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers ho
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
-// In shared memory: tiles, and what a block needs so seldom that no register is left for it.
+// In shared memory: tiles, and what a block needs too rarely to spend a register on.
 template <int d>
 struct Shared {
   bf16 Q[Br * d];  // reused for O in the epilogue
@@ -280,8 +280,8 @@ __device__ inline void store_output(Shared<d>& smem, bool empty, int first_row, 
 
 constexpr int kRowThreads = 256;  // of a block
 // Once per row: delta = rowsum(dO * O), and LSE in powers of two. A row without a key has LSE =
-// -inf; here it gets +inf, so that its P = 2^(S - LSE) is 0. d/8 lanes own a row. They also set it
-// to zero in dQ_sum.
+// -inf; here it gets +inf, so that its P = 2^(S - LSE) is 0. d/8 lanes own a row. They also zero
+// the row in dQ_sum.
 template <int d>
 __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
                              const bf16* dO,    // [B*H, N, d]
