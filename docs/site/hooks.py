@@ -61,12 +61,14 @@ def markdown_files():
 
 
 def chapter(folder):
-    """A step in the side navigation: its chapter, its lesson files and its worklog."""
+    """A step in the side navigation: its chapter, its lesson files, its worklog, and what is beyond
+    the lesson."""
     path = folder.relative_to(ROOT).as_posix()
     title = (folder / "README.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
     files = sorted(folder.glob("[0-9]*_*.cuh"), key=lambda file: int(file.name.partition("_")[0]))
     below = [{file.name: f"{path}/{file.name}"} for file in files]
-    below += [{"Worklog": f"{path}/worklog.md"}] * (folder / "worklog.md").exists()
+    for label, name in (("Worklog", "worklog.md"), ("Beyond", "beyond/README.md")):
+        below += [{label: f"{path}/{name}"}] * (folder / name).exists()
     return {title: [f"{path}/README.md", *below]}
 
 
@@ -107,7 +109,8 @@ def on_files(files, config):
 
 
 def on_nav(nav, config, files):
-    """Next and previous lead from chapter to chapter; lesson files and worklogs have their own."""
-    main = [page for page in nav.pages if not re.search(r"\.cuh$|/worklog\.md$", page.file.src_uri)]
+    """Next and previous lead from chapter to chapter; what is below a chapter has its own."""
+    below = re.compile(r"\.cuh$|/(worklog|beyond/README)\.md$")
+    main = [page for page in nav.pages if not below.search(page.file.src_uri)]
     for before, after in zip(main, main[1:]):
         before.next_page, after.previous_page = after, before

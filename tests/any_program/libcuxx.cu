@@ -67,7 +67,7 @@ __global__ void bulk_copies(const int* in, int* out) {
   if (t > 0) return;
   cde::cp_async_bulk_shared_to_global(out, tile, sizeof tile);
   cde::cp_async_bulk_commit_group();
-  cde::cp_async_bulk_wait_group<0>();
+  cde::cp_async_bulk_wait_group_read<0>();
 }
 
 // Four numbers from one place of a tensor to another, in 1 to 5 dimensions.
@@ -90,7 +90,7 @@ __global__ void boxes(const __grid_constant__ CUtensorMap x) {
   if (kRank == 4) cde::cp_async_bulk_tensor_4d_shared_to_global(&x, 0, 2, 1, 4, s);
   if (kRank == 5) cde::cp_async_bulk_tensor_5d_shared_to_global(&x, 0, 2, 1, 4, 3, s);
   cde::cp_async_bulk_commit_group();
-  cde::cp_async_bulk_wait_group<0>();
+  cde::cp_async_bulk_wait_group_read<0>();
 }
 template <int kRank>
 void move_boxes() {

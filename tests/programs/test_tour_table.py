@@ -360,7 +360,9 @@ class Order(Folder):
         runs = []
         for step in steps.numbered_steps()[:12]:
             program = steps.program_of(BUILD, step)
-            last = steps.described(program)["variants"][-1]
+            known = {label.split()[1] for label in measured if label.startswith(step[:2])}
+            variants = steps.described(program)["variants"]
+            last = [variant for variant in variants if variant["name"] in known][-1]
             forward = (last["forward_of"] or "").split()
             for variant in forward[1:] * (forward[:1] == [step[:2]]) + [last["name"]]:
                 size = ("--causal", "--n", "1024", "--h", "1", "--estimate-heads", "128")

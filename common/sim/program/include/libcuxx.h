@@ -142,12 +142,7 @@ template <int pending>
 void cp_async_bulk_wait_group_read() {
   sim::bulk_wait(pending, true);
 }
-template <int pending>
-void cp_async_bulk_wait_group() {
-  sim::bulk_wait(pending, false);
-}
 inline void fence_proxy_async_shared_cta() { sim::proxy_fence(sim::ProxyFence::shared); }
-inline void fence_proxy_async_global() { sim::proxy_fence(sim::ProxyFence::device); }
 
 }  // namespace experimental
 }  // namespace device
