@@ -4,11 +4,11 @@ import json
 import unittest
 from unittest import mock
 
-from basis import ROOT, Folder, main
+from basis import ROOT, Folder, for_all, main
 from flash_steps.command import Failure
 from flash_steps.commits import is_current
 from flash_steps.nvcc import find_nvcc
-from lab import equal_code
+from lab import arm64, equal_code
 
 STEP = "01_naive"
 # A step's program: its report is beside it. mpirun starts it with other ranks.
@@ -74,11 +74,13 @@ class EqualCode(Folder):
         self.step("now")
         self.assertIsNone(self.differs(({}, k)))  # of a new variant
 
+    @for_all
     def test_results_that_counted_as_the_older_tree_s(self):
         found = equal_code.current_then(str(ROOT), [STEP])
         self.assertTrue(found and all(steps == [STEP] for steps in found.values()))
         self.assertTrue(all(is_current(STEP, commit) for commit in found))
 
+    @for_all
     @unittest.skipUnless(find_nvcc(), "nvcc is not installed")
     def test_what_nvcc_makes(self):
         def code(text):
@@ -101,6 +103,24 @@ class EqualCode(Folder):
         size = ["--n=300", "--nk=300", "--h=6", "--hkv=6", "--d=128", "--input=normal"]
         size += ["--estimate-heads=0"]
         self.assertIn((["--variant", "one", *size, "--causal"], 3), calls)
+
+
+class OnArm64(unittest.TestCase):
+    def test_what_differs(self):
+        one = {"device": {"name": "a"}, "host_ms": 1, "estimate": {"ms": 1.0}, "x": {"y": [1.0, 2]}}
+        other = {**one, "device": {"name": "b"}, "host_ms": 2, "estimate": {"ms": 1 + 1e-13}}
+        self.assertEqual(arm64.differences((0, ["right"], one), (0, ["right"], other)), [])
+        for change, words in (
+            ({"x": {"y": [1 + 1e-13, 2]}}, ["2.x.y.0: 1.0, on arm64 1.0000000000001"]),
+            ({"x": {"y": [1.0, 3]}, "estimate": {"ms": 1.001}}, ["2.estimate.ms: ", "2.x.y.1: 2,"]),
+            ({"x": {"y": [1.0]}}, ["2.x.y: [1.0, 2], on arm64 [1.0]"]),
+            ({"more": 1}, ["2: {'device'"]),
+            ({"device": {"name": "b", "sms": 1}}, ["2.device: "]),
+        ):
+            found = arm64.differences((0, ["right"], one), (0, ["right"], {**other, **change}))
+            self.assertEqual([line[: len(w)] for line, w in zip(found, words)], words)
+            self.assertEqual(len(found), len(words))
+        self.assertEqual(arm64.differences((0, [], {}), (1, [], {})), ["0: 0, on arm64 1"])
 
 
 main()

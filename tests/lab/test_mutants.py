@@ -2,7 +2,7 @@
 
 import unittest
 
-from basis import ROOT
+from basis import ROOT, main
 from flash_steps.command import BadInput
 from lab import mutants
 from lab.mutants import Fault
@@ -98,4 +98,4 @@ class WhatFoundIt(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=["test"])
+    main()

@@ -12,7 +12,7 @@ import types
 import unittest
 from unittest import mock
 
-from basis import ROOT, write
+from basis import ROOT, for_all, main, write
 from flash_steps.command import BadInput, NotHere
 from flash_steps.files import read_json, write_text
 from flash_steps.step_library import MASK
@@ -293,6 +293,7 @@ class Peers(unittest.TestCase):
         self.assertEqual([row["scores"] for row in ours], [21, 64, 21, 36])
         self.assertEqual([set(row["ratios"]) for row in ours], [{"flex"}] * 4)
 
+    @for_all
     def test_a_slow_step_gets_fewer_rounds_and_a_host_that_is_late_is_told(self):
         late = "torch math, B=32 H=32 N=512 d=64 fp32: {} of {} runs started before"
         for pretended, runs in (({"slower": 50}, 6), ({}, 20)):
@@ -391,4 +392,4 @@ class Peers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()

@@ -1,10 +1,15 @@
 """maintain tables on results made by hand: what it refuses, and what it says of older results. That
-it fills tables and figures rightly the pages show, with which test.sh compares them (--check)."""
+it fills tables and figures rightly the pages show: as if the results were of this tree's kernels,
+which test.sh --all asks, too (--check)."""
 
+import functools
 import re
+from unittest import mock
 
-from basis import HERE, Folder, gpu, main, maintain, sim, with_prepare, write
+from basis import HERE, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
+from flash_steps import standing
 from flash_steps.command import BadInput
+from flash_steps.files import read_text
 from flash_steps.problems import flops_of
 from flash_steps.results import load
 from lab import estimates, tables
@@ -133,14 +138,31 @@ class Pages(Folder):
         self.assertEqual(times, {"forward": 0.5, "prepare": 0.02})
         self.assertEqual({estimates.label(key) for key in found}, {"12 naive", "12 naive prep"})
 
+    def test_the_pages_have_what_the_results_say(self):
+        times = functools.cache(estimates.measured_times)
+        with (
+            mock.patch.object(standing, "is_current", return_value=True),
+            mock.patch.object(estimates, "measured_times", times),
+        ):
+            results = tables.Results(estimates.RESULTS)
+            blocks = [
+                b for p in tables.markdown_files() for b in tables.MARKER.findall(read_text(p))
+            ]
+            found = {(kind, spec): old.strip() for _, kind, spec, old, _ in blocks if kind != "run"}
+            self.assertGreater(len(found), 100)
+            for (kind, spec), old in found.items():
+                if spec not in ("where", "standing"):
+                    with self.subTest(spec):
+                        said = tables.value(kind, spec, results)[0]
+                        self.assertEqual(old[: len(said)], said)
+
     # --- the command ---
 
     def maintain(self, text, *args, status=0):
         """What it says, and the page."""
         path = self.write("page.md", text)
-        # It does with the standard library.
-        call = ["--results", self.folder, *args, path]
-        done = self.ended(maintain("tables", *map(str, call), python=["-S"]), status)
+        call = ["tables", "--results", self.folder, *args, path]
+        done = self.ended(typed("maintain", *call), status)
         return done.stdout + done.stderr, path.read_text()
 
     def test_fills_between_the_markers_and_only_there(self):
@@ -158,6 +180,10 @@ class Pages(Folder):
         said, text = self.maintain(page, status=2)
         self.assertEqual((text, len(said.splitlines())), (page, 1))
         self.assertIn("put a word before it", said)
+
+    @for_all
+    def test_the_standard_library_is_enough(self):
+        self.ended(maintain("tables", "--show", "steps step=01_naive", python=["-S"]))
 
     def test_check_finds_what_is_empty(self):
         write(self.folder / "r.json", sim())

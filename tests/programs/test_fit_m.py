@@ -2,7 +2,7 @@
 
 import re
 
-from copies import Folder, main, typed
+from copies import Folder, for_all, main, typed
 from flash_steps import fit_m
 from flash_steps.results import Run
 
@@ -19,15 +19,26 @@ class Fit(Folder):
         n = 1024
         runs = []
         for keys in fit_m.KEYS:
-            requested = {"predicted": {"read": predicted(keys, n)}}
-            runs.append((keys, Run({"traffic": {"requested": requested}}, "forward")))
+            requested = {"predicted": {"read": predicted(keys, n)}, "counted": {"read": keys}}
+            traffic = {"requested": requested, "hbm": {"model": {"read": 1500, "write": 500}}}
+            runs.append((keys, Run({"traffic": traffic}, "forward")))
         found, (a, b) = fit_m.fits(runs, n)
         part = found["K, V"]
         self.assertAlmostEqual(part[0] / a, 1)
         self.assertAlmostEqual(part[1] / b, 1)
         self.assertAlmostEqual(part[2], 1)
         self.assertLess(found["M"][2], 1)
+        row = fit_m.table(runs, n).splitlines()[-1].replace(" B", "").split()
+        # 128 keys' K, V (of 68 floats), P (of 144 floats), m and l; N^2 d^2 over this.
+        smem = 2 * 128 * 68 + 64 * 144 + 2 * 64
+        shown = (4 * smem, 128, 8, predicted(128, n), 128, n * n * 64 * 64 / smem)
+        self.assertEqual(row, [*(f"{x:,.0f}" for x in shown), "2.00", "kB"])
+        fit, other, formula = fit_m.fit_lines(found, (a, b)).splitlines()[2:]
+        self.assertEqual(other.split()[-1], "1.00000")
+        self.assertEqual(other.split()[3:5], formula.split()[3:5])
+        self.assertNotEqual(fit.split()[-2:], other.split()[-2:])
 
+    @for_all
     def test_runs_and_fits(self):
         """With the tiles that the step chooses for these sizes of shared memory."""
         done = self.ended(typed("fit_m.py", "--n", "130"))

@@ -6,9 +6,11 @@ import re
 import shutil
 import sys
 import unittest
+from unittest import mock
 
-from copies import ROOT, SCRIPTS, Folder, copy_scripts, main, said
+from copies import ROOT, Folder, copy_scripts, for_all, main, said, typed
 from flash_steps import nvcc, ptxas
+from flash_steps.command import Failure
 from flash_steps.files import read_json
 
 PAGE = ROOT / "docs" / "ptxas.md"
@@ -70,6 +72,19 @@ __global__ void indexed(float* x, const int* k) {
   for (int i = 0; i < 64; ++i) v[k[i] & 63] = x[i];
   x[0] = v[k[64] & 63];
 }
+"""
+
+# Of nvcc as much as is asked of it.
+NVCC = """#!/bin/sh
+case $1 in
+--version) echo 'release 13.0, V13.0.88'; exit ;;
+--list-gpu-code) echo sm_75 sm_80 sm_89 sm_90 sm_100; exit ;;
+esac
+for word; do
+  case $word in *.cu) source=$word ;; -ptx) ptx=yes ;; esac
+done
+[ ! $ptx ] || cat $source.ptx > $word
+cat $source.said >&2
 """
 
 # The loop of the page, in a kernel.
@@ -201,7 +216,7 @@ class Program(Folder):
         return super().write(name, text)
 
     def ptxas(self, *args):
-        return said([sys.executable, SCRIPTS / "ptxas", *args], cwd=self.folder)
+        return typed("ptxas", *args)
 
     def check(self, text, status=0, name="kernel.cu"):
         """(the kernels' lines as words, the findings)"""
@@ -228,6 +243,96 @@ class Program(Folder):
             self.refuses("apply to all steps: name none", more, "01")
 
 
+class Pretended(Folder):
+    """An nvcc that says what stands beside the file, and one that compiles nothing."""
+
+    @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
+    def test_what_is_shown_of_a_file(self):
+        call = ["--nvcc", self.program("nvcc", NVCC)]
+        path = self.write("kernel.cu", "")
+        self.enterContext(mock.patch.dict(os.environ, CCACHE_DISABLE="1"))
+        self.write("kernel.cu.ptx", PTX)
+        self.write("kernel.cu.said", SAID)
+        done = self.ended(typed("ptxas", path, *call), 1)
+        self.assertEqual(
+            [" ".join(line.split()) for line in done.stdout.splitlines()],
+            [
+                f"{path} for sm_90a, nvcc 13.0.88",
+                "registers smem stack spills barriers kernel",
+                "63 16384 0 0 2 call",
+                "40 0 8 16 0 other",
+                "finding: a kernel of this file: C7508: 'setmaxnreg' ignored; unable to determine "
+                "register count at entry (docs/ptxas.md)",
+                "finding: call: C7519: warpgroup.arrive is injected by compiler to allow use of "
+                "registers in GMMA at kernel.cuh:12 (docs/ptxas.md)",
+                "finding: call: C7510: wgmma.mma_async instructions are serialized due to wgmma "
+                "pipeline crossing function boundary at a function call (docs/ptxas.md)",
+                "finding: other: a stack frame of 8 bytes and 16 bytes of spills "
+                "(docs/ptxas.md#spills)",
+                "finding: product: C7519: warpgroup.arrive is injected by compiler to allow use of "
+                "registers in GMMA at kernel.cuh:12 (docs/ptxas.md)",
+            ],
+        )
+        self.write("kernel.cu.said", "\n".join(SAID.splitlines()[5:9]))
+        done = self.ended(typed("ptxas", path, *call))
+        self.assertIn("\nno finding: ", done.stdout)
+        self.write("kernel.cu.said", "")
+        self.refused(typed("ptxas", path, *call), 2, "kernel.cu: no kernel")
+        (self.folder / "kernel.cu.said").unlink()
+        done = self.ended(typed("ptxas", path, *call), 1)
+        self.assertIn("kernel.cu does not compile:\n", done.stderr)
+
+    @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
+    def test_all_steps_and_the_file(self):
+        fails, registers, spills = set(), {"sm_90": 40, "sm_90a": 90, "sm_100a": 100}, set()
+        steps = ["01_naive", "07_tensor_cores", "13_decode", "14_ring", "16_blackwell", "mine"]
+
+        def compiled(_, job):
+            if fails & {*job.what}:
+                raise Failure(f"{' '.join(job.what)}: a failure")
+            used = registers.get(job.arch, 255)
+            found = [(f"{what}::k<64>", ptxas.Kernel("k", used, 512)) for what in job.what]
+            found.append(("a function", ptxas.Kernel("f", entry=False)))
+            return found, [f"spills for {job.arch}"] if job.arch in spills else []
+
+        self.write(ptxas.REGISTERS, "")
+        for name, value in (("compiled", compiled), ("ROOT", str(self.folder)), ("listed", None)):
+            value = value or (lambda: steps)
+            self.enterContext(mock.patch.object(ptxas, name, value))
+        call = ["--nvcc", self.program("nvcc", NVCC)]
+
+        def says(*words, status=1, args=()):
+            done = self.ended(typed("ptxas", *call, *args), status)
+            for each in words:
+                self.assertIn(each, done.stdout)
+            return done.stdout
+
+        says("finding: common/data/registers.json cannot be read")
+        spills.add("sm_100a")
+        self.assertNotIn("wrote", says("finding: spills for sm_100a", args=["--update"]))
+        spills.clear()
+        says("wrote common/data/registers.json: 6 kernels", status=0, args=["--update"])
+        kernels = read_json(self.folder / ptxas.REGISTERS)["kernels"]
+        self.assertEqual(list(kernels), [f"{step}::k" for step in steps])
+        used = [kernel["<64>"][0] for kernel in kernels.values()]
+        self.assertEqual(used, [40, 40, 40, 90, 100, 40])
+        says("no finding", status=0)
+        # What is older is looked at, and no finding.
+        spills.add("sm_89")
+        said = says("remark: for sm_89, spills", "no find", status=0, args=["--every-arch"])
+        self.assertNotIn("sm_86", said)
+        steps.remove("mine")  # a user's own need not be there, but a row of none is too much
+        says(f"differs from ptxas on mine::k<64>: {ptxas.UPDATE}")
+        steps.append("mine")
+        fails.add("07_tensor_cores")
+        said = says("finding: 07_tensor_cores: a failure", "\n13_decode for sm_90, nvcc")
+        self.assertNotIn("differs", said)
+        registers["sm_90a"] = 91
+        fails.clear()
+        says("differs from ptxas on 14_ring::k<64>: ")
+
+
+@for_all
 @unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")
 class Compile(Program):
     def test_a_good_kernel_in_a_header(self):
@@ -276,6 +381,7 @@ class Compile(Program):
         self.assertEqual(findings, [])
 
 
+@for_all
 @unittest.skipUnless(nvcc.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here")
 class Update(Folder):
     """A repository of two small steps, which are compiled as one."""
