@@ -32,6 +32,13 @@ def hbm(read, **changes):
     return run
 
 
+def modelled(read):
+    """A simulator's run in which so much was modelled."""
+    run = sim(workspace_bytes=SMALL)
+    run["traffic"]["hbm"]["model"]["read"] = read
+    return run
+
+
 # Workspaces: the sample's 34 MB are close to the L2's 52 MB, where the model promises nothing.
 SMALL, LARGE = 1 << 20, 200 << 20
 REFUSED = {**gpu()["traffic"], "requests": None, "sectors": None}
@@ -71,6 +78,8 @@ CASES = (
         *(sim(workspace_bytes=SMALL), hbm(35000000), 1),
         *("HBM: 1 of 2 figures", f"{LARGEST} 12.9%: HBM read of 01 naive"),
     ),
+    (modelled(1000000), hbm(1290000), 0, "HBM: 2 of 2"),
+    (modelled(1000000), hbm(1310000), 1, "HBM: 1 of 2"),
     (sim(workspace_bytes=LARGE), hbm(35000000), 1, "HBM: 1 of 2 figures"),
     (sim(), hbm(35000000), 0, NO_HBM),
     (sim(workspace_bytes=SMALL, estimate_heads=128), hbm(35000000), 0, NO_HBM),

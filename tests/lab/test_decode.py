@@ -111,6 +111,8 @@ class Decode(unittest.TestCase):
         (once,) = self.rows("peers", b=1, nk=16384, variant="once")
         size = 2 * 2 * 8 * 128 * 16384 + 2 * 2 * 32 * 128  # K and V, Q and O, in bf16
         self.assertEqual(once["bytes"], size)
+        # 20 problems, without those that are too large for the card, or for a program.
+        self.assertEqual((len(self.rows("peers", variant="once")), len(self.rows("fp8"))), (17, 28))
         self.assertAlmostEqual(once["of_copy"], size / 1e-3 / COPY_RATE, places=5)
         self.assertEqual(once["commit"], commits.here())
         self.assertEqual((once["ratios"]["flash"], once["ratios"]["copy"]), (3, 0.5))
@@ -179,6 +181,9 @@ class Decode(unittest.TestCase):
                 self.table(spec)
         rows = [{**r, "commit": r["commit"] and None} for r in self.result["rows"]]
         write(self.json, {**self.result, "rows": rows})
+        other = write(os.path.join(self.build, "decode_a100.json"), {**self.result, "device": "A"})
+        self.addCleanup(os.remove, other)  # the last one's is shown
+        self.assertIn("| Pretended GPU, PyTorch 2.99 |", self.table("what=card"))
         older = "*Of an earlier version of the kernel: 07 lazy, 13 "
         self.assertIn(older, self.table("what=peers"))
 

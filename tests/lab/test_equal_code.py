@@ -50,6 +50,9 @@ class EqualCode(Folder):
         for changes in ({"kernels": []}, {"backward": {"kernels": [other]}}, {"prepare": RUN}):
             self.step("now", **changes)
             self.assertRegex(self.differs(), "^launches of --variant one ")
+        self.program(f"older/build/sim/steps/{STEP}", "#!/bin/sh\nexit 2\n")
+        self.assertIsNone(self.differs())  # a new variant
+        self.step("older")
         self.step("now", ranks=[{"rows": [], "scores": [], "sent": 1, "requested": 2}])
         self.assertRegex(self.differs(), "^launches")
         with self.assertRaisesRegex(Failure, "nonsense"):
@@ -99,6 +102,8 @@ class EqualCode(Folder):
         variants = [{"name": "one", "ranks": True, "supports": supports}]
         with mock.patch.object(equal_code, "described", return_value={"variants": variants}):
             calls = list(equal_code.calls_of(STEP))
+            variants[0]["ranks"] = False
+            self.assertEqual([n for _, n in equal_code.calls_of(STEP)], [1] * 2 * 2)
         self.assertEqual(len(calls), 2 * 2 * 2)  # d, mask, ranks
         size = ["--n=300", "--nk=300", "--h=6", "--hkv=6", "--d=128", "--input=normal"]
         size += ["--estimate-heads=0"]

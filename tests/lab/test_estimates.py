@@ -1,5 +1,5 @@
-"""What estimated times are made of: instructions that ncu counted, or that machine code has, and the
-runs that `maintain estimates` starts."""
+"""What estimated times are made of: instructions that ncu counted, or that machine code has, and
+the runs that `maintain estimates` starts."""
 
 import io
 import json
@@ -68,7 +68,9 @@ class MachineCode(unittest.TestCase):
     @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
     def test_kernels_have_the_simulators_names(self):
         names = ("_ZN11step16_pair1kILi64EEEvPf", "_ZN11step16_pair1kILi128EEEvPf")
-        text = "".join(f'\t.section\t.text.{name},"ax",@progbits\n{listing(CODE)}' for name in names)
+        text = "".join(
+            f'\t.section\t.text.{name},"ax",@progbits\n{listing(CODE)}' for name in names
+        )
         found = sass.kernels("head\n" + text)
         self.assertEqual(list(found), ["step16_pair::k<64>", "step16_pair::k<128>"])
         self.assertEqual(len(found["step16_pair::k<128>"].loops()), 5)
@@ -114,7 +116,9 @@ class Instructions(Folder):
             self.enterContext(mock.patch.object(instructions, name, fake))
 
     def test_what_is_counted(self):
-        about = described(("a", {}), ("b", {"window": True}), ("c", {"score_mod": True, "window": 1}))
+        about = described(
+            ("a", {}), ("b", {"window": True}), ("c", {"score_mod": True, "window": 1})
+        )
         for of_step, wanted in (
             (about, [("a", "", 4), ("a", "--causal", 4), ("b", "--causal --window=256,0", 4)]),
             (described(("a", {}), lengths=True), [("a", "--n=1 --nk=32768 --h=8 --hkv=2", 1)]),
@@ -237,7 +241,9 @@ class Estimates(Folder):
             with mock.patch("sys.argv", ["estimates", "--gpu", "T4"]):
                 self.assertRaisesRegex(BadInput, "--gpu T4", estimates.main)
         rows = estimates.kept(str(path))
-        self.assertEqual({k: row["ms"] for k, row in rows.items()}, dict.fromkeys(others, 9) | {new: 3})
+        self.assertEqual(
+            {k: row["ms"] for k, row in rows.items()}, dict.fromkeys(others, 9) | {new: 3}
+        )
 
 
 main()

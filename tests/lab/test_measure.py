@@ -381,6 +381,14 @@ def peers_result(*ms, torch="2.11", slow=1, step="07_x"):
 
 
 class Publish(unittest.TestCase):
+    def test_what_takes_the_place_of_an_earlier_run(self):
+        other = sim()
+        other["device"]["name"] = "another host"
+        for run, same in ((sim(), other), (gpu(), gpu(model_gpu="A100"))):
+            self.assertEqual(publish.identity(run), publish.identity(same))
+        for run, another in ((sim(), sim(model_gpu="A100")), (gpu(), gpu("NVIDIA A100"))):
+            self.assertNotEqual(publish.identity(run), publish.identity(another))
+
     def test_repeats_become_medians_without_slowed_ones(self):
         for slow, ms, count in ((1, 8, 3), (1.2, 7, 2)):
             found = publish.published_peers(peers_result(10, 8, 6, slow=slow))

@@ -94,7 +94,8 @@ class WhatFoundIt(unittest.TestCase):
         fault = faults(("if (r < N) store(r);", "if (r < N) store(r);", ""))[0]
         self.assertEqual(mutants.names(fault, words, 4), "line")
         self.assertEqual(mutants.names(fault, words, 5), "file")
-        self.assertEqual(mutants.names(fault, "O is wrong", 4), "-")
+        for other in ("O is wrong", "a.cuh"):
+            self.assertEqual(mutants.names(fault, other, 4), "-")
 
 
 if __name__ == "__main__":

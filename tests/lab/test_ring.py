@@ -1,5 +1,6 @@
 """maintain ring without a GPU: a mpirun and a program that only pretend."""
 
+import argparse
 import json
 import os
 import time
@@ -152,6 +153,42 @@ class Ring(Folder):
 
     def test_the_picture_is_of_these_results(self):
         self.assertEqual(ring.picture(), read_text(ring.PICTURE))
+
+    def test_medians_and_the_least_of_turns(self):
+        """The first turn begins with each GPU alone, the second with all. The slower GPU counts,
+        and the last rank's messages."""
+        ms = {"alone": [1.7, 1.9, 1.9, 1.8], "together": [1, 2]}
+        calls = []
+
+        def launched(ranks, variant, p, channels=None, **environment):
+            calls.append(environment.get("CUDA_VISIBLE_DEVICES", "all"))
+            time = ms["alone" if ranks == 1 else "together"].pop(0)
+            rank = {"sent": dict.fromkeys(("forward", "backward"), {"counted": 5}), "lanes": []}
+            of_ranks = [{**rank, "overlap": i, "memory_bytes": 9 - i} for i in range(2)]
+            run = {"time": {"median_ms": time}, "forward_and_backward": {"median_ms": 4 * time}}
+            return {
+                **run,
+                "carrier": "nothing",
+                "ranks": [{**r, "workspace_bytes": 1} for r in of_ranks],
+            }
+
+        options = argparse.Namespace(ranks=2, turns=2, json=None, device="NVIDIA H200")
+        with mock.patch.object(ring.RingMeasurement, "runs_on"):
+            measurement = ring.RingMeasurement(options, "program")
+        measurement.launched = launched
+        p = ring.problem(8192, 2, True)
+        for turn in range(2):
+            (row,) = measurement.timed("share", "fused", p, turn=turn).rows()
+            measurement.keep(row)
+        self.assertEqual(
+            (sorted(calls[:2]), calls[2:4], sorted(calls[4:])),
+            (["0", "1"], ["all"] * 2, ["0", "1"]),
+        )
+        wanted = {"ms": 1.5, "one_ms": 1.9, "share": (0.95 + 0.475) / 2, "least": 0.475}
+        for key, value in wanted.items():
+            self.assertAlmostEqual(row["forward"][key], value, msg=key)
+        self.assertAlmostEqual(row["both"]["ms"], 6)
+        self.assertEqual((row["overlap"], row["sent"], row["bytes_each"]), (1, [10, 10], 10))
 
     def test_bad_use(self):
         for options, status, words in (

@@ -68,6 +68,7 @@ class Pages(Folder):
             (self.table, "peers n=77", once, "no result passes"),
             (self.table, "peers", twice, "two results of"),
             (self.table, "scale", gpu(n=2048), "no measured run"),
+            (self.table, "scale", of_series(smem=65536), "no measured run"),
             (self.table, "scale figure=x", of_series(), "choose from"),
             (self.table, "scale d=64", both, "two results of"),
             (self.figure, "most step=x", once, "choose from"),
