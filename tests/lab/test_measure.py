@@ -172,10 +172,29 @@ class Copy(Folder):
 
 
 class Published(Copy):
+    def test_the_reason_of_a_failed_run_is_said(self):
+        for step, status, word in (("02_tiled", 1, "WRONG"), ("04_fused", 4, "not checkable:")):
+            text = PROGRAM.replace(": right,", f": {word.rstrip(':')},") + f"exit {status}\n"
+            text = text.replace("right     every error", f"{word} this")
+            self.program(f"build/gpu/steps/{step}", text)
+        output = self.check("timing", status=1)
+        for sentence in (
+            "wrong result: 02 shared: WRONG, HBM 60.0 MB; WRONG this is allowed.\n",
+            "exit 4: 04 fused: not checkable, HBM 60.0 MB; not checkable: this is allowed.\n",
+        ):
+            self.assertIn(sentence, output)
+
     def test_what_tables_show_is_measured_and_published(self):
-        self.check("", tool="maintain measure")
-        self.assertIn(("02_tiled", "registers", "b1_h32_n16384_d64"), self.ran())
-        self.assertNotIn(("02_tiled", "registers", "b1_h2_n17_d64_causal"), self.ran())
+        said = self.check("", tool="maintain measure")
+        self.assertEqual(re.findall("== (.*)", said), ["timing", "peers", "counters", "summary"])
+        ran = self.ran()
+        self.assertIn(("02_tiled", "registers", "b1_h32_n16384_d64"), ran)
+        for case in (
+            ("registers", "b1_h2_n17_d64_causal"),
+            ("shared", "b1_h32_n16384_d64"),  # not a step's result
+            ("registers", "b4_h16_n4096_d128_causal"),  # no table has it
+        ):
+            self.assertNotIn(("02_tiled", *case), ran)
         folder, out = self.folder / "docs/results", self.folder / "out"
         folder.mkdir(parents=True)
         write(folder / "h200.json", {"runs": [gpu(step="03_x")], "peers": None})
@@ -288,18 +307,6 @@ class Check(Copy):
         self.program("build/sim/steps/02_tiled", "#!/bin/sh\necho cannot start\nexit 2\n")
         self.write("steps/02_tiled/lesson.cuh", "int changed;")
         self.check("counters", status=1, said="02_tiled --describe: cannot start")
-
-    def test_the_reason_of_a_failed_run_is_said(self):
-        for step, status, word in (("02_tiled", 1, "WRONG"), ("04_fused", 4, "not checkable:")):
-            text = PROGRAM.replace(": right,", f": {word.rstrip(':')},") + f"exit {status}\n"
-            text = text.replace("right     every error", f"{word} this")
-            self.program(f"build/gpu/steps/{step}", text)
-        output = self.check("timing", status=1)
-        for sentence in (
-            "wrong result: 02 shared: WRONG, HBM 60.0 MB; WRONG this is allowed.\n",
-            "exit 4: 04 fused: not checkable, HBM 60.0 MB; not checkable: this is allowed.\n",
-        ):
-            self.assertIn(sentence, output)
 
     def test_a_budget_that_ends_is_called_so(self):
         """And is no failure of what was stopped, nor a wrong result."""

@@ -282,6 +282,18 @@ class Peers(unittest.TestCase):
             with self.assertRaisesRegex(BadInput, wrong.split("=")[0]):
                 self.compare(wrong)
 
+    def test_who_sees_whom(self):
+        for name, number, rows in (
+            ("prefix", 3, ("xxx...", "xxx...", "xxxxxx")),
+            ("strided", 2, ("x.....", "xxx...", ".x.xxx")),
+            ("checkered", 2, ("xx..xx", "..xx..", "xx..xx")),
+        ):
+            sees = masks.PREDICATES[name]
+            found = [
+                "".join("x" if sees(r, c, number) else "." for c in range(6)) for r in (0, 2, 5)
+            ]
+            self.assertEqual(tuple(found), rows, name)
+
     def test_no_mask_beside_others(self):
         """The scores of each problem are counted, also where all rows see all keys."""
         flex = mock.MagicMock()
@@ -319,6 +331,10 @@ class Peers(unittest.TestCase):
     def test_a_run_continues_another_one(self):
         args = ("--steps", "07", "--n", "512 1024", "--d", "64", "--causal", "no")
         _, first = self.compare(*args, "--turns", "2")
+        matmuls = [
+            c for c in self.torch.modules["torch"].randn.mock_calls if c.args == (8192, 8192)
+        ]
+        self.assertEqual(len(matmuls), 2 * 2)  # of two factors: in each turn once
         _, again = self.compare(*args, "--turns", "2")
         self.assertEqual((self.torch.timed, again["rows"]), ([], first["rows"]))
         _, result = self.compare(*args, "--turns", "3", slower=1.5)

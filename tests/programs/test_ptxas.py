@@ -252,7 +252,8 @@ class Pretended(Folder):
         path = self.write("kernel.cu", "")
         self.enterContext(mock.patch.dict(os.environ, CCACHE_DISABLE="1"))
         self.write("kernel.cu.ptx", PTX)
-        self.write("kernel.cu.said", SAID)
+        lines = SAID.splitlines()
+        self.write("kernel.cu.said", "\n".join([*lines, lines[2]]))  # one place, told twice
         done = self.ended(typed("ptxas", path, *call), 1)
         self.assertEqual(
             [" ".join(line.split()) for line in done.stdout.splitlines()],
