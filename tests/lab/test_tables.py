@@ -6,12 +6,12 @@ import functools
 import re
 from unittest import mock
 
-from basis import HERE, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
+from basis import HERE, ROOT, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
 from flash_steps import standing
 from flash_steps.command import BadInput
 from flash_steps.files import read_text
 from flash_steps.problems import flops_of
-from flash_steps.results import load
+from flash_steps.results import PICTURES, load
 from lab import estimates, tables
 
 OLDER = "of an earlier version of the kernel"
@@ -156,6 +156,13 @@ class Pages(Folder):
                     with self.subTest(spec):
                         said = tables.value(kind, spec, results)[0]
                         self.assertEqual(old[: len(said)], said)
+
+    def test_the_pictures_are_of_the_results(self):
+        with mock.patch.object(standing, "is_current", return_value=True):
+            self.ended(typed("maintain", "plots", "--out", self.folder))
+        for name in PICTURES:
+            drawn = read_text(ROOT / "docs" / "pictures" / name)
+            self.assertTrue(read_text(self.folder / name) == drawn, f"{name}: maintain plots")
 
     # --- the command ---
 
