@@ -127,6 +127,11 @@ class Table(Scripts):
             lines = self.compare(runs).splitlines()
             rows = [line.split()[1 : 1 + len(expected[0])] for line in lines if line[:2] == "01"]
             self.assertEqual(sorted(rows), expected)
+        for size in ("b=2", "h=8", "hkv=2", "n=512", "nk=2048", "d=128", "causal=0", "dtype=bf16"):
+            key, value = size.split("=")
+            other = gpu(**{key: value if key == "dtype" else int(value)})
+            found = [line for line in self.compare([sim(), other]).splitlines() if line[:2] == "01"]
+            self.assertEqual(len(found), 2, size)
         for run, head in (
             ({"smem": 32768}, "B=1 H=4 N=1024 d=64 smem=32768 causal fp32"),
             (paged, "lengths=1024,0 page=64 causal fp32 fp8 cache"),
