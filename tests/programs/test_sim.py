@@ -1179,6 +1179,10 @@ class Errors(Folder):
                 "__global__ void k(void (*f)(int&), int& y);k<<<1, 1>>>(a, b);",
                 ",a, ::sim::program::ref",
             ),
+            (
+                "__global__ void k(A<int, B<int, int>> x, int (&y)[8], int z);k<<<1, 1>>>(a, b, c);",
+                ",a, ::sim::program::reference(b), c)",
+            ),
             ("__global__ void k();reinterpret_cast<void*>(&k);", "(::sim::program::kernel_a"),
             ("__global__ void k();p = &k;(void*)p;", "(void*)::sim::program::kernel_address(p);"),
             ("__global__ void k();(void*)a::k;", "(void*)::sim::program::kernel_address(a::k);"),
