@@ -33,7 +33,9 @@ ptxas info    : Function properties for _Z4callPf
 ptxas info    : Used 63 registers, used 2 barriers, 16384 bytes smem
 ptxas info    : Compiling entry function '_Z5otherPf' for 'sm_90a'
 ptxas info    : Function properties for _Z5otherPf
-    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+    0 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads
+ptxas info    : Function properties for _Z7productRA32_fmm
+    8 bytes stack frame, 0 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 40 registers, used 0 barriers
 """
 
