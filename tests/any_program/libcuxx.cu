@@ -170,6 +170,26 @@ __global__ void counters(int* n, cuda::atomic<unsigned, cuda::thread_scope_devic
   if (threadIdx.x == 0) cuda::atomic_thread_fence(cuda::memory_order_seq_cst);
 }
 
+// A block reads the other's number where the other's flag says that it is there.
+template <int how>
+__global__ void announce(int* number, int* flag, int* read) {
+  const int me = blockIdx.x, other = 1 - me;
+  number[me] = 7 + me;
+  cuda::atomic_ref<int, cuda::thread_scope_device> mine(flag[me]), theirs(flag[other]);
+  if (how == 0) mine.store(1, cuda::memory_order_release);
+  if (how == 1) mine.exchange(1, cuda::memory_order_acq_rel);
+  if (how == 2) mine.fetch_add(1);
+  if (theirs.load(cuda::memory_order_acquire)) read[me] = number[other];
+}
+template <int how>
+void announce_both() {
+  int* x = room<int>(6);
+  cudaMemset(x, 0, 6 * sizeof(int));
+  announce<how><<<2, 1>>>(x, x + 2, x + 4);
+  done();
+  EXPECT((x[4] == 0 || x[4] == 8) && (x[5] == 0 || x[5] == 7));
+}
+
 // Each operation: what it returns, and what it leaves.
 struct Numbers {
   int i[24];
@@ -316,6 +336,7 @@ int main() {
   counters<<<2, 32>>>(out, last, x);
   done();
   EXPECT(out[0] == 64 && *(unsigned*)last == 31 && x[0] == 32);
+  announce_both<0>(), announce_both<1>(), announce_both<2>();
   Numbers* r = room<Numbers>(1);
   r->s = -3, r->u = ~0ull, r->f = 1.5f;
   operations<<<1, 1>>>(r);
