@@ -104,7 +104,7 @@ fi
 if [[ $cuda ]]; then
   echo "== kernels for GPUs"
   look_at_kernels --every-arch
-  look_at_kernels common/clock/microbenchmarks/*.cu
+  look_at_kernels common/gpu/microbenchmarks/*.cu
   summary "the preset gpu builds"
 fi
 

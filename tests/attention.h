@@ -5,7 +5,7 @@
 #include <functional>
 #include <random>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "common/harness/check.h"
 #include "common/harness/inputs.h"
 #include "common/harness/run.h"

@@ -6,7 +6,7 @@
 #include <list>
 #include <map>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "tests/attention.h"
 #include "tests/masks.h"
 

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
+#include "common/counts/device_memory.h"
 #include "common/dialect/ptx/ptx.h"
-#include "common/harness/device_memory.h"
 
 namespace test {
 

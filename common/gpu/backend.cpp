@@ -1,11 +1,11 @@
-// common/harness/backend.h for a GPU: the device. The stream is in stream.cpp, count() in
+// common/counts/backend.h for a GPU: the device. The stream is in stream.cpp, count() in
 // counters.cpp, time_gpu() in timer.cpp, measured_roofs() in roofs.cu.
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 
+#include "common/counts/format.h"
 #include "common/dialect/cuda.h"
 #include "common/dialect/errors.h"
 #include "common/gpu/l2_flush.h"
-#include "common/harness/format.h"
 
 namespace fa {
 

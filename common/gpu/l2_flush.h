@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
+#include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/device_memory.h"
 
 namespace fa::gpu {
 

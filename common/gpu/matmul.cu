@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
 #include "common/gpu/matmul.h"
 #include "common/gpu/optional_library.h"
-#include "common/harness/device_memory.h"
 
 #if __has_include(<cublas_v2.h>)
 #include <cublas_v2.h>

@@ -7,12 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/counts/backend.h"
+#include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
 #include "common/gpu/matmul.h"
 #include "common/gpu/under_tool.h"
-#include "common/harness/backend.h"
-#include "common/harness/device_memory.h"
-#include "common/harness/problem.h"
 
 namespace fa {
 

@@ -1,6 +1,6 @@
-// common/harness/backend.h for a GPU: the caller's stream, and what CUDA says of it.
+// common/counts/backend.h for a GPU: the caller's stream, and what CUDA says of it.
+#include "common/counts/backend.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/backend.h"
 
 namespace fa {
 

@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/counts/backend.h"
 #include "common/dialect/cuda.h"
 #include "common/dialect/errors.h"
 #include "common/gpu/l2_flush.h"
 #include "common/gpu/under_tool.h"
-#include "common/harness/backend.h"
 
 namespace fa {
 

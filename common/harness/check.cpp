@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "common/harness/format.h"
+#include "common/counts/format.h"
 #include "common/harness/norms.h"
 
 namespace fa {

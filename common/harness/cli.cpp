@@ -7,13 +7,13 @@
 #include <optional>
 #include <tuple>
 
-#include "common/harness/backend.h"
-#include "common/harness/estimate.h"
-#include "common/harness/format.h"
-#include "common/harness/gpus.h"
+#include "common/counts/backend.h"
+#include "common/counts/estimate.h"
+#include "common/counts/files.h"
+#include "common/counts/format.h"
+#include "common/counts/gpus.h"
+#include "common/counts/screen.h"
 #include "common/harness/npy.h"
-#include "common/harness/output_file.h"
-#include "common/harness/screen.h"
 
 namespace fa {
 

@@ -1,7 +1,7 @@
 // What a step is, as JSON: --describe, and fa_describe() of its library.
 #include <nlohmann/json.hpp>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "common/harness/step.h"
 
 namespace fa {

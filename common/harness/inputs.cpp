@@ -10,7 +10,8 @@
 #include <numeric>
 #include <optional>
 
-#include "common/harness/format.h"
+#include "common/counts/format.h"
+#include "common/counts/files.h"
 #include "common/harness/npy.h"
 #include "common/harness/parallel.h"
 
@@ -226,16 +227,6 @@ void load_tensor(const std::string& path, const std::vector<size_t>& shape, DTyp
 }
 
 }  // namespace
-
-#ifndef FA_DATA_DIR  // a build without CMake runs in the repository's root
-#define FA_DATA_DIR "common/data"
-#endif
-
-std::string data_file(const std::string& name) {
-  if (const char* folder = std::getenv("FLASH_STEPS_DATA")) return std::string(folder) + "/" + name;
-  const std::string built = std::string(FA_DATA_DIR) + "/" + name;
-  return std::filesystem::exists(built) ? built : "common/data/" + name;
-}
 
 Inputs normal_inputs(const Problem& p, uint64_t seed, bool with_dO) {
   Inputs in;

@@ -9,9 +9,6 @@
 
 namespace fa {
 
-/// A shipped file: in the folder $FLASH_STEPS_DATA if set, else in common/data.
-std::string data_file(const std::string& name);
-
 // `with_dO`: a forward alone needs none.
 
 /// `normal`: N(0,1). Same seed, same numbers, on every machine.

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "common/harness/format.h"
-#include "common/harness/output_file.h"
+#include "common/counts/files.h"
+#include "common/counts/format.h"
 #include "common/harness/problem.h"
 
 namespace fa {

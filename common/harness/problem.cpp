@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "common/harness/format.h"
+#include "common/counts/format.h"
 #include "common/harness/parallel.h"
 
 namespace fa {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <utility>
 
-#include "common/harness/format.h"
+#include "common/counts/format.h"
+#include "common/counts/screen.h"
 #include "common/harness/report.h"
-#include "common/harness/screen.h"
 
 namespace fa {
 

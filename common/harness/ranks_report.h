@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "common/harness/problem.h"
 #include "common/harness/world.h"
 

@@ -7,10 +7,10 @@
 #include <map>
 #include <vector>
 
-#include "common/harness/format.h"
-#include "common/harness/output_file.h"
+#include "common/counts/files.h"
+#include "common/counts/format.h"
+#include "common/counts/screen.h"
 #include "common/harness/problem_json.h"
-#include "common/harness/screen.h"
 
 namespace fa {
 
@@ -20,21 +20,6 @@ constexpr size_t kSiteRows = 15;  // rows of the table per source line
 constexpr size_t kRemarks = 4;    // spelled out
 
 // --- words and figures --------------------------------------------------------------------------
-
-/// 3.14, 31.4, 314; of less than 1 as few as are needed.
-std::string three_digits(double x) {
-  const double size = std::fabs(x);
-  if (size < 0.9995) return fmt::format("{:.3g}", x);
-  return fmt::format("{:.{}f}", x, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
-}
-
-/// Three significant digits with a decimal unit: 1234567 -> "1.23 M".
-std::string scaled(double x) {
-  static const char* const kUnits[] = {"", "k", "M", "G", "T", "P", "E"};
-  size_t u = 0;
-  while (std::fabs(x) >= 999.5 && u + 1 < std::size(kUnits)) x /= 1000, ++u;
-  return u == 0 ? fmt::format("{:.0f} ", x) : fmt::format("{} {}", three_digits(x), kUnits[u]);
-}
 
 /// "24%" of what is allowed; from ten times it on a factor, "24x".
 std::string share_of(double x) {
@@ -1078,22 +1063,11 @@ std::string text(const RunReport& r, const Screen& screen) {
   return out;
 }
 
-Json to_json(const Bytes& b) {
-  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
-}
-Json to_json(const Ops& o) { return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}}; }
 Json to_json(const Timing& t) {
   return {{"median_ms", number(t.median_ms)},
           {"p10_ms", number(t.p10_ms)},
           {"p90_ms", number(t.p90_ms)},
           {"iters", t.iters}};
-}
-Json to_json(const SiteCount& s) {
-  return {{"where", s.where},
-          {"what", s.what},
-          {"requests", s.requests},
-          {"transfers", s.transfers},
-          {"ideal", s.ideal}};
 }
 Json to_json(const RunReport& r) {
   Json j;
@@ -1181,23 +1155,6 @@ void read_estimates(const std::string& path, RunReport& r) {
   } catch (const Json::exception& e) {
     refuse(std::string("is not a report of the simulator: ") + e.what());
   }
-}
-
-std::string human_bytes(double bytes) { return scaled(bytes) + "B"; }
-
-std::string human_time(double ms) {
-  if (ms >= 999.5) return three_digits(ms / 1000) + " s";
-  return ms >= 0.9995 ? three_digits(ms) + " ms" : three_digits(1000 * ms) + " us";
-}
-
-std::string grouped(uint64_t x) {
-  const std::string digits = std::to_string(x);
-  std::string out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i != 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
 }
 
 }  // namespace fa

@@ -7,14 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
+#include "common/counts/counts.h"
+#include "common/counts/json.h"
+#include "common/counts/estimate.h"
+#include "common/counts/gpus.h"
 #include "common/harness/check.h"
-#include "common/harness/estimate.h"
-#include "common/harness/gpus.h"
 #include "common/harness/ranks_report.h"
 #include "common/harness/run.h"
 #include "common/harness/step.h"
-#include "common/harness/traffic.h"
 
 namespace fa {
 
@@ -115,23 +116,10 @@ struct Screen {
 std::string text(const RunReport&, const Screen& = {});
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);
-/// {"read", "write", "atomic"}.
-nlohmann::ordered_json to_json(const Bytes&);
-/// {"load", "store", "atomic"}.
-nlohmann::ordered_json to_json(const Ops&);
 /// {"median_ms", "p10_ms", "p90_ms", "iters"}.
 nlohmann::ordered_json to_json(const Timing&);
-/// A source line's requests.
-nlohmann::ordered_json to_json(const SiteCount&);
 /// Takes over the estimated times of a simulator's report, for a run on a GPU.
 /// \throws UsageError when it is of another step, variant or problem, or holds none.
 void read_estimates(const std::string& path, RunReport&);
-
-/// "1.50 GB", "64.0 kB", "12 B": three digits, decimal units.
-std::string human_bytes(double bytes);
-/// "1.50 s", "64.0 ms", "12 us": three digits.
-std::string human_time(double ms);
-/// "68,719,476,736".
-std::string grouped(uint64_t);
 
 }  // namespace fa

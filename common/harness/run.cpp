@@ -9,11 +9,12 @@
 #include <set>
 #include <stdexcept>
 
+#include "common/counts/backend.h"
+#include "common/counts/device_memory.h"
+#include "common/counts/format.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/backend.h"
-#include "common/harness/device_memory.h"
-#include "common/harness/format.h"
 #include "common/harness/parallel.h"
+#include "common/harness/trace_file.h"
 
 namespace fa {
 namespace {

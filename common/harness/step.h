@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/counts/traffic.h"
 #include "common/dialect/cuda.h"
 #include "common/harness/problem.h"
 #include "common/harness/tensors.h"
-#include "common/harness/traffic.h"
 
 namespace fa {
 

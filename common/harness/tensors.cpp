@@ -1,5 +1,7 @@
 #include "common/harness/tensors.h"
 
+#include "common/counts/trace.h"
+
 #include <stdexcept>
 #include <type_traits>
 

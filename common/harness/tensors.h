@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "common/harness/problem.h"
-#include "common/harness/trace.h"
 
 namespace fa {
+
+struct Layout;  // counts/trace.h
 
 /// The piece of a workspace that has this name.
 void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "common/harness/ranks.h"
 #include "common/harness/step.h"
 

@@ -2,9 +2,9 @@
 /// A step's program, for one rank or several.
 #pragma once
 
+#include "common/counts/gpus.h"
 #include "common/harness/cli.h"
 #include "common/harness/failure.h"
-#include "common/harness/gpus.h"
 #include "common/harness/step.h"
 #include "common/harness/world.h"
 

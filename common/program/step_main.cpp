@@ -13,20 +13,20 @@
 #include <memory>
 #include <thread>
 
-#include "common/clock/clock.h"
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
+#include "common/counts/estimate.h"
+#include "common/counts/files.h"
+#include "common/counts/format.h"
+#include "common/counts/screen.h"
+#include "common/harness/trace_file.h"
 #include "common/harness/check.h"
 #include "common/harness/cli.h"
-#include "common/harness/format.h"
 #include "common/harness/inputs.h"
 #include "common/harness/npy.h"
-#include "common/harness/output_file.h"
 #include "common/harness/reference.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
-#include "common/harness/screen.h"
 #include "common/harness/step.h"
-#include "common/harness/trace.h"
 #include "common/program/program.h"
 
 namespace fa {

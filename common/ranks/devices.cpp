@@ -2,8 +2,8 @@
 #include <cstdlib>
 #include <set>
 
+#include "common/counts/format.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/format.h"
 #include "common/ranks/mpi_world.h"
 
 namespace fa {

@@ -6,8 +6,8 @@
 #include <thread>
 #include <tuple>
 
+#include "common/counts/format.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/format.h"
 
 namespace fa {
 

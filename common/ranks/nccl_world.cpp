@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "common/counts/format.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/format.h"
 
 namespace fa {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/counts/backend.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/backend.h"
 
 namespace fa {
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/counts/backend.h"
+#include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/backend.h"
-#include "common/harness/device_memory.h"
 #include "common/harness/ranks.h"
 #include "common/ranks/on_threads.h"
 

@@ -1,5 +1,5 @@
-// common/harness/backend.h for the simulator.
-#include "common/harness/backend.h"
+// common/counts/backend.h for the simulator.
+#include "common/counts/backend.h"
 
 #include <sys/utsname.h>
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "common/counts/counts.h"
 #include "common/dialect/errors.h"
 #include "common/dialect/instructions.h"
-#include "common/harness/traffic.h"
 #include "common/sim/memory/memory.h"
 
 namespace sim {

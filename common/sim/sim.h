@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "common/counts/counts.h"
+#include "common/counts/gpus.h"
+#include "common/counts/trace.h"
 #include "common/dialect/errors.h"
-#include "common/harness/gpus.h"
-#include "common/harness/trace.h"
-#include "common/harness/traffic.h"
 
 namespace sim {
 

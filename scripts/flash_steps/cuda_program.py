@@ -18,8 +18,8 @@ from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import ROOT, read_json, require_writable, text_of, version, write_text
 from flash_steps.gpu_table import find_model
 
-HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
-STAND_INS = os.path.join(ROOT, "common", "sim", "program", "include")
+HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "any", "how_to_build.txt")
+STAND_INS = os.path.join(ROOT, "common", "sim", "any", "include")
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
 # What a text shows that needs a feature the simulator does not have; {}: what was found.
 UNSUPPORTED = [
@@ -341,7 +341,7 @@ def compile_file(path, how, options, folder, number):
 def link(objects, how, options, folder):
     program = os.path.join(folder, "program")
     libraries = [f"-l{name}" for name in options.library]
-    words = [how["compiler"], "-Wl,--whole-archive", how["common"], "-Wl,--no-whole-archive"]
+    words = [how["compiler"], "-Wl,--whole-archive", how["simulator"], "-Wl,--no-whole-archive"]
     words += [how["program"], *objects, how["program"], "-o", program, *libraries]
     words += ["-fopenmp", "-lpthread", "-ldl", "-lm", "-Wl,--wrap=main"]
     done = subprocess.run(words, capture_output=True, text=True)

@@ -3,7 +3,7 @@
 The text comes from the preprocessor, so macros are gone and each line knows its file. What g++ does
 not understand is rewritten, token by token, and nothing else is touched:
 
-    kernel<<<grid, block>>>(x)      a call of sim::program::launch; also << < and >> >
+    kernel<<<grid, block>>>(x)      a call of sim::any::launch; also << < and >> >
     extern __shared__ float s[];    the block's dynamic shared memory
     __shared__ __device__ __constant__ __global__ ...   attributes
     asm("cp.async ..." : ...)       a call of what the simulator knows; else it says so when it runs
@@ -405,7 +405,7 @@ class Translator:
         for number in self.references.get(self.text_at(simple), ()):
             if number < len(parts) and known:
                 first, past = self.next(parts[number][0] - 1), self.before(parts[number][1])
-                self.tokens[first].text = f"::sim::program::reference({self.tokens[first].text}"
+                self.tokens[first].text = f"::sim::any::reference({self.tokens[first].text}"
                 self.tokens[past].text += ")"
         name = self.plain(begin, i)
         # table[i], work.kernel, pick(): the host finds out, once, which kernel that is. A name may
@@ -417,12 +417,12 @@ class Translator:
         label = re.sub(r"\s*([<>,:()*&])\s*", r"\1", name).replace("::template ", "::")
         self.blank(begin, i)
         self.tokens[i].kind = "other"
-        self.tokens[i].text = f" ::sim::program::launch({literal(label)}, ::sim::program::Shape("
+        self.tokens[i].text = f" ::sim::any::launch({literal(label)}, ::sim::any::Shape("
         # Not watched: a global pointer to a kernel is the host's to read.
         unwatched = "__attribute__((no_sanitize_thread))"
         captured, called = ("=", name) if by_name else (f"fa_kernel = {name}", "fa_kernel")
         head = f"[{captured}](auto fa_leave, auto&... fa_a) {unwatched}"
-        call = f"{called}(::sim::program::passed(fa_a)...), fa_leave();"
+        call = f"{called}(::sim::any::passed(fa_a)...), fa_leave();"
         self.tokens[end].text = f"), false, {head} {{ {call} }}"
         self.blank(end + 1, last + 1)
         empty = self.next(opens) == closes
@@ -578,7 +578,7 @@ class Translator:
             return
         if self.text_at(before) == "::":
             self.tokens[before].text = ""
-        self.tokens[i].text = f"::sim::program::{of}.{self.tokens[i].text}"
+        self.tokens[i].text = f"::sim::any::{of}.{self.tokens[i].text}"
 
     def launch_call(self, i):
         """cudaLaunchKernel((void*)kernel, ...): with the kernel's own type."""
@@ -599,14 +599,14 @@ class Translator:
             self.blank(first, brackets[0] if brackets else first)
         name = self.plain(begin, end).strip("&() ")
         together = LAUNCHES[self.tokens[i].text]
-        self.tokens[i].text = "::sim::program::launch_kernel"
+        self.tokens[i].text = "::sim::any::launch_kernel"
         self.tokens[opens].text = f"({literal(name)}, {together}, "
 
     def launch_extended(self, i):
         opens = self.next(i)
         parts = self.split(opens + 1, self.partner(opens)) if self.text_at(opens) == "(" else []
         if len(parts) > 1:
-            self.tokens[i].text = "::sim::program::launch_extended"
+            self.tokens[i].text = "::sim::any::launch_extended"
             self.tokens[opens].text = f"({literal(self.plain(*parts[1]))}, ::sim::Where::here(), "
 
     def note_kernel(self, i):
@@ -670,7 +670,7 @@ class Translator:
         while self.text_at(end) == "<" or depth:
             depth += (self.text_at(end) == "<") - (self.text_at(end) == ">")
             end = self.next(self.partner(end) if self.text_at(end) in PAIRS else end)
-        self.tokens[first].text = f"::sim::program::kernel_address({self.tokens[first].text}"
+        self.tokens[first].text = f"::sim::any::kernel_address({self.tokens[first].text}"
         self.tokens[self.before(end)].text += ")"
 
     def first_call(self, i):
@@ -682,7 +682,7 @@ class Translator:
         while self.text_at(k) not in ("{", ";", ""):
             k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
         if self.text_at(k) == "{":
-            call, at = f" ::sim::program::{function}{sizes};", self.tokens[k]
+            call, at = f" ::sim::any::{function}{sizes};", self.tokens[k]
             self.tokens.insert(k + 1, Token("space", call, at.file, at.number))
 
     def cast(self, i):
@@ -695,7 +695,7 @@ class Translator:
             if starts and self.text_at(opens) == "(" and self.text_at(self.next(opens)) != ")":
                 if self.text_at(self.next(self.partner(opens))) == "(":
                     return  # int (*f)(int)
-                self.tokens[i].text = f"::sim::program::to<{text}>"
+                self.tokens[i].text = f"::sim::any::to<{text}>"
             return
         opens = self.next(i) if text == "static_cast" else i
         k, words = self.next(opens), []
@@ -705,7 +705,7 @@ class Translator:
         if not words or self.text_at(k) != (">" if text == "static_cast" else ")"):
             return
         if text == "static_cast":
-            self.tokens[i].text = "::sim::program::to"
+            self.tokens[i].text = "::sim::any::to"
             return
         after, ahead = self.next(k), self.text_at(before)
         operand = self.kind_at(after) in ("name", "number", "char")
@@ -722,7 +722,7 @@ class Translator:
         name = " ".join(words)
         for token in self.tokens[i + 1 : k]:
             token.kind, token.text = "space", "\n" * token.text.count("\n")
-        self.tokens[i].kind, self.tokens[i].text = "space", f"::sim::program::To<{name}>()"
+        self.tokens[i].kind, self.tokens[i].text = "space", f"::sim::any::To<{name}>()"
         self.tokens[k].kind, self.tokens[k].text = "other", CAST_END
 
     def ends_operand(self, k):
@@ -754,7 +754,7 @@ class Translator:
             if closed < 0:
                 return
             k -= 1
-        self.tokens[i + 1].text = f"{arrow} ::sim::program::shift {arrow}{arrow}"
+        self.tokens[i + 1].text = f"{arrow} ::sim::any::shift {arrow}{arrow}"
 
     def assembly(self, i):
         opens = self.next(i)
@@ -798,7 +798,7 @@ class Translator:
         try:
             code = translate(template, outputs, inputs)
         except PtxError as error:
-            code = f"::sim::program::unsupported({literal(str(error))})"
+            code = f"::sim::any::unsupported({literal(str(error))})"
         self.blank(i + 1, closes + 1)
         self.tokens[i].text = code
 

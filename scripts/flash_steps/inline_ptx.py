@@ -2,21 +2,21 @@
 
 One asm statement holds instructions that end with ';', perhaps in braces, with labels and branches
 among them. An operand is %0, %1, ..., a number, or a register that the statement declares. Plain
-instructions are the functions of common/sim/program/ptx.h; the others stand in INSTRUCTIONS."""
+instructions are the functions of common/sim/any/ptx.h; the others stand in INSTRUCTIONS."""
 
 import re
 
 HERE = "::sim::Where::here()"
 PTX = "::sim::ptx"
-TICKS = "::sim::program::ticks()"
-REGISTERS = {"laneid": "::sim::program::lane()", "clock": f"(unsigned){TICKS}"}
+TICKS = "::sim::any::ticks()"
+REGISTERS = {"laneid": "::sim::any::lane()", "clock": f"(unsigned){TICKS}"}
 REGISTERS |= {
     "clock64": TICKS,
     "globaltimer": TICKS,
     "nwarpid": "32u",
     "nsmid": "::sim::multiprocessors()",
 }
-REGISTERS |= {"warpid": "::sim::program::warp()", "smid": "::sim::program::sm()"}
+REGISTERS |= {"warpid": "::sim::any::warp()", "smid": "::sim::any::sm()"}
 for _x in "xyz":
     for _name in ("tid", "ntid", "ctaid", "nctaid"):
         _of = {"tid": "threadIdx", "ntid": "blockDim", "ctaid": "blockIdx", "nctaid": "gridDim"}
@@ -28,8 +28,8 @@ for _x in "xyz":
     REGISTERS[f"clusterid.{_x}"] = f"blockIdx.{_x}" + (f" / {_size}" if _first else "")
     REGISTERS[f"nclusterid.{_x}"] = f"gridDim.{_x}" + (f" / {_size}" if _first else "")
 REGISTERS |= {"cluster_ctarank": _rank, "cluster_nctarank": _size}
-_below = "((1u << ::sim::program::lane()) - 1)"
-REGISTERS |= {"lanemask_eq": "(1u << ::sim::program::lane())", "lanemask_lt": _below}
+_below = "((1u << ::sim::any::lane()) - 1)"
+REGISTERS |= {"lanemask_eq": "(1u << ::sim::any::lane())", "lanemask_lt": _below}
 REGISTERS |= {"lanemask_le": f"({_below} * 2 + 1)", "lanemask_ge": f"(~{_below})"}
 REGISTERS |= {"lanemask_gt": f"(~({_below} * 2 + 1))"}
 
@@ -201,7 +201,7 @@ OPERATORS |= {
 
 
 def put(to, value):
-    return "" if to == "_" else f"::sim::program::move({to}, {value});"
+    return "" if to == "_" else f"::sim::any::move({to}, {value});"
 
 
 def operand(of, x):
@@ -504,7 +504,7 @@ def elect(match, args):
     return (
         f"const uint32_t fa_lanes = ::sim::ballot({mask}, true, {HERE}); "
         f"const int fa_leader = ::std::countr_zero(fa_lanes); "
-        f"{elected} = ::sim::program::lane() == fa_leader; {put(leader, 'fa_leader')}"
+        f"{elected} = ::sim::any::lane() == fa_leader; {put(leader, 'fa_leader')}"
     )
 
 
@@ -550,7 +550,7 @@ def tma_load(match, args):
     if len(more) != bool(match["hint"]):
         raise ValueError
     declared, named = box(match, tensor_map, at)
-    call = f"::sim::program::tma_load({group}, " if group else "::sim::tma_load("
+    call = f"::sim::any::tma_load({group}, " if group else "::sim::tma_load("
     return f"{declared} {call}{shared(to)}, {named}, {bar_at(bar)}, {blocks}, {HERE});"
 
 
@@ -624,7 +624,7 @@ def wgmma(match, args):
     if majors:
         fields += f".b_mn_major = (bool)({majors[0]}), "
     fields += f".accumulate = (bool)({accumulate}), .half_sums = {str(half).lower()}"
-    need = f"::sim::program::need_plus_one({scale_a}, {scale_b}, {HERE}); "
+    need = f"::sim::any::need_plus_one({scale_a}, {scale_b}, {HERE}); "
     return f"{need}{a_of if registers else ''}{PTX}::wgmma({HERE}, {{{fields}}}, {', '.join(d)});"
 
 
@@ -639,7 +639,7 @@ def tensor_mma(match, args):
     if len(disabled) > 1 or disabled and len(disabled[0]) not in (4, 8):
         raise ValueError
     lanes = ", ".join([HERE, *disabled[0]]) if disabled else ""
-    lanes = f"::sim::program::need_all_lanes({lanes}); " if lanes else ""
+    lanes = f"::sim::any::need_all_lanes({lanes}); " if lanes else ""
     in_tensor_memory = "true" if match["a"] else "false"
     b = f"::sim::tcgen05_operand({b}, {HERE})"
     a = f"(uint32_t)({a})" if match["a"] else f"::sim::tcgen05_operand({a}, {HERE})"
@@ -660,7 +660,7 @@ def tensor_move(match, args):
     registers, (address,) = args if match["what"] == "ld" else args[::-1]
     if len(registers) != int(match["columns"]):
         raise ValueError
-    call = f"::sim::program::tcgen05_{match['what']}"
+    call = f"::sim::any::tcgen05_{match['what']}"
     return f"{call}({HERE}, {address}, {', '.join(registers)});"
 
 

@@ -1,4 +1,4 @@
-"""What the maintainers run: it measures on a GPU, and fills the documentation from results.
+"""For maintainers: measures on a GPU, and fills the documentation from results.
 
 measure.py           gpu_check.sh and `maintain measure`; session.py: its folder and its programs
 peers.py             scripts/peers.py, with comparison.py, masks.py and torch_attention.py;

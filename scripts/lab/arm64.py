@@ -63,7 +63,7 @@ def build(targets):
 
 def compiled(tree, source, folder):
     """What ./scripts/sim makes of a program."""
-    cuda_program.HOW = os.path.join(TREES[tree], "common", "sim", "program", "how_to_build.txt")
+    cuda_program.HOW = os.path.join(TREES[tree], "common", "sim", "any", "how_to_build.txt")
     how = cuda_program.how_to_build()
     cuda_translator.COMMENT = "//" if tree == "arm64" else "#"  # each assembler's own
     options, _ = cuda_program.parse([source], __doc__)

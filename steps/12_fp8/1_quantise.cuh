@@ -9,10 +9,10 @@
 // Still bad sums of P V, in which a V with a mean loses digits: 3_centred
 #pragma once
 
+#include "common/counts/backend.h"
 #include "common/dialect/cuda.h"
 #include "common/dialect/ptx/fp8.h"
 #include "common/dialect/warp.h"
-#include "common/harness/backend.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 

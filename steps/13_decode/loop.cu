@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <numeric>
 
+#include "common/counts/device_memory.h"
 #include "common/harness/check.h"
 #include "common/harness/cli.h"
-#include "common/harness/device_memory.h"
 #include "common/harness/reference.h"
 #include "common/harness/tiles.h"
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
 #include "common/dialect/fragment.h"
-#include "common/harness/device_memory.h"
 #include "common/harness/ranks.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"

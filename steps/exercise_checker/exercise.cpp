@@ -8,9 +8,9 @@
 #include <set>
 #include <stdexcept>
 
+#include "common/counts/backend.h"
+#include "common/counts/format.h"
 #include "common/dialect/errors.h"
-#include "common/harness/backend.h"
-#include "common/harness/format.h"
 #include "common/harness/run.h"
 #include "steps/exercise_checker/channel.h"
 #include "steps/exercise_checker/prediction.h"

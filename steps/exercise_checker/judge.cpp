@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "common/clock/clock.h"
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
+#include "common/counts/estimate.h"
+#include "common/counts/format.h"
+#include "common/counts/gpus.h"
 #include "common/harness/check.h"
-#include "common/harness/format.h"
-#include "common/harness/gpus.h"
 #include "common/harness/inputs.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"

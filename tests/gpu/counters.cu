@@ -1,7 +1,7 @@
 // What count() measures on a GPU, against kernels whose traffic is known by construction. Where the
 // counters are refused, the figures must be absent and the note must say why.
+#include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/device_memory.h"
 #include "tests/test.h"
 
 namespace {

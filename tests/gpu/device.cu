@@ -1,12 +1,12 @@
-// The rest of common/harness/backend.h on a GPU: the device, the clock, the yardsticks.
+// The rest of common/counts/backend.h on a GPU: the device, the clock, the yardsticks.
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "common/counts/backend.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/backend.h"
 #include "common/harness/problem.h"
 #include "tests/test.h"
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "common/harness/ranks.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "common/counts/screen.h"
 #include "common/harness/npy.h"
-#include "common/harness/screen.h"
 #include "tests/test.h"
 
 namespace fa::test {

@@ -12,7 +12,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "common/harness/output_file.h"
+#include "common/counts/files.h"
 #include "common/harness/problem.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"

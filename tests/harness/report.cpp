@@ -4,7 +4,7 @@
 #include <map>
 #include <sstream>
 
-#include "common/harness/screen.h"
+#include "common/counts/screen.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 

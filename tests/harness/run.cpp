@@ -5,7 +5,7 @@
 #include <cstring>
 #include <optional>
 
-#include "common/harness/device_memory.h"
+#include "common/counts/device_memory.h"
 #include "tests/test.h"
 
 using Catch::Matchers::StartsWith;

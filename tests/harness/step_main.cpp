@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "common/harness/inputs.h"
 #include "common/harness/npy.h"
 #include "common/harness/step.h"

@@ -1,9 +1,9 @@
-#include "common/harness/trace.h"
+#include "common/harness/trace_file.h"
 
 #include <nlohmann/json.hpp>
 
+#include "common/counts/files.h"
 #include "common/harness/inputs.h"
-#include "common/harness/output_file.h"
 #include "tests/harness/files.h"
 #include "tests/masks.h"
 #include "tests/test.h"

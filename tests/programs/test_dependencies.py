@@ -1,5 +1,5 @@
 """common/dependencies.cmake: a library that is here is taken, another is fetched by its hash.
-common/machine.cmake: what no build can go on with."""
+common/machine.cmake: what no build can go on with. Which folder of common/ includes which."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ import re
 import shutil
 import tarfile
 import time
+import unittest
 from pathlib import Path
 
 from copies import ROOT, Folder, main, said
@@ -176,15 +177,15 @@ class Build(Folder):
         self.assertEqual(status, 0, text)
         build = ["cmake", "--build", self.folder / "build", "--target"]
         targets = said([*build, "help"]).stdout
-        for target in ("any_program", "14_ring", "exercises", "test_clock"):
+        for target in ("any_program", "14_ring", "exercises", "test_counts"):
             found = re.search(rf"\b{target}\b", targets)
-            self.assertEqual(bool(found), target != "test_clock", target)
+            self.assertEqual(bool(found), target != "test_counts", target)
         done = said([*build, "tests_need_catch2"])
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"(?m)^flash-steps: not here .*: Catch2; install catch2, or ")
 
         # A shared array keeps its gap.
-        how = (self.folder / "build/common/sim/program/how_to_build.txt").read_text()
+        how = (self.folder / "build/common/sim/any/how_to_build.txt").read_text()
         (flags,) = re.findall("^cuda (.*);-include;", how, re.MULTILINE)
         kernel = self.write("k.cpp", "int f() { static thread_local int a[4]; return ++a[0]; }\n")
         made = self.folder / "k.o"
@@ -192,6 +193,38 @@ class Build(Folder):
         self.assertRegex(said(["size", "-A", made]).stdout, rf"(?m)^\.tbss +{16 + 4096} ")
         ninja = (self.folder / "build/build.ninja").read_text()
         self.assertIn("FLAGS = -O1 -g0 ", ninja)  # with -pipe the assembler gets no file
+
+
+class Layers(unittest.TestCase):
+    """A folder of common/ includes itself and these; steps, which are above, include any."""
+
+    KNOWS = {
+        "dialect": (),
+        "counts": ("dialect",),
+        "sim": ("dialect", "counts"),
+        "gpu": ("dialect", "counts"),
+        "harness": ("dialect", "counts"),
+        "program": ("dialect", "counts", "harness"),
+        "ranks": ("dialect", "counts", "harness", "program"),
+    }
+
+    def test_arrows_go_down(self):
+        known = {path.name for path in (ROOT / "common").iterdir() if path.is_dir()}
+        self.assertEqual(known - {"data"}, set(self.KNOWS))
+        start, seen = '#include "common/', set()
+        for folder, below in self.KNOWS.items():
+            for path in (ROOT / "common" / folder).rglob("*.*"):
+                if path.suffix not in (".h", ".cuh", ".cpp", ".cu", ".inc"):
+                    continue
+                for line in path.read_text(encoding="utf-8").splitlines():
+                    if line.startswith("#include") and '"steps/' in line:
+                        self.fail(f"{path}: {line}")
+                    if not line.startswith(start):
+                        continue
+                    other = line.removeprefix(start).partition("/")[0]
+                    self.assertIn(other, (folder, *below), f"{path}: {line}")
+                    seen.add((folder, other))
+        self.assertGreaterEqual(seen, {("sim", "counts"), ("harness", "counts")})
 
 
 if __name__ == "__main__":

@@ -124,24 +124,6 @@ ERRORS = {
         }""",
         r"^sim: \S*named_badly.cu:@:\d+: error: .undefined_name. was not declared",
     ),
-    "announced": (
-        program(
-            """
-            cuda::atomic_ref<int, cuda::thread_scope_device> flag(p[1]);
-            if (blockIdx.x == 0) {
-              p[0] = 1;
-              flag.store(1, cuda::memory_order_relaxed);
-            } else if (flag.load(cuda::memory_order_acquire)) {
-              p[2] = p[0];  // HERE
-            }
-            """,
-            "k<<<2, 1>>>(p)",
-            "#include <cuda/atomic>",
-        ),
-        r"race on device memory: kernel k, block \(1,0,0\), .*load of p, byte 0 at announced.cu:@ ",
-        1,
-        ("--analyse",),
-    ),
     "unset": (
         """
         int host() { return 1; }
@@ -779,16 +761,16 @@ class Errors(Folder):
             self.assertEqual(translator.has_own_new, own)
 
     def test_casts_and_shifts_of_device_code(self):
-        to, shift = "::sim::program::to", " ::sim::program::shift "
+        to, shift = "::sim::any::to", " ::sim::any::shift "
         unchanged = "sizeof(int) * x", "-(int)x", "(T)x", "(int*)p", "int()", "(int)", "a < b"
         unchanged += "f<int>(x)", "static_cast<T>(x)", "A<int(int)>::f", "[](int) { y; }"
         unchanged += "a <<= b", "a >> 3", "A<B<c>> d", "A<f<b>(), B<c>> d", "i < a >> b"
         unchanged += "[](int) mutable { y; }", "{ int (*f)(int); }"
         for text, made in (
-            ("(int)x", "::sim::program::To<int>() ->*x"),
-            ("a && (unsigned char) x", "a && ::sim::program::To<unsigned char>() ->* x"),
-            ("(float)(int)x", "::sim::program::To<float>() ->*::sim::program::To<int>() ->*x"),
-            ("a - (int)x", "a - ::sim::program::To<int>() ->*x"),
+            ("(int)x", "::sim::any::To<int>() ->*x"),
+            ("a && (unsigned char) x", "a && ::sim::any::To<unsigned char>() ->* x"),
+            ("(float)(int)x", "::sim::any::To<float>() ->*::sim::any::To<int>() ->*x"),
+            ("a - (int)x", "a - ::sim::any::To<int>() ->*x"),
             ("static_cast<int>(x)", f"{to}<int>(x)"),
             *((f"{x} int(x)", f"{x} {to}<int>(x)") for x in ("return", "y ?", "a &", "a |")),
             *((f"{x} int(x)", f"{x} {to}<int>(x)") for x in "*=+-/%,:^!~>"),
@@ -799,7 +781,7 @@ class Errors(Folder):
             ("static_cast<int>(x) >> b", f"{to}<int>(x) >>{shift}>> b"),
             ("T{int(x)}", f"T{{{to}<int>(x)}}"),
             ("f(int(x))[int(y)]", f"f({to}<int>(x))[{to}<int>(y)]"),
-            ("(int)::x", "::sim::program::To<int>() ->*::x"),
+            ("(int)::x", "::sim::any::To<int>() ->*::x"),
             ("a << b", f"a <<{shift}<< b"),
             ("A<b> c; d >> e", f"A<b> c; d >>{shift}>> e"),
             ("f(a)[1] >> b", f"f(a)[1] >>{shift}>> b"),
@@ -958,14 +940,14 @@ class Errors(Folder):
     def test_spellings(self):
         """Each text as it becomes, without what all launches have."""
         head = "](auto fa_leave, auto&... fa_a) __attribute__((no_sanitize_thread)) { "
-        by_name = f"::sim::program::Shape(1, 1), false, [={head}"
-        held = "::sim::program::Shape(1, 1), false, [fa_kernel = "
-        given = "(::sim::program::passed(fa_a)...), fa_leave(); }"
+        by_name = f"::sim::any::Shape(1, 1), false, [={head}"
+        held = "::sim::any::Shape(1, 1), false, [fa_kernel = "
+        given = "(::sim::any::passed(fa_a)...), fa_leave(); }"
         launch, shared = (
-            "::sim::program::launch(",
+            "::sim::any::launch(",
             "constinit thread_local __attribute__((aligned(128)))",
         )
-        at, ref = "::sim::program::kernel_address", "::sim::program::reference"
+        at, ref = "::sim::any::kernel_address", "::sim::any::reference"
         smem = '__asm__("_ZN3sim12dynamic_smemE");'
         kernel, declared = "__global__ void k", "__attribute__((flatten)) void k"
 
@@ -1030,31 +1012,31 @@ class Errors(Folder):
             ),
             (
                 "__global__ __sim_launch_bounds__(128, 2) void k(int* x) { x[0] = 1; }",
-                "__attribute__((flatten))  void k(int* x) { ::sim::program::need_bounds(128, 2); "
+                "__attribute__((flatten))  void k(int* x) { ::sim::any::need_bounds(128, 2); "
                 "x[0] = 1;  ::sim::reached_end(); }",
             ),
             (
                 "__global__ void __cluster_dims__(2, 1, 1) k() {}",
-                "__attribute__((flatten)) void  k() { ::sim::program::need_cluster(2, 1, 1); "
+                "__attribute__((flatten)) void  k() { ::sim::any::need_cluster(2, 1, 1); "
                 "::sim::reached_end(); }",
             ),
             ("void __cluster_dims__(2, 1, 1) k(int* x);", "void  k(int* x);"),
             (
                 "cudaLaunchKernel((void*)k, 1, 2, args);",
-                '::sim::program::launch_kernel("k", false, k, 1, 2, args);',
+                '::sim::any::launch_kernel("k", false, k, 1, 2, args);',
             ),
             (
                 "cudaLaunchKernel((const void*)&k, 1, 2, args);",
-                '::sim::program::launch_kernel("k", false, &k, 1, 2, args);',
+                '::sim::any::launch_kernel("k", false, &k, 1, 2, args);',
             ),
             (
                 "cudaLaunchCooperativeKernel(reinterpret_cast<void*>(&ns::k<2>), g, b, a, 0, s);",
-                '::sim::program::launch_kernel("ns::k<2>", true, (&ns::k<2>), g, b, a, 0, s);',
+                '::sim::any::launch_kernel("ns::k<2>", true, (&ns::k<2>), g, b, a, 0, s);',
             ),
             ("cudaLaunchKernel(k, 1, 2);", "cudaLaunchKernel(k, 1, 2);"),
             (
                 "cudaLaunchKernelEx(&c, k<1>, a, b);",
-                '::sim::program::launch_extended("k<1>", ::sim::Where::here(), &c, k<1>, a, b);',
+                '::sim::any::launch_extended("k<1>", ::sim::Where::here(), &c, k<1>, a, b);',
             ),
             ("extern __shared__ int s[];", f"extern {shared} int s[] {smem}"),
             (
@@ -1114,7 +1096,7 @@ class Errors(Folder):
             ('extern int x asm("foo"), y;', 'extern int x asm("foo"), y;'),
             (
                 'asm("mov.u32 %[to], %[from]\\073" : [to] "=r"(x) : [from] "r"(y));',
-                "do { { ::sim::program::move(x, y); } } while (0);",
+                "do { { ::sim::any::move(x, y); } } while (0);",
             ),
             (
                 'asm volatile("st.u32 [%0], %1;" :: "l"(p), "r"(f(a, b)) : "memory");',
@@ -1131,7 +1113,7 @@ class Errors(Folder):
                 f'# 1 "/common/x.h"\ncudaMalloc(&x, n); {shared} int s;',
             ),
             *(
-                (f"{call}({given}, n);", f'::sim::program::Naming("{name}").{call}({given}, n);')
+                (f"{call}({given}, n);", f'::sim::any::Naming("{name}").{call}({given}, n);')
                 for call, given, name in (
                     ("cudaMalloc", "(void**)&x", "x"),
                     ("cudaMallocManaged", "reinterpret_cast<void**>(&a.b[i])", "a.b[i]"),
@@ -1151,16 +1133,16 @@ class Errors(Folder):
     def test_odd_texts(self):
         deep = "([" * 2000 + "])" * 2000
         for text, words in (
-            ('asm(R"(mov.u32 %0, 1;)" : "=r"(x));', "::sim::program::move(x, 1);"),
-            ('asm(u8"mov.u32 %0, 1\\x3b" : "=r"(x));', "::sim::program::move(x, 1);"),
-            (f'asm("mov.u32 %{"9" * 5000}, 1;");', "::sim::program::unsupported("),
+            ('asm(R"(mov.u32 %0, 1;)" : "=r"(x));', "::sim::any::move(x, 1);"),
+            ('asm(u8"mov.u32 %0, 1\\x3b" : "=r"(x));', "::sim::any::move(x, 1);"),
+            (f'asm("mov.u32 %{"9" * 5000}, 1;");', "::sim::any::unsupported("),
             ("extern __shared__ [];", "thread_local"),  # g++ says what is wrong
-            ("if (x) a(); else ::k<<<1, 1>>>(x);", 'else  ::sim::program::launch("::k",'),
-            ("do ::k<<<1, 1>>>(x); while (0);", 'do  ::sim::program::launch("::k",'),
-            ("return ::ns::k<<<1, 1>>>(x);", 'return  ::sim::program::launch("::ns::k",'),
-            ("a::template k<T><<<1, 1>>>(x);", '\n ::sim::program::launch("a::k<T>",'),
-            ("return cudaMalloc(&x, n);", 'return ::sim::program::Naming("x").cudaMalloc(&x, n);'),
-            ("else ::cudaMalloc(&x, n);", 'else ::sim::program::Naming("x").cudaMalloc(&x, n);'),
+            ("if (x) a(); else ::k<<<1, 1>>>(x);", 'else  ::sim::any::launch("::k",'),
+            ("do ::k<<<1, 1>>>(x); while (0);", 'do  ::sim::any::launch("::k",'),
+            ("return ::ns::k<<<1, 1>>>(x);", 'return  ::sim::any::launch("::ns::k",'),
+            ("a::template k<T><<<1, 1>>>(x);", '\n ::sim::any::launch("a::k<T>",'),
+            ("return cudaMalloc(&x, n);", 'return ::sim::any::Naming("x").cudaMalloc(&x, n);'),
+            ("else ::cudaMalloc(&x, n);", 'else ::sim::any::Naming("x").cudaMalloc(&x, n);'),
             ("cudaError_t cudaMalloc(void** x, size_t n);", "cudaError_t cudaMalloc(void** x,"),
             ("api.cudaMalloc(&x, n);", "api.cudaMalloc(&x, n);"),
             ("auto f = &cudaLaunchKernelExC;", "auto f = &cudaLaunchKernelExC;"),
@@ -1168,13 +1150,13 @@ class Errors(Folder):
             ("table[i]<<<1, 1>>>(x);", "[fa_kernel = table[i]]("),
             ("pick(3)<<<1, 1>>>(x);", "[fa_kernel = pick(3)]("),
             ('ns::\n# 7 "a.cu"\nk\n# 9 "a.cu"\n<<<1, 1>>>\n# 9 "a.cu"\n(x);', 'launch("ns::k",'),
-            ("pick<float>(3)<<<1, 1>>>(x);", "\n ::sim::program::launch("),
+            ("pick<float>(3)<<<1, 1>>>(x);", "\n ::sim::any::launch("),
             ("pick<float>(3)<<<1, 1>>>(x);", "[fa_kernel = pick<float>(3)]("),
             ("table[1](2)<<<1, 1>>>(x);", "[fa_kernel = table[1](2)]("),
-            ("else (*p)<<<1, 1>>>(x);", "else  ::sim::program::launch("),
-            ("if (x) (*p)<<<1, 1>>>(x);", "if (x)  ::sim::program::launch("),
+            ("else (*p)<<<1, 1>>>(x);", "else  ::sim::any::launch("),
+            ("if (x) (*p)<<<1, 1>>>(x);", "if (x)  ::sim::any::launch("),
             ("return (p)<<<1, 1>>>(x);", "[fa_kernel = (p)]("),
-            ("a<int>::k<<<1, 1>>>(x);", '\n ::sim::program::launch("a<int>::k",'),
+            ("a<int>::k<<<1, 1>>>(x);", '\n ::sim::any::launch("a<int>::k",'),
             ("auto f = &cudaLaunchKernel;", "auto f = &cudaLaunchKernel;"),
             ("cudaLaunchKernelEx(c);", "cudaLaunchKernelEx(c);"),
             ("work->kernel<<<1, 1>>>(x);", "[fa_kernel = work->kernel]("),
@@ -1186,25 +1168,21 @@ class Errors(Folder):
             (
                 'asm("tcgen05.mma.cta_group::2.kind::tf32 [%0], [%0], %1, %0, '
                 '{%2, 0, 0, 0, 0, 0, 0, 0}, 1;" :: "r"(d), "l"(b), "r"(mask));',
-                "::sim::program::need_all_lanes(::sim::Where::here(), mask, 0, 0, 0, 0, 0, 0, 0);",
+                "::sim::any::need_all_lanes(::sim::Where::here(), mask, 0, 0, 0, 0, 0, 0, 0);",
             ),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),
             ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),
             ("void f() { extern __shared__ alignas(16) int s[]; }", "int (&s)[] = reinterpret"),
-            ('asm __volatile__("mov.u32 %0, 1;" : "=r"(x));', "::sim::program::move(x, 1);"),
+            ('asm __volatile__("mov.u32 %0, 1;" : "=r"(x));', "::sim::any::move(x, 1);"),
             (
                 "__global__ void k(void (*f)(int&), int& y);k<<<1, 1>>>(a, b);",
-                ",a, ::sim::program::ref",
+                ",a, ::sim::any::ref",
             ),
-            (
-                "__global__ void k(A<int, B<int, int>> x, int (&y)[8]);k<<<1, 1>>>(a, b);",
-                ",a, ::sim::program::ref",
-            ),
-            ("__global__ void k();reinterpret_cast<void*>(&k);", "(::sim::program::kernel_a"),
-            ("__global__ void k();p = &k;(void*)p;", "(void*)::sim::program::kernel_address(p);"),
-            ("__global__ void k();(void*)a::k;", "(void*)::sim::program::kernel_address(a::k);"),
-            (f"k<{deep}><<<1, 1>>>();", "::sim::program::launch("),
+            ("__global__ void k();reinterpret_cast<void*>(&k);", "(::sim::any::kernel_a"),
+            ("__global__ void k();p = &k;(void*)p;", "(void*)::sim::any::kernel_address(p);"),
+            ("__global__ void k();(void*)a::k;", "(void*)::sim::any::kernel_address(a::k);"),
+            (f"k<{deep}><<<1, 1>>>();", "::sim::any::launch("),
             ("__shared__ " * 5000, "thread_local"),
         ):
             self.assertIn(words, "\n" + Translator("/common/").translate(f"{text}\n"))

@@ -6,9 +6,9 @@
 #include <limits>
 #include <utility>
 
+#include "common/counts/backend.h"
 #include "common/dialect/ptx/fp8.h"
 #include "common/dialect/ptx/tensor_sum.h"
-#include "common/harness/backend.h"
 #include "tests/device.h"
 #include "tests/test.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/device_memory.h"
 #include "common/sim/sim.h"
 #include "tests/test.h"
 

@@ -4,8 +4,8 @@
 #include <array>
 #include <set>
 
+#include "common/counts/backend.h"
 #include "common/dialect/ptx/mma.h"
-#include "common/harness/backend.h"
 #include "common/harness/problem.h"
 #include "common/sim/block.h"
 #include "common/sim/messages/messages.h"

@@ -1,8 +1,8 @@
 // What a block asks of its SM, and how long its warps wait: kernels of which both are known.
 #include "common/sim/observers/warp_clocks.h"
 
+#include "common/counts/gpus.h"
 #include "common/dialect/ptx/ptx.h"
-#include "common/harness/gpus.h"
 #include "tests/sim/diagnosis.h"
 
 using fa::BlockWork;

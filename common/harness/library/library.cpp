@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "common/counts/backend.h"
+#include "common/counts/device_memory.h"
+#include "common/counts/format.h"
 #include "common/dialect/cuda.h"
-#include "common/harness/backend.h"
-#include "common/harness/device_memory.h"
 #include "common/harness/failure.h"
-#include "common/harness/format.h"
 #include "common/harness/step.h"
 
 namespace fa {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/trace.h"
+#include "common/counts/trace.h"
 
 namespace sim {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/harness/traffic.h"
+#include "common/counts/counts.h"
 #include "common/sim/observers/sectors.h"
 
 namespace sim {

@@ -17,7 +17,7 @@
 #include <bit>
 #include <map>
 
-#include "common/harness/traffic.h"
+#include "common/counts/counts.h"
 #include "common/sim/block.h"
 #include "common/sim/memory/lazy_array.h"
 #include "common/sim/memory/request_log.h"

@@ -1,4 +1,4 @@
-// Records a trace (common/harness/trace.h): what every block did, in its order.
+// Records a trace (common/counts/trace.h): what every block did, in its order.
 //
 // Accesses become one event as long as they come from the same line by the same calls, go to the
 // same buffer or shared array in the same way, and no thread of theirs has waited for others in

@@ -20,7 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/harness/gpus.h"
+#include "common/counts/gpus.h"
 #include "common/sim/observer.h"
 
 namespace sim {

@@ -16,8 +16,8 @@
 #include <system_error>
 #include <thread>
 
+#include "common/counts/backend.h"
 #include "common/dialect/ptx/more/dependent.h"
-#include "common/harness/backend.h"
 #include "common/sim/messages/messages.h"
 #include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"

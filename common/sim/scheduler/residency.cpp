@@ -4,8 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/counts/files.h"
 #include "common/dialect/errors.h"
-#include "common/harness/inputs.h"
 
 namespace sim {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "common/harness/gpus.h"
+#include "common/counts/gpus.h"
 
 namespace sim {
 

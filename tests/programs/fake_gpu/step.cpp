@@ -4,7 +4,7 @@
 
 #include "common/harness/linked_step.h"
 
-#include "common/harness/backend.h"
+#include "common/counts/backend.h"
 #include "common/harness/library/library.h"
 
 namespace fa {

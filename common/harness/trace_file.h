@@ -1,0 +1,21 @@
+/// \file
+/// The file of --trace.
+#pragma once
+
+#include <string>
+
+#include "common/counts/trace.h"
+
+namespace fa {
+
+struct Problem;
+
+/// The layout of a piece of workspace, which a step describes by its bytes alone: that of a tensor
+/// of the problem with as many. S, P, dS and dP have a row per query and a column per key.
+Layout workspace_layout(const std::string& name, uint64_t bytes, const Problem&);
+
+/// \throws UsageError or ResourceError as write_file() does.
+void write_trace(const std::string& path, const Trace&, const std::string& step,
+                 const std::string& variant, const std::string& gpu, const Problem&);
+
+}  // namespace fa

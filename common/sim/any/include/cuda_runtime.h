@@ -1,0 +1,34 @@
+/// \file
+/// Stands in for NVIDIA's header of this name; scripts/sim includes it ahead of each .cu file, as
+/// nvcc does.
+#pragma once
+
+#define lerp std_lerp  // C++17, which nvcc reads, has none
+#include <math.h>
+#undef lerp
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "common/sim/any/arithmetic.h"
+#include "common/sim/any/functions.h"
+#include "common/sim/any/program.h"
+#include "common/sim/any/ptx.h"
+#include "common/sim/any/runtime_api.h"
+#include "common/sim/any/vectors.h"
+
+// By which other headers of NVIDIA's see that this one is there.
+#define __CUDA_RUNTIME_H__
+#define __DRIVER_TYPES_H__
+#define __builtin_align__(n) __align__(n)
+#define __builtin_assume(condition) ((void)0)
+#define __maxnreg__(...)
+
+typedef unsigned int uint;  // as glibc's <sys/types.h>
