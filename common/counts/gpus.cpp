@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/counts/files.h"
+#include "common/dialect/errors.h"
 
 namespace fa {
 

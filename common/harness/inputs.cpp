@@ -10,8 +10,8 @@
 #include <numeric>
 #include <optional>
 
-#include "common/counts/format.h"
 #include "common/counts/files.h"
+#include "common/counts/format.h"
 #include "common/harness/npy.h"
 #include "common/harness/parallel.h"
 

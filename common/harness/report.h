@@ -9,9 +9,9 @@
 
 #include "common/counts/backend.h"
 #include "common/counts/counts.h"
-#include "common/counts/json.h"
 #include "common/counts/estimate.h"
 #include "common/counts/gpus.h"
+#include "common/counts/json.h"
 #include "common/harness/check.h"
 #include "common/harness/ranks_report.h"
 #include "common/harness/run.h"

@@ -18,7 +18,6 @@
 #include "common/counts/files.h"
 #include "common/counts/format.h"
 #include "common/counts/screen.h"
-#include "common/harness/trace_file.h"
 #include "common/harness/check.h"
 #include "common/harness/cli.h"
 #include "common/harness/inputs.h"
@@ -27,6 +26,7 @@
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "common/harness/step.h"
+#include "common/harness/trace_file.h"
 #include "common/program/program.h"
 
 namespace fa {

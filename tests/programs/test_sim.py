@@ -124,6 +124,24 @@ ERRORS = {
         }""",
         r"^sim: \S*named_badly.cu:@:\d+: error: .undefined_name. was not declared",
     ),
+    "announced": (
+        program(
+            """
+            cuda::atomic_ref<int, cuda::thread_scope_device> flag(p[1]);
+            if (blockIdx.x == 0) {
+              p[0] = 1;
+              flag.store(1, cuda::memory_order_relaxed);
+            } else if (flag.load(cuda::memory_order_acquire)) {
+              p[2] = p[0];  // HERE
+            }
+            """,
+            "k<<<2, 1>>>(p)",
+            "#include <cuda/atomic>",
+        ),
+        r"race on device memory: kernel k, block \(1,0,0\), .*load of p, byte 0 at announced.cu:@ ",
+        1,
+        ("--analyse",),
+    ),
     "unset": (
         """
         int host() { return 1; }
@@ -1177,6 +1195,10 @@ class Errors(Folder):
             ('asm __volatile__("mov.u32 %0, 1;" : "=r"(x));', "::sim::any::move(x, 1);"),
             (
                 "__global__ void k(void (*f)(int&), int& y);k<<<1, 1>>>(a, b);",
+                ",a, ::sim::any::ref",
+            ),
+            (
+                "__global__ void k(A<int, B<int, int>> x, int (&y)[8]);k<<<1, 1>>>(a, b);",
                 ",a, ::sim::any::ref",
             ),
             ("__global__ void k();reinterpret_cast<void*>(&k);", "(::sim::any::kernel_a"),
