@@ -1,4 +1,5 @@
 #include "common/harness/cli.h"
+#include "common/counts/files.h"
 
 #include <algorithm>
 #include <filesystem>

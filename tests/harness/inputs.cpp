@@ -1,4 +1,5 @@
 #include "common/harness/inputs.h"
+#include "common/counts/files.h"
 
 #include <cmath>
 #include <filesystem>

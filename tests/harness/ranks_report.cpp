@@ -1,3 +1,4 @@
+#include "common/counts/format.h"
 #include "common/harness/report.h"
 
 #include <sstream>

@@ -4,6 +4,7 @@
 #include <map>
 #include <sstream>
 
+#include "common/counts/format.h"
 #include "common/counts/screen.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"

@@ -1,4 +1,5 @@
 #include "common/harness/tensors.h"
+#include "common/counts/trace.h"
 
 #include <map>
 

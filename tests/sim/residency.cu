@@ -1,4 +1,5 @@
 // How many blocks of a kernel the modelled GPU holds, and that the L2 model goes by it.
+#include "common/counts/files.h"
 #include "common/sim/scheduler/residency.h"
 
 #include <unistd.h>

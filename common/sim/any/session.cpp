@@ -15,6 +15,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "common/counts/format.h"
 #include "common/counts/screen.h"
 #include "common/dialect/errors.h"
 #include "common/dialect/ptx/more/dependent.h"
