@@ -1,13 +1,13 @@
-# The small libraries: what the machine has, else a fixed release that CMake fetches.
+# The small libraries: the machine's, else a fixed release that CMake fetches.
 #
 #   fa_library(<variable> NAME <name> HEADERS <header> ... URL <archive> SHA256 <hash>
 #              INCLUDE <its folder of headers> APT <package> [BUILD])
 #
-# <variable> becomes the folder that holds the headers; with BUILD, a library that had to be fetched
-# is built by its own CMakeLists.txt. Without a network, unpack the archive and give
-# -DFETCHCONTENT_SOURCE_DIR_<NAME>=<its folder>. What could not be fetched has no folder, and
+# <variable> becomes the folder that holds the headers; with BUILD, a fetched library is built by
+# its own CMakeLists.txt. Without a network, unpack the archive and pass
+# -DFETCHCONTENT_SOURCE_DIR_<NAME>=<its folder>. A library that could not be fetched has no folder.
 #
-#   fa_require_libraries()    ends with all of them in one sentence
+#   fa_require_libraries()    fails with one sentence that names all of them
 #   fa_what_is_missing(<variable>)    that sentence, or nothing
 
 include(FetchContent)
@@ -24,7 +24,7 @@ function(fa_library variable)
   string(TOUPPER ${arg_NAME} upper)
   set(archive ${CMAKE_BINARY_DIR}/_deps/${arg_NAME}.tar.gz)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
-    # FetchContent by itself tries again for minutes where there is no network; one attempt shows that.
+    # Without a network FetchContent retries for minutes; one attempt is enough.
     get_property(why GLOBAL PROPERTY FA_MISSING_WHY)
     set(failed YES)
     set(hash "")
@@ -38,7 +38,7 @@ function(fa_library variable)
       file(DOWNLOAD ${arg_URL} ${archive} INACTIVITY_TIMEOUT 20 STATUS status)
       list(GET status 0 failed)
       list(GET status 1 why)
-      if(NOT failed)  # by itself, DOWNLOAD ends CMake with several lines, also without a network
+      if(NOT failed)  # DOWNLOAD by itself stops CMake with several lines, also without a network
         file(SHA256 ${archive} hash)
         if(NOT hash STREQUAL arg_SHA256)
           set(failed YES)
@@ -55,7 +55,7 @@ function(fa_library variable)
       return()
     endif()
   endif()
-  set(no_build SOURCE_SUBDIR none)  # no such folder: unpacked, and that is all
+  set(no_build SOURCE_SUBDIR none)  # no such folder: only unpack
   if(arg_BUILD)
     set(no_build "")
   endif()
@@ -87,6 +87,6 @@ function(fa_require_libraries)
   endif()
 endfunction()
 
-# Optional: starts the ranks of a step that several can share (common/ranks).
+# Optional: starts the ranks of a step that several ranks can share (common/ranks).
 set(MPI_CXX_SKIP_MPICXX ON)
 find_package(MPI QUIET COMPONENTS CXX)

@@ -1,11 +1,11 @@
-# Ends at once, with one sentence, where ninja would compile everything again at each call: in a
-# folder whose name has a character at which ninja ends a name in a compiler's list of headers, and
-# where a file is dated in the future, so that it is newer than all that is made of it.
+# Stops with one sentence where ninja would recompile everything at each call: in a folder whose
+# name has a character that ends a name in ninja's parser of a compiler's list of headers, and where
+# a file is dated in the future and so stays newer than its products.
 
 if(CMAKE_GENERATOR MATCHES "Ninja" AND CMAKE_SOURCE_DIR MATCHES "[\"*`^<>|;'&?]")
   set(character "${CMAKE_MATCH_0}")
   set(ninja 0)
-  if(character MATCHES "['&?]")  # which 1.13 reads
+  if(character MATCHES "['&?]")  # which ninja 1.13 parses
     find_program(CMAKE_MAKE_PROGRAM NAMES ninja ninja-build)
     execute_process(COMMAND ${CMAKE_MAKE_PROGRAM} --version OUTPUT_VARIABLE ninja)
   endif()
@@ -15,7 +15,7 @@ if(CMAKE_GENERATOR MATCHES "Ninja" AND CMAKE_SOURCE_DIR MATCHES "[\"*`^<>|;'&?]"
   endif()
 endif()
 
-# By the clock of the folder, which may be another machine's; seconds are forgiven.
+# By the clock of the folder, which may be another machine's; a few seconds are tolerated.
 file(TOUCH ${CMAKE_BINARY_DIR}/clock)
 file(TIMESTAMP ${CMAKE_BINARY_DIR}/clock now "%s" UTC)
 file(GLOB_RECURSE files RELATIVE ${CMAKE_SOURCE_DIR} common/*.* steps/*.* tests/*.* docs/*.txt)
@@ -29,7 +29,7 @@ foreach(file IN LISTS files ITEMS CMakeLists.txt CMakePresets.json ${CMAKE_BINAR
     file(TIMESTAMP "${path}" date "%Y-%m-%d %H:%M")
   endif()
 endforeach()
-if(future MATCHES "^[^;]*/.ninja_log$")  # whatever is edited now is older than what was made of it
+if(future MATCHES "^[^;]*/.ninja_log$")  # edits from now on are older than the products
   set(future "${CMAKE_BINARY_DIR} was built in the future (${date}): set the clock, or remove it")
 elseif(future MATCHES "^[^;]+$")
   set(future "${future} is dated in the future (${date}): set the clock, or touch it")

@@ -15,15 +15,14 @@ constexpr size_t kParts = static_cast<size_t>(Part::start) + 1;
 using Times = std::array<double, kParts>;  // by Part
 double& of(Times& t, Part p) { return t[static_cast<size_t>(p)]; }
 
-// Parts that work side by side hide some of each other's time, not all: between the longest alone
-// and the sum lies the root of the sum of squares.
+// Parts that work in parallel hide some of each other's time, not all of it. The root of the sum of
+// squares lies between the longest part and the sum.
 double together(std::initializer_list<double> times) {
   double sum = 0;
   for (const double t : times) sum += t * t;
   return std::sqrt(sum);
 }
 
-/// A GPU, in clocks of its SMs.
 struct Machine {
   const ClockFigures& figures;
   double sms = 0, clock = 0, loaded_clock = 0;
@@ -33,7 +32,7 @@ struct Machine {
 Machine machine_of(const GpuSpec& g) {
   const ClockFigures& c = clock_figures(g.name);
   const bool narrow = g.arch == "sm_70" || g.arch == "sm_75" || g.arch == "sm_80";
-  const double lanes = narrow ? 64 : 128;  // fp32, of an SM
+  const double lanes = narrow ? 64 : 128;  // fp32, per SM
   Machine m{c};
   m.sms = g.sms;
   m.clock = g.fp32_flops / (g.sms * lanes * 2);
@@ -42,9 +41,9 @@ Machine machine_of(const GpuSpec& g) {
   m.fma = c.fma * lanes / 128;
   const double mma_flops = 2 * 16 * 8 * 16;
   const ClockFigures::Machine& measured = c.measured_on;
-  const double measured_flops =  // of an SM in a clock, by the data sheet
+  const double measured_flops =  // per SM and clock, by the data sheet
       measured.bf16_flops / measured.fp32_flops * 256;
-  // A GPU without tensor cores for bf16 multiplies in its CUDA cores.
+  // A GPU without bf16 tensor cores multiplies in its CUDA cores.
   const double multiply_flops = std::max(g.bf16_flops, g.fp32_flops);
   const double flops = multiply_flops / (g.sms * m.clock);
   m.mma = hopper ? c.mma * flops / measured_flops : flops / mma_flops;
@@ -59,7 +58,7 @@ Machine machine_of(const GpuSpec& g) {
   return m;
 }
 
-// How long each part of an SM works for this block, in clocks.
+// Clocks that each part of an SM works for this block.
 Times times_of(const BlockWork& w, const InstructionMix& mix, const Machine& m) {
   const ClockFigures& c = m.figures;
   const double n = static_cast<double>(w.instructions);
@@ -79,19 +78,19 @@ double busy(Times& t) {
                    of(t, Part::exponentials), of(t, Part::tensor), of(t, Part::atomics)});
 }
 
-// What a block waits for that its own warps do not fill. `from_hbm`: the share of what it fetches
-// that is not in the L2.
+// Clocks that a block waits and its own warps do not fill. `from_hbm`: the share of its fetches
+// that miss the L2.
 double waiting(const BlockWork& w, const InstructionMix& mix, const ClockFigures& c, double warps,
                double from_hbm) {
   const double mine = static_cast<double>(w.instructions) * mix.all / warps;
-  const double per_instruction = c.dependent_latency / c.independent_chains;  // of a lone warp
+  const double per_instruction = c.dependent_latency / c.independent_chains;  // of one warp alone
   const double side_by_side = warps / c.issue;
   const double farther = static_cast<double>(w.fetches) * from_hbm * (c.hbm_latency - c.l2_latency);
   return c.block_start + w.latency + farther + mine * std::max(0.0, per_instruction - side_by_side);
 }
 
-// How long a block stays when `resident` of them share an SM: each works for `busy` clocks and
-// waits for `waiting`, in turns. The mean value analysis of a machine with one repairman.
+// How long a block is resident when `resident` blocks share an SM, each alternating between `busy`
+// clocks of work and `waiting` clocks: mean value analysis of the machine-repairman model.
 double stay(double busy, double waiting, unsigned resident) {
   double queue = 0, here = busy;
   for (unsigned n = 1; n <= resident; ++n) {
@@ -101,7 +100,7 @@ double stay(double busy, double waiting, unsigned resident) {
   return here + waiting;
 }
 
-// When the last block ends: each goes, in the grid's order, to the place that is free first.
+// The end of the last block: each block, in the grid's order, takes the first free place.
 double last_end(const std::vector<double>& stays, double times, size_t places) {
   constexpr double kMany = 3e5;
   const double blocks = static_cast<double>(stays.size()) * times;
@@ -156,7 +155,7 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   const InstructionMix mix = known.value_or(InstructionMix{});
   k.arithmetic = known.has_value();
   const double count = static_cast<double>(c.work.size()), blocks = count * times;
-  // Blocks that share all work are as many as SMs, whatever the number of heads.
+  // Persistent blocks are as many as SMs, whatever the number of heads.
   const bool shares = c.persistent && times > 1;
   k.blocks = static_cast<uint64_t>(shares ? m.sms : std::llround(blocks));
   k.sms = static_cast<unsigned>(shares ? m.sms : std::min(m.sms, std::ceil(blocks)));
@@ -184,7 +183,7 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   // The clock falls with the share of the SMs whose tensor cores work.
   const double loaded = of(sum, Part::tensor) > 0 ? k.sms / m.sms : 0;
   const double clock = m.clock - loaded * (m.clock - m.loaded_clock);
-  // An SM starts one block after the other, however many it holds.
+  // An SM starts blocks one at a time, however many it holds.
   const double starts = std::ceil(blocks / m.sms) * m.figures.block_start;
   const double walks = (shares ? std::accumulate(stays.begin(), stays.end(), 0.0) * times / m.sms
                                : last_end(stays, times, static_cast<size_t>(m.sms) * resident));
@@ -193,7 +192,7 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   const double hbm = static_cast<double>(c.hbm.read + c.hbm.write) * times / m.hbm_bytes_per_s;
   k.seconds = std::max({sms, l2, hbm}) + m.figures.launch_seconds;
 
-  // The parts' own times, on an SM that has work; and the rest of that SM's time.
+  // The parts' busy times, on an SM that has work; then the rest of that SM's time.
   Times t{};
   const double scale = times / k.sms / clock;
   for (size_t i = 0; i < kParts; ++i) t[i] = sum[i] * scale;

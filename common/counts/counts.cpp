@@ -30,7 +30,6 @@ std::vector<std::string> differing_buffers(const Prediction& predicted, const Co
 
 std::optional<double> counted_per_element(const PerElement& e, const Counts& counted) {
   for (const KernelCount& k : counted.kernels) {
-    // "step03::softmax_kernel<64>" is "softmax_kernel".
     const std::string qualified = k.name.substr(0, k.name.find('<'));
     const size_t scope = qualified.rfind("::");
     if (qualified.substr(scope == std::string::npos ? 0 : scope + 2) != e.kernel) continue;

@@ -1,5 +1,5 @@
 /// \file
-/// What was counted or measured of a run: by buffer, by kernel, by source line.
+/// What was counted or measured in a run: by buffer, by kernel, by source line.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace fa {
 
-/// How often, by kind of instruction: warp requests, or 32-byte sectors.
+/// Counts by kind of instruction: warp requests, or 32-byte sectors.
 struct Ops {
   uint64_t load = 0;
   uint64_t store = 0;
@@ -28,7 +28,7 @@ struct Ops {
   }
 };
 
-/// What was seen of one named buffer.
+/// Counts of one named buffer.
 struct BufferCount {
   Bytes bytes;
   Ops requests;
@@ -42,21 +42,20 @@ struct SiteCount {
   uint64_t requests = 0;
   uint64_t transfers = 0;  ///< sectors (global) or bank wavefronts (shared)
   uint64_t ideal = 0;      ///< the fewest that the same bytes need
-  uint64_t clocks = 0;     ///< that they take the L1 (global) or shared memory
+  uint64_t clocks = 0;     ///< that the L1 (global) or shared memory is busy with them
 };
 
-/// What one block asks of its SM, in the units of its parts.
+/// The work of one block on its SM, in the units of the SM's parts.
 struct BlockWork {
-  uint64_t lines = 0;          ///< clocks of the L1: of 128 bytes, that loads and stores look up
-  uint64_t atomic_lines = 0;   ///< the same of atomics
-  uint64_t wavefronts = 0;     ///< of shared memory, of all instructions but wgmma; shuffles
-  uint64_t instructions = 0;   ///< of warps, of those that are counted: all but plain arithmetic
+  uint64_t lines = 0;          ///< clocks of the L1: 128-byte lines that loads and stores look up
+  uint64_t atomic_lines = 0;   ///< 128-byte lines of atomics
+  uint64_t wavefronts = 0;     ///< of shared memory, by all instructions but wgmma; shuffles
+  uint64_t instructions = 0;   ///< of warps, all but plain arithmetic
   uint64_t mma = 0;            ///< mma.m16n8k16
   uint64_t wgmma_columns = 0;  ///< of all wgmma.m64nNk16: the sum of N
-  uint64_t l2_bytes = 0;       ///< asked of the L2
-  double latency =
-      0;  ///< clocks that it would walk if only latencies cost time, all data in the L2
-  uint64_t fetches = 0;  ///< of these latencies, how many are of device memory
+  uint64_t l2_bytes = 0;       ///< requested from the L2
+  double latency = 0;    ///< its clocks if latencies were the only cost and all data in the L2
+  uint64_t fetches = 0;  ///< number of these latencies that are of device memory
 };
 
 /// One kernel (or memset, or copy) of the run.
@@ -67,22 +66,22 @@ struct KernelCount {
   Bytes bytes;
   Ops requests;
   Ops sectors;
-  Ops lines;                   ///< of 128 bytes: tags that the L1 looks up
+  Ops lines;                   ///< 128-byte lines whose tags the L1 looks up
   uint64_t shared_read = 0;    ///< bytes
   uint64_t shared_write = 0;   ///< bytes
   uint64_t shared_atomic = 0;  ///< bytes
   uint64_t shared_requests = 0;
-  uint64_t shared_wavefronts = 0;    ///< above shared_requests' ideal: bank conflicts
+  uint64_t shared_wavefronts = 0;    ///< more than shared_ideal: bank conflicts
   uint64_t shared_ideal = 0;         ///< wavefronts without a conflict
   uint64_t load_wavefronts = 0;      ///< of these, by loads and ldmatrix
   uint64_t store_wavefronts = 0;     ///< by stores and stmatrix; not cp.async, atomics, mbarriers
   uint64_t wgmma_wavefronts = 0;     ///< in which wgmma reads operands
   uint64_t shuffles = 0;             ///< instructions of warps, two for 8 bytes
-  std::vector<BlockWork> work = {};  ///< of each block, in the grid's order
-  uint64_t resident = 0;             ///< blocks that an SM holds
-  bool persistent = false;           ///< as many blocks as SMs, which share all work
-  Bytes hbm = {};                    ///< the L2 model's; what it still holds is not written yet
-  std::string buffer = {};           ///< of a memset or copy: the buffer; a kernel has none
+  std::vector<BlockWork> work = {};  ///< per block, in the grid's order
+  uint64_t resident = 0;             ///< blocks per SM
+  bool persistent = false;           ///< as many blocks as SMs; they share all work
+  Bytes hbm = {};                    ///< by the L2 model; without what is still dirty there
+  std::string buffer = {};           ///< of a memset or copy; empty for a kernel
 };
 
 /// What was counted (simulator) or measured (hardware) in one run of a step.
@@ -91,22 +90,22 @@ struct Counts {
   std::map<std::string, BufferCount> buffers;  ///< simulator only: hardware knows no buffers
   std::vector<KernelCount> kernels;
   std::vector<SiteCount> sites;      ///< simulator with --analyse only
-  uint64_t analysed = 0;             ///< the same: accesses that the search for races has looked at
-  std::vector<std::string> remarks;  ///< the same: what is right, and slower than it looks
+  uint64_t analysed = 0;             ///< the same: accesses that the race search has examined
+  std::vector<std::string> remarks;  ///< the same: code that is correct but slower than it looks
   std::optional<Bytes> requested;
   std::optional<Ops> requests;
   std::optional<Ops> sectors;
-  std::optional<Ops> lines;              ///< of 128 bytes: tags that the L1 looks up
+  std::optional<Ops> lines;              ///< 128-byte lines whose tags the L1 looks up
   std::optional<Ops> shared_wavefronts;  ///< of plain loads and stores, ldmatrix and stmatrix
   std::optional<Bytes> hbm;  ///< simulator: the L2 model's figure; hardware: the DRAM counters
   std::optional<uint64_t> tensor_flops;
   std::map<std::string, uint64_t> metrics;  ///< hardware only: each counter under its CUPTI name
-  std::optional<Trace> trace;               ///< simulator, where it was asked for
+  std::optional<Trace> trace;               ///< simulator, with CountOptions::trace
   std::string note;  ///< why something is absent: "counters refused: ...", one line
 };
 
-/// The buffers whose counted bytes are not the predicted ones, in the order of their names. A
-/// buffer that only one side knows counts as zero bytes on the other.
+/// The buffers whose counted bytes differ from the predicted ones, sorted by name. A buffer that
+/// only one side knows counts as zero bytes on the other.
 std::vector<std::string> differing_buffers(const Prediction&, const Counts& counted);
 
 /// Loads and stores per element as counted; nothing when no kernel of that name ran.

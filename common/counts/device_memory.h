@@ -13,19 +13,19 @@
 
 namespace fa {
 
-/// Elements in device memory, freed with this object. Whoever needs them throws a sentence of its
-/// own where there is no room.
+/// Elements in device memory, freed with this object. The caller reports a lack of room in words
+/// that name what it needs.
 template <class T = std::byte>
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  /// Room for `n` elements as cudaMalloc leaves it; empty where the device has none.
+  /// Allocates room for `n` elements, as cudaMalloc leaves it; empty where the device has none.
   /// \param name for the simulator's tables and messages.
-  /// \throws CudaError when CUDA fails for another reason than memory.
+  /// \throws CudaError when CUDA fails for any reason but memory.
   DeviceMemory(const std::string& name, size_t n) {
     const cudaError_t status = cudaMalloc(&data_, std::max<size_t>(1, n * sizeof(T)));
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // or the next launch would take it for its own
+      cudaGetLastError();  // else the next launch would report this error
       return;
     }
     cuda_check(status);
@@ -46,20 +46,20 @@ class DeviceMemory {
   T* get() const { return data_; }
   size_t size() const { return size_; }  ///< elements
   size_t bytes() const { return size_ * sizeof(T); }
-  /// From now on the caller frees it.
+  /// Hands the memory to the caller, who frees it.
   T* release() {
     size_ = 0;
     return std::exchange(data_, nullptr);
   }
 
-  /// Every byte becomes `byte`.
+  /// Sets every byte to `byte`.
   void fill(int byte) { cuda_check(cudaMemset(data_, byte, bytes())); }
-  /// \param from as many bytes as there are here.
+  /// \param from size() elements on the host
   template <class U = T>
   void upload(const std::vector<U>& from) {
     cuda_check(cudaMemcpy(data_, from.data(), from.size() * sizeof(U), cudaMemcpyHostToDevice));
   }
-  /// Waits for the kernels before.
+  /// Waits for all earlier kernels.
   template <class U = T>
   std::vector<U> download() const {
     std::vector<U> to(bytes() / sizeof(U));

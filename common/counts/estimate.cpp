@@ -32,7 +32,7 @@ bool Estimate::arithmetic() const {
 
 namespace {
 
-/// \throws nlohmann::json::exception for a name that no part has.
+/// \throws nlohmann::json::exception for an unknown name.
 Part part_of(const std::string& name) {
   static const nlohmann::json numbers = [] {
     nlohmann::json j;

@@ -1,6 +1,6 @@
 /// \file
 /// From counts to time: what limits each kernel of a run, and how long the run would take on a GPU.
-/// Knows no step. docs/clock.md explains the model and what it is worth.
+/// Independent of the steps. docs/clock.md explains the model and its accuracy.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace fa {
 
-/// What a kernel keeps busy, or waits for.
+/// A resource that a kernel keeps busy, or waits for.
 enum class Part {
   l1,
   shared,
@@ -30,7 +30,7 @@ enum class Part {
 /// "L1 lines", "shared memory", ...
 const char* name_of(Part);
 
-/// A part's own time, as a share of the kernel's estimated time.
+/// A part's busy time, as a share of the kernel's estimated time.
 struct PartShare {
   Part part = Part::start;
   double share = 0;
@@ -43,7 +43,7 @@ struct KernelEstimate {
   std::vector<PartShare> parts;  ///< the largest first
   uint64_t blocks = 0;
   unsigned sms = 0;        ///< that have a block
-  bool arithmetic = true;  ///< false: the kernel's plain arithmetic is not known, and left out
+  bool arithmetic = true;  ///< false: the kernel's plain arithmetic is unknown and left out
 };
 
 /// Heads (batch x heads) for which times are estimated by default: few leave most of a GPU idle.
@@ -54,32 +54,32 @@ struct Estimate {
   double seconds = 0;
   std::vector<KernelEstimate> kernels;
   std::string gpu;
-  bool verified = false;  ///< the project has measured this GPU beside its estimates
+  bool verified = false;  ///< the project has compared measurements of this GPU with its estimates
 
   /// The kernel that takes longest; null when none ran.
   const KernelEstimate* longest() const;
   /// What limits the longest kernel.
   Part limit() const;
-  /// Does every kernel's estimate hold its arithmetic?
+  /// Does every kernel's estimate include its arithmetic?
   bool arithmetic() const;
 };
 
-/// docs/json.md describes it.
+/// The format is in docs/json.md.
 nlohmann::ordered_json to_json(const Estimate&);
-/// \throws nlohmann::json::exception when something is missing, or a part is not known.
+/// \throws nlohmann::json::exception when something is missing, or a part is unknown.
 Estimate estimate_of(const nlohmann::ordered_json&);
 
-/// How many instructions a kernel executes, of each kind, for one that the simulator counts.
+/// The number of instructions that a kernel executes, by kind, for each that the simulator counts.
 struct InstructionMix {
   double all = 1, fma = 0, alu = 0, special = 0;
 };
-/// Of the kernel of this name, from common/data/instructions.json, or of the same one with tiles of
-/// another size, for the same d; nothing where neither is listed.
+/// The mix of the kernel of this name in common/data/instructions.json, or of the same kernel with
+/// other tiles for the same d; nothing where neither is listed.
 /// \throws UsageError when the file is damaged.
 std::optional<InstructionMix> instruction_mix(const std::string& kernel);
 
-/// \param counted of the simulator, with its blocks' work
-/// \param times so many problems like the counted one run in the same launches
+/// \param counted by the simulator, with its blocks' work
+/// \param times number of problems like the counted one that run in the same launches
 /// \returns nothing when no work was counted.
 std::optional<Estimate> estimate(const Counts& counted, const GpuSpec&, double times = 1);
 

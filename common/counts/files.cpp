@@ -26,7 +26,7 @@ namespace {
   throw UsageError(sentence);
 }
 
-/// A file beside the one that is written, gone when its writer ends in another way than keep().
+/// A temporary file next to the one being written, removed unless its writer calls keep().
 class Aside {
  public:
   explicit Aside(const fs::path& target)
@@ -71,7 +71,7 @@ class Aside {
 };
 char Aside::name[4096];
 
-/// False when the file cannot be opened. \throws what cannot_write() does.
+/// False when the file cannot be opened. \throws as cannot_write() does.
 bool write_to(const fs::path& file, const std::string& path,
               const std::function<void(std::ostream&)>& write) {
   errno = 0;
@@ -118,7 +118,7 @@ bool same_file(const std::string& a, const std::string& b) {
 void require_writable(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
   std::error_code ignored;
-  if (fs::is_fifo(path, ignored)) return;  // its reader takes a second writer's text for the end
+  if (fs::is_fifo(path, ignored)) return;  // its reader would take a second writer for the end
   const bool existed = fs::exists(path, ignored);
   errno = 0;
   if (!std::ofstream(path, std::ios::app)) {
@@ -127,7 +127,7 @@ void require_writable(const std::string& flag, const std::string& path) {
                                                                       : std::strerror(errno);
     refuse("{} {}: cannot be written: {}", flag, path, why);
   }
-  // Not the link, where `path` is one to a file that was not there.
+  // Not the link, where `path` is a link to a file that was not there.
   if (!existed) fs::remove(fs::canonical(path, ignored), ignored);
 }
 

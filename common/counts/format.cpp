@@ -7,7 +7,7 @@ namespace fa {
 
 namespace {
 
-/// 3.14, 31.4, 314; of less than 1 as few as are needed.
+/// 3.14, 31.4, 314; below 1 as few digits as are needed.
 std::string three_digits(double x) {
   const double size = std::fabs(x);
   if (size < 0.9995) return fmt::format("{:.3g}", x);

@@ -1,5 +1,5 @@
 /// \file
-/// Numbers as text, and fmt, header-only: the one way in which common/ includes it.
+/// Numbers as text, and fmt, header-only: common/ includes fmt only here.
 #pragma once
 
 #ifndef FMT_HEADER_ONLY
@@ -7,7 +7,7 @@
 #endif
 #if defined(__NVCC__) && !defined(__CUDACC__) && !defined(FMT_USE_CONSTEXPR)
 #define FMT_USE_CONSTEXPR \
-  1  // nvcc hands a .cpp to the host compiler, yet fmt 9 takes it for nvcc's own
+  1  // nvcc hands a .cpp to the host compiler, yet fmt 9 takes it for CUDA code
 #endif
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@
 
 namespace fa {
 
-/// \throws UsageError with this sentence.
+/// \throws UsageError with the formatted sentence.
 template <class... A>
 [[noreturn]] void refuse(fmt::format_string<A...> sentence, A&&... a) {
   throw UsageError(fmt::format(sentence, std::forward<A>(a)...));

@@ -40,7 +40,6 @@ ClockFigures read_clock_figures(const std::string& path) {
   }
 }
 
-// A count, where the row has it.
 template <class T>
 void get_count(const nlohmann::json& row, const char* name, T& to) {
   const double count = row.value(name, static_cast<double>(to));

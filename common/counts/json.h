@@ -1,5 +1,5 @@
 /// \file
-/// Counts as JSON, in the reports of a step and of any program alike; docs/json.md describes it.
+/// Counts as JSON, in the reports of steps and of other programs; docs/json.md describes it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@ namespace fa {
 nlohmann::ordered_json to_json(const Bytes&);
 /// {"load", "store", "atomic"}.
 nlohmann::ordered_json to_json(const Ops&);
-/// A source line's requests.
+/// The requests of a source line.
 nlohmann::ordered_json to_json(const SiteCount&);
 
 }  // namespace fa

@@ -1,35 +1,35 @@
 /// \file
-/// How text is laid out for a terminal: 80 columns, whatever the terminal's own width, so that a
-/// file, a page of the documentation and a screen hold the same lines. Help and refusals, which are
-/// no tables, fit a narrower one.
+/// Text layout for a terminal: 80 columns, whatever the terminal's width, so that a file, a page of
+/// the documentation and a screen hold the same lines. Help and refusals, which are not tables,
+/// also fit a narrower terminal.
 #pragma once
 
 #include <string>
 
 namespace fa {
 
-/// The columns of every text that a program prints.
+/// The width of all text that a program prints.
 constexpr size_t kScreenWidth = 80;
 
-/// `first` and then `words`, broken at spaces so that no line exceeds the screen. Only a word that
-/// is longer than a whole line is cut. \param indent columns before the later lines
-/// \returns lines, each with its end
+/// `first`, then `words`, broken at spaces so that no line exceeds the screen. Only a word longer
+/// than a line is cut. \param indent columns before the later lines
+/// \returns lines, each with its newline
 std::string wrapped(const std::string& first, const std::string& words, size_t indent);
 
-/// Columns of the label at the left of each section of a report.
+/// The width of the label at the left of each section of a report.
 constexpr size_t kLabel = 10;
-/// A labelled paragraph of one.
+/// A paragraph with such a label.
 std::string labelled(std::string label, const std::string& words);
 
-/// For a terminal that is narrower than the screen: lines that do not fit are broken at spaces, the
-/// later ones further to the right than their first. Else `text` as it is.
+/// For a terminal narrower than the screen: breaks long lines at spaces and indents the later
+/// parts. Otherwise `text` unchanged.
 std::string fitted(const std::string& text, size_t columns);
 
-/// The columns of the terminal behind a file descriptor, at most kScreenWidth, which a file has.
+/// The columns of the terminal of a file descriptor, at most kScreenWidth, which is a file's width.
 size_t columns_of(int descriptor);
 
-/// `left` at the left and `right` so that it ends in column `end`; on a line of its own where the
-/// two would touch. \returns no end of line
+/// `left` at the left and `right` ending in column `end`, on a separate line where the two would
+/// touch. \returns text without a newline
 std::string beside(const std::string& left, const std::string& right, size_t end);
 
 }  // namespace fa

@@ -1,6 +1,6 @@
 /// \file
-/// What every block did, in its order: which tile of which buffer it read or wrote, at which line.
-/// The simulator records it; docs/json.md describes the file, which Perfetto opens as it is.
+/// What every block did, in its order: which tile of which buffer it read or wrote, and at which
+/// line. The simulator records it; docs/json.md describes the file, which Perfetto opens unchanged.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace fa {
 
-/// How memory is laid out: matrices, one behind the other, of rows whose columns lie side by side.
+/// The layout of memory: consecutive matrices of rows with consecutive columns.
 struct Layout {
   uint64_t matrices = 1;
   uint64_t rows = 1;  ///< of one matrix
@@ -20,15 +20,15 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-/// Which memory a place lies in.
+/// The memory that a place lies in.
 enum class TraceSpace : uint8_t { global, shared, tensor };
 
 /// A buffer in device memory, an array in a kernel's shared memory, or a kernel's tensor memory.
 struct TracePlace {
   std::string name;
   TraceSpace space = TraceSpace::global;
-  uint32_t kernel = 0;  ///< shared and tensor: whose
-  int64_t offset = 0;   ///< shared: of its first byte from that of dynamic shared memory on
+  uint32_t kernel = 0;  ///< of shared and tensor memory
+  int64_t offset = 0;   ///< shared: of its first byte, from the start of dynamic shared memory
   uint64_t bytes = 0;
   Layout layout;
 };
@@ -40,69 +40,68 @@ struct TraceLine {
   bool operator==(const TraceLine&) const = default;
 };
 
-/// Elements of a place; rows are counted through all its matrices.
+/// Elements of a place; rows are numbered through all its matrices.
 struct TraceRectangle {
   uint64_t row = 0, rows = 0, column = 0, columns = 0;
   bool operator==(const TraceRectangle&) const = default;
 };
 
-/// Of an event.
+/// Kind of an event.
 enum class TraceKind : uint8_t { read, write, atomic };
 
 /// All that one block did with one place at one line between two points where its threads waited
 /// for others.
 struct TraceEvent {
   uint32_t block = 0;
-  uint32_t place = 0;  ///< Trace::places
-  uint32_t stack = 0;  ///< Trace::stacks
+  uint32_t place = 0;  ///< index of Trace::places
+  uint32_t stack = 0;  ///< index of Trace::stacks
   TraceKind kind = TraceKind::read;
   std::string how;  ///< "load", "store", "atomic", "ldmatrix", "stmatrix", "cp.async", "mbarrier",
                     ///< "TMA", "wgmma", "tcgen05.mma", "tcgen05.ld", "tcgen05.st"
-  uint32_t waits = 0;  ///< of the block's longest chain of waits in front of it
+  uint32_t waits = 0;  ///< length of the block's longest chain of waits before it
   uint64_t start = 0, ticks = 0;
   uint64_t bytes = 0;
   uint64_t requests = 0;   ///< of warps
   uint64_t transfers = 0;  ///< 32-byte sectors of device memory, wavefronts of shared memory, or
                            ///< 128 bytes of tensor memory
-  uint64_t hbm_read = 0;   ///< bytes of sectors that nobody had touched before
-  uint64_t hbm_write = 0;  ///< bytes of sectors that nobody had written before
+  uint64_t hbm_read = 0;   ///< bytes of sectors touched for the first time
+  uint64_t hbm_write = 0;  ///< bytes of sectors written for the first time
   std::vector<TraceRectangle> touched = {};
   bool exact = true;  ///< `touched` are these elements; false: one rectangle around them
 };
 
-/// One request of a warp: an example for all of its line.
+/// One request of a warp, as an example for its line.
 struct TraceRequest {
   uint32_t kernel = 0, place = 0, stack = 0;
   TraceKind kind = TraceKind::read;
   std::string how;
   uint32_t lanes = 0;             ///< bit l: lane l takes part
-  uint32_t lane_bytes = 0;        ///< that each asks for
-  std::array<uint64_t, 32> at{};  ///< the lane's first byte, in the place
+  uint32_t lane_bytes = 0;        ///< of each lane's access
+  std::array<uint64_t, 32> at{};  ///< the lane's first byte in the place
   uint64_t transfers = 0;         ///< as in TraceEvent
   bool operator==(const TraceRequest&) const = default;
 };
 
-/// One launch, or a memset or copy on the device.
+/// One launch, memset or copy on the device.
 struct TraceKernel {
   std::string name;
   std::string pass;  ///< "prepare", "forward", "backward"
   std::array<unsigned, 3> grid{1, 1, 1}, block{0, 1, 1};
   uint64_t shared_bytes = 0;  ///< dynamic
-  uint64_t slots = 0;         ///< blocks that the modelled GPU holds at a time
+  uint64_t slots = 0;         ///< blocks that the modelled GPU holds at once
   uint64_t start = 0, ticks = 0;
   std::vector<TraceEvent> events;  ///< by block, in the block's order
 };
 
-/// A tick is one of TraceEvent::transfers. It orders a block's events and says nothing of a GPU's
-/// time.
+/// A tick is one of TraceEvent::transfers: it orders a block's events and is no measure of time.
 struct Trace {
   std::vector<TraceKernel> kernels;
   std::vector<TracePlace> places;
   std::vector<TraceLine> lines;
-  std::vector<std::vector<uint32_t>> stacks;  ///< lines: the access, then the calls that led there
+  std::vector<std::vector<uint32_t>> stacks;  ///< lines: the access, then its callers
   std::vector<TraceRequest> requests;
 
-  /// Behind what is there; its kernels are of this pass.
+  /// Appends kernels and marks them as part of `pass`.
   void append(Trace&& other, const std::string& pass);
 };
 

@@ -28,21 +28,21 @@ struct Bytes {
   }
 };
 
-/// What textbooks count of one kernel: loads and stores per element of its operand.
+/// The textbook count of one kernel: loads and stores per element of its operand.
 struct PerElement {
   std::string kernel;     ///< its name without template arguments
-  std::string element;    ///< "score"
+  std::string element;    ///< for example "score"
   uint64_t elements = 0;  ///< how many there are
   uint64_t bytes = 4;     ///< of one element
-  double accesses = 0;    ///< predicted loads and stores of each
+  double accesses = 0;    ///< predicted loads and stores per element
 };
 
-/// What a step predicts about one run, from formulas that stand in its kernel file.
+/// What a step predicts about one run, by the formulas in its kernel file.
 struct Prediction {
   std::map<std::string, Bytes> buffers;  ///< requested bytes per named buffer ("Q", "S", ...)
   Bytes hbm;                             ///< DRAM bytes when each kernel streams its operands once
   uint64_t flops = 0;  ///< floating-point operations of the matrix products, as executed
-  std::vector<PerElement> per_element = {};  ///< where counting per element says more than a sum
+  std::vector<PerElement> per_element = {};  ///< where a count per element says more than a sum
 
   /// `t["Q"].read = ...`
   Bytes& operator[](const std::string& buffer);
