@@ -1,12 +1,12 @@
-# Which GPU architectures to compile for. Included before CUDA is enabled.
+# The GPU architectures to compile for. Included before CUDA is enabled.
 #
 #   fa_architectures(<out> "<needs>" [<older>])   CUDA_ARCHITECTURES of a program
-#     needs sm_90a        90a-real: `a` code runs on that architecture alone, so there is no choice
-#     needs sm_90a;sm_80  that; sm_80 where the GPUs are known and none is of sm_90: <older> is true
+#     needs sm_90a        90a-real: `a` code runs on that architecture only
+#     needs sm_90a;sm_80  that, or sm_80 where the GPUs are known and none is sm_90: <older> is true
 #     needs sm_80         the GPUs of this machine, but none older than sm_80
 #     needs nothing       the GPUs of this machine
-# Without a GPU it is the oldest architecture that the step and this nvcc both allow, whose PTX
-# the driver compiles for any newer GPU. -DCMAKE_CUDA_ARCHITECTURES=... replaces the GPUs of this
+# Without a GPU: the oldest architecture that both the step and this nvcc support, whose PTX the
+# driver compiles for any newer GPU. -DCMAKE_CUDA_ARCHITECTURES=... replaces the GPUs of this
 # machine.
 
 if(NOT CMAKE_CUDA_COMPILER)
@@ -22,7 +22,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${FA_NVCC} CACHE FILEPATH "nvcc")
 endif()
 
-# Codes that this nvcc can make, as numbers: 75 80 86 ...
+# Codes that this nvcc generates, as numbers: 75 80 86 ...
 execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code
                 OUTPUT_VARIABLE codes ERROR_QUIET RESULT_VARIABLE status)
 string(REGEX MATCHALL "sm_[0-9]+" codes "${codes}")
@@ -35,7 +35,7 @@ if(NOT codes)
 endif()
 set(FA_NVCC_CODES ${codes} CACHE INTERNAL "architectures of this nvcc")
 
-# What the GPUs here need: NN-real, or the newest PTX where this nvcc is older than the GPU.
+# For each GPU here: NN-real, or the newest PTX where this nvcc is older than the GPU.
 function(fa_detect_architectures out)
   set(found "")
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
@@ -126,7 +126,7 @@ function(fa_architectures out needs)
   set(${out} "${chosen}" PARENT_SCOPE)
 endfunction()
 
-# fa_common's own kernels, and enable_language(CUDA). A normal variable, not a cache entry: a later
+# For fa_common's kernels and enable_language(CUDA). A normal variable, not a cache entry: each
 # configure looks at the machine again.
 fa_architectures(CMAKE_CUDA_ARCHITECTURES "")
 message(STATUS "GPU architectures: ${CMAKE_CUDA_ARCHITECTURES}")

@@ -14,7 +14,7 @@ namespace {
 using Values = std::map<std::string, double>;
 
 // Names as in `ncu --query-metrics`. Paths are kept apart: LSU (loads, stores and cp.async), RED
-// (atomics without a result), ATOM (with one) and TMA.
+// (atomics without a result), ATOM (atomics with one) and TMA.
 #define LSU_GLOBAL(what, op) "l1tex__t_" what "_pipe_lsu_mem_global_op_" op ".sum"
 #define LSU_SHARED(op) "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_" op ".sum"
 
@@ -45,7 +45,7 @@ const std::vector<std::string> kDramRead = {"dram__bytes_read.sum",
                                             "dram__bytes_op_read.sum"};  // on consumer Blackwell
 const std::vector<std::string> kDramWrite = {"dram__bytes_write.sum", "dram__bytes_op_write.sum"};
 
-/// Both, also where one is wanted: the same metrics need no other profiler.
+/// Both, even where one would do: the same metrics need no second profiler.
 const std::vector<std::string> kDram = {kDramRead[0], kDramRead[1], kDramWrite[0], kDramWrite[1]};
 
 /// The first of `names` that this chip has.
@@ -61,8 +61,8 @@ uint64_t find_or_0(const Values& values, const char* name) {
   return find(values, {name}).value_or(0);
 }
 
-// Ordinary loads and cp.async together: both count as "ld", on an H200 to the last request and
-// sector. The separate names of cp.async count a part of the same once more.
+// Ordinary loads and cp.async together: both count as "ld", exactly so on an H200, in requests and
+// sectors. The separate names of cp.async count part of the same again.
 std::optional<Ops> ops_of(const Values& v, const char* load, const char* store, const char* red,
                           const char* atom) {
   if (!v.count(load)) return std::nullopt;
@@ -93,15 +93,15 @@ void measure(const std::function<void()>& run, bool only_hbm, Counts& counts) {
   const gpu::L2Sweep l2_sweep;
   const auto sweep = [&] { l2_sweep(); };
 
-  // Everything but the DRAM writes: a range that holds only the step, after a sweep.
+  // Everything but the DRAM writes: a range that contains only the step, after a sweep.
   Values v;
   if (!only_hbm) v = profiler.measure(kStepMetrics, sweep, run);
   const Values dram = profiler.measure(kDram, sweep, run);
   for (const std::string& name : kDramRead) {
     if (dram.count(name)) v[name] = dram.at(name);
   }
-  // A step's results are still dirty in the L2 when it ends, so its DRAM writes show only when
-  // something pushes them out: step and sweep, minus the sweep alone.
+  // A step's results are still dirty in the L2 when it ends, so its DRAM writes appear only after
+  // they are evicted: step and sweep, minus the sweep alone.
   const auto step_and_sweep = [&] {
     run();
     sweep();
@@ -137,7 +137,7 @@ Counts count(const std::function<void()>& run, const CountOptions& options) {
     measure(run, options.only_hbm, counts);
   } catch (const gpu::NoCounters& e) {
     counts.note = e.what();
-    run();                            // the caller relies on one run having happened
+    run();                            // the caller relies on one run
   } catch (const ResourceError& e) {  // no room for the sweep
     counts.note = std::string("no hardware counters: ") + e.what();
     run();

@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocks = 1024;
 
-// The sum depends on every load, so none can be dropped; of zeros, so nothing is stored.
+// The sum depends on every load, so none is dropped; the buffer is zero, so nothing is stored.
 __global__ void sweep_kernel(const float4* buffer,  // [n]
                              size_t n,
                              float* sink) {  // [1]
@@ -37,7 +37,7 @@ L2Sweep::L2Sweep() {
                         " MiB buffer that clears the L2 between runs: take a smaller problem");
   }
   buffer_.fill(0);
-  (*this)();  // the memset's own dirty lines
+  (*this)();  // dirty lines of the memset
 }
 
 void L2Sweep::operator()() const {

@@ -16,8 +16,8 @@ namespace fa::gpu {
 
 namespace {
 
-// cuBLAS is no dependency, neither to build nor to run: its few functions are declared here and
-// looked up at run time. The names carry the suffixes that cublas_v2.h hides behind macros.
+// cuBLAS is not a dependency, neither of the build nor at run time: the functions used are declared
+// here and looked up at run time. Their names have the suffixes that cublas_v2.h hides in macros.
 using Handle = void*;
 using CreateFn = int(Handle*);
 using DestroyFn = int(Handle);

@@ -1,5 +1,5 @@
 /// \file
-/// A vendor's matrix product as a yardstick, when cuBLAS can be loaded.
+/// A vendor's matrix product as a yardstick, where cuBLAS can be loaded.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ enum class MatmulType {
   fp32,  ///< fp32 throughout, TF32 forbidden: the CUDA cores
 };
 
-/// C = A B with square n x n matrices of random numbers. Not zeros: a GPU that multiplies zeros
-/// draws less power and clocks higher.
+/// C = A B with square n x n matrices of random numbers: a GPU that multiplies zeros draws less
+/// power and clocks higher.
 class Matmul {
  public:
   Matmul(MatmulType type, int n);
@@ -22,7 +22,7 @@ class Matmul {
 
   /// False when cuBLAS could not be loaded or the device has no room.
   explicit operator bool() const;
-  /// One product, queued on the default stream.
+  /// Queues one product on the default stream.
   void operator()() const;
   double flops() const { return 2.0 * n_ * n_ * n_; }
 

@@ -28,7 +28,7 @@ std::vector<const char*> pointers(const Metrics& metrics) {
   return p;
 }
 
-/// CUPTI's parameter blocks start with their size, as this program knows it; the rest is zero.
+/// CUPTI's parameter blocks start with their size as compiled here; the rest is zero.
 #define FA_PARAMS(type, name) \
   type name{};                \
   name.structSize = type##_STRUCT_SIZE
@@ -41,7 +41,7 @@ std::vector<std::string> cupti_names() {
   return names;
 }
 
-/// The functions of libcupti that are used here, found at run time.
+/// The functions of libcupti used here, found at run time.
 struct Cupti {
   SharedLibrary library{cupti_names()};
 
@@ -76,7 +76,7 @@ struct Cupti {
           "no hardware counters: libcupti was not found; install CUPTI or add its folder to "
           "LD_LIBRARY_PATH (docs/gpu.md)");
     }
-    // The youngest functions: a library that has these has the others.
+    // The newest functions: a library that has these has all the others.
     if (!cuptiRangeProfilerDecodeData || !cuptiProfilerHostGetNumOfPasses ||
         !cuptiDeviceGetChipName) {
       throw NoCounters(
@@ -102,7 +102,7 @@ struct Cupti {
 
 #define FA_CALL(cupti, function, params) (cupti).check((cupti).function(params), #function)
 
-/// The current context, without linking libcuda. The runtime has made it the current one.
+/// The current context, as the runtime has set it, without linking libcuda.
 CUcontext current_context() {
   const SharedLibrary driver({"libcuda.so.1"});
   auto* get = driver.symbol<CUresult(CUcontext*)>("cuCtxGetCurrent");
@@ -113,7 +113,7 @@ CUcontext current_context() {
   return context;
 }
 
-/// The host side of a set of metrics: how to collect them, and how to make values of the counters.
+/// The host side of a set of metrics: how to collect them, and how to evaluate the counters.
 class Host {
  public:
   Host(const Cupti& cupti, const std::string& chip, const std::vector<uint8_t>& availability)
@@ -281,8 +281,8 @@ struct RangeProfiler::Impl {
   CUcontext context = current_context();
   std::string chip;                   // "GH100"
   std::vector<uint8_t> availability;  // empty for a chip that this CUPTI knows by name
-  // Of the last group: enabling one takes 0.2 s. Another group needs another one: CUPTI 13 crashes
-  // with the counter data of other metrics.
+  // Of the last group: enabling one takes 0.2 s. Each group needs a new one: CUPTI 13 crashes with
+  // the counter data of other metrics.
   std::optional<Target> target;
   Metrics of_target;
 
@@ -297,7 +297,7 @@ struct RangeProfiler::Impl {
     chip = name.pChipName;
     try {
       Host(cupti, chip, availability);
-    } catch (const NoCounters&) {  // a chip younger than this CUPTI: ask the driver
+    } catch (const NoCounters&) {  // a chip newer than this CUPTI: ask the driver
       FA_PARAMS(CUpti_Profiler_GetCounterAvailability_Params, p);
       p.ctx = context;
       FA_CALL(cupti, cuptiProfilerGetCounterAvailability, &p);
@@ -318,7 +318,7 @@ struct RangeProfiler::Impl {
     return host.add(metrics) && host.passes() == 1;
   }
 
-  /// Each metric joins the first group that still takes one pass with it. A metric that this chip
+  /// Each metric joins the first group that still needs one pass with it. A metric that this chip
   /// does not know, or cannot collect in one pass, joins none.
   std::vector<Metrics> one_pass_groups(const Metrics& metrics) const {
     std::vector<Metrics> groups;

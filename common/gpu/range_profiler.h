@@ -11,7 +11,7 @@
 
 namespace fa::gpu {
 
-/// The counters cannot be read here. The message is one line that says why and what to do.
+/// The counters cannot be read here. The message says in one line why, and what to do.
 struct NoCounters : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -25,10 +25,10 @@ class RangeProfiler {
   RangeProfiler(const RangeProfiler&) = delete;
   RangeProfiler& operator=(const RangeProfiler&) = delete;
 
-  /// Measures `metrics` over one user range around `body`. Hardware has few counters, so they
-  /// are split into groups of one pass each, and `body` runs once per group.
-  /// \param before runs ahead of each pass, outside the range.
-  /// \returns the value of each metric; what this chip does not have is left out.
+  /// Measures `metrics` over one user range around `body`. Hardware has few counters, so the
+  /// metrics are split into groups of one pass each, and `body` runs once per group.
+  /// \param before runs before each pass, outside the range.
+  /// \returns the value of each metric; omits what this chip does not have.
   /// \throws NoCounters, and whatever `before` or `body` throws.
   std::map<std::string, double> measure(const std::vector<std::string>& metrics,
                                         const std::function<void()>& before,

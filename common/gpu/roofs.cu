@@ -18,7 +18,7 @@ namespace fa {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRuns = 20;  // timed runs of each roof
+constexpr int kRuns = 20;  // timed runs per roof
 
 // --- the yardsticks -----------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ __global__ void copy_kernel(const float4* from,  // [n]
   if (i < n) to[i] = from[i];
 }
 
-constexpr int kChains = 8;  // independent sums of a thread: hide the latency of an FMA
+constexpr int kChains = 8;  // independent sums per thread, which hide the latency of an FMA
 constexpr int kFmaRounds = 8192;
 
 __global__ void __launch_bounds__(kThreads) fma_kernel(float factor, float* sink) {  // [1]
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) fma_kernel(float factor, float* sink
   if (total == -1.f) *sink = total;  // never, but the compiler cannot know
 }
 
-/// Read and written bytes per second of a plain copy, far larger than the L2. 0: no room.
+/// Bytes read and written per second by a plain copy, far larger than the L2. 0: no room.
 double copy_roof(size_t l2_bytes) {
   size_t bytes = 512u << 20;
   while (bytes < 4 * l2_bytes) bytes *= 2;
@@ -115,7 +115,7 @@ std::filesystem::path cache_file(const cudaDeviceProp& device) {
   return folder / "flash-steps" / ("roofs-" + uuid + ".json");
 }
 
-/// Nothing when the file is missing, damaged, or of a run that could not measure everything.
+/// Nothing when the file is missing, damaged, or from a run that could not measure everything.
 std::optional<Roofs> load(const std::filesystem::path& path, bool has_bf16) {
   std::ifstream file(path);
   const auto tree = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -132,7 +132,7 @@ std::optional<Roofs> load(const std::filesystem::path& path, bool has_bf16) {
   return roofs;
 }
 
-/// A cache that cannot be written costs the next run a second, no more.
+/// A cache that cannot be written only costs the next run a second.
 void save(const std::filesystem::path& path, const Roofs& roofs, const std::string& device) {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
@@ -147,7 +147,7 @@ void save(const std::filesystem::path& path, const Roofs& roofs, const std::stri
                 .dump(2)
          << "\n";
   }
-  std::filesystem::rename(unfinished, path, error);  // whole or not at all
+  std::filesystem::rename(unfinished, path, error);  // complete or not at all
   if (error) std::filesystem::remove(unfinished, error);
 }
 

@@ -1,4 +1,4 @@
-// common/counts/backend.h for a GPU: the caller's stream, and what CUDA says of it.
+// common/counts/backend.h for a GPU: the caller's stream, and its state in CUDA.
 #include "common/counts/backend.h"
 #include "common/dialect/cuda.h"
 
@@ -8,7 +8,7 @@ void zero_device_memory(void* p, size_t bytes) {
   cuda_check(cudaMemsetAsync(p, 0, bytes, current_stream()));
 }
 
-// Of pageable memory: CUDA stages it before the call returns.
+// Pageable memory: CUDA stages it before the call returns.
 void upload_device_memory(void* to, const void* from, size_t bytes) {
   cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, current_stream()));
 }

@@ -14,7 +14,7 @@ namespace fa {
 
 namespace {
 
-constexpr double kAllMs = 500;  // of all timed runs, where the caller does not say how many
+constexpr double kAllMs = 500;  // of all timed runs, where the caller gives no number
 constexpr int kMostIters = 50;
 
 class Event {
@@ -36,9 +36,9 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Runs until three batches in a row agree within 1%: an idle GPU clocks low and takes a while to
-/// rise, and a busy one may fall again to keep to its power.
-/// \returns milliseconds of one run
+/// Runs until three consecutive batches agree within 1%: an idle GPU clocks low and takes a while
+/// to speed up, and a busy one may slow down again to stay within its power limit.
+/// \returns milliseconds per run
 double warm_up(const std::function<void()>& run) {
   constexpr double kAtLeastMs = 100, kAtMostMs = 1000, kBatchMs = 20;
   const auto begin = std::chrono::steady_clock::now();
@@ -63,9 +63,9 @@ double warm_up(const std::function<void()>& run) {
 
 }  // namespace
 
-// The callable always gets the same tensors. The sweep, not a rotation of inputs, is what keeps a
-// run from finding its operands in the L2; it also gives the host time to queue the step's
-// launches, so the events see the GPU's time and not the host's.
+// Every run gets the same tensors. The sweep, not a rotation of inputs, keeps a run from finding
+// its operands in the L2; it also gives the host time to queue the step's launches, so the events
+// measure the GPU and not the host.
 std::optional<Timing> time_gpu(const std::function<void()>& run, int iters,
                                const std::function<void()>& before_last) {
   if (iters < 0) throw UsageError("timing needs at least one run");

@@ -1,7 +1,7 @@
-// Group atomics -- fp32 additions in the L2: how many there are. A warp adds to 128 bytes.
-// Measured  red_sm: 32 warps of one SM that never wait for an answer, the rate of its path to the
-//           adders. red_gpu: all SMs, the rate of the L2's adders
-// Watch     additions without an answer are still under way when the kernel's clock stops; the
+// Group atomics -- fp32 additions in the L2 per clock. A warp adds to 128 bytes.
+// Measured  red_sm: 32 warps of one SM that wait for no result, the rate of its path to the adders.
+//           red_gpu: all SMs, the rate of the L2's adders
+// Watch     additions without a result are still in flight when the kernel's clock stops; the
 //           slope hides that. red_gpu is in seconds, times the clock of one busy warp
 #include "common/gpu/microbenchmarks/measure.h"
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int kWarpBytes = 4096;  // between the addresses of two warps
 constexpr int kStep = 128;        // between those of a round
 
-/// Float additions of 1, each warp of the grid elsewhere. Nothing waits.
+/// Adds 1.f, each warp of the grid to its own addresses. Nothing waits.
 struct Additions {
   float* base;
   char* at = nullptr;

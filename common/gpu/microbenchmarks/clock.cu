@@ -1,6 +1,6 @@
 // Group clock -- the clock of the SMs: one warp busy, and all SMs busy with FFMA.
 // Measured  clocks (clock64) over nanoseconds (globaltimer) of about 20 ms; the median of 5
-// Watch     the globaltimer ticks once in a microsecond or faster: 1 in 20,000. A card at its power
+// Watch     the globaltimer ticks at least once a microsecond: 1 in 20,000. A card at its power
 //           or temperature limit is slower under real load than under FFMA
 #include <algorithm>
 
@@ -16,7 +16,7 @@ __device__ long long global_ns() {
   return ns;
 }
 
-/// Dependent FMA; writes {clocks, nanoseconds} of thread 0. Ends by either clock.
+/// Dependent FMA; writes {clocks, nanoseconds} of thread 0. Either clock ends it.
 __global__ void __launch_bounds__(1024)
     clock_kernel(Span* spans, float a, uint32_t* sink) {  // [kMaxWarps], [1]
   float x = a;

@@ -1,6 +1,6 @@
 // Group hbm -- bandwidth of the device memory, all SMs reading or copying.
-// Measured  seconds of runs of a quarter of 4 GB and of all of it; the slope is the difference
-// Watch     what the L2 keeps from the run before is little beside either. Needs 8 GB free
+// Measured  seconds of runs over a quarter of 4 GB and over all of it; the slope is the difference
+// Watch     what the L2 keeps of the previous run is small beside either. Needs 8 GB free
 #include "common/gpu/microbenchmarks/measure.h"
 #include "common/gpu/microbenchmarks/stream.h"
 

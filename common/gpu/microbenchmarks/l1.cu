@@ -1,7 +1,7 @@
-// Group l1 -- what a warp's global load or store costs its SM, by width and pattern.
+// Group l1 -- the cost of a warp's global load or store to its SM, by width and pattern.
 // Measured  clocks per request in the steady state of 32 warps with 8 independent requests each:
-//           the path of the requests limits, not latency and not issue
-// Loads     hit in L1; stores all go on to the L2
+//           the request path limits, neither latency nor issue
+// Loads     hit in L1; all stores continue to the L2
 // Watch     one SM alone: stores of all SMs together may reach a limit of the L2 first
 #include "common/gpu/microbenchmarks/measure.h"
 #include "common/gpu/microbenchmarks/requests.h"
@@ -10,8 +10,7 @@ namespace fa::microbenchmarks {
 
 namespace {
 
-/// Independent requests. The first touch brings the lines to L1; `zero` keeps the requests in
-/// the loop.
+/// Independent requests. The first touch fills L1; `zero` keeps the requests in the loop.
 template <int words, bool stores>
 struct Global {
   char* base;  // [kHotBytes]

@@ -1,9 +1,9 @@
 // Group latency -- how long one warp alone on its SM waits: nothing hides a wait.
-// Measured  loads: a chain of dependent ones through a ring in shared memory, L2 and HBM.
+// Measured  loads: a dependent chain through a ring in shared memory, L2 and HBM.
 //           cp.async: 16 bytes per lane from the L2, committed and waited for. barrier:
 //           __syncthreads of a block of 1 and of 32 warps that have nothing to wait for
 // Watch     a ring's size decides what it hits: 4 MB fit the L2. HBM: no run may touch a
-//           node of an earlier one, so there is no slope and no warm-up; TLB misses are in it
+//           node of an earlier one, so there is no slope and no warm-up; it includes TLB misses
 #include <algorithm>
 
 #include "common/dialect/ptx/cp_async.h"
@@ -21,7 +21,7 @@ constexpr int kSharedNodes = 64, kSharedNodeBytes = 132;
 // --- chains of loads ----------------------------------------------------------------------------
 
 /// Writes a ring through `n` nodes (a power of two): a full-period linear congruential sequence, so
-/// that neighbours in the ring are not neighbours in memory.
+/// neighbours in the ring are not neighbours in memory.
 __global__ void ring_kernel(char* nodes, uint32_t n) {  // [n * kNodeBytes]
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const uint32_t next = (i * 1664525u + 1013904223u) & (n - 1);
@@ -35,8 +35,8 @@ struct Ring : Buffer<char> {
   }
 };
 
-/// A chain of dependent loads; all lanes read the same address. Untimed first: `warm` bytes from
-/// `base` on, with the same kind of load.
+/// A chain of dependent loads; all lanes read the same address. Before it, untimed: the `warm`
+/// bytes from `base` on, by the same kind of load.
 template <Space space>
 struct Chase {
   const char* base;
@@ -86,7 +86,7 @@ void measure_l2_chain() {
          "of a dependent global load that hits in L2: ld.cg in 4 MB, random 128 B steps");
 }
 
-// Each run walks 4096 nodes that no run before has touched. The median.
+// Each run walks 4096 nodes that no earlier run has touched. Takes the median.
 void measure_hbm_chain() {
   const uint32_t nodes = 1u << 23;
   const int runs = 7, rounds = 64;
@@ -105,7 +105,7 @@ void measure_hbm_chain() {
 
 // --- cp.async and barriers ----------------------------------------------------------------------
 
-/// One 16-byte copy of each lane, waited for.
+/// One 16-byte copy per lane, waited for.
 struct CpAsync {
   const char* base;  // [kHotBytes]
   int zero;
@@ -132,7 +132,7 @@ void measure_cp_async() {
          kClocks, "of cp.async 16 B per lane from the L2, with commit and wait");
 }
 
-/// Barriers of the whole block, nothing between them.
+/// Barriers of the whole block with nothing between them.
 struct Barriers {
   __device__ void begin(char*) {}
   __device__ void round() {

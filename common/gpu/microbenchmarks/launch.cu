@@ -1,9 +1,9 @@
-// Group launch -- what a kernel launch costs the GPU, and each block of it.
-// Measured  events around 1 .. 4 launches of an empty kernel, behind a kernel that holds the stream
-//           while the host queues them. Medians of 21. The slope of the least-squares line is one
-//           kernel in a sequence, its offset what the events add. block_start: the slope from 1320
-//           to 13200 blocks, per SM
-// Watch     a host that needs longer than the hold (about 200 us) shows its own time
+// Group launch -- the cost to the GPU of a kernel launch, and of each block of it.
+// Measured  events around 1 .. 4 launches of an empty kernel, queued while an earlier kernel holds
+//           the stream. Medians of 21. The slope of the least-squares line is one kernel in a
+//           sequence, its offset what the events add. block_start: the slope from 1320 to 13200
+//           blocks, per SM
+// Watch     a host that needs longer than the hold (about 200 us) measures its own time
 #include <algorithm>
 #include <utility>
 

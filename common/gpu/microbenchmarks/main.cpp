@@ -1,6 +1,6 @@
-// microbenchmarks -- the constants of the clock, measured on a GPU.
+// microbenchmarks -- measures the constants of the clock on a GPU.
 //
-//   microbenchmarks > FILE.json        all groups (report.h); each figure also goes to stderr
+//   microbenchmarks > FILE.json        all groups (report.h); each figure is also printed to stderr
 //   microbenchmarks l1 shared          these groups, and the clock
 //
 // Exit status: 0 all measured; 1 a group failed, "failures" says why; 2 bad use; 3 no GPU.
@@ -44,7 +44,6 @@ const std::vector<Group> groups = {{"clock", measure_clock},  // first: others u
                                    {"hbm", measure_hbm},
                                    {"launch", measure_launch}};
 
-/// One line per entry.
 std::string lines_of(const Json& object) {
   std::string text;
   for (const auto& [name, entry] : object.items()) {
@@ -53,13 +52,13 @@ std::string lines_of(const Json& object) {
   return "{" + text + "}";
 }
 
-/// Six significant digits: no figure is worth more.
+/// Six significant digits: no figure is more accurate.
 double rounded(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
 void print_json(const std::string& device, const Json& left_out, const Json& failures) {
   Json constants = Json::object();
   for (const Figure& f : figures) {
-    if (!std::isfinite(f.value)) continue;  // JSON has no infinity; it is among the failures
+    if (!std::isfinite(f.value)) continue;  // JSON has no infinity; it is listed as a failure
     constants[f.name] = {{"value", rounded(f.value)}, {"unit", f.unit}, {"what", f.what}};
   }
   Json head;
@@ -102,7 +101,7 @@ int run(const std::vector<std::string>& wanted) {
     } catch (const std::exception& e) {
       fmt::print(stderr, "{}: {}\n", group.name, e.what());
       failures[group.name] = e.what();
-      // Without the clock others have no figure; after a lost context nothing can run.
+      // Without the clock other groups have no figure; after a lost context nothing can run.
       if (clock_hz == 0 || cudaDeviceSynchronize() != cudaSuccess) break;
     }
   }

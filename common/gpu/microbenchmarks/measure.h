@@ -1,14 +1,14 @@
 /// \file
-/// What all groups share: a kernel that repeats an operation, and the time of a round.
+/// Shared by all groups: a kernel that repeats an operation, and the time of a round.
 ///
 /// - **Clocks** of an SM, from clock64 inside the kernel, where one block runs alone. Where all SMs
-///   run: seconds between two events, times clock_hz where clocks are wanted.
-/// - **Slope.** Launches of R rounds and of 4 R; the difference divided by 3 R has no start, no end
-///   and no event in it. Of each length the least of 5 runs counts, which is the one that nothing
-///   else disturbed. A group that does it another way says so.
+///   run: seconds between two events, times clock_hz where clocks are needed.
+/// - **Slope.** Launches of R rounds and of 4 R; the difference divided by 3 R contains no start,
+///   no end and no event. Of each length the shortest of 5 runs counts, the least disturbed one. A
+///   group that does it another way says so.
 /// - **Not optimised away.** Every measured instruction is an asm volatile whose operands are known
-///   at run time only (`zero` is 0, but the compiler cannot know), and the results end in a store
-///   that never happens.
+///   only at run time (`zero` is 0, but the compiler cannot know), and the results end in a store
+///   that is never executed.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace fa::microbenchmarks {
 
 constexpr int kRuns = 5;
 constexpr int kMaxWarps = 32;  ///< of a block
-constexpr int kUnrolled = 8;   ///< memory requests of a round
+constexpr int kUnrolled = 8;   ///< memory requests per round
 
 // --- memory -------------------------------------------------------------------------------------
 
@@ -51,14 +51,13 @@ uint32_t* sink_memory();  ///< [1], device memory; where the store that never ha
 /// Clocks from the first warp's start to the last warp's end in block 0, after `run()`.
 double clocks_of(int warps, const std::function<void()>& run);
 
-/// Seconds that the GPU takes for `run()`, between two events.
+/// Seconds that `run()` takes on the GPU, between two events.
 double seconds_of(const std::function<void()>& run);
 
-/// The slope of run(rounds), which returns clocks or seconds: what a round costs in the steady
-/// state.
+/// The slope of run(rounds), which returns clocks or seconds: the cost of a round in steady state.
 double per_round(int rounds, const std::function<double(int)>& run);
 
-/// Every block does `rounds` rounds of `op`; each warp of block 0 notes when it began and ended.
+/// Every block does `rounds` rounds of `op`; each warp of block 0 records when it began and ended.
 /// Op has
 ///
 ///     void begin(char* shared);   untimed: fills what is read; `shared` is the dynamic memory

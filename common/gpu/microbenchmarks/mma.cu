@@ -11,7 +11,7 @@ namespace fa::microbenchmarks {
 
 namespace {
 
-constexpr int kProducts = 64;  // of a round and warp
+constexpr int kProducts = 64;  // per round and warp
 
 /// `chains` accumulator tiles, each a chain of dependent products.
 template <int chains>

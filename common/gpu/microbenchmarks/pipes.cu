@@ -1,4 +1,4 @@
-// Group pipes -- how many arithmetic instructions an SM issues, and how long one waits for another.
+// Group pipes -- the arithmetic instructions that an SM issues, and the latency of each.
 // Measured  rate: 16 warps of 8 independent chains, 32 instructions in flight per scheduler, more
 //           than any latency. latency: one warp with one chain of dependent instructions
 // Watch     ptxas simplifies: two links of an integer chain would become one instruction, so each
@@ -9,7 +9,7 @@ namespace fa::microbenchmarks {
 
 namespace {
 
-constexpr int kChainSteps = 256;  // instructions of a round: the loop costs about 1%
+constexpr int kChainSteps = 256;  // instructions per round: the loop costs about 1%
 constexpr int kWarps = 16, kChains = 8;
 
 enum class Kind { ffma, lop3, ex2, shfl };

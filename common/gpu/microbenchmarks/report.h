@@ -1,5 +1,5 @@
 /// \file
-/// The groups of the microbenchmarks, and what they found, for main.cpp to print.
+/// The groups of the microbenchmarks, and their figures, for main.cpp to print.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace fa::microbenchmarks {
 
-// What is measured, in which file.
+// What each group measures, and in which file.
 void measure_clock();    ///< clock.cu: clock of the SMs, one busy and all busy
 void measure_l1();       ///< l1.cu: loads that hit in L1 and global stores, by lanes' addresses
 void measure_shared();   ///< shared.cu: shared loads and stores, by the lanes' addresses
@@ -19,7 +19,7 @@ void measure_atomics();  ///< atomics.cu: rate of fp32 additions in the L2
 void measure_l2();       ///< l2.cu: bandwidth of the L2
 void measure_tma();      ///< sm_90a_tma.cu: bandwidth and latency of TMA loads from the L2
 void measure_hbm();      ///< hbm.cu: bandwidth of the device memory
-void measure_launch();   ///< launch.cu: what a launch costs, and each block of it
+void measure_launch();   ///< launch.cu: the cost of a launch, and of each block of it
 
 constexpr char kClocks[] = "clocks";
 constexpr char kBytesPerClock[] = "bytes per clock";
@@ -31,9 +31,9 @@ struct Figure {
   double value;
   std::string unit, what;
 };
-inline std::vector<Figure> figures;  ///< of this run, in the order of measurement
+inline std::vector<Figure> figures;  ///< of this run, in order of measurement
 
-/// Adds a figure, and prints it to stderr: a run that dies later has shown it.
+/// Adds a figure and prints it to stderr, where it stays if the run dies later.
 void report(const std::string& name, double value, const char* unit, const std::string& what);
 
 /// Hz of an SM while one warp runs. Set by the group clock, which always runs first.

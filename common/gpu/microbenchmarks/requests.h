@@ -21,21 +21,21 @@ struct Pattern {
 /// This lane's offset; `step` is a Pattern's.
 FA_PTX int lane_offset(int step) { return static_cast<int>(threadIdx.x) % kWarp * step; }
 
-/// Those that are measured for `width` bytes per lane: as few lines of 128 bytes as there can be;
-/// a line, and a bank conflict, of each lane.
+/// The measured patterns for `width` bytes per lane: as few 128-byte lines as possible; one line,
+/// and one bank conflict, per lane.
 inline std::vector<Pattern> patterns_of(int width) { return {{"dense", width}, {"s128", 128}}; }
 
-/// Bytes that the requests of a round point into: 31 * 128 + 7 * kRequestStep + 16 at most.
+/// The size of what a round's requests touch: 31 * 128 + 7 * kRequestStep + 16 bytes at most.
 constexpr int kHotBytes = 16384;
-/// The requests of a round are so many bytes apart, and none can be merged.
+/// Bytes between the requests of a round, so that none can be merged.
 constexpr int kRequestStep = 1024;
 
 // --- loads and stores ---------------------------------------------------------------------------
 
-/// Which path a request takes. A store past L1 is the same as one to global memory.
+/// The path of a request. A store past L1 is the same as one to global memory.
 enum class Space { global, global_past_l1, shared };
 
-// One instruction for each width. `kind` is the constraint of the address.
+// One instruction per width. `kind` is the constraint of the address.
 #define FA_LOAD(INSTRUCTION, kind, at)                                                       \
   if constexpr (words == 1) asm volatile(INSTRUCTION ".b32 %0, [%1];" : "=r"(x) : kind(at)); \
   if constexpr (words == 4)                                                                  \
@@ -47,7 +47,7 @@ enum class Space { global, global_past_l1, shared };
   if constexpr (words == 4)                                                                \
     asm volatile(INSTRUCTION ".v4.b32 [%0], {%1,%1,%1,%1};" ::kind(at), "r"(x));
 
-/// Loads `words` words from the address of its space and returns their xor, which uses all of them.
+/// Loads `words` words from an address of its space and returns their xor, which uses all of them.
 template <Space space, int words>
 FA_PTX uint32_t load(const char* global, uint32_t shared) {
   uint32_t x = 0, y = 0, z = 0, w = 0;

@@ -1,4 +1,4 @@
-// Group shared -- what a warp's shared load or store costs its SM, by width and pattern.
+// Group shared -- the cost of a warp's shared load or store to its SM, by width and pattern.
 // Measured  clocks per request in the steady state of 32 warps with 8 independent requests each
 // Expected  4 bytes per lane, 128 bytes apart, are a 32-way bank conflict
 // Watch     ptxas merges neighbouring requests of a thread: those of a round are 1 KB apart

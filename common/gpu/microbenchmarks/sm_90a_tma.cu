@@ -1,8 +1,8 @@
-// Group tma -- TMA loads from the L2: bandwidth of one SM, and the latency of one.
-// Measured  as in the steps: one thread keeps a ring of stages full, each refilled as soon as it
-//           has arrived. 4 stages (32 KB) show what such a ring reaches. 1 stage: issue, arrival
-//           and wait of one box
-// Watch     a barrier that never completes hangs the kernel; the program ends it by an alarm
+// Group tma -- TMA loads from the L2: bandwidth of one SM, and the latency of one load.
+// Measured  as in the steps: one thread keeps a ring of stages full and refills each stage as soon
+//           as it has arrived. 4 stages (32 KB) show what such a ring reaches. 1 stage: issue,
+//           arrival and wait of one box
+// Watch     a barrier that never completes hangs the kernel; the program's alarm ends it
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/gpu/microbenchmarks/measure.h"
@@ -13,8 +13,7 @@ namespace {
 
 constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * 128;
 
-/// The block keeps `stages` boxes of 64 rows x 128 bytes under way, and loads stages *
-/// (rounds + 1) of them.
+/// Keeps `stages` boxes of 64 rows x 128 bytes in flight, and loads stages * (rounds + 1) of them.
 template <int stages>
 __global__ void tma_kernel(const __grid_constant__ TensorMap map,  // [rows][64] of bf16
                            int rows,                               // a power of two
@@ -48,7 +47,7 @@ __global__ void tma_kernel(const __grid_constant__ TensorMap map,  // [rows][64]
 
 constexpr int kArrayRows = (16 << 20) / 128;
 
-/// Clocks per box of a block alone.
+/// Clocks per box of a block alone on its SM.
 template <int stages>
 double box_clocks(const TensorMap& map) {
   const auto run = [&](int rounds) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kRowBytes = 128;  // 64 values of k
 
-/// `rounds` groups of `group` products of each warpgroup, which all use the same operands.
+/// `rounds` groups of `group` products per warpgroup, all with the same operands.
 template <int N, int group>
 __global__ void __launch_bounds__(256, 1) wgmma_kernel(int rounds, uint32_t value,
                                                        Span* spans,       // [kMaxWarps]

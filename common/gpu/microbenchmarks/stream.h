@@ -1,5 +1,5 @@
 /// \file
-/// Reads, writes or copies an array with all threads of a grid: what l2.cu and hbm.cu measure.
+/// Reads, writes or copies an array with all threads of a grid: the kernel of l2.cu and hbm.cu.
 #pragma once
 
 #include "common/gpu/microbenchmarks/measure.h"
@@ -8,9 +8,8 @@ namespace fa::microbenchmarks {
 
 enum class Access { read, write, copy };
 
-/// All threads walk arrays of `mask` + 1 bytes together, 16 bytes each, 8 at once: 32 warps have
-/// 128 KB under way in an SM, more than latency x bandwidth. Loads are .cg, so that nothing comes
-/// from L1.
+/// All threads together walk arrays of `mask` + 1 bytes, 16 bytes each, 8 at once: 32 warps have
+/// 128 KB in flight per SM, more than latency x bandwidth. Loads are .cg, which bypasses L1.
 template <Access access>
 struct Stream {
   const char* from;
@@ -47,7 +46,7 @@ struct Stream {
   __device__ uint32_t result() const { return sum; }
 };
 
-/// Bytes that a block of 32 warps reads, writes or copies in a round.
+/// Bytes that a block of 32 warps reads, writes or copies per round.
 constexpr double kStreamBytes = 1.0 * kMaxWarps * kWarp * kUnrolled * 16;
 
 }  // namespace fa::microbenchmarks
