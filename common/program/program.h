@@ -10,15 +10,15 @@
 
 namespace fa {
 
-/// Prints its sentence to standard error: one line for scripts, broken at spaces in a terminal.
-/// \returns its status
+/// Prints the failure's sentence to standard error: one line for scripts, broken at spaces in a
+/// terminal. \returns its status
 int complain(const Step&, const Failure&);
 
-/// Parse, allocate, check, count, time; rank 0 prints. \returns the exit status, on all ranks the
-/// same.
+/// Parses, allocates, checks, counts, times; rank 0 prints. \returns the same exit status on all
+/// ranks.
 int run_program(int argc, char** argv, const Step&, World&);
 
-/// The whole program on one rank: parse, allocate, check, count, time, print.
+/// Runs the whole program on one rank.
 /// \returns 0 right, 1 wrong result, 2 bad use, 3 no memory, no device, or no room for the output,
 /// 4 not checkable.
 int step_main(int argc, char** argv, const Step&);

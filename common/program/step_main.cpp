@@ -1,4 +1,4 @@
-// The whole program behind a step's main(): parse, allocate, check, count, time, print.
+// The program of a step: parse, allocate, check, count, time, print.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// \throws UsageError when an output of the command line cannot be written; files stay as they are.
+/// \throws UsageError when an output of the command line cannot be written. No file changes.
 void require_writable_outputs(const Options& o) {
   require_writable("--out", o.out);
   require_writable("--json", o.json);
@@ -50,7 +50,7 @@ void require_writable_outputs(const Options& o) {
   }
 }
 
-/// Q, K, V and dO as the command line wants them.
+/// Q, K, V and dO by the options.
 Inputs make_inputs(const Options& o, bool with_dO) {
   const auto make = o.input == "normal" || o.files.all() ? normal_inputs
                     : o.input == "outliers"              ? outlier_inputs
@@ -70,7 +70,7 @@ std::optional<ParentTraffic> parent_traffic(const Parent& parent, PredictFn traf
                                             const Problem& problem) {
   if (!traffic) return std::nullopt;
   Problem same = problem;
-  if (!parent.support.smem) same.method.smem = 0;  // it has tiles of its own size
+  if (!parent.support.smem) same.method.smem = 0;  // its tiles have another size
   same.cache.fp8 = parent.cache8;
   try {
     validate(same, parent.support);
@@ -136,8 +136,8 @@ int flush_stdout() {
   return errno == 0 ? EIO : errno;
 }
 
-/// Standard output is a terminal, and nobody asked for no colour: https://no-color.org. A rank's is
-/// one to the rank alone, where mpirun is in a pipe.
+/// Is standard output a terminal, and colour not disabled (https://no-color.org)? A rank's output
+/// counts as a terminal only where the rank runs alone: mpirun reads it through a pipe.
 bool in_colour() {
   const char *const none = std::getenv("NO_COLOR"), *const terminal = std::getenv("TERM");
   return isatty(STDOUT_FILENO) && !(none && *none) &&
@@ -150,7 +150,7 @@ void require_printed(int error) {
   throw ResourceError(fmt::format("standard output cannot be written: {}", std::strerror(error)));
 }
 
-/// Does `f` on every rank. \throws Failure on all when it failed on any.
+/// Calls `f` on every rank. \throws Failure on all ranks when it failed on any.
 void on_all(World& world, auto&& f) {
   const std::vector<Failure> all = world.all(failure_of(f));
   const auto first = std::find_if(all.begin(), all.end(),
@@ -161,7 +161,7 @@ void on_all(World& world, auto&& f) {
   throw Failure{first->status, who + first->sentence};
 }
 
-/// What all ranks must have been told alike, one "--flag value" each.
+/// The options that must be equal on all ranks, one "--flag value" each.
 std::vector<std::string> told(const Options& o, const Step& step, const World& world) {
   const Problem& p = o.problem;
   std::vector<std::string> all = {step.id, "--variant " + step.variants[o.variant].name};
@@ -212,7 +212,7 @@ Options parse(int argc, const char* const* argv, const Step& step, const World& 
 
 // --- rows of a sequence --------------------------------------------------------------------------
 
-/// Calls f(row of the whole tensor, row of the rank's part) for each row that a rank has.
+/// Calls f(row of the whole tensor, row of the rank's part) for each row of the rank.
 void for_rows(const std::vector<Rows>& ranges, const Layout& whole, auto&& f) {
   size_t at = 0;
   for (size_t h = 0; h < whole.matrices; ++h) {
@@ -241,13 +241,13 @@ void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, cons
   });
 }
 
-/// What a run begins with, and what is right for it.
+/// The inputs of a run, and the reference.
 struct Prepared {
   Options of;
   Inputs inputs;
   std::optional<Checker> checker;  ///< of rank 0
 
-  /// It is what these options ask for. Files may have changed since.
+  /// Was it made with these options? Files may have changed since.
   bool serves(const Options& o, bool with_dO) const {
     const auto made_here = [](const Options& each) {
       return !each.files.any() && each.table.empty();
@@ -257,14 +257,14 @@ struct Prepared {
   }
 };
 
-/// The last one that was made by one rank: the next run of this process may need the same.
+/// The last one that a single rank made: the next run of this process may need the same.
 std::shared_ptr<Prepared>& kept() {
   static std::shared_ptr<Prepared> last;
   return last;
 }
 
-/// One run of one step, in the order in which things happen: by one rank, or by one of several,
-/// which share the problem by the variant's Sharding.
+/// One run of one step in chronological order, on one rank or on one of several ranks, which share
+/// the problem by the variant's Sharding.
 class Run {
  public:
   Run(const Step& step, const Options& options, World& world)
@@ -275,7 +275,6 @@ class Run {
         variant_(step.variants[options.variant]),
         sharding_(world.alone() ? nullptr : variant_.sharding.get()) {}
 
-  /// \returns the exit status.
   int operator()() {
     world_.look_for_gpus();
     on_all(world_, [&] { open(); });
@@ -384,8 +383,8 @@ class Run {
           {sharding_->predict(problem_, r, n), sharding_->rows(problem_, r, n), {}, {}});
     }
     if (options_.predict) return;
-    // Gradients are checked by whole heads.
-    constexpr double kMostScores = 5e7;  // of a head: a few seconds
+    // Gradients are checked in whole heads.
+    constexpr double kMostScores = 5e7;  // per head: a few seconds
     report_.on_ranks->gradients_checked = double(problem_.N) * problem_.N <= kMostScores;
   }
 
@@ -405,7 +404,7 @@ class Run {
       prepared_ = kept();
       return;
     }
-    if (world_.alone()) kept() = nullptr;  // before the next takes as much memory
+    if (world_.alone()) kept() = nullptr;  // before the next one takes as much memory
     prepared_ = std::make_shared<Prepared>();
     Prepared& p = *prepared_;
     p.of = options_;
@@ -468,14 +467,14 @@ class Run {
     }
   }
 
-  /// A pass, and what a session does for it.
+  /// A pass, and a session's operations for it.
   struct SessionPass {
-    Pass* pass;  ///< null: a rank's backward, of which the report has the bytes alone
+    Pass* pass;  ///< null: a rank's backward, of which the report has only the bytes
     void (Session::*run)();
-    void (Session::*forget)();  ///< what it wrote
+    void (Session::*forget)();  ///< poisons what it wrote
     PassCount RankCount::*count = nullptr;
   };
-  /// In the order in which they run.
+  /// In execution order.
   std::vector<SessionPass> passes() {
     std::vector<SessionPass> found;
     if (report_.prepare) {
@@ -496,7 +495,7 @@ class Run {
     write_outputs(options_, all);
   }
 
-  /// Of the last timed run, whose outputs were NaN before it. The first run may be right only
+  /// Checks the last timed run, whose outputs were NaN before it. The first run may be right only
   /// because it found fresh memory.
   void check_again(const Outputs& all) {
     if (world_.rank() != 0) return;
@@ -529,7 +528,7 @@ class Run {
                     problem_);
   }
 
-  /// A kernel was stopped: there is no whole trace, and an older one must not pass for it.
+  /// A kernel was stopped: the trace is incomplete, and an older one must not pass for it.
   void drop_trace() const {
     std::error_code ignored;
     if (fs::is_regular_file(options_.trace, ignored)) {
@@ -557,10 +556,10 @@ class Run {
     }
   }
 
-  /// Problems like this one, for whose sum times are estimated.
+  /// Number of problems like this one over which times are estimated.
   double times() const { return double(options_.estimate_heads) / double(problem_.heads()); }
 
-  /// What the timed runs are to a GPU.
+  /// Times the runs on a GPU.
   void run_again() {
     for (const SessionPass& p : passes()) {
       (*session_.*p.forget)();
@@ -574,7 +573,7 @@ class Run {
       try {
         p.pass->time = time_gpu([&] { (*session_.*p.run)(); }, options_.iters,
                                 [&] { (*session_.*p.forget)(); });
-      } catch (const ResourceError& e) {  // a checked result is worth printing without a time
+      } catch (const ResourceError& e) {  // print a checked result even without a time
         std::string& note = p.pass->seen.note;
         note += (note.empty() ? "" : "; ") + std::string(e.what());
       }
@@ -586,7 +585,7 @@ class Run {
     for (const SessionPass& p : passes()) bound_pass(*p.pass);
   }
 
-  /// Of the modelled GPU's data sheet in the simulator, of the measured roofs on a GPU.
+  /// By the modelled GPU's data sheet in the simulator, by the measured roofs on a GPU.
   void bound_pass(Pass& pass) {
     const DType t = problem_.dtype;
     const GpuSpec& gpu = report_.model;
@@ -617,7 +616,7 @@ class Run {
     PassCount& seen = me().seen.*p.count;
     const auto run = [&] { (*session_.*p.run)(); };
     if (simulated()) {
-      // Bytes alone are counted faster.
+      // Counting only bytes is faster.
       const bool all = options_.analyse || times() != 1;
       const Counts counts =
           count(run, {.analyse = options_.analyse, .counters = all, .times = times()});
@@ -662,7 +661,7 @@ class Run {
     return (*prepared_->checker)(some);
   }
 
-  /// A second run finds what the first one left; its forward must have the same bits.
+  /// A second run finds the memory that the first one left; its forward must give the same bits.
   void again_with_same_bits(const Outputs& first) {
     session_->poison();
     session_->forward();
@@ -707,15 +706,15 @@ class Run {
     for (size_t r = 0; r < all.size(); ++r) report_.on_ranks->ranks[r].lanes = all[r];
   }
 
-  /// How many runs take so long: the same number on every rank.
+  /// The number of runs that take this long, the same on every rank.
   int runs_in(double all_ms, double one_ms) {
     return world_.all(1 + int(all_ms / std::max(one_ms, 0.1)))[0];
   }
 
-  /// Runs that follow one another without a pause, as layers of a model do, share the time of a
-  /// batch: the host is ahead of the GPU then, and its latency is in no run. Before them the GPUs
-  /// are busy for so long that their clocks are steadier: H100s seem to lower them between 0.7 and
-  /// 1 s after they began to work (steps/14_ring/worklog.md).
+  /// Runs that follow one another without a pause, as the layers of a model do, share the time of a
+  /// batch: the host is ahead of the GPU, so no run contains its latency. Before them the GPUs stay
+  /// busy until their clocks are steady: H100s seem to lower them between 0.7 and 1 s after they
+  /// start to work (steps/14_ring/worklog.md).
   Timing time_runs(const std::function<void()>& run) {
     constexpr double kWarmUpMs = 2000, kBatchMs = 20;
     const int iters = options_.iters > 0 ? options_.iters : 50;
@@ -749,8 +748,8 @@ class Run {
   std::optional<Session> session_;
 };
 
-/// Of tensors that are freed and made anew the system clears each page again, which takes longer
-/// than all that the host computes of them.
+/// When tensors are freed and allocated again, the system clears each page, which takes longer than
+/// all that the host computes of them.
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);
@@ -758,8 +757,8 @@ void keep_freed_memory() {
 #endif
 }
 
-/// Says that a .cuh of the step is newer than this program, which build/<folder>/steps/ holds: else
-/// a change that is not built seems to do nothing.
+/// Warns when a .cuh of the step is newer than this program in build/<folder>/steps/: else a change
+/// that is not built seems to have no effect.
 void warn_if_stale() {
   std::error_code none;
   const fs::path program = fs::read_symlink("/proc/self/exe", none);

@@ -11,7 +11,7 @@ namespace fa {
 
 namespace {
 
-constexpr int kPlaces = 2, kQueued = 3;  // tags: where messages go; that their copies are queued
+constexpr int kPlaces = 2, kQueued = 3;  // tags: where messages go; their copies are queued
 
 void* address_range_function() {
   void* function = nullptr;
@@ -25,7 +25,7 @@ void* address_range_function() {
   return function;
 }
 
-/// Where the allocation that holds `data` begins.
+/// The start of the allocation that holds `data`.
 std::byte* allocation_of(void* data) {
   using Function = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
   static const auto range = reinterpret_cast<Function>(address_range_function());
@@ -36,7 +36,7 @@ std::byte* allocation_of(void* data) {
   return reinterpret_cast<std::byte*>(begin);
 }
 
-/// The ranks that messages name, each once.
+/// The ranks named in messages, each once.
 std::vector<int> peers_of(const std::vector<Message>& messages) {
   std::vector<int> peers;
   for (const Message& m : messages) peers.push_back(m.peer);
@@ -112,7 +112,7 @@ CopyWorld::Place CopyWorld::place_of(const Message& m) {
   Place place{};
   std::byte* begin = allocation_of(m.data);
   const auto [handle, added] = handles_.try_emplace(begin);
-  if (added) cuda_check(cudaIpcGetMemHandle(&handle->second, begin));  // which takes its time
+  if (added) cuda_check(cudaIpcGetMemHandle(&handle->second, begin));  // slow
   place.allocation = handle->second;
   place.offset = static_cast<size_t>(static_cast<std::byte*>(m.data) - begin);
   place.bytes = m.bytes;
@@ -131,10 +131,10 @@ std::byte* CopyWorld::opened(const Place& place) {
   return begin + place.offset;
 }
 
-// An event of another process says what it said when the wait for it was queued, so it must have
-// been recorded by then: each wait follows a message of the host that recorded it. The host waits
-// for that message when its kernels are queued, so that the GPU need not. Between two ranks
-// exchanges are in step, since finish() waits for the other side's copies to be queued.
+// A wait for another process's event refers to the state of the event when the wait is queued, so
+// each wait follows a message from the host that recorded the event. The host receives it after its
+// kernels are queued, so the GPU need not wait. Exchanges between two ranks stay in step, since
+// finish() waits until the other's copies are queued.
 void CopyWorld::queue(const std::vector<Message>& send, const std::vector<Message>& receive) {
   send_ = send, senders_ = peers_of(receive);
   places_.clear();

@@ -1,7 +1,7 @@
 /// \file
-/// World whose ranks share one host and reach each other's memory: the GPUs' copy engines move
-/// messages (CUDA's interprocess handles), which takes no SM from the kernels. What is received
-/// must lie in memory that stays allocated until close_peers().
+/// World for ranks that share one host and reach each other's memory: the GPUs' copy engines move
+/// messages (CUDA's interprocess handles), which occupies no SM. Messages must be received in
+/// memory that stays allocated until close_peers().
 #pragma once
 
 #include <map>
@@ -34,15 +34,15 @@ class CopyWorld : public GpuWorld {
   std::byte* opened(const Place&);
   void copy_to(int peer);
 
-  // For each peer. `ready`: the receiver's memory may be written; `sent`: it was.
+  // Per peer. `ready`: the receiver's memory may be written; `sent`: it was.
   std::vector<cudaEvent_t> my_ready_, my_sent_, their_ready_, their_sent_;
   std::map<std::byte*, cudaIpcMemHandle_t> handles_;  // of this rank's memory
-  std::map<std::string, std::byte*> opened_;          // of the others', by interprocess handle
-  // Of the exchange:
+  std::map<std::string, std::byte*> opened_;          // of the other ranks, by interprocess handle
+  // Of the exchange in progress:
   std::vector<Message> send_;
   std::vector<int> senders_;
   std::vector<MPI_Request> told_;
-  std::vector<std::vector<Place>> places_;  // that were told
+  std::vector<std::vector<Place>> places_;  // as the receivers sent them
 };
 
 }  // namespace fa

@@ -20,8 +20,8 @@ int gpus() {
 #endif
 }
 
-/// The identity of the GPU that this process sees, if it sees one: some launchers give each rank
-/// its own. Else "".
+/// The identity of the GPU that this process sees if it sees exactly one, as under launchers that
+/// give each rank its own. Else "".
 std::string only_gpu() {
 #if FA_BACKEND_GPU
   cudaDeviceProp gpu;
@@ -39,7 +39,7 @@ void MpiWorld::look_for_gpus() {
   own_gpu_ = !gpus[0].empty() && std::set(gpus.begin(), gpus.end()).size() == gpus.size();
 }
 
-// The simulator has a device for each rank, or as many as FLASH_STEPS_SIM_GPUS says.
+// The simulator has one device per rank, or as many as FLASH_STEPS_SIM_GPUS says.
 Device MpiWorld::open(const Step& step, const Variant& v) {
   const int n = gpus(), ranks = own_gpu_ ? 1 : local_size_;
   if (n > 0 && ranks > n) {

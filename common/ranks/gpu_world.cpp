@@ -54,7 +54,7 @@ void GpuWorld::finish() {
   begin_span("compute", "", current_stream());
 }
 
-// A rank that waits for one that never sends waits here: the host only queues.
+// A rank that waits for a message that is never sent waits here: the host only queues.
 void GpuWorld::synchronize() {
   cuda_check(cudaEventRecord(end_, current_stream()));
   wait(exchange_.empty() ? "its kernels" : exchange_, [this] {
@@ -80,7 +80,7 @@ void GpuWorld::begin_span(const char* lane, const std::string& name, cudaStream_
   if (!tracing_) return;
   auto span = std::make_shared<Traced>();
   span->lane = lane, span->name = name;
-  if (name.empty()) {  // the same work goes on
+  if (name.empty()) {  // the same work continues
     for (const auto& t : traced_) {
       if (t->lane == lane) span->name = t->name;
     }

@@ -1,6 +1,6 @@
 /// \file
-/// World whose messages pass from GPU to GPU, on a stream beside the kernels'. MPI starts the ranks
-/// and carries what the host has to say.
+/// World whose messages travel from GPU to GPU, on a stream next to the kernels' stream. MPI starts
+/// the ranks and carries the messages of the hosts.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,9 +28,9 @@ class GpuWorld : public MpiWorld {
   std::vector<Span> end_trace() override;
 
  protected:
-  /// Begins an exchange. Who need not wait for another rank's host calls move() here.
+  /// Begins an exchange. A World that need not wait for another rank's host calls move() here.
   virtual void queue(const std::vector<Message>& send, const std::vector<Message>& receive) = 0;
-  /// The rest of it, once the kernels beside it are queued.
+  /// The rest of the exchange, once the kernels that run in parallel are queued.
   virtual void queue_rest() {}
   /// Queues `copies` on stream().
   void move(const std::function<void()>& copies);

@@ -14,7 +14,7 @@ namespace fa {
 
 const bool kHasMpi = true;
 
-// The first way that is possible, or the one that the environment names.
+// The first transport that is possible, or the one that the environment names.
 std::unique_ptr<World> join_ranks(const std::string& who) {
 #if FA_BACKEND_GPU
   const char* named = std::getenv("FLASH_STEPS_MESSAGES");

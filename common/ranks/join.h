@@ -9,14 +9,14 @@
 
 namespace fa {
 
-/// How many ranks the environment says there are (Open MPI's mpirun, Slurm's srun, PMI); 0:
-/// the program was started alone.
+/// The number of ranks by the environment (Open MPI's mpirun, Slurm's srun, PMI); 0: the program
+/// was started alone.
 int started_ranks();
 /// Was this program built with MPI?
 extern const bool kHasMpi;
-/// Joins the ranks of this run; whoever destroys it leaves MPI in order, as all ranks must.
-/// \param who the program, for sentences
-/// \throws ResourceError where there is no MPI, or not the way of messages that was asked for.
+/// Joins the ranks of this run. Destroying the result finalises MPI, as every rank must.
+/// \param who the program's name, for messages
+/// \throws ResourceError without MPI, or where the requested transport is missing.
 std::unique_ptr<World> join_ranks(const std::string& who);
 
 }  // namespace fa

@@ -1,5 +1,5 @@
-// main() of a step that several ranks can share; its main.cu says which step. Started alone, the
-// program is any step's.
+// main() of a step that several ranks can share; the step's main.cu names the step. Started alone,
+// it is the program of any step.
 #include <cstdlib>
 
 #include "common/program/program.h"

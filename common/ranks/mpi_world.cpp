@@ -60,7 +60,7 @@ MpiWorld::MpiWorld(const std::string& who)
 MpiWorld::~MpiWorld() { MPI_Finalize(); }
 
 void MpiWorld::wait(const std::string& what, const std::function<bool()>& done) const {
-  // All ranks that wait would speak at once: each waits a little longer than the one before it.
+  // Each rank waits a little longer than the one before it, else all would report at once.
   const double limit = limit_s_ * (1 + 0.05 * rank());
   const auto begin = Clock::now();
   while (!done()) {
@@ -73,7 +73,7 @@ void MpiWorld::wait(const std::string& what, const std::function<bool()>& done) 
           1);
     }
     std::this_thread::yield();
-    // Rarely: each look moves a piece of what is on its way.
+    // Rarely: each test progresses a piece of what is in flight.
     if (waited > 0.5) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }

@@ -1,5 +1,5 @@
 /// \file
-/// World by way of MPI alone. GPUs may have better ways (copy_world.h, nccl_world.h).
+/// World over MPI alone. GPUs may have faster ways (copy_world.h, nccl_world.h).
 #pragma once
 
 #include <mpi.h>
@@ -11,7 +11,7 @@
 
 namespace fa {
 
-/// (how many ranks there are, how many of them on this machine)
+/// (the number of ranks, how many of them on this machine)
 std::pair<int, int> ranks_and_neighbours();
 
 class MpiWorld : public World {
@@ -37,7 +37,7 @@ class MpiWorld : public World {
 
  protected:
   std::vector<std::string> tell_all(const std::string&) override;
-  /// Calls `done` until it says yes. After the limit all ranks end.
+  /// Calls `done` until it returns true. After the limit all ranks end.
   void wait(const std::string& what, const std::function<bool()>& done) const;
   void wait(const std::string& what, std::vector<MPI_Request>&) const;
 
@@ -45,8 +45,8 @@ class MpiWorld : public World {
   std::string who_;
   double limit_s_ = 300;
   int local_rank_ = 0, local_size_ = 1;
-  bool own_gpu_ = false;  // each rank sees one GPU, another one
-  std::string exchange_;  // what start() named
+  bool own_gpu_ = false;  // each rank sees one GPU, a different one
+  std::string exchange_;  // as start() named it
   std::vector<MPI_Request> requests_;
   std::vector<Message> receives_;
   std::vector<std::vector<std::byte>> staged_;  // in host memory: what is sent, what is received

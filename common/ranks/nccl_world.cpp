@@ -10,7 +10,7 @@ namespace fa {
 
 namespace {
 
-/// Blocks of NCCL's kernels, each of which takes an SM from a kernel that fills all of them.
+/// Blocks of NCCL's kernels; each takes an SM from a kernel that fills all of them.
 int blocks() {
   const char* chosen = std::getenv("NCCL_MAX_CTAS");
   constexpr int kMost = 64;
@@ -47,7 +47,7 @@ void NcclWorld::meet(const std::vector<std::string>& all) {
   await("NCCL's start");
 }
 
-/// Where NCCL does not block, a call may have begun only.
+/// Where NCCL does not block, a call may only have begun.
 void NcclWorld::await(const std::string& what) const {
   wait(what, [this] {
     ncclResult_t status = ncclSuccess;

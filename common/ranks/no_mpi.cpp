@@ -1,4 +1,4 @@
-// Where CMake found no MPI: the program runs on one rank, and says so when there are more.
+// For builds without MPI: the program runs on one rank, and refuses more.
 #include "common/dialect/errors.h"
 #include "common/ranks/join.h"
 

@@ -19,13 +19,13 @@ namespace fa {
 
 namespace {
 
-/// What lies between the threads.
+/// What the threads share.
 struct Mail {
-  std::mutex running;  ///< whoever runs holds it
+  std::mutex running;  ///< held by the thread that runs
   std::condition_variable changed;
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> from_to;
   std::exception_ptr failed;
-  std::set<int> ended;  ///< ranks that send nothing any more
+  std::set<int> ended;  ///< ranks that have sent their last message
 };
 
 class ThreadRanks : public Ranks {
@@ -35,8 +35,8 @@ class ThreadRanks : public Ranks {
 
   int busy_sms() const override { return busy_sms_; }
 
-  // A message passes while kernels run, at any time from here to finish(): until then nobody may
-  // write what is sent, nor read or write the place of what comes.
+  // A message is transferred at any time from here to finish(), while kernels run: until then no
+  // thread may write what is sent, nor read or write where a message is received.
   void start(const std::string& what, const std::vector<Message>& send,
              const std::vector<Message>& receive) override {
     count(send);
@@ -89,7 +89,7 @@ class ThreadRanks : public Ranks {
   Mail& mail_;
   std::unique_lock<std::mutex> turn_;
   int busy_sms_;
-  std::string what_;  // of the exchange under way
+  std::string what_;  // of the exchange in progress
   std::vector<std::pair<Message, Bytes>> sends_;
   std::vector<Message> receives_;
 };

@@ -8,8 +8,8 @@
 
 namespace fa {
 
-/// f(ranks) on each of so many ranks. \throws what the first one threw that failed.
-/// \param busy_sms  that messages pretend to take
+/// Calls f(ranks) on `size` ranks. \throws what the first rank that failed threw.
+/// \param busy_sms  SMs that messages pretend to occupy
 void on_threads(int size, const std::function<void(Ranks&)>& f, int busy_sms = 0);
 
 }  // namespace fa

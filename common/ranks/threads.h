@@ -14,14 +14,14 @@
 
 namespace fa {
 
-/// By a kernel, which is what outputs are expected to be written by.
+/// In a kernel, because outputs must be written by one.
 template <class Word>
 __global__ void copy_words_kernel(const Word* from, Word* to, size_t words) {
   const size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < words) to[i] = from[i];
 }
 
-/// A rank's rows of a tensor in device memory, and back.
+/// A rank's rows of a tensor, copied to device memory and back.
 class RankRows {
  public:
   RankRows(const std::vector<Rows>& ranges, const Layout& all)
@@ -64,11 +64,11 @@ class RankRows {
   DeviceMemory<> memory_;
 };
 
-/// The whole problem's forward by so many ranks, one after the other. And its backward, where `t`
-/// has a place for dQ.
-/// \param sent      the bytes of each rank, or null
-/// \param busy_sms  that messages pretend to take
-/// \param times     how often, as a program that measures times does
+/// The whole problem's forward on `ranks` ranks in turn, and its backward where `t` has a place for
+/// dQ.
+/// \param sent      the bytes that each rank sends, or null
+/// \param busy_sms  SMs that messages pretend to occupy
+/// \param times     number of runs, as in a program that measures times
 inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p,
                            const Tensors<void>& t, std::vector<uint64_t>* sent = nullptr,
                            int busy_sms = 0, int times = 1) {

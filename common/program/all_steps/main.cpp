@@ -1,11 +1,11 @@
-// main() of build/<preset>/steps/all_steps, in which all steps are linked:
+// main() of build/<preset>/steps/all_steps, which links all steps:
 //
 //   all_steps < RUNS
 //
-// A line of RUNS has a file for what the step's program would print, then that program's name and
-// arguments, between tabs. The answer is a line with its exit status. In one process runs share
-// what takes longer than they do: the start of CUDA, the inputs, what is right for them. The
-// process ends with the first run that fails, since CUDA does not forgive every error.
+// A line of RUNS holds, separated by tabs, a file for the output of the step's program, then that
+// program's name and arguments. The answer is a line with its exit status. Runs in one process
+// share what takes longer than a run itself: the start of CUDA, the inputs, the reference. The
+// process ends with the first run that fails, since some CUDA errors are permanent.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ std::vector<std::string> fields_of(const std::string& line) {
   return fields;
 }
 
-/// Standard output and standard error are this file, until the end of the run.
+/// Redirects standard output and standard error to a file until the end of the run.
 class Redirected {
  public:
   explicit Redirected(const char* path)
@@ -50,7 +50,7 @@ class Redirected {
   int file_, out_, error_;
 };
 
-/// \returns its exit status
+/// \returns the run's exit status
 int run(std::vector<std::string>& fields) {
   if (fields.size() < 2) return fa::kBadUse;
   const Redirected to(fields[0].c_str());
