@@ -29,8 +29,7 @@ struct Device {
 
 /// \param needs "sm_90a" or empty
 /// \param number of the GPU, where there are several
-/// \throws ResourceError when there is no (suitable) GPU; the sentence names the command that runs
-/// the step in the simulator.
+/// \throws ResourceError without a suitable GPU; the sentence names the simulator's command
 Device open_device(const std::string& step_id, const std::string& needs, int number = 0);
 
 /// Does this program run kernels in the simulator?
@@ -63,15 +62,13 @@ void name_device_memory(const void* p, const std::string& name);
 /// Gives device memory its matrices, for a trace. Does nothing on a GPU.
 void shape_device_memory(const void* p, const Layout&);
 
-/// Sets all bits, which is a NaN in each element type. The simulator then treats these bytes as
-/// never written.
+/// Sets all bits, a NaN in each element type. For the simulator these bytes are then unwritten.
 void poison_device_memory(void* p, size_t bytes);
 
 /// Zeroes device memory in stream order (OnStream).
 void zero_device_memory(void* p, size_t bytes);
 
-/// Copies host memory to the device in stream order (OnStream). `from` may change once this has
-/// returned.
+/// Copies host memory to the device in stream order (OnStream). Returns when `from` may change.
 void upload_device_memory(void* to, const void* from, size_t bytes);
 
 // --- the caller's stream, for a step's library ---------------------------------------------------

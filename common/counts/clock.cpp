@@ -78,8 +78,8 @@ double busy(Times& t) {
                    of(t, Part::exponentials), of(t, Part::tensor), of(t, Part::atomics)});
 }
 
-// Clocks that a block waits and its own warps do not fill. `from_hbm`: the share of its fetches
-// that miss the L2.
+// Clocks that a block waits, not filled by its own warps. `from_hbm`: share of fetches missing the
+// L2.
 double waiting(const BlockWork& w, const InstructionMix& mix, const ClockFigures& c, double warps,
                double from_hbm) {
   const double mine = static_cast<double>(w.instructions) * mix.all / warps;

@@ -13,8 +13,7 @@
 
 namespace fa {
 
-/// Elements in device memory, freed with this object. The caller reports a lack of room in words
-/// that name what it needs.
+/// Elements in device memory, freed with this object. The caller reports a lack of room.
 template <class T = std::byte>
 class DeviceMemory {
  public:

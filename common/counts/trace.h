@@ -49,8 +49,7 @@ struct TraceRectangle {
 /// Kind of an event.
 enum class TraceKind : uint8_t { read, write, atomic };
 
-/// All that one block did with one place at one line between two points where its threads waited
-/// for others.
+/// All that one block did with one place at one line between two waits of its threads for others.
 struct TraceEvent {
   uint32_t block = 0;
   uint32_t place = 0;  ///< index of Trace::places

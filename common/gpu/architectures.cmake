@@ -5,9 +5,8 @@
 #     needs sm_90a;sm_80  that, or sm_80 where the GPUs are known and none is sm_90: <older> is true
 #     needs sm_80         the GPUs of this machine, but none older than sm_80
 #     needs nothing       the GPUs of this machine
-# Without a GPU: the oldest architecture that both the step and this nvcc support, whose PTX the
-# driver compiles for any newer GPU. -DCMAKE_CUDA_ARCHITECTURES=... replaces the GPUs of this
-# machine.
+# Without a GPU: the oldest architecture that the step and this nvcc support, whose PTX the driver
+# compiles for newer GPUs. -DCMAKE_CUDA_ARCHITECTURES=... replaces the GPUs of this machine.
 
 if(NOT CMAKE_CUDA_COMPILER)
   find_program(FA_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda /opt/cuda

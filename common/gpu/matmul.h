@@ -11,8 +11,7 @@ enum class MatmulType {
   fp32,  ///< fp32 throughout, TF32 forbidden: the CUDA cores
 };
 
-/// C = A B with square n x n matrices of random numbers: a GPU that multiplies zeros draws less
-/// power and clocks higher.
+/// C = A B of square n x n random matrices: a GPU that multiplies zeros draws less power.
 class Matmul {
  public:
   Matmul(MatmulType type, int n);

@@ -15,35 +15,34 @@
 namespace fa {
 namespace {
 
-// The floor: what fp32 arithmetic alone may do to a value whose terms have the size `scale`, when
-// the baseline's own error happens to be zero in that row. Below FLT_MIN, where the normal numbers
-// end, a result may flush to zero, and so may the terms that it is a sum of (elements of P,
-// products): `factors` is the largest sum of what they are multiplied by.
+// The floor: the error of fp32 arithmetic for a value whose terms have the size `scale`, in case
+// the baseline's error happens to be zero in that row. Below FLT_MIN, the smallest normal number, a
+// result may flush to zero, and so may its terms (elements of P, products): `factors` is the
+// largest sum of what these are multiplied by.
 double floor_of(double scale, double factors = 0) {
   return kFp32Error * scale + FLT_MIN * (1 + factors);
 }
 
 const double kLargestExponent = std::log(FLT_MAX);  // of e, in fp32
 
-// What the scores' errors may do to a row of O, an average of V: they move P from keys to others.
-// Where one key has nearly all of P there is not much to move; but its P is no longer 1, and is
-// rounded.
+// What errors of the scores can do to a row of O, an average of V: they move P between keys. Where
+// one key has nearly all of P there is little to move, but its P is no longer 1, and is rounded.
 double moved_by_scores(const ReferenceForward& f, size_t i, double unit) {
   if (f.score_error(i) > kLargestExponent) return INFINITY;
   const double grown = growth(f.score_error(i)), far = 4 * f.largest_V[i] * f.rest_of_P[i];
   return std::max(grown * std::min(f.sum_PV[i], far), std::min(grown, unit) * f.sum_PV[i]);
 }
 
-// The same for operands of e4m3: what rounding them usually does to a row. A relative error is at
-// most 2^-4, on average 0.025, and independent of the others; 2^-4 is 2.5 averages.
+// The same for operands of e4m3: the usual effect of their rounding on a row. Relative errors are
+// at most 2^-4, 0.025 on average, and independent; 2^-4 is 2.5 averages.
 //
-// O: V and P have an error each, multiplied by P V; the largest of d features is about 2.5
-// averages. A score has those of q and k, multiplied by P (V - O); it moves all features, and where
-// one key or a few decide a row the baseline may well be lucky: five averages. So it may with LSE.
+// O: V and P each have an error, multiplied by P V; the largest of d features is about 2.5
+// averages. A score has those of q and k, multiplied by P (V - O). It moves all features, and where
+// one key or a few decide a row the baseline may be lucky: five averages. The same holds for LSE.
 //
-// Each key has errors of its own. Those of q are common to all keys and remain in the mean. So do
-// those of what the keys have in common, but only where they have the same scale: of two halves
-// with a scale each, one is preferred.
+// Errors of k differ by key. Errors of q are common to all keys and remain in the mean. So do
+// errors of what the keys share, but only between keys of one scale: with a scale for each half of
+// the keys, one half is preferred.
 double fp8_rounding_of_O(const ReferenceForward& f, size_t i) {
   return 0x1p-4 * std::sqrt(2) * f.root_PV[i];
 }
@@ -56,7 +55,7 @@ double fp8_floor_of_LSE(const ReferenceForward& f, size_t i) {
          (f.adrift[i] > 0x1p800 ? INFINITY : std::log1p(f.adrift[i]));
 }
 
-/// Of the keys that there are: behind them V may hold anything.
+/// Only of existing keys: after them V may hold anything.
 double largest_value(const Problem& p, const std::vector<float>& V) {
   double size = 0;
   for (size_t head = 0; head < p.kv_heads(); ++head) {
@@ -85,8 +84,7 @@ bool all_finite(const std::vector<float>& t) {
   return finite;
 }
 
-// Half the distance of two neighbours, relative: the baseline may have been lucky, but no kernel
-// escapes the rounding of its result.
+// Half the relative distance of two neighbours: no kernel escapes the rounding of its result.
 double unit_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -101,15 +99,15 @@ double unit_of(DType dtype) {
 
 constexpr double kForwardFactor = 2;
 constexpr double kGradientFactor = 3;
-// An error of so much of a row's largest element leaves no digit: 0 is not much further off.
+// An error of this share of a row's largest element leaves no correct digit: 0 is hardly worse.
 constexpr double kNoDigit = 0.75;
 
-/// What a row's result may be off by, besides the baseline's error and the rounding of the result.
+/// The allowed error of a row, besides the baseline's error and the rounding of the result.
 struct Allowance {
   double floor;
-  double rounding;         ///< the floor's share that is there whatever the scores are
-  double most = INFINITY;  ///< no scores make a larger error
-  double luckless = 0;     ///< of the baseline's share, where that was lucky in the whole row
+  double rounding;         ///< the floor's share that does not depend on the scores
+  double most = INFINITY;  ///< no error of the scores causes a larger one
+  double luckless = 0;  ///< minimum for the baseline's part, where that was lucky in all of the row
 };
 
 /// One output, as rows of `width` elements.
@@ -142,23 +140,23 @@ struct Output {
   }
 };
 
-/// The rows of a tensor that are compared, and what they are compared with.
+/// The compared rows of a tensor, and their expected values.
 struct Expected {
   std::vector<size_t> rows;             ///< of the tensor
   const std::vector<double>& want;      ///< [rows, width], fp64
   const std::vector<double>& baseline;  ///< [rows, width]
   double factor;
   double unit;      ///< relative error of rounding a result to its type
-  double no_digit;  ///< an error that leaves none; 0: kNoDigit of the row's largest element
+  double no_digit;  ///< an error that leaves no digit; 0: kNoDigit of the row's largest element
   std::function<Allowance(size_t)> allowance;  ///< of rows[i]
 };
 
-// A NaN is worse than any number, and stays the worst.
+// A NaN is worse than any number.
 bool worse(double e, double than) { return std::isnan(e) || e > than; }
 
 double distance(double a, double b) { return a == b ? 0 : std::abs(a - b); }  // -inf equals -inf
 
-/// Heads of queries whose scores may be off by so much that P, which is e to their power, is inf.
+/// Heads of queries whose scores may err so much that P, an exponential of them, is inf.
 std::vector<bool> overflowing_heads(const Problem& p, const Inputs& in) {
   std::vector<bool> overflows;
   for (size_t bh = 0; bh < p.heads(); ++bh) {
@@ -170,10 +168,10 @@ std::vector<bool> overflowing_heads(const Problem& p, const Inputs& in) {
   return overflows;
 }
 
-/// Looks at every element for what is wrong whatever the reference says. Empty: nothing is.
+/// Finds elements that are wrong whatever the reference is; empty: none.
 std::string find_impossible(const Problem& p, const Output& t,
                             const std::function<bool(size_t)>& overflows) {
-  if (all_finite(t.values)) return "";  // what was never written is NaN
+  if (all_finite(t.values)) return "";  // unwritten elements are NaN
   size_t unwritten = 0, first = 0;
   for (size_t i = t.values.size(); i-- > 0;) {
     if (never_written(t.values[i])) {
@@ -205,7 +203,7 @@ TensorCheck compare(const Problem& p, const Inputs& in, const Output& t, const E
   result.rows_checked = e.rows.size();
   double squares = 0, worst = -1, worst_bound = 0;
   size_t worst_element = 0, first_lost = 0;
-  std::vector<bool> heads;  // made when there is a NaN or an Inf
+  std::vector<bool> heads;  // computed at the first NaN or Inf
   const auto overflows = [&](size_t row) {
     if (heads.empty()) heads = overflowing_heads(p, in);
     const size_t group = p.heads() / t.heads / p.B, head = row / t.length;
@@ -262,7 +260,7 @@ TensorCheck compare(const Problem& p, const Inputs& in, const Output& t, const E
                                  t.element(element), t.values[element], want,
                                  distance(t.values[element], want), worst_bound);
   }
-  // A format of 8 bits loses one row in a hundred, of ordinary activations with outliers.
+  // An 8-bit format loses one row in a hundred of ordinary activations with outliers.
   const size_t may_be_lost = p.method.fp8 ? result.rows_checked / 100 : 0;
   result.ok = result.message.empty() && result.rows_lost <= may_be_lost;
   if (result.message.empty() && !result.ok) {
@@ -274,7 +272,7 @@ TensorCheck compare(const Problem& p, const Inputs& in, const Output& t, const E
   return result;
 }
 
-/// What is right, and what an unfused kernel makes of it.
+/// The reference, and the result of an unfused kernel.
 struct Forward {
   ReferenceForward want, baseline;
 };
@@ -285,7 +283,7 @@ struct Backward {
 void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
                    const Forward& reference, CheckResult& result) {
   const ReferenceForward &want = reference.want, &baseline = reference.baseline;
-  const double values = p.Nk * largest_value(p, in.V);  // P's factors
+  const double values = p.Nk * largest_value(p, in.V);  // the factors of P
   result.tensors.push_back(compare(
       p, in, {"O", p, out},
       {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), 0, [&](size_t i) {
@@ -314,7 +312,7 @@ void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const
        }}));
 }
 
-/// The larger of two rows' largest errors decides which of them is the baseline's.
+/// Keeps, for each row, the baseline with the larger maximum error.
 void keep_unlucky_rows(const std::vector<double>& want, const std::vector<double>& other,
                        size_t width, std::vector<double>& baseline) {
   for (size_t first = 0; first < want.size(); first += width) {
@@ -327,8 +325,8 @@ void keep_unlucky_rows(const std::vector<double>& want, const std::vector<double
   }
 }
 
-/// With e4m3 it depends on the scale whether a number is rounded up or down, and numbers that are
-/// alike are rounded alike: so three scales, and of each row the unluckiest.
+/// With e4m3 the scale decides whether a number is rounded up or down, and equal numbers are
+/// rounded alike. So there are three scales, and the worst result of each row counts.
 ReferenceForward unlucky_baseline(const Problem& p, const Inputs& in, const Sample& sample,
                                   const ReferenceForward& want) {
   ReferenceForward baseline = attention_unfused(p, in, sample);
@@ -353,7 +351,7 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
     for (size_t c = 0; c < Nk; ++c) key_rows.push_back(kv_head * Nk + c);
   }
   const double unit = unit_of(p.dtype);
-  // dS = P (dP - delta) may flush itself, or P before: the factors of both. dV has P alone.
+  // dS = P (dP - delta), or P before it, may flush to zero: the factors of both. dV needs only P's.
   const double of_dS = (1 + 2 * largest_row(in.dO, d) * largest_row(in.V, d)) * p.scale();
   const double dQ_factors = static_cast<double>(Nk) * of_dS * largest(in.K);
   const double dK_factors = static_cast<double>(group * N) * of_dS * largest(in.Q);
@@ -369,8 +367,8 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
     return allowance(want.dQ_scale[i], want.dQ_terms[i], want.dQ_root[i], dQ_factors,
                      want.dQ_delta[i]);
   };
-  // On Hopper P is rounded for dV, and multiplies dP - delta so: a term of dK has two errors, P's
-  // and dS's, which are independent. (Where they are the only ones, dQ's bound is used to 70%
+  // On Hopper P is rounded for dV and then multiplies dP - delta, so a term of dK has two
+  // independent errors, P's and dS's. (Where these are the only errors, dQ uses 70% of its bound
   // without that.)
   const auto of_dK = [&](size_t i) {
     return allowance(want.dK_scale[i], want.dK_terms[i], std::sqrt(2) * want.dK_root[i], dK_factors,
@@ -420,7 +418,7 @@ struct Checker::Impl {
   const Inputs& in;
   const Sample sample;
   std::optional<Forward> forward;    // made when first needed
-  std::optional<Backward> backward;  // likewise: a step without a backward needs none
+  std::optional<Backward> backward;  // the same; not needed without a backward
 };
 
 Checker::Checker(const Problem& p, const Inputs& in, Sample sample)

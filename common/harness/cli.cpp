@@ -21,7 +21,7 @@ const char* const kVersion = "0.1";
 
 namespace {
 
-/// No output replaces an input, or another output. `table` is that of --table.
+/// Refuses an output that would replace an input or another output. `table` is the file of --table.
 void require_files_apart(const Options& o, const Variant& v, const std::string& table) {
   struct Named {
     const char* flag;
@@ -52,7 +52,7 @@ void require_files_apart(const Options& o, const Variant& v, const std::string& 
   }
 }
 
-/// Where files give all inputs, what would make them does nothing.
+/// Refuses options of generated inputs where files give all inputs.
 void require_use(const CLI::Option* input, const CLI::Option* seed, const Options& o,
                  const Variant& v, bool random_table) {
   if (!o.files.all()) return;
@@ -62,7 +62,7 @@ void require_use(const CLI::Option* input, const CLI::Option* seed, const Option
   }
 }
 
-/// Files decide the sizes; a flag that says something else is an error.
+/// Files decide the sizes; a flag that contradicts them is an error.
 void sizes_from_files(const CLI::App& app, Options& o) {
   Problem& p = o.problem;
   const Problem asked = p;
@@ -72,7 +72,7 @@ void sizes_from_files(const CLI::App& app, Options& o) {
   const bool q_file = !o.files.q.empty() || !o.files.dO.empty();
   for (const Size& size : kSizes) {
     if (app.count(size.flag) == 0) continue;
-    // A size that no file gives is what its flag says.
+    // A size that no file gives is the flag's.
     const bool of_keys = size.of == &Problem::Nk || size.of == &Problem::Hkv;
     const bool of_queries = size.of == &Problem::N || size.of == &Problem::H;
     if ((of_keys && !kv_file) || (of_queries && !q_file)) p.*size.of = asked.*size.of;
@@ -90,8 +90,8 @@ size_t find_variant(const Step& step, const std::string& name) {
   refuse("--variant {}: {} has {}", name, step.id, known);
 }
 
-/// The last one that a modelled GPU runs and that supports the problem. Where there is none: the
-/// last one that the GPU runs, or else the step's last.
+/// The last variant that a modelled GPU runs and that supports the problem, else the last one that
+/// the GPU runs, else the step's last.
 size_t default_variant(const Step& step, const std::string& arch, const Problem& p) {
   std::optional<size_t> runs;
   for (size_t i = step.variants.size(); i-- > 0;) {
@@ -107,8 +107,7 @@ size_t default_variant(const Step& step, const std::string& arch, const Problem&
   return runs.value_or(step.variants.size() - 1);
 }
 
-/// The GPU to model where the command line names none: the usual one, or, where it does not run the
-/// step, the table's first that does.
+/// The GPU to model where none is named: the usual one, or the table's first that runs the step.
 std::string default_gpu(const Step& step, const std::string& usual) {
   if (runs_on(find_gpu(usual).arch, step.needs)) return usual;
   for (const GpuSpec& gpu : gpu_table()) {
@@ -117,7 +116,7 @@ std::string default_gpu(const Step& step, const std::string& usual) {
   return usual;
 }
 
-/// "0,1,700".
+/// Parses "0,1,700".
 std::vector<int> numbers_of(const std::string& text, const std::string& flag = "--lengths") {
   std::vector<int> numbers;
   const char *at = text.data(), *end = at + text.size();
@@ -134,7 +133,7 @@ std::vector<int> numbers_of(const std::string& text, const std::string& flag = "
   return numbers;
 }
 
-/// Takes turns, until each batch entry has one; without --nk there are as many keys as the longest.
+/// Repeats the lengths until each batch entry has one; without --nk, Nk is the longest.
 void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
   const std::vector<int> given = numbers_of(text);
   if (given.size() > static_cast<size_t>(std::max(p.B, 0))) {
@@ -146,7 +145,7 @@ void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
   if (!nk_given) p.Nk = std::max(1, *std::max_element(given.begin(), given.end()));
 }
 
-/// --window 256,0.
+/// Parses --window 256,0.
 void set_window(const std::string& text, Problem& p) {
   const std::vector<int> limits = numbers_of(text, "--window");
   if (limits.size() != 2) {
@@ -184,7 +183,7 @@ std::vector<std::pair<int64_t, int64_t>> lengths_of(const std::string& text) {
   return lengths;
 }
 
-/// Documents behind each other decide how many rows and keys there are.
+/// Packed documents decide how many rows and keys there are.
 void pack_documents(const std::string& text, const CLI::App& app, Problem& p) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   Mask& mask = p.mask;
@@ -217,7 +216,7 @@ bool takes(const Step& step, T Support::*what) {
                      [&](const Variant& v) { return support_of(step, v).*what; });
 }
 
-/// What --mask may be.
+/// The values of --mask.
 std::string masks_of(const Step& step) {
   std::string text = "a mask of the step:";
   for (const Predicate& each : step.predicates) text += " " + text_of(each);
@@ -231,7 +230,7 @@ bool has(const Step& step, T Variant::*what) {
                      [&](const Variant& v) { return bool(v.*what); });
 }
 
-/// Broken to fit the column at the right of the options' names.
+/// Wraps a description to the column at the right of the options' names.
 std::string description(const std::string& words) {
   const std::string column(kHelpColumn, ' ');
   std::string text = wrapped(column, words, kHelpColumn);
@@ -318,17 +317,16 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                            const std::string& what) {
     return app.add_flag(name, value, description(what))->group(group);
   };
-  // What would be refused, or do nothing here, is not shown. It is still parsed, so that the
-  // refusal says why.
+  // Options that would be refused or useless are hidden, yet parsed, so that the refusal says why.
   const auto shown_if = [](bool useful, CLI::Option* o) {
     if (!useful) o->group("");
     return o;
   };
   const bool backward = has(step, &Variant::backward), sim = simulated();
-  // Hkv and Nk follow H and N unless they are given, so they show words for their defaults.
+  // Hkv and Nk follow H and N unless given, so the help shows words for their defaults.
   const auto defaults_to = [](CLI::Option* o, const char* words) { return o->default_str(words); };
 
-  // A step for few queries has many keys all the same.
+  // A step for few queries still has many keys.
   const bool few_queries = step.support.most_n != 0;
   if (few_queries) p.N = 1;
 
@@ -507,7 +505,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
   const int64_t heads = static_cast<int64_t>(p.heads());
   if (simulated() && app.count("--estimate-heads") == 0 && !few_queries) {
-    // The first multiple that fills a GPU. Of few queries the splits of the keys are to do that.
+    // The first multiple that fills a GPU. With few queries the splits of the keys should do that.
     o.estimate_heads = (int64_t(kFullGpuHeads) + heads - 1) / heads * heads;
   }
   if (o.estimate_heads == 0) o.estimate_heads = heads;

@@ -12,12 +12,12 @@
 
 namespace fa {
 
-/// What a step program was asked to do.
+/// The options of a step program.
 struct Options {
   Problem problem;  ///< sizes from the flags or the .npy files; dtype of the chosen variant
   std::string input = "real";  ///< "real", "normal" or "outliers"
-  InputFiles files;            ///< replace what `input` makes
-  std::vector<int> table;      ///< of a paged cache, from --table; empty: a shuffled one
+  InputFiles files;            ///< replace generated tensors
+  std::vector<int> table;      ///< of a paged cache, from --table; empty: shuffled
   std::string out;             ///< O as .npy, or empty
   std::string out_dir;         ///< all outputs as .npy, or empty
   std::string json;            ///< the report as JSON, or empty
@@ -28,17 +28,17 @@ struct Options {
   std::string model_gpu = "H200";
   bool model_chosen = false;   ///< by --gpu
   bool predict = false;        ///< run nothing
-  bool no_predict = false;     ///< leave the formulas out: no prediction, no comparison
-  int64_t estimate_heads = 0;  ///< simulator: estimate the time for so many (batch x heads)
-  std::string estimate;        ///< GPU: a simulator's report, whose estimate is shown; or empty
-  bool details = false;        ///< print all that is known
+  bool no_predict = false;     ///< omit the formulas: no prediction, no comparison
+  int64_t estimate_heads = 0;  ///< simulator: estimate the time for this many (batch x heads)
+  std::string estimate;        ///< GPU: a simulator's report whose estimate is shown; or empty
+  bool details = false;        ///< print everything
   bool analyse = false;
   bool counters = true;   ///< GPU: read the hardware's counters, which takes seconds
-  bool only_hbm = false;  ///< GPU: of the counters those of HBM alone
-  int limit_s = 300;      ///< seconds that a rank waits for another one
+  bool only_hbm = false;  ///< GPU: only the counters of HBM
+  int limit_s = 300;      ///< seconds that a rank waits for another
   int workers = 0;        ///< the simulator's OS threads; 0: one per core, up to 16
   std::string text;       ///< not empty: print it (help, version, variants), exit with status 0
-  bool verbatim = false;  ///< the text is for programs, and not fitted to a screen
+  bool verbatim = false;  ///< the text is for programs: do not wrap it
 };
 
 /// Parses the command line and, where .npy files are given, takes the sizes from their headers.
@@ -49,11 +49,11 @@ Options parse(int argc, const char* const* argv, const Step&);
 /// The file of an output in the folder of --out-dir.
 std::string output_path(const std::string& folder, const Tensor&);
 
-/// \throws UsageError where the value of any option is empty, as in `--json ''` and `--json=`: that
-/// would be 0 for a number, and nothing for a file.
+/// \throws UsageError where the value of an option is empty, as in `--json ''` and `--json=`: it
+/// would mean 0 for a number, and no file for a path.
 void require_values(int argc, const char* const* argv);
 
-/// The version of the project, as in CMakeLists.txt.
+/// The project's version, as in CMakeLists.txt.
 extern const char* const kVersion;
 
 }  // namespace fa

@@ -1,6 +1,6 @@
 /// \file
 /// What every kernel here computes, written as plainly as possible. The fast reference and the
-/// unfused baseline (reference.h) are tested against this text.
+/// unfused baseline (reference.h) are tested against it.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,15 @@ struct Definition {
   std::vector<Real> O;    ///< [B*H, N, d]
   std::vector<Real> LSE;  ///< [B*H, N]
 
-  /// \param round  what a kernel does to S, P and O that keeps them in memory; nothing for the
-  ///               truth. LSE is of S before it.
+  /// \param round  what a kernel that keeps S, P and O in memory does to them; the identity for the
+  ///               truth. LSE is of the unrounded S.
   Definition(const Problem& p, const Inputs& in, const auto& round)
       : O(p.q_size()), LSE(p.rows(), -INFINITY) {
     const size_t d = p.d;
     for (size_t row = 0; row < p.rows(); ++row) {
       const size_t bh = row / p.N, key0 = p.kv_head_of(bh) * p.Nk;
       const float *q = &in.Q[row * d], *K = &in.K[key0 * d], *V = &in.V[key0 * d];
-      std::vector<Real> S;  // of the keys, and behind a sink
+      std::vector<Real> S;  // of the keys, after that of a sink
       if (p.score_mod.sinks) S.push_back(in.sinks[bh % p.H]);
       const size_t first = S.size();
       std::vector<size_t> keys;  // that the row sees
@@ -55,7 +55,7 @@ struct Definition {
   }
 
  private:
-  /// \param row  of all
+  /// \param row  of all heads
   static Real modified(const Problem& p, size_t row, int c, Real s) {
     const int r = static_cast<int>(row % p.N), h = static_cast<int>(row / p.N % p.H);
     const Real cap = p.score_mod.cap;
@@ -66,7 +66,7 @@ struct Definition {
     return s;
   }
   static Real maximum(const std::vector<Real>& S) { return *std::max_element(S.begin(), S.end()); }
-  /// Of exp(S - m), which no score makes overflow.
+  /// Sum of exp(S - m), which cannot overflow.
   static Real sum(const std::vector<Real>& S) {
     const Real m = maximum(S);
     Real l = 0;

@@ -1,4 +1,4 @@
-// What a step is, as JSON: --describe, and fa_describe() of its library.
+// A step as JSON: --describe, and fa_describe() of its library.
 #include <nlohmann/json.hpp>
 
 #include "common/counts/backend.h"
@@ -35,7 +35,7 @@ Problem problem_of(const Step& step, const Variant& v) {
   return problem_for(v, p);
 }
 
-/// The buffers that a formula knows.
+/// The buffers that a formula names.
 json buffers_of(PredictFn traffic, const Problem& p) {
   if (!traffic) return nullptr;
   json names = json::array();

@@ -10,7 +10,7 @@
 
 namespace fa {
 
-/// Of a step's program: right; a wrong result; bad use; no memory, device or file; not checkable.
+/// Exit status: right; wrong result; bad use; no memory, device or file; not checkable.
 enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3, kNotCheckable = 4 };
 
 /// An exit status and its sentence.
@@ -21,7 +21,7 @@ struct Failure {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Failure, status, sentence)
 
-/// Does `f`. \returns what it threw, or kRight.
+/// Calls `f`. \returns what it threw, or kRight.
 Failure failure_of(auto&& f) {
   try {
     f();

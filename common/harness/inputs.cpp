@@ -19,11 +19,11 @@ namespace fa {
 namespace {
 
 // --- random numbers ------------------------------------------------------------------------------
-// std::normal_distribution differs between libraries, so the numbers are made here: a hash of
-// (seed, stream, index), which any thread can compute for any element.
+// std::normal_distribution differs between libraries, so numbers are a hash of (seed, stream,
+// index), which any thread can compute for any element.
 
 constexpr uint64_t kStreams = 4;           // of Q, K, V and dO, in this order
-constexpr uint64_t kTable = 2 * kStreams;  // behind those of the outliers
+constexpr uint64_t kTable = 2 * kStreams;  // after the streams of the outliers
 
 // The output function of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 uint64_t mix(uint64_t z) {
@@ -48,7 +48,7 @@ class Uniform {
 // N(0,1) by Box and Muller, from elements 2i and 2i + 1 of `u`.
 double normal(const Uniform& u, uint64_t i) {
   const double z = std::sqrt(-2 * std::log(u(2 * i))) * std::cos(2 * M_PI * u(2 * i + 1));
-  return std::nearbyint(z * 0x1p16) * 0x1p-16;  // hides the last bit, which libraries disagree on
+  return std::nearbyint(z * 0x1p16) * 0x1p-16;  // drops the last bit, in which libraries differ
 }
 
 using Generator = std::function<double(uint64_t)>;
@@ -79,7 +79,7 @@ std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, uint64_t
   });
 }
 
-/// Those that files may give: Q, K, V and dO, numbered as their streams.
+/// The tensors that files may give: Q, K, V and dO, numbered by stream.
 void each_input(auto&& f) {
   uint64_t stream = 0;
   for (const Tensor& t : all_tensors()) {
@@ -89,9 +89,9 @@ void each_input(auto&& f) {
 
 // --- a cache -------------------------------------------------------------------------------------
 
-/// [B, Hkv], the scales of K or V, whose numbers become scale * e4m3.
+/// Quantises K or V to scale * e4m3. \returns the scales [B, Hkv]
 std::vector<float> quantise_heads(const Problem& p, std::vector<float>& tensor) {
-  constexpr float kLeast = FLT_MIN * 0x1p9f;  // its products with e4m3 are normal numbers, too
+  constexpr float kLeast = FLT_MIN * 0x1p9f;  // its products with e4m3 are also normal numbers
   std::vector<float> scales(p.kv_heads(), 1);
   parallel_for(p.kv_heads(), [&] {
     return [&](size_t head) {
@@ -109,17 +109,17 @@ std::vector<float> quantise_heads(const Problem& p, std::vector<float>& tensor) 
   return scales;
 }
 
-/// With what a problem has besides Q, K, V and dO.
+/// Adds what a problem has besides Q, K, V and dO.
 Inputs completed(const Problem& p, uint64_t seed, Inputs in) {
   if (p.cache.fp8) quantise_cache(p, in);
   if (p.score_mod.sinks) in.sinks = normal_tensor(p.H, DType::f32, seed, 2 * kStreams);
   return in;
 }
 
-/// Of batch entry b.
+/// The pages of batch entry b.
 int pages_of(const Problem& p, int b) { return (p.keys_of(b) + p.cache.page - 1) / p.cache.page; }
 
-/// Of a table: page i of batch entry b.
+/// The table entry of page i of batch entry b.
 size_t entry_of(const Problem& p, int b, int i) { return static_cast<size_t>(b) * p.pages() + i; }
 
 // --- the shipped activations ---------------------------------------------------------------------
@@ -201,7 +201,7 @@ void require_same(const std::optional<GivenFile>& a, const std::optional<GivenFi
   }
 }
 
-/// Element i of K or V belongs to a key: behind the keys of a batch entry they may hold anything.
+/// Does element i of K or V belong to a key? After an entry's keys they may hold anything.
 bool is_key(const Problem& p, size_t i) {
   const size_t row = i / p.d, Nk = p.Nk;
   return row % Nk < static_cast<size_t>(p.keys_of(row / Nk / p.Hkv));
@@ -251,8 +251,8 @@ Inputs real_inputs(const Problem& p, uint64_t seed, bool with_dO) {
   if (q.shape != k.shape || q.shape != v.shape) {
     refuse("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy"));
   }
-  // The queries are the last N of their batch entry's positions, as the mask has it. Repeated
-  // features would make q.k grow with d, its scale fall with sqrt(d): the factor keeps the scores'
+  // The queries are the last N positions of their batch entry, as in the mask. With repeated
+  // features q.k grows with d, but its scale falls with sqrt(d): the factor preserves the scores'
   // size.
   const double factor = std::pow(static_cast<double>(q.shape[3]) / p.d, 0.25);
   Inputs in;
@@ -287,7 +287,7 @@ Problem problem_of(const InputFiles& files, const Problem& defaults) {
   }
   if (queries) p.H = size(queries, 1), p.N = size(queries, 2);
   if (keys) p.Hkv = size(keys, 1), p.Nk = size(keys, 2);
-  // What has no file follows what has, where the defaults are equal.
+  // Sizes without a file follow the others where the defaults are equal.
   if (queries && !keys) {
     if (defaults.Hkv == defaults.H) p.Hkv = p.H;
     if (defaults.Nk == defaults.N) p.Nk = p.N;
@@ -327,7 +327,7 @@ void require_range(const Problem& p, const Inputs& in, bool backward) {
     refuse("V reaches {:.1e}: sums of P V may pass {:.1e}, where fp32 ends; scale V down", V,
            FLT_MAX);
   }
-  // Of dP and delta; then of dS K, where P sums to 1, and of dS^T Q.
+  // Bounds of dP and delta; then of dS K, where P sums to 1, and of dS^T Q.
   const double dP = 2 * p.d * dO * V, rows = static_cast<double>(p.N) * (p.H / p.Hkv);
   if (dP * std::max({1.0, p.scale() * K, p.scale() * rows * Q}) > FLT_MAX) {
     refuse(

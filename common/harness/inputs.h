@@ -1,5 +1,5 @@
 /// \file
-/// Where Q, K, V and dO come from.
+/// The sources of Q, K, V and dO.
 #pragma once
 
 #include <string>
@@ -9,39 +9,37 @@
 
 namespace fa {
 
-// `with_dO`: a forward alone needs none.
+// `with_dO`: not needed for the forward only.
 
 /// `normal`: N(0,1). Same seed, same numbers, on every machine.
 Inputs normal_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 /// `outliers`: N(0,1) + N(0,100) * Bernoulli(0.001), FlashAttention-3's distribution
 /// (arXiv 2407.08608, section 4.3).
 Inputs outlier_inputs(const Problem&, uint64_t seed, bool with_dO = true);
-/// `real`: the activations shipped in common/data (four heads, N=1024, d=64).
-/// Other sizes tile the tokens, repeat the heads and resample the features; `note` says so.
-/// dO is N(0,1) from the seed.
+/// `real`: the activations shipped in common/data (four heads, N=1024, d=64). Other sizes tile the
+/// tokens, repeat the heads and resample the features; `note` says so. dO is N(0,1) from the seed.
 /// \throws UsageError when the files are missing or damaged.
 Inputs real_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.
 Problem problem_of(const InputFiles&, const Problem& defaults);
-/// Replaces what the files give; the rest stays. Behind the keys of a batch entry
-/// (CacheFormat::lengths) K and V may hold anything, NaN too. With CacheFormat::fp8 it ends with
-/// quantise_cache().
+/// Replaces what the files give. After the keys of a batch entry (CacheFormat::lengths) K and V may
+/// hold anything, even NaN. With CacheFormat::fp8 it ends with quantise_cache().
 /// \throws UsageError as above.
 void load_inputs(const InputFiles&, const Problem&, Inputs&);
 
-/// Do the sums of a kernel stay within fp32? A sum of P V may be 2^8 * Nk times as large as O
+/// Checks that a kernel's sums stay within fp32. A sum of P V may be 2^8 * Nk times as large as O
 /// before it is normalised; dP = dO V^T may leave fp32 where the gradients do not, and a gradient
 /// where its inputs do not.
 /// \param backward  whether gradients are computed
 /// \throws UsageError with one sentence: which inputs are too large or too small.
 void require_range(const Problem&, const Inputs&, bool backward);
 
-/// K and V as a cache of 8 bits holds them: per batch entry and key head the scale max |.| / 448,
-/// and each number the nearest that is scale * e4m3. Of the keys that there are (Problem::keys_of).
+/// Rounds K and V as an 8-bit cache does: per batch entry and key head the scale is max |.| / 448
+/// over the existing keys (Problem::keys_of), and each number becomes the nearest scale * e4m3.
 /// Fills K_scale and V_scale. normal_inputs() and the others end with it where CacheFormat::fp8 is
-/// set; who changes K or V afterwards calls it again.
+/// set; call it again after changing K or V.
 void quantise_cache(const Problem&, Inputs&);
 
 /// Pages that the keys of all batch entries fill: ceil(keys_of(b) / page) each.
@@ -51,11 +49,11 @@ size_t pool_pages(const Problem&, const std::vector<int>& table);
 /// A page table [B, Problem::pages()] that hands out the pages 0 .. needed_pages() - 1 in a seeded
 /// random order; -1 where an entry has no keys. Same seed, same table, on every machine.
 std::vector<int> shuffled_table(const Problem&, uint64_t seed);
-/// K and V fill the pages, so each page has one owner; and no kernel meets a page that is none.
-/// Entries behind the last key of a batch entry may be anything.
+/// Checks that each page has one owner, since K and V fill the pages, and that no kernel meets an
+/// invalid page. Entries after the last key of a batch entry may be anything.
 /// \param who "--table F.npy", for the sentence
-/// \throws UsageError with one sentence: a table of another size, a page outside of the
-/// B * Problem::pages() that a pool may have, a page that is handed out twice.
+/// \throws UsageError with one sentence: a table of another size, a page outside the
+/// B * Problem::pages() that a pool may have, a page that is used twice.
 void validate_table(const Problem&, const std::vector<int>& table, const std::string& who);
 /// From a .npy file of shape [B, Problem::pages()], i4 or i8.
 /// \throws UsageError as read_npy_integers() and validate_table() do.

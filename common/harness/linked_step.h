@@ -10,12 +10,12 @@
 
 namespace fa {
 
-/// What a step's main.cu defines: its step is part of whatever links this object. That is its
-/// program, its library, and the tests that name it, so that kernels are compiled once.
+/// Registers the step that a main.cu defines in whatever links its object: its program, its library
+/// and the tests that name it, so that kernels are compiled once.
 class LinkedStep {
  public:
-  /// \param needs the architectures of this build: "", "sm_90a", or "sm_90a,sm_80", where some
-  /// variants do with the last
+  /// \param needs the architectures of this build: "", "sm_90a", or "sm_90a,sm_80", where the
+  /// second is enough for some variants
   explicit LinkedStep(Step, const std::string& needs = FA_NEEDS);
 };
 

@@ -1,6 +1,6 @@
 /// \file
-/// Which keys a row sees, beyond Problem::causal (a rule in problem.cpp): a window, documents
-/// behind each other, or any function; and what is done to its scores. Parts of Problem.
+/// Which keys a row sees, beyond Problem::causal (a rule in problem.cpp): a window, packed
+/// documents, or any function; and how its scores are modified. Parts of Problem.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// A document: its rows see no keys but its own.
+/// A document: its rows see only its keys.
 struct Document {
   Range rows, keys;
   /// The key that row r is aligned with: the document's last row with its last key.
@@ -27,10 +27,10 @@ struct Document {
   bool operator==(const Document&) const = default;
 };
 
-/// A mask as a function, of which lists of tiles are made on the host; no kernel calls it.
+/// A mask as a function, from which the host makes lists of tiles; no kernel calls it.
 struct Predicate {
-  std::string name = {};  ///< "strided", of --mask strided:64
-  int n = 0;              ///< its number, 64; what it means is up to the function
+  std::string name = {};  ///< "strided" of --mask strided:64
+  int n = 0;              ///< 64; the function defines its meaning
   /// Whether row r sees key c; null: it does.
   bool (*sees)(const Problem& p, int r, int c) = nullptr;
 
@@ -40,14 +40,14 @@ struct Predicate {
 /// "strided:64", or "causal_blocks" where n is 0.
 std::string text_of(const Predicate&);
 
-/// All that is given must hold, and so must Problem::causal.
+/// All conditions must hold, and so must Problem::causal.
 struct Mask {
   static constexpr int kNoLimit = -1;
 
-  /// A row sees keys from `left` before its own (Document::own_key) to `right` behind it.
+  /// A row sees keys from `left` before its own (Document::own_key) to `right` after it.
   int left = kNoLimit, right = kNoLimit;
-  /// Where each document begins among the rows and among the keys, and where the last one ends:
-  /// [documents + 1], the cu_seqlens of FlashAttention. Empty: all rows and keys are one document.
+  /// Where each document begins among the rows and among the keys, plus the end of the last one:
+  /// [documents + 1], the cu_seqlens of FlashAttention. Empty: one document.
   std::vector<int> row_starts = {}, key_starts = {};
   Predicate predicate = {};
 
@@ -57,11 +57,11 @@ struct Mask {
   bool operator==(const Mask&) const = default;
 };
 
-/// What becomes of scale * q k before the softmax, in this order, and what the softmax sums, too.
+/// Modifies scale * q k before the softmax, in this order, and adds sinks to its sum.
 struct ScoreMod {
-  float cap = 0;       ///< s becomes cap * tanh(s / cap); 0: it stays
-  bool alibi = false;  ///< then it loses alibi_slope() times the key's distance from the row's own
-  bool sinks = false;  ///< each head sums e^sink, too, a number of Inputs::sinks
+  float cap = 0;       ///< s becomes cap * tanh(s / cap); 0: no cap
+  bool alibi = false;  ///< subtracts alibi_slope() times the key's distance from the row's own
+  bool sinks = false;  ///< each head's sum includes e^sink, from Inputs::sinks
 
   bool is_none() const { return cap == 0 && !alibi && !sinks; }
   bool operator==(const ScoreMod&) const = default;

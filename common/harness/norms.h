@@ -1,5 +1,5 @@
 /// \file
-/// Sizes of a tensor's rows, in fp64: what the checker's floors are made of. A NaN has none.
+/// Sizes of a tensor's rows in fp64, for the checker's floors. A NaN counts as 0.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace fa {
 
-/// Of the n elements, without their signs.
+/// The largest magnitude of n elements.
 template <class Real>
 double largest_size(const Real* a, size_t n) {
   double largest = 0;
@@ -20,21 +20,21 @@ double largest_size(const Real* a, size_t n) {
   return largest;
 }
 
-/// Of a row of d.
+/// The norm of a row of d.
 inline double norm(const float* a, size_t d) {
   double sum = 0;
   for (size_t x = 0; x < d; ++x) sum += static_cast<double>(a[x]) * a[x];
   return std::sqrt(sum);
 }
 
-/// Of the rows of [rows, d].
+/// The largest norm of the rows of [rows, d].
 inline double largest_norm(const float* a, size_t rows, size_t d) {
   double largest = 0;
   for (size_t r = 0; r < rows; ++r) largest = std::max(largest, norm(a + r * d, d));
   return largest;
 }
 
-/// The largest of what of(begin, end) finds in pieces of [0, n), on all cores.
+/// The largest result of of(begin, end) over pieces of [0, n), on all cores.
 double largest_of_all(size_t n, const auto& of) {
   double largest = 0;
   std::mutex mutex;
@@ -46,7 +46,7 @@ double largest_of_all(size_t n, const auto& of) {
   return largest;
 }
 
-/// Of a whole tensor, without signs.
+/// The largest magnitude in a tensor.
 inline double largest(const std::vector<float>& t) {
   return largest_of_all(
       t.size(), [&t](size_t begin, size_t end) { return largest_size(&t[begin], end - begin); });

@@ -44,7 +44,7 @@ T load(const char* p) {
   return value;
 }
 
-// The header is the text of a Python dictionary with three keys. The text after "'key':".
+// The text after "'key':" in the header, which is a Python dictionary with three keys.
 std::string_view after_key(std::string_view header, const std::string& key,
                            const std::string& path) {
   for (const char quote : {'\'', '"'}) {
@@ -78,7 +78,7 @@ std::vector<size_t> parse_shape(std::string_view text, const std::string& path) 
   return shape;
 }
 
-/// A file's bytes, and where its array lies.
+/// A file's bytes, and the position of its array.
 struct File {
   std::string bytes;
   std::string type;  ///< "<f4"
@@ -124,7 +124,7 @@ File open_npy(const std::string& path, const std::vector<std::string>& types, co
   const size_t available = (file.size() - start - length) / width;
   size_t count = 1;
   for (const size_t n : npy.shape) {
-    // Also keeps the product from overflowing.
+    // This also prevents an overflow of the product.
     if (n != 0 && count > available / n)
       count = available + 1;
     else

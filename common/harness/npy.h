@@ -1,6 +1,5 @@
 /// \file
-/// NumPy's .npy files, format 1.0 to 3.0, C order: read f2, f4, f8, i4, i8 (little endian); write
-/// f4.
+/// NumPy's .npy, format 1.0 to 3.0, C order, little endian: reads f2, f4, f8, i4, i8; writes f4.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace fa {
 
-/// One array, whatever type the file holds.
+/// One array, converted from the file's type.
 struct Npy {
   std::vector<size_t> shape;
   std::vector<float> data;  ///< C order
@@ -26,9 +25,9 @@ struct NpyIntegers {
 
 /// \throws UsageError with one sentence that names the file and what is wrong with it.
 Npy read_npy(const std::string& path);
-/// The same of i4 and i8.
+/// The same for i4 and i8.
 NpyIntegers read_npy_integers(const std::string& path);
-/// Whole or not at all: write_file(). \throws UsageError, ResourceError as that does.
+/// Writes the whole file or none, by write_file(). \throws UsageError, ResourceError as it does.
 void write_npy(const std::string& path, const std::vector<size_t>& shape,
                const std::vector<float>& data);
 

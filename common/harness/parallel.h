@@ -12,10 +12,9 @@
 
 namespace fa {
 
-/// Calls work(i) once for each i in [0, n). Each thread makes its own `work` with make_worker(), so
-/// that a worker can keep buffers from one i to the next. Every thread takes the next i that is
-/// left, in order. Where the system refuses a thread, those that run do the work. The first
-/// exception is rethrown here.
+/// Calls work(i) once for each i in [0, n). Each thread creates its `work` by make_worker(), so
+/// that a worker can keep buffers between calls. Every thread takes the next remaining i. Where the
+/// system refuses a thread, the others do the work. The first exception is rethrown here.
 void parallel_for(size_t n, const auto& make_worker) {
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
@@ -35,14 +34,14 @@ void parallel_for(size_t n, const auto& make_worker) {
   others.reserve(threads);
   try {
     while (others.size() + 1 < threads) others.emplace_back(loop);
-  } catch (const std::system_error&) {  // no more threads to be had: those that run do all
+  } catch (const std::system_error&) {  // no more threads available: the running ones do all
   }
   loop();
   for (std::thread& t : others) t.join();
   if (failure) std::rethrow_exception(failure);
 }
 
-/// Calls work(begin, end) for pieces that make up [0, n); small ones stay on this thread.
+/// Calls work(begin, end) for pieces of [0, n); small ones stay on this thread.
 void parallel_chunks(size_t n, const auto& work) {
   constexpr size_t kChunk = 1 << 16;
   parallel_for((n + kChunk - 1) / kChunk, [&] {

@@ -45,7 +45,7 @@ std::string list_of(const std::vector<int>& values, const char* between = ",") {
 
 constexpr int kPages[] = {16, 32, 64, 128, 256};
 
-/// "0,1,700", or the first few of many.
+/// "0,1,700", cut off when there are many.
 std::string short_list(std::vector<int> values) {
   constexpr size_t kShown = 8;
   const bool all = values.size() <= kShown;
@@ -102,7 +102,7 @@ void validate_mask(const Problem& p, const Support& support, const std::string& 
   }
 }
 
-/// The document that holds row (key) i, of all that begin there the one that is not empty.
+/// The document of row (key) i; of several that begin there, the one that is not empty.
 size_t place_of(int i, const std::vector<int>& starts) {
   return std::upper_bound(starts.begin(), starts.end() - 1, i) - starts.begin() - 1;
 }
@@ -114,7 +114,7 @@ Range within(Range range, int own, int before, int after) {
   return range;
 }
 
-// The causal rule: no key behind the row's own. Kernels repeat it: of Nk keys row r sees the first
+// The causal rule: no key after the row's own. Kernels repeat it: of Nk keys row r sees the first
 // r + 1 + Nk - N.
 Range keys_seen(const Problem& p, const Document& doc, int r) {
   return within(doc.keys, doc.own_key(r), p.mask.left, p.causal ? 0 : p.mask.right);
@@ -179,7 +179,7 @@ uint64_t Problem::visible_scores() const {
                  [&] { return [&](size_t r) { of[r] = visible(static_cast<int>(r)); }; });
     return std::accumulate(of.begin(), of.end(), uint64_t{0});
   }
-  // Causal: of the rows that see keys each sees one more than the row before. Else all see equally
+  // Causal: each row that sees keys sees one more than the previous row. Otherwise all see equally
   // many.
   const Document all = {{0, N}, {0, Nk}};
   const Range rows = rows_seeing(*this, all, 0);

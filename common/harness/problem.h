@@ -1,5 +1,5 @@
 /// \file
-/// What is computed: one attention problem, and which problems a step supports.
+/// One attention problem, and the problems that a step supports.
 #pragma once
 
 #include <cmath>
@@ -23,8 +23,7 @@ const char* name_of(DType);
 /// The nearest value that `dtype` can hold (round to nearest even; e4m3 saturates at 448).
 float round_to(DType dtype, float x);
 
-/// How a decoding step is given keys and values, where they do not simply lie in K and V as Nk rows
-/// of each head. Its tensors: Cache.
+/// The layout of keys and values in decoding, where it is not simply Nk rows per head. See Cache.
 struct CacheFormat {
   std::vector<int> lengths = {};  ///< [B] keys of each batch entry, 0 .. Nk; empty: Nk of each
   int page = 0;                   ///< keys of a page; 0: K and V are not paged
@@ -33,18 +32,18 @@ struct CacheFormat {
   bool operator==(const CacheFormat&) const = default;
 };
 
-/// What a step is free to choose in how it computes.
+/// What a step may choose in how it computes.
 struct Method {
-  bool fp8 = false;  ///< it quantises Q, K and V and multiplies e4m3; Problem::dtype stays theirs
-  size_t smem = 0;   ///< bytes of shared memory that a block may use (the papers' M); 0: its own
+  bool fp8 = false;  ///< quantises Q, K and V and multiplies e4m3; Problem::dtype is unchanged
+  size_t smem = 0;   ///< shared bytes that a block may use (the papers' M); 0: its default
 
   bool operator==(const Method&) const = default;
 };
 
-/// What a step's host functions choose their tiles and grids by, and so their formulas: an H200's.
+/// The GPU by which host functions, and so the formulas, choose tiles and grids: an H200's figures.
 struct Gpu {
   int sms = 132;
-  size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
+  size_t block_shared_bytes = 227 * 1024;  ///< shared memory available to a block
 
   bool operator==(const Gpu&) const = default;
 };
@@ -65,7 +64,7 @@ struct Problem {
   CacheFormat cache = {};
   Mask mask = {};  ///< beyond `causal`; the same in each batch entry and head
   ScoreMod score_mod = {};
-  Gpu gpu = {};  ///< that it runs on: this_gpu()
+  Gpu gpu = {};  ///< that runs the problem: this_gpu()
 
   bool operator==(const Problem&) const = default;
 
@@ -81,65 +80,66 @@ struct Problem {
   size_t rows() const { return heads() * N; }
   /// Elements of S (and P).
   size_t scores() const { return rows() * Nk; }
-  /// The query rows' head h of B*H reads this head of B*Hkv.
+  /// The head of B*Hkv that head bh of B*H reads.
   size_t kv_head_of(size_t bh) const { return bh / H * Hkv + bh % H / (H / Hkv); }
   /// Keys of batch entry b.
   int keys_of(size_t b) const { return cache.lengths.empty() ? Nk : cache.lengths[b]; }
-  /// Pages of a head's keys, at most: columns of the page table.
+  /// The most pages of a head's keys: columns of the page table.
   int pages() const { return cache.page == 0 ? 1 : (Nk + cache.page - 1) / cache.page; }
-  /// The documents of batch entry b: without Mask::row_starts the only one.
+  /// The documents of batch entry b, one without Mask::row_starts.
   std::vector<Document> documents(size_t b = 0) const;
-  /// That of a row; and of a key.
+  /// The document of a row, and of a key.
   Document document_of(int r, size_t b = 0) const;
   Document document_of_key(int c, size_t b = 0) const;
-  /// Row r of batch entry b sees no key outside of this range, and all keys of it except for those
-  /// that Mask::predicate hides. Empty where the row sees none.
+  /// The keys that row r of batch entry b sees: all keys of this range but those that
+  /// Mask::predicate hides. Empty where it sees none.
   Range seen(int r, size_t b = 0) const;
-  /// The same of the rows that see key c.
+  /// The same for the rows that see key c.
   Range seen_by(int c, size_t b = 0) const;
   bool sees(int r, int c, size_t b = 0) const {
     return seen(r, b).has(c) && (!mask.predicate.sees || mask.predicate.sees(*this, r, c));
   }
-  /// How many keys row r of batch entry b sees. Without a mask: keys 0 .. visible(r, b) - 1.
+  /// The number of keys that row r of batch entry b sees: without a mask keys 0 .. visible(r, b) -
+  /// 1.
   int visible(int r, size_t b = 0) const;
-  /// Pairs (r, c) of one head that the mask leaves: without one N * Nk, or about half of it. Of Nk
-  /// keys, whatever CacheFormat::lengths says.
+  /// Pairs (r, c) of one head that the mask leaves: N * Nk without a mask, about half when causal.
+  /// Of Nk keys, whatever CacheFormat::lengths says.
   uint64_t visible_scores() const;
 
   /// FLOPs of the forward by FlashAttention's convention: 4*B*H*N*Nk*d, halved when causal
-  /// (arXiv 2307.08691, section 4.1), also where N << Nk and the mask hides almost nothing. With
-  /// `lengths` their sum takes the place of B*Nk, with a Mask visible_scores() that of N*Nk.
+  /// (arXiv 2307.08691, section 4.1), even where N << Nk and the mask hides almost nothing. The sum
+  /// of `lengths` replaces B*Nk, and with a Mask visible_scores() replaces N*Nk.
   double flops_forward() const;
   /// 2.5 times the forward (five matrix products instead of two).
   double flops_backward() const { return 2.5 * flops_forward(); }
 
  private:
-  /// Of Mask::row_starts.
+  /// Document i of Mask::row_starts.
   Document document(size_t i) const {
     return {{mask.row_starts[i], mask.row_starts[i + 1]},
             {mask.key_starts[i], mask.key_starts[i + 1]}};
   }
 };
 
-/// One of the sizes: everything that reads or says them goes through kSizes.
+/// One size. All code that reads or prints sizes uses kSizes.
 struct Size {
   const char* flag;    ///< "--hkv"; without the dashes its key in JSON
   const char* symbol;  ///< "Hkv"
   int Problem::*of;
   const char* key() const { return flag + 2; }
 };
-/// All of them.
+/// All sizes.
 inline constexpr Size kSizes[] = {{"--b", "B", &Problem::B},       {"--h", "H", &Problem::H},
                                   {"--hkv", "Hkv", &Problem::Hkv}, {"--n", "N", &Problem::N},
                                   {"--nk", "Nk", &Problem::Nk},    {"--d", "d", &Problem::d}};
 
-/// What a step can do. Anything else is refused with the list of what is supported.
+/// What a step supports. Anything else is refused with the list of what is supported.
 struct Support {
   std::vector<int> d = {32, 64, 96, 128};  ///< head dimensions
   bool gqa = false;                        ///< Hkv < H
   bool cross = false;                      ///< Nk != N
-  bool smem = false;                       ///< Method::smem: the step cuts its tiles to fit
-  int most_n = 0;                          ///< the most queries; 0: as many as one likes
+  bool smem = false;                       ///< Method::smem: tiles are cut to fit
+  int most_n = 0;                          ///< the most queries; 0: no limit
   bool lengths = false;                    ///< CacheFormat::lengths
   bool pages = false;                      ///< CacheFormat::page: 0, 16, 32, 64, 128 or 256
   bool window = false;                     ///< Mask::left and right
@@ -156,7 +156,7 @@ struct Support {
 /// \throws UsageError with one sentence that names the flag, its value and what is supported.
 void validate(const Problem&, const Support&, const std::string& who = "this step");
 
-/// "B=1 H=4 N=1024 d=64 causal fp32": the sizes, without what is at its default meaning.
+/// "B=1 H=4 N=1024 d=64 causal fp32": the sizes, omitting defaults.
 std::string describe(const Problem&);
 
 }  // namespace fa

@@ -1,5 +1,5 @@
 /// \file
-/// What reports and traces say alike of a problem.
+/// A problem in the JSON of reports and traces.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace fa {
 
-/// Adds what there is of Problem::mask and score_mod.
+/// Adds Problem::mask and score_mod where they are set.
 inline void put_mask(const Problem& p, nlohmann::ordered_json& j) {
   const Mask& mask = p.mask;
   if (mask.has_window()) j["window"] = {mask.left, mask.right};

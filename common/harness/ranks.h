@@ -1,9 +1,8 @@
 /// \file
-/// Several processes that compute one problem: what a step may ask of them, and how its variant
-/// divides the problem among them.
+/// Several processes that compute one problem: what a step may use, and how its variant divides it.
 ///
-/// MPI starts the processes (`mpirun -n 4 PROGRAM`); each has its own GPU, or its own simulator. A
-/// program that was started alone is one rank and needs no MPI.
+/// MPI starts the processes (`mpirun -n 4 PROGRAM`); each has its own GPU or simulator. A program
+/// started alone is one rank and needs no MPI.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +16,19 @@
 
 namespace fa {
 
-/// Bytes of device memory on their way between this rank and another.
+/// Bytes of device memory in transit between this rank and another.
 struct Message {
   int peer;  ///< the other rank
   void* data;
   size_t bytes;
 };
-/// `n` elements at `data`; they are read only, when they are sent.
+/// `n` elements at `data`, read only when they are sent.
 template <class T>
 Message message(int peer, const T* data, size_t n) {
   return {peer, const_cast<T*>(data), n * sizeof(T)};
 }
 
-/// The ranks of this run. Messages run alongside the kernels: on a GPU on a stream of their own.
+/// The ranks of this run. Messages run in parallel with the kernels: on a GPU in a separate stream.
 class Ranks {
  public:
   virtual ~Ranks() = default;
@@ -39,19 +38,19 @@ class Ranks {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Starts to send and to receive once all kernels queued so far are done. Between two ranks,
-  /// messages arrive in the order in which they were sent. One exchange at a time.
-  /// \param what for the lanes of a trace, and for the error where a rank waits in vain
+  /// Starts to send and receive once all kernels queued so far are done. Messages between two ranks
+  /// arrive in the order in which they were sent. One exchange at a time.
+  /// \param what for the lanes of a trace, and for the error when a message never arrives
   virtual void start(const std::string& what, const std::vector<Message>& send,
                      const std::vector<Message>& receive) = 0;
-  /// Kernels that are queued from now on wait for that exchange.
+  /// Makes kernels queued from now on wait for the exchange.
   virtual void finish() = 0;
-  /// SMs that messages take from a kernel that starts a block for each SM.
+  /// SMs that messages take from a kernel that starts one block per SM.
   virtual int busy_sms() const { return 0; }
-  /// From here to the next call, kernels are named so in the trace.
+  /// Names the kernels from here to the next call in the trace.
   virtual void computing(const std::string&) {}
 
-  /// Bytes that this rank has sent to others, of messages alone.
+  /// Bytes that this rank has sent to others, messages only.
   uint64_t bytes_sent() const { return bytes_sent_; }
 
  protected:
@@ -65,7 +64,7 @@ class Ranks {
   uint64_t bytes_sent_ = 0;
 };
 
-/// Rows begin .. end - 1 of the sequence, queries and keys alike.
+/// Rows begin .. end - 1 of the sequence, both queries and keys.
 struct Rows {
   int begin = 0;
   int end = 0;
@@ -73,14 +72,14 @@ struct Rows {
   bool operator==(const Rows&) const = default;
 };
 
-/// What one rank holds and does. Its tensors are those of its rows, one after the other:
-/// [B, H, rows, d] and so on, on its device.
+/// One rank's share of the problem. Its tensors hold its rows in sequence, [B, H, rows, d] and so
+/// on.
 class RankAttention {
  public:
   virtual ~RankAttention() = default;
-  /// O and LSE of its rows.
+  /// Computes O and LSE of its rows.
   virtual void forward(const Tensors<void>&) = 0;
-  /// dQ, dK and dV of its rows, after a forward; each backward needs a forward of its own.
+  /// Computes dQ, dK and dV of its rows, after a forward; each backward needs a new forward.
   virtual void backward(const Tensors<void>&) = 0;
   virtual size_t workspace_bytes() const = 0;
 };
@@ -89,14 +88,14 @@ class RankAttention {
 struct RankPrediction {
   uint64_t forward_bytes = 0;  ///< sent
   uint64_t backward_bytes = 0;
-  std::vector<uint64_t> scores;  ///< that it computes, in each hop; without those that are masked
+  std::vector<uint64_t> scores;  ///< computed in each hop; without the masked ones
 };
 
-/// All that the program for several ranks needs of a variant.
+/// What the program for several ranks needs of a variant.
 struct Sharding {
-  /// \throws UsageError when so many ranks cannot share this problem.
+  /// \throws UsageError when this many ranks cannot share the problem.
   std::function<void(const Problem&, int ranks)> validate;
-  /// The rows of one rank, in the order in which it holds them.
+  /// The rows of one rank, in the order in which it stores them.
   std::function<std::vector<Rows>(const Problem&, int rank, int ranks)> rows;
   std::function<std::unique_ptr<RankAttention>(const Problem&, Ranks&)> make;
   std::function<RankPrediction(const Problem&, int rank, int ranks)> predict;

@@ -21,7 +21,7 @@ uint64_t sum(const std::vector<uint64_t>& all) {
   return total;
 }
 
-/// "=" where `seen` is as predicted.
+/// "=" where `seen` equals the prediction.
 std::string verdict_of(uint64_t predicted, uint64_t seen, bool ran) {
   return !ran ? "" : predicted == seen ? "=" : grouped(seen);
 }
@@ -34,8 +34,7 @@ std::string rows_of(const std::vector<Rows>& ranges) {
   return out;
 }
 
-/// Lines of one table. A column is as wide as its longest cell needs, a space before or behind it,
-/// and at least as wide as here.
+/// Formats one table. A column fits its longest cell plus a space, and is at least as wide as here.
 std::string table_of(const std::vector<std::array<std::string, 7>>& lines) {
   std::array<size_t, 7> width = {6, 22, 13, 14, 6, 14, 4};
   for (const auto& line : lines) {
@@ -98,7 +97,7 @@ std::string requested_by_ranks(const RunReport& run) {
   return labelled("requested", "by the forward's kernels, counted: " + words);
 }
 
-/// By the links of the table, from its last GPU to its first: the fastest of each, then the next.
+/// By the table's links, from its last GPU to its first: the fastest of each, then the next.
 std::string hiding(const Problem& p) {
   const bool fp32 = p.dtype == DType::f32;
   std::vector<GpuSpec> gpus = gpu_table();
@@ -132,7 +131,7 @@ std::string time_of(const char* label, const Timing& t, double flops, double ran
                                      human_time(t.p90_ms), flops / t.median_ms * 1e-9 / ranks));
 }
 
-/// Of the rank that takes longest for it.
+/// The pass of the slowest rank.
 PassCount slowest(const RanksReport& r, PassCount RankCount::*pass) {
   PassCount found;
   for (const RankReport& rank : r.ranks) {
@@ -200,7 +199,7 @@ Overlap overlap_of(const std::vector<Span>& spans) {
   return o;
 }
 
-// A hop of n rows and n keys: 4 n^2 d FLOPs for each of H heads, half of them with a causal mask;
+// A hop of n rows and n keys: 4 n^2 d FLOPs for each of H heads, half of that with a causal mask;
 // 2 n d numbers of 2 or 4 bytes for each of Hkv.
 double tokens_to_hide(const Problem& p, double flops_per_s, double bytes_per_s) {
   const double flops = (p.causal ? 2.0 : 4.0) * p.H, bytes = 2.0 * bytes_of(p.dtype) * p.Hkv;

@@ -28,7 +28,7 @@ struct Fp64 {
   bool rounds() const { return false; }
 };
 
-/// Sums in fp32; what a textbook kernel stores in memory is rounded to the problem's type.
+/// Sums in fp32; values that a textbook kernel stores are rounded to the problem's type.
 struct Unfused {
   using Real = float;
   DType dtype;
@@ -49,7 +49,7 @@ struct Quantised {
   bool rounds() const { return false; }
 };
 
-/// Values of e4m3 and a scale, such that the largest is 448 / headroom.
+/// Values of e4m3 and a scale that makes the largest 448 / headroom.
 std::vector<float> quantised(const std::vector<float>& tensor, float headroom) {
   const auto most = static_cast<float>(largest(tensor));
   const float scale = most > 0 ? most * headroom / 448 : 1;
@@ -65,7 +65,7 @@ std::vector<float> quantised(const std::vector<float>& tensor, float headroom) {
 // --- matrices ------------------------------------------------------------------------------------
 
 constexpr size_t kBlock =
-    16;  // rows that a thread takes at a time: each use of a matrix serves all
+    16;  // rows that a thread takes at a time: each element of a matrix serves all
 
 /// A block of up to kBlock rows.
 template <class Real>
@@ -83,11 +83,11 @@ struct Block {
 };
 
 /// A matrix in panels of kWidth columns, zero-padded: the sums of one panel stay in registers while
-/// its rows stream by, and each sum still adds its terms in the order of the rows.
+/// its rows stream by, and each sum adds its terms in row order.
 template <class Real>
 struct Panels {
-  // Four sums of 32 bytes, enough in flight to hide an addition's latency. As one vector, or as an
-  // array, they do not stay in registers (g++ 12).
+  // Four sums of 32 bytes, enough in flight to hide an addition's latency. As one vector or as an
+  // array they would not stay in registers (g++ 12).
   using Vector [[gnu::vector_size(32)]] = Real;
   using InMemory [[gnu::vector_size(32), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
   static constexpr int kLanes = sizeof(Vector) / sizeof(Real), kWidth = 4 * kLanes;
@@ -95,7 +95,7 @@ struct Panels {
   int columns = 0;
   std::vector<Real> data;  // [ceil(columns / kWidth), rows, kWidth]
 
-  /// from[i * row_stride + j * column_stride] becomes element (i, j).
+  /// Element (i, j) is from[i * row_stride + j * column_stride].
   void fill(const float* from, int rows_, int columns_, size_t row_stride, size_t column_stride) {
     rows = rows_;
     columns = columns_;
@@ -144,14 +144,14 @@ struct Panels {
   }
 };
 
-// With the widest registers that change no result: AVX-512 would come with fused multiply-adds.
+// The widest registers that leave results unchanged: AVX-512 would bring fused multiply-adds.
 #if defined(__x86_64__) && defined(__gnu_linux__)
 #define FA_WIDE_REGISTERS [[gnu::target_clones("avx2", "default")]]
 #else
 #define FA_WIDE_REGISTERS
 #endif
 
-/// out[k][j] = sum of a[k][i] * B(i, j) over i in terms[k], for j in wanted[k]: a row for each k.
+/// out[k][j] = sum of a[k][i] * B(i, j) over i in terms[k], for j in wanted[k]: one row per k.
 FA_WIDE_REGISTERS
 void multiply(const Block<double>& a, const Panels<double>& B, const std::vector<Range>& terms,
               const std::vector<Range>& wanted, Block<double>& out) {
@@ -163,7 +163,7 @@ void multiply(const Block<float>& a, const Panels<float>& B, const std::vector<R
   B.multiply_here(a, terms, wanted, out);
 }
 
-/// Of each of d features, over n rows.
+/// For each of d features, over n rows.
 std::vector<double> rms_of_features(const float* a, int n, int d) {
   std::vector<double> of(d, 0);
   for (int r = 0; r < n; ++r) {
@@ -184,7 +184,7 @@ double rms(const float* a, size_t n) {
 
 constexpr size_t kNoHead = std::numeric_limits<size_t>::max();
 
-/// Rows of one head: what a thread takes at a time.
+/// Rows of one head: one thread's unit of work.
 struct Item {
   size_t head;
   size_t begin, end;  // a range of the sample (forward) or of the head's rows (backward)
@@ -199,7 +199,7 @@ struct Modified {
       : cap(p.score_mod.cap),
         slope(p.score_mod.alibi ? alibi_slope(static_cast<int>(head % p.H), p.H) : 0) {}
 
-  /// What becomes of score s of a key; its change per change of s.
+  /// The modified score, and its derivative by s.
   std::pair<Real, Real> operator()(Real s, int distance) const {
     Real change = 1;
     if (cap > 0) {
@@ -210,20 +210,20 @@ struct Modified {
   }
 };
 
-/// P of a block of rows: scores, softmax, and its statistics.
+/// P of a block of rows: scores, softmax and statistics.
 template <class A>
 struct Softmax {
   using Real = typename A::Real;
   Block<Real> P;
-  Block<Real> change;   // of the score per change of scale * q k; only with ScoreMod::cap
+  Block<Real> change;   // derivative of the score by scale * q k; only with ScoreMod::cap
   Real sink[kBlock];    // P of it
-  double bias[kBlock];  // sum of P times what ALiBi takes from its score
+  double bias[kBlock];  // sum of P times ALiBi's reduction of the score
   Real m[kBlock], l[kBlock];
-  Real LSE[kBlock];     // of the scores before they are rounded: no kernel that writes LSE stores S
+  Real LSE[kBlock];     // of the unrounded scores: no kernel that writes LSE stores S
   double size[kBlock];  // sum of P |S|; only in fp64
 
   /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
-  /// none has m = -inf, l = 0. P of a key within `seen` that Mask::predicate hides is 0.
+  /// none has m = -inf, l = 0. P is 0 for a key within `seen` that Mask::predicate hides.
   /// \param rows  of their head
   /// \param sinks  Inputs::sinks
   void compute(const A& arithmetic, const Block<Real>& q, const Panels<Real>& K_transposed,
@@ -285,7 +285,7 @@ struct Softmax {
   }
 };
 
-/// The sizes of the scores of a head, for their errors.
+/// Sizes of the scores of a head, for error bounds.
 struct ScoreSizes {
   std::vector<double> k_norms, k_largest;  // of the keys
   std::vector<double> k_rms;               // of the features
@@ -306,12 +306,12 @@ struct ScoreSizes {
     for (int c = seen.first; c < seen.last; ++c) mean += P[c] * k_norms[c];
     return p.scale() * norm(q, p.d) * std::min(largest_k, 2 * mean);
   }
-  /// As ReferenceForward::sum_error. d additions round by up to 2^-24 each, to either side: four
-  /// times what is usual. An instruction of 16 products cuts off each of them and the sum so far
-  /// below 2^-25 of the largest, and the new sum below 2^-23, all toward zero. That is of a sum
-  /// which is as large as `bound` from its first products on; of others, as much less as they are
-  /// smaller.
-  /// \param size  the row's sum of P |S|; of products that cancel, the largest feature's counts
+  /// As ReferenceForward::sum_error. d additions round by up to 2^-24 each, in either direction:
+  /// four times the usual error. A tensor-core instruction of 16 products truncates each product
+  /// and the sum so far below 2^-25 of the largest, and the new sum below 2^-23, all toward zero:
+  /// of a sum that is as large as `bound` from its first products on; smaller sums lose in
+  /// proportion.
+  /// \param size  the row's sum of P |S|; where products cancel, the largest feature's counts
   double sum_error(const float* q, double size, double bound, const Problem& p) const {
     for (int x = 0; x < p.d; ++x) size = std::max(size, p.scale() * std::abs(q[x]) * k_rms[x]);
     if (bound == 0) return 0;
@@ -324,8 +324,8 @@ struct ScoreSizes {
 
 constexpr double kE4m3Error = 2 * 0x1p-4;  // of a score, as in check.cpp
 
-/// What the square of each key's P counts in a root: equal keys (and values) have equal errors,
-/// which add up. n of them count n^2 times, so the n-th counts n^2 - (n - 1)^2.
+/// The weight of the square of each key's P in a root. Equal keys (and values) have equal errors,
+/// which add up: n of them count n^2 times, so the n-th counts n^2 - (n - 1)^2.
 std::vector<double> weights_of_keys(const float* K, const float* V, int keys, int d) {
   const auto bytes_of = [&](const float* row) {
     return std::string_view(reinterpret_cast<const char*>(row), d * sizeof *row);
@@ -338,8 +338,8 @@ std::vector<double> weights_of_keys(const float* K, const float* V, int keys, in
   return weights;
 }
 
-/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q. The terms
-/// of a score may also be spread evenly over its features: a kernel may rotate Q and K.
+/// The roots of a block of rows, whose P, q and panels `w` holds. Squares P and q. Also covers
+/// scores whose terms are spread evenly over the features: a kernel may rotate Q and K.
 template <class Worker>
 void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   auto& P = w.softmax.P;
@@ -389,8 +389,8 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   }
 }
 
-/// What ScoreMod adds to the size of scores, whose arithmetic errs in proportion; `bias`: the mean
-/// by P of what ALiBi takes.
+/// What ScoreMod adds to the size of scores, to which arithmetic errors are proportional; `bias`:
+/// the mean by P of ALiBi's reduction.
 double score_mod_size(const Problem& p, double bias) { return p.score_mod.cap + 2 * bias; }
 
 template <class A>
@@ -441,7 +441,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         w.kv_head = kv_head;
         const float* K = &in.K[kv_head * Nk * d];
         const float* V = &in.V[kv_head * Nk * d];
-        const int keys = p.keys_of(kv_head / p.Hkv);  // behind them K and V may hold anything
+        const int keys = p.keys_of(kv_head / p.Hkv);  // after them K and V may hold anything
         w.K_transposed.fill_transposed(K, keys, p.d);
         w.V.fill_rows(V, keys, p.d);
         w.softmax.P.resize(Nk);
@@ -509,10 +509,10 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
 
 // --- backward ------------------------------------------------------------------------------------
 //
-// Two sweeps, so that no matrix of N * Nk is ever stored and every sum has one owner: by rows for
-// the softmax's statistics, delta and dQ; by keys, with P recomputed, for dK and dV.
+// Two sweeps, so that no N * Nk matrix is ever stored and every sum has one owner: by rows for the
+// softmax's statistics, delta and dQ; by keys, recomputing P, for dK and dV.
 
-/// What the second sweep needs of each row of a query head.
+/// Statistics of each row of a query head for the second sweep.
 template <class Real>
 struct RowStatistics {
   Real m = -INFINITY, l = 0;
@@ -520,12 +520,12 @@ struct RowStatistics {
   double weight = 0;  // of P in the scales of ReferenceBackward
   double largest_q = 0, largest_dO = 0;
   double dP_size = 0;   // |dO| max |v| / sqrt(d)
-  double dK_delta = 0;  // |dO * O| max |q|: what an error in O's last bit can do to dS q
+  double dK_delta = 0;  // |dO * O| max |q|: effect of an error in O's last bit on dS q
   Real sink = 0;        // P of it
   double root = 0;      // |dO * O|
 };
 
-/// dS = P (dP - delta) of one pair; dP comes as it was summed.
+/// dS = P (dP - delta) of one pair; dP is the unrounded sum.
 template <class A>
 typename A::Real dS_of(const A& arithmetic, typename A::Real P, typename A::Real& dP,
                        typename A::Real delta) {
@@ -652,7 +652,7 @@ class Backward {
         row.weight = 1 + growth(std::max(kFp32Error * bound, sum_error)) / kFp32Error;
         row.largest_q = largest_size(q, p.d);
         row.largest_dO = largest_size(&in.dO[(first + k) * d], p.d);
-        // Of a typical partial sum of dP and delta: those two may be small by cancellation.
+        // From a typical partial sum of dP and delta, both of which may be small by cancellation.
         row.dP_size = norm(&in.dO[(first + k) * d], p.d) * w.largest_v / std::sqrt(d);
         row.dK_delta = std::sqrt(squares) * largest_size(w.q[k], p.d);
         row.root = std::sqrt(squares);
@@ -693,7 +693,7 @@ class Backward {
     }
   }
 
-  // --- of each head: dsinks, where dP is 0
+  // --- for each head: dsinks, where dP is 0
 
   void sinks(size_t heads) {
     for (size_t head = 0; head < heads; ++head) {
@@ -769,8 +769,8 @@ class Backward {
     }
   }
 
-  /// S and dP of the block's k-th key become P and dS.
-  /// \param c  the key, of its head, whose first one is `key0` in the results
+  /// Turns S and dP of the block's k-th key into P and dS.
+  /// \param c  the key's number in its head, whose first key is `key0` in the results
   void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows,
                       const Modified<Real>& modified, size_t c, size_t key0) {
     const auto sees = p.mask.predicate.sees;
@@ -803,7 +803,7 @@ class Backward {
       }
     }
     if (!kWithScales) return;
-    // Where one term decides a row, its largest feature does.
+    // Where one term decides a row, use its largest feature.
     out_.dK_scale[key] += std::max(dK_scale, std::sqrt(dK_largest));
     out_.dV_scale[key] += std::max(dV_scale, std::sqrt(dV_largest));
     out_.dK_delta[key] += std::sqrt(squares);
@@ -821,7 +821,7 @@ class Backward {
   ReferenceBackward out_;
 };
 
-/// `count` different numbers below `limit`, besides those of `chosen`; `next` proposes them.
+/// Adds `count` different numbers below `limit` to `chosen`; `next` proposes them.
 template <class Next>
 std::vector<size_t> fill_up(std::set<size_t> chosen, size_t count, const Next& next) {
   while (chosen.size() < count) chosen.insert(next());
@@ -834,7 +834,7 @@ std::vector<size_t> all(size_t n) {
   return list;
 }
 
-/// All rows that read `count` of K's heads, or some more.
+/// All rows that read `count` of K's heads, or a few more.
 template <class Below>
 std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Below& below) {
   std::set<size_t> heads = {0, p.kv_heads() - 1};
@@ -843,7 +843,7 @@ std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Bel
         std::minmax_element(p.cache.lengths.begin(), p.cache.lengths.end());
     for (const auto& at : {fewest, longest}) heads.insert((at - p.cache.lengths.begin()) * p.Hkv);
   }
-  const size_t rows = static_cast<size_t>(p.H / p.Hkv) * p.N;  // of one of them
+  const size_t rows = static_cast<size_t>(p.H / p.Hkv) * p.N;  // of one K head
   std::vector<size_t> chosen;
   for (const size_t head : fill_up(heads, count, [&] { return below(p.kv_heads()); })) {
     for (size_t r = 0; r < rows; ++r) chosen.push_back(head * rows + r);
@@ -854,17 +854,17 @@ std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Bel
 }  // namespace
 
 Sample sample_of(const Problem& p, uint64_t seed, double budget) {
-  if (p.method.fp8) budget /= 4;  // three baselines, and the errors that the row's terms may have
-  // Multiply-adds: 2 d a score forward (Q K^T and P V), 7 d backward (S and dP twice, dQ, dK, dV).
+  if (p.method.fp8) budget /= 4;  // three baselines, and the error terms of each row
+  // Multiply-adds: 2 d per score forward (Q K^T, P V), 7 d backward (S and dP twice, dQ, dK, dV).
   const double row_cost = 2.0 * p.d * p.visible_scores() / p.N;
   const double head_cost = 7.0 * p.d * p.visible_scores() * (p.H / p.Hkv);
   const double row_budget = std::max(16.0, budget / row_cost);
   const double head_budget = std::max(1.0, budget / head_cost);
-  constexpr double kLayout = 30;  // of a number of K and V, in multiply-adds: measured
+  constexpr double kLayout = 30;  // per number of K and V, in multiply-adds: measured
   std::mt19937_64 random(seed);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
 
-  // Each head's keys are laid out anew, for the reference and for the baseline.
+  // Each head's keys are laid out twice, for the reference and for the baseline.
   const double keys_cost = kLayout * p.Nk * p.d + row_cost * p.N * (p.H / p.Hkv);
   const bool few_rows = p.N < static_cast<int>(kBlock);
   const double keys_budget = few_rows ? budget / keys_cost : static_cast<double>(p.kv_heads());

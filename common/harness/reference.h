@@ -1,7 +1,7 @@
 /// \file
-/// What is right: attention on the CPU in fp64, and how wrong an unfused kernel of the same
-/// precision would be. Both see the rounded inputs. Multithreaded, plain C++; to read what is
-/// computed, read definition.h, with which the results here are compared.
+/// The truth: attention on the CPU in fp64, and the error of an unfused kernel of the same
+/// precision. Both see the rounded inputs. Multithreaded, plain C++. For what is computed read
+/// definition.h, with which these results are compared.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace fa {
 
-/// Which rows (and heads) of a problem are looked at; all of them for a small problem.
+/// The rows (and heads) of a problem that are checked; all of a small problem.
 struct Sample {
   std::vector<size_t> rows;   ///< indices into [B*H*N]: forward outputs
   std::vector<size_t> heads;  ///< indices into [B*Hkv]: gradients, whole heads
@@ -20,45 +20,42 @@ struct Sample {
 };
 /// All rows (heads) while they cost at most `budget` multiply-adds, else a seeded sample of as many
 /// as that buys. A sample of rows always holds the first and the last row of the first and the last
-/// head; every second draw takes a row next to a multiple of 64, where tiles end. With few rows in
-/// a head, where its keys cost more than its rows, it has all rows of the query heads that read
-/// some of K and V: the first, the last, one of the most keys and one of the fewest among them. A
-/// sample of heads holds the last one.
+/// head; every second draw takes a row next to a multiple of 64, where tiles end. With few rows per
+/// head, where a head's keys cost more than its rows, it has all rows of the query heads that read
+/// some heads of K and V, among them the first, the last, one of the most keys and one of the
+/// fewest. A sample of heads holds the last one.
 Sample sample_of(const Problem&, uint64_t seed, double budget = 4e9);
 
-/// fp32 arithmetic on numbers of size 1. A sum of size s is off by about s * 2^-24, whatever its
-/// order; four roundings of that size cover a score, its scaling, the exponential and its hardware
-/// approximation.
+/// The error of fp32 arithmetic on numbers of size 1. A sum of size s errs by about s * 2^-24 in
+/// any order; four such roundings cover a score, its scaling, and the approximate exponential.
 constexpr double kFp32Error = 4 * 0x1p-24;
-/// What a score that is off by `score_error` does to P, relative: about the error itself, and far
-/// more where it is above 1.
+/// The relative change of P when a score errs by `score_error`: about as much, far more above 1.
 double growth(double score_error);
 
-/// Results of the sampled rows only, in the order of the sample.
+/// Results of the sampled rows, in the order of the sample.
 struct ReferenceForward {
   std::vector<double> O;    ///< [rows, d]
   std::vector<double> LSE;  ///< [rows]; -inf for a fully masked row, whose O is 0
   // The scales of the checker's floor; attention_fp64() only.
   std::vector<double> sum_PV;  ///< [rows]: max over x of the row's sum of |P| |V|
-  /// [rows]: scale |q| |k|, no score is larger; |k| is the largest, or twice the mean by P
+  /// [rows]: scale |q| |k|, which no score exceeds; |k| is the largest, or twice the mean by P
   std::vector<double> score_bound;
-  /// [rows]: what a score may lose in its sum, where it is large itself or a feature is: each
-  /// addition rounds what stands there so far, and tensor cores cut off (ptx/tensor_sum.h)
+  /// [rows]: what a score may lose in its sum, where it or a feature is large: each addition rounds
+  /// the sum so far, and tensor cores truncate (ptx/tensor_sum.h)
   std::vector<double> sum_error;
-  /// What a right kernel's scores of this row may be off by.
+  /// The largest error of a correct kernel's scores in this row.
   double score_error(size_t row) const {
     return std::max(kFp32Error * score_bound[row], sum_error[row]);
   }
   std::vector<double> rest_of_P;  ///< [rows]: 1 - the largest P
   std::vector<double> largest_V;  ///< [rows]: largest |V| of the keys that the row sees
-  // The same, only with Method::fp8: roots of sums of squares, of what independent errors
-  // multiply.
+  // The same, only with Method::fp8: roots of sums of squares of the factors of independent errors.
   std::vector<double> root_PV;    ///< [rows]: of P V, over the keys; max over x
   std::vector<double> root_PS;    ///< [rows]: of scale P q_x k_x, over the keys and x
   std::vector<double> root_mean;  ///< [rows]: of scale q_x (sum of P k_x), over x
-  /// [rows]: of P (V - O) times a score's terms, and times half of root_mean; max over V's features
+  /// [rows]: of P (V - O) times a score's terms and times half of root_mean; max over V's features
   std::vector<double> root_PSV;
-  /// [rows]: sum of P e^error over keys whose scores may be off by more than 1
+  /// [rows]: sum of P e^error over keys whose scores may err by more than 1
   std::vector<double> adrift;
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
@@ -67,27 +64,27 @@ struct ReferenceBackward {
   std::vector<double> dK;      ///< [heads, Nk, d]
   std::vector<double> dV;      ///< [heads, Nk, d]
   std::vector<double> dsinks;  ///< [heads, H / Hkv], with ScoreMod::sinks
-  // Of each of these: the sizes of a sum's terms, as below, and the root of their squares times
-  // |dO * O|, which the rounding of O goes into.
+  // The scale of each, the sizes of a sum's terms as below; and the root of their squares times
+  // |dO * O|, which scales the rounding of O.
   std::vector<double> dsinks_scale, dsinks_delta;
-  // The scales of the checker's floor: the size of each row's terms, every P weighed with
-  // 1 + growth() / kFp32Error, because an error in a score grows into P. attention_backward_fp64()
-  // only. dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same
-  // with rms(Q); dV: sum of P * rms(dO). Where that is more, the root of the sum of squares with
-  // the largest feature instead of the rms: few terms may decide a row.
+  // The scales of the checker's floor, from attention_backward_fp64() only: the size of each row's
+  // terms, with every P multiplied by 1 + growth() / kFp32Error, because an error in a score grows
+  // into P. dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same
+  // with rms(Q); dV: sum of P * rms(dO). Or, where it is larger, the root of the sum of squares
+  // with the largest feature in place of the rms: few terms may decide a row.
   std::vector<double> dQ_scale;  ///< [heads, H / Hkv, N]
   std::vector<double> dK_scale;  ///< [heads, Nk]
   std::vector<double> dV_scale;  ///< [heads, Nk]
-  // The same sums whatever the scores are off by: of P itself, times the largest of the key's k, of
-  // the row's q and dO.
+  // The same sums independent of errors of the scores: of P itself, times the largest of the key's
+  // k, of the row's q and dO.
   std::vector<double> dQ_terms;  ///< [heads, H / Hkv, N]
   std::vector<double> dK_terms;  ///< [heads, Nk]
   std::vector<double> dV_terms;  ///< [heads, Nk]
-  // delta = rowsum(dO * O) sees O rounded to the problem's type, and dP - delta may cancel: what
-  // one unit of relative error in each element of O does, the elements' errors being independent.
+  // delta = rowsum(dO * O) uses O rounded to the problem's type, and dP - delta may cancel: the
+  // effect of one unit of relative error in each element of O, these errors being independent.
   std::vector<double> dQ_delta;  ///< [heads, H / Hkv, N]: |dO * O| * scale * max over x of |P K|
   std::vector<double> dK_delta;  ///< [heads, Nk]: root of the sum of (P |dO * O| max |q| * scale)^2
-  // What one unit of relative error in each dS, or P, does, these errors being independent.
+  // The effect of one unit of relative error in each dS, or P, these errors being independent.
   std::vector<double> dQ_root;  ///< [heads, H / Hkv, N]: root of the sum of (dS max |k| * scale)^2
   std::vector<double> dK_root;  ///< [heads, Nk]: of (dS max |q| * scale)^2
   std::vector<double> dV_root;  ///< [heads, Nk]: of (P max |dO|)^2
@@ -95,13 +92,12 @@ struct ReferenceBackward {
 
 /// O = softmax(scale Q K^T) V and LSE = m + log l, all in double.
 ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
-/// The textbook kernel of the problem's own precision: S, P and O rounded to its type, sums in
-/// fp32. Its LSE is of the fp32 scores before that rounding: a kernel that writes LSE keeps S in
-/// registers, and a baseline with rounded scores would be off by more than a missing key.
+/// The textbook kernel of the problem's precision: S, P and O rounded to its type, sums in fp32.
+/// Its LSE is of the fp32 scores before that rounding: a kernel that writes LSE keeps S in
+/// registers, and a baseline with rounded scores would err by more than a missing key.
 ///
-/// With Method::fp8 the plain kernel of 8 bits: Q, K and V are e4m3, with one scale for a tensor,
-/// and so are the numerators of P, scaled by 2^8; sums in fp32, S stays there. O is of
-/// Problem::dtype.
+/// With Method::fp8 the plain 8-bit kernel: Q, K and V are e4m3 with one scale per tensor, and so
+/// are the numerators of P, scaled by 2^8; sums in fp32, S stays unrounded. O is of Problem::dtype.
 /// \param headroom  with Method::fp8: a tensor's largest number becomes 448 / headroom
 ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&,
                                    float headroom = 1);

@@ -21,7 +21,7 @@ constexpr size_t kRemarks = 4;    // spelled out
 
 // --- words and figures --------------------------------------------------------------------------
 
-/// "24%" of what is allowed; from ten times it on a factor, "24x".
+/// "24%" of what is allowed; from ten times on a factor, "24x".
 std::string share_of(double x) {
   if (std::isnan(x)) return "nan";
   return x < 9.995 ? fmt::format("{:.0f}%", 100 * x) : fmt::format("{:.3g}x", x);
@@ -34,7 +34,7 @@ std::string per_request(uint64_t transfers, uint64_t requests) {
   return requests == 0 ? "" : fmt::format("{:.1f}", double(transfers) / double(requests));
 }
 
-/// One line, without spaces at its end.
+/// One line without trailing spaces.
 std::string trimmed(std::string line) {
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line + "\n";
@@ -60,8 +60,8 @@ std::string check_section(const RunReport& r) {
   return out;
 }
 
-/// One line of the traffic table. A count is "=" where it is the predicted one, else it stands
-/// below the prediction; without a prediction it takes its place.
+/// One line of the traffic table. A count equal to the prediction is "=", any other stands below
+/// the prediction, or in its place where there is none.
 struct TrafficCells {
   std::string first, mark, counted, sectors;
 };
@@ -114,7 +114,7 @@ std::string traffic_row(const std::string& name, const Bytes* predicted,
   return out;
 }
 
-/// Bytes were read or written without a request: "-" in the table.
+/// Were bytes read or written without a request ("-" in the table)?
 bool without_requests(const BufferCount& c) {
   return (c.bytes.read != 0 && c.requests.load == 0) ||
          (c.bytes.write != 0 && c.requests.store == 0);
@@ -192,7 +192,7 @@ std::string requested_section(const Pass& p) {
 
 bool more_heads_estimated(const RunReport& r) { return r.estimate_heads > r.problem.heads(); }
 
-/// Where the model of the L2 is least exact. Of more heads than ran the L2 is theirs together.
+/// Where the L2 model is least accurate. More heads than were simulated share the L2.
 bool close_to_l2(const RunReport& r) {
   const double footprint = double(r.memory.total()), l2 = r.model.l2_bytes;
   return r.device.kind == "sim" && !more_heads_estimated(r) && footprint >= l2 / 2 &&
@@ -240,7 +240,7 @@ std::string change_of(const Pass& p) {
                      human_bytes(now), ratio);
 }
 
-/// FLOP/s or bytes/s that a program reached on this card. A kernel may reach more than that did.
+/// FLOP/s or bytes/s that a program reached on this card; a kernel may exceed it.
 struct MeasuredRate {
   double rate = 0;  ///< 0: nothing was measured
   const char* by = "";
@@ -254,8 +254,8 @@ MeasuredRate measured_products(const RunReport& r) {
   return {};
 }
 
-/// Few queries with many keys, whose tensors alone take this card longer to move than the products
-/// take its arithmetic units: FLOP/s say nothing of such a pass.
+/// Few queries with many keys, so that moving the tensors takes this card longer than the products:
+/// FLOP/s say nothing about such a pass.
 bool moves_a_cache(const RunReport& r) {
   if (!r.roofs || r.roofs->copy_bytes_per_s <= 0 || r.problem.N >= r.problem.Nk) return false;
   const double bytes = double(r.memory.inputs + r.memory.outputs);
@@ -263,19 +263,19 @@ bool moves_a_cache(const RunReport& r) {
   return peak <= 0 || bytes / r.roofs->copy_bytes_per_s > r.problem.flops_forward() / peak;
 }
 
-/// What the rate of a pass is compared with.
+/// The measured rate that a pass is compared with.
 MeasuredRate measured_rate(const RunReport& r, const Pass& p) {
   if (p.flops > 0 && !moves_a_cache(r)) return measured_products(r);
   return {r.roofs ? r.roofs->copy_bytes_per_s : 0, "a copy"};
 }
 
-/// HBM bytes as measured, else as predicted.
+/// HBM bytes, measured if possible, else predicted.
 double moved(const Pass& p) {
   if (p.measured() && p.seen.hbm) return double(p.seen.hbm->total());
   return p.predicts ? double(p.predicted.hbm.total()) : 0;
 }
 
-/// What was timed, beside what this card was measured to reach.
+/// The measured time, beside the rates measured on this card.
 std::string measured_time(const RunReport& r, const Pass& p) {
   const double seconds = p.time->median_ms * 1e-3;
   std::string out = labelled(
@@ -309,7 +309,7 @@ std::string measured_time(const RunReport& r, const Pass& p) {
 
 std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
 
-/// What limits one kernel: the parts that take a share worth a word.
+/// What limits one kernel: the parts with a significant share.
 std::string limits_of(const KernelEstimate& k, const GpuSpec& gpu) {
   std::string out;
   for (size_t i = 0; i < std::min<size_t>(k.parts.size(), 3); ++i) {
@@ -336,9 +336,9 @@ std::string estimate_in_words(const RunReport& r, const Pass& p) {
   return words;
 }
 
-/// The kernels of an estimate, the longest first; those of one name together.
+/// The kernels of an estimate, the longest first; kernels of one name together.
 std::string estimate_section(const RunReport& r, const Pass& p) {
-  // Beside a measured time the screen has said it.
+  // The screen already shows a measured time.
   std::string out = p.time ? labelled("kernels", "by the estimate:")
                            : labelled("estimated", estimate_in_words(r, p));
   std::vector<KernelEstimate> kernels = p.estimate->kernels;
@@ -389,7 +389,7 @@ std::string site_name(const SiteCount& s) {
   return name;
 }
 
-/// Which source line takes most of what limits the pass, where lines are counted for that.
+/// The source line with the largest share of the pass's limiting part, where lines are counted.
 std::string limiting_line(const Pass& p) {
   if (!p.estimate) return "";
   const Part limit = p.estimate->limit();
@@ -409,8 +409,8 @@ std::string limiting_line(const Pass& p) {
                                        limit == Part::l1 ? "the L1" : "shared memory"));
 }
 
-/// What shared memory delivers while the tensor cores work. One wavefront takes a clock, so near
-/// 100% shared memory is a limit, too. The estimate leaves out products' operands and TMA.
+/// The load of shared memory while the tensor cores work. A wavefront takes a clock, so near 100%
+/// shared memory is also a limit. The estimate omits products' operands and TMA.
 std::string shared_memory_line(const Pass& p, const GpuSpec& model) {
   uint64_t columns = 0, operands = 0, copies = 0, rest = 0;
   for (const KernelCount& k : p.seen.kernels) {
@@ -431,7 +431,7 @@ std::string shared_memory_line(const Pass& p, const GpuSpec& model) {
                             grouped(uint64_t(clocks)), percent(double(all) / clocks)));
 }
 
-/// Worst first: most transfers above the fewest possible.
+/// Worst first: most transfers above the minimum.
 std::string analysis_section(const Pass& p, const GpuSpec& model) {
   std::vector<SiteCount> sites = p.seen.sites;
   std::stable_sort(sites.begin(), sites.end(), [](const SiteCount& a, const SiteCount& b) {
@@ -448,7 +448,7 @@ std::string analysis_section(const Pass& p, const GpuSpec& model) {
                     s.transfers > s.ideal ? grouped(s.ideal) : "=",
                     per_request(s.transfers, s.requests)});
   }
-  std::array<size_t, 5> width{};  // of the figures; the rest of the screen is the name's
+  std::array<size_t, 5> width{};  // of the figures; the name gets the rest of the screen
   for (const auto& row : rows) {
     for (size_t i = 1; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
   }
@@ -472,7 +472,7 @@ std::string analysis_words() {
                  2);
 }
 
-/// Nothing of this is wrong.
+/// Remarks: nothing in them is wrong.
 std::string remarks_of(const Pass& p) {
   std::string out;
   const std::vector<std::string>& all = p.seen.remarks;
@@ -483,7 +483,7 @@ std::string remarks_of(const Pass& p) {
   return out;
 }
 
-/// What the verdict says of the bytes of a right run.
+/// The verdict's words on the bytes of a correct run.
 std::string predictions_in_words(const RunReport& r) {
   std::string predicted, others;
   for (const Pass* pass : r.passes()) {
@@ -495,7 +495,7 @@ std::string predictions_in_words(const RunReport& r) {
   return others.empty() ? words : words + predicted + ", and not predicted" + others;
 }
 
-/// Why the verdict of the first line is what it is.
+/// The reason for the verdict of the first line.
 std::string reason(const RunReport& r) {
   if (r.predicted_only) return "";
   if (!r.findings.empty()) {
@@ -533,11 +533,11 @@ std::string reason(const RunReport& r) {
   return out;
 }
 
-// --- the screen: the answer, and what a reader of a step wants to know first ---------------------
+// --- the screen: the answer, and what a reader of a step needs first -----------------------------
 
 bool has_figures(const RunReport& r) { return r.findings.empty() && !r.on_ranks; }
 
-/// What each pass moves: as seen or, where a pass has only a prediction, as predicted of all.
+/// The bytes of each pass, measured or counted; all predicted where a pass has only a prediction.
 struct PassBytes {
   bool predicted = false;
   std::vector<std::optional<Bytes>> of;  // nothing: not known
@@ -577,7 +577,7 @@ std::string hbm_in_words(const RunReport& r) {
   return fmt::format("{}HBM {}", hbm.predicted ? "predicted " : "", human_bytes(bytes));
 }
 
-/// The sum over the passes of what each has; nothing where one has none.
+/// The sum over all passes; nothing where one pass has no value.
 std::optional<double> sum_of(const RunReport& r, auto&& ms_of) {
   double all = 0;
   for (const Pass* pass : r.passes()) {
@@ -607,7 +607,7 @@ std::string time_in_words(const RunReport& r) {
   return "";
 }
 
-/// What limits the kernel that is estimated to take longest.
+/// The limit of the kernel with the longest estimate.
 std::string limit_in_words(const RunReport& r) {
   if (r.on_ranks) return ranks_limit(r);
   if (!has_figures(r)) return "";
@@ -668,10 +668,10 @@ std::string head(const RunReport& r) {
   return out + labelled("device", device);
 }
 
-/// Whether the screen shows every error, and not only their share.
+/// Does the screen show every error, not only the share of its bound?
 bool errors_on_screen(const RunReport& r) { return !r.check.ok() || !r.again.value_or("").empty(); }
 
-/// The largest error of each tensor; all of the table where one is too large.
+/// The largest error of each tensor; the whole table where one is too large.
 std::string check_line(const RunReport& r) {
   if (errors_on_screen(r)) return check_section(r);
   std::string words;
@@ -683,7 +683,7 @@ std::string check_line(const RunReport& r) {
   return labelled("check", words);
 }
 
-/// Of a GPU's pass.
+/// The rate of a pass on a GPU.
 struct Rate {
   double per_s = 0;      ///< 0: not known
   bool products = true;  ///< else bytes
@@ -750,7 +750,7 @@ std::string passes_table(const RunReport& r) {
   return out;
 }
 
-/// The buffers of a pass that move most bytes: as many as fit in a line.
+/// The buffers of a pass that move the most bytes, as many as fit in a line.
 std::string largest_buffers(const Pass& p) {
   std::vector<std::pair<uint64_t, std::string>> sizes;
   std::string words = p.name;
@@ -771,11 +771,11 @@ std::string largest_buffers(const Pass& p) {
   return words;
 }
 
-/// What the table cannot say.
+/// Notes to the table.
 std::string passes_notes(const RunReport& r) {
   std::string out;
   const std::vector<const Pass*> all = r.passes();
-  /// Paragraphs with one label, that of a pass with its name where there are several.
+  /// Paragraphs with one label, plus the pass's name where there are several passes.
   const auto each = [&](const char* label, auto&& words_of) {
     std::string first = label;
     for (const Pass* pass : all) {
@@ -815,7 +815,7 @@ std::string passes_notes(const RunReport& r) {
                         "kernel here: a GPU may take longer");
 }
 
-/// Everything else: what failed is above.
+/// All details; failures are printed above.
 std::string details_of(const RunReport& r) {
   std::string out;
   if (!r.forward_of.empty()) {
@@ -853,7 +853,7 @@ Json or_null(const std::optional<T>& x) {
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-/// 0: it is absent.
+/// Null for 0.
 Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
 
 Json problem_json(const Problem& p) {
@@ -869,8 +869,7 @@ Json problem_json(const Problem& p) {
   return j;
 }
 
-/// Of the simulated problem's batch entries, cycled over the batch. Older files say nothing of
-/// lengths.
+/// Compares the lengths of the simulated problem, repeated over the batch. Older files have none.
 bool same_lengths(const Json& simulated, const Problem& p) {
   const Json lengths = simulated.value("lengths", Json());
   if (lengths.empty() || p.cache.lengths.empty()) return lengths.empty() == p.cache.lengths.empty();
@@ -1124,7 +1123,7 @@ void read_estimates(const std::string& path, RunReport& r) {
     const Json j = Json::parse(text);
     if (j.at("estimate_heads").is_null()) refuse("holds no estimated time");
     const Problem& p = r.problem;
-    // Fewer heads may have run in the simulator, of as many query heads for one of K and V.
+    // The simulator may have run fewer heads, with as many query heads per head of K and V.
     const Json &simulated = j.at("problem"), wanted = problem_json(p);
     const bool same_sizes =
         simulated.at("n") == wanted["n"] && simulated.at("nk") == wanted["nk"] &&

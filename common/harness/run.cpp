@@ -19,16 +19,16 @@
 namespace fa {
 namespace {
 
-// A GPU does not report a write past the end of a buffer, so a band of known bytes follows it. The
-// simulator stops such a write at once, with its source line; a band would only make it legal.
+// A GPU does not report a write past the end of a buffer, so a band of known bytes follows each
+// one. The simulator stops such a write at its source line; there a band would make it legal.
 size_t guard_bytes() { return simulated() ? 0 : 4096; }
-constexpr uint8_t kGuard = 0xa5;  // not the poison: a NaN written into the band must show
+constexpr uint8_t kGuard = 0xa5;  // not the poison: a NaN written into the band must be visible
 
 std::string gigabytes(size_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
-/// A tensor's memory, and perhaps a guard band behind it.
+/// A tensor's memory, and perhaps a guard band after it.
 class DeviceBuffer {
  public:
   DeviceBuffer(const std::string& name, size_t bytes, size_t guard)
@@ -45,17 +45,17 @@ class DeviceBuffer {
   void upload(const std::vector<T>& from, size_t first = 0) {
     upload(from.data(), from.size(), first);
   }
-  /// From the element `first` of the buffer on.
+  /// The buffer from element `first` on.
   template <class T>
   void upload(const T* from, size_t n, size_t first) {
     cuda_check(
         cudaMemcpy(memory_.get() + first * sizeof(T), from, n * sizeof(T), cudaMemcpyHostToDevice));
   }
 
-  /// These bytes are NaN again.
+  /// Sets these bytes to NaN again.
   void poison(size_t first, size_t bytes) { poison_device_memory(memory_.get() + first, bytes); }
 
-  /// NaN, and a fresh guard band.
+  /// Sets all to NaN and restores the guard band.
   void poison() {
     poison_device_memory(data(), bytes_);
     if (guard() == 0) return;
@@ -104,7 +104,7 @@ uint16_t to_bf16_bits(float x) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(round_to(DType::bf16, x)) >> 16);
 }
 
-/// Of a value of e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa.
+/// The bits of an e4m3 value: sign, 4 bits of exponent (bias 7), 3 of mantissa.
 uint8_t to_e4m3_bits(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   const auto sign = static_cast<uint8_t>(u >> 24 & 0x80);
@@ -113,7 +113,7 @@ uint8_t to_e4m3_bits(float x) {
   return sign | static_cast<uint8_t>((u >> 20 & 0x7ff) - (127 - 7) * 8);
 }
 
-constexpr size_t kPiece = 1 << 22;  // elements that are converted at a time: less host memory
+constexpr size_t kPiece = 1 << 22;  // elements converted at a time, to save host memory
 
 /// Elements of the problem's type to and from the device.
 void upload_as(DType dtype, const std::vector<float>& from, DeviceBuffer& to) {
@@ -134,7 +134,7 @@ std::vector<float> download_as(DType dtype, const DeviceBuffer& from) {
   std::vector<float> to(bits.size());
   parallel_chunks(to.size(), [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
-      // All 16 bits set become all 32 bits set, so that never_written() knows both.
+      // Extends 16 set bits to 32, so that never_written() recognises both.
       const uint32_t low = bits[i] == 0xffff ? 0xffff : 0;
       to[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16 | low);
     }
@@ -149,7 +149,7 @@ void require_type(const char* what, const Runner& f, const Problem& p) {
   }
 }
 
-/// K and V lie as the problem says, or in a cache.
+/// Do K and V lie in a cache?
 bool cached(const Tensor& t, const Problem& p) { return t.scale && p.cache != CacheFormat{}; }
 
 /// Of one element on the device.
@@ -157,14 +157,14 @@ size_t element_bytes(const Tensor& t, const Problem& p) {
   return t.scale && p.cache.fp8 ? 1 : t.layout(p).element_bytes;
 }
 
-/// Rows of K and V on the device, with those that hold no key.
+/// Rows of K and V on the device, including those without a key.
 size_t cache_rows(const Problem& p, const std::vector<int>& table) {
   if (p.cache.page == 0) return p.kv_heads() * p.Nk;
   const size_t pages = table.empty() ? std::max<size_t>(1, needed_pages(p)) : pool_pages(p, table);
   return pages * p.Hkv * p.cache.page;
 }
 
-/// The row of K and V on the device where key c of a head lies.
+/// The row of K and V on the device that holds key c of a head.
 size_t cache_row(const Problem& p, const std::vector<int>& table, size_t head, int c) {
   if (p.cache.page == 0) return head * p.Nk + c;
   const size_t b = head / p.Hkv, h = head % p.Hkv;
@@ -172,9 +172,9 @@ size_t cache_row(const Problem& p, const std::vector<int>& table, size_t head, i
   return (page * p.Hkv + h) * p.cache.page + c % p.cache.page;
 }
 
-/// One row of K or V in its type on the device.
+/// Stores one row of K or V in its device type.
 /// \param scale of e4m3
-/// \throws std::invalid_argument when e4m3 cannot hold what quantise_cache() should have rounded.
+/// \throws std::invalid_argument for a value that quantise_cache() has not rounded to e4m3.
 void store_row(const char* name, const Problem& p, const float* from, float scale, uint8_t* to) {
   for (int x = 0; x < p.d; ++x) {
     if (p.cache.fp8) {
@@ -229,7 +229,7 @@ struct Session::Impl {
   Variant variant;
   std::map<std::string, Held> held;
   std::map<std::string, DeviceBuffer> workspace, tables;
-  std::set<std::string> zeroed;  // of the workspace
+  std::set<std::string> zeroed;  // pieces of the workspace
   std::map<std::string, void*> workspace_pointers;
   std::vector<int> table;  // of a paged cache
   Tensors<void> tensors;
@@ -260,7 +260,7 @@ struct Session::Impl {
     t.device.put(tensors, buffer.data());
   }
 
-  /// K or V where rows may hold no key, or are of 8 bits.
+  /// Uploads K or V where rows may hold no key, or are 8-bit.
   void upload_cache(const Tensor& t, const Inputs& in, DeviceBuffer& buffer) const {
     const Problem& q = problem;
     const std::vector<float>&from = in.*t.input, &scales = in.*t.scale;

@@ -12,7 +12,7 @@ namespace fa {
 namespace {
 
 std::vector<Step>& all_linked() {
-  static std::vector<Step> steps;  // made by the first main.cu that the program starts with
+  static std::vector<Step> steps;  // filled by static objects of the main.cu files
   return steps;
 }
 
@@ -54,7 +54,7 @@ Parent parent_of(const Step& step, const std::string& id) {
     if (id_of(step, v) == id) {
       return {id, v.traffic, v.backward_traffic, support_of(step, v), v.cache8};
     }
-    // A forward that v takes over does whatever is asked of this step.
+    // A forward that v takes over supports all that this step does.
     if (v.forward_of == id) return {id, v.traffic, nullptr, step.support, v.cache8};
   }
   throw std::out_of_range(step.id + " has no parent '" + id + "'");
@@ -81,7 +81,7 @@ void validate(const Problem& p, const Step& step, const Variant& v) {
 Gpu this_gpu() {
   try {
     return {multiprocessors(), shared_memory_per_block()};
-  } catch (const CudaError&) {  // open_device() says so
+  } catch (const CudaError&) {  // open_device() reports it
     return {};
   }
 }

@@ -1,5 +1,5 @@
 /// \file
-/// What a step hands to its program: its host functions and its predictions.
+/// What a step gives its program: host functions and predictions.
 #pragma once
 
 #include <functional>
@@ -25,12 +25,12 @@ using bf16 = __nv_bfloat16;
 struct Scratch {
   std::string name;  ///< the name in traffic tables and messages
   size_t bytes;
-  /// Zero before the first run, and each run must leave it zero for the next one: counters that
-  /// blocks share, without a memset before each launch. Else it starts as garbage.
+  /// Zero before the first run, and each run must leave it zero: counters that blocks share,
+  /// without a memset before each launch. Else it starts as garbage.
   bool zeroed = false;
 };
 
-/// A host function that launches a step's kernels, with its element type forgotten.
+/// A host function that launches a step's kernels, independent of the element type.
 class Runner {
  public:
   Runner() = default;
@@ -47,14 +47,13 @@ class Runner {
   std::function<void(const Problem&, const Tensors<void>&)> run_;
 };
 
-/// A step's traffic formulas: what one run of this problem will ask for.
+/// A step's traffic formulas for one run of this problem.
 using PredictFn = Prediction (*)(const Problem&);
 /// The workspace that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
-/// Integers that a variant's host makes of the problem alone, such as the tiles that a mask leaves.
-/// They lie in device memory before the first run, are only read there, and are found by name as
-/// workspace is.
+/// Integers that a variant's host derives from the problem alone, such as the tiles that a mask
+/// leaves: in device memory before the first run, read-only, and found by name like workspace.
 struct Table {
   std::string name;  ///< the name in traffic tables
   std::vector<int> values;
@@ -62,27 +61,26 @@ struct Table {
 /// The tables that one problem needs.
 using TablesFn = std::vector<Table> (*)(const Problem&);
 
-/// What the report's "change" compares with: a variant of an earlier step, by its formulas alone.
+/// The comparison of the report's "change": a variant of an earlier step, by its formulas alone.
 struct Parent {
   std::string id;  ///< "01 naive": the step's number and the variant
   PredictFn traffic = nullptr;
   PredictFn backward_traffic = nullptr;
-  Support support = {};  ///< outside of it the two are not compared
-  bool cache8 = false;   ///< as Variant::cache8
+  Support support = {};  ///< outside of it there is no comparison
+  bool cache8 = false;   ///< the same as Variant::cache8
 };
 
 struct Sharding;  // common/harness/ranks.h
 
-/// One way of doing the step; a step with several ideas has several, in the order of reading.
+/// One way of doing the step; a step with several ideas has several, in reading order.
 struct Variant {
-  std::string name;                     ///< "shared", of 1_shared.cuh: mostly that of its file
+  std::string name;                     ///< "shared" of 1_shared.cuh: usually that of its file
   std::string idea;                     ///< one line for the tables
   std::string parent = {};              ///< "01 naive", see parent_of(); empty: forward_of
-  std::optional<Support> support = {};  ///< where it is narrower than the step's: an early rung
+  std::optional<Support> support = {};  ///< where narrower than the step's: an early rung
   bool newer = false;                   ///< needs the newer of the step's two architectures
-  /// What an application does in the kernels that make Q, K and V, such as their quantisation: it
-  /// reads these, writes workspace alone, and runs before the forward. Counted and timed by itself.
-  /// Empty: there is none.
+  /// Work that an application does in the kernels that produce Q, K and V, such as quantisation. It
+  /// writes only workspace, and runs before the forward. Counted and timed separately. Empty: none.
   Runner prepare = {};
   PredictFn prepare_traffic = nullptr;  ///< null: no prediction yet
   Runner forward;
@@ -92,69 +90,67 @@ struct Variant {
   WorkspaceFn workspace = nullptr;  ///< null: none
   TablesFn tables = nullptr;        ///< null: none
   bool writes_lse = false;
-  /// "04 fused", where the idea is the backward and the forward is another variant's: tables of
-  /// several steps leave it out. Empty, as parent is: the forward is not compared.
+  /// "04 fused", where the idea is the backward and another variant's forward is used: tables of
+  /// several steps omit it. Empty, as parent is: the forward is not compared.
   std::string forward_of = {};
   std::string backward_parent = {};               ///< empty: the backward is not compared
-  Runner backward = {};                           ///< empty: there is none
+  Runner backward = {};                           ///< empty: none
   PredictFn backward_traffic = nullptr;           ///< null: no prediction yet
-  std::shared_ptr<const Sharding> sharding = {};  ///< among several ranks; null: it runs on one
-  /// Which variant to use instead for this problem, and why; "" where this one is right. Null: it
-  /// always is.
+  std::shared_ptr<const Sharding> sharding = {};  ///< over several ranks; null: runs on one
+  /// Which variant to use instead for this problem, and why; "" where this one is right. Null:
+  /// none.
   std::string (*advice)(const Problem&) = nullptr;
 };
 
-/// A step, described once, in its step.cuh: the program, the library, the tests and the exercises
-/// all read it there.
+/// A step, described once, in its step.cuh, for its program, its library, tests and exercises.
 struct Step {
   std::string id;    ///< "02_tiled": the name of its folder
   std::string idea;  ///< one line
   Support support = {};
-  std::vector<Parent> parents = {};  ///< those of its variants that are variants of other steps
-  /// What --mask may name: Predicate::n is what it has where the command line gives none.
+  std::vector<Parent> parents = {};  ///< variants of other steps that are parents of its variants
+  /// The names for --mask, with Predicate::n as the default.
   std::vector<Predicate> predicates = {};
-  std::string needs = {};  ///< "sm_90a", by all variants; empty when any GPU will do: LinkedStep
-  std::string newer = {};  ///< "sm_90a", by some variants
-  std::vector<Variant> variants;  ///< in the lesson's order, but the last one is the default: the
-                                  ///< last that the GPU runs and that supports the problem
+  std::string needs = {};         ///< "sm_90a", for all variants; empty: any GPU: LinkedStep
+  std::string newer = {};         ///< "sm_90a", for some variants
+  std::vector<Variant> variants;  ///< in the lesson's order; the default is the last
+                                  ///< that the GPU runs and that supports the problem
 };
 
-/// What a variant can do: its own support, or the step's.
+/// A variant's own support, or the step's.
 const Support& support_of(const Step&, const Variant&);
 /// The GPU that a variant needs.
 const std::string& needs_of(const Step&, const Variant&);
-/// "06 swapped": the step's number, or the name of one's own step, and the variant
+/// "06 swapped": the step's number, or the name of a user's step, and the variant
 std::string id_of(const Step&, const Variant&);
-/// The formulas of what has this id: one of the step's parents, one of its variants, or a forward
-/// that one of them takes over. \throws std::out_of_range when there is none.
+/// The formulas with this id: of one of the step's parents or variants, or of a forward that a
+/// variant takes over. \throws std::out_of_range when there is none.
 Parent parent_of(const Step&, const std::string& id);
-/// \throws UsageError with one sentence when the step or this variant does not support the problem.
-/// The sentence names the variants that do.
+/// \throws UsageError with one sentence, naming the variants that do, when the step or this variant
+/// does not support the problem.
 void validate(const Problem&, const Step&, const Variant&);
 
 /// The step as JSON: docs/json.md.
 std::string describe(const Step&);
 
-/// The current GPU, in the simulator the modelled one; where there is none, an H200.
+/// The current GPU, or the modelled one in the simulator; an H200 where there is none.
 Gpu this_gpu();
-/// The problem as this variant has it on this_gpu(): its element type, and what it keeps in 8 bits.
+/// The problem as this variant runs it on this_gpu(): element type, and what it keeps in 8 bits.
 Problem problem_for(const Variant&, Problem);
 
-/// The pieces of workspace that a variant asks for; none without a WorkspaceFn.
+/// A variant's pieces of workspace; none without a WorkspaceFn.
 std::vector<Scratch> workspace_of(const Variant&, const Problem&);
-/// Its tables; none without a TablesFn.
+/// A variant's tables; none without a TablesFn.
 std::vector<Table> tables_of(const Variant&, const Problem&);
 /// \throws UsageError unless the step has a predicate of this name: "strided:64", or "strided".
 Predicate predicate_of(const Step&, const std::string& text);
 
-/// All that are linked, in no order. Not to be called before main().
+/// All linked steps, in no order. Not to be called before main().
 const std::vector<Step>& linked_steps();
 /// \param id as id_of()
-/// \throws std::out_of_range when there is none among the linked steps.
+/// \throws std::out_of_range when no linked step has it.
 const Variant& linked_variant(std::string_view id);
 
-/// An exercise that specialises this as false for a head dimension has no kernels of it, and
-/// compiles faster.
+/// An exercise sets this to false for head dimensions that it does not need, and compiles faster.
 template <int d>
 inline constexpr bool has_kernels_of = true;
 

@@ -19,7 +19,7 @@ const Axis kd{"d", [](const Problem& p) { return p.d; }};
 const Axis kOne{"1", [](const Problem&) { return 1; }};
 const Axis kPages{"pages", [](const Problem& p) { return p.pages(); }};
 
-/// The member of Tensors<void>, or of its Cache.
+/// A member of Tensors<void>, or of its Cache.
 template <auto M>
 auto& member(auto& t) {
   if constexpr (requires { t.*M; }) {

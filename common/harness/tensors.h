@@ -1,6 +1,6 @@
 /// \file
-/// The tensors of a problem, each of them said once: its name, who reads and writes it, its shape
-/// and type, and the members that hold it on the host and on the device.
+/// The tensors of a problem, each described once: name, readers and writers, shape, type, and the
+/// members that hold it on the host and on the device.
 #pragma once
 
 #include <map>
@@ -14,18 +14,17 @@ namespace fa {
 
 struct Layout;  // counts/trace.h
 
-/// The piece of a workspace that has this name.
+/// The piece of a workspace with this name.
 void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);
 
-/// Where the keys and values of a decoding step lie, beyond K and V. A page holds
-/// CacheFormat::page keys of all key heads of one batch entry: K and V are then pools
-/// [pages, Hkv, page, d], and key c of batch entry b lies in page table[b, c / page], at row
-/// c % page. What a page holds behind the last key is garbage.
+/// The keys and values of a decoding step, beyond K and V. A page holds CacheFormat::page keys of
+/// all key heads of one batch entry: K and V are then pools [pages, Hkv, page, d], and key c of
+/// batch entry b lies in page table[b, c / page], at row c % page, with garbage after the last key.
 struct Cache {
   const int* lengths = nullptr;    ///< [B] keys of each batch entry; null: Nk of each
   const int* table = nullptr;      ///< [B, Problem::pages()]; null: K and V are [B, Hkv, Nk, d]
   const float* K_scale = nullptr;  ///< [B, Hkv], where K is e4m3: K = K_scale * e4m3; else null
-  const float* V_scale = nullptr;  ///< likewise
+  const float* V_scale = nullptr;  ///< the same for V
 };
 
 /// Device pointers of one problem; T is the element type. Shapes: all_tensors().
@@ -45,14 +44,14 @@ struct Tensors {
   const float* sinks = nullptr;  ///< with ScoreMod::sinks
   float* dsinks = nullptr;
 
-  /// A piece of the step's workspace, by its name.
+  /// A piece of the step's workspace by name.
   template <class U>
   U* scratch(const char* name) const {
     return static_cast<U*>(scratch_of(*workspace, name));
   }
 };
 
-/// The same with the element type that was forgotten.
+/// The same with a given element type.
 template <class T>
 Tensors<T> typed(const Tensors<void>& t) {
   return {static_cast<const T*>(t.Q),
@@ -70,20 +69,19 @@ Tensors<T> typed(const Tensors<void>& t) {
           t.dsinks};
 }
 
-/// Host tensors, already rounded to the problem's element type.
+/// Host tensors, rounded to the problem's element type.
 struct Inputs {
   std::vector<float> Q, K, V, dO;
   std::string note;                     ///< "real input tiled from N=1024 to N=4096", or empty
-  std::vector<float> K_scale, V_scale;  ///< of a cache in 8 bits: K / K_scale is e4m3
+  std::vector<float> K_scale, V_scale;  ///< of an 8-bit cache: K / K_scale is e4m3
   std::vector<int> table;    ///< of a paged cache; empty: shuffled_table() of a fixed seed
-  std::vector<float> sinks;  ///< [H], one for each query head; fp32
+  std::vector<float> sinks;  ///< [H], one per query head; fp32
 };
 
-/// What came back from the device. LSE is empty when the variant writes none, and so are the
-/// gradients without a backward.
+/// Results from the device. LSE, and gradients, are empty when the variant does not write them.
 struct Outputs {
   std::vector<float> O, LSE, dQ, dK, dV;
-  std::vector<float> dsinks;  ///< of each batch entry: their sum is the gradient of Inputs::sinks
+  std::vector<float> dsinks;        ///< per batch entry: their sum is the gradient of Inputs::sinks
   std::vector<std::string> damage;  ///< "the guard band after O was overwritten", one sentence each
 };
 
@@ -91,11 +89,11 @@ struct Outputs {
 struct InputFiles {
   std::string q, k, v, dO;
   bool any() const { return !q.empty() || !k.empty() || !v.empty() || !dO.empty(); }
-  /// Nothing of Q, K and V is made.
+  /// Do the files replace all of Q, K and V?
   bool all() const { return !q.empty() && !k.empty() && !v.empty(); }
 };
 
-/// Who reads and writes a tensor. The backward reads what the forward reads and writes, too.
+/// Which pass reads or writes a tensor. The backward also reads what the forward reads and writes.
 enum class Role { input, output, backward_input, backward_output };
 
 /// "input", "output", "backward input" or "backward output".
@@ -114,14 +112,14 @@ struct Tensor {
   const char* name;  ///< "dK"
   Role role;
   std::vector<Axis> axes;  ///< B, Hkv, Nk, d
-  /// On the device: the member of Tensors.
+  /// On the device: a member of Tensors.
   struct Member {
     void (*put)(Tensors<void>&, void*);
     const void* (*get)(const Tensors<void>&);
   } device;
   const char* type = nullptr;  ///< "fp32" or "int32"; null: the problem's
   bool (*there)(const Variant&, const Problem&) = nullptr;  ///< null: always
-  /// On the host; null where it is not. Of K and V also the scales that a cache in 8 bits needs.
+  /// On the host; null where absent. For K and V also the scales of an 8-bit cache.
   std::vector<float> Inputs::*input = nullptr;
   std::string InputFiles::*file = nullptr;
   std::vector<float> Inputs::*scale = nullptr;
@@ -131,18 +129,18 @@ struct Tensor {
   bool of_keys() const;  ///< K, V and their gradients
   std::vector<size_t> shape(const Problem&) const;
   size_t elements(const Problem&) const;
-  /// As matrices: [B, H, N] is B * H of N rows and one column. This and bytes() leave out that a
-  /// cache has other elements and rows of K and V.
+  /// As matrices: [B, H, N] is B * H matrices of N rows and one column. Like bytes() it ignores
+  /// that a cache has other elements and rows of K and V.
   Layout layout(const Problem&) const;
   size_t bytes(const Problem&) const;
   std::string shape_text() const;  ///< "[B, Hkv, Nk, d]"
 };
 
-/// All there are, in the order in which a Session allocates them.
+/// All tensors, in the order in which a Session allocates them.
 const std::vector<Tensor>& all_tensors();
 /// \throws std::out_of_range when there is none of this name.
 const Tensor& tensor_of(std::string_view name);
-/// Those that a variant reads and writes for this problem.
+/// The tensors that a variant reads or writes for this problem.
 std::vector<const Tensor*> tensors_of(const Variant&, const Problem&);
 
 }  // namespace fa

@@ -21,7 +21,7 @@ constexpr const char* kSpaces[] = {"global", "shared", "tensor"};
 const char* space_of(const TracePlace& p) { return kSpaces[static_cast<int>(p.space)]; }
 bool is_global(const TracePlace& p) { return p.space == TraceSpace::global; }
 
-/// The sums of one buffer's events: what the report counts, to the byte.
+/// The sums of one buffer's events, equal to the report's counts to the byte.
 struct Totals {
   uint64_t bytes[3] = {}, requests[3] = {}, sectors[3] = {};
   uint64_t hbm_read = 0, hbm_write = 0;
@@ -75,7 +75,7 @@ Json places_of(const Trace& trace) {
   return all;
 }
 
-/// The text of a file of the project; empty where it is not there.
+/// The text of a file of the project; empty where it is missing.
 std::vector<std::string> text_of(const std::string& path) {
   std::ifstream file(data_file("../../" + path));
   std::vector<std::string> lines;
@@ -173,7 +173,7 @@ Json name_of_track(const char* what, size_t pid, std::optional<uint32_t> tid,
   return row;
 }
 
-/// Of a cache only what there is.
+/// The members of a cache that are set.
 Json problem_of(const Problem& p) {
   Json j;
   for (const Size& size : kSizes) j[size.key()] = p.*size.of;

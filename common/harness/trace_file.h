@@ -10,8 +10,8 @@ namespace fa {
 
 struct Problem;
 
-/// The layout of a piece of workspace, which a step describes by its bytes alone: that of a tensor
-/// of the problem with as many. S, P, dS and dP have a row per query and a column per key.
+/// The layout of a piece of workspace, of which a step gives only the bytes: that of a tensor of
+/// the problem with as many. S, P, dS and dP have a row per query and a column per key.
 Layout workspace_layout(const std::string& name, uint64_t bytes, const Problem&);
 
 /// \throws UsageError or ResourceError as write_file() does.

@@ -1,6 +1,6 @@
 /// \file
-/// The ranks of this run, as a program sees them. Whatever waits here for another rank waits no
-/// longer than a limit; then one rank says so and MPI ends all.
+/// The ranks of this run, as a program sees them. Waiting for another rank is limited; at the limit
+/// one rank reports it and MPI ends all.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace fa {
 
-/// What a lane of the trace shows, in milliseconds since begin_trace().
+/// A span of a trace lane, in milliseconds since begin_trace().
 struct Span {
   std::string lane;  ///< "compute" or "messages"
   std::string name;
@@ -23,29 +23,29 @@ struct Span {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Span, lane, name, begin_ms, end_ms)
 
 /// The ranks of a program's run, and what it needs of them besides messages between kernels. This
-/// one is alone; common/ranks has those that MPI starts.
+/// class is one rank alone; common/ranks has the ranks that MPI starts.
 class World : public Ranks {
  public:
   World() : Ranks(0, 1) {}
 
   /// Was it started without MPI?
   virtual bool alone() const { return true; }
-  /// Seconds that this rank waits for another one.
+  /// Limits the seconds that this rank waits for another.
   virtual void set_limit(double) {}
-  /// How many ranks there are on this machine.
+  /// The number of ranks on this machine.
   virtual int local_size() const { return 1; }
-  /// Each rank learns which GPUs the others see, before any opens one.
+  /// Tells each rank which GPUs the others see, before any rank opens one.
   virtual void look_for_gpus() {}
-  /// Gives this rank a device of its own. \throws ResourceError as open_device() does, and when
-  /// there are more ranks than GPUs.
+  /// Opens this rank's own device. \throws ResourceError as open_device() does, and when there are
+  /// more ranks than GPUs.
   virtual Device open(const Step& step, const Variant& v) {
     return open_device(step.id, needs_of(step, v));
   }
-  /// Opens what carries messages, once the device is open. What the other ranks must know of it:
+  /// Opens the transport of messages after the device. \returns what other ranks must know of it
   virtual std::string open_own() { return ""; }
-  /// Meets the others, by what all ranks' open_own() gave.
+  /// Connects to the others, given the results of all ranks' open_own().
   virtual void meet(const std::vector<std::string>&) {}
-  /// Leaves the others' memory; all ranks do before any frees its own.
+  /// Closes other ranks' memory; all ranks do so before any frees its own.
   virtual void close_peers() {}
   /// "NCCL 2.27" or "MPI, by way of host memory".
   virtual std::string carrier() const { return "nobody"; }
@@ -65,14 +65,14 @@ class World : public Ranks {
   virtual void barrier() {}
   /// Waits for all kernels and messages.
   virtual void synchronize() {}
-  /// Milliseconds from before `run` to the end of what it queued.
+  /// Milliseconds from before `run` to the end of the work that it queued.
   virtual double time_run(const std::function<void()>& run) { return run(), 0; }
-  /// Prints the sentence and ends all ranks with this status; returns where it is alone.
+  /// Prints the sentence and ends all ranks with this status; returns on a single rank.
   virtual void end_all(const std::string&, int) {}
 
-  /// From now on compute and messages are timed.
+  /// Starts timing compute and messages.
   virtual void begin_trace() {}
-  /// What was timed; nothing where there is no such clock.
+  /// The recorded spans; nothing without such a clock.
   virtual std::vector<Span> end_trace() { return {}; }
 
   void start(const std::string&, const std::vector<Message>&,

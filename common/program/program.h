@@ -14,13 +14,11 @@ namespace fa {
 /// terminal. \returns its status
 int complain(const Step&, const Failure&);
 
-/// Parses, allocates, checks, counts, times; rank 0 prints. \returns the same exit status on all
-/// ranks.
+/// Parses, allocates, checks, counts, times; rank 0 prints. \returns all ranks' exit status.
 int run_program(int argc, char** argv, const Step&, World&);
 
-/// Runs the whole program on one rank.
-/// \returns 0 right, 1 wrong result, 2 bad use, 3 no memory, no device, or no room for the output,
-/// 4 not checkable.
+/// Runs the whole program on one rank. \returns 0 right, 1 wrong result, 2 bad use, 3 no memory,
+/// no device, or no room for the output, 4 not checkable.
 int step_main(int argc, char** argv, const Step&);
 
 /// The GPU that the simulator models. \throws UsageError when it does not run the variant.

@@ -9,8 +9,7 @@
 
 namespace fa {
 
-/// The number of ranks by the environment (Open MPI's mpirun, Slurm's srun, PMI); 0: the program
-/// was started alone.
+/// The number of ranks by the environment (Open MPI's mpirun, Slurm's srun, PMI); 0: started alone.
 int started_ranks();
 /// Was this program built with MPI?
 extern const bool kHasMpi;

@@ -1,8 +1,7 @@
 // Group launch -- the cost to the GPU of a kernel launch, and of each block of it.
 // Measured  events around 1 .. 4 launches of an empty kernel, queued while an earlier kernel holds
 //           the stream. Medians of 21. The slope of the least-squares line is one kernel in a
-//           sequence, its offset what the events add. block_start: the slope from 1320 to 13200
-//           blocks, per SM
+//           sequence, its offset the events' cost. block_start: slope from 1320 to 13200, per SM
 // Watch     a host that needs longer than the hold (about 200 us) measures its own time
 #include <algorithm>
 #include <utility>

@@ -1,7 +1,6 @@
 // Group tma -- TMA loads from the L2: bandwidth of one SM, and the latency of one load.
-// Measured  as in the steps: one thread keeps a ring of stages full and refills each stage as soon
-//           as it has arrived. 4 stages (32 KB) show what such a ring reaches. 1 stage: issue,
-//           arrival and wait of one box
+// Measured  as in the steps: one thread keeps a ring of stages full, and refills each at once. 4
+//           stages (32 KB) show the rate of such a ring; 1 stage: issue, arrival, wait of a box
 // Watch     a barrier that never completes hangs the kernel; the program's alarm ends it
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/more/tma.h"

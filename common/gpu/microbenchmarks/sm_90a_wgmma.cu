@@ -1,7 +1,6 @@
 // Group wgmma -- the tensor cores as a warpgroup uses them: wgmma m64nNk16, bf16 inputs, fp32 sums.
-// Measured  clocks for groups of 1, 8 and 24 products, each group waited for. A group of 1 is the
-//           latency from the fence to the end of the wait; the difference between 24 and 8 is 16
-//           products back to back
+// Measured  clocks for groups of 1, 8 and 24 products, each group waited for. 1: the latency from
+//           the fence to the end of the wait; 24 minus 8: 16 products back to back
 // Operands  as in the steps: from shared memory, K-major, 128-byte swizzle, 64 values of k
 // Watch     zeros as operands, as in mma.cu. ptxas must not serialise the products:
 //           ./scripts/ptxas says whether it did

@@ -1,4 +1,4 @@
-// A step as a shared library, linked from the object of its main.cu, as its program is.
+// A step as a shared library, linked, like its program, from the object of its main.cu.
 #include "common/harness/library/library.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ std::string last_run;  // "fa_forward of variant 0 (kernel), B=1 H=4 N=512 d=64 
 
 const Step& the_step() { return linked_steps().at(0); }
 
-/// The steps' sentences name the programs' flags; a caller of the library has FaProblem's fields.
+/// Rewrites the programs' flags in a step's sentence as fields of FaProblem.
 std::string in_fields(const std::string& sentence) {
   std::string words = sentence;
   const auto rename = [&](std::string_view flag, const char* field) {
@@ -53,7 +53,7 @@ std::string sentence_of(const char* call, const CudaError& e) {
       what, last_run.empty() ? "none" : last_run);
 }
 
-/// Runs f; an exception becomes its status, and its sentence the last error.
+/// Calls f and returns its status; an exception's sentence becomes the last error.
 int answer(const char* call, auto&& f) {
   const Failure failure = failure_of([&] {
     try {
@@ -81,19 +81,19 @@ DeviceMemory<> allocate(const std::string& name, size_t bytes) {
       fmt::format("{}: the device cannot allocate {:.1f} GB", name, double(bytes) / 1e9));
 }
 
-/// What one variant keeps between calls.
+/// The memory that one variant keeps between calls.
 class Workspace {
  public:
   std::optional<Problem> last_prepare, last_forward;
   std::array<const void*, 3> prepared = {};  // Q, K and V of last_prepare
 
-  /// Room for these pieces, by name; what is large enough stays where it is.
+  /// Room for these pieces, by name. Pieces that are large enough stay where they are.
   const std::map<std::string, void*>& of(const std::vector<Scratch>& pieces) {
     for (const Scratch& piece : pieces) {
       DeviceMemory<>& held = memory_[piece.name];
       if (held && held.bytes() >= piece.bytes) continue;
       require_no_capture(piece.name);
-      held = {};  // the old one first: both may not fit
+      held = {};  // first free the old one: both may not fit
       held = allocate(piece.name, piece.bytes);
       pointers_[piece.name] = held.get();
       if (piece.zeroed) zero_device_memory(held.get(), piece.bytes);
@@ -101,7 +101,7 @@ class Workspace {
     return pointers_;
   }
 
-  /// The tables of this problem: made when the last call was of another one.
+  /// The tables of this problem, rebuilt when the last call had another problem.
   void put_tables(const Variant& v, const Problem& p) {
     if (!v.tables || tables_of_ == p) return;
     require_no_capture("tables");
@@ -109,18 +109,18 @@ class Workspace {
     for (const Table& table : tables_of(v, p)) {
       const size_t bytes = sizeof(int) * table.values.size();
       void* on_device = of({{table.name, bytes}}).at(table.name);
-      cuda_check(cudaDeviceSynchronize());  // a run before may still read the old ones
+      cuda_check(cudaDeviceSynchronize());  // an earlier run may still read the old ones
       upload_device_memory(on_device, table.values.data(), bytes);
     }
     tables_of_ = p;
   }
 
-  /// [B] on the device, where the last ones stay; null where there are none.
+  /// [B] on the device, uploaded when they change; null where there are none.
   const int* upload(const std::vector<int>& lengths) {
     if (lengths.empty()) return nullptr;
     if (lengths != lengths_) {
       require_no_capture("lengths");
-      lengths_.clear();  // should this fail
+      lengths_.clear();  // in case this fails
       const size_t bytes = lengths.size() * sizeof(int);
       upload_device_memory(of({{"lengths", bytes}}).at("lengths"), lengths.data(), bytes);
       lengths_ = lengths;
@@ -152,9 +152,8 @@ class Workspace {
   std::vector<int> lengths_;  // on the device
 };
 
-/// Per variant: its forward reads what its prepare left, and its backward may read what its forward
-/// left, whatever runs in between. Never destroyed: at the end of the process CUDA may be gone
-/// first.
+/// Per variant: its forward reads what its prepare wrote, and its backward may read what its
+/// forward wrote, whatever runs in between. Never destroyed: CUDA may end before the process does.
 std::map<int, Workspace>& workspaces = *new std::map<int, Workspace>;
 
 const Variant& variant_of(int index) {
@@ -220,7 +219,7 @@ void require_pointer(const char* name, const void* p) {
   }
 }
 
-/// \param first what must have run, and `last` its last problem
+/// \param first what must have run before, and `last` its last problem
 /// \throws UsageError unless it has run for this problem and these tensors.
 void require_first(const char* first, const std::optional<Problem>& last, bool same_tensors,
                    const char* call, int index, const Problem& p) {
@@ -272,7 +271,7 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     }
     require_device();
     const OnStream on_stream(stream);
-    // Should this run fail, those after it have nothing to read.
+    // If this run fails, later ones have nothing to read.
     if (prepare) workspace.last_prepare.reset();
     if (!backward) workspace.last_forward.reset();
     const auto& pieces = workspace.of(workspace_of(v, p));
@@ -299,7 +298,7 @@ const char* fa_last_error() { return fa::last_error.c_str(); }
 
 int fa_check(const FaProblem* problem) {
   return fa::answer("fa_check", [&] {
-    // What any variant does is done; else the reason is that of the step's result.
+    // What a variant can do is done; otherwise the reason is the step's.
     std::vector<fa::Variant> variants = fa::the_step().variants;
     std::reverse(variants.begin(), variants.end());
     std::stable_partition(variants.begin(), variants.end(), [](auto& v) { return !v.cache8; });
