@@ -1,13 +1,13 @@
 /// \file
-/// Arithmetic that C++ leaves open and a GPU defines, as `cvt`, `shl` and `shr` do it: what
-/// scripts/sim makes of casts and shifts in device code.
+/// Arithmetic that C++ leaves undefined and a GPU defines, as `cvt`, `shl` and `shr` do it.
+/// scripts/sim turns casts and shifts in device code into it.
 #pragma once
 
 #include "common/sim/any/ptx.h"
 
 namespace sim::any {
 
-/// A cast. nvcc converts to the narrower integers by way of 32 bits.
+/// A cast. nvcc converts to the narrower integers through 32 bits.
 template <class T, class From>
 constexpr T to(From&& from) {
   using F = std::remove_cvref_t<From>;

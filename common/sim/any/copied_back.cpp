@@ -1,6 +1,6 @@
-// What the host copies back and nobody has written, under --analyse. A copy of nothing else is a
-// finding, as for compute-sanitizer's initcheck. A part of one may be the unused end of a buffer:
-// it is a finding when host code reads it, as far as the compiler's hooks see that code.
+// Unwritten bytes that the host copies back, under --analyse. A copy of unwritten bytes only is a
+// finding, as for compute-sanitizer's initcheck. Some may be the unused end of a buffer: they are a
+// finding when host code reads them, as far as the compiler's hooks see that code.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -17,11 +17,11 @@ namespace sim::any {
 namespace {
 
 constexpr unsigned char kFill = 0xff;  // NaN in every float type
-// Gaps in structs are shorter than kGap. One short run alone may be an array's first or last
-// element, which a kernel has left out.
+// Gaps in structs are shorter than kGap. One short run alone may be the first or last element of an
+// array, which a kernel has left out.
 constexpr uint64_t kGap = 8, kStruct = 64;
 
-/// Bytes of host memory that a copy has filled with what nobody wrote.
+/// Host memory that a copy has filled with unwritten bytes.
 struct Garbage {
   uintptr_t end;
   uint64_t first;  ///< of the buffer's bytes
@@ -41,7 +41,7 @@ void forget(uintptr_t begin, uintptr_t end) {
 
 }  // namespace
 
-// It may lie in memory that has another use by now: then it has other values, mostly.
+// The memory may be reused by now; then it usually has other values.
 void look_at_unwritten(uintptr_t address, unsigned size, Kind kind, const void* pc) {
   std::lock_guard lock(device_in_use());
   if (kind == Kind::store) return forget(address, address + size);
@@ -105,7 +105,7 @@ void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from
     std::memset(reinterpret_cast<void*>(address), kFill, part.end - address);
     garbage()[address] = part;
     options().on_host_access = look_at_host_access;
-    self->stack_size = 0;  // else the host's accesses end as those to a thread's stack do
+    self->stack_size = 0;  // else the host's accesses are handled like those to a thread's stack
   }
 }
 

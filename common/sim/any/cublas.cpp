@@ -1,4 +1,4 @@
-// cuBLAS's products, and its vectors of any type, on the host.
+// cuBLAS's products, and its functions on vectors of any type, on the host.
 #define FA_ANY_PROGRAM
 #include "common/sim/any/include/cublas_v2.h"
 
@@ -18,7 +18,7 @@ void written(void* p, size_t bytes) {
   if (offset < kHbmSpan) mark_written(offset, bytes);
 }
 
-// What a type is stored as.
+// Calls f with the storage type.
 auto as_stored(cudaDataType_t type, auto&& f) {
   switch (type) {
     case CUDA_R_32F:
@@ -64,7 +64,7 @@ bool lies_inside(const char* name, const Numbers& x, int n) {
                               static_cast<std::ptrdiff_t>(bytes_of(x.type)));
 }
 
-// op(X) as rows x columns numbers, row by row.
+// op(X) as rows x columns numbers in row-major order.
 std::vector<double> numbers(const Matrix& x, int rows, int columns, long long i) {
   std::vector<double> all(static_cast<size_t>(rows) * columns);
   for (int r = 0; r < rows; ++r) {

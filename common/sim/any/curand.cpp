@@ -1,4 +1,4 @@
-// XORWOW's subsequences: its five words are linear over bits, so a leap is a matrix of bits.
+// XORWOW's subsequences: its five words are linear over bits, so a jump is a matrix of bits.
 #define FA_ANY_PROGRAM
 #include <array>
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 constexpr int kBits = 160;
 constexpr unsigned kSubsequence = 67;  // 2^67 numbers
 using Words = std::array<uint32_t, 5>;
-using Matrix = std::array<Words, kBits>;  // what becomes of each bit
+using Matrix = std::array<Words, kBits>;  // the image of each bit
 
 Words times(const Matrix& m, const Words& v) {
   Words sum{};
@@ -23,7 +23,7 @@ Words times(const Matrix& m, const Words& v) {
   return sum;
 }
 
-// Of 2^k steps.
+// The matrices of 2^k steps.
 const std::vector<Matrix>& leaps() {
   static const std::vector<Matrix> all = [] {
     std::vector<Matrix> powers(kSubsequence + 64);

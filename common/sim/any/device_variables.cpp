@@ -1,5 +1,4 @@
-// Host code that uses a variable of the device by its name. On a GPU the host has its own variable
-// of that name, which no kernel sees.
+// Host code that uses a device variable by name. On a GPU the host has a separate one of that name.
 #include <cstring>
 #include <fstream>
 #include <vector>
@@ -23,11 +22,11 @@ std::vector<Overwritten>& overwritten() {
   return all;
 }
 
-// One compiler serves host and device here, and takes the device's branch.
+// Here one compiler serves host and device, and takes the device's branch.
 bool is_for_device_alone(const std::string& place) {
   const size_t colon = place.rfind(':');
   std::ifstream file(place.substr(0, colon));
-  std::vector<bool> conditions;  // those around the line: are they about who compiles?
+  std::vector<bool> conditions;  // around the line: do they depend on the compilation pass?
   std::string text;
   for (int n = std::atoi(place.c_str() + colon + 1); n > 0 && std::getline(file, text); --n) {
     const size_t hash = text.find_first_not_of(" \t");
@@ -46,7 +45,7 @@ bool is_for_device_alone(const std::string& place) {
 void look_at_host_access(uintptr_t address, unsigned size, Kind kind, const void* pc) {
   if (address - variables_begin < variables_size) session();  // finds them
   const Variables* v = variables_at(address);
-  const bool all = self->stack_size == 0;  // a copy has brought something to look for
+  const bool all = self->stack_size == 0;  // a copy has brought unwritten bytes
   if (!v) return all ? look_at_unwritten(address, size, kind, pc) : void();
   const bool writes = kind != Kind::load;
   if (options().libraries || v->kind == Variables::managed || (v->fixed && !writes)) return;

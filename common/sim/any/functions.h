@@ -1,8 +1,7 @@
 /// \file
-/// CUDA's device functions, those that cuda_vocabulary.h does not have already: arithmetic, loads
-/// with a hint, votes of a block, reductions of a warp, atomics. The fast intrinsics compute the
-/// accurate function here; the ones that round down or up are off by one unit where the nearest
-/// result is exact.
+/// CUDA's device functions that cuda_vocabulary.h lacks: arithmetic, loads with a cache hint, votes
+/// of a block, reductions of a warp, atomics. The fast intrinsics compute the accurate function
+/// here; those that round down or up are off by one unit where the nearest result is exact.
 #pragma once
 
 #include <cfenv>
@@ -11,7 +10,7 @@
 #include "common/sim/any/program.h"
 #include "common/sim/any/vectors.h"
 
-// --- the smaller and the larger of two numbers, of different types, too --------------------------
+// --- minimum and maximum, also of different types ------------------------------------------------
 
 template <class A, class B>
 requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
@@ -25,7 +24,7 @@ requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
   using C = std::common_type_t<A, B>;
   return min(static_cast<C>(a), static_cast<C>(b));
 }
-#ifdef __CUDACC__  // CUDA's own, which win over those of `using namespace std`
+#ifdef __CUDACC__  // CUDA's, which take precedence over those of `using namespace std`
 #define SIM_OF_TWO(T)                                                 \
   __forceinline__ T max(T a, T b) { return a < b || a != a ? b : a; } \
   __forceinline__ T min(T a, T b) { return b < a || a != a ? b : a; }
@@ -72,7 +71,7 @@ __forceinline__ float fdividef(float a, float b) { return a / b; }
 __forceinline__ float __tanhf(float x) { return std::tanh(x); }
 
 namespace sim {
-/// compute(), with `mode` for its rounding: FE_DOWNWARD and its like.
+/// compute() with the rounding `mode`, such as FE_DOWNWARD.
 auto rounded(int mode, auto&& compute) {
   const int before = std::fegetround();
   std::fesetround(mode);
@@ -81,7 +80,7 @@ auto rounded(int mode, auto&& compute) {
   return result;
 }
 }  // namespace sim
-// volatile: the compiler computes constants to the nearest.
+// volatile: the compiler rounds constants to nearest.
 #define SIM_ROUNDED(T, name, mode, ...)     \
   inline T name(T a_, T b_ = 1, T c_ = 1) { \
     volatile T a = a_, b = b_, c = c_;      \
@@ -324,7 +323,7 @@ T shuffle_any(Shuffle kind, uint32_t mask, T v, int lane, int width, Where where
     return v;
   }
 }
-/// The values of the lanes of `mask`, one after the other: f(a, b) of all of them.
+/// f(a, b) over the values of the lanes of `mask`, in order.
 template <class T, class F>
 T reduce_lanes(uint32_t mask, T v, F&& f, Where where) {
   mask = ballot(mask, true, where);
@@ -337,7 +336,7 @@ T reduce_lanes(uint32_t mask, T v, F&& f, Where where) {
   }
   return sum;
 }
-/// The lanes of `mask` that have the same value.
+/// The lanes of `mask` with the same value.
 uint32_t equal_lanes(uint32_t mask, auto v, Where where) {
   mask = ballot(mask, true, where);
   uint32_t equal = 0;
@@ -372,7 +371,7 @@ uint32_t __match_all_sync(uint32_t mask, auto v, int* all, SIM_HERE) {
   return *all ? mask : 0;
 }
 
-// Without _sync, as they were before sm_70.
+// Without _sync, as before sm_70.
 #define SIM_WITHOUT_SYNC(name, arg)                                              \
   template <class T>                                                             \
   T name(T v, arg a, int width = 32, SIM_HERE) {                                 \
@@ -389,7 +388,7 @@ inline unsigned __ballot(int p, SIM_HERE) {
 inline int __any(int p, SIM_HERE) { return __ballot(p, where) != 0; }
 inline int __all(int p, SIM_HERE) { return __ballot(!p, where) == 0; }
 
-// A launch is over before the next one begins: the analysis tells what comes too early.
+// A launch ends before the next one begins; the analysis reports what would start too early.
 namespace sim {
 void griddep_wait();
 }
@@ -424,7 +423,7 @@ __forceinline__ long long atomicMin(long long* p, long long v) {
 __forceinline__ long long atomicMax(long long* p, long long v) {
   return sim::atomic_s64(sim::AtomicOp::max, p, v);
 }
-// One request of 8 or 16 bytes, which the simulator does not have: refused by name.
+// One request of 8 or 16 bytes, which the simulator lacks: refused by name.
 float2 atomicAdd(float2*, float2) = delete;
 float4 atomicAdd(float4*, float4) = delete;
 #define SIM_SCOPES(name)                       \

@@ -1,6 +1,6 @@
 /// \file
-/// How anybody's program launches its kernels: what `../../../scripts/sim` makes of <<< >>>, and
-/// the few services of the simulator that such a program has and a step has not.
+/// How any program launches its kernels: what `../../../scripts/sim` makes of <<< >>>, and the few
+/// services of the simulator that steps do not use.
 #pragma once
 
 #include <csetjmp>
@@ -10,7 +10,7 @@
 
 namespace sim {
 
-/// The atomics that CUDA has for 2 and 4 bytes of another type: `next(old)` replaces the old value.
+/// CUDA's atomics for other types of 2 and 4 bytes: `next(old)` replaces the old value.
 template <class T, class F>
 T atomic_with(T* p, F&& next) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4);
@@ -26,7 +26,7 @@ T atomic_with(T* p, F&& next) {
 
 uint64_t state_of_barrier(const uint64_t* bar, bool* own);
 /// An arrival at an mbarrier, perhaps of another block: between blocks it orders what threads wrote
-/// only if it is .cluster, and not .relaxed. Returns the state before.
+/// only if it is .cluster and not .relaxed. Returns the previous state.
 inline uint64_t arrive(uint64_t* bar, bool cluster, bool relaxed, int bytes, int count,
                        Where where) {
   bool own = false;
@@ -45,7 +45,7 @@ typedef CUstream_st* cudaStream_t;
 
 namespace sim::any {
 
-/// What stands between <<< and >>>.
+/// The launch configuration between <<< and >>>.
 struct Shape {
   dim3 grid, block;
   size_t smem = 0;
@@ -57,12 +57,11 @@ struct Shape {
       : grid(g), block(b), smem(bytes), stream(s), where(here) {}
 };
 
-/// Runs a launch, notes what it moved and prints what is wrong with it. A kernel that had to be
-/// stopped ends the program.
-/// \return false where CUDA refuses the launch: then nothing ran, and the last error says why.
+/// Runs a launch, counts its traffic and prints findings. A stopped kernel ends the program.
+/// \return false where CUDA refuses the launch: nothing ran, and the last error says why.
 bool run(const Launch&, Where, bool early = false);
 
-/// An argument whose class does not copy byte by byte. As on a GPU the host copies it, once; each
+/// An argument whose class is not trivially copyable. As on a GPU the host copies it once; each
 /// thread gets the bytes of that copy, and runs no constructor or destructor.
 template <class T>
 struct Bytes {
@@ -82,8 +81,8 @@ struct ArgumentOf<Bytes<T>> : std::type_identity<Bytes<T>> {};
 template <class T>
 using Argument = typename ArgumentOf<T>::type;
 
-/// What scripts/sim makes of the argument of a parameter that is a reference: kernels use what lies
-/// there, which only managed memory allows.
+/// What scripts/sim makes of an argument for a reference parameter: kernels use the referenced
+/// memory, which only managed memory allows.
 template <class T>
 struct Reference {
   T* p;
@@ -97,21 +96,21 @@ Reference<const T> reference(const T&& v) {
   return {std::addressof(v)};
 }
 
-/// What a kernel is called with.
+/// The argument as the kernel receives it.
 template <class T>
 __attribute__((no_sanitize_thread)) inline T& passed(T& a) {
   return a;
 }
 template <class T>
 __attribute__((no_sanitize_thread)) inline T passed(Bytes<T>& a) {
-  // Both functions return by way of a pointer to the place of the result.
+  // Both functions return through a pointer to the result.
   return reinterpret_cast<T (*)(const Bytes<T>&)>(&Bytes<T>::copy)(a);
 }
 template <class T>
 __attribute__((no_sanitize_thread)) inline T& passed(Reference<T>& a) {
   return *a.p;
 }
-/// Called behind the kernel: leaves in front of the destructors of its arguments.
+/// Called at the end of the kernel: skips the destructors of its arguments.
 struct Leave {
   std::jmp_buf* to;
   __attribute__((no_sanitize_thread)) void operator()() const {
@@ -119,7 +118,7 @@ struct Leave {
   }
 };
 
-/// `kernel(leave, a...)` calls the kernel with `passed(a)...`, and then leave().
+/// `kernel(leave, a...)` calls the kernel with `passed(a)...`, then leave().
 template <class F, class... A>
 bool launch(const char* name, const Shape& shape, bool together, F kernel, A... args) {
   struct Closure {
@@ -149,8 +148,8 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
 
 /// A 32-bit shared address of inline PTX. Bits 0-23: signed, bytes from the start of the dynamic
 /// part. 24: set in an odd block of a cluster, as on a GPU; code that clears it names the even
-/// block of its pair (CUTLASS: Sm100MmaPeerBitMask). 25-31, and 1 if the bytes are negative: 0, the
-/// current pair; p + 1, the p-th pair of the cluster.
+/// block of its pair (CUTLASS: Sm100MmaPeerBitMask). 25-31, and 1 if the bytes are negative: 0 for
+/// the current pair, p + 1 for the p-th pair of the cluster.
 inline unsigned shared_address(int bytes, unsigned rank, unsigned pair) {
   const unsigned low = static_cast<unsigned>(bytes) & 0xffffff;
   return low | (rank & 1) << 24 | (pair - (bytes < 0)) << 25;
@@ -162,8 +161,7 @@ inline void* shared_pointer(unsigned address) {
   if (pair == 0 && odd == (own & 1)) return dynamic_smem + bytes;
   return map_shared_rank(dynamic_smem + bytes, pair ? 2 * (pair - 1) + odd : own ^ 1);
 }
-/// mov: the bits as they are, also between a float and an integer.
-/// Texts write to operands that they call inputs, too.
+/// mov: copies the bits, also between a float and an integer. Some PTX writes to its "inputs".
 template <class To, class From>
 [[gnu::access(none, 1)]] void move(const To& operand, From from) {  // else g++ says it is read
   To& to = const_cast<To&>(operand);
@@ -178,7 +176,7 @@ inline unsigned thread_of_block() {
 }
 inline unsigned lane() { return thread_of_block() % 32; }
 inline unsigned warp() { return thread_of_block() / 32; }
-/// As if the blocks went to the SMs in turn.
+/// As if blocks were assigned to the SMs in turn.
 inline unsigned sm() {
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   return block % static_cast<unsigned>(multiprocessors());
@@ -197,28 +195,28 @@ void tcgen05_st(Where where, uint32_t to, R... r) {
   sim::tcgen05_st(to, registers, sizeof...(R), where);
 }
 
-/// While one lives, host code may touch device memory: it does what a library of NVIDIA's does. The
-/// report says that this is not counted. In a kernel it has no effect.
+/// During its lifetime host code may touch device memory, on behalf of one of NVIDIA's libraries.
+/// The report says that this is not counted. It has no effect in a kernel.
 class Library {
  public:
   explicit Library(const char* name);
   ~Library();
   Library(const Library&) = delete;
-  /// May it use the bytes [p + low, p + high)? If not, that is a finding: they leave a buffer.
+  /// Are the bytes [p + low, p + high) inside the buffer? If not, that is a finding.
   static bool reaches(const char* operand, const void* p, std::ptrdiff_t low, std::ptrdiff_t high);
-  /// An operand that must lie in device memory: a finding where it does not.
+  /// Finding unless the operand is in device memory.
   static void need_device(const void* p);
 
  private:
   bool on_host_;
 };
 
-/// The program asks for what the simulator does not have: it ends with one sentence.
+/// Ends a program that needs what the simulator lacks, with one sentence.
 [[noreturn]] void unsupported(const char* what, Where = Where::here());
-/// `bar` may be of the pair's other block in a group of 2.
+/// `bar` may belong to the pair's other block in a group of 2.
 void tma_load(int group, void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
               unsigned blocks, Where);
-/// The vector of disabled lanes of a tcgen05.mma.
+/// Checks the vector of disabled lanes of a tcgen05.mma.
 inline void need_all_lanes(Where where, auto... disabled) {
   static_assert(sizeof...(disabled) == 4 || sizeof...(disabled) == 8);
   if ((disabled | ...)) unsupported("a tcgen05.mma that leaves lanes out", where);
@@ -226,21 +224,21 @@ inline void need_all_lanes(Where where, auto... disabled) {
 inline void need_plus_one(int a, int b, Where where) {
   if (a != 1 || b != 1) unsupported("a wgmma that negates a factor", where);
 }
-/// __cluster_dims__ of the kernel, which calls this first.
+/// The kernel's __cluster_dims__; the kernel calls this first.
 void need_cluster(unsigned x, unsigned y = 1, unsigned z = 1, Where = Where::here());
-/// __launch_bounds__ of the kernel, which calls this first.
+/// The kernel's __launch_bounds__; the kernel calls this first.
 [[noreturn]] void refuse_block(unsigned bound, Where);
 inline void need_bounds(unsigned threads, unsigned = 0, unsigned = 0, Where where = Where::here()) {
   if (threads > 0 && blockDim.x * blockDim.y * blockDim.z > threads) refuse_block(threads, where);
 }
-/// A shuffle or vote without _sync: the lanes that take part.
+/// The participating lanes of a shuffle or vote without _sync.
 unsigned lanes_without_sync(Where);
-/// The carry of add.cc and its like.
+/// The carry of add.cc and similar instructions.
 bool carry();
 void set_carry(bool);
-/// A kernel gives up.
+/// Ends a kernel that calls __trap().
 [[noreturn]] void trap(Where);
-/// What clock64() gives: the model knows no clock of a running thread, so it only grows.
+/// The value of clock64(): a running thread has no clock in the model, so the value only grows.
 long long ticks();
 
 }  // namespace sim::any

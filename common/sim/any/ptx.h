@@ -1,6 +1,6 @@
 /// \file
 /// PTX's instructions for inline PTX (scripts/flash_steps/inline_ptx.py), under PTX's names. T is
-/// the instruction's type; of f16x2 and bf16x2 each function works on both halves.
+/// the instruction's type; for f16x2 and bf16x2 each function works on both halves.
 #pragma once
 
 #include <limits>
@@ -34,7 +34,7 @@ constexpr bool kIsPair<Pair<H>> = true;
 template <class T>
 constexpr bool kIsSmall = std::is_same_v<T, Half> || std::is_same_v<T, Bf16>;
 
-/// An operand as the instruction's type: its bits.
+/// The bits of an operand as the instruction's type.
 template <class T, class U>
 __forceinline__ T as(U x) {
   if constexpr (std::is_same_v<T, U>) {
@@ -49,7 +49,7 @@ __forceinline__ T as(U x) {
     return std::bit_cast<T>(static_cast<std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>>(x));
   }
 }
-/// An address with what stands behind it.
+/// An address with what follows it in the same PTX operand.
 template <class A>
 auto offset(A a, long bytes) {
   if constexpr (std::is_pointer_v<A>) {
@@ -70,7 +70,7 @@ template <class T, class A>
 T* shared_pointer(A a) {
   return static_cast<T*>(any::shared_pointer(as<uint32_t>(a)));
 }
-/// mapa.u32: the address in that block.
+/// mapa.u32: the address in another block.
 inline uint32_t mapa(uint32_t address, uint32_t rank) {
   return any::shared_address(static_cast<int>(address << 8) >> 8, rank, rank / 2 + 1);
 }
@@ -150,7 +150,7 @@ T fma(T a, T b, T c) {
       },
       a, b, c);
 }
-/// Of a NaN and a number the number.
+/// Of a NaN and a number it returns the number.
 template <class T>
 T max(T a, T b) {
   return each<T>([](auto a, auto b) { return a < b || a != a ? b : a; }, a, b);
@@ -266,7 +266,7 @@ T lop3(T a, T b, T c, uint32_t table) {
   return out;
 }
 
-/// add.cc, sub.cc, mad.cc and what takes their carry.
+/// add.cc, sub.cc, mad.cc and the instructions that use their carry.
 template <class T>
 T add_with(bool in, bool out, T a, T b) {
   using U = Unsigned<T>;
@@ -284,7 +284,7 @@ T sub_with(bool in, bool out, T a, T b) {
 
 // --- conversions ---------------------------------------------------------------------------------
 
-/// `mode`: the letter behind the r of .rn, .rz, .rm, .rp, .rni ...
+/// `mode`: the letter after the r of .rn, .rz, .rm, .rp, .rni ...
 template <class To, class From>
 To cvt(char mode, bool whole, From x) {
   const int rounding = mode == 'z'   ? FE_TOWARDZERO
@@ -325,7 +325,7 @@ To cvt(char mode, bool whole, From x) {
     }));
   }
 }
-/// .sat of integers.
+/// .sat for integers.
 template <class To, class From>
 To clamp(From x) {
   using L = std::numeric_limits<To>;
@@ -363,7 +363,7 @@ T atom(AtomicOp op, T* p, T v, T compare = {}) {
 
 // --- threads together ----------------------------------------------------------------------------
 
-/// shfl.sync: `c` has the lanes of a segment and the last one; `valid`: the source is in it.
+/// shfl.sync: `c` has the segment's lanes and the last one; `valid`: is the source in it?
 inline uint32_t shfl(Shuffle kind, bool& valid, uint32_t v, uint32_t b, uint32_t c, uint32_t mask,
                      Where where) {
   const unsigned width = 32 - (c >> 8 & 31), lane = any::lane() % width, n = b & 31;
@@ -374,7 +374,7 @@ inline uint32_t shfl(Shuffle kind, bool& valid, uint32_t v, uint32_t b, uint32_t
   return static_cast<uint32_t>(
       shuffle(kind, mask, v, 4, static_cast<int>(b), static_cast<int>(width), where));
 }
-/// Accumulators that are neighbours in an array.
+/// Accumulators that are consecutive in an array.
 template <class... D>
 void wgmma(Where where, const Wgmma& product, D&... d) {
   void* const registers[] = {&d...};

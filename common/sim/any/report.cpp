@@ -1,4 +1,4 @@
-// What is said at a program's end.
+// The text at a program's end.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -169,15 +169,14 @@ nlohmann::ordered_json json_of(const Session& s) {
           {"remarks", s.remarks}};
 }
 
-constexpr int kNear = 16;  // lines: more push the findings off a screen of 24
+constexpr int kNear = 16;  // lines: with more, the findings leave a screen of 24
 
 std::string repeated(const Told& f) {
   if (f.times < 2) return "";
   return fmt::format("; in {} {}", grouped(f.times), f.of_launches ? "launches" : "calls");
 }
 
-// What was found, again where that is `far` above, and in the last line whether races were looked
-// for.
+// The findings, repeated where they are `far` above; the last line: were races searched for?
 std::string verdict_of(const Session& s, bool far) {
   std::string text;
   for (const Told& f : s.findings) far |= f.times > 1;

@@ -1,5 +1,4 @@
-// CUDA's runtime API for anybody's program. What goes wrong is a finding, and an error for the
-// program, which goes on as it would on a GPU.
+// CUDA's runtime API for any program. An error is a finding and a status; the program continues.
 #define FA_ANY_PROGRAM
 #define SIM_TELLS(call, value) \
   cudaError_t call { return sim::any::given(out, value); }
@@ -59,8 +58,8 @@ void note_kernel(const void* kernel, Launcher launcher) {
 const char* name_of_kernel(const void* kernel) { return kernels()[kernel].name.c_str(); }
 
 namespace {
-// A copy of a configuration's pointer, or of an attribute: from where to where. Both are parts of
-// one struct if they moved by the same distance.
+// The move of a configuration's pointer, or of an attribute, when its struct is copied. Both belong
+// to one struct if they moved by the same distance.
 struct Copy {
   uintptr_t from = 0, to = 0;
 };
@@ -133,8 +132,7 @@ cudaError_t returned(cudaError_t e) {
   return e;
 }
 
-/// A call that the simulator refuses is a finding, with the line of `caller`: its program counter,
-/// or a function that tells the line.
+/// A refused call is a finding, at the line of `caller`: a pc, or a function that returns the line.
 cudaError_t checked(const auto& caller, auto&& call) {
   std::lock_guard lock(sim::any::device_in_use());
   session();
@@ -168,7 +166,7 @@ cudaError_t allocate(void** p, size_t bytes, bool for_host) {
   return room ? status : returned(cudaErrorMemoryAllocation);
 }
 
-/// \param pc who calls the runtime
+/// \param pc the caller of the runtime
 cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                  size_t height, cudaMemcpyKind kind, const void* pc) {
   return checked(pc, [&] {
@@ -182,7 +180,7 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
 }
 #define SIM_CALLER __builtin_return_address(0)
 
-/// What a stream orders: done at once, or kept for the graph that is captured.
+/// Work that a stream orders: done at once, or kept for the graph being captured.
 cudaError_t in_order(auto work) {
   if (!session().captured) return work();
   session().captured->push_back(work);
@@ -193,7 +191,7 @@ cudaError_t in_order(auto work) {
 
 namespace sim::any {
 
-// The oldest that knows the GPU; scripts/flash_steps/cuda_program.py has the macros.
+// The oldest that supports the GPU; scripts/flash_steps/cuda_program.py has the macros.
 int toolkit_version() { return session().gpu.arch_number() >= 100 ? 12080 : 12040; }
 
 int blocks_per_sm(int threads, size_t smem) {
@@ -249,7 +247,7 @@ const char* cudaGetErrorName(cudaError_t e) {
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
-// What ended a launch, the call that waits for it returns.
+// An error of a launch is returned by the call that waits for it.
 static cudaError_t waited() {
   sim::no_kernel_in_front();
   return last_error == cudaErrorIllegalAddress ? last_error : cudaSuccess;
@@ -288,7 +286,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->maxThreadsPerMultiProcessor = static_cast<int>(gpu.sm.threads);
   p->maxBlocksPerMultiProcessor = static_cast<int>(gpu.sm.blocks);
   p->l2CacheSize = static_cast<int>(gpu.l2_bytes);
-  // The clock at which the data sheet's fp32 figure is reached, and a bus that gives its bandwidth.
+  // The clock and the bus width that give the data sheet's fp32 rate and bandwidth.
   const double clock = gpu.fp32_flops / (2.0 * 128 * gpu.sms);
   p->clockRate = static_cast<int>(clock / 1e3);
   p->memoryBusWidth = 5120;
@@ -541,7 +539,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) { return given(graph, new CUgraph_st); }
-// A node depends on nodes that are there already: the order in which they are added is right.
+// A node depends only on existing nodes: the order of insertion is a valid one.
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* added, cudaGraph_t graph,
                                    const cudaGraphNode_t*, size_t, const cudaKernelNodeParams* p) {
   *added = node(graph->work.size());

@@ -1,8 +1,7 @@
 /// \file
-/// CUDA's runtime API, as far as programs of one GPU use it. Streams run where they stand, one call
-/// after the other. Events take the *estimated* time of the kernels between them (docs/clock.md).
-/// What a call means stands in NVIDIA's manual. What is not here does not compile, and scripts/sim
-/// says so.
+/// CUDA's runtime API for programs of one GPU. Stream work runs at once, one call after another.
+/// Events have the *estimated* time of the kernels between them (docs/clock.md). NVIDIA's manual
+/// describes the calls. What is missing does not compile, and scripts/sim says so.
 #pragma once
 
 #include <cstddef>
@@ -147,9 +146,9 @@ union cudaLaunchAttributeValue {
 };
 struct cudaLaunchAttribute;
 namespace sim::any {
-/// The host's compiler builds a struct that a function returns where the caller wants it; here it
-/// is copied (-fno-elide-constructors), and a pointer of a configuration to attributes in the same
-/// struct must go with it. Both parts tell of their copies, in either order.
+/// The host's compiler normally constructs a returned struct in place; here it is copied
+/// (-fno-elide-constructors), and a configuration's pointer to attributes in the same struct must
+/// follow. Both parts report their copies, in either order.
 struct AttributePointer {
   cudaLaunchAttribute* to;
   AttributePointer(cudaLaunchAttribute* p = nullptr) : to(p) {}
@@ -233,7 +232,7 @@ enum cudaMemoryAdvise {
   cudaMemAdviseSetAccessedBy,
   cudaMemAdviseUnsetAccessedBy
 };
-/// The number of each, and its value for the properties `p`, which becomes an int.
+/// Each attribute's number, and its value for the properties `p`, converted to int.
 #define SIM_ATTRIBUTES(X)                                                          \
   X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                        \
   X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                \
@@ -353,12 +352,12 @@ enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureSta
 // --- calls ---------------------------------------------------------------------------------------
 
 namespace sim::any {
-/// What a call that only tells something does.
+/// A call that only returns a value.
 cudaError_t given(auto* out, auto value) {
   *out = value;
   return cudaSuccess;
 }
-/// Of the toolkit whose runtime this stands for: CUDART_VERSION.
+/// The toolkit of the modelled runtime: CUDART_VERSION.
 int toolkit_version();
 
 }  // namespace sim::any
@@ -380,8 +379,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
 cudaError_t cudaDeviceDisablePeerAccess(int);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 
-// Calls that always return the same, or do nothing. They are compiled once, in runtime_api.cpp,
-// since a kernel that calls one is known by its symbol.
+// Calls that always return the same, or do nothing. Compiled once, in runtime_api.cpp, since a
+// kernel that calls one is recognised by its symbol.
 #ifndef SIM_TELLS
 #define SIM_TELLS(call, value) cudaError_t call;
 #define SIM_NOTHING(call) cudaError_t call;
@@ -406,7 +405,7 @@ SIM_NOTHING(cudaHostRegister(void*, size_t, unsigned))
 SIM_NOTHING(cudaHostUnregister(void*))
 SIM_NOTHING(cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr))
 SIM_NOTHING(cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int))
-// A window of the L2 that keeps its lines: a hint, which the model of the L2 does not take.
+// A window of persisting L2 lines: a hint, which the L2 model ignores.
 SIM_NOTHING(cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*))
 SIM_NOTHING(cudaCtxResetPersistingL2Cache())
 SIM_WAITS(cudaStreamQuery(cudaStream_t))
@@ -461,7 +460,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
 cudaError_t cudaEventDestroy(cudaEvent_t);
 
-// A graph holds what streams captured and the nodes that were added, and runs it in that order.
+// A graph holds the work captured from streams and the added nodes, and runs it in that order.
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*);
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*);
@@ -488,7 +487,7 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraph
 inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
 inline cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
 
-// --- the same with a type ------------------------------------------------------------------------
+// --- typed versions ------------------------------------------------------------------------------
 
 #define SIM_TYPED(call, parameters, ...)                   \
   template <class T>                                       \
@@ -514,7 +513,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device)
 namespace sim::any {
 
 /// `Naming("d_x").cudaMalloc(...)`: what scripts/sim makes of cudaMalloc, so that tables and
-/// findings name the buffer like the variable that it fills.
+/// findings name the buffer after the variable that it is assigned to.
 class Naming {
  public:
   explicit Naming(const char* name) : name_(name) {}
@@ -547,7 +546,7 @@ class Naming {
 // --- variables in device memory ------------------------------------------------------------------
 
 namespace sim::any {
-/// A call that names a variable of the device.
+/// A call that names a device variable.
 struct SymbolCall {
   const char* name;
   const volatile void* symbol;
@@ -556,13 +555,13 @@ struct SymbolCall {
 };
 template <class T>
 SymbolCall symbol_call(const char* name, const T& symbol, Where where) {
-  size_t size = SIZE_MAX;  // `extern __device__ int a[];` does not tell it
+  size_t size = SIZE_MAX;  // `extern __device__ int a[];` does not give it
   if constexpr (!std::is_unbounded_array_v<T>) size = sizeof(T);
   return {name, std::addressof(symbol), size, where};
 }
-/// Where the variable is in device memory.
+/// The variable's device address.
 cudaError_t find_symbol(void** p, const SymbolCall&);
-/// Copies between `host`, or what else lies there, and [offset, offset + bytes) of the variable.
+/// Copies between `host` and the bytes [offset, offset + bytes) of the variable.
 cudaError_t copy_symbol(const SymbolCall&, const void* host, bool to_symbol, size_t bytes,
                         size_t offset, cudaMemcpyKind, bool in_stream);
 }  // namespace sim::any
@@ -603,7 +602,7 @@ cudaError_t cudaMemcpyFromSymbolAsync(void* to, const auto& symbol, size_t bytes
 
 namespace sim::any {
 
-/// A kernel's argument, at `p`; of a reference its address is there.
+/// A kernel's argument at `p`; for a reference its address is there.
 template <class P>
 auto argument_at(void* p) {
   using T = std::remove_reference_t<P>;
@@ -613,10 +612,10 @@ auto argument_at(void* p) {
     return Argument<std::remove_const_t<T>>(*static_cast<std::remove_const_t<T>*>(p));
   }
 }
-/// How many blocks of this kind an SM of the modelled GPU holds.
+/// Blocks of this kind that an SM of the modelled GPU holds.
 int blocks_per_sm(int threads, size_t smem);
 
-/// As the linker knows it.
+/// The linker's name.
 const char* name_of_kernel(const void*);
 template <class... P, size_t... i>
 bool launch_packed(const char* name, void (*kernel)(P...), const Shape& shape, bool together,
@@ -637,7 +636,7 @@ cudaError_t launch_kernel(const char* name, bool together, void (*kernel)(P...),
              : cudaPeekAtLastError();
 }
 
-/// And of cudaLaunchKernelEx.
+/// The same for cudaLaunchKernelEx.
 Shape shape_of(const cudaLaunchConfig_t&, bool* together, Where);
 template <class... P>
 cudaError_t launch_extended(const char* name, Where where, const cudaLaunchConfig_t* config,
@@ -653,14 +652,14 @@ cudaError_t launch_extended(const char* name, Where where, const cudaLaunchConfi
              : cudaPeekAtLastError();
 }
 
-/// The same of cudaLaunchKernelExC.
+/// The same for cudaLaunchKernelExC.
 struct Launching {
   Where where;
   explicit Launching(Where here = Where::here()) : where(here) {}
   cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void** args) const;
 };
 
-/// Launches a kernel whose type is not known where that happens.
+/// Launches a kernel of unknown type.
 using Launcher = bool (*)(const void* kernel, const Shape&, bool together, void** args);
 void note_kernel(const void* kernel, Launcher);
 /// What scripts/sim makes of (void*)kernel.
@@ -675,7 +674,7 @@ void* kernel_address(void (*kernel)(P...)) {
   return address;
 }
 
-/// cudaFuncSetAttribute() of whichever kernel.
+/// cudaFuncSetAttribute() for any kernel.
 cudaError_t set_attribute(cudaFuncAttribute, int value);
 
 }  // namespace sim::any
@@ -737,13 +736,13 @@ cudaError_t cudaUnbindTexture(texture<T>& t) {
   return cudaSuccess;
 }
 namespace sim::any {
-// The reference itself is the host's.
+// The reference itself is a host variable.
 template <class T>
 [[gnu::no_sanitize_thread, gnu::noinline]] const T* texel(const texture<T>& t, int i) {
   return i >= 0 && static_cast<size_t>(i) < t.count ? t.memory + i : nullptr;
 }
 }  // namespace sim::any
-/// Beyond the memory a texture is zero.
+/// Outside its memory a texture is zero.
 template <class T>
 T tex1Dfetch(const texture<T>& t, int i) {
   const T* p = sim::any::texel(t, i);

@@ -1,4 +1,4 @@
-// A program's run: begins with the first call of the runtime, ends with the process.
+// A program's run, from its first call of the runtime to the end of the process.
 #include "common/sim/any/session.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@
 #include "common/sim/messages/messages.h"
 #include "common/sim/sim.h"
 
-// The program's variables in device memory, where it has any: scripts/sim puts them here.
+// The program's device variables, if any: scripts/sim puts them in these sections.
 #define SIM_SECTIONS(X)                \
   X(fa_device, device, false)          \
   X(fa_device_fixed, device, true)     \
@@ -118,8 +118,8 @@ void on_exit_of_program(int status, void*) {
 volatile std::sig_atomic_t interrupted = 0;  // the signal's number
 std::atomic<bool> out_of_patience{false}, out_of_memory{false};
 
-// Once for the report; twice for a kernel that never touches memory. scripts/sim passes SIGTERM on,
-// which may come from its sender, too: two in one second are one.
+// Once: report; twice: end a kernel that never touches memory. scripts/sim passes SIGTERM on, which
+// may also arrive from its sender: two in one second are one.
 void on_interrupt(int number) {
   static volatile time_t first = 0;
   timespec now{};
@@ -148,7 +148,7 @@ std::string memory_sentence() {
               : "; a smaller problem needs less");
 }
 
-constexpr int kTimeIsUp = 124;  // as timeout(1) has it
+constexpr int kTimeIsUp = 124;  // as for timeout(1)
 
 double seconds_since_begin() {
   using namespace std::chrono;
@@ -206,7 +206,7 @@ void begin(Session& s) {
     }).detach();
   }
   o.on_fatal = [](FaultKind kind, const std::string& sentence) {
-    if (interrupted) {  // the user's wish, and no fault of a kernel that only takes its time
+    if (interrupted) {  // the user's wish, not a fault of a slow kernel
       std::fprintf(stderr, "sim: %s\n", sentence.c_str());
       end_where_asked();
     }
@@ -227,8 +227,8 @@ void begin(Session& s) {
   s.recording = std::make_unique<Recording>();
 }
 
-// The host's accesses to its variables, from main() on; what lies above them, such as the heap and
-// the stacks, is not looked at.
+// Watches the host's accesses to its variables from main() on; memory above them, such as the heap
+// and the stacks, is not watched.
 void watch_variables() {
 #define SIM_SECTION(name, kind, fixed)                                    \
   if (&__stop_##name[0] > &__start_##name[0]) {                           \
@@ -255,7 +255,7 @@ std::recursive_mutex& device_in_use() {
 
 Session& session() {
   std::lock_guard lock(device_in_use());
-  static Session& s = *new Session;  // outlives the statics of the program
+  static Session& s = *new Session;  // outlives the program's static objects
   static bool begun = false;
   if (!begun) {
     begun = true;
@@ -287,11 +287,11 @@ void take_counts(const Launch* launch, bool stopped) {
     const std::string shape =
         is_launch ? triple(launch->config.grid) + " x " + triple(launch->config.block) : "";
     KernelRecord& k = record_of(rows[i].name, shape);
-    k.launches += is_launch || rows[i].bytes.write > 0;  // a copy is two rows: read, written
+    k.launches += is_launch || rows[i].bytes.write > 0;  // a copy has two rows: read, written
     add(k.count, rows[i]);
     if (!is_launch) {
       k.buffers[rows[i].buffer].bytes += rows[i].bytes;
-      // The buffer's own row is for the kernels.
+      // The buffer's other row is for the kernels.
       auto& b = counts->buffers[rows[i].buffer].bytes;
       b.read -= rows[i].bytes.read;
       b.write -= rows[i].bytes.write;
@@ -335,8 +335,7 @@ void take_counts(const Launch* launch, bool stopped) {
   counts->remarks.clear();
 }
 
-// What the findings of a loop have in common: the lines, and what an access did there, but not its
-// bytes and threads.
+// The common part of the findings of a loop: lines and kinds of access, no bytes and threads.
 static std::string in_common(FaultKind kind, const std::string& sentence) {
   const bool access = kind == FaultKind::race || kind == FaultKind::uninitialised;
   std::string text = access ? sentence.substr(0, sentence.find(':')) : sentence;
@@ -359,7 +358,7 @@ void note_finding(FaultKind kind, const std::string& sentence) {
   told.latest = s.launches;
 }
 
-// Looks ten times a second how much memory is left, once that could become too little.
+// Checks the remaining memory ten times a second, once it could run out.
 void watch_memory(size_t allocated) {
   static size_t all = 0, at_first = free_bytes();
   static bool watching = false;
@@ -375,7 +374,7 @@ void watch_memory(size_t allocated) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     out_of_memory = true;
-    interrupted = SIGINT;  // the kernel that runs ends at its next access
+    interrupted = SIGINT;  // the running kernel ends at its next access
     while (static_cast<double>(free_bytes()) > reserve / 2) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
@@ -396,7 +395,7 @@ Library::Library(const char* name) : on_host_(self->host) {
   device_in_use().lock();
   Session& s = session();
   undo_host_stores();
-  if (options().libraries++ > 0) return;  // of another one
+  if (options().libraries++ > 0) return;  // by an enclosing object
   options().library = name;
   if (s.captured) {
     not_supported(std::string(name) + " in the capture of a graph",
@@ -451,7 +450,7 @@ void stop(int status) {
   _exit(status);
 }
 
-// A launch knows its kernel by name only, so one kernel's attribute serves all.
+// A launch knows its kernel only by name, so one kernel's attribute serves all.
 static void require_allowed_smem(const Launch& launch) {
   const size_t bytes = launch.config.smem, allowed = session().allowed_smem;
   if (bytes <= allowed || bytes > kMaxDynamicSmem) return;
@@ -462,12 +461,11 @@ static void require_allowed_smem(const Launch& launch) {
                           "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
 }
 
-// By kernel: what its __cluster_dims__ say. The kernel tells it itself, when it begins, and is
-// launched again.
+// The __cluster_dims__ of kernels: each reports them when it begins, and is launched again.
 static std::unordered_map<void (*)(void*), unsigned> clusters;
 static std::atomic<unsigned> wanted_cluster{0};
 
-// The same of __launch_bounds__, where the launch breaks it.
+// The same for __launch_bounds__ that the launch exceeds.
 static std::atomic<unsigned> bound{0};
 static Where bound_at;
 
@@ -567,7 +565,7 @@ bool run(const Launch& given, Where where, bool early) {
     end_where_asked();
     for (const fa::Finding& f : stopped.findings) note_finding(f.kind, f.text);
     s.more = std::max(s.more, stopped.more);
-    if (used_host_address()) {  // as on a GPU the kernel ends there, and the host goes on
+    if (used_host_address()) {  // as on a GPU the kernel ends here, and the host continues
       s.launch_refused = true;
       keep_illegal_address();
       return false;
@@ -585,7 +583,7 @@ void unsupported(const char* what, Where where) { not_supported(what, at(where))
 
 void trap(Where where) { fail(FaultKind::refused, here() + " gives up: __trap() at " + at(where)); }
 
-// A thread that asks again and again waits for a time to pass: it passes ever faster.
+// A thread that asks repeatedly waits for time to pass: it passes ever faster.
 long long ticks() {
   static thread_local long long now = 0, step = 0;
   static thread_local const Thread* last = nullptr;
@@ -609,8 +607,8 @@ uint64_t sim::state_of_barrier(const uint64_t* bar, bool* own) {
   return *own ? *bar : 0;
 }
 
-// The compiler calls this at the begin of each function of the runtime (CMakeLists.txt). A kernel
-// that calls one would wait for itself: the device is in use.
+// The compiler calls this at the start of each runtime function (CMakeLists.txt). A kernel that
+// calls one would wait for itself: the device is in use.
 extern "C" void __cyg_profile_func_enter(void* function, void* caller) {
   if (sim::self->host) return;
   const std::string name = sim::kernel_name({function, {}, nullptr, nullptr, 0});
@@ -619,7 +617,7 @@ extern "C" void __cyg_profile_func_enter(void* function, void* caller) {
 }
 extern "C" void __cyg_profile_func_exit(void*, void*) {}
 
-// What a .cu file calls for malloc() and new: scripts/sim has renamed them.
+// Called by a .cu file for malloc() and new, which scripts/sim has renamed.
 #define SIM_ALLOCATES(name, what, parameters, result)                               \
   extern "C" void* fa_##name parameters {                                           \
     if (!sim::self->host) {                                                         \
@@ -634,7 +632,7 @@ SIM_ALLOCATES(realloc, "realloc", (void* p, size_t n), std::realloc(p, n))
 SIM_ALLOCATES(_Znwm, "new", (size_t n), ::operator new(n))
 SIM_ALLOCATES(_Znam, "new", (size_t n), ::operator new[](n))
 
-// assert() in a kernel; on the host as ever.
+// assert() in a kernel; unchanged on the host.
 extern "C" void __assert_fail(const char* what, const char* file, unsigned line,
                               const char* function) noexcept {
   if (sim::self->host) {

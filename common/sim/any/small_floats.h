@@ -1,6 +1,6 @@
 /// \file
-/// What CUDA has of fp16 and of bf16 alike: H is __half or __nv_bfloat16, H2 two of them.
-/// Arithmetic is done in fp32 and rounded once, which gives the same bits.
+/// CUDA's functions for both fp16 and bf16: H is __half or __nv_bfloat16, H2 two of them.
+/// Arithmetic is in fp32 and rounded once, which gives the same bits.
 #pragma once
 
 #include "common/sim/any/include/cuda_runtime.h"

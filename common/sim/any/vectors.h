@@ -1,5 +1,5 @@
 /// \file
-/// CUDA's vector types, those that cuda_vocabulary.h does not have already, with make_<type>().
+/// CUDA's vector types that cuda_vocabulary.h lacks, with make_<type>().
 #pragma once
 
 #include "common/dialect/cuda_vocabulary.h"

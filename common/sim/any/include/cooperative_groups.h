@@ -1,6 +1,5 @@
 /// \file
-/// Stands in for NVIDIA's header of this name: the groups of a block, of its tiles, of the lanes
-/// that run together, and of the grid.
+/// Stands in for NVIDIA's header: groups of a block, of its tiles, of coalesced lanes, of the grid.
 #pragma once
 
 #include "cuda_runtime.h"
@@ -55,7 +54,7 @@ class thread_block : public thread_group {
 };
 inline thread_block this_thread_block() { return {}; }
 
-/// What the groups inside a warp have in common. Ranks are the group's own.
+/// Shared by the groups inside a warp. Ranks are relative to the group.
 template <class Group>
 class warp_group : public thread_group {
  public:
@@ -144,7 +143,7 @@ class coalesced_group : public warp_group<coalesced_group> {
 inline coalesced_group coalesced_threads(SIM_HERE) {
   return coalesced_group(sim::converged_lanes(where));
 }
-/// Of a tile of a warp, or of lanes that run together.
+/// For a tile of a warp, or for coalesced lanes.
 coalesced_group labeled_partition(const auto& g, int label, SIM_HERE) {
   uint32_t lanes = 0;
   const unsigned ranks = g.match_any(label, where);

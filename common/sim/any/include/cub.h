@@ -1,8 +1,7 @@
 /// \file
-/// Stands in for CUB's headers. A block's and a warp's collectives are kernel code like any other:
-/// shuffles, and partial results in the shared memory that the caller gives. The device-wide calls
-/// run on the host, as Thrust's algorithms do, and are not counted. What is not here does not
-/// compile.
+/// Stands in for CUB's headers. Collectives of a block or warp are ordinary kernel code: shuffles,
+/// and partial results in the caller's shared memory. Device-wide calls run on the host, as
+/// Thrust's algorithms do, and are not counted. What is missing does not compile.
 #pragma once
 
 #include "thrust.h"
@@ -23,7 +22,7 @@ struct KeyValuePair {
   K key;
   V value;
 };
-// Of two that are equal the one with the smaller index.
+// Of two equal values the one with the smaller index.
 #define SIM_ARG(name, op)                                                         \
   struct name {                                                                   \
     template <class P>                                                            \
@@ -46,12 +45,12 @@ inline unsigned LaneId() { return sim::any::lane(); }
 
 // --- a warp's ------------------------------------------------------------------------------------
 
-/// The lanes of this warp that the block has.
+/// The existing lanes of this warp.
 inline unsigned lanes_here(unsigned threads = blockDim.x * blockDim.y * blockDim.z) {
   const unsigned first = 32 * sim::any::warp();
   return threads - first >= 32 ? ~0u : (1u << (threads - first)) - 1;
 }
-/// The lanes of one of the warp's parts of `width`.
+/// The lanes of one part of the warp, `width` lanes wide.
 inline unsigned lanes_of_part(int width) {
   const unsigned all = width == 32 ? ~0u : ((1u << width) - 1) << (LaneId() / width * width);
   return all & lanes_here();
@@ -143,7 +142,7 @@ enum BlockStoreAlgorithm {
   BLOCK_STORE_WARP_TRANSPOSE
 };
 
-/// What the block's collectives have: where a thread stands, and room that the caller shares.
+/// Common to a block's collectives: a thread's position, and the caller's shared storage.
 template <class T, int x, int y, int z>
 struct BlockRoom {
   static constexpr int threads = x * y * z, warps = (threads + 31) / 32;
@@ -169,7 +168,7 @@ class BlockReduce : BlockRoom<T, x, y, z> {
  public:
   using Room::Room;
   using typename Room::TempStorage;
-  /// The result is thread 0's.
+  /// Thread 0 has the result.
   T Reduce(T v, auto f, int valid = Room::threads, SIM_HERE) {
     const int warp = Room::tid() / 32, left = valid - 32 * warp;
     v = warp_reduced(v, f, 32, left < 32 ? left : 32, where);
@@ -196,7 +195,7 @@ class BlockScan : BlockRoom<T, x, y, z> {
   using Room = BlockRoom<T, x, y, z>;
   using Room::room;
 
-  /// `v` becomes the sum of all threads' in front of this one, where `has` says that there are any.
+  /// Sets `v` to the sum over all threads before this one; `has`: are there any?
   void before(T& v, bool& has, auto f, T& all, sim::Where where) {
     const int warp = Room::tid() / 32, lane = Room::tid() % 32;
     const T sum = warp_scanned(v, f, 32, where);
@@ -263,7 +262,7 @@ class BlockScan : BlockRoom<T, x, y, z> {
   void ExclusiveSum(T (&in)[n], T (&out)[n], T& all, SIM_HERE) {
     ExclusiveScan(in, out, T(), cub::Sum(), all, where);
   }
-  // One element of each thread.
+  // One element per thread.
   using One = T[1];
   static One& one(T& v) { return reinterpret_cast<One&>(v); }
   void InclusiveSum(T in, T& out, SIM_HERE) { InclusiveSum(one(in), one(out), where); }
@@ -276,8 +275,7 @@ class BlockScan : BlockRoom<T, x, y, z> {
   }
 };
 
-/// Element i of thread t: t * n + i, or with `_STRIPED` i * threads + t. The transposing kinds give
-/// the same result.
+/// Element i of thread t: t * n + i, or with `_STRIPED` i * threads + t, for transposing kinds too.
 template <class T, int x, int n, BlockLoadAlgorithm kind = BLOCK_LOAD_DIRECT, int y = 1, int z = 1,
           int...>
 struct BlockLoad {

@@ -1,6 +1,5 @@
 /// \file
-/// Stands in for cuBLASLt's header, so that a program compiles that mentions it; whoever calls it
-/// is told that it is not supported.
+/// Stands in for cuBLASLt's header: programs that mention it compile; its calls are refused.
 #pragma once
 
 #include "cublas_v2.h"

@@ -1,7 +1,7 @@
 /// \file
-/// cuBLAS's levels 1, 2 and 3, but for the products of cublas_v2.h: one plain loop each, on the
-/// host, for float, double and complex numbers. Sums are formed in fp64. Scalars may lie on either
-/// side, so the pointer mode needs no attention.
+/// cuBLAS's levels 1, 2 and 3, except for the products in cublas_v2.h: one plain loop each, on the
+/// host, for float, double and complex numbers. Sums are in fp64. Scalars may be on the host or the
+/// device, so the pointer mode is ignored.
 #pragma once
 
 #include <complex>
@@ -18,7 +18,7 @@ template <>
 struct NumberOf<cuComplex> : std::type_identity<std::complex<float>> {};
 template <>
 struct NumberOf<cuDoubleComplex> : std::type_identity<std::complex<double>> {};
-/// What one computes with: of T, and for sums.
+/// The types of the computation: for T, and for sums.
 template <class T>
 using Number = typename NumberOf<std::remove_const_t<T>>::type;
 template <class N>
@@ -35,7 +35,7 @@ N conjugate(N v, bool really = true) {
   return v;
 }
 
-/// A vector: with a negative step it begins at its end.
+/// A vector; with a negative step it begins at its end.
 template <class T>
 struct Strided {
   using N = Number<T>;
@@ -95,7 +95,7 @@ auto turned(auto a, cublasOperation_t t) {
   };
 }
 
-/// C = alpha A B + beta C, of m x n numbers; `wanted` says which. C may be A or B.
+/// C = alpha A B + beta C, m x n numbers; `wanted` selects them. C may be A or B.
 template <class A, class B, class C, class W, class Wanted>
 void product(int m, int n, int k, W alpha, A a, B b, W beta, C c, Wanted wanted) {
   std::vector<W> sums(static_cast<size_t>(m) * n);
@@ -124,7 +124,7 @@ template <class T>
 auto column(const Strided<T>& x) {
   return [=](int i, int) -> Number<T>& { return x[i]; };
 }
-/// X of op(A) X = X: n rows, `columns` of them. `lower`: op(A) is.
+/// Solves op(A) X = X: n rows, `columns` columns. `lower`: op(A) is lower triangular.
 void solve(int n, int columns, auto a, bool lower, auto x) {
   for (int j = 0; j < columns; ++j) {
     for (int s = 0; s < n; ++s) {
@@ -154,7 +154,7 @@ void solve(int n, int columns, auto a, bool lower, auto x) {
 
 // --- level 1 -------------------------------------------------------------------------------------
 
-// Of whichever type; `R` is that of its absolute value.
+// For all types; `R` is the type of the absolute value.
 #define SIM_LEVEL_1(L, RL, IL, T, R)                                                 \
   SIM_BLAS(L##axpy, int n, const T* alpha, const T* x, int x_step, T* y, int y_step) \
   SIM_DOES(SIM_VECTORS(T); const auto a = scalar(alpha);                             \
@@ -193,7 +193,7 @@ void solve(int n, int columns, auto a, bool lower, auto x) {
     X[i] = cosine * a + sine * Y[i], Y[i] = cosine * Y[i] - sine * a;                            \
   })
 namespace sim::any {
-/// The place, from 1 on, of the largest magnitude; with `sign` -1 of the smallest.
+/// The index, from 1 on, of the largest magnitude; with `sign` -1 of the smallest.
 template <class T>
 int extreme(const Strided<T>& x, int n, int sign) {
   const auto size = [&](int i) {
@@ -222,7 +222,7 @@ SIM_ROT(D, double)
 
 // --- levels 2 and 3 ------------------------------------------------------------------------------
 
-// `he` is sy or he: symmetric or hermitian.
+// `he` is sy for symmetric or he for hermitian.
 #define SIM_SYMMETRIC(L, T, sy, H)                                                                \
   SIM_BLAS(L##sy##mv, cublasFillMode_t half, int n, const T* alpha, const T* A, int lda,          \
            const T* x, int x_step, const T* beta, T* y, int y_step)                               \
@@ -278,7 +278,7 @@ SIM_ROT(D, double)
                    turned(column(X), H ? CUBLAS_OP_C : CUBLAS_OP_T), W(1), full(A, lda),        \
                    [=](int i, int j) { return stored(half, i, j); });                           \
            clear_diagonal(H, n, full(A, lda)))
-// A x and the x of A x = x, of A whole, packed or a band of k diagonals.
+// A x, and the solution x of A x = x, for A full, packed or a band of k diagonals.
 #define SIM_TRIANGLES(L, T, kind, storage, parameters)                                         \
   SIM_BLAS(L##kind##mv, cublasFillMode_t half, cublasOperation_t t, cublasDiagType_t diagonal, \
            int n, SIM_REST parameters, T* x, int x_step)                                       \

@@ -1,6 +1,6 @@
 /// \file
-/// Stands in for cuBLAS's header: what programs compare their own kernels with. It is computed on
-/// the host, in fp64, and not counted; what is not here does not compile.
+/// Stands in for cuBLAS's header, with which programs compare their kernels. Computed on the host
+/// in fp64, and not counted; what is missing does not compile.
 #pragma once
 
 #include "cuda_bf16.h"
@@ -104,7 +104,7 @@ SIM_NOTHING(SetFixedPointEmulationMaxMantissaBitCount, int)
 SIM_NOTHING(SetFixedPointEmulationMantissaBitOffset, int)
 #undef SIM_NOTHING
 
-// Copies: a matrix column by column, a vector as one of a single row.
+// Copies: a matrix by columns, a vector as a matrix of one row.
 namespace sim::any {
 inline cublasStatus_t copy_matrix(int rows, int columns, size_t size, const void* from, int lda,
                                   void* to, int ldb) {
@@ -139,7 +139,7 @@ inline const char* cublasGetStatusString(cublasStatus_t) { return "a status of c
 
 namespace sim::any {
 
-/// One of cuBLAS's matrices: column by column.
+/// A column-major matrix.
 struct Matrix {
   cudaDataType_t type;
   const void* p;
@@ -151,15 +151,14 @@ bool multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& 
               const Matrix& c, int count);
 double number_at(cudaDataType_t type, const void* p);
 void put(cudaDataType_t type, void* p, double v);
-/// A vector of whichever type, and a number of `type` as the call has it.
+/// A vector of any type, and a number of `type` as passed to the call.
 struct Numbers {
   const void* p;
   cudaDataType_t type;
   int step;
   void* at(int i, int n) const;
 };
-/// alpha x + y, alpha x, x . y, the norm of x: into y, x, a scalar. \returns false where a vector
-/// leaves its buffer
+/// alpha x + y, alpha x, x . y, the norm of x: into y, x, a scalar. \returns false out of bounds
 bool axpy(int n, double alpha, const Numbers& x, const Numbers& y);
 bool scale(int n, double alpha, const Numbers& x);
 bool dot(int n, const Numbers& x, const Numbers& y, double* sum);
@@ -200,7 +199,7 @@ inline cublasStatus_t cublasGemmStridedBatchedEx(
                             {type_b, B, ldb, stride_b, tb != CUBLAS_OP_N}, number_at(scalar, beta),
                             {type_c, C, ldc, stride_c, false}, count));
 }
-// The older form names the type of the sums.
+// The older form gives the type of the sums.
 inline cublasComputeType_t compute_of(cudaDataType_t type) {
   return type == CUDA_R_16F   ? CUBLAS_COMPUTE_16F
          : type == CUDA_R_64F ? CUBLAS_COMPUTE_64F

@@ -1,6 +1,6 @@
-// Stands in for NVIDIA's header of this name, which programs include beside the runtime's. Of the
-// driver API it has tensor maps, and what programs call before them: cuInit() and the device.
-// scripts/sim names what else a program uses of it.
+// Stands in for NVIDIA's header of this name, which programs include beside the runtime's. It has
+// the driver API's tensor maps and the calls before them: cuInit() and the device. scripts/sim
+// names everything else that a program uses of it.
 #pragma once
 #include <cstring>
 
@@ -52,7 +52,7 @@ enum CUtensorMapFloatOOBfill {
 };
 
 inline CUresult cuGetErrorString(CUresult error, const char** words) {
-  *words = cudaGetErrorString(static_cast<cudaError_t>(error));  // of the same numbers
+  *words = cudaGetErrorString(static_cast<cudaError_t>(error));  // the numbers are the same
   return CUDA_SUCCESS;
 }
 inline CUresult cuGetErrorName(CUresult error, const char** name) {
@@ -62,7 +62,7 @@ inline CUresult cuGetErrorName(CUresult error, const char** name) {
                                                : "CUDA_ERROR_INVALID_VALUE";
   return CUDA_SUCCESS;
 }
-/// The limits are CUDA's; elements lie next to each other.
+/// The limits are CUDA's. Elements are contiguous.
 inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                        void* base, const cuuint64_t* size,
                                        const cuuint64_t* stride,  // bytes, from dimension 1 on
@@ -96,7 +96,7 @@ inline CUresult cuDeviceGet(CUdevice* device, int number) {
 }
 using PFN_cuTensorMapEncodeTiled_v12000 = decltype(&cuTensorMapEncodeTiled);
 using PFN_cuTensorMapEncodeTiled = PFN_cuTensorMapEncodeTiled_v12000;
-using PFN_cuTensorMapEncodeIm2col = CUresult (*)(CUtensorMap*, ...);  // refused when asked for
+using PFN_cuTensorMapEncodeIm2col = CUresult (*)(CUtensorMap*, ...);  // refused on request
 using CUlaunchAttribute = cudaLaunchAttribute;
 enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess,

@@ -1,5 +1,5 @@
 /// \file
-/// Stands in for NVIDIA's header of this name: what cuda_vocabulary.h does not have of bf16.
+/// Stands in for NVIDIA's header of this name: the bf16 functions that cuda_vocabulary.h lacks.
 #pragma once
 
 #include "common/sim/any/small_floats.h"

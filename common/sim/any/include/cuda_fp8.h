@@ -1,5 +1,5 @@
 /// \file
-/// Stands in for NVIDIA's header of this name: what fp8_vocabulary.h does not have of fp8.
+/// Stands in for NVIDIA's header of this name: the fp8 functions that fp8_vocabulary.h lacks.
 #pragma once
 
 #include "common/dialect/fp8_vocabulary.h"
@@ -15,7 +15,7 @@ enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
 inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_t saturation,
                                                 __nv_fp8_interpretation_t kind) {
   const uint8_t bits = kind == __NV_E4M3 ? __nv_fp8_e4m3(x).__x : __nv_fp8_e5m2(x).__x;
-  // What is above the midpoint to the next number, which e4m3 does not have.
+  // Above the midpoint to the next number, which e4m3 does not have.
   const bool too_large = !(std::abs(x) <= (kind == __NV_E4M3 ? 464 : 61439.99f));
   if (saturation == __NV_SATFINITE || !too_large) return bits;
   return (std::signbit(x) ? 0x80 : 0) | (kind == __NV_E5M2 && x == x ? 0x7c : 0x7f);
@@ -27,7 +27,7 @@ inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t
 }
 inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double x, __nv_saturation_t saturation,
                                                  __nv_fp8_interpretation_t kind) {
-  const float f = static_cast<float>(x);  // rounded to odd, so that the second rounding is right
+  const float f = static_cast<float>(x);  // rounded to odd, so that the second rounding is correct
   const bool exact = f == x || x != x;
   const float nearer = std::abs(f) > std::abs(x) ? std::nextafter(f, 0.f) : f;
   const uint32_t odd = std::bit_cast<uint32_t>(nearer) | (exact ? 0 : 1);

@@ -1,9 +1,8 @@
 /// \file
-/// Stands in for NVIDIA's header of this name; scripts/sim includes it ahead of each .cu file, as
-/// nvcc does.
+/// Stands in for NVIDIA's header; scripts/sim includes it before each .cu file, as nvcc does.
 #pragma once
 
-#define lerp std_lerp  // C++17, which nvcc reads, has none
+#define lerp std_lerp  // nvcc reads C++17, which has none
 #include <math.h>
 #undef lerp
 
@@ -24,11 +23,11 @@
 #include "common/sim/any/runtime_api.h"
 #include "common/sim/any/vectors.h"
 
-// By which other headers of NVIDIA's see that this one is there.
+// Tells other headers of NVIDIA that this one is present.
 #define __CUDA_RUNTIME_H__
 #define __DRIVER_TYPES_H__
 #define __builtin_align__(n) __align__(n)
 #define __builtin_assume(condition) ((void)0)
 #define __maxnreg__(...)
 
-typedef unsigned int uint;  // as glibc's <sys/types.h>
+typedef unsigned int uint;  // as in glibc's <sys/types.h>

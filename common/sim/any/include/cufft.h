@@ -1,6 +1,5 @@
 /// \file
-/// Stands in for cuFFT's header: plans of one to three dimensions and their batches, computed on
-/// the host in fp64 and not counted.
+/// Stands in for cuFFT's header: batched plans of one to three dimensions, on the host in fp64.
 #pragma once
 
 #include <complex>
@@ -34,7 +33,7 @@ enum cufftType {
 constexpr int CUFFT_FORWARD = -1, CUFFT_INVERSE = 1;
 typedef struct CufftPlan* cufftHandle;
 
-/// How numbers lie: extents from the slowest dimension on, empty where cuFFT's own apply.
+/// The layout of numbers: extents from the slowest dimension on, empty for cuFFT's default.
 struct CufftLayout {
   std::vector<int> embed;
   int stride = 1, distance = 0;
@@ -49,7 +48,7 @@ namespace sim::any {
 
 using Complexes = std::vector<std::complex<double>>;
 
-/// By its smallest prime factor; without a division by n. `roots`: of 1, a multiple of n of them.
+/// Splits off the smallest prime factor; does not divide by n. `roots`: of 1, a multiple of n.
 inline Complexes fourier(const Complexes& x, const Complexes& roots) {
   const size_t n = x.size();
   size_t p = 2;
@@ -68,7 +67,7 @@ inline Complexes fourier(const Complexes& x, const Complexes& roots) {
   return y;
 }
 
-/// From In to Out; of a real side's spectrum only the first half of the last dimension is stored.
+/// From In to Out; of a real transform's spectrum only half of the last dimension is stored.
 template <class In, class Out>
 cufftResult execute(cufftHandle plan, const In* in, Out* out, int sign) {
   if (!plan) return CUFFT_INVALID_PLAN;

@@ -1,7 +1,6 @@
 /// \file
-/// Stands in for cuRAND's host header. Whichever the generator, the numbers are XORWOW's in its
-/// order: number i is the next one of subsequence i % 4096. They are made on the host and not
-/// counted.
+/// Stands in for cuRAND's host header. Every generator gives XORWOW's numbers in its order: number
+/// i is the next one of subsequence i % 4096. They are computed on the host and not counted.
 #pragma once
 
 #include <vector>

@@ -1,15 +1,15 @@
 /// \file
-/// Stands in for cuRAND's device header: XORWOW and Philox4x32-10 give NVIDIA's numbers, but for
-/// the rounding of log, sine and cosine in normal ones. The other generators are missing.
+/// Stands in for cuRAND's device header: XORWOW and Philox4x32-10 give NVIDIA's numbers, except for
+/// the rounding of log, sine and cosine in normal ones. Other generators are missing.
 #pragma once
 
 #include "cuda_runtime.h"
 
 namespace sim::any {
-/// XORWOW's five words `steps` numbers later, or `steps` * 2^67 numbers.
+/// XORWOW's five words after `steps` numbers, or `steps` * 2^67 numbers.
 void skip_xorwow(uint32_t (&words)[5], uint64_t steps, bool subsequences);
 
-/// Numbers of one generator; `G` says next().
+/// Numbers of one generator; `G` defines next().
 template <class G>
 struct RandomState {
   bool has_normal = false, has_normal_double = false;
@@ -110,7 +110,7 @@ double2 curand_normal2_double(sim::any::RandomState<G>* s) {
   const double r = std::sqrt(-2 * std::log(u));
   return {r * std::sin(v), r * std::cos(v)};
 }
-// Normal numbers arise in pairs: the second waits for the next call.
+// Normal numbers are made in pairs: the second waits for the next call.
 #define SIM_NORMAL(T, ending)                                                     \
   template <class G>                                                              \
   T curand_normal##ending(sim::any::RandomState<G>* s) {                          \
@@ -142,4 +142,4 @@ void skipahead(unsigned long long n, sim::any::RandomState<G>* s) {
   for (; n > 0; --n) curand(s);
 }
 
-#include "curand.h"  // as NVIDIA's
+#include "curand.h"  // as NVIDIA's does

@@ -1,7 +1,7 @@
 /// \file
 /// Stands in for libcu++: barriers, pipelines, atomics, and the C++ library as cuda::std. Barriers
-/// are mbarriers in shared memory. A memcpy_async() is a thread's cp.async, done when it is
-/// announced: at the arrival, or at the pipeline's commit.
+/// are mbarriers in shared memory. A memcpy_async() is a thread's cp.async, performed at its
+/// registration: at the arrival, or at the pipeline's commit.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ namespace details {
 inline bool is_shared(const void* p) {
   return p >= sim::dynamic_smem - (1 << 24) && p < sim::dynamic_smem + (1 << 24);
 }
-/// The part of a copy that one of `size` threads does.
+/// The part of a copy that one of `size` threads performs.
 inline void copy(unsigned rank, unsigned size, void* to, const void* from, size_t bytes,
                  sim::Where where) {
   const auto places = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes;
@@ -165,7 +165,7 @@ struct pipeline_shared_state {
   uint64_t full[stages], empty[stages];
 };
 
-/// Of a thread: groups of cp.async. Of a group: two mbarriers a stage.
+/// Of a thread: groups of cp.async. Of a group: two mbarriers per stage.
 template <thread_scope scope>
 class pipeline {
  public:
@@ -208,7 +208,7 @@ class pipeline {
   bool produces_ = true, consumes_ = true;
 };
 inline pipeline<thread_scope_thread> make_pipeline() { return {}; }
-/// `producers` of the group's threads copy, `mine` says whether this one does; all without roles.
+/// `producers` threads of the group copy; `mine`: does this one? Without roles all do.
 template <class Group, thread_scope scope, size_t stages>
 pipeline<scope> make_pipeline(const Group& group, pipeline_shared_state<scope, stages>* state,
                               size_t producers, bool mine, bool roles, sim::Where where) {
@@ -257,12 +257,12 @@ inline void atomic_thread_fence(memory_order, thread_scope scope = thread_scope_
   if (scope < thread_scope_block) sim::fence();
 }
 
-/// Of 4 and 8 bytes. Self::p() is the place.
+/// Atomics of 4 and 8 bytes. Self::p() is the address.
 template <class Self, class T, thread_scope scope>
 class atomic_operations {
   using Bits = ::std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   using Op = sim::AtomicOp;
-  /// T as PTX's instructions have it.
+  /// T as a type of PTX's instructions.
   using Number = ::std::conditional_t<
       ::std::is_integral_v<T>,
       ::std::conditional_t<::std::is_signed_v<T> && sizeof(T) == 4, int32_t, Bits>, T>;

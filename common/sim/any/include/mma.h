@@ -1,7 +1,6 @@
 /// \file
-/// Stands in for NVIDIA's header of this name. A fragment is cut into 32 equal parts, by rows or by
-/// columns, as it lies in memory, so that each lane loads neighbours. Which element a lane has is
-/// the simulator's own choice, as CUDA leaves it open.
+/// Stands in for NVIDIA's header. A fragment is cut into 32 equal parts, by rows or columns as in
+/// memory, so that each lane loads neighbours. CUDA does not specify which element a lane has.
 #pragma once
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
@@ -16,7 +15,7 @@ struct accumulator;
 namespace precision {
 struct tf32;
 }
-namespace experimental {  // names, which CUTLASS has in functions that hardly anybody calls
+namespace experimental {  // names that CUTLASS mentions in rarely called functions
 namespace precision {
 struct u4;
 struct s4;
@@ -63,7 +62,7 @@ struct fragment {
   Element x[num_elements];
 };
 
-/// Calls f(its elements, those in memory): this lane's part, which are neighbours in memory.
+/// Calls f(its elements, those in memory) for this lane's part, which is contiguous in memory.
 template <class T, class F>
 __forceinline__ void for_each_part(T* x, T* p, int count, F&& f) {
   const auto bytes = count * sizeof(T);

@@ -1,4 +1,4 @@
-// Stands in for NVIDIA's header of this name: marks for a profiler, which none reads here.
+// Stands in for NVIDIA's header of this name: marks for a profiler, ignored here.
 #pragma once
 #include <cstdint>
 #define NVTX_VERSION 3

@@ -1,7 +1,6 @@
 /// \file
-/// Stands in for Thrust's headers. Vectors of the device lie in simulated device memory; the
-/// algorithms run on the host, one element after the other, and are not counted. Sums are formed
-/// pairwise, as a GPU's are. What is not here does not compile.
+/// Stands in for Thrust's headers. Device vectors are in simulated device memory. Algorithms run on
+/// the host, element by element, and are not counted. Sums are pairwise. The rest does not compile.
 #pragma once
 
 #include <algorithm>
@@ -109,7 +108,7 @@ auto not1(auto f) {
   return [f](const auto& a) { return !f(a); };
 }
 
-/// What `_1 + 2` makes: a function of the algorithm's arguments.
+/// The result of `_1 + 2`: a function of the algorithm's arguments.
 template <class F>
 struct Expression {
   F f;
@@ -216,7 +215,7 @@ std::ostream& operator<<(std::ostream& out, const device_reference<T>& r) {
   return out << static_cast<typename device_reference<T>::Value>(r);
 }
 
-/// What iterators over anything random have in common: `Self` says at(n), its n-th element.
+/// Common to random-access iterators: `Self` defines at(n), its n-th element.
 template <class Self, class T, class Reference>
 struct Iterator {
   using iterator_category = std::random_access_iterator_tag;
@@ -245,7 +244,7 @@ struct Iterator {
   friend std::ptrdiff_t operator-(const Self& a, const Self& b) { return a.n - b.n + a.from(b); }
   friend bool operator==(const Self& a, const Self& b) { return a - b == 0; }
   friend auto operator<=>(const Self& a, const Self& b) { return (a - b) <=> 0; }
-  /// How far apart they began.
+  /// The distance between their starts.
   std::ptrdiff_t from(const Self&) const { return 0; }
 };
 
@@ -333,7 +332,7 @@ struct transform_iterator
                std::invoke_result_t<F, typename std::iterator_traits<I>::value_type>,
                std::invoke_result_t<F, typename std::iterator_traits<I>::value_type>> {
   I base_;
-  mutable F f;  // its call may be no const one
+  mutable F f;  // its call may be non-const
   transform_iterator() = default;
   transform_iterator(I i, F function) : base_(i), f(function) {}
   explicit transform_iterator(I i) : base_(i), f() {}
@@ -390,7 +389,7 @@ template <class... I>
 zip_iterator<std::tuple<I...>> make_zip_iterator(I... i) {
   return {std::tuple<I...>(i...)};
 }
-/// What is written to it goes through f.
+/// Applies f to what is written.
 template <class F, class I>
 struct transform_output_iterator
     : Iterator<transform_output_iterator<F, I>, void, transform_output_iterator<F, I>> {
@@ -605,7 +604,7 @@ class device_vector {
   }
 
  private:
-  /// \returns the memory until now, of which the first `kept` elements are copied
+  /// \returns the old memory, of which the first `kept` elements are copied
   T* reallocate(size_t n, size_t kept) {
     T* old = start;
     start = device_malloc<T>(n).get();
@@ -620,12 +619,12 @@ class device_vector {
 // --- algorithms ----------------------------------------------------------------------------------
 
 #define SIM_THRUST const Library library("Thrust")
-/// A place in plain memory, as the caller's own kind of iterator.
+/// Converts a place in plain memory to the caller's kind of iterator.
 template <class I, class R>
 I back(const I& first, const R& result) {
   return first + (result - raw(first));
 }
-/// f(elements of all ranges) for each of [first, last).
+/// Calls f(elements of all ranges) for each of [first, last).
 template <class F, class I, class... J>
 void walk(F f, I first, I last, J... more) {
   SIM_THRUST;
@@ -679,7 +678,7 @@ O copy(I first, I last, O out) {
   if constexpr (requires { out + (end - raw(out)); })
     return back(out, end);
   else
-    return out;  // a stream's
+    return out;  // of a stream
 }
 template <class I, class N, class O>
 O copy_n(I first, N n, O out) {
@@ -763,7 +762,7 @@ void scatter_if(I first, I last, K map, S stencil, O out) {
                        identity<>());
 }
 
-/// Pairwise: the error of a sum grows as that of a GPU's does.
+/// Pairwise: the error of a sum grows as on a GPU.
 template <class T, class I, class F>
 T folded(I i, std::ptrdiff_t n, F& f) {
   if (n > 32) {
@@ -828,7 +827,7 @@ pair<KO, VO> reduce_by_key(K first, K last, V values, KO keys_out, VO values_out
   }
   return {back(keys_out, key), back(values_out, to)};
 }
-/// Both kinds of scan, by key or not: in an exclusive one each run starts with `init`.
+/// Both kinds of scan, with or without keys: in an exclusive one each run starts with `init`.
 template <bool kExclusive, class I, class O, class T, class F, class Begins>
 O scanned(I first, I last, O out, T init, F f, Begins begins) {
   SIM_THRUST;
@@ -876,7 +875,7 @@ O adjacent_difference(I first, I last, O out, F f = {}) {
   return back(out, std::adjacent_difference(raw(first), raw(last), raw(out), f));
 }
 
-// Sorted as copies, which serves zipped iterators, too.
+// Sorts copies, which also works for zipped iterators.
 template <class I, class Less = thrust::less<>>
 void stable_sort(I first, I last, Less less = {}) {
   SIM_THRUST;
@@ -956,7 +955,7 @@ I partition(I first, I last, P wanted) {
   return first + n;
 }
 
-// Those of the standard library, which give an iterator into the first range.
+// The standard library's, which return an iterator into the first range.
 #define SIM_SEARCH(name)                                        \
   template <class I, class... A>                                \
   I name(I first, I last, const A&... a) {                      \
@@ -987,7 +986,7 @@ SIM_QUESTION(none_of)
 SIM_QUESTION(equal)
 SIM_QUESTION(is_sorted)
 #undef SIM_QUESTION
-// One value gives an iterator, a range of them a range of indices.
+// One value gives an iterator; a range of values gives a range of indices.
 #define SIM_BOUND(name, One, one, each)                                    \
   template <class I, class V, class O, class Less = thrust::less<>>        \
   O name(I first, I last, V values, V values_end, O out, Less less = {}) { \
@@ -1041,7 +1040,7 @@ template <class I, class O, class T>
 O remove_copy(I first, I last, O out, const T& value) {
   return thrust::copy_if(first, last, out, [&](const auto& v) { return !(v == value); });
 }
-// With an execution policy as the first argument.
+// With an execution policy as first argument.
 #define SIM_POLICY(name)                                                   \
   template <class P, class... A>                                           \
   requires(std::is_convertible_v<P, Policy>) auto name(const P&, A... a) { \
@@ -1065,7 +1064,7 @@ SIM_POLICIES(uninitialized_copy, uninitialized_copy_n, uninitialized_fill, unini
 #undef SIM_POLICY
 #undef SIM_THRUST
 
-// --- random numbers, by Thrust's own formulas ----------------------------------------------------
+// --- random numbers, by Thrust's formulas --------------------------------------------------------
 
 inline namespace random {
 using default_random_engine = std::minstd_rand;
