@@ -18,7 +18,7 @@ SimOptions& configured() {
   return options;
 }
 
-/// Launches outside count() run without observers, so these options last for one count only.
+/// Launches outside count() run without observers: these options last for one count only.
 class Watching {
  public:
   explicit Watching(const CountOptions& o) : saved_(sim::options()) {

@@ -1,8 +1,8 @@
 /// \file
 /// One block in flight. An OS worker hosts one block at a time, as an SM slot does; each CUDA
-/// thread of it is a fiber. The blocks of a cluster live on as many workers, which hand a baton to
-/// each other: exactly one of them runs at any time. The baton has a mutex and a condition
-/// variable; what it passes on needs no lock of its own.
+/// thread of the block is a fiber. The blocks of a cluster are on as many workers, which hand a
+/// baton to each other: exactly one of them runs at any time. The baton has a mutex and a condition
+/// variable; what it passes on needs no lock.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ namespace sim {
 enum class State : uint8_t { fresh, ready, waiting, done };
 
 struct Thread {
-  sim::fiber fiber;  ///< where it goes on; empty while it runs or before it starts
+  sim::fiber fiber;  ///< its continuation; empty while it runs or before it starts
   uint3 idx{};
   uint16_t id = 0;  ///< linear index in the block
   State state = State::done;
@@ -39,21 +39,21 @@ struct Thread {
   // While waiting:
   const char* waits_for = nullptr;  ///< "__syncthreads", "mbarrier wait", ...
   Where where;                      ///< at which line
-  bool tries = false;               ///< may go on without what it waits for
-  uint32_t converged = 0;           ///< behind __activemask: the lanes that reached it together
+  bool tries = false;               ///< may continue without what it waits for
+  uint32_t converged = 0;           ///< after __activemask: the lanes that reached it together
 };
 
-// --- where threads meet --------------------------------------------------------------------------
+// --- rendezvous ----------------------------------------------------------------------------------
 
 /// bar.sync and bar.arrive (number 0 is __syncthreads), and other rendezvous of many warps.
 struct Barrier {
   int arrived = 0;
   int expected = 0;            ///< threads; kAll: those of the block that have not returned
-  uint32_t here[32] = {};      ///< who arrived
-  uint32_t waiting[32] = {};   ///< who waits (bar.arrive does not)
+  uint32_t here[32] = {};      ///< arrived threads
+  uint32_t waiting[32] = {};   ///< waiting threads (not those of bar.arrive)
   Where first;                 ///< the line of the first arrival
   const char* name = nullptr;  ///< of a barrier of the whole block
-  int votes = 0, counted = 0;  ///< __syncthreads_count: until now; the last time
+  int votes = 0, counted = 0;  ///< __syncthreads_count: so far; in the last phase
   static constexpr int kAll = 0;
 };
 
@@ -62,7 +62,7 @@ using WarpFn = void (*)(WarpMeeting&);
 /// A rendezvous of the lanes in `mask`; the last lane to arrive does the work for all of them.
 struct WarpMeeting {
   uint32_t mask = 0, arrived = 0;
-  uint32_t given = 0;  ///< the mask with lanes that have returned
+  uint32_t given = 0;  ///< the mask including lanes that have returned
   WarpFn work = nullptr;
   const char* what = nullptr;
   void* frame[32] = {};  ///< each lane's operands, in the caller's frame
@@ -70,13 +70,13 @@ struct WarpMeeting {
   unsigned warp = 0;
 };
 
-/// In a register that was never set, while races are looked for: a NaN that no program makes.
+/// The value of unset registers while races are searched: a NaN that no program computes.
 constexpr uint32_t kUnset = 0x7fa5c3e1;
 
 // --- bytes, always counted -----------------------------------------------------------------------
 
-/// Who looks at an access, beside the counters of bytes: an observer's log, and one more observer.
-/// `all`: any set of observers, or the watchdog, which wants to stop the kernel.
+/// The observers of an access, beside the byte counters: an observer's log, and one more observer.
+/// `all`: any set of observers, or the watchdog, which may stop the kernel.
 enum class Watch : uint8_t { nobody, log, log_and_one, all };
 
 struct BufferBytes {
@@ -110,8 +110,8 @@ struct Block {
   Thread threads[1024];
   uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them
   uint32_t member[32] = {};  ///< lanes that exist
-  uint32_t alive[32] = {};   ///< and have not returned
-  uint32_t at_end[32] = {};  ///< that have reached the end of the kernel's text; see reached_end()
+  uint32_t alive[32] = {};   ///< lanes that have not returned
+  uint32_t at_end[32] = {};  ///< lanes at the end of the kernel's text; see reached_end()
   bool any_at_end = false;
 
   // Rendezvous.
@@ -119,8 +119,8 @@ struct Block {
   bool named_barriers = false;  ///< a barrier with a count was used
   uint32_t phase = 0;           ///< barriers that threads of the block have passed
   uint32_t converging[32] =
-      {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
-  std::vector<WarpMeeting> meetings[32];  ///< of each warp: as many as ever were at a time
+      {};  ///< lanes in converged_lanes(), by warp, until no other lane can run
+  std::vector<WarpMeeting> meetings[32];  ///< by warp: as many as were ever active at once
   std::shared_ptr<AsyncState> async;
   bool carry = false;                   ///< of inline PTX's add.cc
   std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays
@@ -128,14 +128,14 @@ struct Block {
   // Memory.
   uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
   uintptr_t dynamic_base = 0;                  ///< dynamic shared memory, inside it
-  const uint8_t* in_array = nullptr;           ///< by byte of it: a part of a shared array?
-  /// Of all threads' stacks; of the host, all that lies above device memory.
+  const uint8_t* in_array = nullptr;           ///< per byte: is it part of a shared array?
+  /// Of all threads' stacks; of the host, everything above device memory.
   uintptr_t stack_base = kHbmBase + kHbmSpan, stack_size = ~(kHbmBase + kHbmSpan);
-  /// wgmma has registers in use, which lie on the stack: stack_size is 0, so that every access to
-  /// the stack takes the slow path and check_registers() sees it.
+  /// wgmma uses registers, which are on the stack: stack_size is 0, so every stack access takes the
+  /// slow path and reaches check_registers().
   bool registers_watched = false;
   bool host = true;  ///< no block: host code must not touch device memory
-  /// In the compiler's copy of a struct, where that is a function: who called it.
+  /// In the compiler's copy function of a struct: its caller.
   const void* copied_at = nullptr;
 
   // Counts of this launch.
@@ -144,33 +144,33 @@ struct Block {
   uint64_t blocks_done = 0, tensor_flops = 0, shuffles = 0, wgmma_wavefronts = 0;
   uint64_t mma = 0, wgmma = 0, wgmma_columns = 0;
   std::vector<std::unique_ptr<Observer>> observers;
-  RequestLog* log = nullptr;       ///< of the observer that has one, if any
-  Observer* beside_log = nullptr;  ///< the only one without
+  RequestLog* log = nullptr;       ///< of the observer that has one
+  Observer* beside_log = nullptr;  ///< the only other observer
   bool tell_operands = false;      ///< some observer wants_operands()
 
   std::deque<std::function<void()>> deferred;  ///< see defer()
-  unsigned tries_in_vain = 0;  ///< times that let_tries_end() helped, since a phase completed
+  unsigned tries_in_vain = 0;  ///< times that let_tries_end() helped since a phase completed
 
   // Trouble.
   std::optional<fa::Finding> fault;  ///< why the launch is abandoned
-  std::exception_ptr thrown;         ///< the fault was no finding but this, thrown on the worker
+  std::exception_ptr thrown;         ///< not a finding but this exception, thrown on the worker
   std::atomic<Watch> watch{Watch::all};
-  std::atomic<bool> stop{false};      ///< the watchdog's order
-  std::set<uint64_t> looked_at;       ///< what was accessed since then
-  size_t looks = 0;                   ///< how often
-  std::atomic<uint64_t> progress{0};  ///< what the watchdog looks at
+  std::atomic<bool> stop{false};      ///< set by the watchdog
+  std::set<uint64_t> looked_at;       ///< accesses since then
+  size_t looks = 0;                   ///< their number
+  std::atomic<uint64_t> progress{0};  ///< observed by the watchdog
 
   // Scheduling.
   sim::fiber worker;           ///< the worker's own stack
-  Thread* previous = nullptr;  ///< who switched to the running fiber
+  Thread* previous = nullptr;  ///< the fiber that switched to the running one
   std::unique_ptr<Stacks> stacks;
 };
 
 /// The block of this OS thread; never null (host threads have a dummy).
 extern constinit thread_local Block* self;
 
-/// Blocks that are resident together and reach each other's shared memory. Each lives on an OS
-/// worker of its own; the one whose `turn` it is holds the baton and runs.
+/// Blocks that are resident together and reach each other's shared memory. Each has its own OS
+/// worker; the one whose `turn` it is holds the baton and runs.
 struct Cluster {
   std::vector<Block*> blocks;                  ///< by rank
   std::deque<std::function<void()>> deferred;  ///< see defer()
@@ -185,41 +185,40 @@ struct Cluster {
 using fa::FaultKind;
 /// Abandons the launch; becomes fa::KernelStopped on the host.
 [[noreturn]] void fail(FaultKind, const std::string& sentence);
-/// The analysis tells this once for the line: nothing is wrong, or nothing that stops the kernel.
+/// Reported once per line by the analysis: nothing is wrong, or nothing that stops the kernel.
 void remark(const Where&, const std::string& sentence);
-/// An integer division by zero at `pc`, or, of the smallest integer, perhaps by -1.
+/// An integer division by zero at `pc`, or, with `smallest`, perhaps of the smallest integer by -1.
 [[noreturn]] void divided_by_zero(const void* pc, bool smallest);
-/// The current thread stops until wake(). Others run meanwhile.
+/// Suspends the current thread until wake(). Others run meanwhile.
 void wait_here(const char* what, const Where&);
 /// Makes a waiting thread runnable. `block` may be another block of the cluster.
 void wake(Block&, unsigned thread);
-/// All lanes of `mask` call this; the last one runs `work`. Orders no memory by itself.
+/// All lanes of `mask` call this; the last one runs `work`. Does not order memory.
 void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, const Where&);
-/// `count` threads meet at `barrier`; the last one runs `last`. Orders no memory by itself.
+/// `count` threads meet at `barrier`; the last one runs `last`. Does not order memory.
 void meet(Barrier&, const char* what, int count, const std::function<void()>& last, const Where&);
-/// From now on check_registers() sees all accesses to the stacks, or none.
+/// Sends all accesses to the stacks through check_registers() from now on, or none.
 void watch_registers(Block&, bool on);
-/// Asynchronous work (a TMA copy): done only when no thread of the block or cluster can run, that
-/// is, as late as possible, so that a missing wait shows.
+/// Asynchronous work (a TMA copy), done only when no thread of the block or cluster can run: as
+/// late as possible, so that a missing wait shows.
 void defer(std::function<void()> work);
-/// Of the current block's cluster, which may be the block alone.
+/// A block of the current block's cluster, which may be the block alone.
 Block& block_of_rank(unsigned rank);
-/// Whose shared memory holds p: this block's or another's of the cluster; null: nobody's.
+/// The block whose shared memory holds p: this one or another of the cluster; null: none.
 Block* home_of(const void* p);
 
-// --- what the scheduler and memory tell instructions ---------------------------------------------
+// --- calls from the scheduler and memory to instructions -----------------------------------------
 
-/// The current thread, while registers are watched, touches its stack.
+/// The current thread touches its stack while registers are watched.
 void check_registers(uintptr_t address, unsigned size, Kind, const void* pc);
-/// The current thread names registers as an operand of another instruction.
+/// The current thread uses registers as an operand of another instruction.
 inline void use_operand(const void* registers, size_t bytes, Kind kind, const void* pc) {
   if (!self->registers_watched) return;
   check_registers(reinterpret_cast<uintptr_t>(registers), static_cast<unsigned>(bytes), kind, pc);
 }
-/// The current thread has returned: its copies that it has not waited for still happen.
+/// The current thread has returned: copies that it has not waited for still happen.
 void thread_returned();
-/// A thread of the current block has returned: it counts as arrived at the cluster's barrier, or at
-/// that of the block alone.
+/// A thread of the current block has returned: it counts as arrived at the cluster's barrier.
 void cluster_thread_returned();
 
 }  // namespace sim

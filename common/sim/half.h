@@ -8,12 +8,12 @@
 
 namespace sim {
 
-/// To the nearest fp16, ties to even.
+/// Rounds to the nearest fp16, ties to even.
 inline uint16_t half_of(float f) {
   const uint32_t u = std::bit_cast<uint32_t>(f), sign = u >> 16 & 0x8000, size = u & 0x7fffffff;
   if (size > 0x7f800000) return 0x7fff;
   if (size >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // 65520 and more
-  if (size < 0x38800000) {  // below 2^-14: multiples of 2^-24, which fp32's own rounding finds
+  if (size < 0x38800000) {  // below 2^-14: multiples of 2^-24, by fp32's rounding
     const float scaled = std::bit_cast<float>(size) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(scaled) - 0x3f000000));
   }
@@ -25,7 +25,7 @@ inline float float_of_half(uint16_t h) {
   if (size < 0x400) return std::copysign(size * 0x1p-24f, std::bit_cast<float>(sign));
   return std::bit_cast<float>(sign | ((size << 13) + 0x38000000));
 }
-/// a b + c, rounded once: exact in fp64.
+/// a b + c, rounded once: it is exact in fp64.
 inline uint16_t half_fma(float a, float b, float c) {
   const double sum = double{a} * double{b} + double{c};
   float f = static_cast<float>(sum);

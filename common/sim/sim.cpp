@@ -45,6 +45,6 @@ fa::Counts Recording::finish() {
 
 }  // namespace sim
 
-// libstdc++.so calls a program's own copies of these where there are any, and a kernel's file has
-// some: the simulator would watch itself in std::getline(). fa_common, linked first, has all.
+// libstdc++.so calls a program's copies of these where there are any, and a kernel's file has some:
+// the simulator would instrument itself in std::getline(). fa_common, linked first, has all.
 template class std::basic_string<char>;

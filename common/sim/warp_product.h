@@ -1,13 +1,13 @@
 /// \file
-/// Products of a warp in any shape and type, for the programs of others.
+/// Products of a warp in any shape and type, for external programs.
 #pragma once
 
 #include "common/dialect/instructions.h"
 
 namespace sim {
 
-/// What a warp multiplies: D[m][n] = A[m][k] B[k][n] + C. Each lane has its elements one behind the
-/// other in memory: as PTX's fragments of mma.sync have them, or of 32 equal parts of the matrix.
+/// A warp's product: D[m][n] = A[m][k] B[k][n] + C. Each lane's elements are consecutive in memory:
+/// as in PTX's fragments of mma.sync, or in 32 equal parts of the matrix.
 enum class Number { f16, bf16, tf32, e4m3, e5m2, s8, u8, s32, f32, f64 };
 enum class Layout { mma, by_rows, by_columns };
 struct WarpProduct {

@@ -1,5 +1,5 @@
 /// \file
-/// What a block has in flight: copies, mbarriers, wgmma groups. Private to instructions/.
+/// A block's operations in flight: copies, mbarriers, wgmma groups. Private to instructions/.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace sim {
 
-/// Operations issued, and those already committed to groups, oldest group first.
+/// Issued operations, and those committed to groups, oldest group first.
 template <class T>
 struct Groups {
   std::vector<T> open;
@@ -23,7 +23,7 @@ struct Groups {
     committed.push_back(std::move(open));
     open.clear();
   }
-  /// Performs the oldest groups until `pending` are left.
+  /// Performs the oldest groups until `pending` remain.
   void wait(size_t pending, auto&& perform) {
     while (committed.size() > pending) {
       for (T& operation : committed.front()) perform(operation);
@@ -41,7 +41,7 @@ struct AsyncCopy {
   uint32_t phase;  ///< of the block's barriers in which it was issued
 };
 
-/// One bulk store. Done at its wait, or at the end of the block.
+/// One bulk store, performed at its wait, or at the end of the block.
 struct BulkStore {
   std::function<void()> perform;
   Where where;
@@ -49,18 +49,17 @@ struct BulkStore {
   bool done = false;
 };
 
-/// The state of an mbarrier. The 8 bytes in shared memory hold a copy, so that a kernel that writes
-/// over them is found.
+/// The state of an mbarrier. Its 8 bytes in shared memory hold a copy, to detect overwriting.
 struct Mbarrier {
   uint32_t phase = 0;         ///< number of completed phases
-  int expected = 0;           ///< arrivals a phase
-  int pending = 0;            ///< arrivals still missing
-  int64_t tx = 0;             ///< bytes still missing; negative while copies are ahead of expect_tx
-  uint32_t refused[32] = {};  ///< by warp: lanes whose first try in this phase was in vain
+  int expected = 0;           ///< arrivals per phase
+  int pending = 0;            ///< missing arrivals
+  int64_t tx = 0;             ///< missing bytes; negative while copies are ahead of expect_tx
+  uint32_t refused[32] = {};  ///< by warp: lanes whose first try in this phase failed
   std::vector<std::pair<Block*, unsigned>> waiters;
 };
 
-/// One wgmma of all 128 threads. Threads run ahead of each other, so the k-th one that a thread
+/// One wgmma of all 128 threads. Threads run ahead of each other: the k-th wgmma that a thread
 /// issues belongs to the k-th one of the others.
 struct WgmmaEvent {
   bool commit = false;  ///< commit_group instead of a product
@@ -72,11 +71,11 @@ struct WgmmaEvent {
   uint32_t operation = 0;             ///< and this is their number; 0: none
 };
 
-/// Registers of one thread that a wgmma has in use.
+/// Registers of one thread that a wgmma uses.
 struct BusyRegisters {
   uintptr_t begin, end;
   RegisterUse use;
-  unsigned group;  ///< the last of the thread's groups that uses them
+  unsigned group;  ///< the thread's last group that uses them
   Where where;     ///< a product of it
 };
 
@@ -85,7 +84,7 @@ struct Warpgroup {
   unsigned issued[128] = {};                        ///< events of each thread
   bool fenced[128] = {};                            ///< wgmma.fence since the last wait
   Groups<std::unique_ptr<WgmmaEvent>> groups;
-  uint32_t finished = 0;                 ///< the observers' number of the last product that is done
+  uint32_t finished = 0;                 ///< the observers' number of the last completed product
   unsigned committed[128] = {};          ///< groups of each thread
   unsigned performed = 0;                ///< groups
   std::vector<BusyRegisters> busy[128];  ///< by thread; only while races are looked for
@@ -108,15 +107,15 @@ struct AsyncState {
   Warpgroup warpgroups[8];
   ClusterBarrier cluster_barrier;
   std::shared_ptr<TensorMemory> tensor;  ///< null until tcgen05 is used
-  int registers[8] = {};  ///< by warpgroup: the least that setmaxnreg asked for; 0: it did not
-  std::string asks_for_registers;       ///< the first thread that wants more than the launch gave
-  Where register_line;                  ///< a setmaxnreg
-  std::vector<unsigned> setmaxnregs;    ///< executed, by thread; empty: none
-  std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
+  int registers[8] = {};                 ///< by warpgroup: the smallest setmaxnreg; 0: none
+  std::string asks_for_registers;        ///< the first thread that wants more than the launch gave
+  Where register_line;                   ///< a setmaxnreg
+  std::vector<unsigned> setmaxnregs;     ///< executed, by thread; empty: none
+  std::vector<uint32_t> cluster_phase;   ///< by thread: the phase it arrived in, plus one
 };
 
 AsyncState& make_async(Block&);
-/// The state of a block, made at its first use; place_block() forgets the one of the block before.
+/// The state of a block, created at its first use; place_block() discards the previous block's.
 inline AsyncState& async_of(Block& b) { return b.async ? *b.async : make_async(b); }
 
 /// Finding unless [p, p + bytes) is shared memory of this block, aligned to `alignment`.
@@ -124,7 +123,7 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
 /// Finding unless the block is one of a pair, as cta_group::2 needs.
 void need_pair(const char* what, const Where&);
 
-/// Finding when the instruction adds to a register that this thread of the block has never set.
+/// Finding when the instruction adds to a register that this thread has never set.
 void need_set(const char* what, unsigned thread, const void* registers, size_t words, const Where&);
 
 // .sync.aligned instructions, of whole warps.
@@ -132,27 +131,26 @@ void need_set(const char* what, unsigned thread, const void* registers, size_t w
 constexpr uint32_t kWholeWarp = 0xffffffff;
 /// Finding unless every lane of the current thread's warp exists and runs.
 void need_whole_warp(const char* what, const Where&);
-/// Finding when a lane has returned while the others waited, and left nothing to work with.
+/// Finding when a lane has returned while the others waited, leaving no operands.
 void need_all_lanes(const WarpMeeting&);
 template <class Frame>
 Frame& frame_of(WarpMeeting& m, int lane) {
   return *static_cast<Frame*>(m.frame[lane]);
 }
 
-/// For the observers: the operand of an operation at [p, p + bytes) of `home`'s shared memory.
+/// An operand of an operation, at [p, p + bytes) of `home`'s shared memory, for the observers.
 Access async_operand(Block& home, const void* p, size_t bytes, Kind, const void* pc);
-/// The current thread returns: the observers hear of a bulk store of it that may still read shared
-/// memory.
+/// The current thread returns: tells observers of bulk stores that may still read shared memory.
 void tell_stores_left();
 /// The block's last thread returns: finding when it still has columns of tensor memory, or when
-/// setmaxnreg was executed by a part of a warpgroup.
+/// only a part of a warpgroup executed setmaxnreg.
 void need_tensor_memory_freed();
 void need_whole_warpgroups();
 /// `bytes` of a copy have landed: mbarrier complete_tx.
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes);
 /// The tcgen05.commit at this line arrives.
 void mbarrier_arrive_later(Block& home, uint64_t* bar, const Where&);
-/// How many phases of the mbarrier are complete; 0: nobody has initialised it.
+/// The number of complete phases of the mbarrier; 0: not initialised.
 uint32_t mbarrier_phase(Block& home, const void* bar);
 /// Finding unless `bar` is an initialised mbarrier of this block.
 void need_mbarrier(uint64_t* bar, const char* what, const Where&);

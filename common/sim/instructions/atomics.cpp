@@ -1,4 +1,4 @@
-// Atomics, on device and on shared memory. Several OS workers run blocks at once, so these are real
+// Atomics on device and on shared memory. Several OS workers run blocks in parallel, so these are
 // atomic operations of the host.
 #include <atomic>
 
@@ -49,7 +49,7 @@ T atomic_integer(AtomicOp op, T* p, T v, T compare) {
   __builtin_unreachable();
 }
 
-// CUDA has add and exch for floating point, nothing else.
+// For floating point CUDA has only add and exch.
 template <class T>
 T atomic_floating(AtomicOp op, T* p, T v) {
   std::atomic_ref<T> cell(*p);

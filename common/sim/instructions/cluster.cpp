@@ -1,5 +1,4 @@
-// Clusters: the barrier of all their threads. block_of_rank() and map_shared_rank() are scheduler/.
-// Kernels that start early.
+// The barrier of a cluster's threads, and kernels that start early. The rest is in scheduler/.
 #include <utility>
 
 #include "common/dialect/ptx/more/dependent.h"
@@ -19,13 +18,13 @@ unsigned live_threads() {
   return n;
 }
 
-// What the current thread did until now is visible to threads that wait for the running phase.
+// Makes the current thread's work visible to threads that wait for the current phase.
 void release(const ClusterBarrier& c) {
   for (auto& o : self->observers) o->release(*self, &c, c.phase);
 }
 
 void complete(ClusterBarrier& c) {
-  if (!self->cluster) {  // a block alone: threads that returned, perhaps before the first arrival
+  if (!self->cluster) {  // a single block: threads that returned, perhaps before the first arrival
     Thread* const me = self->current;
     for (unsigned t = 0; t < self->nthreads; ++t) {
       if (self->alive[t / 32] >> t % 32 & 1 || async_of(*self).cluster_phase[t]) continue;

@@ -1,5 +1,4 @@
-// cp.async: a thread's own copies from device to shared memory, performed at its wait, or when it
-// ends.
+// cp.async: a thread's copies from device to shared memory, performed at its wait or its end.
 #include <cstring>
 
 #include "common/sim/instructions/async.h"

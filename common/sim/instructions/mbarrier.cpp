@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kMaxCount = (1 << 20) - 1;
 
-// The copy of the state that lies in the kernel's own 8 bytes.
+// The copy of the state in the kernel's 8 bytes.
 uint64_t packed(const Mbarrier& m) {
   return (static_cast<uint64_t>(m.phase & 1) << 63) | (static_cast<uint64_t>(m.expected) << 42) |
          (static_cast<uint64_t>(m.pending) << 21) | (static_cast<uint64_t>(m.tx) & 0x1fffff);
@@ -54,12 +54,12 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
   return found->second;
 }
 
-// \returns whether the phase is complete; false only when it `tries`: as soon as possible for the
-// first time in a phase, as a GPU may do, then as late as possible.
+// \returns whether the phase is complete. With `tries` false is possible: at once for the first try
+// in a phase, as on a GPU, later as late as possible.
 bool wait(uint64_t* bar, int parity, bool tries, Order order, const Where& where, const void* pc) {
   const char* what = "mbarrier wait";
   need_own_shared("the mbarrier wait", bar, sizeof *bar, alignof(uint64_t), where);
-  // The running phase has parity phase & 1: as long as it is the one asked for, it is not complete.
+  // The current phase has parity phase & 1: while that is the requested one, it is not complete.
   const auto complete = [&] {
     return (find(bar, what, where).phase & 1) != static_cast<uint32_t>(parity & 1);
   };

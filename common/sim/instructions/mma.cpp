@@ -84,10 +84,10 @@ struct MmaFrame {
 void do_mma(WarpMeeting& m) {
   need_all_lanes(m);
   constexpr int kM = 16, kN = 8, kK = 16;
-  TensorOperand<kK * kM> A;  // the product is D^T = B^T A^T, of as many columns as vectors like
+  TensorOperand<kK * kM> A;  // the product is D^T = B^T A^T, with many columns for vectors
   TensorOperand<kN * kK> B;
   float D[kN * kM];
-  // Element i of a lane lies as far from its element 0 as in lane 0: the compiler knows how far.
+  // Element i is as far from a lane's element 0 as in lane 0, so the compiler knows the distance.
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = frame_of<MmaFrame>(m, lane);
     const auto a = fa::mma_a_element(lane, 0), b = fa::mma_b_element(lane, 0),

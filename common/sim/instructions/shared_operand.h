@@ -1,5 +1,5 @@
 /// \file
-/// Operands of tensor cores in shared memory, which descriptors name. Private to instructions/.
+/// Operands of tensor cores in shared memory, named by descriptors. Private to instructions/.
 #pragma once
 
 #include <cstring>
@@ -11,13 +11,12 @@
 
 namespace sim {
 
-constexpr int kChunk = 16;  ///< bytes that lie together, whatever the swizzle
+constexpr int kChunk = 16;  ///< contiguous bytes, whatever the swizzle
 
 /// The 1024-byte boundary below the block's shared memory, from which descriptors count.
 inline uintptr_t operand_origin(const Block& b) { return b.shared_base & ~uintptr_t{1023}; }
 
-/// Where 18 bits of an address lie that counts from the block's dynamic part: what is beyond that
-/// is static.
+/// The address of an 18-bit offset from the block's dynamic part, beyond which is the static part.
 inline uintptr_t operand_address(const Block& b, uint64_t start) {
   constexpr uint64_t kWindow = 1 << 18;
   const uintptr_t tile = b.dynamic_base + start;
@@ -29,7 +28,7 @@ inline uintptr_t operand_address(const Block& b, uint64_t start) {
 }
 
 /// Calls f(r, k, p) for each 16-byte chunk of an operand [rows][k]: p is the address of its first
-/// element (r, k); the others follow in k or, when it is MN-major, in r.
+/// element (r, k); the others follow along k or, when it is MN-major, along r.
 template <class T, class F>
 void for_each_chunk(const fa::WgmmaOperand& o, fa::Major major, int rows, F&& f) {
   constexpr int kElements = kChunk / static_cast<int>(sizeof(typename T::Bits));
@@ -51,8 +50,7 @@ inline void need_chunk(uint64_t p, const char* what, const Where& where) {
                                      shared_bounds(*self, offset));
 }
 
-/// Element (r, k) of the chunk that for_each_chunk() names becomes values[r * row_step + k *
-/// k_step].
+/// Copies element (r, k) of the chunk of for_each_chunk() to values[r * row_step + k * k_step].
 template <class T>
 void read_chunk(uint64_t p, fa::Major major, int r, int k, float* values, int row_step,
                 int k_step) {

@@ -1,16 +1,16 @@
-// tcgen05: products that one thread issues, whose results lie in tensor memory. A product is
-// performed when a tcgen05.commit of its thread arrives at its mbarrier, that is, when no thread
-// can run any more, and behind all that were issued before: other threads may rely on their order
-// by fences alone. A store is performed at its wait::st, a load at once: an instruction that reads
-// one of its registers comes behind it, wait::ld or not (PTX ISA 9.7.16.6.4.5, "Register
-// dependencies, same thread"). A missing fence or wait::ld is told by the observers alone.
+// tcgen05: products that one thread issues, with results in tensor memory. A product is performed
+// when a tcgen05.commit of its thread arrives at its mbarrier, that is, when no thread can run any
+// more, and after all earlier products: other threads may rely on their order by fences alone. A
+// store is performed at its wait::st, a load at once: an instruction that reads one of its
+// registers happens after it, with or without wait::ld (PTX ISA 9.7.16.6.4.5, "Register
+// dependencies, same thread"). Only the observers report a missing fence or wait::ld.
 //
-// Each block has a tensor memory of its own, because no block sees another one's columns. Where an
-// SM holds several blocks, the columns of the others are those that they would have if they all did
-// as this one.
+// Each block has a separate tensor memory, because no block sees another one's columns. Where an SM
+// holds several blocks, the others own the columns that they would have if they all did the same.
 //
-// A pair of blocks (cta_group::2) allocates together: the first warp waits for the other block's.
-// A product has 256 rows, of which each block has 128 of A and of D at the same addresses, and half
+// A pair of blocks (cta_group::2) allocates together: the first warp waits for the other block's. A
+// product has 256 rows: each block holds 128 of A and of D at the same addresses, and half of B's
+// columns. Products of both blocks are queued in one list, the even block's.
 // of B's columns. Products of both blocks wait in one list, the even block's.
 #include <algorithm>
 #include <bit>
@@ -39,18 +39,18 @@ struct Allocation {
   unsigned column, columns;
 };
 
-/// Bits of an address.
+/// Bit fields of an address.
 unsigned lane_of(uint32_t address) { return address >> 16; }
 unsigned column_of(uint32_t address) { return address & 0xffff; }
 
-/// What an instruction descriptor says.
+/// A decoded instruction descriptor.
 struct Instruction {
   Factor factor;
   int n;
   fa::Major a, b;
 };
 
-/// What one block has of a product.
+/// One block's share of a product.
 struct Share {
   TensorMemory* tensor = nullptr;
   fa::WgmmaOperand a, b;
@@ -58,7 +58,7 @@ struct Share {
 struct Product {
   TensorProduct product;
   Instruction instruction;
-  Share shares[2];  // of the even block and the odd one; or [0] alone
+  Share shares[2];  // of the even and the odd block; or only [0]
 };
 
 /// alloc, dealloc or relinquish_alloc_permit of a pair.
@@ -78,21 +78,21 @@ struct TensorStore {
 
 struct TensorMemory {
   CtaGroup group{};   // of the block's instructions; 0: none yet
-  std::string first;  // of them: its name and line
+  std::string first;  // its name and line, for the first of them
   std::vector<Collective> collectives;
-  std::vector<unsigned> waiting;  // threads, for the other block's
+  std::vector<unsigned> waiting;  // threads that wait for the other block
   std::vector<uint32_t> cells = std::vector<uint32_t>(kLanes * kColumns);  // [lane][column]
   std::vector<Allocation> allocated;
   Owner owner[kColumns / kUnit] = {};
   bool relinquished = false;
   unsigned at_most = kColumns;                 // of the next allocation
   std::vector<Product> products;               // in the order of issue
-  size_t performed = 0;                        // of them
-  std::unordered_map<unsigned, size_t> until;  // by thread of a pair: those until its last one
+  size_t performed = 0;                        // number performed
+  std::unordered_map<unsigned, size_t> until;  // by thread of a pair: products up to its last
   std::vector<TensorStore> stores[32];         // by warp
-  TensorOperand<kM * kMostK> A;                // of the product that is performed
+  TensorOperand<kM * kMostK> A;                // of the product being performed
   TensorOperand<kMostK * kMostColumns> B;
-  std::vector<SharedOperand> operands;  // of the one that is issued
+  std::vector<SharedOperand> operands;  // of the product being issued
 
   uint32_t* at(unsigned lane, unsigned column) { return &cells[lane * kColumns + column]; }
 };
@@ -108,7 +108,7 @@ TensorMemory& tensor_memory() { return *tensor_of(*self); }
 
 /// The other block of the pair.
 Block& other_block() { return block_of_rank(cluster_rank() ^ 1); }
-/// Whose list has the products that the current thread issues.
+/// The block whose list holds the products that the current thread issues.
 Block& issuing_block(CtaGroup group) {
   return group == CtaGroup::one ? *self : block_of_rank(cluster_rank() & ~1u);
 }
@@ -142,7 +142,7 @@ std::string allocations(const TensorMemory& t) {
   return words.empty() ? "nothing" : words;
 }
 
-// Finding unless the block has these columns.
+// Finding unless the block owns these columns.
 void need_columns(const char* what, unsigned column, unsigned columns, const Where& where,
                   Block& home = *self) {
   const TensorMemory& t = *tensor_of(home);
@@ -176,7 +176,7 @@ struct AllocFrame {
   }
 };
 
-// The block's next operation that both blocks of a pair do: lets those go on who wait for it.
+// Begins the block's next operation of both blocks of a pair, and wakes threads that wait for it.
 void begin_collective(WarpMeeting& m) {
   if (frame_of<AllocFrame>(m, 0).group == CtaGroup::one) return;
   TensorMemory &t = tensor_memory(), &other = *tensor_of(other_block());
@@ -198,7 +198,7 @@ void finish_collective(const char* what, const AllocFrame& f, const Where& where
   const Collective& theirs = other.collectives[f.collective - 1];
   const bool same = std::strcmp(theirs.what, what) == 0;
   if (same && theirs.columns == f.columns && theirs.address == f.tensor_address) return;
-  const bool from = same && theirs.columns == f.columns;  // that is the difference
+  const bool from = same && theirs.columns == f.columns;  // only that differs
   const auto place = [&](uint32_t address) {
     return from ? " from column " + std::to_string(column_of(address)) + " on" : std::string();
   };
@@ -208,7 +208,7 @@ void finish_collective(const char* what, const AllocFrame& f, const Where& where
              std::to_string(theirs.columns) + place(theirs.address));
 }
 
-// What all lanes of the warp pass.
+// The operands, which must be equal in all lanes of the warp.
 template <class Frame>
 const Frame& common_frame(WarpMeeting& m, const char* values) {
   need_all_lanes(m);
@@ -228,8 +228,7 @@ void need_allocatable(const char* what, int columns, const Where& where) {
   }
 }
 
-// Blocks that an SM holds for certain: of an unknown kernel as many as if it had as many registers
-// and as much static shared memory as possible.
+// The fewest blocks that an SM holds: an unknown kernel has the most registers and static memory.
 unsigned resident() {
   Resources r = resources_of(kernel_name(*self->launch));
   if (!r.registers) {
@@ -239,7 +238,7 @@ unsigned resident() {
   return blocks_per_sm(options().sm, self->nthreads, self->launch->config.smem, r);
 }
 
-// The first of `columns` neighbours that nobody has, or nobody of this block; kColumns: none.
+// The first of `columns` consecutive free columns, or free in this block; kColumns: none.
 unsigned place_for(const TensorMemory& t, unsigned columns, bool avoid_others) {
   for (unsigned first = 0; first + columns <= kColumns; first += kUnit) {
     const auto taken = [&](Owner o) {
@@ -273,7 +272,7 @@ void do_alloc(WarpMeeting& m) {
     fail(FaultKind::deadlock, wait + "itself has " + std::to_string(held) + " of the SM's 512");
   }
   unsigned first = place_for(t, columns, true);
-  if (held == 0) {  // the other blocks of the SM have come as far; those of a pair are on two SMs
+  if (held == 0) {  // the SM's other blocks are as far; a pair's are on two SMs
     const unsigned blocks = std::min(resident(), kColumns / columns);
     first = self->linear / static_cast<unsigned>(f.group) % blocks * columns;
     std::fill_n(t.owner, blocks * columns / kUnit, Owner::others);
@@ -328,7 +327,7 @@ void do_relinquish(WarpMeeting& m) {
 //                  49-51 base offset, 0   52 mode of leading, 0   61-63 swizzle
 //
 // As for wgmma, an address is the offset from the 1024-byte boundary below the block's shared
-// memory; what does not fit goes to bits 53-60, which PTX leaves zero.
+// memory; its upper bits go to bits 53-60, which PTX leaves zero.
 
 constexpr uint64_t kCode[] = {0, 6, 4, 2};  // none, 32, 64, 128 bytes
 
@@ -388,7 +387,7 @@ void with_type(const Instruction& i, auto&& f) {
   i.factor == Factor::tf32 ? f(Tf32{}) : i.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
 }
 
-// What a descriptor and the instruction say together.
+// Combines a descriptor with the instruction.
 template <class T>
 void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows,
                  const Where& where) {
@@ -481,7 +480,7 @@ void do_move(WarpMeeting& m) {
   if (lane != first) {
     const std::string from = " from lane " + std::to_string(lane) + " on; warp " +
                              std::to_string(m.warp) + " reaches lanes " + range(first, kQuarter);
-    // What published programs do, and what is right on a B200.
+    // As in published programs, and correct on a B200.
     if (lane != 0 && lane < kLanes) refuse(m.what, m.where, from);
     remark(m.where, here() + ": " + m.what + " at " + at(m.where) + from +
                         ": PTX does not define it, a B200 takes the warp's own lanes, and so does "
@@ -635,7 +634,7 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   }
   add("B", b, instruction.b, instruction.n / blocks);
 
-  // The other block's operands are where they are in this one.
+  // The other block's operands have the same addresses as in this one.
   for (int i = 0; i < blocks; ++i) {
     Block& home = i == 0 ? *self : other_block();
     for (const TensorAccess& use : uses) need_columns(what, use.column, use.columns, where, home);
@@ -675,7 +674,7 @@ void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks)
     uint32_t operation = 0;
     for (auto& o : self->observers) operation |= o->commit_products(*self, signal, where);
     defer([issuer = self, home = &block_of_rank(r), list, until, operation, signal, where] {
-      // Its own products being over, a commit to the own block has arrived as well.
+      // When its own products are complete, a commit to its own block has also arrived.
       const bool late = list->performed < until || home != issuer;
       while (list->performed < until) {
         const Product& p = list->products[list->performed++];

@@ -1,5 +1,5 @@
-// Of one element fa::tensor_sum says it all, whose three rules add() follows for 8 or 16 columns at
-// once: in units of 2^(E - aligned_bits) the terms are integers of 32 bits. By hand, because g++
+// fa::tensor_sum defines one element. add() follows its three rules for 8 or 16 columns at once: in
+// units of 2^(E - aligned_bits) the terms are 32-bit integers. Written with vectors, because g++
 // keeps the sums of such loops in memory.
 #include "common/sim/instructions/tensor_core.h"
 
@@ -10,7 +10,7 @@ namespace sim {
 
 namespace {
 
-// Registers of `bytes`, and how they lie in memory, at any address. Those are classes, because g++
+// Registers of `bytes`, and their layout in memory, at any address. These are classes, because g++
 // drops a vector's attributes aligned and may_alias where a template names it.
 template <int bytes>
 struct Vectors;
@@ -35,9 +35,9 @@ struct Vectors;
 VECTORS(16)
 VECTORS(32)
 
-// Exponents of 0, and of an inf or a NaN: a sum of two that has one is beyond all others, too.
+// Exponents of 0, and of an inf or NaN: a sum of two with one of these is also beyond all others.
 constexpr int kZero = -5000, kEndless = 10000;
-// Outside these E goes the slow way: here no term, unit or sum overflows or is subnormal.
+// Values of E outside take the slow path: inside, no term, unit or sum overflows or is subnormal.
 constexpr int kLeast = -100, kLargest = 120;
 
 }  // namespace
@@ -59,7 +59,7 @@ void find_exponents(const fa::TensorSum& rule, int n, const float* value,
 
 namespace {
 
-// What remains of C where all products are 0: of masked keys, and of rows that pad a tile.
+// C's contribution where all products are 0: for masked keys, and for rows that pad a tile.
 [[gnu::always_inline]] inline void cut_row(const fa::TensorSum& rule, int columns, float* d) {
   const uint32_t kept = ~uint32_t{0} << (23 - rule.kept_bits);
   for (int c = 0; c < columns; ++c) {
@@ -69,10 +69,10 @@ namespace {
   }
 }
 
-// A comparison of vectors may be taken apart into its elements, where this is not.
+// The compiler may split a comparison of vectors into its elements, but not this.
 #define NEGATIVE(x) ((x) >> 31)
 
-// `products` is a constant to each caller.
+// `products` is a constant in each caller.
 template <int bytes>
 [[gnu::always_inline]] inline void add(int products, const fa::TensorSum& rule, int rows,
                                        int columns, const TensorFactors& A, int step,
@@ -125,8 +125,8 @@ template <int bytes>
         E[i] &= ~(slow[i] | zeros);
         scale[i] = reinterpret_cast<Floats>((127 + aligned_bits - E[i]) << 23);
       }
-      // 2. Cut off toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25,
-      // except in slow lanes, which are computed anew
+      // 2. Truncate toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25, except
+      // in slow lanes, which are recomputed
       for (int k = 0; k < products; ++k) {
         const auto* b = reinterpret_cast<const StoredFloats*>(B.value + k * columns + column);
         sum[0] +=
@@ -134,7 +134,7 @@ template <int bytes>
         sum[1] +=
             reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[1].all * scale[1], Ints));
       }
-      // 3. The sum, cut off to the bits kept
+      // 3. The sum, truncated to the bits kept
       for (int i = 0; i < 2; ++i) {
         const Ints from_c = __builtin_convertvector(c[i] * scale[i], Ints);
         const Doubles all = __builtin_convertvector(reinterpret_cast<Ints>(sum[i]), Doubles) +

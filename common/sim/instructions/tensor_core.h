@@ -1,6 +1,6 @@
 /// \file
-/// What tensor-core instructions multiply: bits in a register; and the product of one instruction,
-/// as fa::tensor_sum adds it. Private to instructions/.
+/// Factors of tensor-core instructions as bits in a register, and the product of one instruction,
+/// summed as by fa::tensor_sum. Private to instructions/.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ inline float bf16_value(uint32_t bits) { return std::bit_cast<float>(bits << 16)
 /// The hardware drops the low 13 bits of a tf32 number.
 inline float tf32_value(uint32_t bits) { return std::bit_cast<float>(bits & ~0x1fffu); }
 
-/// What wgmma and tcgen05.mma do with factors of one type.
+/// How wgmma and tcgen05.mma treat factors of one type.
 struct Bf16 {
   using Bits = uint16_t;
   static constexpr fa::TensorSum kSum = fa::kBf16Sum;
@@ -29,7 +29,7 @@ struct Bf16 {
     return fa::wgmma_offset(o, major, mn, k);
   }
 };
-/// Only of programs of others: no GPU was compared. As bf16, but for the least exponent.
+/// Only for external programs: not compared with a GPU. As bf16, except for the smallest exponent.
 constexpr fa::TensorSum kF16Sum{16, 25, 23, -14, -133};
 struct F16 : Bf16 {
   static constexpr fa::TensorSum kSum = kF16Sum;
@@ -55,18 +55,18 @@ struct E4m3 {
   }
 };
 
-/// The same of tf32, by MMA-Sim. Always K-major.
+/// The same for tf32, by MMA-Sim. Always K-major.
 constexpr fa::TensorSum kTf32Sum{8, 25, 23, -126, -133};
 struct Tf32 {
   using Bits = uint32_t;
   static constexpr fa::TensorSum kSum = kTf32Sum;
   static float value(uint32_t bits) { return tf32_value(bits); }
   static uint64_t offset(const fa::WgmmaOperand& o, fa::Major major, int mn, int k) {
-    return fa::wgmma_offset(o, major, mn, 2 * k);  // where two of 2 bytes are
+    return fa::wgmma_offset(o, major, mn, 2 * k);  // as for two 2-byte elements
   }
 };
 
-constexpr int kTensorProducts = 32;  // of an instruction, at most
+constexpr int kTensorProducts = 32;  // per instruction, at most
 
 /// `n` elements of an operand.
 template <int n>
@@ -74,7 +74,7 @@ struct TensorOperand {
   float value[n];
   int16_t exponent[n];
 };
-/// A part of one.
+/// A part of an operand.
 struct TensorFactors {
   const float* value;
   const int16_t* exponent;
@@ -83,8 +83,8 @@ struct TensorFactors {
 /// The exponents of `n` values, for multiply_add().
 void find_exponents(const fa::TensorSum&, int n, const float* value, int16_t* exponent);
 
-/// D[rows][columns] = A B + D, one step of the rule: A[rows][products], its rows `step` elements
-/// apart, D's `d_step`; B[products][columns]; `columns` is a multiple of 16.
+/// D[rows][columns] = A B + D, one step of the rule. A[rows][products] has a row stride of `step`
+/// elements, D of `d_step`; B[products][columns]; `columns` is a multiple of 16.
 void multiply_add(const fa::TensorSum&, int rows, int columns, const TensorFactors& A, int step,
                   const TensorFactors& B, float* D, int d_step);
 

@@ -1,8 +1,6 @@
-// The tensor memory accelerator: boxes of tensors and plain runs of bytes, copied by one thread's
-// order, asynchronously.
-//
-// Accesses are counted, bounds-checked and shown to the observers when the instruction is issued;
-// the data move later: a load when no thread can run any more, a store at the wait for its group.
+// The tensor memory accelerator: one thread issues asynchronous copies of boxes of tensors or plain
+// runs of bytes. Accesses are counted, bounds-checked and shown to the observers at issue; the data
+// move later: a load when no thread can run any more, a store at the wait for its group.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +11,7 @@ namespace sim {
 
 namespace {
 
-constexpr size_t kChunk = 16;         // what a swizzle moves
+constexpr size_t kChunk = 16;         // the unit of a swizzle
 constexpr size_t kTensorAlign = 128;  // of a box in shared memory
 constexpr size_t kBulkAlign = 16;     // of addresses and sizes of plain copies
 constexpr fa::Swizzle kUnknown{};     // of plain copies
@@ -24,7 +22,7 @@ struct Box {
   int at[kMaxRank] = {};
 
   size_t row_bytes() const { return size_t{map.box[0]} * map.element_bytes; }
-  /// From row to row in shared memory: a swizzle wider than the box's rows has rows of its width.
+  /// The row stride in shared memory: a swizzle wider than the box's rows has rows of its width.
   size_t pitch() const { return std::max(row_bytes(), static_cast<size_t>(map.swizzle)); }
   size_t rows() const {
     size_t n = 1;
@@ -37,7 +35,7 @@ struct Box {
   size_t last_byte() const {
     return clip(static_cast<int64_t>(map.size[0]) - at[0]) * map.element_bytes;
   }
-  /// Where byte 0 of row r would be in device memory; null when the row is outside the tensor.
+  /// The device address of byte 0 of row r; null when the row is outside the tensor.
   char* row(size_t r) const {
     char* p = static_cast<char*>(map.base) + at[0] * int64_t{map.element_bytes};
     for (int i = 1; i < map.rank; ++i) {
@@ -48,7 +46,7 @@ struct Box {
     }
     return first_byte() < last_byte() ? p : nullptr;
   }
-  /// Where chunk `byte` of row r lies in a box in shared memory.
+  /// The address of chunk `byte` of row r of a box in shared memory.
   char* chunk(const void* shared, size_t r, size_t byte) const {
     const auto address = reinterpret_cast<uintptr_t>(shared) + r * pitch() + byte;
     return reinterpret_cast<char*>(fa::swizzled(address, map.swizzle));
@@ -61,7 +59,7 @@ struct Box {
   }
 };
 
-// The bytes of shared memory that a box takes, in order: one part, or one for each row.
+// The shared memory of a box in order: one part, or one part per row.
 struct Part {
   char* at;
   size_t bytes;
@@ -70,7 +68,7 @@ std::vector<Part> parts_of(const Box& box, const void* shared) {
   if (box.pitch() == box.row_bytes()) {
     return {{static_cast<char*>(const_cast<void*>(shared)), box.bytes()}};
   }
-  std::vector<Part> parts;  // a row's chunks change places among each other: halves stay halves
+  std::vector<Part> parts;  // a swizzle permutes the chunks of a row: halves stay halves
   for (size_t r = 0; r < box.rows(); ++r) {
     std::vector<char*> chunks;
     for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
@@ -87,12 +85,12 @@ std::vector<Part> parts_of(const Box& box, const void* shared) {
   }
   return parts;
 }
-// Until the last byte of the last part.
+// Bytes to the end of the last part.
 size_t extent(const std::vector<Part>& parts, const void* shared) {
   return parts.back().at + parts.back().bytes - static_cast<const char*>(shared);
 }
 
-// Both ends of the journey in shared memory, through the swizzle, one row at a time.
+// Both ends of the copy in shared memory, through the swizzle, one row at a time.
 void scatter_row(const Box& box, void* shared, size_t r, const char* row) {
   for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
     std::memcpy(box.chunk(shared, r, byte), row + byte, kChunk);
@@ -140,7 +138,7 @@ void need_plain(const char* what, const void* shared, const void* global, int by
   need_own_shared(what, shared, bytes, kBulkAlign, where);
 }
 
-// The observers' number of a load, 0 when nobody follows it.
+// The observers' number of a load, 0 when none follows it.
 uint32_t tell_load(Block& home, const void* to, size_t bytes, fa::Swizzle swizzle, const void* bar,
                    const void* pc, const Where& where) {
   uint32_t operation = 0;
@@ -150,13 +148,13 @@ uint32_t tell_load(Block& home, const void* to, size_t bytes, fa::Swizzle swizzl
   }
   return operation;
 }
-// `home` has the data, the mbarrier may be another block's.
+// `home` receives the data; the mbarrier may be another block's.
 void tell_landed(Block& home, uint32_t operation, Block& waiting, const void* bar) {
   if (!operation) return;
   const uint32_t phase = mbarrier_phase(waiting, bar);
   for (auto& o : home.observers) o->landed(home, operation, bar, phase);
 }
-// In front of the accesses to device memory.
+// To be called before the accesses to device memory.
 uint32_t tell_store(const void* from, size_t bytes, const void* pc, const Where& where) {
   uint32_t operation = 0;
   for (auto& o : self->observers) {
@@ -168,13 +166,13 @@ uint32_t tell_store(const void* from, size_t bytes, const void* pc, const Where&
 void issue_store(std::function<void()> perform, uint32_t operation, const Where& where) {
   auto store = std::make_shared<BulkStore>(BulkStore{std::move(perform), where, operation});
   async_of(*self).stores[self->current->id].open.push_back(store);
-  defer([store] {  // nobody waited for it
+  defer([store] {  // no thread waited for it
     if (!std::exchange(store->done, true)) store->perform();
   });
 }
 
-// `blocks`: their bits; `odd`: whether the odd or the even block of each one's pair gets the
-// signal; kItself: each block gets its own.
+// `blocks`: bit mask; `odd`: whether the odd or the even block of each pair gets the signal;
+// kItself: each block gets its own.
 constexpr unsigned kItself = ~0u;
 void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
               unsigned blocks, unsigned odd, const void* pc, const Where& where) {

@@ -1,4 +1,4 @@
-// Warp primitives: every lane leaves its operands, the last one to arrive does the work for all.
+// Warp primitives: every lane leaves its operands, and the last to arrive does the work for all.
 #include <bit>
 
 #include "common/sim/block.h"
@@ -20,7 +20,7 @@ struct ShuffleFrame {
   int arg, width;
 };
 
-// The lane that `lane` reads; its own where PTX's shfl leaves the segment of `width` lanes.
+// The lane that `lane` reads; itself where PTX's shfl leaves the segment of `width` lanes.
 int source_lane(const ShuffleFrame& f, int lane) {
   const int first = lane & ~(f.width - 1), last = first + f.width - 1;
   int source = lane;
@@ -42,7 +42,7 @@ int source_lane(const ShuffleFrame& f, int lane) {
 
 void do_shuffle(WarpMeeting& m) {
   const auto& first = frame_of<ShuffleFrame>(m, std::countr_zero(m.arrived));
-  self->shuffles += first.bytes > 4 ? 2 : 1;  // the hardware moves 4 bytes of a lane
+  self->shuffles += first.bytes > 4 ? 2 : 1;  // the hardware moves 4 bytes per lane
   for (auto& o : self->observers) o->shuffle(*self, m.warp, m.where.line, first.arg);
   for (uint32_t lanes = m.arrived; lanes; lanes &= lanes - 1) {
     const int lane = std::countr_zero(lanes);

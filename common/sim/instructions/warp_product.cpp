@@ -71,7 +71,7 @@ void set(Number type, void* elements, int i, double v) {
 }
 
 /// Calls f(row, column, lane, i) for all elements of a [rows][columns] matrix. In mma.sync's
-/// fragments a register of 32 bits has neighbours in k, or, of C, in n.
+/// fragments a 32-bit register holds neighbours in k or, of C, in n.
 enum class Of { a, b, c };
 void for_each_element(Of of, Number type, Layout layout, int rows, int columns, auto&& f) {
   const int count = rows * columns / 32;
@@ -127,7 +127,7 @@ void do_multiply(WarpMeeting& m) {
   for_each_element(Of::c, p.c_type, p.c_layout, p.m, p.n, [&](int r, int c, int lane, int i) {
     D[r * p.n + c] = value_of(p.c_type, frame(lane).c, i);
   });
-  if (floats) {  // as [n][m] where that has the columns that multiply_add() wants
+  if (floats) {  // as [n][m] where that has the columns that multiply_add() needs
     const bool turned = p.n % 16 != 0;
     const int rows = turned ? p.n : p.m, columns = turned ? p.m : p.n;
     const auto &left = turned ? B : A, &right = turned ? A : B;

@@ -1,7 +1,6 @@
-// wgmma: four warps multiply together, operands named by descriptors. Products are performed at
-// wgmma.wait_group, so what a kernel overwrites too early, or reads too early, comes out wrong.
-// An observer that numbers products also hears of registers that are touched while a product has
-// them in use.
+// wgmma: four warps multiply together, with operands named by descriptors. Products are performed
+// at wgmma.wait_group, so operands overwritten, or results read, too early give wrong values.
+// Observers that number products also see registers that are touched while a product uses them.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +11,7 @@ namespace sim {
 
 namespace {
 
-constexpr int kThreads = 128;  // of a warpgroup
+constexpr int kThreads = 128;  // per warpgroup
 constexpr int kM = 64, kMostColumns = 256;
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
@@ -24,8 +23,8 @@ unsigned my_place() { return self->current->id % kThreads; }
 //   bits  0-13 start >> 4      16-29 leading >> 4     32-45 stride >> 4     62-63 swizzle
 //
 // An address here is the offset from the 1024-byte boundary below the block's shared memory. The
-// host's thread-local storage may be larger than the 256 KiB of the hardware's field: the rest of
-// the start goes to bits 52-61, which PTX leaves free, and a carry out of bit 13 is kept.
+// host's thread-local storage may exceed the 256 KiB of the hardware's field: the upper bits of the
+// start go to bits 52-61, which PTX leaves free, and a carry out of bit 13 is kept.
 
 constexpr uint64_t kCode[] = {0, 3, 2, 1};  // none, 32, 64, 128 bytes
 constexpr fa::Swizzle kSwizzle[] = {fa::Swizzle::none, fa::Swizzle::b128, fa::Swizzle::b64,
@@ -52,16 +51,16 @@ Scratch& scratch() {
   return *static_cast<Scratch*>(self->wgmma_scratch.get());
 }
 
-// Of B and D as they lie in Scratch: multiply_add() wants a multiple of 16.
+// Columns of B and D in Scratch: multiply_add() needs a multiple of 16.
 int columns_of(const Wgmma& p) { return (p.n + 15) / 16 * 16; }
 
 fa::Major major(bool mn) { return mn ? fa::Major::mn : fa::Major::k; }
-// Calls f with the product's type of factors.
+// Calls f with the type of the factors.
 void with_type(const Wgmma& p, auto&& f) {
   p.factor == Factor::e4m3 ? f(E4m3{}) : p.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
 }
 
-// The current thread's part of the product, for the observers.
+// Tells the observers of the current thread's part of the product.
 void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
   auto& chunks = scratch().chunks;
   chunks.clear();
@@ -77,8 +76,8 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
   }
 }
 
-// Calls f with each two neighbours of the accumulators: the thread, the number of the first one
-// among its own, and where they lie in D. (fa::wgmma_d_element in fewer steps.)
+// Calls f for each pair of consecutive accumulators: the thread, the index of the first in the
+// thread, and their address in D. (fa::wgmma_d_element in fewer steps.)
 void for_each_pair(const WgmmaEvent& e, float* D, auto&& f) {
   const int columns = columns_of(e.product);
   for (int thread = 0; thread < kThreads; ++thread) {
@@ -93,7 +92,7 @@ void for_each_pair(const WgmmaEvent& e, float* D, auto&& f) {
 template <class T>
 void perform(const WgmmaEvent& e) {
   constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
-  constexpr int kEach = 4 / kBytes;  // factors of a register
+  constexpr int kEach = 4 / kBytes;  // factors per register
   auto& [A, B, D, chunks] = scratch();
   const Wgmma& p = e.product;
   const int columns = columns_of(p);
@@ -154,7 +153,7 @@ bool same_operation(const Wgmma& x, const Wgmma& y) {
          x.b_mn_major == y.b_mn_major && x.accumulate == y.accumulate;
 }
 
-// The event that this thread's next operation belongs to.
+// The event of this thread's next operation.
 WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
   Warpgroup& g = my_warpgroup();
   const unsigned number = g.issued[my_place()]++;
@@ -209,7 +208,7 @@ bool any_busy() {
   return false;
 }
 
-// All 128 threads have issued and committed: sort the events into groups, perform the oldest ones.
+// All 128 threads have issued and committed: sorts events into groups and performs the oldest ones.
 void drain(Warpgroup& g, int pending_groups, const Where& where) {
   const unsigned first = self->current->id / kThreads * (kThreads / 32);
   for (unsigned w = first; w < first + kThreads / 32; ++w) {
@@ -332,10 +331,10 @@ void need_whole_warpgroups() {
   }
 }
 
-// The launch gives all warps alike what 65536 registers allow, in steps of 8; setmaxnreg shares it
-// out anew. That is the most that any launch gives: how many the compiler took is not known here.
+// A launch gives each warp an equal share of 65536 registers, in steps of 8; setmaxnreg moves them.
+// That is the most that a launch gives: what the compiler took is not known here.
 void setmaxnreg(int registers, Where where) {
-  constexpr int kFile = 65536, kStep = 8, kLeast = 24, kMost = 256;  // of an SM; of a thread
+  constexpr int kFile = 65536, kStep = 8, kLeast = 24, kMost = 256;  // per SM; per thread
   if (registers % kStep || registers < kLeast || registers > kMost) {
     refuse("setmaxnreg", where,
            " of " + std::to_string(registers) + "; multiples of 8 from 24 to 256 are possible");
@@ -349,7 +348,7 @@ void setmaxnreg(int registers, Where where) {
   mine = mine ? std::min(mine, registers) : registers;
   const int threads = static_cast<int>(self->nthreads);
   const int each = std::min(kMost, kFile / threads / kStep * kStep);
-  // Who asks for more than it has waits, in whatever order they come.
+  // A warp that requests more than it has waits, in any order of arrival.
   std::string& asking = state.asks_for_registers;
   if (registers > each && asking.empty()) asking = here() + ": setmaxnreg at " + at(where);
   int sum = 0;

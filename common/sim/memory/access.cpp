@@ -1,7 +1,6 @@
-// Every load and store of kernel code ends here: classify the address, check it, count it.
-//
-// g++ -fsanitize=thread plants a call to __tsan_* at each access. Kernels are compiled with the
-// flag and linked without it: the functions at the end of this file stand in for libtsan.
+// Every load and store of kernel code ends here: classify the address, check it, count it. g++
+// -fsanitize=thread plants a call to __tsan_* at each access. Kernels are compiled with the flag
+// and linked without it: the functions at the end of this file replace libtsan.
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,7 +27,7 @@ std::string subject(unsigned size, Kind kind, const void* pc) {
          " ";
 }
 
-// How far an address lies from the nearest buffer; nothing, where no index leads so far.
+// The distance of an address from the nearest buffer; nothing, where no index reaches it.
 std::string nearest_buffer(uint64_t offset) {
   auto away = int64_t{1} << 36;
   std::string text;
@@ -47,9 +46,9 @@ std::string nearest_buffer(uint64_t offset) {
   return text;
 }
 
-// What is wrong with [offset, offset + size), and not with its alignment.
+// The fault of [offset, offset + size), other than alignment.
 [[gnu::noinline, gnu::cold]] std::string bad_bytes(uint64_t offset) {
-  // The buffer that owns the page, else the nearer one of the pages beside it.
+  // The buffer that owns the page, else the nearer owner of the adjacent pages.
   uint16_t number = page_owner[offset / kPage];
   if (!number) {
     const uint16_t below = offset >= kPage ? page_owner[offset / kPage - 1] : 0;
@@ -100,8 +99,8 @@ std::string nearest_buffer(uint64_t offset) {
   std::abort();
 }
 
-// The watchdog's order: a thread that waits, or loops without an end, accesses the same few words
-// again and again. One that works moves on, or has a tensor core work for it.
+// Called for the watchdog: a thread that waits, or loops for ever, accesses the same few words
+// again and again. A working thread moves on, or a tensor core works for it.
 [[gnu::noinline, gnu::cold]] void look_at(Block& b, const Access& a) {
   constexpr size_t kFew = 512, kOften = 64;
   if (!options().interrupted || !*options().interrupted) {
@@ -128,8 +127,8 @@ struct Range {
   uintptr_t begin, size;
 };
 
-// Where the program keeps constexpr tables and string literals: segments that are never writable,
-// or no more once their pointers are relocated.
+// The program's constexpr tables and string literals: segments that are never writable, or not
+// after their pointers are relocated.
 std::vector<Range> find_constants() {
   std::vector<Range> ranges;
   dl_iterate_phdr(
@@ -150,7 +149,7 @@ std::vector<Range> find_constants() {
 }
 const std::vector<Range> constants = find_constants();
 
-// Not device memory, not shared memory, not this thread's stack.
+// An address outside device memory, shared memory and this thread's stack.
 [[gnu::noinline]] void foreign(Block& b, uintptr_t address, unsigned size, Kind kind,
                                const void* pc, By by) {
   if (b.host && options().on_host_access) options().on_host_access(address, size, kind, pc);
@@ -170,7 +169,7 @@ const std::vector<Range> constants = find_constants();
     }
   }
   if (address - reinterpret_cast<uintptr_t>(b.launch->closure) < b.launch->closure_bytes) return;
-  // Just below shared memory, or just above.
+  // Just below or above shared memory.
   if (const uint64_t offset = address - b.shared_base; offset + kPage < b.shared_size + 2 * kPage) {
     bad_shared(b, offset, size, kind, pc);
   }
@@ -186,7 +185,7 @@ const std::vector<Range> constants = find_constants();
   uses_host_address(address, does, pc);
 }
 
-// Two workers may write to one word at a time, hence the atomics.
+// Two workers may write to one word at the same time, hence the atomics.
 [[gnu::noinline]] void mark_parts(uint64_t offset, unsigned size) {
   for (uint64_t word = offset / kWord; word <= (offset + size - 1) / kWord; ++word) {
     const uint8_t bits = bytes_of_word(offset, size, word);
@@ -206,12 +205,12 @@ void tell_observers(Block& b, const Access& a) {
   for (auto& o : b.observers) o->access(b, a);
 }
 
-// Both ends of [offset, offset + size), which is shorter than the gap behind an array.
+// Are both ends of [offset, offset + size), which is shorter than the gap after an array, in one?
 inline bool in_static(const Block& b, uint64_t offset, unsigned size) {
   return offset + size <= b.shared_size && b.in_array[offset] && b.in_array[offset + size - 1];
 }
 
-// Shared memory of `home`, which is the current block or another one of its cluster.
+// An access to shared memory of `home`, the current block or another one of its cluster.
 void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
                    By by, bool hooked, bool aligned) {
   if (!in_shared(home, offset, size)) bad_shared(home, offset, size, kind, pc);
@@ -219,7 +218,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, by, hooked, aligned});
 }
 
-// threadIdx and its like lie among the shared variables: a reference to one is read like memory.
+// threadIdx and similar lie among the shared variables: a reference to one is read like memory.
 bool is_index(uintptr_t address) {
   for (const uint3* index : {&threadIdx, &blockIdx, &blockDim, &gridDim}) {
     if (address - reinterpret_cast<uintptr_t>(index) < sizeof *index) return true;
@@ -227,8 +226,7 @@ bool is_index(uintptr_t address) {
   return false;
 }
 
-// Any access, and all that can be wrong with it. `aligned`: the hardware wants it at a multiple of
-// its size.
+// Any access with all checks. `aligned`: the hardware requires a multiple of its size.
 [[gnu::noinline]] void whole_access(uintptr_t address, unsigned size, Kind kind, const void* pc,
                                     bool aligned, By by, bool hooked) {
   Block& b = *self;
@@ -251,7 +249,7 @@ bool is_index(uintptr_t address) {
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
     tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked, aligned});
-    if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
+    if (kind != Kind::load) mark_stored(offset, size);  // after an observer checked the mark
   } else if (address - b.shared_base < b.shared_size) {
     if (kind == Kind::load && is_index(address)) return;
     if (aligned && (address & (size - 1))) misaligned("shared memory", size, pc);
@@ -273,8 +271,7 @@ bool is_index(uintptr_t address) {
   }
 }
 
-// Most accesses: nothing is wrong with them. \returns false, and has done nothing, when
-// whole_access() must decide.
+// Most accesses, which are valid. \returns false, unchanged, when whole_access() must decide.
 template <bool kLog>
 [[gnu::always_inline]] inline bool plain_access(Block& b, uintptr_t address, unsigned size,
                                                 Kind kind, const void* pc, Observer* other) {
@@ -301,13 +298,13 @@ template <bool kLog>
     if (other) {
       other->access(b, {offset, size, kind, Space::hbm, number, pc, nullptr, By::thread, true});
     }
-    if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
+    if (kind != Kind::load) mark_stored(offset, size);  // after an observer checked the mark
     return true;
   }
   return address - b.stack_base < b.stack_size;
 }
 
-// Of a size that one request can have. The hardware wants it at a multiple of that.
+// An access of a size that one request can have, which also is the required alignment.
 template <unsigned kSize, Kind kKind>
 [[gnu::noinline]] void watched_access(uintptr_t address, const void* pc) {
   Block& b = *self;
@@ -330,8 +327,8 @@ template <unsigned kSize, Kind kKind>
   }
   whole_access(address, size, kind, pc, aligned, by, hooked);
 }
-// Of the compiler: mostly of a thread's own stack, where its register arrays lie. Tail calls lead
-// to all but the plainest accesses, so that these few lines need no register saved.
+// Called by the compiler's hooks, mostly for a thread's stack, where its register arrays lie. Tail
+// calls handle all but the plainest accesses, so that these few lines need not save registers.
 template <unsigned kSize, Kind kKind, bool kAligned>
 [[gnu::always_inline]] inline void hook(const void* p, const void* pc) {
   Block& b = *self;
@@ -387,7 +384,7 @@ void fence() {
 
 }  // namespace sim
 
-// --- in place of libtsan -------------------------------------------------------------------------
+// --- replacements for libtsan --------------------------------------------------------------------
 
 using sim::access_inline;
 using sim::hook;
@@ -415,7 +412,7 @@ using sim::Kind;
   SIM_BOTH(__tsan_read_write, n, true)                 \
   SIM_BOTH(__tsan_unaligned_read_write, n, false)
 
-// Atomics of host code in the same file (std::shared_ptr, ...): do what was asked.
+// Atomics of host code in the same file (std::shared_ptr, ...): perform the operation.
 #define SIM_CHANGE(bits, T, name)                           \
   T __tsan_atomic##bits##_##name(volatile T* p, T v, int) { \
     return __atomic_##name(p, v, __ATOMIC_SEQ_CST);         \

@@ -1,5 +1,5 @@
-// cudaMalloc and friends: buffers in one window of address space, with a guard page behind each.
-// Addresses are not used again for a long while, so that use after cudaFree is found.
+// cudaMalloc and friends: buffers in one address window, each followed by a guard page. Addresses
+// are reused late, so that use after cudaFree is detected.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,13 +23,13 @@ uint8_t* hbm_written = nullptr;
 
 namespace {
 
-constexpr size_t kRemembered = 1000;  // freed buffers whose numbers are not yet used again
-// Longer copies are of plain data: none of their words is taken for an address of the program.
+constexpr size_t kRemembered = 1000;  // freed buffers whose numbers are not yet reused
+// Longer copies hold plain data: no word of them is taken for an address of the program.
 constexpr size_t kObjects = 64 * 1024;
 
 uint64_t top = kPage;            // the next fresh offset
 uint64_t highest = kPage;        // the largest offset ever used
-uint16_t next_number = 1;        // [0] is nobody
+uint16_t next_number = 1;        // [0] is no buffer
 std::deque<uint16_t> freed;      // oldest first
 uint64_t pages_of[kMaxBuffers];  // freed buffers included
 
@@ -79,7 +79,7 @@ uint16_t take_number() {
   return next_number++;
 }
 
-// First run of free pages at or above `from`, with a free one on either side; 0: there is none.
+// The first run of free pages at or above `from` with a free page on either side; 0: none.
 uint64_t find_free(uint64_t from, uint64_t pages) {
   uint64_t run = 0;
   for (uint64_t page = from / kPage - 1; page < kHbmSpan / kPage; ++page) {
@@ -89,10 +89,10 @@ uint64_t find_free(uint64_t from, uint64_t pages) {
   return 0;
 }
 
-// First run of free pages, from `top` on, once around.
+// The first run of free pages from `top` on, wrapping around once.
 uint64_t take_pages(uint64_t pages) {
   uint64_t offset = find_free(top, pages);
-  if (offset == 0) {  // around: the addresses of freed buffers are used again
+  if (offset == 0) {  // around: addresses of freed buffers are reused
     for (uint64_t page = 0; page <= highest / kPage; ++page) {
       if (!buffers[page_owner[page]].live) page_owner[page] = 0;
     }
@@ -145,7 +145,7 @@ bool in_window(const void* p) { return offset_of(p) < kHbmSpan; }
            "cudaGetSymbolAddress find the device's");
 }
 
-// An address of a managed variable has a twin in the window; of the others the host's is no use.
+// A managed variable's address has a twin in the window; the host's address of others is useless.
 template <class P>
 P resolved(const char* call, const char* end, P p) {
   const Variables* v = variables_at(reinterpret_cast<uintptr_t>(p));
@@ -230,7 +230,7 @@ void release(void* p) {
          "cudaFree of an address that cudaMalloc did not return, or freed twice");
   }
   madvise(p, b->end - b->begin, MADV_DONTNEED);
-  // Else each buffer of the past keeps a mapping of its own, of which a process has 65,530.
+  // Else each freed buffer keeps a separate mapping, of which a process has 65,530.
   mprotect(p, (b->end - b->begin + kPage - 1) / kPage * kPage, PROT_NONE);
   madvise(hbm_written + b->begin / 4 / 4096 * 4096, (b->end - b->begin) / 4 + 4096, MADV_DONTNEED);
   b->live = false;
@@ -257,7 +257,7 @@ void copy(void* to, const void* from, size_t bytes, Way way) {
   if (in_window(to) && in_window(from) && !is_for_host(to) &&
       (offset_of(to) | offset_of(from) | bytes) % kWord == 0) {
     std::memmove(hbm_written + offset_of(to) / kWord, hbm_written + offset_of(from) / kWord,
-                 bytes / kWord);  // what nobody has written stays so
+                 bytes / kWord);  // unwritten bytes stay unwritten
   } else if (in_window(to)) {
     mark_written(offset_of(to), bytes);
   }
@@ -304,7 +304,7 @@ void* device_address(const void* p) {
   return v ? reinterpret_cast<void*>(v->place + (address - v->begin)) : nullptr;
 }
 
-// The pages of the variables become a file's, which device memory maps a second time.
+// The pages of the variables become a file's, which device memory maps as well.
 void place_variables(std::span<const Section> sections) {
   static const char* const names[] = {"__device__ variables", "__constant__ variables",
                                       "__managed__ variables"};
@@ -345,7 +345,7 @@ void place_variables(std::span<const Section> sections) {
     b.name = names[s.kind];
     b.begin += beside;
     b.for_host = s.kind == Variables::managed;
-    mark_written(b.begin, size);  // with zeros, where nothing else is said
+    mark_written(b.begin, size);  // with zeros, unless initialised
     variables.push_back({s.kind, s.fixed, number(s.begin), size, number(p) + beside});
   }
   close(file);

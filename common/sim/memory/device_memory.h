@@ -1,6 +1,6 @@
 /// \file
-/// Device memory as the runtime's calls use it: cuda_vocabulary.h has them for the steps, program/
-/// for anybody's program.
+/// Device memory for the runtime's calls: of steps (cuda_vocabulary.h), and of other programs
+/// (any/).
 #pragma once
 
 #include <cstddef>
@@ -12,56 +12,55 @@
 
 namespace sim {
 
-/// Which way a copy goes; `any`: the addresses tell.
+/// The direction of a copy; `any`: by the addresses.
 enum class Way { host_to_host, host_to_device, device_to_host, device_to_device, any };
 
 /// \returns null when there is no room
 void* allocate(size_t bytes);
-/// \throws fa::KernelStopped when allocate() did not return `p`, or it is free already.
+/// \throws fa::KernelStopped when allocate() did not return `p`, or it is already free.
 void release(void* p);
-/// \throws fa::KernelStopped when an end does not lie in one buffer, or on the wrong side.
+/// \throws fa::KernelStopped when an end is not in one buffer, or on the wrong side.
 void copy(void* to, const void* from, size_t bytes, Way);
-/// \throws fa::KernelStopped when the bytes do not lie in one buffer.
+/// \throws fa::KernelStopped when the bytes are not in one buffer.
 void fill(void* p, int value, size_t bytes);
 
-/// Is this a device address: of a buffer, or of a device variable?
+/// Is this a device address: in a buffer or a device variable?
 bool is_device(const void* p);
-/// From now on host code may touch this buffer, too, and nobody asks who wrote it.
+/// From now on host code may also touch this buffer, and unwritten bytes are not reported.
 void share_with_host(void* p);
 bool is_for_host(const void* p);
 
-/// What a control group, of version 2 or 1, leaves its processes, in bytes: its limit less what
+/// The bytes that a control group, version 2 or 1, leaves to its processes: its limit minus what
 /// cannot be reclaimed. The page cache can, so a container that has read large files is not full.
-/// \param folder holds the group's files, such as /sys/fs/cgroup.
+/// \param folder the folder of the group's files, such as /sys/fs/cgroup.
 /// \returns the largest size_t where there is no limit.
 size_t free_in_control_group(const std::string& folder);
 
-// --- variables of a program, which the linker has placed among the host's ------------------------
+// --- device variables, which the linker has placed among the host's ------------------------------
 
-/// A section of the program with variables of one kind.
+/// A section of the program that holds variables of one kind.
 struct Section {
   Variables::Kind kind;
   bool fixed;
   char *begin, *end;
 };
-/// From now on device memory has these bytes, too. The loads of constants by their name are not
-/// counted: constant memory has its own cache.
+/// Also maps these bytes into device memory. Constants that a kernel loads by name are not counted.
 void place_variables(std::span<const Section>);
-/// Where device memory has this byte of a variable; null: it is of none.
+/// The device address of this byte of a variable; null: not in one.
 void* device_address(const void* p);
 
-// --- addresses of the program itself, which mean something else to a GPU -------------------------
+// --- host addresses, which have no meaning on a GPU ----------------------------------------------
 //
-// A function's address that host code took, a table of virtual functions of an object that it made,
-// and its own address of a device variable are of no use to a kernel. Here both sides have the same
-// ones: they are marked on their way to the device, which makes their use a finding.
+// A kernel cannot use the address of a function, the virtual table of an object, or the host's
+// address of a device variable, when host code made them. Here both sides share addresses: they are
+// marked on their way to the device, and their use is a finding.
 
-/// From now on copies mark and unmark.
+/// Makes copies mark and unmark from now on.
 void watch_host_addresses();
-/// Marks those that lie in these bytes, which travel to the device.
+/// Marks host addresses in these bytes, which are copied to the device.
 void mark_host_addresses(void* bytes, size_t n);
-/// The host gets these bytes: takes the marks away. What has none is the device's own, and is not
-/// marked from now on.
+/// Removes the marks in these bytes, which are copied to the host. An unmarked address was made by
+/// the device, and is not marked from now on.
 void take_device_addresses(void* bytes, size_t n);
 
 }  // namespace sim

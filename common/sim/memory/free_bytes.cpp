@@ -1,4 +1,4 @@
-// The smallest of what the machine and the process's control group leave.
+// The smaller of what the machine and the process's control group have left.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace sim {
 
 namespace {
 
-// The sum of some rows of a file of "key value" rows.
+// The sum of some rows of a file with "key value" rows.
 size_t sum_of(const std::string& path, std::initializer_list<std::string> keys) {
   std::ifstream file(path);
   size_t sum = 0, value = 0;

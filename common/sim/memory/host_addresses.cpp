@@ -1,4 +1,4 @@
-// Addresses that the host hands to kernels, though they mean something to the host alone.
+// Host addresses that are passed to kernels, where they have no meaning.
 #include <link.h>
 
 #include <atomic>
@@ -61,7 +61,7 @@ bool is_table_of_functions(uintptr_t address) {
 }
 
 bool watched = false;
-Range plain;  // what a word must lie in to be looked at
+Range plain;  // only words in this range are examined
 std::set<uintptr_t>& of_the_device() {
   static auto& all = *new std::set<uintptr_t>;
   return all;

@@ -1,6 +1,6 @@
 // Indices beyond a declared array. g++ -fsanitize=bounds compares each index with the array's type
-// and calls the function at the end of this file, which stands in for libubsan. So arrays are seen
-// that a thread keeps for itself, on the stack or in registers, where no hook tells of an access.
+// and calls the function at the end of this file, which replaces libubsan. It covers arrays that a
+// thread keeps on the stack or in registers, where no hook reports an access.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -15,7 +15,7 @@ namespace sim {
 
 namespace {
 
-// What the compiler says of a place in the source, as libubsan takes it.
+// The compiler's description of a source location, in libubsan's format.
 struct Type {
   uint16_t kind, info;  // of an integer, info: bit 0: signed
   char name[1];         // "'float [4][8]'"
@@ -25,7 +25,7 @@ struct Indexing {
   uint32_t line, column;  // of the index's ]
   const Type *array, *index;
 };
-constexpr uint32_t kRow = ~0u;  // instead of the column: leads into the next row
+constexpr uint32_t kRow = ~0u;  // in place of the column: crosses into the next row
 
 std::string line_of(const Indexing& at) {
   std::ifstream file(at.file);
@@ -54,13 +54,13 @@ bool ends_at(const std::string& line, size_t open, size_t column) {
   return false;
 }
 
-// Where the next '[' stands behind spaces; npos where something else stands there.
+// The position of a '[' after optional spaces; npos where something else follows.
 size_t bracket_behind(const std::string& line, size_t at) {
   at = line.find_first_not_of(" \t", at);
   return at != line.npos && line[at] == '[' ? at : line.npos;
 }
 
-// Is there a second index behind a first one?
+// Does a second index follow the first?
 bool has_two_indices(const std::string& line) {
   for (size_t at = line.find(']'); at != line.npos; at = line.find(']', at + 1)) {
     if (bracket_behind(line, at + 1) != line.npos) return true;
@@ -68,11 +68,11 @@ bool has_two_indices(const std::string& line) {
   return false;
 }
 
-// The array, of those that the function declares, whose index it is. Of several that may be meant
-// the column tells; but a line that was translated has its columns elsewhere.
+// The array, among those that the function declares, whose index it is. Of several candidates the
+// column decides; but a translated line has other columns.
 std::vector<DeclaredArray> arrays_at(const Indexing& at, const std::string& line,
                                      const std::vector<uint64_t>& dimensions, const void* pc) {
-  std::multimap<size_t, DeclaredArray> found;  // by their places in the line
+  std::multimap<size_t, DeclaredArray> found;  // by their positions in the line
   for (const DeclaredArray& a : declared_arrays(pc)) {
     const auto& of = a.dimensions;
     if (a.name.empty() || of.size() < dimensions.size() ||
@@ -92,7 +92,7 @@ std::vector<DeclaredArray> arrays_at(const Indexing& at, const std::string& line
   return in_order;
 }
 
-// A __shared__ array has hooks and a gap behind it: they tell more of an access that ends there.
+// A __shared__ array has hooks and a gap after it, which report more about an access ending there.
 bool ends_in_gap(const DeclaredArray& a, int64_t index, uint64_t bound) {
   constexpr int64_t kNear = 2048;
   const int64_t past = index < 0 ? index : index - static_cast<int64_t>(bound);
@@ -112,7 +112,7 @@ extern "C" void __ubsan_handle_out_of_bounds(sim::Indexing* at, uint64_t index) 
   const auto dimensions = sim::dimensions_of(type);
   const std::string line = sim::line_of(*at);
   const auto arrays = sim::arrays_at(*at, line, dimensions, pc);
-  // From one row of a larger array on into the next: what the hardware does with it is clear.
+  // From one row of a larger array into the next: what the hardware does is clear.
   const auto is_row = [&](const auto& a) { return a.dimensions.size() > dimensions.size(); };
   if (arrays.empty() ? dimensions.size() == 1 && sim::has_two_indices(line)
                      : std::all_of(arrays.begin(), arrays.end(), is_row)) {

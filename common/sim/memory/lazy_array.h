@@ -1,5 +1,5 @@
 /// \file
-/// Large tables that cost memory only where they are used.
+/// Large tables that use memory only where they are touched.
 #pragma once
 
 #include <sys/mman.h>

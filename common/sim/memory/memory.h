@@ -1,6 +1,6 @@
 /// \file
-/// Where an address belongs: the simulated device memory (HBM), a block's shared memory, a CUDA
-/// thread's own stack, or the host. All loads and stores of kernel code arrive at access().
+/// The owner of an address: simulated device memory (HBM), a block's shared memory, a CUDA thread's
+/// stack, or the host. All loads and stores of kernel code arrive at access().
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct Block;
 
 enum class Kind : uint8_t { load, store, atomic };
 enum class Space : uint8_t { hbm, shared };
-/// For whom: a thread (its own load or store), its row of an ldmatrix or stmatrix, its cp.async,
-/// its mbarrier operation, or a copy engine (TMA), which makes no request of a warp.
+/// The source of an access: a thread's load or store, its row of an ldmatrix or stmatrix, its
+/// cp.async, its mbarrier operation, or a copy engine (TMA), which makes no warp request.
 enum class By : uint8_t { thread, matrix, copy, mbarrier, engine };
 
 /// One access by one CUDA thread.
@@ -26,16 +26,16 @@ struct Access {
   uint32_t size;  ///< bytes
   Kind kind;
   Space space;
-  uint16_t buffer;  ///< HBM: which buffer; 0 in shared memory
+  uint16_t buffer;  ///< HBM: number of the buffer; 0 in shared memory
   const void* pc;   ///< return address in the kernel's code
-  Block* home;      ///< shared: whose memory it is (another block's, inside a cluster)
+  Block* home;      ///< shared: the owner (inside a cluster perhaps another block)
   By by = By::thread;
-  bool hooked = false;  ///< the compiler's hook tells of it: a store happens right behind
-  /// Of a type that may lie at any multiple of its size, so one instruction does it. Else a struct.
+  bool hooked = false;  ///< reported by the compiler's hook: a store follows at once
+  /// Is it aligned to its size by its type, so that one instruction does it? Else a struct.
   bool aligned = true;
 };
 
-/// What a copy engine or the tensor cores do to `size` bytes of a block's shared memory.
+/// An access by a copy engine or tensor core to `size` bytes of a block's shared memory.
 inline Access engine_access(Block& home, uint64_t at, size_t size, Kind kind, const void* pc) {
   return {.at = at,
           .size = static_cast<uint32_t>(size),
@@ -47,11 +47,10 @@ inline Access engine_access(Block& home, uint64_t at, size_t size, Kind kind, co
           .by = By::engine};
 }
 
-// --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ---
+// --- device memory: one address window, so "is this HBM?" is a subtraction and a comparison ------
 
-// Low enough for 39-bit user space (some aarch64), clear of where Linux puts programs and
-// libraries.
-#ifdef FA_ADDRESS_SANITIZER  // has its own there
+// Low enough for 39-bit user space (some aarch64), away from Linux's programs and libraries.
+#ifdef FA_ADDRESS_SANITIZER  // it uses those addresses itself
 constexpr uint64_t kHbmBase = 0x2000'0000'0000;
 #else
 constexpr uint64_t kHbmBase = 0x20'0000'0000;
@@ -64,17 +63,17 @@ struct BufferInfo {
   uint64_t begin = 0, end = 0;  ///< offsets in the window; equal after cudaFree
   std::string name;
   bool live = false;
-  fa::Layout layout;      ///< of a trace; no columns: nobody has said
-  bool for_host = false;  ///< managed or pinned: host code may touch it, too
+  fa::Layout layout;      ///< for a trace; no columns: unknown
+  bool for_host = false;  ///< managed or pinned: host code may also touch it
 };
-extern uint16_t page_owner[kHbmSpan / kPage];  ///< 0: nobody (guard pages too)
-extern BufferInfo buffers[kMaxBuffers];        ///< [0] is nobody
+extern uint16_t page_owner[kHbmSpan / kPage];  ///< 0: none (as for guard pages)
+extern BufferInfo buffers[kMaxBuffers];        ///< [0] is none
 size_t buffer_count();                         ///< one past the largest buffer number ever used
 
-/// The shadows have an entry per word; a bit stands for each of its bytes.
+/// Shadow memory has an entry per word, with a bit per byte.
 constexpr unsigned kWord = 4;
 constexpr uint8_t kAllBytes = 15;
-/// Which bytes of word number `word` lie in [offset, offset + n).
+/// The bytes of word number `word` that lie in [offset, offset + n).
 constexpr uint8_t bytes_of_word(uint64_t offset, uint64_t n, uint64_t word) {
   const uint64_t begin = word * kWord;
   unsigned bits = kAllBytes;
@@ -82,13 +81,12 @@ constexpr uint8_t bytes_of_word(uint64_t offset, uint64_t n, uint64_t word) {
   if (offset + n < begin + kWord) bits &= unsigned{kAllBytes} >> (begin + kWord - offset - n);
   return static_cast<uint8_t>(bits);
 }
-/// Marks the bytes of a copy to [offset, offset + n) as written; access() marks those of stores,
-/// whoever watches.
+/// Marks the bytes of a copy to [offset, offset + n) as written, as access() does those of stores.
 void mark_written(uint64_t offset, size_t n);
-extern uint8_t* hbm_written;  ///< by word: its bytes that somebody has written
+extern uint8_t* hbm_written;  ///< by word: its written bytes
 
-/// A program's own variables of one kind (device_memory.h). Its text names them at `begin`, among
-/// the host's variables; device memory has the same bytes at `place`.
+/// A program's variables of one kind (device_memory.h). Its text uses them at `begin`, among the
+/// host's variables; device memory has the same bytes at `place`.
 struct Variables {
   enum Kind : uint8_t { device, constant, managed } kind;
   bool fixed;  ///< const: the host has the same values
@@ -104,23 +102,23 @@ inline const Variables* variables_at(uintptr_t address) {
   return nullptr;
 }
 
-/// An address of the program itself that the host has handed to a kernel (device_memory.h) has this
-/// bit: no processor takes such an address for one of memory.
+/// Set in host addresses passed to a kernel (device_memory.h): no processor accepts such an
+/// address.
 constexpr uintptr_t kFromHost = uintptr_t{1} << 54;
 bool is_from_host(uintptr_t address);
-/// The current thread uses one, or host memory: abandons the launch.
+/// The current thread uses a host address or host memory: abandons the launch.
 [[noreturn]] void uses_host_address(uintptr_t address, const std::string& does, const void* pc);
-/// Says, once, that the launch which ended had used host memory: then a program may go on.
+/// Returns true, once, if the last launch ended by using host memory: a program may continue.
 bool used_host_address();
 
 // --- entry point of every access -----------------------------------------------------------------
 
-/// Classifies, checks the bounds, counts, and tells the observers. `pc` names the source line.
-/// Used by the compiler's hooks and by instructions that touch memory on a kernel's behalf.
-/// What a copy engine does may have any number of bytes.
+/// Classifies, checks bounds, counts, and tells the observers. `pc` names the source line. Called
+/// by the compiler's hooks and by instructions that touch memory for a kernel. An access of a copy
+/// engine may have any number of bytes.
 void access(const void* p, unsigned size, Kind kind, const void* pc, By by = By::thread);
 
-/// Do these bytes of `home`'s shared memory lie in one array?
+/// Are these bytes of `home`'s shared memory in one array?
 bool in_shared(const Block& home, uint64_t offset, size_t bytes);
 
 }  // namespace sim

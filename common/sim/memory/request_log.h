@@ -1,7 +1,6 @@
 /// \file
-/// What the lanes of a warp have accessed since it began to run, in the order of execution. The
-/// entry point of accesses (access.cpp) writes it, in the few lines of take(), where an observer
-/// keeps such a log and reads it.
+/// The accesses of the lanes of a warp since it began to run, in execution order. Written by
+/// access() (access.cpp), in the few lines of take(), for an observer that keeps and reads the log.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +11,8 @@
 
 namespace sim {
 
-/// An instruction, and what it accesses, in one word. (A select of two pointers is a request to
-/// each buffer.) The program's code lies within 4 GiB, so the low half of an address names it.
+/// An instruction and its target in one word. (A select of two pointers is a request to each
+/// buffer.) The program's code is within 4 GiB, so the low half of an address identifies it.
 struct Instruction {
   uint64_t bits = 0;
 
@@ -30,18 +29,16 @@ struct Instruction {
   size_t buffer() const { return bits >> 48; }
 };
 
-/// The first lane writes the log; the others walk along it, and as long as a lane does the same,
-/// the next entry is its own.
+/// The first lane writes the log; the others follow it while they do the same.
 class RequestLog {
  public:
   static constexpr unsigned kLanes = 32;
-  /// A warp may run so many requests without giving way. If a thread does more, its log is counted
-  /// and begun anew, so what lies before and behind that point counts as a request of one lane: too
-  /// many requests, never too few.
+  /// Requests that a warp may run without giving way. After more, the log is counted and restarted:
+  /// around that point requests may be split by lane, so there are too many, never too few.
   static constexpr uint32_t kCapacity = 1 << 20;
-  /// Entries are numbered. kTail ends the log as a list, kHead begins it; neither is an access.
+  /// Entries are numbered. kHead begins the log as a list, kTail ends it; neither is an access.
   static constexpr uint32_t kTail = 0, kHead = 1, kFirst = 2;
-  /// The next entry of a lane that has fallen out of step: no instruction is there.
+  /// The next entry of a lane that is out of step: there is no instruction.
   static constexpr uint32_t kNowhere = kTail;
 
   RequestLog() : instructions_(kCapacity + 1), at_(uint64_t{kLanes} * kStride) { clear(); }
@@ -52,7 +49,7 @@ class RequestLog {
     std::fill_n(next_, kLanes, kFirst);
   }
 
-  /// Takes the next entry, if the lane is in step and it is the same instruction.
+  /// Takes the next entry, if the lane is in step and the instruction is the same.
   /// \param at the byte: in device memory or in shared memory
   bool take(unsigned lane, const Instruction& instruction, uint64_t at) {
     const uint32_t entry = next_[lane];
@@ -65,7 +62,7 @@ class RequestLog {
   void put(unsigned lane, uint32_t entry, Space space, uint64_t at) {
     at_[lane * kStride + entry] = static_cast<uint32_t>(space == Space::hbm ? at / kWord : at);
   }
-  /// What put() keeps: the number of the word (32 bits), or the byte in shared memory.
+  /// The value from put(): the number of the word (32 bits), or the byte in shared memory.
   uint32_t at(unsigned lane, uint32_t entry) const { return at_[lane * kStride + entry]; }
   void set_at(unsigned lane, uint32_t entry, uint32_t at) { at_[lane * kStride + entry] = at; }
   const Instruction& instruction(uint32_t entry) const { return instructions_[entry]; }
@@ -81,7 +78,7 @@ class RequestLog {
   }
 
  private:
-  static constexpr uint64_t kStride = kCapacity + 16;  // lanes lie in different sets of a cache
+  static constexpr uint64_t kStride = kCapacity + 16;  // lanes are in different sets of a cache
 
   LazyArray<Instruction> instructions_;  // by entry
   LazyArray<uint32_t> at_;               // by lane, then by entry

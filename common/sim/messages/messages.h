@@ -1,5 +1,5 @@
 /// \file
-/// Sentences about threads: who, where, and who waits for whom.
+/// Sentences about threads: which, where, and what they wait for.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ const char* noun(Kind);                              ///< "load"
 std::string block_name(const Block&);
 /// "0-31, 40, 42-63": at most six runs.
 std::string runs_of(const std::vector<unsigned>& ids);
-/// Who waits for whom in the block, or in its whole cluster.
+/// The waits of the threads of the block, or of its whole cluster.
 std::string deadlock_report(const Block&);
 
 }  // namespace sim

@@ -13,7 +13,7 @@ namespace sim {
 
 namespace {
 
-// --- DWARF's numbers: those that g++ writes and this file looks at -------------------------------
+// --- DWARF's numbers that g++ writes and this file reads -----------------------------------------
 
 enum Tag : uint64_t {
   kArray = 0x01,
@@ -146,7 +146,7 @@ class DebugInfo {
     const auto it = by_offset_.find(offset);
     return it == by_offset_.end() ? nullptr : &entries_[it->second];
   }
-  /// Calls f(entry) for what lies below an entry, at any depth.
+  /// Calls f(entry) for all descendants of an entry.
   void below(const Entry& top, auto&& f) const {
     for (size_t i = &top - entries_.data() + 1; i < entries_.size(); ++i) {
       if (entries_[i].depth <= top.depth) break;
@@ -158,7 +158,7 @@ class DebugInfo {
       if (e.depth == top.depth + 1) f(e);
     });
   }
-  /// An instance of a function or variable leaves out what its declaration says.
+  /// The declaration, where an instance of a function or variable omits what it says.
   const Entry* declared(const Entry* e, auto&& says) const {
     for (int i = 0; e && i < 4; ++i, e = find(e->origin)) {
       if (says(*e)) return e;
@@ -169,7 +169,7 @@ class DebugInfo {
     e = declared(e, [](const Entry& x) { return x.name; });
     return e ? e->name : "";
   }
-  /// Without typedef, const, volatile.
+  /// The type without typedef, const, volatile.
   const Entry* type(const Entry* e) const {
     e = declared(e, [](const Entry& x) { return x.type != kNone; });
     return e ? plain(find(e->type)) : nullptr;
@@ -180,7 +180,7 @@ class DebugInfo {
   }
 
  private:
-  // Of aarch64, g++ writes no location of a thread-local variable. So it is found by its symbol:
+  // On aarch64 g++ writes no location of a thread-local variable, so it is found by its symbol:
   // _ZZ1kPfE4tile is `tile` of the function _Z1kPf.
   void find_thread_locals(std::string_view file) {
     const Elf64_Shdr *table = header_of(file, ".symtab"), *names = header_of(file, ".strtab");
@@ -257,7 +257,7 @@ class DebugInfo {
     return known;
   }
 
-  // False for a form of later versions.
+  // False for a form of a later version.
   bool read(Reader& r, uint64_t form, uint64_t unit, Value& v) const {
     const auto number = [&](uint64_t x) { return v.number = x, true; };
     const auto text = [&](const char* x) { return v.text = x, true; };
@@ -295,7 +295,7 @@ class DebugInfo {
         return text(r.text());
       case 0x0e:  // strp
         return text(strings_.from(r.fixed(4)).text());
-      case 0x0d:  // sdata: not negative in what is looked at
+      case 0x0d:  // sdata: never negative in what is read
       case 0x0f:  // udata
         return number(r.leb());
       case 0x11:  // ref1, 2, 4, 8: from the unit's beginning
@@ -362,7 +362,7 @@ uint64_t size_of(const DebugInfo& info, const Entry* type) {
   return bytes;
 }
 
-// "[1][3]": element number i of an array.
+// "[1][3]": the indices of element number i of an array.
 std::string index_of(const std::vector<uint64_t>& dimensions, uint64_t i) {
   std::string index;
   for (size_t k = dimensions.size(); k-- > 0; i /= dimensions[k]) {
@@ -371,8 +371,8 @@ std::string index_of(const std::vector<uint64_t>& dimensions, uint64_t i) {
   return index;
 }
 
-// Appends the arrays and scalars of a type that begins at byte `at`: all of them, or what holds the
-// byte `only`. In a union that may be several; where it is padding, the struct around it.
+// Appends the arrays and scalars of a type that begins at byte `at`: all, or those that hold the
+// byte `only`, of which a union may have several; for padding, the struct around it.
 void collect(const DebugInfo& info, const Entry* type, uint64_t at, const std::string& path,
              std::vector<Field>& all, uint64_t only = kNone) {
   const uint64_t bytes = size_of(info, type);
@@ -398,7 +398,7 @@ void collect(const DebugInfo& info, const Entry* type, uint64_t at, const std::s
   if (all.size() == before && bytes > 0) all.push_back({path, at, bytes, counts});
 }
 
-// "s.K[0] or s.P[0]": what of a variable of this type holds the byte. `to_field`: "." or "->".
+// "s.K[0] or s.P[0]": the fields of a variable of this type at the byte. `to_field`: "." or "->".
 std::string fields(const DebugInfo& info, const Entry* type, uint64_t byte,
                    const std::string& variable, const std::string& to_field) {
   std::vector<Field> found;
@@ -414,16 +414,16 @@ std::string fields(const DebugInfo& info, const Entry* type, uint64_t byte,
   return text;
 }
 
-// --- what a kernel keeps in dynamic shared memory ------------------------------------------------
+// --- a kernel's variables in dynamic shared memory -----------------------------------------------
 
-/// A struct of dynamic shared memory, and how the kernel names it.
+/// A struct in dynamic shared memory, and the kernel's name for it.
 struct Dynamic {
   const Entry* type = nullptr;
   std::string variable;
   bool pointer = false;
 };
 
-// T, where the function is fa::dynamic_shared<T>.
+// T if the function is fa::dynamic_shared<T>.
 const Entry* asked_struct(const DebugInfo& info, const Entry* function) {
   if (!info.name(function).starts_with("dynamic_shared<")) return nullptr;
   const Entry* found = nullptr;
@@ -447,8 +447,8 @@ Dynamic dynamic_of(const DebugInfo& info, uint64_t address) {
   const auto& all = info.all();
   const Entry* kernel = function_at(info, address);
   if (!kernel) return {};
-  // The call itself leaves no entry in the kernel: it has no instructions. So these are the structs
-  // that any kernel asks for; this one's is in one of its variables.
+  // The inlined call leaves no entry in the kernel, as it has no instructions. So these are the
+  // structs that any kernel requests; this kernel's is the type of one of its variables.
   std::set<const Entry*> asked;
   for (const Entry& e : all) {
     if (e.tag == kSubprogram) asked.insert(asked_struct(info, &e));
@@ -456,7 +456,7 @@ Dynamic dynamic_of(const DebugInfo& info, uint64_t address) {
   asked.erase(nullptr);
 
   Dynamic found;
-  unsigned depth = ~0u;  // the variable nearest to the kernel's own level
+  unsigned depth = ~0u;  // the variable nearest to the kernel's level
   std::set<const Entry*> kept;
   info.below(*kernel, [&](const Entry& e) {
     if (e.tag != kVariable) return;
@@ -469,7 +469,7 @@ Dynamic dynamic_of(const DebugInfo& info, uint64_t address) {
     depth = e.depth;
     found = {type, std::string(info.name(&e)), reference->tag == kPointer};
   });
-  return kept.size() == 1 ? found : Dynamic{};  // of several, which one the byte belongs to?
+  return kept.size() == 1 ? found : Dynamic{};  // of several, the byte's owner is unknown
 }
 
 }  // namespace
@@ -486,7 +486,7 @@ std::string dynamic_field(std::string_view file, uint64_t kernel, uint64_t byte)
   return d.type ? fields(info, d.type, byte, d.variable, d.pointer ? "->" : ".") : "";
 }
 
-// The shared variable that begins at this offset of the thread-local storage.
+// The shared variable at this offset of the thread-local storage.
 static const Entry* variable_at(const DebugInfo& info, uint64_t offset) {
   for (const Entry& e : info.all()) {
     if (e.tag == kVariable && e.tls == offset) return &e;

@@ -34,8 +34,7 @@ struct Symbol {
   const char* name;
 };
 
-// By the words of its start, which may be relative to the folder that it started in: for a system
-// without /proc.
+// The program as it was started, perhaps relative to its initial folder: for systems without /proc.
 const std::string started_as = [] {
   const auto* words = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
   char* path = words ? realpath(words, nullptr) : nullptr;
@@ -43,8 +42,7 @@ const std::string started_as = [] {
   std::free(path);
   return whole;
 }();
-// __shared__ begins at a multiple of 128 bytes, and so may, by chance, a thread-local variable of
-// the simulator's own.
+// __shared__ starts at a multiple of 128 bytes; a thread-local variable of the simulator may, too.
 bool may_be_shared(std::string_view name, const Elf64_Sym& s) {
   static const std::set<std::string_view> own = {"threadIdx", "blockIdx", "blockDim", "gridDim"};
   if (s.st_value % 128 != 0 || own.contains(name)) return false;
@@ -53,13 +51,13 @@ bool may_be_shared(std::string_view name, const Elf64_Sym& s) {
   return !simulator || name == kDynamic;
 }
 
-// This process as /proc counts it, which may be another name space's.
+// This process's number in /proc, which may be in another name space.
 std::string number_in_proc() {
   char number[32] = "";
   return readlink("/proc/self", number, sizeof number - 1) > 0 ? number : std::to_string(getpid());
 }
 
-// Mapped, and for as long as the program runs; empty: it cannot be read.
+// A mapping for the lifetime of the program; empty: the file cannot be read.
 std::string_view contents_of(int fd) {
   struct stat st {};
   if (fd < 0 || fstat(fd, &st) != 0) return {};
@@ -71,7 +69,7 @@ std::string_view contents_of(int fd) {
 struct SymbolTable {
   uint64_t base = 0;  // where the program was loaded
   std::string path = "/proc/self/exe";
-  std::map<uint64_t, Symbol> functions, thread_locals;  // these: the shared arrays
+  std::map<uint64_t, Symbol> functions, thread_locals;  // the latter: the shared arrays
   std::string_view file;                                // its bytes; empty: it cannot be read
 
   SymbolTable() {
@@ -87,7 +85,7 @@ struct SymbolTable {
     if (path.starts_with("/proc/") && ::access(path.c_str(), R_OK) != 0) path = started_as;
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     file = contents_of(fd);
-    if (path.starts_with("/proc/")) {  // of qemu's process, other programs see qemu there
+    if (path.starts_with("/proc/")) {  // under qemu, other programs see qemu's process there
       path = "/proc/" + number_in_proc() + "/fd/" + std::to_string(fd);
     } else if (fd >= 0) {
       close(fd);
@@ -120,7 +118,7 @@ const SymbolTable& table() {
   return t;
 }
 
-// A variable of C or of file scope, such as `s`, has its own name, which is also a type's code.
+// A variable of C or file scope, such as `s`, has its plain name, which is also a type's code.
 std::string demangle(const char* name) {
   if (!std::string_view(name).starts_with("_Z")) return name;
   int status = 0;
@@ -150,7 +148,7 @@ std::string last_name(const char* symbol) {
   return p == std::string::npos ? name : name.substr(p + 2);
 }
 
-// The shared array that begins at this offset or is the last one in front of it; null: none.
+// The shared array at this offset, or the last one before it; null: none.
 const std::pair<const uint64_t, Symbol>* array_before(uint64_t offset) {
   const auto it = table().thread_locals.upper_bound(offset);
   return it == table().thread_locals.begin() ? nullptr : &*std::prev(it);
@@ -175,15 +173,14 @@ bool copies_struct(const std::string& function) {
 
 struct Source {
   std::vector<std::string> frames;  // with folders, innermost first
-  std::string line;                 // of the innermost frame that is not of the simulator's headers
-  std::string caller;  // of the kernel itself, into which that function is inlined; empty: the same
+  std::string line;                 // of the innermost frame outside the simulator's headers
+  std::string caller;  // in the kernel, where that function is inlined; empty: the same
 };
 
 std::mutex source_mutex;
 std::map<const void*, Source> source_cache;
 
-// Frames of the simulator's own headers, inlined into the kernel, are not what the reader looks
-// for.
+// Frames of the simulator's headers, inlined into the kernel, do not interest the reader.
 bool is_own_header(const std::string& line) {
   return line.find("common/sim/") != std::string::npos ||
          line.find("common/dialect/ptx/") != std::string::npos ||
@@ -191,7 +188,7 @@ bool is_own_header(const std::string& line) {
          line.find("common/dialect/cuda.h") != std::string::npos;
 }
 
-// The lines of a source file at which a struct begins; read once.
+// The lines of a source file that begin a struct; read once.
 const std::set<int>& structs_of(const std::string& path) {
   static std::map<std::string, std::set<int>> known;
   const auto [it, fresh] = known.try_emplace(path);
@@ -208,7 +205,7 @@ const std::set<int>& structs_of(const std::string& path) {
   return it->second;
 }
 
-// A frame of the compiler's own copy of a struct has the line at which the struct begins.
+// A frame of a compiler-made copy of a struct has the line at which the struct begins.
 bool begins_struct(const std::string& place) {
   const auto colon = place.rfind(':');
   return colon != place.npos &&
@@ -221,7 +218,7 @@ std::string quoted(const std::string& path) {  // for the shell
   return text + "'";
 }
 
-// The program, or where the linker compressed its debug information a copy that has it plain.
+// The program, or a copy with plain debug information where the linker compressed it.
 std::string_view debug_file() {
   static const std::string_view file = [] {
     if (!has_compressed_types(table().file)) return table().file;
@@ -335,14 +332,14 @@ std::string shared_name(const Block& b, uint64_t offset) {
 
 std::string shared_bounds(const Block& b, uint64_t offset) {
   const auto& arrays = table().thread_locals;
-  // As a difference, so that what lies below shared memory is negative.
+  // A difference, so that offsets below shared memory are negative.
   const auto at = static_cast<int64_t>(offset);
   auto above = std::find_if(arrays.begin(), arrays.end(), [at](const auto& array) {
     return static_cast<int64_t>(array.first) > at;
   });
   if (arrays.empty()) return "outside of shared memory";
   const auto below = above == arrays.begin() ? arrays.end() : std::prev(above);
-  // Whose access may it be? The kernel's own array before the nearer one.
+  // Whose access is it likely? The kernel's array before a nearer one.
   const std::string kernel = kernel_name(*b.launch) + "(";
   const auto distance = [&](auto array) -> uint64_t {
     if (array == arrays.end()) return UINT64_MAX;
@@ -371,7 +368,7 @@ std::string shared_bounds(const Block& b, uint64_t offset) {
          " the end of " + name + ", " + byte + " of " + std::to_string(symbol.size);
 }
 
-// Those that overlap are members of a union.
+// Overlapping arrays are members of a union.
 static std::vector<SharedArray> arrays_of(std::vector<Field> fields, uint64_t offset) {
   std::stable_sort(fields.begin(), fields.end(),
                    [](const Field& a, const Field& b) { return a.at < b.at; });
@@ -465,7 +462,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
   for (const void* pc : pcs) {
     if (source_cache.try_emplace(pc).second) missing.push_back(pc);
   }
-  constexpr size_t kBatch = 1000;  // addresses a command line takes with ease
+  constexpr size_t kBatch = 1000;  // addresses that fit in a command line
   for (size_t start = 0; start < missing.size(); start += kBatch) {
     const size_t end = std::min(missing.size(), start + kBatch);
     std::string command = "addr2line -a -i -e " + quoted(table().path);
@@ -500,7 +497,7 @@ static const Source& look_up(const void* pc) {
   return source_cache[pc];
 }
 
-// By the name in messages. Never destroyed: the program's end still tells its findings.
+// By the name in messages. Never destroyed: the program's end still reports findings.
 static std::map<std::string, Place>& places() {
   static auto& all = *new std::map<std::string, Place>;
   return all;
@@ -518,8 +515,8 @@ std::string named_place(const std::string& file_and_line) {
 
 std::vector<Place> places_in(const std::string& sentence) {
   std::lock_guard lock(places_mutex);
-  std::map<size_t, Place> found;                    // by where the sentence names it first
-  const auto within = [&](size_t at, size_t end) {  // "tile.cuh:4" stands in "my_tile.cuh:42", too
+  std::map<size_t, Place> found;                    // by their first position in the sentence
+  const auto within = [&](size_t at, size_t end) {  // "tile.cuh:4" is also part of "my_tile.cuh:42"
     const bool before = at > 0 && (std::isalnum(sentence[at - 1]) || sentence[at - 1] == '_');
     return before || std::isdigit(sentence[end]);
   };

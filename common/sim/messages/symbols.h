@@ -1,6 +1,6 @@
 /// \file
-/// Names from the program itself (or the shared library that holds the kernels): kernels and shared
-/// arrays from its symbol table, source lines from addr2line.
+/// Names from the program (or the shared library that holds the kernels): kernels and shared arrays
+/// from its symbol table, source lines from addr2line.
 #pragma once
 
 #include <link.h>
@@ -16,70 +16,67 @@ struct DeclaredArray;  // struct_fields.h
 struct Launch;
 
 std::string kernel_name(const Launch&);  ///< demangled, without parameters
-/// A name as messages say it: the middle of a long one, arguments of templates, is left out.
+/// A name for messages: without the middle of a long one, or of template arguments.
 std::string spoken(const std::string& name);
-/// A variable of the program, demangled; for one of class C its table of virtual functions is
-/// "vtable for C". Empty: none lies there.
+/// A variable of the program, demangled; "vtable for C" for the virtual table of C. Empty: none.
 std::string variable_name(const void* p);
 /// "sK, byte 132"; in a struct "s.dS[1][66], byte 132".
 std::string shared_name(const Block&, uint64_t offset);
-/// What is wrong with an access at this offset, at which no array lies, or which its array does not
-/// hold: "past the end of the shared array s, at byte 256 of 256".
+/// The fault of an access at this offset, outside every array or of its array: "past the end of the
+/// shared array s, at byte 256 of 256".
 std::string shared_bounds(const Block&, uint64_t offset);
 std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table
-/// The line of the program's own text that has led to here, past what libraries' headers inline.
+/// The line of the program's text that called this, outside of library headers.
 std::string calling_source();
-/// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)"; the
-/// innermost of the calls in the kernel's own file.
+/// The same for a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)", with
+/// the innermost call in the kernel's file.
 std::string source_and_caller(const void* pc);
-/// A line of the source that a message names.
+/// A source line named in a message.
 struct Place {
-  std::string file;  ///< as the compiler was given it
+  std::string file;  ///< as given to the compiler
   int line;
 };
-/// "/.../tile.cuh:42" as messages name it, "tile.cuh:42": places_in() finds it there.
+/// Registers "/.../tile.cuh:42" for places_in() under its name in messages, "tile.cuh:42".
 std::string named_place(const std::string& file_and_line);
-/// The places that a sentence names, in its order, each once.
+/// The places that a sentence names, in order, each once.
 std::vector<Place> places_in(const std::string& sentence);
-/// The lines of an address, innermost first: of a function inlined from elsewhere, then of who
-/// calls it. "/.../tile.cuh:42"; without those of the simulator's own headers.
+/// The lines of an address, innermost first: of inlined functions, then of their callers, as
+/// "/.../tile.cuh:42"; without those of the simulator's headers.
 std::vector<std::string> frames_of(const void* pc);
-/// The arrays of the function in whose code pc lies; none without debug information.
+/// The arrays of the function that contains pc; none without debug information.
 std::vector<DeclaredArray> declared_arrays(const void* pc);
-/// The function of this program whose own `__shared__` arrays have the most bytes; of what it
-/// calls, none is added. An array outside of all functions counts as one.
+/// The function of this program whose `__shared__` arrays have the most bytes, without those of its
+/// callees. An array outside of all functions counts as one.
 struct StaticShared {
   std::string function;
   uint64_t bytes = 0;
 };
 const StaticShared& most_static_shared();
-/// Does pc lie in this function's code?
+/// Is pc in this function's code?
 bool is_inside(const void* pc, const void* function);
 
 /// An array or a scalar in a block's shared memory.
 struct SharedArray {
-  std::string name;  ///< "K", "stages[1].K"; of a union "K or P"
+  std::string name;  ///< "K", "stages[1].K"; for a union "K or P"
   uint64_t offset = 0, bytes = 0;
-  std::vector<uint64_t> dimensions;  ///< none: a scalar, or not known
+  std::vector<uint64_t> dimensions;  ///< none: a scalar, or unknown
   std::vector<SharedArray> members;  ///< of a union: K, and P
 };
-/// What lies at this offset of a block's shared memory; all dynamic shared memory where its struct
-/// is not known.
+/// The array at this offset of shared memory; all dynamic memory where its struct is unknown.
 SharedArray shared_array(const Block&, uint64_t offset);
 
-/// Is this loaded object the one that holds the simulator and its kernels? Mostly the program
-/// itself; a step's shared library (common/harness/library/) holds its own.
+/// Does this loaded object hold the simulator and its kernels? Usually it is the program; a step's
+/// shared library (common/harness/library/) has its own.
 bool is_own_object(const dl_phdr_info& info);
 
-/// Does pc lie in a function that copies a struct, written by the compiler as a rule? (`T::T(const
-/// T&)`, `T::operator=(const T&)`) Quick for a pc that it has seen before.
+/// Is pc in a function that copies a struct, usually written by the compiler? (`T::T(const T&)`,
+/// `T::operator=(const T&)`) Fast for a pc seen before.
 bool is_struct_copy(const void* pc);
 
-/// Looks up many program counters with one call of addr2line, for source_of().
+/// Resolves many program counters with one call of addr2line, for source_of().
 void resolve_sources(const std::vector<const void*>& pcs);
 
-/// By byte of a block's shared memory, which has `size` bytes: is it a part of a shared array?
-/// Behind each one is a gap (memory/as.in).
+/// Per byte of shared memory of `size` bytes: is it in a shared array, which a gap (as.in) follows?
 const uint8_t* bytes_of_shared_arrays(size_t size);
 
 }  // namespace sim

@@ -1,5 +1,5 @@
 /// \file
-/// What a CUDA thread runs on: a function with a stack of its own that can be left and continued.
+/// A CUDA thread's fiber: a function with its own stack that can be left and continued.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct stack_context {
   void* sp = nullptr;  ///< the upper end
 };
 
-/// AddressSanitizer must know on which stack a thread is.
+/// AddressSanitizer must know the stack of a thread.
 namespace sanitizer {
 #ifdef FA_ADDRESS_SANITIZER
 struct Stack {
@@ -48,9 +48,9 @@ inline Stack arrive(void*) { return {}; }
 #endif
 }  // namespace sanitizer
 
-/// A continuation: resume() leaves the caller and returns when somebody resumes it, with the
-/// continuation of whoever did, or with an empty one when that fiber ended. A fiber ends by naming
-/// the next one; its stack is given back. One that is dropped while it waits is not unwound.
+/// A continuation: resume() leaves the caller and returns when it is resumed, with the continuation
+/// of the fiber that resumed it, or an empty one when that fiber ended. A fiber ends by naming the
+/// next one; its stack is freed. A fiber destroyed while it waits is not unwound.
 class fiber {
  public:
   fiber() = default;
@@ -67,8 +67,8 @@ class fiber {
     using New = Fresh<Allocator>;
     const uintptr_t top = (reinterpret_cast<uintptr_t>(stack.sp) - sizeof(New)) / 64 * 64;
     New* fresh = ::new (reinterpret_cast<void*>(top)) New{{.bounds = known}, allocator, stack, run};
-    // What sim_switch_fiber() takes from a stack: zeros as registers, the function to begin with,
-    // and behind it a return address of 0, where debuggers and exceptions see the stack's end.
+    // What sim_switch_fiber() pops from a stack: zeros as registers, the entry function, then a
+    // return address of 0, the stack's end for debuggers and exceptions.
     uintptr_t* words = reinterpret_cast<uintptr_t*>(top) - kWords;
     for (int i = 0; i < kWords; ++i) words[i] = 0;
     words[kBegin] = reinterpret_cast<uintptr_t>(&begin<Allocator>);
@@ -79,10 +79,10 @@ class fiber {
   inline fiber resume() &&;
 
  private:
-  /// Where somebody waits, on his own stack.
+  /// A suspended fiber, on its own stack.
   struct Place {
-    void* sp = nullptr;     ///< its registers lie there; sim_switch_fiber() knows this place
-    Place* from = nullptr;  ///< set by whoever resumes it
+    void* sp = nullptr;     ///< its registers are there; sim_switch_fiber() relies on this position
+    Place* from = nullptr;  ///< set by the resuming fiber
     [[no_unique_address]] sanitizer::Stack bounds = {};
   };
   template <class Allocator>
@@ -98,7 +98,7 @@ class fiber {
   static void begin(Place* place);
 
 #if defined(__x86_64__)
-  // A function begins 8 bytes off a multiple of 16.
+  // At a function's entry the stack is 8 bytes off a multiple of 16.
   static constexpr int kWords = 12, kBegin = 6;
 #elif defined(__aarch64__)
   static constexpr int kWords = 24, kBegin = 19;
@@ -109,13 +109,12 @@ class fiber {
   Place* place_ = nullptr;
 };
 
-/// Leaves the caller, whose stack it notes in the first word of `here`, and goes on at `there`. A
-/// function that begins there gets it as its argument. Not kept: the rounding mode, which is common
-/// to all fibers.
+/// Leaves the caller, stores its stack pointer in the first word of `here`, and continues at
+/// `there`, the argument of a function that begins there. All fibers share the rounding mode.
 extern "C" void sim_switch_fiber(void* here, void* there);
 
-// One copy of it in a program, as of an inline function. On x86-64 it ends with a jump: `ret` is
-// predicted to go back to the last call, which was on another stack.
+// One copy per program, as of an inline function. On x86-64 it ends with a jump: `ret` would be
+// predicted to return to the last call, which was on another stack.
 #if defined(__x86_64__)
 asm(R"(
   .pushsection .text.sim_switch_fiber,"axG",@progbits,sim_switch_fiber,comdat
@@ -200,7 +199,7 @@ void fiber::begin(Place* place) {
   me->from->bounds = sanitizer::arrive(nullptr);
   fiber next = me->run(fiber(me->from));
   next.place_->from = nullptr;
-  me->allocator.deallocate(me->stack);  // nobody takes it before the switch
+  me->allocator.deallocate(me->stack);  // no fiber takes it before the switch
   sanitizer::leave(nullptr, next.place_->bounds);
   sim_switch_fiber(me, next.place_);
 }

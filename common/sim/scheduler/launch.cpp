@@ -1,4 +1,4 @@
-// A launch: the grid's blocks over the OS workers, clusters side by side, and the watchdog.
+// A launch: the grid's blocks over the OS workers, clusters in parallel, and the watchdog.
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ alignas(1024) constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem]
 
 namespace {
 
-// --- what all workers of a launch share ----------------------------------------------------------
+// --- shared by all workers of a launch -----------------------------------------------------------
 
 struct Grid {
   const Launch* launch;
@@ -51,7 +51,7 @@ struct Grid {
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
 
-  // Number of the cluster that is placed as the i-th: each once, also beyond the last.
+  // The cluster that is placed as the i-th: each once; also defined beyond the last.
   uint64_t in_order(uint64_t i) const {
     const uint64_t clusters = blocks / cluster;
     if (order == 0 || i >= clusters) return i;
@@ -61,15 +61,14 @@ struct Grid {
   }
 };
 
-// --- what a thread does with its own stack: the one mistake that the hooks cannot see ------------
+// --- errors of a thread's stack, which the hooks cannot see --------------------------------------
 
-// A signal's context: where the thread was, its stack pointer, what an integer division divides,
-// and what else it has.
+// A signal's context: program counter, stack pointer, operands of an integer division, the rest.
 struct Registers {
   uintptr_t pc = 0, sp = 0;
   int64_t dividend = 0;
   std::array<uintptr_t, 34> all{};
-  const void* caller = nullptr;  // where a call at this moment returns to
+  const void* caller = nullptr;  // the return address of a call at this moment
   explicit Registers([[maybe_unused]] void* context) {
     [[maybe_unused]] const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
@@ -106,7 +105,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
   const auto given = std::find_if(at.all.begin(), at.all.end(), is_from_host);
   if (given != at.all.end()) uses_host_address(*given, "access", after);
   const std::string place = source_of(after);
-  // A frame that grows touches each of its pages at the stack pointer, or 1 KiB above it (aarch64).
+  // A growing frame touches each of its pages at the stack pointer, or 1 KiB above it (aarch64).
 #ifdef __aarch64__
   constexpr uintptr_t kAbove = 1024;
 #else
@@ -119,10 +118,10 @@ void on_fault(int number, siginfo_t* info, void* context) {
                    " KiB for its local arrays and calls at " + place +
                    "; cudaDeviceSetLimit(cudaLimitStackSize, bytes) allows more"
              : " crashes at " + place + ": gdb shows its variables there (docs/debugging.md)");
-  fail(FaultKind::out_of_bounds, sentence);  // leaves the signal's stack, for good
+  fail(FaultKind::out_of_bounds, sentence);  // leaves the signal's stack permanently
 }
 
-// At each launch: a test framework may have installed a handler of its own since the last one.
+// At each launch: a test framework may have installed its own handler since the last one.
 void catch_faults() {
   struct sigaction action {};
   action.sa_sigaction = on_fault;
@@ -130,7 +129,7 @@ void catch_faults() {
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) sigaction(number, &action, nullptr);
 }
 
-// For the handler, which cannot run on the stack that overflowed. One for each OS thread.
+// For the handler, which cannot run on the overflowed stack. One per OS thread.
 void use_signal_stack() {
   thread_local std::vector<char> signal_stack(64 * 1024);
   stack_t alternate{};
@@ -139,7 +138,7 @@ void use_signal_stack() {
   sigaltstack(&alternate, nullptr);
 }
 
-// --- where a worker is, asked from outside -------------------------------------------------------
+// --- the position of a worker, sampled from outside ----------------------------------------------
 
 std::atomic<const void*> sampled{nullptr};
 
@@ -153,17 +152,17 @@ std::string place_of(std::thread& worker) {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGUSR2, &action, nullptr);
   pthread_kill(worker.native_handle(), SIGUSR2);
-  for (int i = 0; i < 5000 && !sampled; ++i) usleep(1000);  // a busy machine lets it wait
+  for (int i = 0; i < 5000 && !sampled; ++i) usleep(1000);  // a busy machine may delay it
   return sampled ? source_of(sampled) : "a line that is not known";
 }
 
 // --- one worker ----------------------------------------------------------------------------------
 
-// On the host thread, which can tell its caller that there is no memory.
+// On the host thread, which can report a lack of memory to its caller.
 void renew_stacks(Block& b, unsigned slots, bool guarded) {
   const size_t bytes = options().stack_bytes;
   if (b.stacks && b.stacks->are(bytes, slots, guarded)) return;
-  b.stacks.reset();  // the old ones first: both may not fit
+  b.stacks.reset();  // first free the old ones: both may not fit
   b.stacks = std::make_unique<Stacks>(bytes, slots, guarded);
   b.stack_base = b.stacks->base();
   b.stack_size = b.stacks->size();
@@ -189,7 +188,7 @@ void first_use(Block& b) {
 
 }  // namespace
 
-// Who looks at each access.
+// Selects the observers of each access.
 void set_watch(Block& b) {
   b.log = nullptr;
   b.beside_log = nullptr;
@@ -239,7 +238,7 @@ void prepare(Block& b, const Grid& grid) {
   set_watch(b);
 }
 
-// Blocks of a grid without clusters.
+// Runs the blocks of a grid without clusters.
 void work_alone(Block& b, Grid& grid) {
   b.cluster = nullptr;
   b.rank = 0;
@@ -254,7 +253,7 @@ void work_alone(Block& b, Grid& grid) {
   }
 }
 
-// A gang of workers hosts one cluster after the other.
+// A gang of workers runs one cluster at a time.
 struct Gang {
   explicit Gang(unsigned size) : together(size) { cluster.blocks.resize(size); }
   Cluster cluster;
@@ -267,7 +266,7 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
   b.cluster = &c;
   b.rank = rank;
   c.blocks[rank] = &b;
-  gang.together.arrive_and_wait();  // all are prepared, or grid.stop says that one could not be
+  gang.together.arrive_and_wait();  // all are prepared, or grid.stop says that one failed
   for (;;) {
     if (rank == 0) {
       gang.current = grid.stop ? grid.blocks : grid.next++;
@@ -282,7 +281,7 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
       place_block(b, grid.in_order(gang.current) * grid.cluster + rank);
     });
     if (b.fault) abort_cluster(c);
-    gang.together.arrive_and_wait();  // all blocks are in place
+    gang.together.arrive_and_wait();  // all blocks are placed
     if (wait_for_turn(b)) {
       keep_exception(b, [&] {
         run_placed_block(b);
@@ -302,7 +301,7 @@ class Pool {
  public:
   /// \throws fa::ResourceError when the system refuses a thread.
   explicit Pool(int n) {
-    // All blocks before the first thread: it looks at blocks_, which must not move then.
+    // All blocks before the first thread, which uses blocks_: it must not move then.
     for (int i = 0; i < n; ++i) blocks_.push_back(std::make_unique<Block>());
     try {
       for (int i = 0; i < n; ++i) threads_.emplace_back([this, i] { loop(i); });
@@ -353,8 +352,7 @@ class Pool {
     for (auto& t : threads_) t.join();
   }
 
-  // What each active worker has computed, in seconds. A clock on the wall would go on while a
-  // debugger holds the process.
+  // The CPU seconds of each active worker. A wall clock would not stop for a debugger.
   std::vector<double> cpu_seconds() {
     std::vector<double> seconds;
     for (int i = 0; i < active_; ++i) {
@@ -366,10 +364,10 @@ class Pool {
     return seconds;
   }
 
-  // Waits for the end. A kernel in which a worker computes for watchdog_s seconds while no thread
-  // switches, ends or meets another has its next accesses looked at: does it work (access.cpp)?
-  // One that is interrupted is told to stop at its next access: for that it has three
-  // intervals of CPU time, or thirty of wall time.
+  // Waits for the end. When a worker computes for watchdog_s seconds while no thread switches, ends
+  // or meets another, the next accesses show whether the kernel makes progress (access.cpp). An
+  // interrupted kernel must stop at an access within three intervals of CPU time, thirty of wall
+  // time.
   void watch(std::unique_lock<std::mutex>& lock) {
     const double limit = options().watchdog_s;
     const std::chrono::duration<double> interval(std::min(limit / 4, 1.0));
@@ -415,7 +413,7 @@ class Pool {
     }
   }
 
-  // Nothing can stop it but the end of the process.
+  // Only the end of the process can stop it.
   [[noreturn]] void give_up(int worker, const char* does, const char* why) {
     const std::string sentence =
         "kernel " + spoken(kernel_name(*grid_->launch)) + does + place_of(threads_[worker]) + why;
@@ -471,13 +469,13 @@ class Pool {
 Pool& pool_of(int n) {
   static std::unique_ptr<Pool> pool;
   if (!pool || pool->size() < n) {
-    pool.reset();  // the old workers end first
+    pool.reset();  // first end the old workers
     pool = std::make_unique<Pool>(n);
   }
   return *pool;
 }
 
-// How many blocks the modelled GPU holds at a time.
+// The number of blocks that the modelled GPU holds at once.
 uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, const Options& o) {
   const unsigned threads = config.block.x * config.block.y * config.block.z;
   const unsigned per_sm = blocks_per_sm(o.sm, threads, config.smem, resources_of(kernel));
@@ -522,7 +520,7 @@ void validate(const Launch& launch, const std::string& name) {
     refuse(Why::cluster, "a cluster of " + std::to_string(cluster) + " blocks; sm_" +
                              std::to_string(options().arch) + " has none");
   }
-  // As ptxas compiles the kernel, which is known of this project's own.
+  // As ptxas compiled the kernel, known only for this project's kernels.
   const Resources own = resources_of(name);
   const unsigned per_warp = (own.registers * 32 + 255) / 256 * 256;
   if (const uint64_t registers = (threads + 31) / 32 * per_warp; registers > o.sm.registers) {
@@ -563,7 +561,7 @@ void run_grid(const Launch& launch) {
   n = std::max(1, n / c) * c;
 
   Pool& pool = pool_of(n);
-  // A cooperative grid may have many blocks at a time: too many for guard pages.
+  // A cooperative grid may have many blocks at once: too many for guard pages.
   const bool together = launch.config.together;
   pool.take_stacks(n, together ? (block.x * block.y * block.z + 31) / 32 * 32 : 1024, !together);
   const uint64_t resident = resident_blocks(launch.config, name, o);

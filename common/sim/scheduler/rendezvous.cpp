@@ -1,9 +1,7 @@
-// Where threads meet: __syncthreads and named barriers, and the lanes of a warp.
-//
-// A thread that has returned is not waited for: __syncthreads waits for the threads of the block,
-// and __syncwarp and its like for the lanes of the mask, that have not returned (PTX, exit and
-// bar). Only a barrier with a count is not reduced: a warp that arrives counts 32, returned lanes
-// included.
+// Where threads meet: __syncthreads and named barriers, and the lanes of a warp. Returned threads
+// are not waited for: __syncthreads waits for the block's threads, and __syncwarp and similar for
+// the mask's lanes, that have not returned (PTX, exit and bar). Only a barrier with a count is not
+// reduced: an arriving warp counts 32, returned lanes included.
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -21,7 +19,7 @@ bool same(const Where& a, const Where& b) {
 
 bool complete(const Block& b, const Barrier& barrier) {
   if (barrier.expected == Barrier::kAll) return barrier.arrived == static_cast<int>(b.live);
-  // A warp arrives as a whole and counts 32, also when some of its lanes have returned.
+  // A warp arrives as a whole and counts 32, even when some of its lanes have returned.
   int n = barrier.arrived;
   for (unsigned w = 0; b.live < 32 * b.nwarps && w < b.nwarps; ++w) {
     const uint32_t here = barrier.here[w];
@@ -42,7 +40,7 @@ void let_go(Block& b, Barrier& barrier) {
   }
 }
 
-// One more thread at `barrier`; the last one runs `last` and lets all go on.
+// One more thread arrives at `barrier`; the last one runs `last` and wakes all.
 void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, auto&& last) {
   Block& b = *self;
   Thread& me = *b.current;
@@ -67,8 +65,8 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, a
   }
 }
 
-// A right program has none of these: threads that have reached the end of the kernel while others
-// are at a barrier of its text. An early return is no such case.
+// Threads at the end of the kernel while others are at a barrier of its text; a correct program has
+// none. An early return does not count.
 void tell_skipped(const Block& b, const std::string& what, const Where& where, unsigned warp,
                   uint32_t lanes) {
   std::vector<unsigned> ids;
@@ -84,8 +82,8 @@ void tell_skipped(const Block& b, const std::string& what, const Where& where, u
                     " and ended: they count as arrived here; CUDA leaves it undefined");
 }
 
-// A thread that has returned counts as arrived, at a barrier with a count if its warp has: what it
-// did before is visible behind the barrier. Not so what it did after an arrival of its own.
+// A thread that has returned counts as arrived, at a barrier with a count if its warp has: its
+// earlier work is visible after the barrier. Work after its own arrival is not.
 void tell_observers(Block& b, const Barrier& barrier) {
   uint32_t met[32] = {};
   for (unsigned w = 0; w < b.nwarps; ++w) {
@@ -189,7 +187,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   Thread& me = *b.current;
   const unsigned warp = me.id / 32, lane = me.id % 32;
   const uint32_t given = mask;
-  mask &= b.alive[warp];  // the last warp of an odd-sized block has fewer lanes
+  mask &= b.alive[warp];  // a partial last warp has fewer lanes
   if (!(mask >> lane & 1)) {
     fail(FaultKind::refused, here() + " calls " + what + " at " + at(where) +
                                  " with a mask that does not contain its own lane");

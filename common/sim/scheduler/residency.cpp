@@ -34,8 +34,8 @@ Resources resources_of(const std::string& kernel) {
 
 unsigned blocks_per_sm(const fa::SmSpec& sm, unsigned threads, size_t dynamic_bytes,
                        const Resources& r) {
-  constexpr unsigned kWarp = 32, kUnit = 256;  // registers are handed out to a warp, in such units
-  constexpr unsigned kQuarters = 4;            // an SM's warps and registers lie in four parts
+  constexpr unsigned kWarp = 32, kUnit = 256;  // registers are allocated per warp, in such units
+  constexpr unsigned kQuarters = 4;            // parts of an SM's warps and registers
   const unsigned warps = (threads + kWarp - 1) / kWarp;
   unsigned blocks = std::min(sm.blocks, sm.threads / kWarp / warps);
   if (r.registers > 0) {

@@ -1,5 +1,5 @@
-// Fibers and the order in which they run: the lowest runnable thread after the current one, cyclic,
-// so the lanes of a warp run one after the other and warps stay together.
+// Fibers and their order: the lowest runnable thread after the current one, cyclic, so the lanes of
+// a warp run one after the other and warps stay together.
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/messages/messages.h"
 
@@ -69,7 +69,7 @@ void leave_warp_of(Block& b, const Thread* t) {
   }
 }
 
-// From now on `t` is the thread that runs.
+// Makes `t` the running thread.
 void become(Block& b, Thread& t) {
   Thread* me = b.current;
   if (me && me->id / 32 != t.id / 32) leave_warp_of(b, me);
@@ -80,7 +80,7 @@ void become(Block& b, Thread& t) {
   sim_threadIdx = t.idx;
 }
 
-// First thing after every switch: whoever switched here left its continuation.
+// First thing after every switch: the fiber that switched here left its continuation.
 void landed(Block& b, fiber&& from) {
   (b.previous ? b.previous->fiber : b.worker) = std::move(from);
 }
@@ -92,14 +92,14 @@ void landed(Block& b, fiber&& from) {
   __builtin_unreachable();
 }
 
-// What the kernel's registers hold until it sets them: they will lie where this frame is.
+// Fills registers that the kernel has not set: they will be where this frame is.
 [[gnu::noinline]] void unset_registers() {
   volatile uint32_t words[2048];
   for (volatile uint32_t& word : words) word = kUnset;
 }
 
-// The life of a fiber: one CUDA thread, and, as long as none of them ever waited, the next ones on
-// the same stack, as a plain loop would run them.
+// A fiber's life: one CUDA thread, and, while none waits, the next ones on the same stack, as a
+// loop.
 fiber run_threads(fiber&& from) {
   Block& b = *self;
   landed(b, std::move(from));
@@ -126,7 +126,7 @@ fiber run_threads(fiber&& from) {
     Thread& next = next_thread(b, me.id);
     const bool fresh = next.state == State::fresh;
     become(b, next);
-    if (!fresh) return std::move(next.fiber);  // this stack is given back
+    if (!fresh) return std::move(next.fiber);  // this stack is freed
   }
 }
 
@@ -178,9 +178,9 @@ void place_block(Block& b, uint64_t linear) {
 
 void run_placed_block(Block& b) {
   switch_to(b, *pick(b, b.nwarps * 32 - 1));
-  // Here the last thread has returned, or fail() gave the block or its cluster up.
+  // Here the last thread has returned, or fail() has abandoned the block or its cluster.
   if (!b.fault && b.live == 0) {
-    while (!b.cluster && !b.deferred.empty()) {  // a copy that nobody waited for still happens
+    while (!b.cluster && !b.deferred.empty()) {  // a copy that no thread waited for still happens
       auto work = std::move(b.deferred.front());
       b.deferred.pop_front();
       work();
@@ -270,7 +270,7 @@ bool can_run(const Block& b) {
   return false;
 }
 
-// --- clusters: one block after the other, on different OS threads --------------------------------
+// --- clusters: one block at a time, on different OS threads --------------------------------------
 
 unsigned cluster_size() {
   return self->cluster ? static_cast<unsigned>(self->cluster->blocks.size()) : 1;
@@ -289,8 +289,8 @@ void* map_shared_rank(const void* p, unsigned rank) {
   return reinterpret_cast<void*>(block_of_rank(rank).shared_base + offset);
 }
 
-// Looks for a block that can run, in order behind `b`; does deferred work when there is none.
-// Returns null when every block has returned, or after a deadlock (`b.fault` says so).
+// Finds a block that can run, in order after `b`; does deferred work when there is none. Returns
+// null when every block has returned, or after a deadlock (recorded in `b.fault`).
 static Block* next_block(Block& b) {
   Cluster& c = *b.cluster;
   const size_t n = c.blocks.size();

@@ -6,36 +6,35 @@
 
 namespace sim {
 
-/// Makes all threads of the block fresh. `linear` is the block's number in the grid.
+/// Resets all threads of the block. `linear` is the block's number in the grid.
 void place_block(Block&, uint64_t linear);
-/// Runs the placed block until its last thread returned or fail() was called.
+/// Runs the placed block until its last thread returns or fail() is called.
 void run_placed_block(Block&);
-/// Leaves the current thread for the next runnable one at or after `first`, which may be itself:
-/// what the last arriver of a rendezvous does, so that threads go on in order.
+/// Leaves the current thread for the next runnable one at or after `first`, perhaps itself, as the
+/// last arriver of a rendezvous does, so that threads continue in order.
 void yield_from(unsigned first);
-/// Nobody can run: some lanes that wait at an __activemask go on. \returns false when none does.
+/// No thread can run: some lanes at an __activemask continue. \returns false when none does.
 bool let_converged_go(Block&);
-/// Nobody can run, and nothing is deferred: each mbarrier.try_wait fails. \returns false when there
-/// is none, or when they have failed so often that this is a deadlock.
+/// No thread can run, and nothing is deferred: each mbarrier.try_wait fails. \returns false when
+/// there is none, or after so many failures that this is a deadlock.
 bool let_tries_end(Block&);
 /// Chooses Block::watch by the block's observers.
 void set_watch(Block&);
-/// The current thread has returned: who waited for nobody else goes on.
+/// The current thread has returned: threads that waited only for it continue.
 void stop_waiting_for_current(Block&);
 /// Forgets the fibers of an abandoned block without unwinding them.
 void abandon_threads(Block&);
 
 /// Cluster only. Hands the baton to a block that can run. \returns when this block has it again.
 void pass_baton(Block&);
-/// Cluster only. The block is done: hands the baton on for good. A deadlock of the others becomes
-/// this block's `fault`.
+/// Cluster only. The block is done and gives the baton away; `fault`: a deadlock of the others.
 void retire_from_cluster(Block&);
 /// All blocks of the cluster leave at their next turn.
 void abort_cluster(Cluster&);
-/// Cluster only. Waits for the first turn. \returns false when the cluster was aborted before.
+/// Cluster only. Waits for the first turn. \returns false when the cluster was aborted.
 bool wait_for_turn(Block&);
 
-/// Above a worker is nobody who could catch: what `work` throws becomes the launch's error.
+/// A worker's stack has no handler: an exception of `work` becomes the launch's error.
 void keep_exception(Block& b, auto&& work) {
   try {
     work();

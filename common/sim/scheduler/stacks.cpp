@@ -41,7 +41,7 @@ stack_context Stacks::take() {
   const uint16_t slot = free_.back();
   free_.pop_back();
   stack_context stack;
-  // Tops are staggered: with equal offsets all stacks would fight for the same cache sets.
+  // Tops are staggered: with equal offsets all stacks would compete for the same cache sets.
   stack.sp = memory_ + (slot + 1) * stride_ - slot % 61 * 192;
   stack.size = stride_ - guard_ - slot % 61 * 192;
   return stack;

@@ -1,5 +1,5 @@
 /// \file
-/// The stacks that CUDA threads run on: one mapping per worker, 1024 slots with a guard page each.
+/// The stacks of CUDA threads: one mapping per worker, 1024 slots with a guard page each.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace sim {
 class Stacks {
  public:
   /// \param bytes of one stack, rounded up to pages
-  /// \param guarded each slot has a guard page below it, which takes two mappings of the process.
+  /// \param guarded each slot has a guard page below it: two mappings of the process per slot.
   /// \throws fa::ResourceError when the process may have no more address space or mappings.
   Stacks(size_t bytes, unsigned slots, bool guarded);
   ~Stacks();
@@ -22,11 +22,11 @@ class Stacks {
 
   stack_context take();
   void give_back(const stack_context&);
-  /// All slots are free again: the fibers on them were abandoned.
+  /// Frees all slots: the fibers on them were abandoned.
   void reset();
   uintptr_t base() const { return reinterpret_cast<uintptr_t>(memory_); }
   size_t size() const { return stride_ * slots_; }
-  /// As they were asked for?
+  /// Do they have these properties?
   bool are(size_t bytes, unsigned slots, bool guarded) const {
     return bytes == bytes_ && slots == slots_ && guarded == (guard_ > 0);
   }
@@ -37,7 +37,7 @@ class Stacks {
   size_t bytes_;
   unsigned slots_;
   size_t guard_;   // one page, or nothing
-  size_t stride_;  // from slot to slot
+  size_t stride_;  // between slots
   char* memory_;
   std::vector<uint16_t> free_;
 };
