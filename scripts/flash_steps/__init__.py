@@ -1,20 +1,20 @@
-"""What the commands of scripts/ are made of. A command is a module with main().
+"""Modules of the commands in scripts/. A command is a module with main().
 
-command.py           how each starts, its sentences, its exit status
+command.py           how commands start, their sentences, their exit status
 files.py             whole files, text and JSON; the folder of this tree
-steps.py             finding steps, running their programs
-problems.py          a problem: FlashAttention's series, its flags, its text
+steps.py             finds steps and runs their programs
+problems.py          a problem: FlashAttention's series, flags, text
 results.py           JSON of the programs: runs, and rows that join them
-standing.py          is a result of this tree's text, measured at full speed?
-commits.py           the commit that a result belongs to, and what has changed since
+standing.py          is a result of this tree's sources, measured at full speed?
+commits.py           the commit of a result, and what has changed since
 text.py              figures and tables for people
 picture.py           SVG of results
 gpu_table.py         the GPUs that the simulator models
-nvcc.py              which compiler there is
+nvcc.py              finds the compiler
 step_library.py      a step's shared library
 torch_operator.py    attention(), a step in a PyTorch model
 gpt.py               a GPT whose attention is a step, or PyTorch's
-model_cost.py        what an update of it costs, by formulas
+model_cost.py        the cost of an update of it, by formulas
 
 compare.py           scripts/compare.py
 fit_m.py             scripts/fit_m.py
@@ -22,7 +22,7 @@ model.py             scripts/model, with model.py of ../lab
 ptxas.py             scripts/ptxas
 all others           tools of ./scripts/maintain
 
-What measures, and fills the documentation from results, is in ../lab.
+../lab has what measures, and what fills the documentation from results.
 """
 
 import os
@@ -30,7 +30,7 @@ import sys
 
 
 def require_python(*oldest):
-    """Ends a command with one sentence and status 3 where this Python is older."""
+    """Ends a command with one sentence and status 3 where this Python is too old."""
     if sys.version_info < oldest:
         needs, here = (".".join(map(str, version[:3])) for version in (oldest, sys.version_info))
         name = os.path.basename(sys.argv[0])

@@ -1,11 +1,10 @@
-"""Builds for the scripts that people type, and shows its progress.
+"""Builds for interactive scripts, and shows progress.
 
     -m flash_steps.building LOG PRESET [TARGET...]    prints one line, and why it failed; LOG has
                                                       the rest
 
-In a terminal a line shows how far the build is, and at what file; elsewhere there is a line when
-15 s have passed without one. All targets are built at once; `cmake --build --target A B` builds one
-after the other.
+A terminal shows the progress and the current file on one line; elsewhere a line is printed after
+15 s without one. All targets are built at once; `cmake --build --target A B` builds one at a time.
 Exit status: 0 done, 1 the build failed.
 """
 
@@ -29,7 +28,7 @@ OBJECT = re.compile(r"Building \w+ object (?:(\S+)/)?CMakeFiles/[^/]+\.dir/(\S+)
 
 
 class Progress:
-    """What is being done, on one line of a terminal; closing it takes the line away."""
+    """The current activity on one line of a terminal; closing it removes the line."""
 
     def __init__(self, stream=None, what=""):
         self.stream = stream or sys.stdout
@@ -50,7 +49,7 @@ class Progress:
         self._clear()
 
     def heard(self, line):
-        """A line of a build's output."""
+        """Handles a line of a build's output."""
         done = STEP.match(line)
         if done:
             file = OBJECT.search(done[2])
@@ -84,7 +83,7 @@ class Progress:
             self._write("\r\033[K")
 
     def _write(self, text):
-        with contextlib.suppress(OSError):  # the reader has gone: its own writer says so
+        with contextlib.suppress(OSError):  # the reader is gone; its writer reports that
             self.stream.write(text)
             self.stream.flush()
 
@@ -101,8 +100,8 @@ def _kill_group(process):
 
 @contextlib.contextmanager
 def group_of(command, **options):
-    """A process in its own group, all of which ends with the block, however it is left. Ctrl-C
-    of a terminal does not reach it, so that only this program says something."""
+    """A process in its own group, which ends with the block. Ctrl-C of a terminal does not reach
+    it, so only this program prints a message."""
     with _lock:
         if _stopping:
             raise KeyboardInterrupt
@@ -120,7 +119,7 @@ def group_of(command, **options):
 
 
 def stop_all():
-    """Ends what other threads have started, and lets them start nothing more."""
+    """Ends the processes that other threads have started, and prevents further ones."""
     global _stopping
     with _lock:
         _stopping = True
@@ -129,7 +128,7 @@ def stop_all():
 
 
 def run(command, log, progress):
-    """The exit status; its output goes to the open file `log`, line by line."""
+    """The exit status; writes output line by line to the open file `log`."""
     ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with group_of(command, cwd=ROOT, text=True, errors="replace", **ends) as process:
         for line in process.stdout:
@@ -140,8 +139,8 @@ def run(command, log, progress):
 
 
 def made_for(tree):
-    """The folder for which a build folder was made, where the tree was renamed or copied since: all
-    that is built there names files of that one. Else None."""
+    """The folder for which a build folder was configured, if the tree was renamed or copied since:
+    everything built there names files of that folder. Else None."""
     try:
         cache = read_text(os.path.join(tree, "CMakeCache.txt"))
     except OSError:
@@ -155,10 +154,8 @@ def made_for(tree):
 
 
 def commands(preset, targets, folder=None, jobs=None):
-    r"""What configures and builds; of no target, all. A tree that is there stays what it is, also
-    where make, and not ninja, has built it.
-
-    \raises NotHere where it was made for another folder."""
+    r"""The commands that configure and build; no target means all. An existing tree keeps its
+    generator, ninja or make. \raises NotHere where it was made for another folder."""
     configure, build = ["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset]
     tree = folder or os.path.join(ROOT, "build", preset)
     if made := made_for(tree):
@@ -177,7 +174,7 @@ def commands(preset, targets, folder=None, jobs=None):
 
 @contextlib.contextmanager
 def alone(folder, progress):
-    """Two builds in one folder would write the same files, and count together."""
+    """Two builds in one folder would write the same files."""
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "build.lock"), "w", encoding="utf-8") as lock:
         while True:
@@ -201,8 +198,8 @@ def build(preset, targets, log, stream=None, folder=None):
 
 
 def reason(said, lines=25):
-    r"""Why a build failed: the end of its words. \raises NotHere with our own sentence, if it has
-    one (CMake breaks none of them), or the line that tells of a full disk."""
+    r"""Why a build failed: the end of its output. \raises NotHere with flash-steps's own sentence,
+    if there is one (CMake does not wrap it), or the line about a full disk."""
     if own := re.search(r"^ *flash-steps: (.*)$", said, re.MULTILINE):
         raise NotHere(own[1])
     if full := no_room(said):
@@ -211,8 +208,7 @@ def reason(said, lines=25):
 
 
 def build_or_say(preset, targets, path, stream=None, folder=None, lines=25):
-    r"""As build(), which adds to the log at `path`: (the command that failed, why), or None.
-    \raises NotHere as reason()."""
+    r"""As build(), logging to `path`: (the command that failed, why), or None. \raises NotHere"""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "a+", encoding="utf-8", errors="replace") as log:
         start = log.seek(0, os.SEEK_END)
@@ -222,8 +218,8 @@ def build_or_say(preset, targets, path, stream=None, folder=None, lines=25):
 
 
 def is_newer(stamp, files):
-    """Whether a build's stamp and all files are there, and the stamp is no older than they, nor
-    dated in the future, where it says nothing of what was edited since."""
+    """Do a build's stamp and all files exist, the stamp no older than they, nor dated in the
+    future, where it would hide later edits?"""
     try:
         made = os.stat(stamp).st_mtime
         return made < time.time() + 10 and all(os.stat(file).st_mtime <= made for file in files)
@@ -232,7 +228,7 @@ def is_newer(stamp, files):
 
 
 def first_error(said, lines=5):
-    """The first error of a compiler's output, with at most so many lines that show it; or ""."""
+    """The first error of a compiler's output, with at most `lines` lines that show it; or ""."""
     code = r"(?:\n[ \t]+(?:\d+ )?\|.*){0,%d}" % lines
     found = re.search(r"(?m)^.*\berror(?: #| *: ).*" + code, said)
     return found[0] if found else ""
@@ -245,7 +241,7 @@ def main():
     except NotHere as error:
         print(error)
         return 1
-    except OSError as error:  # no cmake, or a folder that is not the user's
+    except OSError as error:  # no cmake, or a folder of another user
         print(f"{error.filename}: {error.strerror}")
         return 1
     if failed:

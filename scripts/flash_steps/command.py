@@ -1,7 +1,6 @@
 """What all commands share: how they start, their sentences, their exit status.
 
-A command is a module with main(), of flash_steps or of lab. ./scripts/maintain calls it, or a file
-of its name in scripts/.
+A command is a module with main() in flash_steps or lab, called by ./scripts/maintain or a script.
 """
 
 import argparse
@@ -14,7 +13,7 @@ import textwrap
 
 
 class Failure(Exception):
-    """One sentence for the user, printed behind the command's name; exit status 1."""
+    """One sentence for the user, printed after the command's name; exit status 1."""
 
     status = 1
 
@@ -43,12 +42,12 @@ def require_folder():
 
 
 def no_room(said):
-    """A compiler's line that tells of a full disk; or None."""
+    """A compiler's line about a full disk; or None."""
     return next((x.strip() for x in said.splitlines() if os.strerror(errno.ENOSPC) in x), None)
 
 
 def fitted(doc):
-    """A module's text: its paragraphs as wide as the terminal, its lists as they are."""
+    """A module's text with paragraphs as wide as the terminal; lists stay unchanged."""
     width = min(shutil.get_terminal_size().columns - 2, 98)
     return "\n\n".join(
         part if part.startswith(" ") or "\n " in part else textwrap.fill(part, width)
@@ -57,7 +56,7 @@ def fitted(doc):
 
 
 def parser(doc):
-    """Of a command whose module has this text."""
+    """The parser of a command whose module has this text."""
     return argparse.ArgumentParser(
         description=fitted(doc), formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,7 +75,7 @@ def require_values(words):
 
 
 def run(module, name, *more):
-    """main(*more) of a module; `name` is what its user has typed. Returns the exit status."""
+    """Runs main(*more) of a module; `name` is what the user typed. Returns the exit status."""
     sys.argv[0] = name
     try:
         require_folder()
@@ -87,7 +86,7 @@ def run(module, name, *more):
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         return failure.status
-    except BrokenPipeError:  # the reader of a pipe, like head, has seen enough
+    except BrokenPipeError:  # the reader of a pipe, such as head, has stopped reading
         drop_output()
         return 0
     except OSError as error:
@@ -99,5 +98,5 @@ def run(module, name, *more):
 
 
 def drop_output():
-    """What is still to be written would fail again when Python ends."""
+    """Discards buffered output, which would fail again when Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,11 +1,10 @@
-"""The commit that a result belongs to, and whether a step has changed since.
+"""The commit of a result, and whether a step has changed since.
 
-A step has changed since a commit where a file that its program reads has other code now: a file of
-a step, of common/dialect, of common/ranks, or tiles.h and ranks.h of common/harness. The compiler
-removes the comments. White space, #include lines and names of files do not count, nor does the
-rest of the harness: tests require the same results of it. Where a source changes but
-not the machine code, as with a new description, docs/results/equal_code.json may say so
-(equal_code.py).
+A step has changed where the code of a file that its program includes has changed: a file of a step,
+of common/dialect, of common/ranks, or tiles.h and ranks.h of common/harness. The compiler removes
+comments. White space, #include lines and file names do not count, nor does the rest of the harness:
+tests require the same results of it. Where a source changes but not the machine code, as with a new
+description, docs/results/equal_code.json may say so (equal_code.py).
 """
 
 import functools
@@ -18,12 +17,12 @@ from .steps import ROOT
 EQUAL_CODE = os.path.join(ROOT, "docs", "results", "equal_code.json")
 DECIDES = ("steps/", "common/dialect/", "common/ranks/")
 DECIDES += ("common/harness/tiles.h", "common/harness/ranks.h")
-UNCOMMITTED = "+"  # behind a commit: the tree had changes
-UNKNOWN = "unknown"  # where there is no git, and nobody said it
+UNCOMMITTED = "+"  # after a commit: the tree had changes
+UNKNOWN = "unknown"  # without git, and without a given commit
 
 
 def git(*arguments):
-    """What git prints; None where there is no git, no history or no such commit."""
+    """The output of git; None where there is no git, no history or no such commit."""
     command = ["git", "-C", ROOT, "-c", "core.quotePath=false", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -34,8 +33,7 @@ def git(*arguments):
 
 @functools.cache
 def here():
-    """This tree's commit, "+" behind it where steps/ or common/ have changes. A copy without git is
-    told by FLASH_STEPS_COMMIT."""
+    """This tree's commit, "+" if steps/ or common/ changed. Without git: FLASH_STEPS_COMMIT."""
     told = os.environ.get("FLASH_STEPS_COMMIT")
     head = told or git("rev-parse", "--short=12", "HEAD")
     if not head:
@@ -58,8 +56,7 @@ def code_of(text):
 
 @functools.cache
 def files_since(commit):
-    """{path: its path in the commit, or None} of the files that differ; None where git cannot
-    tell."""
+    """{path: its path in the commit, or None} of the files that differ; None if git cannot tell."""
     text = git("diff", "-M", "--name-status", commit, "--", "steps", "common")
     if text is None:
         return None
@@ -82,17 +79,16 @@ def has_changed(path, before, commit):
 
 @functools.cache
 def files_of(step):
-    """The files of this tree that the step's program includes for nvcc, as the compiler says; None
-    where it has none."""
+    """The files that the step's program includes for nvcc; None without a compiler."""
     main = os.path.join("steps", step, "main.cu")
     if not os.path.exists(os.path.join(ROOT, main)):
         return None
-    # -MG: a header that is not found is only named; so are those of the system, at no cost.
+    # -MG: missing headers are only named; so are the system's, at no cost.
     command = ["g++", "-std=c++20", "-x", "c++", "-D__CUDACC__", "-I.", "-MM", "-MG"]
     command += ["-nostdinc", main]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    except (OSError, subprocess.CalledProcessError):  # no compiler: the step's own folder, then
+    except (OSError, subprocess.CalledProcessError):  # no compiler: only the step's folder
         folder = os.path.join(ROOT, "steps", step)
         return {os.path.join("steps", step, name) for name in os.listdir(folder)}
     words = {os.path.normpath(word) for word in done.stdout.split()[1:] if word != "\\"}
@@ -101,7 +97,7 @@ def files_of(step):
 
 @functools.cache
 def is_current(step, commit):
-    """Whether the step is what it was at the commit. In a copy without git any commit will do."""
+    """Is the step the same as at the commit? A copy without git accepts any commit."""
     files = files_of(step)
     if files is None or not commit:
         return False
@@ -119,6 +115,6 @@ def is_current(step, commit):
 
 @functools.cache
 def equal_code():
-    """[{since, at, steps, how}]: a later commit at which these steps have another text than at the
+    """[{since, at, steps, how}]: a later commit at which the sources of these steps differ from the
     first, and a GPU does the same."""
     return read_json(EQUAL_CODE) if os.path.exists(EQUAL_CODE) else []

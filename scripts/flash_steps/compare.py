@@ -14,7 +14,7 @@ from .problems import problem_text
 from .results import get, join_for_reading, load, screen_of, total
 from .text import aligned, bytes_text, count_text, time_text
 
-# What --diff shows: name, path in the JSON, how to sum it, how to print it.
+# The rows of --diff: name, path in the JSON, how to sum it, how to print it.
 METRICS = (
     ("requested read", "traffic.requested.counted.read", None, bytes_text),
     ("requested write", "traffic.requested.counted.write", None, bytes_text),
@@ -47,7 +47,7 @@ def metrics_of(run):
 
 
 def describe(run):
-    """Its problem and its device; of a simulator also what it models and for how many heads."""
+    """Problem and device; for a simulator also the modelled GPU and the number of heads."""
     words = [problem_text(run.data["problem"]), run.get("device.name")]
     if run.get("estimate") and run.kind == "sim":
         words.append(f"estimated for {run.get('estimate.gpu')}")
@@ -57,7 +57,7 @@ def describe(run):
 
 
 def diff_lines(a, b):
-    """Two runs side by side, and how many times the first the second is."""
+    """Two runs side by side, and the ratio of the second to the first."""
     lines = [f"A: {describe(a)}", f"B: {describe(b)}"]
     left, right = metrics_of(a), metrics_of(b)
     names = list(left) + [name for name in right if name not in left]
@@ -71,7 +71,7 @@ def diff_lines(a, b):
 
 
 def diff(first, second):
-    """One run each: these two, whatever they are. Several: those of the same step and problem."""
+    """If both have one run, these two; otherwise the runs of the same step and problem."""
     if len(first) == 1 and len(second) == 1:
         return "\n".join(diff_lines(first[0], second[0]))
     others = {(run.key, run.kind): run for run in second}

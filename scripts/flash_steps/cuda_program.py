@@ -21,7 +21,7 @@ from flash_steps.gpu_table import find_model
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "any", "how_to_build.txt")
 STAND_INS = os.path.join(ROOT, "common", "sim", "any", "include")
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
-# What a text shows that needs a feature the simulator does not have; {}: what was found.
+# Patterns of features that the simulator lacks; {}: the text found.
 UNSUPPORTED = [
     (
         r"\b(tex1D|tex2D|tex3D|tex1Dfetch|texture\s*<|cudaTextureObject_t|cudaCreateTextureObject|cudaBindTexture)",
@@ -50,7 +50,7 @@ UNSUPPORTED = [
         "SIMD intrinsics of bytes and halves of a word",
     ),
 ]
-# Beginnings of headers, and the library that they are of.
+# Beginnings of headers, and their library.
 LIBRARIES = """
 cublasXt: cuBLASXt, cudnn: cuDNN,
 cusparse: cuSPARSE, cusolver: cuSOLVER, thrust/: Thrust, cub/: CUB, cute/: CUTLASS,
@@ -63,9 +63,9 @@ cudnn_frontend: cuDNN
 LIBRARIES = dict(pair.split(": ") for pair in " ".join(LIBRARIES.split()).split(", "))
 
 
-# What no kernel can call here: they get names by which the program (session.cpp) says so.
+# Not callable in a kernel here: they get names by which the program (session.cpp) reports them.
 ALLOCATING = ("malloc", "calloc", "realloc", "_Znwm", "_Znam")
-FORCED = "__attribute__((always_inline))"  # of __forceinline__
+FORCED = "__attribute__((always_inline))"  # from __forceinline__
 
 
 class Refused(BadInput):
@@ -73,7 +73,7 @@ class Refused(BadInput):
 
 
 def how_to_build():
-    """Compiler, flags and libraries, as CMake has written them down. Builds the simulator."""
+    """Compiler, flags and libraries as CMake recorded them. Builds the simulator."""
     if not is_built():
         build_simulator()
     with open(HOW, encoding="utf-8") as file:
@@ -83,8 +83,8 @@ def how_to_build():
 
 
 def macros_of(gpu):
-    """What the GPU's compiler defines, of the oldest toolkit from 12.4 on that knows it. The
-    precompiled header has none of these names, so it fits them all."""
+    """Macros of the GPU's compiler, in the oldest toolkit from 12.4 on that supports it. The
+    precompiled header contains none of them, so it fits them all."""
     arch = int(find_model(gpu)["arch"].removeprefix("sm_"))
     major, minor = (12, 8) if arch >= 100 else (12, 4)
     macros = {
@@ -99,11 +99,11 @@ def macros_of(gpu):
 
 
 def is_built():
-    """Whether the simulator is no older than any of its files, and of this tree; CMake takes ten
-    times as long."""
+    """Is the simulator no older than its files, and built in this tree? Ten times as fast as
+    CMake."""
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
     files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), HOW]
-    # Without a row for cuda it was written by an earlier configuration.
+    # Without a row for cuda, an earlier configuration wrote it.
     stamp = os.path.join(os.path.dirname(HOW), "built")
     here = not building.made_for(os.path.join(ROOT, "build", "sim"))
     return here and building.is_newer(stamp, files) and "\ncuda " in text_of(HOW)
@@ -146,15 +146,15 @@ def library_of(header):
 
 @functools.cache
 def folder_of_toolkit(folder):
-    """The include folder of a CUDA toolkit that `folder` is or lies in."""
+    """The include folder of the CUDA toolkit that contains or is `folder`."""
     here = Path(folder)
     return next((p for p in [here, *here.parents] if (p / "cuda_runtime_api.h").is_file()), None)
 
 
 def toolkit_header(text):
-    """Whether what the preprocessor gave enters a real toolkit's header: the simulator has its own
-    of the runtime's, which are found first; the libraries' need the real runtime. A toolkit may lie
-    among the system's own headers."""
+    """A refusal if the preprocessed text enters a header of an installed toolkit. The simulator
+    replaces the runtime's headers, which are found first; the libraries' headers need the real
+    runtime. A toolkit may be among the system headers."""
     now = ""
     for marker in re.finditer(r'^# \d+ "([^"\n]*)"([ \d]*)$', text, re.MULTILINE):
         path = marker[1]
@@ -176,7 +176,7 @@ def short(place):
 
 
 def unsupported_in(path, line=None):
-    """The first feature of the text, or of a line of it, that is not supported."""
+    """The first unsupported feature of the text, or of a line of it."""
     for number, text in enumerate(text_of(path).splitlines(), 1):
         if line is not None and number != line:
             continue
@@ -189,7 +189,7 @@ def unsupported_in(path, line=None):
     return None
 
 
-# A name of NVIDIA's; two underscores in front belong to the implementation.
+# A name of NVIDIA's; two leading underscores belong to the implementation.
 NVIDIAS = (
     r"(cuda|cublas|cusparse|cusolver|cufft|curand|cudnn|nccl|nvml|nvtx|nvrtc|npp)[A-Z_]\w*"
     r"|cu[A-Z]\w+|_?(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|__[A-Za-z]\w*"
@@ -206,8 +206,7 @@ NOT_FOUND = (
 
 
 def of_simulator(said):
-    """Where the simulator's own text says in a sentence what it does not have: that, with the line
-    of the user's that leads there."""
+    """The simulator's sentence about a missing feature, with the user's line that leads there."""
     own = re.search(
         rf"^{re.escape(ROOT)}/common/sim/\S+: error: static assertion failed: (.* not supported)$",
         said,
@@ -225,7 +224,7 @@ def of_simulator(said):
 
 
 def explain(error, path, said):
-    """What kept a file from compiling, in one sentence where we know it."""
+    """Why a file did not compile, in one sentence where we know it."""
     known = missing_header(error) or of_simulator(said)
     if known:
         return known
@@ -247,7 +246,7 @@ def explain(error, path, said):
 
 
 def unset_variables(said, files):
-    """What g++ warns of in these files, as remarks: a GPU's registers hold anything."""
+    """g++'s warnings of uninitialised variables, as remarks: on a GPU a register holds anything."""
     pattern = r"(?m)^(.+?):(\d+):\d+: warning: '([^']+)' .*\[-W(maybe-)?uninitialized\]$"
     for file, line, name, maybe in re.findall(pattern, said):
         if file in files:
@@ -255,7 +254,7 @@ def unset_variables(said, files):
             yield f"{sees} ({short(file)}:{line}), as the compiler sees it"
 
 
-STACK = 64 << 10  # bytes, of a thread, in any case
+STACK = 64 << 10  # bytes per thread, at least
 LOCAL = 1 << 20  # bytes: twice what nvcc gives a thread
 
 
@@ -271,7 +270,7 @@ def local_bytes(stack_usage, kernels):
 
 
 def compile_file(path, how, options, folder, number):
-    """One source file to an object, with C files as C; and remarks."""
+    """Compiles one source file to an object, with C files as C; returns remarks."""
     base = os.path.join(folder, f"{number}_{os.path.basename(path)}")
     given = [f"-I{folder}" for folder in (os.path.dirname(path) or ".", *options.include)]
     given += [f"-D{name}" for name in options.define]
@@ -279,8 +278,8 @@ def compile_file(path, how, options, folder, number):
     english = {**os.environ, "LC_ALL": "C"}
 
     def call(*command, before=lambda said: None, again=lambda said: None):
-        """What the compiler prints. `before`: what kept it from compiling, if it knows; `again`:
-        whether another attempt is worth it."""
+        """The compiler's output. `before`: a known reason for failure; `again`: is a retry
+        useful?"""
         words = {"capture_output": True, "text": True, "errors": "replace", "env": english}
         done = subprocess.run(command, **words)
         if done.returncode and again(done.stderr):
@@ -298,9 +297,9 @@ def compile_file(path, how, options, folder, number):
         call("gcc", "-w", "-O2", "-g", *openmp, *given, "-c", path, "-o", base + ".o")
         return base + ".o", []
     cuda = path.endswith((".cu", ".cuh"))
-    # A precompiled header is named in what the preprocessor says, and needs the same flags again.
+    # A precompiled header is named in the preprocessor's output, and needs the same flags again.
     flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else [])]
-    # The simulator's stand-ins come first, ahead of a toolkit's headers that -I names.
+    # The simulator's stand-ins precede a toolkit's headers named by -I.
     first = [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}"]
     source = call(*first, *flags, *given, path, before=toolkit_header).stdout
     own = how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
@@ -319,8 +318,8 @@ def compile_file(path, how, options, folder, number):
         return translator, text
 
     def otherwise(said):
-        """Writes a text that may compile: with C++'s own arithmetic and, where functions that call
-        each other cannot be inlined, without __forceinline__, which nvcc does not insist on."""
+        """Writes text that may compile: with C++'s arithmetic and, where mutually recursive
+        functions cannot be inlined, without __forceinline__, which nvcc does not enforce."""
         text = translate(arithmetic=False)[1]
         if "inlining failed in call to 'always_inline'" in said:
             write_text(base + ".ii", text.replace(FORCED, ""))
@@ -361,10 +360,10 @@ def link(objects, how, options, folder):
 
 
 def keep(program, path):
-    """Also over a program that runs."""
+    """Also replaces a running program."""
     part = f"{path}.{os.getpid()}.part"
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # /dev/null: a device stays one
+        if os.path.exists(path) and not os.path.isfile(path):  # /dev/null stays a device
             shutil.copyfile(program, path)
             return
         shutil.copy(program, part)
@@ -382,7 +381,7 @@ def wishes(options, files, report, remarks, local):
     lines += [f"watchdog {options.watchdog}"] if options.watchdog else []
     lines += [f"json {os.path.abspath(report)}"] if report else []
     lines += [f"limit {options.limit}"] if options.limit else []
-    # Control characters: a file may have any name, and these lines have one meaning each.
+    # Control characters: a file name may contain any, and these lines must be unambiguous.
     looks = shlex.join([sys.argv[0], "--analyse", *sys.argv[1:]])
     lines += [f"looks {looks}"] if looks.isprintable() else []
     lines += ["analyse"] if options.analyse else []
@@ -429,10 +428,10 @@ def parse(words, description):
 
 
 def run(program, name, own, environment):
-    """`name`: what the program finds as its own."""
+    """`name`: what the program sees as argv[0]."""
     words = [name, *own]
     with subprocess.Popen(words, executable=program, env={**os.environ, **environment}) as process:
-        # The program tells what ran until now.
+        # The program then reports what has run so far.
         signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
         while True:
             try:
@@ -447,7 +446,7 @@ def run(program, name, own, environment):
 
 
 def write_findings(options, report, status):
-    """The exit status, which is another one where a file cannot be written."""
+    """The exit status, which changes when a file cannot be written."""
     if not os.path.exists(report):
         say(f"--sarif {options.sarif} is not written: the program ended without a report")
         return status
@@ -464,7 +463,7 @@ def write_findings(options, report, status):
 
 
 def main(description):
-    # While it compiles: what it has started and written goes away, too.
+    # During compilation: also ends child processes and removes files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options, own = parse(sys.argv[1:], description)
     try:
@@ -484,7 +483,7 @@ def main(description):
         if options.sarif:
             require_writable("--sarif", options.sarif, *options.files, options.keep, options.json)
             if os.path.isfile(options.sarif):
-                os.remove(options.sarif)  # an earlier run's, if this one ends without findings
+                os.remove(options.sarif)  # an earlier run's, if this one has no findings
         if options.keep:
             require_writable("-o", options.keep, *options.files)
         how = how_to_build()
@@ -512,8 +511,8 @@ def main(description):
     except Failure as error:
         say(error)
         return error.status
-    except OSError as error:  # a full disk, mostly
+    except OSError as error:  # usually a full disk
         say(f"{error.filename or 'temporary files'}: {error.strerror}")
         return 3
-    except KeyboardInterrupt:  # while it compiles
+    except KeyboardInterrupt:  # during compilation
         return 128 + signal.SIGINT

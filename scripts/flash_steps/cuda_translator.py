@@ -1,15 +1,15 @@
-"""From CUDA C++ to C++ for the simulator.
+"""Translates CUDA C++ to C++ for the simulator.
 
-The text comes from the preprocessor, so macros are gone and each line knows its file. What g++ does
-not understand is rewritten, token by token, and nothing else is touched:
+The input is preprocessed, so macros are gone and each line knows its file. Only what g++ does not
+understand is rewritten, token by token:
 
     kernel<<<grid, block>>>(x)      a call of sim::any::launch; also << < and >> >
     extern __shared__ float s[];    the block's dynamic shared memory
     __shared__ __device__ __constant__ __global__ ...   attributes
-    asm("cp.async ..." : ...)       a call of what the simulator knows; else it says so when it runs
-    cudaMalloc(&x, n)               the same, and the buffer is called x
-    __cluster_dims__(2)             a call at the kernel's begin; __launch_bounds__(128), too
-    (void*)kernel                   the same, and the kernel's type is noted
+    asm("cp.async ..." : ...)       a call of the simulator; for unknown PTX a refusal at run time
+    cudaMalloc(&x, n)               the same, and the buffer is named x
+    __cluster_dims__(2)             a call at the kernel's start; also __launch_bounds__(128)
+    (void*)kernel                   the same, and the kernel's type is recorded
 """
 
 import platform
@@ -20,8 +20,8 @@ from flash_steps.inline_ptx import PtxError, translate
 
 SHARED = "constinit thread_local __attribute__((aligned(128)))"
 DYNAMIC = '__asm__("_ZN3sim12dynamic_smemE")'
-# g++ refuses constants and variables in one section of a name. So each of them has a name of its
-# own, of which the assembler sees the part in front of the comment.
+# g++ refuses constants and variables in one section. So each has a section name of its own, of
+# which the assembler sees the part before the comment.
 SECTION = '__attribute__((section("{},\\"aw\\",@progbits{}{}")))'
 COMMENT = "#" if platform.machine() in ("x86_64", "i686", "AMD64") else "//"
 NAMED = {f"cudaMalloc{kind}" for kind in ("", "Managed", "Async", "Pitch", "Host")}
@@ -34,14 +34,14 @@ WORDS = {
     "__grid_constant__": "",
     "__noinline__": "__attribute__((noinline))",
 }
-ATTRIBUTES = ("__attribute__", "alignas", "decltype", "__declspec")  # with brackets behind them
-STATEMENTS = ("return", "else", "do", "case", "throw")  # an expression follows, no declaration
+ATTRIBUTES = ("__attribute__", "alignas", "decltype", "__declspec")  # followed by brackets
+STATEMENTS = ("return", "else", "do", "case", "throw")  # then an expression, not a declaration
 ARITHMETIC = """char short int long unsigned signed float double size_t uint
 int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t""".split()
 CASTS = {"(", "static_cast", *ARITHMETIC}
 CAST_END = " ->*"
 TYPES, NO_VARIABLES = ("class", "struct", "union", "enum"), ("template", "using", "namespace")
-# A cast, or an operator, in front of the name of a buffer.
+# A cast or an operator before the name of a buffer.
 CAST = re.compile(
     r"^(\(\s*[\w:]+[\s\w:]*\*+\s*\)|reinterpret_cast\s*<[^>]*>|static_cast\s*<[^>]*>|&|\*)\s*"
 )
@@ -63,7 +63,7 @@ PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 class TranslationError(Exception):
-    """`line`: where, as "file.cu:12"."""
+    """`line`: the place, as "file.cu:12"."""
 
     def __init__(self, what, line):
         super().__init__(f"{what} ({line})")
@@ -82,12 +82,12 @@ class Token:
 
 
 def literal(text):
-    """A string of C++."""
+    """A C++ string literal."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def spoken(token):
-    """What a string of C++ says."""
+    """The value of a C++ string literal."""
     if token.kind == "raw":
         return token.text[token.text.index("(") + 1 : token.text.rindex(")")]
     text = token.text[token.text.index('"') + 1 : -1]
@@ -98,14 +98,14 @@ def spoken(token):
         raise TranslationError("a text with an escape that C++ does not have", token.line) from None
 
 
-# What a host library's header may have for nvcc: then it is translated like the user's text.
+# Found in a header that supports nvcc: then it is translated like the user's text.
 QUALIFIERS = re.compile(r"\b__(?:host|device|global|shared|constant)__\b")
 MARKER = re.compile(r'^# \d+ "([^"\n]*)"([ \d]*)$', re.MULTILINE)
 
 
 def regions(text):
-    """(is the user's or the simulator's?, text) of each run of lines, by the line markers. 3 stands
-    for a system header, and also for what the user's text takes from a macro of one."""
+    """(is it the user's or the simulator's?, text) of each run of lines, by the line markers. 3
+    marks a system header, and also the user's text from a macro of one."""
     users = {m[1] for m in MARKER.finditer(text) if "3" not in m[2].split()}
     own, start = True, 0
     for marker in MARKER.finditer(text):
@@ -117,7 +117,7 @@ def regions(text):
 
 
 def tokens_of(text, place):
-    """Tokens with their lines; `place` is [file, line] and goes on from region to region."""
+    """Tokens with their lines; `place`, [file, line], continues from region to region."""
     tokens = []
     for match in TOKEN.finditer(text):
         kind = match.lastgroup
@@ -134,21 +134,21 @@ def tokens_of(text, place):
 
 
 class Translator:
-    """`simulator`: the folder of the simulator's own headers, whose calls stay as they are.
-    `arithmetic`: casts and shifts of device code compute as a GPU does (program/arithmetic.h).
-    Found are the user's `files`, `host_calls`, and whether the text `has_own_new`."""
+    """`simulator`: the folder of the simulator's headers, whose calls stay unchanged. `arithmetic`:
+    casts and shifts of device code compute as on a GPU (any/arithmetic.h). Finds the user's
+    `files`, `host_calls`, and whether the text `has_own_new`."""
 
     def __init__(self, simulator, arithmetic=False):
         self.place = ["", 1]
         self.sections = 0
         self.kernels = set()
-        self.references = {}  # by kernel: which of its parameters are references
+        self.references = {}  # by kernel: which parameters are references
         self.simulator = simulator
         self.arithmetic = arithmetic
         self.files, self.host_calls, self.has_own_new = set(), [], False
 
     def translate(self, text):
-        # _Pragma() in an indented line: g++ does not read its own output
+        # _Pragma() in an indented line: g++ cannot read its own output
         text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
         parts, words = [], []
         for own, part in regions(text):
@@ -171,7 +171,7 @@ class Translator:
         return "".join(parts)
 
     def look_through(self, words):
-        """The user's text, before anything is rewritten."""
+        """The user's text before rewriting."""
         found = list(functions(words))
         self.files = {word.file for word in words}
         self.host_calls = host_calls(words, found)
@@ -181,10 +181,10 @@ class Translator:
                 for word in words[body[0] : body[1]]:
                     word.device = True
 
-    # --- moving about ---
+    # --- navigation ---
 
     def next(self, i):
-        """The next token that means something."""
+        """The next token that is not white space or a comment."""
         i += 1
         while i < len(self.tokens) and self.tokens[i].kind in ("space", "marker"):
             i += 1
@@ -203,7 +203,7 @@ class Translator:
         return self.tokens[i].kind if 0 <= i < len(self.tokens) else ""
 
     def partner(self, i):
-        """Of the bracket that opens at i."""
+        """The partner of the bracket that opens at i."""
         opens, depth = self.text_at(i), 0
         if opens not in PAIRS:
             raise TranslationError("a bracket is missing", self.tokens[self.before(i)].line)
@@ -216,7 +216,7 @@ class Translator:
         raise TranslationError(f"'{opens}' is never closed", self.tokens[i].line)
 
     def partner_back(self, i):
-        """Of the bracket that closes at i; what lies in other brackets is stepped over."""
+        """The partner of the bracket that closes at i; skips other brackets."""
         opening = {closes: opens for opens, closes in PAIRS.items()}
         waiting, k = [], i  # for these to open
         while k >= 0:
@@ -236,7 +236,7 @@ class Translator:
         raise TranslationError(f"'{self.text_at(i)}' was never opened", self.tokens[i].line)
 
     def plain(self, begin, end):
-        """The words of an expression on one line, for names."""
+        """An expression on one line, for names."""
         text = "".join(
             " " if t.kind == "space" else t.text
             for t in self.tokens[begin:end]
@@ -258,12 +258,12 @@ class Translator:
         return parts + [(start, end)] if start < end or parts else []
 
     def blank(self, begin, end):
-        """Leaves the ends of lines, so that messages keep their places."""
+        """Removes tokens but keeps newlines, so that line numbers stay valid."""
         for token in self.tokens[begin:end]:
             if token.kind != "marker":
                 token.kind, token.text = "space", "\n" * token.text.count("\n")
 
-    # --- what is rewritten ---
+    # --- rewriting ---
 
     def region(self):
         for i, token in enumerate(self.tokens):
@@ -307,13 +307,13 @@ class Translator:
         return "".join(t.text for t in self.tokens)
 
     def word(self, i):
-        # __attribute__((__noinline__)) of a library's header is g++'s own word
+        # __attribute__((__noinline__)) in a library's header is g++'s attribute
         if self.tokens[i].text == "__noinline__" and self.text_at(self.before(i)) in ("(", ","):
             return
         self.tokens[i].text = WORDS[self.tokens[i].text]
 
     def kernel_begin(self, i):
-        """Where the expression in front of <<< begins."""
+        """The start of the expression before <<<."""
         k = self.before(i)
         if self.text_at(k) == ">":
             k = self.before(self.partner_back(k))
@@ -349,12 +349,12 @@ class Translator:
             return k
 
     def names(self, k):
-        """Whether brackets after the token at k are a call's."""
+        """Do brackets after the token at k belong to a call?"""
         is_name = self.kind_at(k) == "name" and self.text_at(k) not in STATEMENTS
         return is_name or self.text_at(k) == "]"
 
     def name_begin(self, k):
-        """Of a::b<int>::template c, whose last word is at k."""
+        """The start of a::b<int>::template c, whose last word is at k."""
         while True:
             previous = self.before(k)
             if self.text_at(previous) == "template":
@@ -370,9 +370,8 @@ class Translator:
                 return k
 
     def configuration_end(self, i):
-        """The first and the last token of the launch's >>>, which may be written >> >. What the
-        brackets hold is stepped over. Template arguments may end with >>>(, too, so of several
-        the last one of the statement counts."""
+        """The first and the last token of the launch's >>>, or >> >, outside brackets. Template
+        arguments may also end with >>>(, so the last one of the statement counts."""
         found, k = None, self.next(i)
         while k < len(self.tokens):
             token = self.tokens[k]
@@ -408,8 +407,8 @@ class Translator:
                 self.tokens[first].text = f"::sim::any::reference({self.tokens[first].text}"
                 self.tokens[past].text += ")"
         name = self.plain(begin, i)
-        # table[i], work.kernel, pick(): the host finds out, once, which kernel that is. A name may
-        # be a template's, whose arguments only the call tells.
+        # table[i], work.kernel, pick(): the host finds the kernel once, at run time. A name may be
+        # a template's, whose arguments are known only at the call.
         word = self.before(i)
         by_name = self.text_at(word) not in (")", "]") and (
             word == begin or self.text_at(self.before(word)) not in (".", "->")
@@ -418,7 +417,7 @@ class Translator:
         self.blank(begin, i)
         self.tokens[i].kind = "other"
         self.tokens[i].text = f" ::sim::any::launch({literal(label)}, ::sim::any::Shape("
-        # Not watched: a global pointer to a kernel is the host's to read.
+        # Not watched: the host may read a global pointer to a kernel.
         unwatched = "__attribute__((no_sanitize_thread))"
         captured, called = ("=", name) if by_name else (f"fa_kernel = {name}", "fa_kernel")
         head = f"[{captured}](auto fa_leave, auto&... fa_a) {unwatched}"
@@ -429,7 +428,7 @@ class Translator:
         self.tokens[opens].text = "" if empty else ","
 
     def in_function(self, i):
-        """Does the token at i stand in a function's body, and not in a namespace's braces?"""
+        """Is the token at i in a function's body, not in a namespace's braces?"""
         depth = 0
         for k in range(i - 1, -1, -1):
             if self.tokens[k].kind != "other":
@@ -446,8 +445,7 @@ class Translator:
 
     def shared(self, i):
         """A shared array. An extern one is the block's dynamic shared memory: at file scope by its
-        name for the linker; in a function, where g++ drops that name from templates, by a
-        reference."""
+        linker name; in a function by a reference, because g++ drops that name in templates."""
         begin = self.before(i) if self.text_at(self.before(i)) == "extern" else i
         self.tokens[i].text = SHARED
         k = self.next(i)
@@ -469,7 +467,7 @@ class Translator:
             self.tokens[k].text = f" {DYNAMIC};"
             return
         if len(words) < 2:
-            return  # g++ says what is missing
+            return  # g++ reports what is missing
         *kind, name = words
         kind, bounds = " ".join(kind), "" if bracket is None else self.plain(bracket, k)
         self.blank(begin, k)
@@ -477,7 +475,7 @@ class Translator:
         self.tokens[begin].text = f"{kind} (&{name}){bounds} = {value}"
 
     def device(self, i):
-        """A variable gets a section; of a function the word goes."""
+        """Gives a variable its section; removes the word of a function."""
         word = self.tokens[i].text
         if word == "__constant__":
             self.tokens[i].text = self.section("fa_constant", i)
@@ -509,7 +507,7 @@ class Translator:
         self.drop_others(i)
 
     def drop_others(self, i):
-        """A variable has one section: of `__managed__ __device__ int n` the second word goes."""
+        """A variable has one section: removes the second word of `__managed__ __device__ int n`."""
         k = self.next(i)
         while self.text_at(k) not in (";", "=", "[", "{", ",", ")", ""):
             if self.text_at(k) in ("__device__", "__managed__"):
@@ -517,7 +515,7 @@ class Translator:
             k = self.next(self.partner(k) if self.text_at(k) == "(" else k)
 
     def attributes_first(self, i):
-        """alignas(16) and [[...]] behind the word at i: g++ wants them to begin the declaration."""
+        """alignas(16) and [[...]] after the word at i: for g++ they must begin the declaration."""
         k = self.next(i)
         while self.text_at(k) not in (*";={}()<,", "struct", "union", *QUALIFYING, ""):
             begin, opens = k, self.next(k)
@@ -550,7 +548,7 @@ class Translator:
         return words
 
     def section(self, name, i):
-        """For the variable that is declared at i; another one for what nothing changes."""
+        """The section of the variable declared at i; constants have another one."""
         words = self.declaration(i)
         last = "".join(words).count("*") and len(words) - words[::-1].index("*")
         if "constexpr" in words or "const" in words[last:]:
@@ -571,7 +569,7 @@ class Translator:
         self.member_call(i, f"Naming({literal(name)})")
 
     def member_call(self, i, of):
-        """A call of the runtime's, no declaration, becomes one of a member, which knows more."""
+        """Turns a call of the runtime, not a declaration, into one of a member that knows more."""
         before = self.before(i)
         declares = self.kind_at(before) == "name" and self.text_at(before) not in STATEMENTS
         if self.text_at(self.next(i)) != "(" or self.text_at(before) in (".", "->") or declares:
@@ -581,7 +579,7 @@ class Translator:
         self.tokens[i].text = f"::sim::any::{of}.{self.tokens[i].text}"
 
     def launch_call(self, i):
-        """cudaLaunchKernel((void*)kernel, ...): with the kernel's own type."""
+        """cudaLaunchKernel((void*)kernel, ...): with the kernel's type."""
         opens = self.next(i)
         if self.text_at(opens) != "(":
             return
@@ -610,7 +608,7 @@ class Translator:
             self.tokens[opens].text = f"({literal(self.plain(*parts[1]))}, ::sim::Where::here(), "
 
     def note_kernel(self, i):
-        """The name before the parameters. Threads that no return has ended say so."""
+        """Records the name before the parameters, and marks the end of the kernel's text."""
         k, noted = self.next(i), False
         while self.text_at(k) not in ("{", ";", ""):
             name = self.before(k)
@@ -619,7 +617,7 @@ class Translator:
                     self.kernels.add(self.text_at(name))
                     noted = True
                     found = self.reference_parameters(k)
-                    # Of two kernels of one name it is not known which one a launch means.
+                    # Of two kernels with one name, the one that a launch means is unknown.
                     if self.references.setdefault(self.text_at(name), found) != found:
                         self.references[self.text_at(name)] = ()
             k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
@@ -631,7 +629,7 @@ class Translator:
             )
 
     def reference_parameters(self, opens):
-        """The numbers of those that are `T& x` or `T (&x)[8]`."""
+        """The numbers of the parameters `T& x` and `T (&x)[8]`."""
         closes, found, number, angle = self.partner(opens), [], 0, 0
         k = self.next(opens)
         while k < closes:
@@ -647,7 +645,7 @@ class Translator:
         return tuple(found)
 
     def kernel_address(self, i):
-        """Of (void*)kernel, (void*)&ns::kernel<2>, reinterpret_cast<void*>(&kernel)."""
+        """The kernel in (void*)kernel, (void*)&ns::kernel<2>, reinterpret_cast<void*>(&kernel)."""
         first = self.name_begin(i)
         begin = last = self.before(first)
         if self.text_at(last) == "&":
@@ -733,7 +731,7 @@ class Translator:
         )
 
     def shift(self, i):
-        """a << b and a >> b, but not by a number. `A<B<int>> c` begins with a <."""
+        """a << b and a >> b, but not by a literal. `A<B<int>> c` begins with a <."""
         arrow = self.text_at(i)
         if self.text_at(i + 1) != arrow or self.text_at(i - 1) == arrow:
             return
@@ -763,7 +761,7 @@ class Translator:
         if self.text_at(opens) != "(":
             return
         closes = self.partner(opens)
-        if self.text_at(self.next(closes)) != ";":  # of a declaration: its name for the linker
+        if self.text_at(self.next(closes)) != ";":  # of a declaration: its linker name
             return
         if self.plain(opens + 1, closes).startswith('"_ZN3sim'):
             return
@@ -787,7 +785,7 @@ class Translator:
             for t in self.tokens[pieces[0][0] : pieces[0][1]]
             if t.kind in ("string", "raw")
         )
-        if not template.strip():  # a fence for the compiler; its operands are of another machine
+        if not template.strip():  # a compiler fence; its operands belong to another machine
             self.blank(opens + 1, closes)
             self.tokens[opens].text = '("" ::: "memory"'
             return

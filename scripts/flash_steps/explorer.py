@@ -40,8 +40,8 @@ MOVED = 5  # of an event: bytes, requests, sectors or wavefronts, first touches
 
 
 def packed_events(trace, hows):
-    """By kernel: [[block, its start, [event, ...]], ...]; an event is a flat list of numbers. Where
-    tensor memory is used, a block also has its events' waits: the page draws who waits for whom."""
+    """By kernel: [[block, its start, [event, ...]], ...]; an event is a flat list of numbers. With
+    tensor memory a block also has its events' waits, which the page draws."""
     kernels = [{} for _ in trace["flash_steps"]["kernels"]]
     with_waits = any(place["space"] == "tensor" for place in trace["flash_steps"]["places"])
     for e in trace["traceEvents"]:
@@ -61,7 +61,7 @@ def packed_events(trace, hows):
 
 
 def content_of(build, shown, run):
-    """What the page holds of a run: the trace, in less room, and the report's counts."""
+    """The page's data of a run: the trace in compact form, and the report's counts."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         program = program_of(build, run.step)
@@ -101,7 +101,7 @@ def unpack(text):
 
 
 def sources_of(contents):
-    """{path: lines} of what the events' lines are from."""
+    """{path: lines} of the sources of the events."""
     paths = sorted({line["path"] for content in contents for line in content["lines"]})
     files = {path: os.path.join(ROOT, path) for path in paths}
     return {
@@ -115,7 +115,7 @@ def path_of(step):
 
 
 def file_text(shown, contents):
-    """Of NN.js; `contents`: {name of a run: its content}."""
+    """The text of NN.js; `contents`: {name of a run: its content}."""
     if shown is RING:
         tree = {"sources": {}, "runs": contents}
     else:
@@ -125,7 +125,7 @@ def file_text(shown, contents):
 
 
 def kept(shown):
-    """{name of a run: its content} of the file that is there."""
+    """{name of a run: its content} of the existing file."""
     if not os.path.exists(path_of(shown.step)):
         return {}
     tree = json.loads(read_text(path_of(shown.step)).partition(" = ")[2].rstrip(";\n"))
@@ -134,7 +134,7 @@ def kept(shown):
 
 
 def fresh(build, shown, runs=None):
-    """The same of the programs of today."""
+    """The same for the current programs."""
     if shown is RING:
         return ring_runs(build)
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
@@ -147,7 +147,7 @@ def fresh(build, shown, runs=None):
 
 
 def with_times(note, runs):
-    """{06 registers} is its time."""
+    """{06 registers} is replaced by its time."""
     ms = {run["id"]: run["ms"] for run in runs if run["pass"] == "forward" and not run["causal"]}
     return re.sub(r"\{(.*?)\}", lambda match: f"{ms[match[1]]:.3g} ms", note)
 
@@ -179,7 +179,7 @@ def page(contents):
 
 
 def json_inside(tree):
-    """For a <script>."""
+    """JSON for a <script>."""
     return json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -187,7 +187,7 @@ def json_inside(tree):
 
 
 def summary(content):
-    """What a run moves: its events' order and lines are the compiler's, too."""
+    """The bytes of a run: the order and lines of its events also depend on the compiler."""
     if "blocks" not in content:
         return content
     sums = {}
@@ -203,7 +203,7 @@ def summary(content):
 
 
 def stale(build, shown):
-    """A sentence, or nothing where the step's file is up to date."""
+    """A sentence, or nothing if the step's file is up to date."""
     path, held = os.path.relpath(path_of(shown.step)), kept(shown)
     if shown is RING:
         can = has_mpi(program_of(build, RING.step))

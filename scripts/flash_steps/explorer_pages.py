@@ -1,4 +1,4 @@
-"""What the page "Why is FlashAttention faster?" shows: its ideas, its runs, its words."""
+"""The ideas, runs and texts of the page "Why is FlashAttention faster?"."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ KB = 1024
 
 
 DOCUMENTS = ["--causal", "--lengths=384,128,512"]
-MASKS = {  # of step 15; each as long as the others
+MASKS = {  # of step 15; all of the same length
     "window 256": ["window", "--window=256,0"],
     "window 192 both ways": ["window", "--window=192,192"],
     "3 documents": ["packed", *DOCUMENTS],
@@ -18,14 +18,14 @@ MASKS = {  # of step 15; each as long as the others
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a step's program, of one head; with `group`, of the query heads that share one."""
+    """One run of a step's program with one head; with `group`, its query heads share the keys."""
 
     step: str
     variant: str
     n: int
     causal: bool = False
-    smem: int = 0  # --smem; 0: the step's own choice
-    group: int = 0  # decoding: one query for each of so many heads, and n keys; 0: n of both
+    smem: int = 0  # --smem; 0: the step's default
+    group: int = 0  # decoding: one query for each of this many heads, and n keys; 0: n of both
     page: int = 0  # --page; 0: the keys are not in pages
     mask: str = ""  # of MASKS
 
@@ -36,7 +36,7 @@ class Run:
 
     @property
     def arguments(self):
-        # One worker: whichever block is last merges the splits, so it must always be the same one.
+        # One worker: the last block merges the splits, so it must always be the same one.
         given = [f"--variant={self.variant}", "--d=64", "--workers=1"]
         if self.group:
             given += ["--n=1", f"--nk={self.n}", f"--h={self.group}", "--hkv=1"]
@@ -48,8 +48,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Shown:
-    """A step. `name` is what a reader may know it by, `before` what its result is shown beside.
-    `registers`: {variants: what a block keeps there, which no trace sees}."""
+    """A step. `name`: its known name, `before`: the result beside it. `registers`: {variants: what
+    a block keeps there, which no trace records}."""
 
     step: str
     name: str
@@ -58,8 +58,8 @@ class Shown:
     registers: dict
     ns: tuple = (256, 512)  # of its runs
     result: str = ""  # where it is not the last of the runs
-    own: tuple = ()  # runs, where they are not as others
-    size: str = "N"  # what its runs differ in
+    own: tuple = ()  # runs that differ from the usual ones
+    size: str = "N"  # the size that varies between its runs
 
     @property
     def runs(self):
@@ -84,11 +84,11 @@ def decoding(variants, page=0):
     return [
         Run("13_decode", variant, n, group=4, page=page)
         for variant in variants
-        for n in (512, 1024)  # splits of one length: the model of HBM has them end together
+        for n in (512, 1024)  # equal splits: the HBM model lets them end together
     ]
 
 
-# The runs of a step on the page; without a run are variants that request the same bytes as another.
+# The runs of a step on the page. Variants that request the same bytes as another have none.
 BACKWARD = (128, 256)
 ROWS = "Registers: O, m and l of the block's rows, until the last key."
 SPLITS = "Registers: each warp has all rows of Q, and O, m and l of the keys that it has seen."
@@ -265,8 +265,8 @@ RING = Shown(
     size="ranks",
 )
 
-# The story. `at`: the moment at which an idea opens, a share of the run. In `note`, {03 one_pass}
-# is its measured time.
+# The story. `at`: the moment at which an idea opens, as a share of the run. {03 one_pass} in `note`
+# is replaced by its measured time.
 IDEAS = [
     {
         "name": "the problem",

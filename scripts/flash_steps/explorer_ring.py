@@ -1,6 +1,6 @@
 """Step 14 on the page: which rank meets which keys in which hop.
 
-Its data are what `mpirun -n R 14_ring --predict --json` says: rows and scores of each rank.
+Its data come from `mpirun -n R 14_ring --predict --json`: rows and scores of each rank.
 """
 
 import concurrent.futures
@@ -10,12 +10,12 @@ from . import mpi
 from .command import Failure, NotHere
 from .steps import program_of
 
-JOBS = 2  # programs at once
+JOBS = 2  # programs in parallel
 SHAPE = ("--n=1024", "--h=4", "--d=64")
 
 
 def predicted(build, variant, ranks, causal):
-    """What the page holds of one run."""
+    """The page's data of one run."""
     call = ["mpirun", "-n", str(ranks), program_of(build, "14_ring"), *SHAPE, "--predict"]
     call += [f"--variant={variant}", *["--causal"] * causal]
     try:
@@ -27,7 +27,7 @@ def predicted(build, variant, ranks, causal):
     found = {"variant": variant, "idea": report["variant_idea"]}
     found["run"] = {"n": ranks, "causal": causal, "smem": 0}
     found |= {"ranks": ranks, "causal": causal, "n": report["problem"]["n"]}
-    for key in ("rows", "scores"):  # scores by hop, of which each is a rank further round the ring
+    for key in ("rows", "scores"):  # scores by hop, each hop's from a rank further round the ring
         found[key] = [rank[key] for rank in report["ranks"]]
     return found
 

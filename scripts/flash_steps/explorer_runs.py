@@ -1,5 +1,5 @@
-"""What the page "Why is FlashAttention faster?" says of runs beside the replays: a series is drawn
-as a ladder and below a roof, and listed. One is of docs/results, a second one of the reader's runs.
+"""The measurements on the page "Why is FlashAttention faster?": a series is drawn as a ladder and
+below a roof, and listed. One series is from docs/results, a second one from the reader's runs.
 """
 
 import collections
@@ -20,18 +20,18 @@ from .results import (
 from .standing import SLOWED, runs_of, standing_of
 
 FULL_N = 4096  # of the published runs
-# What a narrow screen has no room for.
+# Hidden on a narrow screen.
 LESS = {"requested read", "requested write", "atomic", "warp requests", "sectors/request"}
 LESS |= {"workspace", "limited by", "busy SMs", "estimated/measured"}
 
 
 def dtype_of(row):
-    """Of the products: "fp32", "bf16" or "e4m3"."""
+    """The type of the products: "fp32", "bf16" or "e4m3"."""
     return "e4m3" if row.any.get("fp8") else row.any.data["problem"]["dtype"]
 
 
 def hbm_of(row):
-    """(bytes, what they are)"""
+    """(bytes, their source)"""
     for kind, counts in (
         ("measured", row.gpu_get("traffic.hbm.measured")),
         ("modelled", row.sim_get("traffic.hbm.model")),
@@ -43,8 +43,8 @@ def hbm_of(row):
 
 
 def figures_of(row):
-    """One run's figures. HBM bytes are of a head; the rate is by FlashAttention's convention, and
-    `executed` is that of the FLOPs that the kernels execute."""
+    """One run's figures. HBM bytes are per head; the rate follows FlashAttention's convention,
+    while `executed` counts the FLOPs that the kernels execute."""
     p = row.any.data["problem"]
     heads = p["b"] * p["h"]
     hbm, hbm_kind = hbm_of(row)
@@ -75,7 +75,7 @@ def figures_of(row):
 
 
 def comparable(rows):
-    """The rows of one problem on one device: of the most steps, then of the largest N."""
+    """The rows of one problem on one device: that with the most steps, then the largest N."""
     groups = collections.defaultdict(list)
     for row in rows:
         p = row.any.data["problem"]
@@ -110,7 +110,7 @@ def roofs_of(rows):
 
 
 def by_problem(rows):
-    """(columns, cells): a row of one cell names the problem of those below it."""
+    """(columns, cells): a row with one cell names the problem of the rows below it."""
     columns = [c for c in columns_for(rows)[0] if c.title == "type" or c.title not in SIZES]
     groups = collections.defaultdict(list)
     for row in rows:
@@ -138,8 +138,8 @@ def series(rows, name, drawn):
 
 
 def published_series(n=FULL_N, causal=None):
-    """Of the GPU of which docs/results has most at one size, without and with a causal mask, or
-    with that of `causal`; None where there is nothing."""
+    """The rows of the GPU with the most results at one size, without and with a causal mask, or
+    only with `causal`; None without results."""
     of_device = collections.defaultdict(list)
     runs = runs_of(published(os.path.join(ROOT, "docs", "results")))
     for row in join_for_reading([run for run in runs if standing_of(run) != SLOWED]):

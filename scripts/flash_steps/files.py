@@ -16,7 +16,7 @@ def read_text(path):
 
 
 def version():
-    """Of the repository, as CMakeLists.txt says it."""
+    """The repository's version, from CMakeLists.txt."""
     return re.search(r"project\(.* VERSION (\S+)", read_text(os.path.join(ROOT, "CMakeLists.txt")))[
         1
     ]
@@ -32,7 +32,7 @@ def text_of(path):
 
 
 def write_text(path, text, aside=None):
-    """`aside`: a file that is written first and then becomes the one at `path`."""
+    """`aside`: a temporary file that becomes the one at `path`."""
     try:
         with open(aside or path, "w", encoding="utf-8") as file:
             file.write(text)
@@ -43,7 +43,7 @@ def write_text(path, text, aside=None):
 
 
 def replace_text(path, text):
-    """As a whole or not at all; what is no regular file (/dev/stdout, a pipe) directly."""
+    """Complete or not at all; what is no regular file (/dev/stdout, a pipe) is written directly."""
     target = os.path.realpath(path)
     if os.path.exists(path) and not os.path.isfile(target):
         return write_text(path, text)
@@ -56,21 +56,21 @@ def replace_text(path, text):
 
 
 def same_file(a, b):
-    """Whether both name one file, which need not be there; two times /dev/null is none."""
+    """Do both names refer to one file, which need not exist? /dev/null never counts."""
     if os.path.exists(a) and os.path.exists(b):
         return os.path.samefile(a, b) and not stat.S_ISCHR(os.stat(a).st_mode)
     return os.path.realpath(a) == os.path.realpath(b)
 
 
 def require_writable(flag, path, *others):
-    r"""\raises BadInput before anything runs where an option's file cannot be written, or is one of
-    `others`, which are read or written, too. Leaves it as it was."""
+    r"""\raises BadInput, before anything runs, where an option's file cannot be written, or is one
+    of `others`, which are also read or written. The file stays unchanged."""
     for other in filter(None, others):
         if same_file(path, other):
             raise BadInput(f"{flag} {path} is {other}, which this call needs; give it another name")
     existed = os.path.exists(path)
     if existed and stat.S_ISFIFO(os.stat(path).st_mode):
-        return  # its reader takes a second writer's text for the end
+        return  # its reader would take a second writer for the end
     try:
         open(path, "a", encoding="utf-8").close()
     except OSError as error:
@@ -95,12 +95,11 @@ def write_json(path, tree, **how):
 
 
 def write_rows(path, tree, indent=1):
-    """JSON with a line for each row of the lists, or objects, called "rows", "runs" or "kernels":
-    long files, which change by rows."""
+    """JSON with one line per row of lists, or objects, called "rows", "runs" or "kernels"."""
     texts = []
 
     def apart(rows):
-        """A mark in place of the rows."""
+        """A placeholder for the rows."""
         pairs = rows.items() if isinstance(rows, dict) else ((None, row) for row in rows)
         lines = [f"{json.dumps(key)}: " * (key is not None) + json.dumps(row) for key, row in pairs]
         blank = " " * indent

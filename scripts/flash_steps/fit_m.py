@@ -27,12 +27,12 @@ PAD, PAD_P = 4, 16
 
 
 def kv_floats(keys):
-    """What K_j and V_j take of M."""
+    """The floats of K_j and V_j in M."""
     return 2 * keys * (D + PAD)
 
 
 def smem_of(keys):
-    """The bytes that the tiles take: K_j, V_j, the larger one of Q_i and P_ij, and m and l."""
+    """The bytes of the tiles: K_j, V_j, the larger of Q_i and P_ij, and m and l."""
     return 4 * (kv_floats(keys) + ROWS * (max(D + PAD, keys + PAD_P) + 2))
 
 
@@ -45,7 +45,7 @@ def least_squares(xs, ys):
 
 
 def fits(points, n):
-    """Against 1/M, against 1 / (what K_j and V_j take of it), and what the formula says."""
+    """Fits against 1/M and against 1 / (the floats of K_j and V_j); and the formula's constants."""
     ys = [run.get("traffic.requested.predicted") for _, run in points]
     ys = [total(counts) / 4 for counts in ys]
     work = n * n * D * D
@@ -99,7 +99,7 @@ def main():
     points = []
     for keys in KEYS:
         sizes = ["--h=1", f"--n={n}", f"--d={D}", f"--smem={smem_of(keys)}"]
-        # HBM as of the head that runs.
+        # HBM of the head that runs.
         report = report_of(program_of(SIM, "04_fused"), *sizes, "--estimate-heads=0")
         points.append((keys, Run(report, "forward")))
     run = points[0][1]

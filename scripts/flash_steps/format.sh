@@ -28,7 +28,7 @@ if ((${#cpp[@]} == 0)); then
   exit 3
 fi
 
-# Versions format differently, so these come from PyPI and not from the system.
+# Versions format differently, so these are from PyPI, not the system.
 tools=(clang-format==14.0.6 ruff==0.17.6 shfmt-py==4.2.0)
 bin=build/format/bin
 if [[ $(cat build/format/tools 2> /dev/null) != "${tools[*]}" ]]; then

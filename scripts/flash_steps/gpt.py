@@ -12,7 +12,7 @@ BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 
 
 def unfused(q, k, v):
-    """As a textbook has it: S and P are tensors, and autograd keeps P."""
+    """Textbook attention: S and P are tensors, and autograd keeps P."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     s = (q * q.shape[3] ** -0.5) @ k.transpose(2, 3)
     hidden = torch.ones(s.shape[2:], dtype=torch.bool, device=q.device).triu(1)

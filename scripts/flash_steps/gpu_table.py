@@ -14,7 +14,7 @@ def gpu_table():
 
 
 def model_of(device):
-    """The row whose words are all in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
+    """The row whose words all occur in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
 
     def words(name):
         return set(re.split(r"[ -]", name))
@@ -24,13 +24,13 @@ def model_of(device):
 
 
 def peak_of(device):
-    """FMA FLOP/s of all lanes at the highest clock, from the data sheet; None of an unknown GPU."""
+    """FMA FLOP/s of all lanes at the highest clock, by the data sheet; None for an unknown GPU."""
     name = model_of(device or "")
     return next((row["fp32_flops"] for row in gpu_table() if row["name"] == name), None)
 
 
 def sms_of(name):
-    """How many SMs the row of this name says; None where there is no such row."""
+    """The number of SMs in the row of this name; None without such a row."""
     return next((row["sms"] for row in gpu_table() if row["name"] == name), None)
 
 

@@ -1,7 +1,7 @@
-"""Host functions in device code: nvcc refuses them, g++ takes them.
+"""Host functions in device code, which nvcc refuses and g++ accepts.
 
-What is looked for are calls by name: of the C library, of the C++ library's containers and streams,
-and of functions that the text defines without __device__. Members and overloads are not told apart.
+Finds calls by name: of the C library, of the C++ library's containers and streams, and of functions
+that the text defines without __device__. Members and overloads are not told apart.
 """
 
 C_LIBRARY = """
@@ -19,12 +19,12 @@ DEVICE = {"__global__", "__device__", "constexpr", "consteval"}
 NOT_NAMES = {"__attribute__", "alignas", "decltype", "noexcept", "requires", "explicit", "operator"}
 NOT_NAMES |= {"__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__declspec", "if", "while"}
 NOT_NAMES |= {"for", "switch", "return", "sizeof", "throw", "static_assert"}
-AHEAD = set("return else do case throw and or not".split())  # of a call, not a declaration
+AHEAD = set("return else do case throw and or not".split())  # before a call, not a declaration
 OPENS = {"(": ")", "[": "]", "{": "}"}
 
 
 def partner(words, i):
-    """Of the bracket that opens at i; the end where it is never closed."""
+    """The partner of the bracket that opens at i; the end where it is never closed."""
     depth, pair = 0, (words[i].text, OPENS[words[i].text])
     for k in range(i, len(words)):
         if words[k].kind == "other" and words[k].text in pair:
@@ -35,7 +35,7 @@ def partner(words, i):
 
 
 def declarator(words, begin, end):
-    """The name before the parameters; None where this is no function."""
+    """The name before the parameters; None where this is not a function."""
     i = begin
     while i < end:
         text = words[i].text
@@ -76,7 +76,7 @@ def functions(words):
 
 
 def host_calls(words, found):
-    """[(name, line)] of host functions that device code calls; `found`: functions(words)."""
+    """[(name, line)] of host functions called in device code; `found`: functions(words)."""
     device = {name for name, ahead, _ in found if ahead & DEVICE}
     host = {name for name, ahead, body in found if body} - device
     calls = []

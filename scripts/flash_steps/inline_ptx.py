@@ -1,8 +1,8 @@
-"""Inline PTX that the simulator knows, as calls of its instructions.
+"""Inline PTX that the simulator supports, as calls of its instructions.
 
 One asm statement holds instructions that end with ';', perhaps in braces, with labels and branches
-among them. An operand is %0, %1, ..., a number, or a register that the statement declares. Plain
-instructions are the functions of common/sim/any/ptx.h; the others stand in INSTRUCTIONS."""
+between them. An operand is %0, %1, ..., a number, or a register that the statement declares. Plain
+instructions are functions of common/sim/any/ptx.h; the others are in INSTRUCTIONS."""
 
 import re
 
@@ -21,7 +21,7 @@ for _x in "xyz":
     for _name in ("tid", "ntid", "ctaid", "nctaid"):
         _of = {"tid": "threadIdx", "ntid": "blockDim", "ctaid": "blockIdx", "nctaid": "gridDim"}
         REGISTERS[f"{_name}.{_x}"] = f"{_of[_name]}.{_x}"
-    _first = _x == "x"  # clusters lie along x
+    _first = _x == "x"  # clusters are one-dimensional, along x
     _rank, _size = "::sim::cluster_rank()", "::sim::cluster_size()"
     REGISTERS[f"cluster_ctaid.{_x}"] = _rank if _first else "0u"
     REGISTERS[f"cluster_nctaid.{_x}"] = _size if _first else "1u"
@@ -42,18 +42,18 @@ FLOATS = ["f32", "f64", "f16", "bf16", "f16x2", "bf16x2"]
 
 
 class PtxError(Exception):
-    """Says what the simulator does not have."""
+    """Names what the simulator lacks."""
 
 
 class Statement:
     """The operands of one asm statement, and the registers that it declares.
 
-    `outputs` and `inputs`: [(constraint, expression)], or with a name in front."""
+    `outputs` and `inputs`: [(constraint, expression)], or with a name first."""
 
     def __init__(self, outputs, inputs):
         self.operands = [operand[-2:] for operand in outputs + inputs]
         self.named = {name: x for name, _, x in (o for o in outputs + inputs if len(o) == 3)}
-        self.declared = {"_": "_"}  # _ takes what nobody wants
+        self.declared = {"_": "_"}  # _ takes unused results
 
     def value(self, text):
         text = text.strip()
@@ -82,14 +82,14 @@ class Statement:
         raise PtxError(f"the PTX operand '{text}'")
 
     def need_floats(self, line):
-        """What an instruction of f32 has must be a float in C++, or g++ would convert it."""
+        """An operand of an f32 instruction must be a float in C++, or g++ would convert it."""
         for n in map(int, re.findall(r"%(\d{1,4})", line)):
             if n < len(self.operands) and "r" in self.operands[n][0]:
                 raise PtxError(f"the PTX '{line}' with an operand that is no float")
 
 
 def translate(template, outputs, inputs):
-    """C++ that does what the instructions do."""
+    """C++ that does the same as the instructions."""
     asm = Statement(outputs, inputs)
     statements, labels = [], []
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", template, flags=re.DOTALL)
@@ -113,7 +113,7 @@ def translate(template, outputs, inputs):
 
 
 def name_of(register):
-    """Of a register or a label: none of the names that instructions give to their own values."""
+    """A C++ name for a register or label, different from all names used in generated code."""
     return "fa_ptx_" + re.sub(r"\W", "_", register)
 
 
@@ -155,7 +155,7 @@ def instruction(line, asm):
         name += ".a_in_tensor_memory"
     args = [[asm.value(x) for x in group] for group in arguments(rest)]
     try:
-        # CUTLASS has the space in front of the order, and ptxas takes it.
+        # CUTLASS has the space before the order, which ptxas accepts.
         order = r"\.global\.(\w+\.(?:cta|cluster|gpu|sys))\b"
         name = re.sub(rf"^(ld|st|atom|red){order}", r"\1.\2.global", name)
         for pattern, make in INSTRUCTIONS:
@@ -177,9 +177,9 @@ def instruction(line, asm):
 
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 COMPARISONS |= {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
-# What changes no result here: rounding to the nearest, subnormals, precision.
+# Without effect on results here: rounding to nearest, subnormals, precision.
 PLAIN = {"rn", "ftz", "approx", "full", "noftz", "uni", "aligned", "sync"}
-# Function: the types of its operands, T for the instruction's; of what types there are.
+# Function: the types of its operands, with T for the instruction's; the possible types.
 FUNCTIONS = {name: ("TT", INTEGERS + FLOATS) for name in ("add", "sub", "mul", "min", "max")}
 FUNCTIONS |= {name: ("T", INTEGERS + FLOATS) for name in ("abs", "neg")}
 FUNCTIONS |= {name: ("TT", INTEGERS + ["f32", "f64"]) for name in ("div", "rem")}
@@ -291,7 +291,7 @@ def plain(name, args):
 
 
 def moves(args, kind):
-    """mov of several registers to one, or the other way: the first one is the lowest."""
+    """mov of several registers to one, or the reverse: the first one is the lowest."""
     to, source = args
     if len(to) > 1 and len(source) == 1:
         bits = int(kind[1:]) // len(to)
@@ -318,7 +318,7 @@ def compare(parts, args, is_set):
         made = f"{a} {COMPARISONS[how]} {b}"
         if how == "ne" and kind in FLOATS:
             made = f"({a} < {b} || {a} > {b})"
-    else:  # true also of a NaN
+    else:  # also true for a NaN
         made = f"({a} != {a} || {b} != {b} || {a} {COMPARISONS[how.removesuffix('u')]} {b})"
     made = f"const bool fa_is = {made}; "
     combined = [p for p in parts[1:-1] if p in OPERATORS]
@@ -377,7 +377,7 @@ def pointer(match, of, address):
 
 
 def load_or_store(match, args):
-    """Of a vector of up to 16 bytes one access, or several."""
+    """One access, or several, of a vector of up to 16 bytes."""
     loads = match["what"] != "st"
     registers, (address, *_) = args[:2] if loads else (args[1], args[0])
     count, kind = int(match["count"] or 1), match["type"]
@@ -487,7 +487,7 @@ def arrive(match, args):
 
 def mbarrier_wait(match, args):
     (done,), (bar,), (parity,), *_ = args
-    if not match["parity"]:  # a state, as an arrival has returned it
+    if not match["parity"]:  # a state returned by an arrival
         parity = f"(int)((uint64_t)({parity}) >> 63)"
     relaxed = "{true}" if match["relaxed"] else "{}"
     call = f"::sim::mbarrier_try_wait({bar_at(bar)}, {parity}, {HERE}, {relaxed})"
@@ -666,7 +666,7 @@ def tensor_move(match, args):
 
 def call(text):
     """A call of the simulator. {0}, {1}: the operands; {bar}: the first one as an mbarrier; {here}:
-    the line; {yes}: whether the instruction has what the pattern names `yes`."""
+    the line; {yes}: does the instruction have what the pattern names `yes`?"""
 
     def make(match, args):
         firsts = [a[0] for a in args]
@@ -678,7 +678,7 @@ def call(text):
 
 
 def result(text):
-    """A value for the first operand, likewise."""
+    """A value for the first operand, in the same format."""
     return lambda match, args: put(args[0][0], text.format(*(a[0] for a in args), here=HERE))
 
 
@@ -718,7 +718,7 @@ INSTRUCTIONS = [
     (rf"mbarrier\.expect_tx{ORDER}{IN_SHARED}", call("mbarrier_expect({bar}, {1}, {here})")),
     (rf"mbarrier\.(try_wait|test_wait)(?P<parity>\.parity)?{ORDER}{IN_SHARED}", mbarrier_wait),
     (
-        rf"cp\.async\.mbarrier\.arrive\.noinc{IN_SHARED}",  # its copies are done at once
+        rf"cp\.async\.mbarrier\.arrive\.noinc{IN_SHARED}",  # its copies complete at once
         call("cp_async_wait_all(); ::sim::mbarrier_arrive({bar}, 0, {here})"),
     ),
     (r"fence\.mbarrier_init\.release\.cluster", call("mbarrier_init_fence()")),

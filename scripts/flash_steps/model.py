@@ -102,7 +102,7 @@ def predict(words):
 
 
 def of_other_rates(options, shape, known):
-    """Sentences about rates that are not of this GPU, or not of this N."""
+    """Sentences about rates that are not for this GPU, or not for this N."""
     said, without = "", {}
     if options.gpu != "H200":
         said += " Step 10's backward, which is 11's, has the rate measured on an H200."

@@ -1,7 +1,7 @@
-"""What an update of a GPT costs, by formulas and by the clock's estimates: time and memory.
+"""The cost of an update of a GPT, by formulas and by the clock's estimates: time and memory.
 
 The GPT is that of gpt.py under autocast: fp32 parameters and residual stream, bf16 products. `w` is
-the width, so that `6 * w` are six bytes per token and element of the width.
+the width, so `6 * w` is six bytes per token and element of the width.
 """
 
 import os
@@ -24,7 +24,7 @@ class Shape:
 
     @property
     def parameters(self):
-        """Of the products; the embedding is as large as the head."""
+        """Parameters of the products; the embedding is as large as the head."""
         narrow = 2 * self.kv_heads * self.d
         return self.layers * self.width * (10 * self.width + narrow) + self.width * self.vocabulary
 
@@ -38,15 +38,15 @@ SHAPES = {
     "small": Shape(),
 }
 
-# Forward and backward of a step in training, (step, variant, direction): each with its FLOP/s.
+# The parts of a step's forward and backward in training, each with its own FLOP/s.
 PARTS = {
-    "01": ("01 naive forward", "02 registers forward", "05 standard backward"),  # P again
+    "01": ("01 naive forward", "02 registers forward", "05 standard backward"),  # recomputes P
     "06": ("06 registers forward", "06 backward backward"),
     "08": ("07 lazy forward", "08 roles backward"),
     "10": ("10 scheduled forward", "11 columns backward"),
 }
-# What products of such widths and element-wise kernels reach of the data sheet: a fit, which
-# docs/model.md compares with an H100.
+# The share of the data sheet's rates that such products and element-wise kernels reach: a fit,
+# which docs/model.md compares with an H100.
 MATMUL, COPY = 0.65, 0.65
 
 
@@ -69,10 +69,10 @@ def scores_bytes(shape, batch, n):
 
 def memory(shape, batch, n, how):
     """Bytes at the peak of an update. `how`: "naive" (autograd keeps P of each layer, in fp32 and
-    bf16, and the mask), "kept" (a fused attention), "recomputed" (each block again, too).
+    bf16, and the mask), "kept" (a fused attention), "recomputed" (also recomputes each block).
 
-    Before the backward there are parameters and the optimizer's state (12 bytes each), bf16 copies
-    (2), and what all layers keep; behind it the gradients (4), and what one layer keeps."""
+    Before the backward: parameters and the optimizer's state (12 bytes each), bf16 copies (2), and
+    what all layers keep. After it: the gradients (4), and what one layer keeps."""
     tokens, w, layers = batch * n, shape.width, shape.layers
     each = shape.parameters + w * shape.vocabulary
     layer = tokens * kept_per_token(shape)
@@ -101,7 +101,7 @@ def longest(shape, how, room):
 
 def rates(gpu):
     """{"01 naive forward": {(d, n): FLOP/s}} of causal attention: the clock's estimates for the
-    GPU; what has none, as measured on an H200."""
+    GPU, or, where there is none, measurements on an H200."""
     found = {}
     results = os.path.join(ROOT, "docs", "results")
     for row in read_json(os.path.join(results, "estimates.json"))["rows"]:
@@ -128,14 +128,14 @@ def keep(found, row):
 
 
 def estimated(shape, name, known):
-    """Each N at which all parts of a step have a rate of their own."""
+    """Each N for which all parts of a step have a rate."""
     parts = [known.get(part, {}) for part in PARTS[name]]
     return set.intersection(*({n for d, n in part if d == shape.d} for part in parts))
 
 
 def attention_ms(shape, batch, n, name, known):
-    """Of all layers, forward and backward; None where nothing is known. The rate is that of the
-    nearest N: above the largest one it no longer changes."""
+    """Seconds of all layers, forward and backward; None where unknown. The rate is that of the
+    nearest N: it no longer changes above the largest one."""
     total = 0
     for part in PARTS[name]:
         there = {at: rate for (d, at), rate in known.get(part, {}).items() if d == shape.d}
@@ -148,7 +148,7 @@ def attention_ms(shape, batch, n, name, known):
 
 
 def rest_ms(shape, batch, n, gpu):
-    """All but attention: products by FLOPs; element-wise kernels, as PyTorch runs them one by one,
+    """All but attention: products by FLOPs; element-wise kernels, which PyTorch runs one by one,
     and the optimizer by bytes. `gpu`: a row of gpus.json."""
     tokens, w = batch * n, shape.width
     kv = shape.kv_heads * shape.d
@@ -163,6 +163,5 @@ def rest_ms(shape, batch, n, gpu):
 
 
 def with_attention(rest, before, after):
-    """Amdahl: how many times faster an update is whose attention takes `after` instead of
-    `before`, beside `rest`."""
+    """Amdahl: the speedup of an update whose attention takes `after`, not `before`, plus `rest`."""
     return (rest + before) / (rest + after)

@@ -1,4 +1,4 @@
-"""mpirun, for what runs on several simulated ranks."""
+"""mpirun, for programs on several simulated ranks."""
 
 import os
 import shutil
@@ -11,9 +11,8 @@ END_LIMIT = 10  # seconds from SIGTERM to SIGKILL
 
 
 def environment(folder):
-    """Of one mpirun. Open MPI refuses root, and more ranks than cores, and gives each of two ranks
-    one core, unless it is told otherwise; two that run at a time need a folder each for their
-    files."""
+    """The environment of one mpirun. By default Open MPI refuses root, and more ranks than cores,
+    and gives two ranks one core each; two mpiruns at once need separate folders for their files."""
     return {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -27,8 +26,8 @@ def environment(folder):
 
 
 def run(line, env, limit):
-    """(exit status, what it says) of a line that starts with mpirun. After `limit` seconds the
-    status is None, and mpirun is asked to end: its ranks end with it, which SIGKILL would leave."""
+    """(exit status, output) of a line that starts with mpirun. After `limit` seconds the status is
+    None, and mpirun gets SIGTERM, which ends its ranks; SIGKILL would leave them."""
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(line, env=env, **how) as process:
         try:
@@ -44,8 +43,8 @@ def run(line, env, limit):
 
 
 def report(line, limit=None, **more):
-    """(exit status, what it says, what it writes with --json or None) of a line that starts a
-    step's program, mostly with mpirun. `more`: of its environment."""
+    """(exit status, output, JSON of --json or None) of a line that starts a step's program, usually
+    with mpirun. `more`: additional environment."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
         status, said = run([*line, f"--json={path}"], {**environment(folder), **more}, limit)
@@ -53,7 +52,7 @@ def report(line, limit=None, **more):
 
 
 def has_mpi(program):
-    """Whether mpirun is here and the program was built with MPI."""
+    """Is mpirun installed, and was the program built with MPI?"""
     call = ["mpirun", "-n", "2", program, "--version"]
     if not shutil.which("mpirun"):
         return False

@@ -1,4 +1,4 @@
-"""nvcc: where it is, what it compiles a step for and how."""
+"""nvcc: where it is, and the architectures and flags for a step."""
 
 import re
 import shutil
@@ -6,21 +6,21 @@ import subprocess
 
 from .steps import ROOT, runs_on
 
-# The GPUs that people have: T4; A100; RTX 30; RTX 40; H100, H200; RTX 50.
+# Common GPUs: T4; A100; RTX 30; RTX 40; H100, H200; RTX 50.
 ALL_ARCHES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
-ALSO = {"sm_100a": ("sm_103a",)}  # what compiles the same step, which then runs there
-STEP_ARCHES = ("sm_80", "sm_90")  # the oldest one with all that they use; registers.json's
+ALSO = {"sm_100a": ("sm_103a",)}  # compiles the same step, which then runs there
+STEP_ARCHES = ("sm_80", "sm_90")  # the oldest with all that they use; for registers.json
 
 
 def arches_of(needs=None):
-    """What a step is compiled for: sm_90 besides what it needs, unless that runs nowhere else."""
+    """The architectures of a step: sm_90 besides what it needs, unless it runs nowhere else."""
     if needs is None:
         return STEP_ARCHES
     return (needs,) if needs.endswith("a") else tuple(dict.fromkeys((needs, "sm_90")))
 
 
 def every_arch_of(needs, nvcc):
-    """All of ALL_ARCHES that run the step and that this nvcc makes code for."""
+    """All of ALL_ARCHES that run the step and for which this nvcc generates code."""
     command = [nvcc, "--list-gpu-code"]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     if needs and needs.endswith("a"):

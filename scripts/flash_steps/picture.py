@@ -1,10 +1,9 @@
-"""The SVG of docs/pictures: a sheet of paper with text, boxes and lines. Positions are pixels."""
+"""The SVG of docs/pictures: paper with text, boxes and lines. Positions are in pixels."""
 
 import html
 
 WIDTH = 800
-# The theme: a colour on light paper, and on dark. The palette is Okabe and Ito's, which readers of
-# any colour vision tell apart.
+# The theme: a colour for light paper and one for dark. Okabe and Ito's colour-blind-safe palette.
 THEME = {
     "paper": ("#ffffff", "#161b22"),
     "ink": ("#1b1f24", "#e6edf3"),
@@ -32,14 +31,14 @@ LOOKS = (
 
 
 def style_of(used):
-    """The theme's colours that a text uses, and the looks."""
+    """The theme's colours and looks that a text uses."""
     needed = [name for name in THEME if f"var(--{name})" in used + LOOKS]
     light, dark = (";".join(f"--{name}:{THEME[name][i]}" for name in needed) for i in (0, 1))
     return f"svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}{LOOKS}"
 
 
 def attributes(**named):
-    """' data-tip="2.2 GB"': escaped; an underscore becomes a hyphen; None is left out."""
+    """' data-tip="2.2 GB"': escaped; an underscore becomes a hyphen; None is omitted."""
     return "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for name, value in named.items()
@@ -53,7 +52,7 @@ def element(name, content="", **named):
 
 
 class Picture:
-    """SVG with a paper of its own, light or dark as its reader's system."""
+    """SVG with its own background, light or dark like its reader's system."""
 
     def __init__(self, title, width=WIDTH):
         self.parts, self.width, self.bottom = [], width, 0
@@ -77,7 +76,7 @@ class Picture:
         self.add(f'<circle {at} stroke="{color}" fill="none"/>', y + radius)
 
     def curve(self, points, color, dash=None):
-        """Straight from point to point."""
+        """A straight line from point to point."""
         at = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         line = f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="1"'
         dash = f' stroke-dasharray="{dash}"' if dash else ""

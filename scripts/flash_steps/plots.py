@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/pictures that show results; the others are kept by hand.
+"""Draws the pictures of docs/pictures that show results; the others are maintained by hand.
 
     maintain plots                              from docs/results
     maintain plots --out DIR results.json ...   the same of other results
@@ -26,8 +26,7 @@ from .text import bytes_text
 
 
 class Plot:
-    """A part of a picture with a logarithmic axis along its bottom and one along its left side;
-    `x` and `y`: (from, to)."""
+    """A part of a picture with logarithmic axes at its bottom and left; `x` and `y`: (from, to)."""
 
     def __init__(self, picture, left, top, width, height, x, y):
         self.picture, self.ranges = picture, (x, y)
@@ -41,7 +40,7 @@ class Plot:
         return self.left + self.width * x, self.top + self.height * (1 - y)
 
     def grid(self, x_ticks, y_ticks, x_name, y_name):
-        """Lines and texts at the ticks, {value: text}, and what the axes mean."""
+        """Lines and texts at the ticks, {value: text}, and the titles of the axes."""
         right, bottom = self.left + self.width, self.top + self.height
         for tick, text in x_ticks.items():
             x, _ = self.at(tick, 0)
@@ -68,7 +67,7 @@ def decades(values):
 
 
 def hbm_against_n(rows):
-    """HBM bytes of one head's forward for each step's result: its last variant. B*N is constant in
+    """HBM bytes of one head's forward for each step's result, its last variant. B*N is constant in
     FlashAttention's series, so the bytes of all heads together would hide one power of N."""
     chosen = PICTURES["hbm_against_n.svg"](rows)
     device = device_of(chosen, "no measured run with B*N = 16384, H*d = 2048, d = 64, not causal")
@@ -93,7 +92,7 @@ def hbm_against_n(rows):
     x_range = sizes[0] / 1.15, sizes[-1] * 1.15
     plot = Plot(picture, 68, below + 24, 520, 330, x_range, (low, high))
     plot.grid({n: str(n) for n in sizes}, ticks, "N", "HBM bytes per head, forward")
-    # Through the largest and the smallest point at the left, moved a little out of the way.
+    # Through the largest and the smallest point at the left, moved a little aside.
     at_left = [y for points in measured.values() for n, y in points if n == sizes[0]]
     for power, y, factor in ((2, max(at_left), 1.6), (1, min(at_left), 1 / 1.6)):
         guide = [(n, factor * y * (n / sizes[0]) ** power) for n in sizes]
@@ -109,18 +108,18 @@ def hbm_against_n(rows):
         plot.curve(points, colors[step], dash="5 3")
     for i, (step, points) in enumerate(measured.items()):
         plot.curve(points, colors[step])
-        for n, y in points:  # steps that move the same bytes lie on one another: rings around rings
+        for n, y in points:  # steps that move the same bytes coincide: concentric rings
             picture.dot(*plot.at(n, y), colors[step], 2.5 + 2 * (len(measured) - 1 - i))
         ends.append((plot.at(*max(points))[1], step))
     below = 0
-    for y, step in sorted(ends):  # each label below the one before
+    for y, step in sorted(ends):  # each label below the previous one
         below = max(y + 4, below + 15)
         picture.text(600, below, step.replace("_", " "), "bold", style=f"fill:{colors[step]}")
     picture.text(68, plot.top + plot.height + 38, "solid: measured; dashed: predicted", "quiet")
     return picture.svg(commits_of(chosen))
 
 
-COMPUTE = 5  # the first of them that is about arithmetic
+COMPUTE = 5  # the first of them about arithmetic
 LIBRARIES = {"torch flash": "FlashAttention-2", "torch cudnn": "cuDNN"}
 THEMES = {  # text, dim text, bytes, speed, line
     "light": ("#1f2328", "#59636e", "#c2410c", "#0969da", "#d1d9e0"),
@@ -129,8 +128,8 @@ THEMES = {  # text, dim text, bytes, speed, line
 
 
 def hero(rows, files, theme):
-    """HBM bytes per head and TFLOP/s of the forwards at one problem, on linear scales. Where a step
-    was timed beside the libraries, that is its speed."""
+    """HBM bytes per head and TFLOP/s of the forwards for one problem, on linear scales. A step that
+    was timed beside the libraries has that speed."""
     chosen = PICTURES[f"hero_{theme}.svg"](rows)
     device = device_of(chosen, f"no measured time with B*N = 16384, N = {HERO_N}, d = 64")
     beside = {
@@ -218,13 +217,13 @@ def device_of(rows, nothing):
 
 
 def commits_of(rows):
-    """tables --check asks whether a picture is of the results beside it."""
+    """For tables --check: is a picture drawn from the results beside it?"""
     commits = {row.any.data["step"]: row.gpu.get("commit") for row in rows}
     return "commits " + " ".join(f"{step}={commit}" for step, commit in commits.items())
 
 
 def reasons_of(rows):
-    """Why some are not runs of this tree's kernels at the GPU's full speed."""
+    """Why some runs are not of this tree's kernels at full speed."""
     return sorted({standing_of(row.gpu) for row in rows} - {None})
 
 
@@ -235,7 +234,7 @@ def main():
     add("--out", metavar="DIR", default=os.path.join(ROOT, "docs", "pictures"))
     args = parser.parse_args()
     files = args.files or published(os.path.join(ROOT, "docs", "results"))
-    rows = rows_of(files)  # as tables takes them
+    rows = rows_of(files)  # as tables reads them
     drawn = {f"hero_{theme}.svg": hero(rows, files, theme) for theme in THEMES}
     drawn["hbm_against_n.svg"] = hbm_against_n(rows)
     os.makedirs(args.out, exist_ok=True)

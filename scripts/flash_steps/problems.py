@@ -17,9 +17,8 @@ def in_series(p):
 
 
 def cache_of(problem):
-    """What tells problems of the same sizes apart when they decode from a cache: the lengths of the
-    batch entries, as they take turns, and the keys of a page. ((), 0) of any other problem, and in
-    files from before there were caches."""
+    """What distinguishes problems of equal sizes that decode from a cache: the lengths of the batch
+    entries, in order, and the keys per page. ((), 0) for other problems, and for old files."""
     lengths = tuple(problem.get("lengths") or ())
     for turns in range(1, len(lengths) + 1):
         if len(lengths) % turns == 0 and lengths[:turns] * (len(lengths) // turns) == lengths:
@@ -29,18 +28,18 @@ def cache_of(problem):
 
 
 def own_tiles(problem):
-    """Is it a problem as most are: tiles of the step's own size, keys in one piece, no mask?"""
+    """Is it an ordinary problem: the step's own tile size, keys in one piece, no mask?"""
     return not problem.get("smem") and cache_of(problem) == ((), 0) and not mask_of(problem)
 
 
 def mask_of(problem):
-    """What tells problems of the same sizes apart by their masks; () where there is none."""
+    """What distinguishes problems of equal sizes by their masks; () without a mask."""
     keys = ("window", "row_starts", "key_starts", "mask", "cap", "alibi", "sinks")
     return tuple((key, str(problem[key])) for key in keys if problem.get(key))
 
 
 def documents_of(problem):
-    """ "8192,32x256", the rows of documents in their order; "7..2048 (20)" of many lengths."""
+    """ "8192,32x256", the rows of documents in order; "7..2048 (20)" for many lengths."""
     starts = problem["row_starts"]
     lengths = [end - start for start, end in zip(starts, starts[1:])]
     parts = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
@@ -50,7 +49,7 @@ def documents_of(problem):
 
 
 def mask_text(problem):
-    """Of what hides keys beyond `causal`, or changes scores; "" where nothing does."""
+    """What hides keys beyond `causal`, or changes scores; "" without such."""
     parts = [f"window={','.join(map(str, problem['window']))}"] if problem.get("window") else []
     parts += [f"documents={documents_of(problem)}"] if problem.get("row_starts") else []
     parts += [f"{key}={problem[key]}" for key in ("mask", "cap") if problem.get(key)]
@@ -58,7 +57,7 @@ def mask_text(problem):
 
 
 def lengths_text(problem):
-    """ "0,1,700", or "0..1024 (9)" of nine."""
+    """ "0,1,700", or "0..1024 (9)" for nine."""
     lengths, _ = cache_of(problem)
     if len(lengths) > 4:
         return f"{min(lengths)}..{max(lengths)} ({len(lengths)})"
@@ -72,7 +71,7 @@ def lengths_tag(problem):
 
 
 def tag(problem):
-    """In the names of files."""
+    """For file names."""
     words = [f"{key}{problem[key]}" for key in "bhnd"]
     for key, same in (("hkv", "h"), ("nk", "n")):
         if problem.get(key, problem[same]) != problem[same]:
@@ -84,7 +83,7 @@ def tag(problem):
 
 
 def flags(problem):
-    """Of the command line of a step's program."""
+    """For the command line of a step's program."""
     found = [
         f"--{key}={problem[key]}"
         for key in ("b", "h", "hkv", "n", "nk", "d", "smem", "page")
@@ -96,8 +95,8 @@ def flags(problem):
 
 
 def flops_of(problem, direction):
-    """FlashAttention's convention: half of it with the mask, the backward 2.5 times the forward. Of
-    a problem that says how many `scores` a head has, those."""
+    """FlashAttention's convention: half with the mask, backward 2.5 times; or by `scores` per
+    head."""
     way = 2.5 if direction == "backward" else 1
     if problem.get("scores"):
         return 4 * problem["b"] * problem["h"] * problem["d"] * problem["scores"] * way
@@ -106,7 +105,7 @@ def flops_of(problem, direction):
     return forward * (0.5 if problem["causal"] else 1) * way
 
 
-# The sizes by which problems differ: how they are called, and their text in a table.
+# The sizes by which problems differ: names, and text in a table.
 SIZES = {
     "B": lambda p: str(p["b"]),
     "H": lambda p: str(p["h"]),
@@ -125,7 +124,7 @@ SIZES = {
 
 def problem_text(p, omit=()):
     """ "B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N, the
-    shared memory M of a block only where it was limited, and of a cache what it has."""
+    shared memory M of a block only where it was limited, and a cache's properties."""
     same = {
         "Hkv": p["hkv"] == p["h"],
         "Nk": p["nk"] == p["n"],

@@ -42,7 +42,7 @@ WITHOUT_WGMMA = ("-DFA_NO_WGMMA",)
 
 @dataclass(frozen=True)
 class Remark:
-    """What ptxas says of wgmma or setmaxnreg: docs/ptxas.md explains each code."""
+    """ptxas's remark on wgmma or setmaxnreg: docs/ptxas.md explains each code."""
 
     code: str  # "C7510"; empty where ptxas gives none
     words: str
@@ -58,7 +58,7 @@ class Kernel:
     spills: int = 0
     remarks: list = field(default_factory=list)
     barriers: int = 0
-    entry: bool = True  # else a function that was not inlined, or no function at all
+    entry: bool = True  # else a function that was not inlined, or none
 
 
 # "ptxas info    : (C7510) Potential Performance Loss: ... in the function '_Z1kPf'", and "(C7519)
@@ -80,17 +80,17 @@ def remark_in(line):
 
 
 def parse(text):
-    """The kernels in the output of `ptxas -v`, then other functions that it remarks on.
+    """The kernels in the output of `ptxas -v`, then other functions with remarks.
 
-    A remark names its function, which need not be a kernel. One that names none is the kernel's
-    where it is the only one; else its Kernel has no name.
+    A remark names its function, which need not be a kernel. An unnamed one belongs to the only
+    kernel; with several kernels its Kernel has no name.
     """
     kernels, remarks, current, properties_of = {}, [], None, None
     for line in text.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):
             current = properties_of = kernels.setdefault(found[1], Kernel(found[1]))
         elif found := re.search(r"Function properties for (\w+)", line):
-            # Device functions that were not inlined are listed too; a call costs a stack frame.
+            # Device functions that were not inlined are also listed; a call costs a stack frame.
             properties_of = kernels.get(found[1], current)
         elif (found := re.findall(r"(\d+) bytes (?:stack|spill)", line)) and properties_of:
             stack, stores, loads = map(int, found)
@@ -112,7 +112,7 @@ def parse(text):
 
 
 def demangled(names):
-    """As the simulator has them, without parameter lists, where c++filt is there."""
+    """Names as in the simulator, without parameter lists, where c++filt is installed."""
     if not shutil.which("c++filt") or not names:
         return names
     call = {"input": "\n".join(names), "capture_output": True, "text": True, "check": True}
@@ -125,7 +125,7 @@ def numbers_in_order(name):
 
 
 def by_name(kernels):
-    """[(demangled name, Kernel)], as a reader sorts them."""
+    """[(demangled name, Kernel)], sorted for a reader."""
     named = [k.name for k in kernels if k.name]
     names = dict(zip(named, demangled(named)))
     pairs = [(names.get(k.name, "a kernel of this file"), k) for k in kernels]
@@ -133,7 +133,7 @@ def by_name(kernels):
 
 
 def place_in(ptx, line):
-    """ "kernel.cuh:42" of a line of a PTX: where the kernel calls the dialect; or ""."""
+    """ "kernel.cuh:42" for a line of a PTX: where the kernel calls the dialect; or ""."""
     files = dict(re.findall(r'^\s*\.file\s+(\d+) "([^"]*)"', ptx, re.MULTILINE))
     for text in reversed(ptx.splitlines()[:line]):
         if not text.lstrip().startswith(".loc"):
@@ -151,10 +151,10 @@ def place_in(ptx, line):
 @dataclass
 class Job:
     what: list  # steps' names, or a file
-    sources: list  # compiled as one: a kernel that several steps include is compiled once
+    sources: list  # compiled as one: a kernel included by several steps is compiled once
     arch: str
     options: tuple = ()
-    older: bool = False  # than what the step is compiled for by default: a finding is a remark
+    older: bool = False  # than the step's default architecture: a finding is a remark
     numbered: bool = False  # steps of the ladder
 
 
@@ -185,12 +185,12 @@ def job_of(what):
 
 
 def jobs_of_steps(steps, every, nvcc):
-    """Each step for sm_90, or the newer architecture that it needs; or for `every` GPU, and where
+    """Each step for sm_90, or the newer architecture that it needs; or for `every` GPU and, where
     it has variants for older ones, also without what needs the newer one. The ladder's steps of one
-    need are one job, those for any GPU are not: in a file with a kernel that uses dynamic_smem(),
-    ptxas rounds each kernel's static shared memory up to that one's alignment of 1024 bytes. 02 and
-    03 have no such kernel; from 07 on each step has one, and so as many bytes alone as with others.
-    Nothing compares the two: of a step that has none, --update would write the rounded bytes."""
+    architecture are one job, those for any GPU are not: in a file with a kernel that uses
+    dynamic_smem(), ptxas rounds each kernel's static shared memory up to its alignment of 1024
+    bytes. 02 and 03 have no such kernel, so --update would write rounded bytes; from 07 on each
+    step has one, and the same bytes alone as with others. No test compares the two."""
     jobs = {}
 
     def add(step, newest, *kind):
@@ -250,13 +250,13 @@ def compiled(nvcc, job):
 
 
 def findings_of(name, kernel, ptx):
-    """A sentence for each fault; a remark that stands at several lines is one."""
+    """One sentence per fault; a remark at several lines is one fault."""
     out = []
     memory = [f"a stack frame of {kernel.stack} bytes"] if kernel.stack else []
     memory += [f"{kernel.spills} bytes of spills"] if kernel.spills else []
     if memory:
         out.append(f"{name}: {' and '.join(memory)} (docs/ptxas.md#spills)")
-    at = {}  # of each remark
+    at = {}  # by remark
     for remark in kernel.remarks:
         lines = at.setdefault((remark.code, remark.words), [])
         place = place_in(ptx, remark.line) if remark.line else ""
@@ -273,7 +273,7 @@ def findings_of(name, kernel, ptx):
 
 
 def write_registers(path, version, kernels):
-    """The file that the simulator reads; `kernels`: {name: Kernel}."""
+    """The file for the simulator; `kernels`: {name: Kernel}."""
     source = (
         "What ptxas assigned to each kernel for sm_90 (or sm_90a, sm_100a): registers per thread, "
         "bytes of static shared memory per block. The simulator's L2 model derives from it how "
@@ -288,10 +288,10 @@ def write_registers(path, version, kernels):
 
 
 def compare_registers(path, version, kernels, numbered):
-    """(finding or None, remark or None) on the file against what ptxas has just said.
+    """(finding or None, remark or None) comparing the file with the current output of ptxas.
 
-    `kernels`: {name: Kernel} of all steps. The file must know the `numbered` steps' ones, may know
-    those of the user's own, and holds no other."""
+    `kernels`: {name: Kernel} of all steps. The file must list those of the `numbered` steps, may
+    list those of the user's steps, and no others."""
     try:
         file = json.loads(read_text(path))
         of_version = file["nvcc"]
@@ -328,11 +328,11 @@ def show(job, kernels, version):
 
 
 def look_at(jobs, nvcc, version):
-    """Compiles all at once and shows them: ([(Job, [(name, Kernel)])], findings). The steps of a
-    job that does not compile are compiled one by one: the error of one hides what others have."""
+    """Compiles and shows all: ([(Job, [(name, Kernel)])], findings). The steps of a job that fails
+    are compiled one by one, since an error of one hides the others' results."""
     done, bad = [], []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        # The last steps, which take longest, are compiled first.
+        # The last steps take longest and are compiled first.
         futures = [pool.submit(compiled, nvcc, job) for job in reversed(jobs)]
         for job, future in zip(jobs, reversed(futures)):
             try:
@@ -361,7 +361,7 @@ def look_at(jobs, nvcc, version):
 
 
 def all_steps(args, version):
-    """All steps of steps/CMakeLists.txt, and registers.json: the findings."""
+    """Findings of all steps of steps/CMakeLists.txt, and of registers.json."""
     path = os.path.join(ROOT, REGISTERS)
     jobs = jobs_of_steps(listed(), args.every_arch, args.nvcc)
     done, bad = look_at(jobs, args.nvcc, version)

@@ -44,7 +44,7 @@ def page(rows, texts, out):
     def with_own(data):
         tree = json.loads(data[2])
         tree["series"].append(own)
-        if problem["n"] == problem["nk"]:  # the same problem, as it was measured
+        if problem["n"] == problem["nk"]:  # the same problem as measured
             tree["beside"] = published_series(problem["n"], problem["causal"])
         tree["book"] = book if os.path.exists(BOOK) else None
         return data[1] + json_inside(tree) + data[3]
@@ -84,7 +84,7 @@ def main():
 
 
 def runs_beside(path):
-    """The runs whose text this is; none of a program that failed."""
+    """The runs of this text; none for a program that failed."""
     try:
         stem = path[: -len(".txt")]
         return load(stem + ".json") if os.path.exists(stem + ".json") else []
@@ -93,7 +93,7 @@ def runs_beside(path):
 
 
 def reading_order(path):
-    """By step, then by the variant's place; without a JSON that says it, by its name."""
+    """By step, then by the variant's place; without JSON, by its name."""
     name, variant, backend, _ = os.path.basename(path).split(".")
     runs = runs_beside(path)
     place = runs[0].get("variant_index") if runs else None

@@ -1,7 +1,7 @@
-"""What step programs write with --json: read it, join it by problem, lay it out in tables.
+"""JSON of step programs (--json): read it, join it by problem, format it as tables.
 
-'Counted' and 'estimated' come only from the simulator and 'measured' only from a GPU; a Row holds
-one run of each for the same step, variant, direction and problem.
+Only the simulator has 'counted' and 'estimated', only a GPU has 'measured'; a Row holds one run of
+each for the same step, variant, direction and problem.
 """
 
 import glob
@@ -17,7 +17,7 @@ from .text import Column, bytes_text, count_text, flops_text, for_screen, text_t
 
 
 def get(tree, path):
-    """tree["a"]["b"] for the path "a.b"; None when anything on the way is absent or null."""
+    """tree["a"]["b"] for the path "a.b"; None when anything on the path is absent or null."""
     for key in path.split("."):
         if not isinstance(tree, dict) or tree.get(key) is None:
             return None
@@ -30,16 +30,16 @@ def total(counts):
     return None if counts is None else sum(v for v in counts.values() if v)
 
 
-# What a program's run has, in the order in which it runs, and what a row's label says of it.
+# The passes of a program's run, in execution order, and their words in a row's label.
 PASSES = {"prepare": ["prep"], "forward": [], "backward": ["bwd"]}
 
 
 @dataclass
 class Run:
-    """One pass of one program's run: mostly the forward or the backward. A prepare is what a step
-    does to Q, K and V before its forward; it has no FLOPs."""
+    """One pass of a program's run: usually the forward or the backward. A prepare is a step's work
+    on Q, K and V before its forward, without FLOPs."""
 
-    data: dict  # the program's JSON; beside a forward, with the pass's own keys on top
+    data: dict  # the program's JSON; except for a forward, with the pass's keys on top
     direction: str  # of PASSES
 
     def get(self, path):
@@ -55,18 +55,18 @@ class Run:
 
     @property
     def heads_differ(self):
-        """Whether its times are estimated for more heads than ran (--estimate-heads)."""
+        """Are its times estimated for more heads than ran (--estimate-heads)?"""
         p = self.data["problem"]
         return self.get("estimate_heads") not in (None, p["b"] * p["h"])
 
     @property
     def borrowed(self):
-        """A forward that is another variant's, and its prepare: tables show them there."""
+        """Is it another variant's forward or prepare? Tables show those with their owner."""
         return self.direction != "backward" and bool(self.get("forward_of"))
 
     @property
     def label(self):
-        """The step's number, or the name of one's own step, and the variant: "06 swapped",
+        """The step's number, or the name of a user's step, and the variant: "06 swapped",
         "05 standard bwd", "12 blocks prep"."""
         number = re.match(r"\d+(?=_)", self.data["step"])
         words = [number[0] if number else self.data["step"], self.variant]
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def key(self):
-        """What two runs share when they moved the same bytes: input and seed do not matter."""
+        """Equal for runs that moved the same bytes: input and seed do not matter."""
         p = self.data["problem"]
         sizes = tuple(p.get(k) for k in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype"))
         more = p.get("smem") or 0, *cache_of(p), mask_of(p)
@@ -83,11 +83,11 @@ class Run:
 
 @dataclass
 class Row:
-    """One line of a table: what the simulator counted beside what one GPU measured."""
+    """One line of a table: the simulator's counts beside one GPU's measurements."""
 
     sim: Run = None
     gpu: Run = None
-    any: Run = field(init=False)  # whichever is there
+    any: Run = field(init=False)  # the existing one
 
     def __post_init__(self):
         self.any = self.gpu or self.sim
@@ -100,14 +100,14 @@ class Row:
 
     @property
     def estimate(self):
-        """Of the time: docs/json.md. A GPU's run has it by --estimate. One for more heads than ran
-        does not stand beside the time of those that ran."""
+        """The estimate of the time (docs/json.md), for a GPU's run from --estimate. An estimate for
+        more heads is not shown beside a time of fewer."""
         fitting = [r for r in (self.sim, self.gpu) if r and not (self.gpu and r.heads_differ)]
         return next((run.get("estimate") for run in fitting if run.get("estimate")), None)
 
     @property
     def estimated_heads(self):
-        """For which the shown time is estimated, where these are more than ran; else None."""
+        """The number of heads of the estimate if more than ran; else None."""
         more = self.estimate and not self.gpu and self.sim.heads_differ
         return self.sim.get("estimate_heads") if more else None
 
@@ -117,17 +117,17 @@ class Row:
 
     @property
     def limiting_kernel(self):
-        """The one that is estimated to take longest."""
+        """The kernel with the longest estimate."""
         kernels = get(self.estimate, "kernels")
         return max(kernels, key=lambda kernel: kernel["ms"]) if kernels else None
 
     @property
     def knows_arithmetic(self):
-        """Whether the estimate holds every kernel's plain arithmetic."""
+        """Does the estimate include every kernel's plain arithmetic?"""
         return all(kernel["arithmetic"] for kernel in get(self.estimate, "kernels") or [])
 
     def counted(self, kind):
-        """Bytes that threads request: "read", "write" or "atomic"."""
+        """Bytes requested by threads: "read", "write" or "atomic"."""
         return self.sim_get(f"traffic.requested.counted.{kind}")
 
     @property
@@ -151,7 +151,7 @@ class Row:
 
     @property
     def bytes_per_s(self):
-        """HBM bytes, as measured, else as predicted."""
+        """HBM bytes, measured or else predicted."""
         moved = self.hbm_measured or total(self.gpu_get("traffic.hbm.predicted"))
         return moved / (self.ms * 1e-3) if self.ms and moved else None
 
@@ -191,8 +191,8 @@ def load_folder(folder):
 
 
 def join(runs):
-    """Rows in the order of reading: by step, by the place of its variant (`variant_index`), then by
-    size. A later run of the same step, problem and device replaces an earlier one."""
+    """Rows in reading order: by step, by the place of the variant (`variant_index`), then by size.
+    A later run of the same step, problem and device replaces an earlier one."""
     sims, gpus, places = {}, {}, {}
     for run in runs:
         if run.get("variant_index") is not None:
@@ -220,8 +220,8 @@ def join_for_reading(runs):
 
 
 def rows_of_hbm_picture(rows):
-    """What plots.py draws of HBM bytes against N: each step's last variant in FlashAttention's
-    series, d = 64, not causal, where they were measured."""
+    """The rows of plots.py for HBM bytes against N: each step's last variant in FlashAttention's
+    series, d = 64, not causal, where measured."""
     chosen = []
     for row in rows:
         p = row.any.data["problem"]
@@ -247,7 +247,7 @@ HERO = {  # the forwards of the README's picture, in words
 
 
 def rows_of_hero(rows):
-    """One problem of FlashAttention's series, one forward of each step that has an idea for it."""
+    """One problem of FlashAttention's series, with one forward per step that has an idea for it."""
     found = {}
     for row in rows:
         p = row.any.data["problem"]
@@ -257,7 +257,7 @@ def rows_of_hero(rows):
     return sorted(found.values(), key=lambda row: list(HERO).index(row.any.label))
 
 
-# In docs/pictures: which rows each shows.
+# The rows that each picture in docs/pictures shows.
 PICTURES = {"hbm_against_n.svg": rows_of_hbm_picture}
 PICTURES |= {f"hero_{theme}.svg": rows_of_hero for theme in ("light", "dark")}
 
@@ -274,7 +274,7 @@ def sectors_per_request(row):
 
 
 def copied_without_requests(row):
-    """Whether TMA (or a memset) moved bytes of a buffer that no warp requested."""
+    """Did TMA (or a memset) move bytes of a buffer that no warp requested?"""
     for buffer in (row.sim_get("traffic.requested.buffers") or {}).values():
         for way, kind in (("read", "load"), ("write", "store")):
             if get(buffer, f"counted.{way}") and get(buffer, f"requests.{kind}") == 0:
@@ -322,7 +322,7 @@ def requests(row):
 
 
 def estimated_time(row):
-    """ "~" says that less is known of it: notes_on_estimates."""
+    """ "~": less is known about it, see notes_on_estimates."""
     if row.estimate is None:
         return "-"
     certain = row.estimate["verified"] and row.knows_arithmetic
@@ -334,13 +334,13 @@ def limited_by(row):
 
 
 def busy_sms(row):
-    """SMs that get a block of the kernel that is estimated to take longest."""
+    """SMs with a block of the kernel that has the longest estimate."""
     kernel = row.limiting_kernel
     return str(kernel["sms"]) if kernel and kernel["sms"] else "-"
 
 
 def limit_in_words(row):
-    """ "waiting, 4 of 132 SMs": the number of SMs where not all have a block."""
+    """ "waiting, 4 of 132 SMs": the number of SMs where some have no block."""
     busy, there = busy_sms(row), row.estimate and sms_of(row.estimate["gpu"])
     few = busy != "-" and there and int(busy) < there
     return limited_by(row) + (f", {busy} of {there} SMs" if few else "")
@@ -356,7 +356,7 @@ def modelled_gpu(row):
 
 
 def factor(row):
-    """Estimated over measured; "-" where they are of two GPUs."""
+    """Estimated over measured; "-" where the two GPUs differ."""
     if row.estimated_ms is None or not row.ms:
         return "-"
     same = model_of(row.gpu_get("device.name")) == row.estimate["gpu"]
@@ -364,12 +364,12 @@ def factor(row):
 
 
 def moves_a_cache(row):
-    """Memory bounds it: its rate is one of bytes."""
+    """Is it bound by memory, with a rate in bytes?"""
     return row.gpu_get("rate_of") == "a copy" and bool(row.bytes_per_s)
 
 
 def speed(row):
-    """ "563", of TFLOP/s; "4.00 TB/s"."""
+    """ "563" for TFLOP/s; "4.00 TB/s"."""
     if moves_a_cache(row):
         return f"{bytes_text(row.bytes_per_s)}/s"
     return flops_text(row.flops_per_s)
@@ -406,10 +406,10 @@ COLUMNS = (
 
 
 def columns_for(rows):
-    """The columns that say something about these rows, and what all rows have in common."""
+    """The columns that distinguish these rows, and what all rows share."""
     problems = [row.any.data["problem"] for row in rows]
     varying = [name for name, text in SIZES.items() if len({text(p) for p in problems}) > 1]
-    # Where Hkv follows H, and Nk follows N, one column says it.
+    # Where Hkv equals H, and Nk equals N, one column is enough.
     for follower, leader, same in (("Hkv", "H", "h hkv"), ("Nk", "N", "n nk")):
         x, y = same.split()
         if follower in varying and leader in varying and all(p[x] == p[y] for p in problems):
@@ -431,7 +431,7 @@ def columns_for(rows):
 
 
 def screen_of(rows):
-    """What all rows have in common, the table, and notes."""
+    """What all rows share, the table, and notes."""
     columns, common = columns_for(rows)
     notes = [for_screen(note) for note in notes_on(rows)]
     return "\n".join([for_screen(common), "", text_table(columns, rows), *notes]).lstrip("\n")

@@ -1,4 +1,4 @@
-"""The findings of ./scripts/sim in SARIF 2.1.0, which code scanning and editors read."""
+"""The findings of ./scripts/sim in SARIF 2.1.0, for code scanning and editors."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from .files import version
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SOURCE = "%SRCROOT%"
-# By the rules of the report (docs/json.md): a name, and what it means.
+# By the rules of the report (docs/json.md): name and meaning.
 RULES = {
     "race": "Two threads, or a thread and a copy or product in flight, access the same bytes "
     "without an order between them, and one of them writes.",

@@ -1,4 +1,4 @@
-"""Whether a measured figure belongs to this tree's kernels, on a GPU at its full speed."""
+"""Does a measured figure belong to this tree's kernels, on a GPU at full speed?"""
 
 import math
 
@@ -10,13 +10,13 @@ OLDER, SLOWED = "of an earlier version of the kernel", "measured while the GPU w
 
 
 def standing(step, commit, slowed=False):
-    """None, or why a run is not one of this tree's kernel on a GPU at its full speed."""
+    """None, or why a run is not of this tree's kernel on a GPU at full speed."""
     return (SLOWED if slowed else None) if is_current(step, commit) else OLDER
 
 
 def mark_slowed(runs):
-    """Sets `slowed` of runs on a GPU whose FMA roof is under 90% of its highest clock's, or with a
-    roof under 90% of the best that the same kind of card has in these runs."""
+    """Sets `slowed` for runs on a GPU whose FMA roof is under 90% of its highest clock's, or that
+    has a roof under 90% of the best of the same card in these runs."""
     best = {}
     for run in runs:
         for key, rate in (run.get("roofs") or {}).items():
@@ -45,13 +45,13 @@ def standing_parts(found):
 
 
 def standing_text(found):
-    """The same as paragraphs, to stand under a table."""
+    """The same as paragraphs, for below a table."""
     return "".join(f"\n\n*{part[0].upper()}{part[1:]}.*" for part in standing_parts(found))
 
 
 def runs_of(paths):
-    """All runs in these files. Where there are several runs of a problem the last counts: one of
-    this text at full speed."""
+    """All runs in these files, those of this tree's sources at full speed last: of several runs of
+    a problem the last one counts."""
     runs = [run for path in paths for run in load(path)]
     mark_slowed(runs)
     return sorted(runs, key=lambda run: standing_of(run) is None)

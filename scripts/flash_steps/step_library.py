@@ -1,5 +1,5 @@
-"""A step's shared library, build/<preset>/steps/lib<step>.so, from Python. The C interface and what
-its functions promise: common/harness/library/library.h.
+"""A step's shared library, build/<preset>/steps/lib<step>.so, from Python. The C interface and its
+guarantees: common/harness/library/library.h.
 """
 
 import ctypes
@@ -7,7 +7,7 @@ import json
 import os
 
 SIZES = ("b", "h", "hkv", "n", "nk", "d", "causal")  # keys of a problem in JSON
-MASK = ("window", "row_starts", "key_starts", "mask")  # keys that there are only with a mask
+MASK = ("window", "row_starts", "key_starts", "mask")  # keys present only with a mask
 TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "table")
 
 
@@ -46,7 +46,7 @@ def _lengths(starts):
 
 
 def _mask(problem):
-    """Of a problem's keys `window`, `row_starts` and `key_starts`, `mask`; none of them: null."""
+    """The FaMask of `window`, `row_starts` and `key_starts`, `mask`; null without them."""
     if not any(name in problem for name in MASK):
         return None
     mask = _Mask(*problem.get("window", (-1, -1)))
@@ -99,7 +99,7 @@ class StepLibrary:
             ("upload", [pointer, pointer, size]),
             ("download", [pointer, pointer, size]),
         ):
-            if hasattr(self._c, "fa_" + function):  # a test's library need not have all
+            if hasattr(self._c, "fa_" + function):  # a test's library may lack some
                 getattr(self._c, "fa_" + function).argtypes = types
         self._c.fa_describe.restype = self._c.fa_last_error.restype = ctypes.c_char_p
         about = json.loads(self._c.fa_describe())
@@ -117,8 +117,8 @@ class StepLibrary:
     def runner(self, direction, variant, sizes, addresses, stream=None):
         """A function that queues a "prepare", "forward" or "backward" on `stream`, the address of a
         cudaStream_t (PyTorch: torch.cuda.current_stream().cuda_stream; None: CUDA's default).
-        `variant` is its place in the list; `addresses` names device memory as TENSORS does, absent
-        is null."""
+        `variant`: index in the list; `addresses`: device memory by the names in TENSORS, or
+        null."""
         function, problem = getattr(self._c, "fa_" + direction), _problem(sizes)
         tensors = _Tensors(**addresses)
         return lambda: self._require(function(variant, problem, tensors, stream))

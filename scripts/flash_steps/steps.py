@@ -1,4 +1,4 @@
-"""The steps of this tree, and of a build folder: finding them, running their programs."""
+"""The steps of this tree, and of a build folder: finds them and runs their programs."""
 
 import glob
 import json
@@ -12,7 +12,7 @@ from .files import ROOT, read_json, read_text
 
 
 def find_steps(wanted=None):
-    """All, sorted, or those of a text with numbers or names in it."""
+    """All, sorted, or those that a text with numbers or names lists."""
     folder = os.path.join(ROOT, "steps")
     there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     known = [name for name in there if os.path.exists(os.path.join(folder, name, "main.cu"))]
@@ -31,8 +31,7 @@ def library_path(build, step):
 
 
 def chosen_of(known, wanted, where):
-    r"""Those of `known` that the words of `wanted` name: numbers or names; all of None.
-
+    r"""Those of `known` that `wanted` lists by number or name; None: all.
     \raises BadInput with `where` before the known ones, where a word is none of them."""
     found = [] if wanted else known
     for word in (wanted or "").split():
@@ -44,19 +43,19 @@ def chosen_of(known, wanted, where):
 
 
 def number_of(step):
-    """6 of "06_work_partitioning", 0 of a step of the user's own."""
+    """6 for "06_work_partitioning", 0 for a user's own step."""
     found = re.match(r"\d+(?=_)", step)
     return int(found[0]) if found else 0
 
 
 def numbered_steps():
-    """The ladder, without steps of the user's own."""
+    """The ladder, without the user's own steps."""
     found = find_steps()
     return [step for step in found if number_of(step)] or found
 
 
 def lesson_files(step="[0-9][0-9]_*"):
-    """{"02 1_shared": path from the tree's top}, in reading order; `step`: of such folders."""
+    """{"02 1_shared": path from the tree's top}, in reading order; `step`: only such folders."""
     found = {}
     for path in sorted(glob.glob(os.path.join(ROOT, "steps", step, "[0-9]_*.cuh"))):
         folder, name = path.split(os.sep)[-2:]
@@ -65,7 +64,7 @@ def lesson_files(step="[0-9][0-9]_*"):
 
 
 def changed_since(text):
-    """ "06 2_registers" of a lesson's header, or None."""
+    """ "06 2_registers" from a lesson's header, or None."""
     for line in text.splitlines():
         words = line.replace(":", " ").replace(",", " ").split()
         if words[:3] == ["//", "Changed", "since"] and "_" in " ".join(words[4:5]):
@@ -74,9 +73,8 @@ def changed_since(text):
 
 
 def listed():
-    """{step: the architectures that it needs}, of steps/CMakeLists.txt; ["sm_80", "sm_90a"] where
-    some variants do with the first, [] for any GPU. Without one of the user's own that was deleted
-    by hand."""
+    """{step: the architectures that it needs}, from steps/CMakeLists.txt; ["sm_80", "sm_90a"] where
+    some variants run on the first, [] for any GPU. Omits a user's step that was deleted by hand."""
     text = read_text(os.path.join(ROOT, "steps", "CMakeLists.txt"))
     found = {}
     for name, words in re.findall(r"^fa_step\((\w+)([^)]*)\)", text, re.MULTILINE):
@@ -92,18 +90,18 @@ def all_needs_of(step):
 
 
 def needs_of(step):
-    """The architecture that a step's newest kernels need; None: any, or it is not listed."""
+    """The architecture of a step's newest kernels; None: any, or the step is not listed."""
     return (all_needs_of(step) or [None])[-1]
 
 
 def runs_on(arch, needs):
-    """Whether a GPU of `arch` ("sm_89") runs a step that needs "sm_80", "sm_90a" or None."""
+    """Does a GPU of `arch` ("sm_89") run a step that needs "sm_80", "sm_90a" or None?"""
     has, needed = (int(re.search(r"\d+", text or "0")[0]) for text in (arch, needs))
     return has == needed if needs and needs.endswith("a") else has >= needed
 
 
 def steps_on(arch):
-    """The ladder, without the steps that a GPU of `arch` does not run."""
+    """The ladder, without the steps that a GPU of `arch` cannot run."""
     return [s for s in numbered_steps() if runs_on(arch, (all_needs_of(s) or [None])[0])]
 
 
@@ -121,8 +119,7 @@ def _run(command, preset):
 
 
 def described(program, preset="sim"):
-    r"""What a step is, as its program says it: docs/json.md.
-
+    r"""A step's description by its program: docs/json.md.
     \raises NotHere where it is not built, and Failure."""
     done = _run([program, "--describe"], preset)
     try:
@@ -133,9 +130,8 @@ def described(program, preset="sim"):
 
 
 def report_of(program, *arguments, preset="sim"):
-    r"""What a step's program writes with --json.
-
-    \raises BadInput, NotHere or Failure, by its exit status, with what it says."""
+    r"""The JSON that a step's program writes with --json.
+    \raises BadInput, NotHere or Failure, by its exit status, with its words."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
         command = [str(word) for word in (program, *arguments, f"--json={path}")]

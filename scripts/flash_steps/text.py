@@ -37,7 +37,7 @@ def percent_text(share):
 
 
 def three_digits(x, always=False):
-    """3.14, 31.4, 314, and 3,142 instead of 3.14e+03; 3.1, or 3.10 where there are always three."""
+    """3.14, 31.4, 314, and 3,142 instead of 3.14e+03; 3.1, or 3.10 with always three digits."""
     if x >= 999.5:
         return f"{x:,.0f}"
     return f"{x:#.3g}".rstrip(".") if always else f"{x:.3g}"
@@ -53,8 +53,8 @@ def flops_text(per_second):
 
 
 def common_lines(one, other):
-    """How many lines two texts have in common, in order: the length of their longest common
-    subsequence, in a time of len(one) * len(other) / 64. Hyyro, "Bit-parallel LCS-length
+    """The number of lines that two texts share in order, that is, the length of their longest
+    common subsequence, in time len(one) * len(other) / 64. Hyyro, "Bit-parallel LCS-length
     computation revisited", 2004: a bit of `row` is 0 where the length grows."""
     places = {}
     for bit, line in enumerate(one):
@@ -85,12 +85,12 @@ def entry(key):
 
 
 def for_screen(sentence):
-    """What a program says has at most 80 columns, as docs/CONTRIBUTING.md has it."""
+    """A program's text has at most 80 columns, by docs/CONTRIBUTING.md."""
     return textwrap.fill(sentence, 80)
 
 
 def aligned(rows, left=(0,)):
-    """Rows of cells as lines in which they stand in columns, those in `left` on the left."""
+    """Rows of cells as lines in columns, those in `left` left-aligned."""
     rows = list(rows)
     columns = [
         [cell.ljust(w) if at in left else cell.rjust(w) for cell in cells]

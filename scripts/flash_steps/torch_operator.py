@@ -1,8 +1,8 @@
 """A step as the attention of a PyTorch model: flash_steps.attention().
 
-PyTorch sees the operators flash_steps::forward and flash_steps::backward: torch.compile traces past
-them, and they run on the current stream. The step's library (step_library.py) reads and writes the
-tensors' own memory.
+PyTorch sees the operators flash_steps::forward and flash_steps::backward: torch.compile does not
+trace into them, and they run on the current stream. The step's library (step_library.py) reads and
+writes the tensors' memory directly.
 """
 
 import functools
@@ -15,24 +15,24 @@ from .files import ROOT
 from .step_library import Refused, StepLibrary
 from .steps import find_libraries
 
-# Whose backward continues a forward, where it is not the step's own. Steps 01 to 03 write no LSE:
-# the backward of 05 standard computes P again, for one layer at a time.
+# The variant whose backward continues a forward, if not the step's own. Steps 01 to 03 write no
+# LSE: the backward of 05 standard recomputes P, one layer at a time.
 BACKWARD = {"01": "05 standard", "02": "05 standard", "03": "05 standard", "04": "05"}
 BACKWARD |= {"07": "08", "09": "11", "10": "11"}
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-_lock = threading.RLock()  # a library serves one thread at a time; autograd has threads of its own
-_streams = {}  # of each variant's last run: its workspace is the next run's, too
+_lock = threading.RLock()  # a library serves one thread at a time; autograd has its own threads
+_streams = {}  # by variant's last run: the next run uses the same workspace
 
 
 def attention(q, k, v, causal=False, step="10", lengths=None):
     """softmax(q k^T / sqrt(d)) v by a step's kernels, with gradients: [B, H, N, d] like q.
 
     q: [B, H, N, d]; k, v: [B, Hkv, Nk, d] on GPU 0, with any strides; H is a multiple of Hkv.
-    `causal`: the last query sees all keys, also where N != Nk (PyTorch's mask begins at the first
+    `causal`: the last query sees all keys, even where N != Nk (PyTorch's mask begins at the first
     key instead). `step`: its number, for its last variant, or "11 columns" for another. Steps 01
-    to 06 read fp32, the others bf16; under torch.autocast the inputs are converted. `lengths`, step
-    13 alone: a list of how many keys each batch entry has. There is no dropout and no other mask or
-    scale. A ValueError says what a step does not support.
+    to 06 read fp32, the others bf16; under torch.autocast the inputs are converted. `lengths`, only
+    for step 13: a list with the number of keys of each batch entry. There is no dropout and no
+    other mask or scale. A ValueError says what a step does not support.
     """
     step = str(step).zfill(2)
     dtype, grouped = _reads(step)
@@ -40,7 +40,7 @@ def attention(q, k, v, causal=False, step="10", lengths=None):
         q, k, v = (x.to(TYPES[dtype]) for x in (q, k, v))
     if not grouped and k.shape[1] != q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    # Here, so that autograd keeps these and not what they are views of.
+    # Here, so that autograd keeps these tensors and not those that they are views of.
     return _forward(q.contiguous(), k.contiguous(), v.contiguous(), causal, step, lengths)[0]
 
 
@@ -70,7 +70,7 @@ def _library(step):
 
 @functools.cache
 def _variant(step):
-    """The library of "10" or "11 columns", the variant's place and what it says of itself."""
+    """The library of "10" or "11 columns", the variant's index and its description."""
     step, _, name = step.zfill(2).partition(" ")
     library = _library(step)
     names = [v["name"] for v in library.variants if not v.get("cache8")]
@@ -91,7 +91,7 @@ def _reads(step):
 
 
 def _ready(x):
-    """As the libraries read it: contiguous, aligned to 16 bytes."""
+    """A tensor for the libraries: contiguous, aligned to 16 bytes."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() % 16 else x
 
@@ -134,7 +134,7 @@ def _run(direction, step, causal, lengths=None, **tensors):
         except Refused as error:
             if error.status != 3:
                 raise
-            torch.cuda.empty_cache()  # the workspace lies outside of what PyTorch keeps
+            torch.cuda.empty_cache()  # the workspace is outside PyTorch's cache
             run()
     except Refused as error:
         kind = ValueError if error.status == 2 else RuntimeError
@@ -147,7 +147,7 @@ def _run(direction, step, causal, lengths=None, **tensors):
 
 
 def _operator(name, more, returned):
-    """Not by custom_op(), whose checks take the host as long as all else in a call."""
+    """Not by custom_op(), whose checks cost the host as much as the rest of a call."""
     types = ", ".join(["Tensor"] * returned)
     schema = f"(Tensor q, Tensor k, Tensor v, {more}) -> ({types})"
     torch.library.define(f"flash_steps::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))

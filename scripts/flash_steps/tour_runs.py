@@ -1,9 +1,9 @@
-"""Chooses what tour.sh runs: prints a line for each run, with its backend, step, variant and
+"""Chooses the runs of tour.sh: prints a line for each run, with its backend, step, variant and
 arguments between tabs, and "say" before a line for the reader. Only tour.sh calls it.
 
-The simulator runs four heads, and estimates the time of as many as fill a GPU. A GPU gets a problem
-that fills it, that of the README's picture, or shorter sequences of it where the card is small.
-What the card cannot run is simulated: one head of the same problem.
+The simulator runs four heads, and estimates the time of enough heads to fill a GPU. A GPU gets a
+problem that fills it, that of the README's picture, or shorter sequences of it on a small card.
+Runs that the card cannot do are simulated: one head of the same problem.
 """
 
 from . import command
@@ -15,16 +15,16 @@ from .steps import described, program_of, report_of, runs_on
 from .text import bytes_text, for_screen
 
 D = 64
-# Where it is not the last variant: the fastest ones. Several: the first is the others' measure.
+# The fastest variants, where they are not the last. Of several the first is the reference.
 FASTEST = {"13_decode": ["early", "fp8"]}
 LEAST_N = 512
-NEEDS_OF_SMS = 128  # positions for each SM: with fewer SMs the fp32 steps take a minute
-OTHER_TENSORS = 9 * 4 * TOKENS * WIDTH  # a backward's, in fp32, and room to clear the L2
+NEEDS_OF_SMS = 128  # positions per SM: with fewer SMs the fp32 steps take a minute
+OTHER_TENSORS = 9 * 4 * TOKENS * WIDTH  # of a backward in fp32, and room to clear the L2
 
 
 def variants_of(step, everything):
-    """Those of a description that the tour runs: a step's result, and the one whose forward it has,
-    where that is the step's, too; of windows, which no other step has, also the first."""
+    """The tour's variants of a description: a step's result, and the variant whose forward it uses,
+    if that is the step's own; of windows, which no other step has, also the first."""
     able = [v for v in step["variants"] if D in v["supports"]["d"]]
     names = [v["name"] for v in able]
     fastest = [name for name in FASTEST.get(step["step"], []) if name in names]
@@ -36,12 +36,12 @@ def variants_of(step, everything):
 
 
 def scores_bytes(n):
-    """Of S and P of step 01 in the series."""
+    """Bytes of S and P of step 01 in the series."""
     return 8 * TOKENS * WIDTH // D * n
 
 
 def longest(device):
-    """(N, a reason or "") that a card has the memory and the time for."""
+    """(N, a reason or "") for which a card has the memory and the time."""
     n, why = HERO_N, []
     while n > LEAST_N and n > NEEDS_OF_SMS * device["sms"]:
         n //= 2
@@ -53,9 +53,9 @@ def longest(device):
 
 
 def arguments(step, n, device):
-    """Of a run: on a GPU, FlashAttention's series; without, four heads."""
+    """The sizes of a run: on a GPU FlashAttention's series, otherwise four heads."""
     p = series(n, D, False) if device else {"b": 1, "h": 4, "n": n, "d": D, "causal": True}
-    if step["supports"]["lengths"]:  # one query, and a cache that is long enough to matter
+    if step["supports"]["lengths"]:  # one query, and a cache long enough to matter
         heads = {"h": 32, "hkv": 8} if device else {"h": 8, "hkv": 2}
         p |= {**heads, "n": 1, "nk": n * (8 if device else 32), "causal": True}
     window = step["supports"]["window"]
@@ -64,14 +64,14 @@ def arguments(step, n, device):
 
 
 def one_head(words, heads):
-    """The same for the simulator, whose times are estimated for all heads."""
+    """The same for the simulator, which estimates times for all heads."""
     kept = [w for w in words if not w.startswith(("--b=", "--h=", "--hkv="))]
     grouped = any(w.startswith("--hkv=") for w in words)
     return ["--b=1", *(["--h=4", "--hkv=1"] if grouped else ["--h=1"]), *kept, heads]
 
 
 def device_of(programs):
-    """(what the first of these that runs on this GPU says of it, or None; why not, or "")"""
+    """(the description of the first of these that runs on this GPU, or None; why not, or "")"""
     why = ""
     for name in programs:
         try:

@@ -1,5 +1,5 @@
-"""The tour's table: a row per step's result, what it moves, the factor against the first. Of a GPU
-with measured times and rates; in parentheses is estimated what the GPU does not run."""
+"""The tour's table: one row per step's result, its bytes, and the factor against the first. On a
+GPU with measured times and rates; estimates in parentheses are for what the GPU does not run."""
 
 import collections
 
@@ -43,7 +43,7 @@ def number_of(row):
 
 
 def name_of(row):
-    """ "06 FlashAttention-2"; its label, where it is no step's known result."""
+    """ "06 FlashAttention-2"; the label if it is no step's known result."""
     words = NAMES.get(row.any.label)
     return f"{number_of(row)} {words}" if words else row.any.label
 
@@ -75,14 +75,14 @@ def sizes_of(row, *omit):
 
 
 def problem_of(row):
-    """What rows of one problem share. Where a GPU is measured the simulator runs fewer heads."""
+    """What rows of one problem share. With a measured GPU the simulator runs fewer heads."""
     return sizes_of(row, "B", "H", "Hkv"), row.estimated_heads or heads_of(row)
 
 
 def groups_of(rows):
-    """[(words, rows)]: forwards, backwards, then what solves another problem than the first row,
-    which is compared with its step's first variant. Rows are in reading order: a step's result is
-    its last. Of a step that several ranks share only what they ran: one rank repeats others."""
+    """[(words, rows)]: forwards, backwards, then rows of other problems than the first row, which
+    are compared with their step's first variant. Rows are in reading order: a step's result is its
+    last. Of a step that several ranks share only their runs: one rank repeats others."""
     words = {}
     last = {(row.any.data["step"], row.any.direction): row for row in rows}
     first = {(row.any.data["step"], row.any.direction): row for row in reversed(rows)}
@@ -107,8 +107,8 @@ def groups_of(rows):
 
 
 def out_of_order(groups):
-    """Sentences: which measured rows take a tenth longer than one above. That 04 is slower than 03
-    is no fault: its O goes back and forth."""
+    """Sentences: which measured rows take a tenth longer than one above. 04 being slower than 03 is
+    expected: its O is read and written repeatedly."""
     found = []
     for _, rows in groups:
         best = None
@@ -120,7 +120,7 @@ def out_of_order(groups):
 
 
 def parts_of(row):
-    """{part: milliseconds} of all kernels, as estimated."""
+    """{part: milliseconds} of all kernels, by the estimate."""
     found = collections.Counter()
     for kernel in get(row.estimate, "kernels") or []:
         for part, share in kernel["parts"].items():
@@ -134,8 +134,8 @@ def has_a_block_per_head(row):
 
 
 def why_slower(row, before):
-    """Of a row that takes longer than the one before it in its group; else "". As the estimate has
-    it: too few blocks, or the part that works, or waits, longest beyond what it did before."""
+    """Why a row takes longer than the previous one in its group; else "". By the estimate: too few
+    blocks, or the part whose work or waiting grew most."""
     if before is None or not (time_of(row) or 0) > (time_of(before) or 0):
         return ""
     if has_a_block_per_head(row) and not has_a_block_per_head(before):
@@ -161,7 +161,7 @@ def rate(row):
 
 
 def share(row):
-    """Of what this card was measured to do; None where that is not known."""
+    """Shares of what was measured on this card; None where unknown."""
     roofs = row.gpu_get("roofs") or {}
     if moves_a_cache(row):
         roof, reached = roofs.get("copy_bytes_per_s"), row.bytes_per_s
@@ -257,7 +257,7 @@ def heading(row, measured_on):
 
 
 def notes_on_measured(shown):
-    """What the columns are."""
+    """The meaning of the columns."""
     notes = [
         "request: bytes of all loads and stores, by the step's formula; share: of what this card "
         "was measured to do, an FMA loop in fp32, cuBLAS in bf16"
@@ -304,7 +304,7 @@ def notes_of(rows, shown):
 
 
 def learned(rows):
-    """One sentence with the figures of the forwards: what the bytes and the time became; or ""."""
+    """One sentence with the forwards' figures: how bytes and time changed; or ""."""
     kind = any(row.ms for row in rows)
     named = {row.any.label: row for row in rows if time_of(row) and bool(row.ms) == kind}
     first, tiled, kept = (named.get(x) for x in ("01 naive", "02 registers", "06 registers"))
