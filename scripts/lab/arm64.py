@@ -62,10 +62,10 @@ def build(targets):
 
 
 def compiled(tree, source, folder):
-    """What ./scripts/sim makes of a program."""
+    """Compiles a program by ./scripts/sim."""
     cuda_program.HOW = os.path.join(TREES[tree], "common", "sim", "any", "how_to_build.txt")
     how = cuda_program.how_to_build()
-    cuda_translator.COMMENT = "//" if tree == "arm64" else "#"  # each assembler's own
+    cuda_translator.COMMENT = "//" if tree == "arm64" else "#"  # by assembler
     options, _ = cuda_program.parse([source], __doc__)
     os.makedirs(folder, exist_ok=True)
     return cuda_program.link(
@@ -74,7 +74,7 @@ def compiled(tree, source, folder):
 
 
 def with_its_tools(environment, folder):
-    """addr2line and objcopy of that machine come first."""
+    """Puts addr2line and objcopy of that machine first."""
     for tool in ("addr2line", "objcopy"):
         os.symlink(shutil.which(PREFIX + tool), os.path.join(folder, tool))
     return {**environment, "PATH": f"{folder}:{environment['PATH']}"}
@@ -83,7 +83,7 @@ def with_its_tools(environment, folder):
 def outcome(tree, words, folder):
     """(status, what it prints, its JSON), without the machine's name."""
     path = os.path.join(folder, "out.json")
-    wishes = f"program it\ngpu H200\nanalyse\njson {path}"  # of ./scripts/sim
+    wishes = f"program it\ngpu H200\nanalyse\njson {path}"  # options of ./scripts/sim
     environment = {**os.environ, "FLASH_STEPS_SIM": wishes}
     if tree == "arm64":
         words, environment = [*EMULATOR, *words], with_its_tools(environment, folder)

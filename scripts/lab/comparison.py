@@ -1,4 +1,4 @@
-"""One comparison of peers.py: steps beside PyTorch, on one problem."""
+"""One comparison of peers.py: steps beside PyTorch, for one problem."""
 
 from flash_steps.command import Failure
 from flash_steps.commits import here
@@ -10,8 +10,7 @@ from .torch_attention import GRADIENTS, Contender
 
 
 class Comparison:
-    """Variants of one type (`sides`: [(library, their places)]) against the backends, on one
-    problem."""
+    """Variants of one type (`sides`: [(library, their indices)]) against the backends."""
 
     def __init__(self, options, torch, sides, problem, notes):
         self.options, self.torch, self.notes = options, torch, notes
@@ -29,7 +28,7 @@ class Comparison:
             self.truth = self.torch.truth(self.problem, self.tensors)
             self.addresses = {name: x.data_ptr() for name, x in self.tensors.items()}
             return sum(map(self.direction, self.options.directions), [])
-        except Refused as error:  # of a run that had gone well before
+        except Refused as error:  # in a run that succeeded before
             raise Failure(f"{self.text}: {error}") from None
         except self.torch.torch.cuda.OutOfMemoryError as error:
             self.notes.append(f"{self.text}: {first_line(error)}")
@@ -41,7 +40,7 @@ class Comparison:
         return []
 
     def accepts(self, library):
-        """Whether it does this problem; a note where it does not."""
+        """Does it support this problem? Adds a note if not."""
         try:
             library.check(self.sizes)
             return True
@@ -63,7 +62,7 @@ class Comparison:
         if not contenders:
             return []
         ours = len(contenders)
-        # Before the backends: what they need of the memory must be there later.
+        # Before the backends: their memory must still be available later.
         beside = self.beside()
         for name in self.backends():
             try:
@@ -84,12 +83,12 @@ class Comparison:
         ]
 
     def backends(self):
-        """PyTorch's mask begins at the first key; that of the steps ends at the last one."""
+        """PyTorch's mask begins at the first key; the steps' mask ends at the last one."""
         p = self.problem
         return () if p["causal"] and p["n"] != p["nk"] else self.torch.backends
 
     def beside(self):
-        """Contenders that compute no attention, of a comparison that has some."""
+        """Contenders that are not attention; some comparisons have them."""
         return []
 
     def add_variant(self, library, place, direction, contenders):
@@ -104,7 +103,7 @@ class Comparison:
             self.refused_by(library, error)
 
     def step(self, library, place, variant, direction):
-        """A Contender of a library, after a look at its result."""
+        """A Contender of a library, after a check of its result."""
 
         def runner(which):
             return library.runner(which, place, self.sizes, self.addresses, self.torch.stream())
@@ -114,8 +113,8 @@ class Comparison:
         for name in written:
             self.tensors[name].fill_(float("nan"))
         if variant["prepare"]:
-            runner("prepare")()  # as an application makes Q, K and V: not timed
-        runner("forward")()  # a backward reads its O and LSE
+            runner("prepare")()  # belongs to the making of Q, K and V: not timed
+        runner("forward")()  # a backward reads O and LSE
         if direction == "backward":
             runner("backward")()
         label = Run({"step": library.step, "variant": variant["name"]}, direction).label
@@ -127,7 +126,7 @@ class Comparison:
         return Contender(variant["name"], label, runner(direction), step=library.step)
 
     def require(self, label, outputs, truth=None):
-        """A Failure where an output is wrong."""
+        r"""\raises Failure where an output is wrong."""
         for name, (error, share) in self.torch.errors(truth or self.truth, outputs).items():
             if share != share:
                 why = f"{name} has an element that is not a number, or was not written"
@@ -143,7 +142,7 @@ class Comparison:
             grouped = ", fewer key/value heads" if p["h"] != p["hkv"] else ""
             kind = f"{p['dtype']}, d={p['d']}{grouped}"
             self.notes.append(f"PyTorch's {name} has no kernel for {kind}.")
-        else:  # out of memory, mostly
+        else:  # usually out of memory
             self.notes.append(f"{name}, {self.text}: {first_line(error)}")
 
     def row(self, contender, direction, found, peers, is_ours):

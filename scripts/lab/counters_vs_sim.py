@@ -1,8 +1,8 @@
-"""Compares what a GPU's counters measured with what the simulator counted for the same problems.
+"""Compares a GPU's measured counters with the simulator's counts for the same problems.
 
 Requests, sectors and lines must be equal. HBM bytes must be within 10%, or 0.3 MB, of the modelled
-ones where the footprint is below half of the L2 or above three times it. They are compared where
-the simulator modelled that GPU, with --estimate-heads 0.
+ones where the footprint is below half of the L2 or above three times it, and the simulator modelled
+that GPU with --estimate-heads 0.
 """
 
 from flash_steps.gpu_table import find_model, model_of
@@ -15,7 +15,7 @@ GROUPS = ("requests", "sectors", "lines")
 
 
 def pairs(gpu_runs, sim_runs):
-    """Rows that hold both a measured and a counted run."""
+    """Rows with both a measured and a counted run."""
     return [row for row in join(gpu_runs + sim_runs) if row.sim and row.gpu]
 
 
@@ -26,12 +26,12 @@ def entry_of(row, figure, counted, measured, equal, **more):
 
 
 def differences(row):
-    """One dict for each figure of one run; `equal` is None where nothing was measured."""
+    """One dict per figure of one run; `equal` is None where nothing was measured."""
     found = []
     for group in GROUPS:
         counted, measured = (run.get(f"traffic.{group}") for run in (row.sim, row.gpu))
         if counted is None or measured is None:
-            if group != "lines":  # a run from before they were counted
+            if group != "lines":  # older runs did not count them
                 note = row.gpu.get("traffic.note")
                 found.append(entry_of(row, group, None, None, None, note=note))
             continue
@@ -43,7 +43,7 @@ def differences(row):
 
 
 def footprint(run):
-    """Bytes of workspace, inputs and outputs, as a program's line "memory" has them."""
+    """Bytes of workspace, inputs and outputs, as in a program's line "memory"."""
     p = run.data["problem"]
     element = 4 if p["dtype"] == "fp32" else 2
     of_cache = 1 if p.get("cache8") else element
@@ -53,19 +53,19 @@ def footprint(run):
 
 
 def hbm_differences(row):
-    """The same of HBM bytes, where the model promises them."""
+    """The same for HBM bytes, where the model is accurate."""
     model, measured = row.sim.get("traffic.hbm.model"), row.gpu.get("traffic.hbm.measured")
     modelled = row.sim.get("model_gpu")
     if not model or not measured or model_of(row.gpu.get("device.name")) != modelled:
         return []
     of_l2 = footprint(row.sim) / find_model(modelled)["l2_bytes"]
-    # With other heads the L2 was shared by more than ran.
+    # With other heads, more heads shared the L2 than ran.
     if row.sim.heads_differ or 0.5 <= of_l2 <= 3:
         return []
     found = []
     for way in ("read", "write"):
-        # An H200 read up to 0.1 MB of code and constants, and of 189 figures of what was written
-        # two were 0.2 and 0.26 MB above what the same kernel wrote in other runs.
+        # An H200 read up to 0.1 MB of code and constants, and of 189 figures of written bytes two
+        # were 0.2 and 0.26 MB above those of the same kernel in other runs.
         near = abs(measured[way] - model[way]) <= max(0.1 * measured[way], 0.3e6)
         found.append(entry_of(row, f"HBM {way}", model[way], measured[way], near))
     return found

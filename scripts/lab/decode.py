@@ -5,8 +5,8 @@
 
 docs/results/decode.md says what it compares and how. Needs build/gpu (steps 07 and 13) and PyTorch.
 
-The result is kept after each problem, and a further call continues it. What has not begun after
---budget seconds is left out; the last lines name it.
+The result is saved after each problem, and a further call continues it. Problems that have not
+begun after --budget seconds are left out; the last lines name them.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no PyTorch, GPU or
 build.
 """
@@ -31,20 +31,20 @@ VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once", "earl
 HEADS = dict(h=32, hkv=8, d=128, causal=False)
 BATCHES, CONTEXTS = (1, 8, 32, 128), tuple(1024 << 2 * i for i in range(5))
 ROUNDS, PROGRAM_ITERS = 20, 50  # turns of each; timed runs of a program
-LARGEST_PROGRAM = 1 << 19  # keys of all batch entries: a program makes its inputs on the CPU
+LARGEST_PROGRAM = 1 << 19  # keys of all batch entries: a program generates its inputs on the CPU
 PAGES = (16, 64, 256)
 PAGED = ((1, 4096), (32, 4096), (1, 16384), (1, 65536), (1, 262144))  # batch, keys
 QUERIES = (1, 2, 4, 8, 16)
 ASKED = ((1, 65536), (32, 4096))
 GROUPED_KEYS = 16384
-# Lengths that take turns in a batch of this size.
+# Lengths, repeated over a batch of this size.
 RAGGED = (
     (32, (100, 4096, 1, 777, 2048, 0, 33, 16384)),
     (8, (16384, 8192, 4096, 2048, 1024, 512, 256, 128)),
     (8, (65536, 1024, 1024, 1024, 1024, 1024, 1024, 1024)),
 )
-COPIES = (1 << 28, 1 << 31)  # bytes that a copy reads, and writes
-MOST_BYTES = 20e9  # of K, V, Q and O; of a program's problems twice as many
+COPIES = (1 << 28, 1 << 31)  # bytes that a copy reads and writes
+MOST_BYTES = 20e9  # of K, V, Q and O; twice as many for a program's problems
 
 
 def problem(b, nk, **more):
@@ -53,21 +53,20 @@ def problem(b, nk, **more):
 
 
 def bytes_of(p):
-    """Of K, V, Q and O, once each."""
+    """Bytes of K, V, Q and O, once each."""
     keys = sum(p["lengths"]) if p["lengths"] else p["b"] * p["nk"]
     cache = 2 * p["hkv"] * p["d"] * keys * (1 if p["cache8"] else 2)
     return cache + 2 * 2 * p["b"] * p["h"] * p["n"] * p["d"]
 
 
 def equal_lengths(lengths):
-    """As many, of the same sum, as equal as they can be."""
+    """The same number of lengths with the same sum, as equal as possible."""
     each, more = divmod(sum(lengths), len(lengths))
     return [each + 1] * more + [each] * (len(lengths) - more)
 
 
 class Decoding(Comparison):
-    """On one problem: the libraries, the backends, and a copy of as many bytes, which reads half
-    of them and writes half."""
+    """One problem: libraries, backends, and a copy of as many bytes, half read, half written."""
 
     def __init__(self, what, copy_rate, *comparison):
         super().__init__(*comparison)
@@ -106,9 +105,9 @@ class DecodeMeasurement(Measurement):
         self.result |= self.clock()
 
     def clock(self):
-        """{"copy": the largest bandwidth of some copies, "floor_ms": of the smallest kernel}."""
+        """{"copy": the largest bandwidth of several copies, "floor_ms": of the smallest kernel}."""
         torch = self.torch.torch
-        self.torch.matmul_rate("bf16")  # the card is warm from now on
+        self.torch.matmul_rate("bf16")  # the card is warm from here on
         small = torch.zeros(1, device="cuda")
         contenders = [Contender("kernel", "kernel", lambda: small.add_(1))]
         contenders += [copy_of(torch, size, f"copy {size}") for size in COPIES]
@@ -153,7 +152,7 @@ class DecodeMeasurement(Measurement):
         return Job(f"{what}: {problem_text(p)}", tuple(variants), rows)
 
     def program(self, variant, p):
-        """Milliseconds of one run of the step's program, whose result was checked."""
+        """Milliseconds of one checked run of the step's program."""
         path = program_of(self.options.build, STEP)
         how = ["--input=normal", "--no-counters", f"--iters={PROGRAM_ITERS}"]
         report = report_of(path, f"--variant={variant}", *flags(p), *how, preset="gpu")
@@ -162,8 +161,8 @@ class DecodeMeasurement(Measurement):
         return report["time"]["median_ms"]
 
     def in_turns(self, what, sides):
-        """A job: rows of these {shape: (variant, problem)}, in both orders in turns. The ratios are
-        against the first one, of each turn. `shape` is kept where it is not the variant."""
+        """A job: rows of these {shape: (variant, problem)}, in both orders in turn. Ratios are to
+        the first one, in each turn. `shape` is kept where it differs from the variant."""
         first = next(iter(sides))
 
         def row(shape, turns):
@@ -204,7 +203,7 @@ class DecodeMeasurement(Measurement):
 # --- tables ---------------------------------------------------------------------------------------
 
 ONCE = "13 once"
-# {table: the keys of its lines}; `variants` has the rows of `peers`.
+# {table: the keys of its lines}; `variants` uses the rows of `peers`.
 TABLES = dict.fromkeys(("peers", "variants", "fp8", "pages"), ("b", "nk"))
 TABLES |= {"queries": ("b", "nk", "n"), "groups": ("group",), "ragged": ("b", "keys")}
 TITLES = {"b": "B", "nk": "keys", "n": "queries", "group": "heads of a group"}
@@ -212,7 +211,7 @@ TITLES["keys"] = "keys in all"
 
 
 def rows_for(what, rows):
-    """Those of a table."""
+    """The rows of a table."""
     return [row for row in rows if row["what"] == ("peers" if what == "variants" else what)]
 
 
@@ -221,7 +220,7 @@ def keys_text(keys):
 
 
 def beside_best(line):
-    """How many times as fast as PyTorch's fastest backend, and which that is."""
+    """The speedup over PyTorch's fastest backend, and its name."""
     torch = [row for name, row in line.items() if name.startswith("torch ")]
     best = min(torch, key=lambda row: row["ms"], default=None)
     return best and f"{ratio_text(line[ONCE]['ratios'][best['variant']])} ({best['variant']})"
@@ -236,8 +235,8 @@ def time_and_share(row):
 
 
 def table(what, rows):
-    """A line for each problem: times of all, with the share of a copy's bandwidth; in `peers` one
-    variant's, with more of it."""
+    """A line per problem: times, and shares of a copy's bandwidth; in `peers` one variant's
+    detail."""
     keys, lines, names = TABLES[what], {}, {}
     for row in rows:
         more = {"keys": sum(row["lengths"] or []), "group": row["h"] // row["hkv"]}
@@ -268,7 +267,7 @@ def table(what, rows):
 
 
 def card(result):
-    """{heading: what stands below it}: where and how the run was measured."""
+    """{heading: text}: where and how the run was measured."""
     rate, copied = (result["copy"][key] for key in ("bytes_per_s", "bytes"))
     floor = time_text(result["floor_ms"])
     return {
@@ -293,5 +292,5 @@ def main():
     try:
         torch = Torch(list(BACKENDS))
         return DecodeMeasurement(options, torch, peers.load_libraries(options)).measure()
-    except RuntimeError as error:  # PyTorch's
+    except RuntimeError as error:  # from PyTorch
         raise Failure(error) from None

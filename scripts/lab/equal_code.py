@@ -3,12 +3,11 @@
     maintain equal_code COMMIT [--steps "07 14"]
 
 For each step whose sources have changed since the commit, it compares the machine code of all
-kernels and the simulator's counts per launch of small problems, for every variant: kernels,
-blocks, threads, bytes; for three ranks, too, where several can share it. Where all is equal,
-results of that commit, and those that counted as its own, count as this commit's:
-docs/results/equal_code.json tells `maintain tables`. The older tree is built from nothing in
-build/equal_code. Needs nvcc, MPI, a build of the
-simulator, and a tree without changes.
+kernels and the simulator's counts per launch of small problems, for every variant: kernels, blocks,
+threads, bytes; also for three ranks, where several can share it. Where all is equal, results of
+that commit, and those that counted as its own, count as this commit's:
+docs/results/equal_code.json tells `maintain tables`. The older tree is built in build/equal_code.
+Needs nvcc, MPI, a build of the simulator, and a tree without changes.
 Exit status: 0 all of these steps are equal, 1 one differs, 2 bad use, 3 something is missing.
 """
 
@@ -30,13 +29,13 @@ from flash_steps.nvcc import arches_of, find_nvcc, nvcc_command, version_of
 from flash_steps.steps import ROOT, chosen_of, described, needs_of, numbered_steps, program_of
 
 RANKS = 3
-# Sections of a kernel. Not .nv.constant0, which is the size of its parameters: the code says which
-# of these it reads, and the launches show what it does with them.
+# Sections of a kernel. Not .nv.constant0, the size of its parameters: the code shows which of these
+# it reads, and the launches show their effect.
 CODE = (".text.", ".nv.constant1", ".nv.constant2", ".nv.constant3", ".nv.constant4", ".nv.shared.")
 
 
 def export(commit, folder, steps):
-    """The tree of a commit, with these programs for the simulator."""
+    """The tree of a commit, with these programs built for the simulator."""
     if not os.path.isdir(folder):
         subprocess.run(["git", "clone", "-q", "--no-checkout", ROOT, folder], check=True)
         subprocess.run(["git", "checkout", "-q", commit], cwd=folder, check=True)
@@ -49,8 +48,7 @@ def export(commit, folder, steps):
 
 
 def current_then(folder, steps):
-    """{commit: those of the steps that were current for it}, of the commits that the older tree's
-    results name, as that tree says."""
+    """{commit: its steps that were current} by the older tree, for the commits in its results."""
     named = set()
     for path in glob.glob(os.path.join(folder, "docs", "results", "*.json")):
         named |= {*re.findall(r'"(?:commit|at)": "([0-9a-f]{12})"', read_text(path))}
@@ -89,7 +87,7 @@ def machine_code(nvcc, step, root):
 
 
 def calls_of(step):
-    """(arguments, ranks) of the runs that are compared."""
+    """(arguments, ranks) of the compared runs."""
     for v in described(program_of(os.path.join(ROOT, "build", "sim"), step))["variants"]:
         can = v["supports"]
         for d in can["d"]:
@@ -103,7 +101,7 @@ def calls_of(step):
 
 
 def launches(root, step, arguments, ranks):
-    """What one run launches and sends; None where the tree lacks the variant, or its size."""
+    """The launches and messages of one run; None where the tree lacks the variant, or its size."""
     line = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     line += [program_of(os.path.join(root, "build", "sim"), step), *arguments]
     status, said, run = mpi.report(line, 600)
@@ -118,7 +116,7 @@ def launches(root, step, arguments, ranks):
 
 
 def kernels_of(code):
-    """{kernel, as a launch names it: its machine code} of what machine_code() found."""
+    """{kernel, as a launch names it: its machine code} from the result of machine_code()."""
     found = {name[len(".text.") :]: value for name, value in code.items() if ".text." in name}
     call = subprocess.run(["c++filt", *found], capture_output=True, text=True)
     named = {}
@@ -130,7 +128,7 @@ def kernels_of(code):
 
 
 def named_as(then, now, before, after):
-    """What was launched then, with the names that kernels of equal code have now."""
+    """The launches of then, with the names that kernels of equal code have now."""
     for was, is_ in zip(then[0], now[0]):
         for a, b in zip(was or [], is_ or []):
             old, new = a.get("name"), b.get("name")
@@ -140,9 +138,8 @@ def named_as(then, now, before, after):
 
 
 def differs(nvcc, step, older):
-    """What is not the same, or None. A kernel that is gone, or new, shows in the launches, which
-    name it; one with another name and the same code is the same. A new variant leaves the results
-    of the others valid."""
+    """What differs, or None. A removed or new kernel shows in the launches; a renamed one with the
+    same code is equal. A new variant leaves the results of the others valid."""
     before, now = (machine_code(nvcc, step, root) for root in (older, ROOT))
     if names := [name for name in before.keys() & now.keys() if before[name] != now[name]]:
         return f"machine code of {', '.join(sorted(names))}"

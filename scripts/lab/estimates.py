@@ -1,10 +1,10 @@
-"""Estimates, in the simulator, the times that docs/results holds as measured.
+"""Estimates, in the simulator, the times that docs/results has as measured.
 
     maintain estimates [--gpu H200] [--steps "06 07"]
 
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
 (all heads for one query and up to 64K keys) and estimates the time of all of them. Writes
-docs/results/estimates.json, where rows of other steps, sizes and GPUs stay; `maintain tables` shows
+docs/results/estimates.json, keeping rows of other steps, sizes and GPUs; `maintain tables` shows
 estimated over measured.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
@@ -31,7 +31,7 @@ TIMES = os.path.join(RESULTS, "times.json")
 SIZES = ("b", "h", "n", "d", "causal", "hkv", "nk")
 KEY = ("gpu", "step", "variant", "direction", *SIZES)
 MAX_N = 4096
-FEW_HEADS = 4  # simulated as they are
+FEW_HEADS = 4  # this many are all simulated
 FEW_KEYS = 65536  # of all batch entries, where they differ from the queries: all heads run
 
 
@@ -40,8 +40,7 @@ def plain(problem):
 
 
 def measured_times():
-    """{KEY's values: milliseconds} of all results: the programs' own, else those of peers.py.
-    times.json has further ones."""
+    """{KEY's values: milliseconds} of all results: programs, else peers.py, and times.json."""
     times = {key: row["ms"] for key, row in kept(TIMES).items()}
     for path in published(RESULTS):
         tree = read_json(path)
@@ -58,12 +57,12 @@ def measured_times():
 
 
 def key_of(row):
-    """KEY's values; rows of problems without a cache need not name hkv and nk."""
+    """KEY's values; rows of problems without a cache may omit hkv and nk."""
     return tuple({"hkv": row["h"], "nk": row["n"], **row}[key] for key in KEY)
 
 
 def is_wanted(sizes):
-    """Whether the simulator is to estimate it."""
+    """Should the simulator estimate it?"""
     if sizes["nk"] != sizes["n"]:
         return sizes["b"] * sizes["nk"] <= FEW_KEYS
     small = sizes["b"] * sizes["h"] <= FEW_HEADS
@@ -71,7 +70,7 @@ def is_wanted(sizes):
 
 
 def timed(runs):
-    """(KEY's values, run) of those that have a time."""
+    """(KEY's values, run) of runs with a time."""
     for run in runs:
         problem = run.data["problem"]
         if run.get("time.median_ms") and plain(problem) and not run.borrowed:
@@ -80,7 +79,7 @@ def timed(runs):
 
 
 def simulate(cell):
-    """{direction: what a row of estimates.json holds beside its key}."""
+    """{direction: the values of a row of estimates.json}."""
     gpu, step, variant, *sizes = cell
     sizes = dict(zip(SIZES, sizes))
     heads, shown = sizes["b"] * sizes["h"], 0
@@ -109,7 +108,7 @@ def kept(path):
 
 
 def in_reading_order(rows):
-    """The keys: by step, direction, place of the variant, size."""
+    """The keys, by step, direction, place of the variant, size."""
     return sorted(rows, key=lambda key: (*key[:2], key[3], rows[key]["place"], key))
 
 
@@ -122,8 +121,8 @@ def label(key):
 
 
 def pairs_in_order(rows, measured, apart=1.15):
-    """(how many, of how many) pairs of variants that did the same problem in times further apart
-    than this were estimated in the right order."""
+    """(how many, of how many) pairs of variants whose times for one problem differ by more than
+    this were estimated in the right order."""
     problems = {}
     for key, row in rows.items():
         if key in measured:

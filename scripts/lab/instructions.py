@@ -6,7 +6,7 @@
     ... --steps "07 10"                    only these; --update keeps the rows of the others
 
 The simulator counts every instruction of a warp except plain arithmetic and control, which an
-estimated time needs, too. A GPU counts them once, for a small problem, and the file keeps for each
+estimated time also needs. A GPU counts them once, for a small problem, and the file has for each
 kernel how many it executes per instruction that the simulator counts: in all, in the FMA pipe, in
 the ALU pipe, and of special functions. --update needs a build of the simulator.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 no GPU or no ncu.
@@ -37,7 +37,7 @@ from flash_steps.steps import (
 from . import sass
 
 INSTRUCTIONS = "common/data/instructions.json"
-N, HEADS = 1024, 4  # the simulator counts one of the heads: they are alike
+N, HEADS = 1024, 4  # the simulator counts one of the heads, which are alike
 CACHE = ["--n=1", f"--nk={32 * N}", "--h=8", "--hkv=2"]  # all of them: their splits fill the GPU
 MASK, SCORES = ["--causal", f"--window={N // 4},0"], ["--cap=50", "--alibi", "--sinks"]
 METRICS = {
@@ -46,7 +46,7 @@ METRICS = {
     "alu": "sm__inst_executed_pipe_alu.sum",
     "special": "sm__inst_executed_pipe_xu.sum",
 }
-ARCH = "sm_90"  # of the GPU where they are counted
+ARCH = "sm_90"  # of the GPU that counts them
 STATIC = "16_blackwell"  # there is no GPU for it
 SOURCE = (
     "Warp instructions that each kernel executes for one that the simulator counts (loads, stores, "
@@ -59,7 +59,7 @@ SOURCE = (
 
 
 def programs(build, steps):
-    """(name, program and options, options by which the GPU runs more heads, how many times more)"""
+    """(name, program and options, options for more heads on the GPU, how many times more)"""
     for step in steps:
         path = program_of(build, step)
         described_step = described(path, os.path.basename(build))
@@ -95,7 +95,7 @@ def measure(folder, steps):
 
 
 def launches(path):
-    """The kernels of an ncu CSV, each a row of its metrics, in the order of launches."""
+    """The kernels of an ncu CSV, one row of metrics each, in launch order."""
     text = read_text(path)
     begin = text.find('"ID"')
     if begin < 0:
@@ -110,11 +110,11 @@ def bare(kernel):
 
 
 def mixes(path, call, times):
-    """The rows of instructions.json that one program's launches give: on the GPU `times` the heads
+    """The rows of instructions.json from one program's launches: on the GPU with `times` the heads
     that the simulator runs by `call`."""
     alone = ["--estimate-heads=0"] if times == 1 else ["--h=1"]
     run = report_of(*call, *alone)
-    passes = [p for p in (run.get("prepare"), run, run["backward"]) if p]  # as they are launched
+    passes = [p for p in (run.get("prepare"), run, run["backward"]) if p]  # in launch order
     counted = [k for p in passes for k in p["kernels"] if k["instructions"]]
     measured = launches(path)[: len(counted)]
     if [bare(k["name"]) for k in counted] != [bare(row["Kernel Name"]) for row in measured]:
@@ -134,7 +134,7 @@ def update(folder, steps):
         kernels = dict(mixes(path, call, times)) | kernels  # causal: only further kernels
         print(name, flush=True)
     if len(steps) < len(steps_on(ARCH)):
-        own = tuple("step" + step[:2] for step in steps)  # a step runs kernels of others, too
+        own = tuple("step" + step[:2] for step in steps)  # a step also runs kernels of others
         kernels = {name: mix for name, mix in kernels.items() if name.startswith(own)}
         kernels = read_json(os.path.join(ROOT, INSTRUCTIONS))["kernels"] | kernels
     kernels = {name: kernels[name] for name in sorted(kernels)}
@@ -143,7 +143,7 @@ def update(folder, steps):
 
 
 def static_mixes(nvcc, nvdisasm, step):
-    """The same of a step whose GPU is not here, from its machine code: per tile of keys, where no
+    """The same for a step whose GPU is missing, from its machine code: per tile of keys, where no
     score is masked and nothing is rescaled."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = os.path.join(folder, "kernels.cubin")

@@ -1,7 +1,7 @@
-"""What peers.py, `maintain decode` and `maintain ring` share: one run, which performs jobs within
-a budget and prints tables of their results.
+"""Shared by peers.py, `maintain decode` and `maintain ring`: one run, which performs jobs within a
+budget and prints tables of their results.
 
-A job's result is written at once. A run with the file of an earlier one continues it and repeats
+Each job's result is written at once. A run with the file of an earlier one continues it and repeats
 no job whose steps have the same sources. A failed job costs only itself; jobs that have not begun
 after --budget seconds are left out. The last lines name both.
 """
@@ -29,18 +29,18 @@ from .publish import slim
 @dataclass
 class Job:
     text: str
-    steps: tuple  # whose text decides whether it must be done again
-    rows: object  # a function: what it found
+    steps: tuple  # the job is repeated when their sources change
+    rows: object  # a function that returns the results
 
 
 class Measurement:
     """A subclass has `name`, of the command and its files, `iters`, the timed runs in a turn, and
 
-    jobs()         [Job]: what matters most comes first
+    jobs()         [Job], the most important first
     tables(rows)   [(title, columns, lines)] for the screen
     facts(result)  a sentence: where and how it was measured
 
-    Its module has TABLES, rows_for(), table() and card(), of which these two are made, or its own.
+    By default the last two use TABLES, rows_for(), table() and card() of its module.
     """
 
     def __init__(self, options):
@@ -109,7 +109,7 @@ class Measurement:
         return 1 if result["failures"] or result["left_out"] else 0
 
     def text(self):
-        """All tables, and what else is to be said as the run ends."""
+        """Prints all tables and notes at the end of the run."""
         result = self.result
         parts = [f"{title}\n{text_table(*table)}" for title, *table in self.tables(result["rows"])]
         said = [self.facts(result)] if result["rows"] else []
@@ -121,7 +121,7 @@ class Measurement:
         return "\n\n".join([*parts, "\n".join(textwrap.fill(line, 100) for line in said)])
 
     def keep(self, row):
-        """In place of the row that an earlier run found."""
+        """Replaces the row of an earlier run."""
         rows = self.result["rows"]
         rows[:] = [other for other in rows if place_of(other) != place_of(row)] + [row]
 
@@ -129,12 +129,12 @@ class Measurement:
         return time.monotonic() - self.start
 
     def write(self):
-        if self.path:  # else nobody wants a file, or no run has told the device yet
+        if self.path:  # else no file was requested, or the device is still unknown
             write_rows(self.path, slim(self.result))
 
 
 def default_path(device, what):
-    """None where only a file that is named is written."""
+    """None where a file is written only on request."""
     if what == "peers":
         return None
     model = model_of(device)
@@ -158,7 +158,7 @@ def count(least=1):
 
 
 def parser(doc, turns, budget, where):
-    """With the options that all have. `where`: what is written without --json."""
+    """A parser with the common options. `where`: the file written without --json."""
     found = command.parser(doc)
     add = found.add_argument
     add("--json", metavar="F.json", help=f"continue and write this file; default: {where}")

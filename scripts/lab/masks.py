@@ -1,12 +1,12 @@
-"""Masks of peers.py: problems with them, which keys a row sees, and attention beside the steps that
-knows masks. A row sees its own key at least: documents have as many rows as keys."""
+"""Masks of peers.py: problems with them, which keys a row sees, and attention functions that
+support masks. A row sees at least its own key: documents have as many rows as keys."""
 
 import inspect
 import itertools
 
 from flash_steps.command import BadInput
 
-# A mask by its name, as in steps/15_masks/predicates.h: of the rows r, the keys c and a number.
+# A mask by its name in steps/15_masks/predicates.h: a function of rows r, keys c and a number.
 PREDICATES = {
     "prefix": lambda r, c, n: (c < n) | (c <= r),
     "strided": lambda r, c, n: (c <= r) & ((r - c < n) | ((r - c) % n == 0)),
@@ -37,8 +37,8 @@ def predicate(word):
 
 
 def masks_of(options):
-    r"""[keys of a problem]: each of --window with each of --lengths and --mask; "none" is one of
-    them, too. \raises BadInput"""
+    r"""[keys of a problem] for each --window, --lengths and --mask, also "none". \raises
+    BadInput"""
     ways = []
     for flag, parse in (("window", window), ("lengths", lengths), ("mask", predicate)):
         given = (getattr(options, flag) or "none").split()
@@ -50,7 +50,7 @@ def masks_of(options):
 
 
 def sees_of(torch, problem):
-    """Whether rows see keys: sees(r, c) of tensors that broadcast."""
+    """Which rows see which keys: sees(r, c) for tensors that broadcast."""
     n, nk, causal = problem["n"], problem["nk"], problem["causal"]
     left, right = problem.get("window", (-1, -1))
     right = 0 if causal else right
@@ -62,7 +62,7 @@ def sees_of(torch, problem):
         document = torch.arange(len(rows), device="cuda").repeat_interleave(rows)
 
     def sees(r, c):
-        back = r + nk - n - c  # of documents, too: they have as many rows as keys
+        back = r + nk - n - c  # also for documents, which have as many rows as keys
         seen = back == back
         if left >= 0:
             seen = seen & (back <= left)
@@ -76,15 +76,15 @@ def sees_of(torch, problem):
 
 
 def counted(torch, problem):
-    """The problem, with the number of scores that a head sees."""
+    """The problem, with the number of scores that a head computes."""
     sees = sees_of(torch, problem)
     keys = torch.arange(problem["nk"], device="cuda")
     rows = torch.arange(problem["n"], device="cuda")[:, None].split(1024)
     return {**problem, "scores": sum(int(sees(some, keys).sum()) for some in rows)}
 
 
-# --- attention that knows masks -------------------------------------------------------------------
-# Each: (a function of Q, K, V that returns O; how it has tensors of [B, H, N, d], and back).
+# --- attention that supports masks ----------------------------------------------------------------
+# Each: (a function of Q, K, V that returns O; its tensors from [B, H, N, d], and back).
 
 
 def flex(torch, problem):
@@ -98,7 +98,7 @@ def flex(torch, problem):
 
 def of_packs(load):
     """FlashAttention's form: [rows, H, d], and where sequences begin. `load`: a function of a
-    window (left, right) that returns one of (q, k, v, these places, the longest)."""
+    window (left, right) that returns one of (q, k, v, these starts, the longest)."""
 
     def backend(torch, problem):
         if problem.get("mask"):

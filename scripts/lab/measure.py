@@ -1,4 +1,4 @@
-"""What needs a GPU. docs/gpu.md explains it.
+"""Everything that needs a GPU. docs/gpu.md explains it.
 
     gpu_check.sh              checks: sections tests, tour, counters, sanitizer, memory, timing and
                               peers, into build/gpu_check
@@ -6,9 +6,9 @@
                               counters, into build/figures
     maintain measure --publish [DIR ...]    adds that to docs/results; tables and pictures
 
-A call runs for --budget seconds; the next one with the same --out continues, and repeats what other
-sources of a step gave. That folder has results.json (machine, sections, commands), report.txt (what
-was printed), gpu/ and sim/ (the programs' JSON), peers.json, logs/.
+A call runs for --budget seconds; the next one with the same --out continues, and repeats results
+of changed sources. That folder has results.json (machine, sections, commands), report.txt (what was
+printed), gpu/ and sim/ (the programs' JSON), peers.json, logs/.
 
 Exit status: 0 all right, 1 a section failed or is left, 2 bad use, 3 no GPU or tool.
 """
@@ -36,11 +36,11 @@ from .session import OUT_OF_TIME, Session, ask_gpu, last_line, name_of
 SECTIONS = ("tests", "tour", "counters", "sanitizer", "memory", "timing", "peers")
 OF_FIGURES = ("timing", "peers", "counters")
 
-# What a section runs of each step that computes attention, or that decodes from a cache; the
-# programs refuse what their step lacks. The first FEW of these are those of tables.
-# One row, tile edges, ragged tiles, a full grid, every d, with and without mask, shared key heads
-# and Nk != N. Of a cache: one query, lengths with an empty entry and one of a single key, pages,
-# splits, several queries with the mask, groups of one and of two bands.
+# The problems of each step that computes attention, or that decodes from a cache; the programs
+# refuse what their step lacks. The first FEW are for tables. One row, tile edges, ragged tiles, a
+# full grid, every d, with and without mask, shared key heads and Nk != N. With a cache: one query,
+# lengths with an empty entry and one of a single key, pages, splits, several queries with the mask,
+# groups of one and of two bands.
 COUNTERS = [
     dict(b=1, h=2, n=1024, d=64, causal=False),
     dict(b=1, h=2, n=257, d=64, causal=False),
@@ -69,7 +69,7 @@ DECODING = [
 ]
 FEW = 4
 PEERS_TURNS = 3
-# For the steps that have --smem: a smaller and a larger tile than the step's own.
+# For the steps with --smem: a smaller and a larger tile than the step's own.
 SMEM = [dict(b=1, h=2, n=257, d=32, causal=False, smem=smem) for smem in (32768, 98304)]
 SANITIZED = [
     dict(b=1, h=2, n=65, d=64, causal=True),
@@ -81,7 +81,7 @@ TIMED = [series(n, 64, False) for n in (512, 1024, 2048, 4096)]
 TIMED += [series(n, 64, True) for n in (1024, 4096)]
 TIMED += [series(4096, 128, causal) for causal in (False, True)]
 SCALE = [series(n, 64, False) for n in (1024, 2048, 4096, 8192, 16384)]  # fp32 steps, with counters
-PATIENCE = 150  # seconds that one of these may take
+PATIENCE = 150  # seconds for one of these
 FASTEST = ("--backends", "flash cudnn")
 PEERS = (
     (("06",), "--backends", "math efficient"),
@@ -94,7 +94,7 @@ class Check(Session):
     """The sections. Each returns (ok, one line)."""
 
     def supports(self, preset, step, what):
-        """Whether the step takes "lengths" (it decodes from a cache), or "smem"."""
+        """Does the step support "lengths" (it decodes from a cache), or "smem"?"""
         return self.described(preset, step)["supports"][what]
 
     def variants(self, preset):
@@ -102,7 +102,7 @@ class Check(Session):
         return [(step, name) for step in self.steps for name in self.variants_of(preset, step)]
 
     def cases_of(self, preset, attention, decoding, few=None):
-        """[(step, variant, problem)], with so many problems of each variant."""
+        """[(step, variant, problem)], with this many problems per variant."""
         return [
             (step, variant, p)
             for step, variant in self.variants(preset)
@@ -122,7 +122,7 @@ class Check(Session):
         return True, f"all {len(tests)} tests passed"
 
     def tour(self):
-        """tour.sh, whose steps must get faster in the order of the ladder."""
+        """tour.sh, whose steps must get faster in ladder order."""
         chosen = ["--steps", self.options.steps] if self.options.steps else []
         status, output = self.shell("tour", [os.path.join(ROOT, "scripts", "tour.sh"), *chosen])
         self.say(output.rstrip())
@@ -153,8 +153,8 @@ class Check(Session):
         return ok and equal and near and good > 0 and not bad, said
 
     def gpu_runs(self, cases, *more):
-        """(how many were right, how many were not). Problems that a step refuses (2), or for which
-        this GPU has too little memory or shared memory (3), count as neither."""
+        """(number right, number wrong). Problems that a step refuses (2), or for which this GPU has
+        too little memory or shared memory (3), count as neither."""
         statuses = [self.gpu_run(case, *more)[0] for case in cases]
         return statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
 
@@ -170,7 +170,7 @@ class Check(Session):
                 return ok, line
         decoding = [DECODING[i] for i in (0, 4, 5)]
         cases = self.cases_of("gpu-check", SANITIZED, decoding)
-        clean = self.results["clean"]  # {run: the commit of its step}, of earlier calls, too
+        clean = self.results["clean"]  # {run: the commit of its step}, also of earlier calls
 
         def one(case_and_tool):
             case, name = case_and_tool
@@ -179,11 +179,11 @@ class Check(Session):
                 return "clean"
             program = self.call_of("gpu-check", case)
             call = [tool, "--tool", name, "--error-exitcode", "9", *program]
-            # No counters and no timing of our own beside it.
+            # Without counters and timing of its own.
             alone = {"FLASH_STEPS_UNDER_TOOL": "1"}
             status, output = self.shell(run, call, 240, alone)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
-            if status == 0 and summary:  # without a summary a run is not clean
+            if status == 0 and summary:  # without a summary a run does not count as clean
                 clean[run] = here()
                 return "clean"
             if status is None:
@@ -203,7 +203,7 @@ class Check(Session):
         return good > 0 and not failed and not stopped, line
 
     def ends_of_the_ladder(self):
-        """The first and the last step of those that this GPU runs."""
+        """The first and the last step that this GPU runs."""
         steps = steps_on(find_model(self.results["model_gpu"])["arch"])
         return steps[0], steps[-1]
 
@@ -226,9 +226,8 @@ class Check(Session):
         return ok, f"N={n}: {', '.join(found)}"
 
     def timing(self):
-        """Times, and of the fp32 steps HBM bytes, too, against N: of each step's result and of all
-        of step 06. One that would take too long is left out with a line; that a step's S and P no
-        longer fit is no failure."""
+        """Times against N, for fp32 steps also HBM bytes, of each step's result and all of step 06.
+        Runs that would take too long, or whose S and P no longer fit, are no failures."""
         variants = self.variants("gpu")
         last = dict(variants)  # of each step
         early = [

@@ -16,18 +16,18 @@ from flash_steps.text import Column, three_digits
 
 
 def place_of(row):
-    """What two measurements of the same share."""
+    """Equal for two measurements of the same thing."""
     keys = ("what", "step", "variant", "direction", "problem", "shape", "channels")
     return tuple(row.get(key) for key in keys)
 
 
 def repeats_of(row):
-    """What each repeat of a row of peers.py found: {ms, of_matmul, ratios}."""
+    """The results of each repeat of a row of peers.py: {ms, of_matmul, ratios}."""
     return row.get("repeats") or [row]
 
 
 def median_row(row, repeats):
-    """A row of peers.py with the medians of these."""
+    """A row of peers.py with the medians of these repeats."""
     names = dict.fromkeys(name for run in repeats for name in run["ratios"])
     ratios = {
         name: statistics.median(run["ratios"][name] for run in repeats if name in run["ratios"])
@@ -40,7 +40,7 @@ def median_row(row, repeats):
 
 
 def matmul_of(row, run):
-    """The matmul rate beside one repeat."""
+    """The matmul rate measured with one repeat."""
     return flops_of(row, row["direction"]) / (run["ms"] * 1e-3) / run["of_matmul"]
 
 
@@ -57,7 +57,7 @@ def least_of(rows, name):
 
 
 def load(name, folder):
-    """The results in <name>_*.json of a folder; each row says its `standing`."""
+    """The results in <name>_*.json of a folder; each row has its `standing`."""
     paths = sorted(glob.glob(os.path.join(folder, f"{name}_*.json")))
     return with_standing([read_json(path) for path in paths])
 
@@ -70,7 +70,7 @@ def with_standing(results):
 
 
 def column(head, what, text=str, left=False):
-    """Of a row's figure: a key, as forward.ms, or a function; "-" where it is None."""
+    """A column for a figure of a row: a key, such as forward.ms, or a function; "-" for None."""
 
     def cell(row):
         value = what(row) if callable(what) else get(row, what)
@@ -84,9 +84,8 @@ def ratio_text(ratio):
 
 
 def against_n(title, entries):
-    r"""A table of [(label, N, text)]: a line for each label, a column for each N.
-
-    \raises BadInput where there are two results for one cell."""
+    r"""A table of [(label, N, text)]: a line per label, a column per N.
+    \raises BadInput where a cell has two results."""
     cells = {}
     for label, n, text in entries:
         if (label, n) in cells:

@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 
-os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # no holes
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # avoids fragmentation
 
 import torch
 from flash_steps import command
@@ -23,7 +23,7 @@ from .model_tables import LABELS, ORDER
 
 
 def corpus():
-    """The project's own pages, as bytes."""
+    """This project's pages, as bytes."""
     places = ("README.md", "docs/**/*.md", "steps/**/*.md", "common/**/*.md")
     paths = [path for p in places for path in glob.glob(os.path.join(ROOT, p), recursive=True)]
     text = b"".join(open(path, "rb").read() for path in sorted(paths))
@@ -31,7 +31,7 @@ def corpus():
 
 
 class Stamp(torch.autograd.Function):
-    """Its tensors, unchanged; an event where the forward passes, one where the backward does."""
+    """Passes its tensors through; records one event in the forward, and one in the backward."""
 
     @staticmethod
     def forward(ctx, events, *tensors):
@@ -52,7 +52,7 @@ def mark():
 
 
 class Timed:
-    """attend() of a model, with events around attention: begin and end, forward and backward."""
+    """attend() of a model, with events around attention: start and end, forward and backward."""
 
     def __init__(self, name):
         self.attention, self.events = attention_of(name), []
@@ -115,7 +115,7 @@ def train(name, shape, batch, n, updates):
 
 
 def one_update(name, shape, batch, n, updates):
-    """{"ms", "attention_ms", "peak_bytes"} of an update, the median of several behind a first."""
+    """{"ms", "attention_ms", "peak_bytes"} of an update, the median of several after a first."""
     model, optimizer = new(shape)
     tokens = torch.randint(shape.vocabulary, (batch, n + 1), device="cuda")
     attend, times = Timed(name), []
@@ -131,7 +131,7 @@ def one_update(name, shape, batch, n, updates):
 
 
 def alone(name, shape, batch, n, runs=6):
-    """Median ms of a layer's attention, forward and backward, on tensors laid out as there."""
+    """Median ms of a layer's attention, forward and backward, with tensors laid out as there."""
     kind = dict(device="cuda", dtype=torch.bfloat16)
     attend = attention_of(name)
     q = torch.randn(batch, shape.heads, n, shape.d, **kind).requires_grad_()
@@ -146,7 +146,7 @@ def alone(name, shape, batch, n, runs=6):
         torch.autograd.grad(o, (q, k, v), do.to(o.dtype))
 
     begin = time.perf_counter()
-    while time.perf_counter() - begin < 0.5:  # to the clock rate of a GPU at work
+    while time.perf_counter() - begin < 0.5:  # until the GPU's clock is at its working rate
         run()
         torch.cuda.synchronize()
     torch.cuda._sleep(4_000_000 * runs)  # while the host queues all of them
@@ -176,7 +176,7 @@ def options_of(words, doc, *more):
 
 
 def keep(options, what, row):
-    """Prints it, and adds it to the file."""
+    """Prints a row and adds it to the file."""
     words = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items() if k != "losses"}
     print(what, *(f"{k} {v}" for k, v in words.items()), flush=True)
     if not options.json:
@@ -219,7 +219,7 @@ MOST = {"06": 8192, "01": 2048, "unfused": 1024}  # the largest N
 
 
 def ends_of(name, shape, recompute, room):
-    """The largest N of one sequence, in steps of 1%, from the predicted one on."""
+    """The largest N of one sequence, in steps of 1%, starting at the predicted one."""
     how = "naive" if name == "unfused" else "recomputed" if recompute else "kept"
     predicted = longest(shape, how, room)
 
@@ -231,7 +231,7 @@ def ends_of(name, shape, recompute, room):
                 update(model, optimizer, Timed(name), tokens[:, :size])
             torch.cuda.synchronize()
             return True
-        except RuntimeError as error:  # PyTorch's, or of a library
+        except RuntimeError as error:  # from PyTorch or a library
             if "memory" not in str(error) and "allocate" not in str(error):
                 raise
             return False

@@ -1,4 +1,4 @@
-"""Tables and the picture of what ./scripts/model measured, docs/results/model_<gpu>.json."""
+"""Tables and the picture of measurements by ./scripts/model, docs/results/model_<gpu>.json."""
 
 from flash_steps.files import read_json
 from flash_steps.picture import EDGE, INK, STRONG, Picture
@@ -8,7 +8,7 @@ from .measured import column
 
 LABELS = {"flash": "PyTorch flash", "cudnn": "PyTorch cuDNN", "unfused": "PyTorch unfused"}
 ORDER = ("01", "unfused", "06", "08", "flash", "cudnn", "10")
-REFERENCE = "flash"  # whose update, less its attention, is "the rest" of all
+REFERENCE = "flash"  # its update minus its attention is "the rest" for all
 
 
 def label(name):
@@ -16,18 +16,18 @@ def label(name):
 
 
 def amdahl(row, reference):
-    """Predicted ms: the reference's rest, and this one's attention as it is alone."""
+    """Predicted ms: the reference's rest, and this row's attention measured alone."""
     return reference["ms"] - reference["attention_ms"] + row["alone_ms"]
 
 
 def largest_difference(losses, others):
-    """Of the means of 20 updates."""
+    """The difference between means of 20 updates."""
     means = [[sum(x[i : i + 20]) / 20 for i in range(0, len(x) - 19, 20)] for x in (losses, others)]
     return max(abs(a - b) for a, b in zip(*means))
 
 
 def by_length(figure, text):
-    """Columns: N, and each name's figure(row, the reference's row)."""
+    """Columns: N, and figure(row, the reference's row) for each name."""
 
     def of(name):
         def cell(rows):
@@ -90,7 +90,7 @@ def card(result):
 
 
 def picture(path):
-    """SVG: an update against N, attention and the rest of it."""
+    """SVG: an update against N, split into attention and the rest."""
     result = read_json(path)
     names = ORDER[3:]
     rows = table("updates", rows_for("updates", result["rows"]))[1]

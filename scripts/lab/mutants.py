@@ -34,7 +34,7 @@ from flash_steps.steps import ROOT
 LIST = os.path.join(ROOT, "tests", "mutants.toml")
 COPY = os.path.join(ROOT, "build", "mutants")
 VARIABLE = "FA_MUTANT"
-LIMIT = 400  # CPU seconds of a test
+LIMIT = 400  # CPU seconds per test
 SWITCH = f"""// Which fault is switched on: the number in the environment's {VARIABLE}.
 #include <cstdlib>
 bool fa_mutant(unsigned n);
@@ -55,16 +55,16 @@ class Fault:
 
     group: str
     file: str
-    case: str  # a test that finds it in little time: Catch2's pattern, run first
-    line: str  # a text that the file has once, or the first one behind `after`
+    case: str  # a test that finds it fast: Catch2's pattern, run first
+    line: str  # a text that occurs once in the file, or first after `after`
     of: str
     to: str
     after: str = ""
     equivalent: str = ""  # why no test can find it
-    copy: int = 0  # of several that have the same of and to
+    copy: int = 0  # number among faults with the same `of` and `to`
 
     def __post_init__(self):
-        # Whatever is added to the list, the copy's other files stay as they were built.
+        # Adding to the list must not change the copy's other files.
         key = "\0".join((self.file, self.of, self.to, str(self.copy)))
         self.number = zlib.crc32(key.encode())
 
@@ -122,7 +122,7 @@ def read_list(text):
 
 
 def switched(fault, inner):
-    """`inner` is the original text, in which other faults may be."""
+    """`inner` is the original text, which may contain other faults."""
     now, to = f"fa_mutant({fault.number}u)", " ".join(fault.to.split())
     if fault.of.rstrip().endswith((";", "}")):
         return f"if ({now}) {{ {to} }} else {{ {inner} }}"
@@ -130,10 +130,8 @@ def switched(fault, inner):
 
 
 def mutated(text, faults):
-    """The text with all of a file's faults, each behind its switch, on the same lines.
-
-    \\raises BadInput where two overlap and neither holds the other
-    """
+    """The text with all of a file's faults, each with its switch, on the same lines.
+    \\raises BadInput where two overlap and neither contains the other"""
     places = sorted(((*f.place(text), f) for f in faults), key=lambda p: (p[0], -p[1]))
     at = 0
 
@@ -153,7 +151,7 @@ def mutated(text, faults):
         return "".join(done)
 
     done, declared = until(len(text)), 0
-    while done.startswith("#", declared):  # behind the directives of the first lines
+    while done.startswith("#", declared):  # after the directives of the first lines
         declared = done.index("\n", declared) + 1
     return f"{done[:declared]}bool fa_mutant(unsigned n); {done[declared:]}"
 
@@ -176,7 +174,7 @@ def write_if_changed(path, data):
 
 
 def write_copy(faults):
-    """What git knows of the source, with the faults; files that did not change keep their times."""
+    """Git's tracked sources with the faults; files that did not change keep their times."""
     listed = subprocess.run(
         ["git", "-C", ROOT, "ls-files", "-z", "-co", "--exclude-standard"],
         capture_output=True,
@@ -217,7 +215,7 @@ class Verdict:
 
 
 def first_failure(report):
-    """(case, words) of Catch2's XML, which a crash may have cut: then words may be ""."""
+    """(case, words) of Catch2's XML, which a crash may have truncated: then words may be ""."""
     parser, case, info = ET.XMLPullParser(["start", "end"]), "", []
     try:
         parser.feed(report)
@@ -268,7 +266,7 @@ def run_test(test, arguments, number):
 
 
 def require_sound(group, tests):
-    """Without a fault they pass; once for each build."""
+    """Checks, once per build, that they pass without a fault."""
     for test in tests:
         stamp = os.path.join(COPY, f"{test}.passed")
         binary = os.path.join(COPY, "build", "sim", "tests", test)
@@ -298,7 +296,7 @@ def judge(fault, tests):
 
 
 def names(fault, words, line):
-    """ "line", "file" or "-": what a finding's words say of the fault's place."""
+    """ "line", "file" or "-": how precisely a finding's words name the fault's place."""
     base = os.path.basename(fault.file)
     if f"{base}:{line}" in words:
         return "line"

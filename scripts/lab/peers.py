@@ -57,7 +57,7 @@ def names_of(library):
 
 
 def chosen_variants(options, library):
-    """Their places in the library's list; by default the last one, the step's result."""
+    """Their indices in the library's list; by default the last one, the step's result."""
     names = names_of(library)
     if options.variants is None:
         return [len(names) - 1]
@@ -67,8 +67,7 @@ def chosen_variants(options, library):
 
 
 def sides_of(options, libraries):
-    r"""{type: [(library, places of its variants)]}: which ones take turns together.
-
+    r"""{type: [(library, indices of its variants)]}: those that take turns together.
     \raises BadInput where --variants names what no step has."""
     known = {"all"}.union(*map(names_of, libraries))
     wrong = [word for word in (options.variants or "").split() if word not in known]
@@ -86,7 +85,7 @@ def sides_of(options, libraries):
 
 
 def problems_of(options, dtype):
-    """FlashAttention's series: B*N = 16384, H*d = 2048. All of it for the tensor-core steps."""
+    """FlashAttention's series, B*N = 16384, H*d = 2048. All of it for the tensor-core steps."""
     sizes, ds, causals = [1024, 4096], [64], [False]
     if dtype != "fp32":
         sizes, ds, causals = [512 << i for i in range(6)], [64, 128], [False, True]
@@ -122,7 +121,7 @@ class PeersMeasurement(Measurement):
 
     def job(self, turn, dtype, side, problem):
         def rows():
-            if turn != self.turn:  # the card may be slower by now
+            if turn != self.turn:  # the card may have slowed down
                 self.turn = turn
                 self.torch.rates.clear()
             self.torch.matmul_rate(dtype)
@@ -171,7 +170,7 @@ def speeds(rows):
 
 
 def means(rows):
-    """Of each variant's ratios the geometric mean, and the least of all repeats."""
+    """The geometric mean of each variant's ratios, and the least of all repeats."""
     groups = {}
     for row in rows:
         if row["step"]:
@@ -198,7 +197,7 @@ def means(rows):
 
 
 def masked(rows):
-    """A row per mask and variant: TFLOP/s, and how many times as fast as each backend."""
+    """A row per mask and variant: TFLOP/s, and the speedup over each backend."""
     lines = {}
     for row in rows:
         if row["step"]:
@@ -296,7 +295,7 @@ def main():
         torch = Torch(options.backends, options.contender)
         measurement = PeersMeasurement(options, torch, sides_of(options, load_libraries(options)))
         status = measurement.measure()
-    except RuntimeError as error:  # PyTorch's
+    except RuntimeError as error:  # from PyTorch
         raise Failure(error) from None
     result = measurement.result
     if not result["rows"] and not result["failures"] and not result["left_out"]:

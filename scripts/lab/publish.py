@@ -9,7 +9,7 @@ from flash_steps.results import Run, get, load_folder
 
 from .measured import matmul_of, median_row, place_of, repeats_of
 
-# Of a run, what no table, plot or comparison of stored results reads.
+# Parts of a run that no table, plot or comparison of stored results reads.
 UNREAD = """
     kernels sites remarks parent host_ms slowed damage finding findings buffers per_element rmse
     message input_note check check_again check_complete naive_workspace_bytes bound_ms
@@ -18,7 +18,7 @@ UNREAD = """
 
 
 def slim(tree):
-    """Figures of 6 digits, and nothing that nobody reads."""
+    """Figures of 6 digits, without the unread parts."""
     if isinstance(tree, dict):
         return {key: slim(value) for key, value in tree.items() if key not in UNREAD}
     if isinstance(tree, list):
@@ -33,14 +33,14 @@ def without_nulls(tree):
 
 
 def identity(data):
-    """What makes a later run take the place of an earlier one. What is simulated is the same
-    wherever it was done; it depends on the GPU that is modelled."""
+    """A later run with the same key replaces an earlier one. Simulated results are the same on
+    every machine; they depend on the modelled GPU."""
     run = Run(data, "forward")
     return run.key, run.kind, run.get("device.name" if run.kind == "gpu" else "model_gpu")
 
 
 def published_peers(result):
-    """Of what peers.py wrote: the repeats on a GPU at full speed, of each step's row the ratios."""
+    """From the results of peers.py: the repeats at the GPU's full speed, and the steps' ratios."""
     rates = {}
     for row in result["rows"]:
         rates.setdefault(row["dtype"], []).extend(matmul_of(row, run) for run in repeats_of(row))
@@ -58,7 +58,7 @@ def published_peers(result):
 
 
 def merge_peers(old, new, path):
-    """The rows of both, the newer in place of the older."""
+    """The rows of both, newer ones replacing older ones."""
     for key in ("torch", "rounds", "iters") if old else ():
         if old[key] != new[key]:
             raise BadInput(
@@ -72,8 +72,8 @@ def merge_peers(old, new, path):
 
 
 def publish(folders, target):
-    """Adds what `maintain measure` left in these folders to the files of their GPU in `target`;
-    returns their paths."""
+    """Adds the results of `maintain measure` in these folders to the files of their GPU in
+    `target`; returns the files' paths."""
     written = []
     for folder in folders:
         about = read_json(os.path.join(folder, "results.json"))

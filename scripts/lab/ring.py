@@ -7,8 +7,8 @@
 docs/results/ring.md says what it compares. O and LSE are checked in each run, gradients in small
 problems before the others. Needs mpirun, build/gpu with step 14, two GPUs.
 
-A result is kept after each run, and a further call continues it. All --turns of 16K tokens come
-first, the others' second and later ones last; what has not begun after --budget seconds is left
+A result is saved after each run, and a further call continues it. All --turns of 16K tokens are
+first, second and later turns of the others last; what has not begun after --budget seconds is left
 out, and the last lines name it.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no GPUs, mpirun or
 build.
@@ -34,18 +34,18 @@ from .session import ask_gpu
 
 STEP = "14_ring"
 VARIANT, OTHERS = "fused", ("zigzag", "plain", "heads")
-TOKENS = (16384, 8192, 32768, 65536)  # per GPU; the first one's lanes are drawn
+TOKENS = (16384, 8192, 32768, 65536)  # per GPU; the lanes of the first are drawn
 HEADS, GROUP = 32, 4
 LONG = 524288
 HOPS = ((8192, True), (8192, False), (16384, True), (16384, False))
 CHANNELS = (4, 16)  # blocks of NCCL
 SMALL = 1024  # rows per GPU: gradients are checked
 RUN_LIMIT = 200  # seconds
-WAIT_LIMIT = 60  # for another rank
+WAIT_LIMIT = 60  # seconds that a rank waits for another
 
 
 def problem(tokens, ranks, causal, **more):
-    heads = min(HEADS, HEADS * TOKENS[0] // tokens)  # with more tokens fewer, as many numbers
+    heads = min(HEADS, HEADS * TOKENS[0] // tokens)  # fewer with more tokens: equal sizes
     n = tokens * ranks
     p = {"b": 1, "h": heads, "hkv": heads // GROUP, "n": n, "nk": n, "d": 128, "causal": causal}
     return {**p, "dtype": "bf16", **more}
@@ -77,7 +77,7 @@ class RingMeasurement(Measurement):
         first += [self.timed("nccl", VARIANT, sixteen[0], channels=c) for c in CHANNELS]
         long = problem(LONG, ranks, True, h=2, hkv=1)
         first.append(self.timed("long", VARIANT, long, sides=("all",)))  # too long for one
-        # One rank's rows with its own keys: as long as a hop, and nothing around it.
+        # One rank's rows with its own keys: as long as a hop, without messages.
         hops = [problem(tokens, 1, causal) for tokens, causal in HOPS]
         first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
         return first + [job for turn in shares[1:] for job in turn[2:]]
@@ -85,7 +85,7 @@ class RingMeasurement(Measurement):
     # --- jobs ---
 
     def launched(self, ranks, variant, p, channels=None, **more_environment):
-        """What the program writes with --json, started on so many GPUs."""
+        """The JSON of the program, started on this many GPUs."""
         by_nccl = {"FLASH_STEPS_MESSAGES": "nccl", "NCCL_MAX_CTAS": str(channels)}
         small = p["n"] == SMALL * self.options.ranks
         iters = 1 if small or p["n"] >= LONG else self.iters
@@ -101,7 +101,7 @@ class RingMeasurement(Measurement):
         return report
 
     def row_of(self, what, variant, p, channels):
-        """A new one, or what earlier turns found."""
+        """A new row, or that of earlier turns."""
         ranks = self.options.ranks
         row = {"what": what, **p, "problem": problem_text(p), "tokens": p["n"] // ranks}
         row |= {"ranks": ranks, "step": STEP, "commit": here(), "variant": variant}
@@ -127,8 +127,7 @@ class RingMeasurement(Measurement):
         return times_of(run)
 
     def one_gpu(self, p, turn):
-        """The whole problem on each GPU alone, at the same time: the slowest one's. All variants
-        compute it alike."""
+        """The whole problem on each GPU alone, in parallel: the slowest time, of any variant."""
         key = (turn, *p.values())
         if key not in self.alone_ms:
             with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -146,7 +145,7 @@ class RingMeasurement(Measurement):
         return self.launched(1, VARIANT, p, CUDA_VISIBLE_DEVICES=names[gpu])
 
     def right(self, variant, p, channels=None):
-        """Not timed: whether the gradients are right, too."""
+        """Checks the gradients, without timing."""
 
         def rows():
             run = self.launched(self.options.ranks, variant, p, channels)
@@ -160,8 +159,7 @@ class RingMeasurement(Measurement):
         return f"{variant} {problem_text(p)}" + (f" NCCL_MAX_CTAS={channels}" if channels else "")
 
     def timed(self, what, variant, p, channels=None, sides=("one", "all"), turn=0):
-        """All GPUs together, or each alone, or both in an order that alternates from turn to
-        turn."""
+        """All GPUs together, or each alone, or both in an order that alternates between turns."""
 
         def rows():
             row = self.row_of(what, variant, p, channels)
@@ -200,8 +198,7 @@ def rate_of(way, factor):
 
 
 def hidden(row):
-    """The share of the last rank's messages, in one forward and backward, that pass while it
-    computes."""
+    """The share of the last rank's messages, forward and backward, that overlap with compute."""
     overlap = row["overlap"]
     return overlap["both_ms"] / overlap["messages_ms"] if overlap["messages_ms"] else 1
 
@@ -236,7 +233,7 @@ TABLES = {
 
 
 def rows_for(what, rows):
-    """Those of a table; beside the other variants that of the shares, with as many tokens."""
+    """The rows of a table; `variants` also has the rows of the shares with as many tokens."""
     beside = TOKENS[0] if what == "variants" else None
     return [
         row
@@ -253,7 +250,7 @@ def table(what, rows):
 
 
 def card(result):
-    """{heading: what stands below it}: where and how the run was measured."""
+    """{heading: text}: where and how the run was measured."""
     rate = 0
     for row in rows_for("share", result["rows"])[:1]:
         rate = max(row["sent"]) / (row["overlap"]["messages_ms"] * 1e-3)
@@ -281,7 +278,7 @@ PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
 
 
 def picture():
-    """Of the last result's lanes, as SVG."""
+    """SVG of the last result's lanes."""
     found = measured.load("ring", os.path.join(ROOT, "docs", "results"))
     if not found:
         raise BadInput("nothing was measured yet: ./scripts/maintain ring")

@@ -11,7 +11,7 @@ KINDS = {  # of spans: colour and words
 
 
 def step_of(total):
-    """Milliseconds between two ticks: 1, 2 or 5 times a power of ten."""
+    """Milliseconds between ticks: 1, 2 or 5 times a power of ten."""
     step = 0.01
     while total / step > 12:
         step *= 2.5 if f"{step:.0e}"[0] == "2" else 2

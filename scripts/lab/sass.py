@@ -1,4 +1,4 @@
-"""The loops of machine code, as nvdisasm -c prints it: what a warp executes in a trip."""
+"""The loops of machine code printed by nvdisasm -c: what a warp executes per iteration."""
 
 import collections
 import re
@@ -6,7 +6,7 @@ import subprocess
 
 LINE = re.compile(r"^(?:(\.L_x_\d+):|\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;)", re.MULTILINE)
 BRANCH = re.compile(r"^(@\S+\s+)?BRA\S*\s+(.*?)`\((\.L_x_\d+)\)")
-# The pipes as ncu names them; an operation that does two numbers at once takes two turns.
+# The pipes as ncu names them; an operation on two numbers at once counts twice.
 PIPES = {
     "fma": r"FFMA|FMUL|FADD|IMAD|HFMA|HMUL|HADD",
     "alu": r"FMNMX|FSEL|FSETP|F2FP|LOP3|PLOP3|IADD|VIADD|VIMNMX|IMNMX|ISETP|SEL|SHF|LEA|PRMT|MOV\b",
@@ -17,7 +17,7 @@ PACKED = re.compile(r"F(FMA|MUL|ADD)2")
 
 class Kernel:
     def __init__(self, text):
-        self.code, self.at = [], {}  # instructions; {label: the place of the next one}
+        self.code, self.at = [], {}  # instructions; {label: the index of the next one}
         for label, instruction in LINE.findall(text):
             if label:
                 self.at[label] = len(self.code)
@@ -25,7 +25,7 @@ class Kernel:
                 self.code.append(instruction)
 
     def branch(self, i):
-        """(where to, whether the next one may follow); (None, True) of another instruction."""
+        """(target, may the next one follow?); (None, True) for other instructions."""
         found = BRANCH.match(self.code[i])
         if not found:
             return None, not re.match(r"EXIT|RET", self.code[i])
@@ -33,7 +33,7 @@ class Kernel:
         return self.at.get(label), bool(predicate or operand.strip())
 
     def loops(self):
-        """[(first, last)] of the innermost loops; of those that only wait, none."""
+        """[(first, last)] of the innermost loops, except loops that only wait."""
         found = []
         for i in range(len(self.code)):
             to, _ = self.branch(i)
@@ -42,12 +42,12 @@ class Kernel:
                 found.append((to, i))
         return found
 
-    def has_exit(self, first, last):  # a loop that waits lies after the kernel's end
+    def has_exit(self, first, last):  # a waiting loop is placed after the kernel's end
         return any(line.startswith("EXIT") for line in self.code[first:last])
 
     def shortest(self, first, last):
-        """The instructions of the shortest way from `first` to `last`: what is skipped, such as a
-        mask or a rescale, is left out, and each wait is over at once."""
+        """The instructions of the shortest path from `first` to `last`: it omits what can be
+        skipped, such as a mask or a rescale, and each wait ends at once."""
         ways = {first: []}
         for i in range(first, last):
             if i not in ways:
@@ -75,7 +75,7 @@ def operation(instruction):
 
 
 def mix_of(instructions):
-    """{"all", "fma", "alu", "special": so many of these instructions}"""
+    """{"all", "fma", "alu", "special": the number of these instructions}"""
     found = {"all": len(instructions), **dict.fromkeys(PIPES, 0)}
     for instruction in map(operation, instructions):
         for pipe, pattern in PIPES.items():
@@ -85,7 +85,7 @@ def mix_of(instructions):
 
 
 def trip_of(kernel, d, softmax_warps):
-    """The same, of all warps of a block of step 16, for one tile of 128 keys."""
+    """The same for all warps of a block of step 16 and one tile of 128 keys."""
     total = collections.Counter()
     copies = False
     for first, last in kernel.loops():
@@ -100,7 +100,7 @@ def trip_of(kernel, d, softmax_warps):
             times, counted = 4, way
         elif has("UTCHMMA"):  # one warp, for each tile of 128 rows d / 16 + 128 / 16 products
             times, counted = softmax_warps // 4 * (d // 16 + 8) / has("UTCHMMA"), body
-        elif has("UTMALDG") and not copies:  # one warp, a copy of K and one of V
+        elif has("UTMALDG") and not copies:  # one warp, one copy of K and one of V
             times, counted, copies = 2 / has("UTMALDG"), body, True
         else:
             continue

@@ -1,7 +1,7 @@
 """A call of gpu_check.sh or `maintain measure`: its folder, its report, the programs it runs.
 
 The next call continues from the folder: gpu/ and sim/, the programs' JSON; results.json, the
-machine and what each section found. What other sources of a step gave is repeated.
+machine and the result of each section. Results of changed sources are repeated.
 """
 
 import concurrent.futures
@@ -33,7 +33,7 @@ DONE = "done in an earlier call"
 
 
 def ask_gpu(fields):
-    """What nvidia-smi says of the first GPU: values with commas between."""
+    """nvidia-smi's answer for the first GPU: values separated by commas."""
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=60)
@@ -45,7 +45,7 @@ def ask_gpu(fields):
 
 
 def machine():
-    """What results.json says of this machine."""
+    """The description of this machine in results.json."""
     device, driver = (part.strip() for part in ask_gpu("name,driver_version").rsplit(",", 1))
     nvcc = find_nvcc()
     if not nvcc:
@@ -60,19 +60,19 @@ def last_line(text):
 
 
 def answer(text):
-    """What a step's program says first of a run: its answer, and why that is so."""
+    """The start of a step program's output: its answer, and the reason."""
     entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=\S)", text.strip())]
     return "; ".join([entry for entry in entries if not entry.startswith("note: ")][:2])
 
 
 def name_of(case):
-    """Of a (step, variant, problem), as all `case` and `cases` here are."""
+    """The file name of a (step, variant, problem), as all `case` and `cases` here are."""
     step, variant, problem = case
     return f"{step}.{variant}.{tag(problem)}"
 
 
 class Session:
-    """What sections are made of."""
+    """Services for the sections."""
 
     def __init__(self, options):
         self.options, self.out = options, os.path.abspath(options.out)
@@ -89,8 +89,8 @@ class Session:
         self.remove_old_runs()
 
     def remove_old_runs(self):
-        """Those of another text, or on a GPU that was slowed down. What the simulator counts also
-        depends on the simulator: those of another commit."""
+        """Removes results of other sources, or from a GPU that was slowed down. Simulated counts
+        also depend on the simulator: those of another commit."""
         for kind in ("gpu", "sim"):
             folder = os.path.join(self.out, kind)
             os.makedirs(folder, exist_ok=True)
@@ -106,11 +106,11 @@ class Session:
         return os.path.join(self.out, folder, name_of(case) + ".json")
 
     def is_done(self, name):
-        """Whether an earlier call ran this section, with these steps, unchanged since."""
+        """Did an earlier call run this section, with these steps, unchanged since?"""
         mark = self.results["done"].get(name)
         if not mark or mark["steps"] != self.steps:
             return False
-        if name == "tests":  # of the whole tree
+        if name == "tests":  # depends on the whole tree
             return mark["commit"] == here()
         return all(is_current(step, mark["commit"]) for step in self.steps)
 
@@ -119,8 +119,7 @@ class Session:
         self.report.append(text)
 
     def section(self, name, body, once=False):
-        """Runs body() -> (ok, one line). An error fails only this section; `once`: it is not run
-        again where it was right."""
+        """Runs body() -> (ok, one line). An error fails only this section; `once`: not if right."""
         self.say(f"== {name}")
         start = time.monotonic()
         if once and self.is_done(name):
@@ -148,7 +147,7 @@ class Session:
         write_text(os.path.join(self.out, "report.txt"), "\n".join(self.report) + "\n")
 
     def summary(self):
-        """The last lines. Returns the exit status."""
+        """Prints the last lines. Returns the exit status."""
         self.say("== summary")
         runs = self.runs("gpu")
         mark_slowed(runs)
@@ -168,8 +167,7 @@ class Session:
         return self.deadline - time.monotonic()
 
     def shell(self, name, command, timeout=None, environment=None):
-        """(exit status, output), which logs/ keeps; status None: stopped because the time was
-        over."""
+        """(exit status, output), which logs/ keeps; status None: stopped because time was up."""
         log = os.path.join(self.out, "logs", re.sub(r"[^\w.-]+", "_", name) + ".txt")
         limit = min(timeout or math.inf, max(self.remaining(), 0.1))
         with open(log, "w+", encoding="utf-8", errors="replace") as file:
@@ -216,7 +214,7 @@ class Session:
         return [*call, *flags(problem), "--input=normal"]
 
     def described(self, preset, step):
-        """What the step's program says it is (--describe)."""
+        """The program's description of the step (--describe)."""
         if (preset, step) not in self.descriptions:
             call = [self.program(preset, step), "--describe"]
             status, text = self.shell(f"describe {step}", call, 60)
@@ -232,12 +230,11 @@ class Session:
         return [variant["name"] for variant in self.described(preset, step)["variants"]]
 
     def run(self, kind, case, *more, timeout=None, folder=None):
-        """(exit status, what the program said of it); its JSON lands in `folder`, which is gpu/ or
-        sim/ where none is named."""
+        """(exit status, the program's words); writes JSON to `folder`, by default gpu/ or sim/."""
         path = self.path_of(folder or kind, case)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.exists(path):
-            os.remove(path)  # of an earlier call
+            os.remove(path)  # from an earlier call
         call = [*self.call_of(kind, case), f"--json={path}", *more]
         status, output = self.shell(f"{folder or kind} {name_of(case)}", call, timeout)
         if status in (0, 1) and os.path.exists(path):
@@ -246,29 +243,29 @@ class Session:
         return status, answer(output) if ran else self.said(status, output)
 
     def simulate(self, cases):
-        """Runs what no earlier call ran, side by side, one simulator thread each: (ok, one line).
-        Needs the programs of the preset sim."""
+        """Runs what no earlier call ran, in parallel, with one simulator thread each: (ok, one
+        line). Needs the programs of the preset sim."""
         ok, line = (True, "") if self.options.no_build else self.build("sim", self.steps)
         if not ok:
             return ok, line
         modelled = find_model(self.results["model_gpu"])
 
         def one(case):
-            """A step that this GPU cannot run is simulated on the default one."""
+            """A step that this GPU cannot run is simulated on the default GPU."""
             if os.path.exists(self.path_of("sim", case)):
                 return 0, ""
             if self.remaining() <= 0:
                 return None, OUT_OF_TIME
             fits = runs_on(modelled["arch"], self.described("sim", case[0])["needs"])
             model = [f"--gpu={modelled['name']}"] if fits else []
-            # Beside a GPU's run of as many heads.
+            # For comparison with a GPU's run of as many heads.
             return self.run("sim", case, "--workers=1", "--estimate-heads=0", *model)
 
         def work(case):
             p = case[2]
             return p["h"] * p["n"] * p.get("nk", p["n"]) * p["d"]
 
-        # The largest first: the last to finish decides. The GPU's programs have cores of their own.
+        # The largest first: the last to finish decides. The GPU's programs have separate cores.
         ordered = sorted(cases, key=work, reverse=True)
         with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 4)) as pool:
             done = list(pool.map(one, ordered))
@@ -281,7 +278,7 @@ class Session:
         return not failed, "; ".join([line, *failed[:1]])
 
     def is_kept(self, case, counters):
-        """Whether an earlier run of it was right, timed and, where wanted, counted."""
+        """Was an earlier run of it right, timed and, if required, counted?"""
         path = self.path_of("gpu", case)
         data = load(path)[0].data if os.path.exists(path) else None
         counted = get(data, "traffic.requests") and get(data, "traffic.hbm.measured")
@@ -290,7 +287,7 @@ class Session:
         return get(data, "ok") and timed and (counted or not counters)
 
     def gpu_run(self, case, *more, timeout=120):
-        """(exit status, seconds); a problem that was run already is not run again."""
+        """(exit status, seconds); a problem that has run is not repeated."""
         step, variant, problem = case
         if self.is_kept(case, counters="--no-counters" not in more):
             return 0, 0.0
@@ -299,13 +296,13 @@ class Session:
         start = time.monotonic()
         status, line = self.run("gpu", case, *more, timeout=timeout)
         if status != 0:
-            # None and 2 (this step does not support it): the line says it.
+            # For None and 2 (not supported by this step) the line is enough.
             what = {None: "", 1: "wrong result: ", 2: ""}.get(status, f"exit {status}: ")
             self.say(f"{step} {variant} {tag(problem)}: {what}{line}")
         return status, time.monotonic() - start
 
     def runs(self, kind):
-        """All of the steps that this call is about."""
+        """All results of the steps of this call."""
         found = load_folder(os.path.join(self.out, kind))
         return [run for run in found if run.data["step"] in self.steps]
 

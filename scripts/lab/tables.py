@@ -72,7 +72,7 @@ PAGE_WIDTH = 118
 
 
 class Results:
-    """All of a folder: rows of the programs' runs, and results of peers, decode and ring."""
+    """All results of a folder: rows of the programs' runs, peers, decode and ring."""
 
     def __init__(self, folder):
         paths = published(folder)
@@ -92,7 +92,7 @@ class Results:
 
 
 def matches(known, filters):
-    """Whether all filters fit {key: value}; a filter names one value or several with commas."""
+    """Do all filters fit {key: value}? A filter names one value or several with commas."""
     for key, wanted in filters.items():
         if key not in known:
             raise BadInput(f"table filter '{key}': choose from {', '.join(sorted(known))}")
@@ -112,8 +112,8 @@ def keys_of(row):
 
 
 def one_result(name, results, filters):
-    """(the one of the device that the filters choose, its rows that pass). A backend has no step:
-    it stays beside the steps that pass."""
+    """(the result of the device that the filters choose, its rows that pass). A backend has no
+    step, and passes with the steps."""
 
     def passes(row, device):
         mine = {k: v for k, v in filters.items() if row["step"] or k not in ("step", "variant")}
@@ -144,7 +144,7 @@ def label_of(row):
 
 
 # --- tables ---------------------------------------------------------------------------------------
-# Each is a function of (results, filters) -> (Markdown, reasons_of what it shows).
+# Each is a function of (results, filters) -> (Markdown, reasons_of the shown rows).
 
 
 def steps_table(results, filters):
@@ -183,8 +183,7 @@ def is_measured_series(row):
 
 
 def scale_table(results, filters, figures=None):
-    """A small table for each figure, B*N and H*d as constant as FlashAttention's series has
-    them."""
+    """A small table per figure, with B*N and H*d constant as in FlashAttention's series."""
     filters = dict(filters)
     figures = figures or filters.pop("figure", ",".join(SCALE_FIGURES)).split(",")
     rows = list(filter(is_measured_series, chosen_rows("scale", results, filters)))
@@ -213,7 +212,7 @@ def peers_table(table, source="peers"):
 
 
 def rivals_table(results, filters):
-    """How many times as fast as its fastest rival a variant is: medians of the passes."""
+    """The speedup of a variant over its fastest rival: medians of the passes."""
     _, rows = one_result("rivals", results, filters)
     entries = [
         (
@@ -308,7 +307,7 @@ def equal_counters(results, filters):
 
 
 def occasions(results, filters):
-    """The least and the most speed of all results that pass, whatever day and card."""
+    """The lowest and the highest speed of all results that pass, on any day and card."""
     rows = [
         row
         for name in ("peers", "rivals", "occasions")
@@ -341,7 +340,7 @@ FIGURES = {
 
 
 def value(kind, spec, results):
-    """(the text of a table or a figure, reasons_of what it shows)"""
+    """(the text of a table or a figure, reasons_of the shown rows)"""
     known = {"table": TABLES, "figure": FIGURES}[kind]
     name, *words = spec.split()
     if name not in known:
@@ -352,8 +351,8 @@ def value(kind, spec, results):
 
 
 def fill(text, results, run=False):
-    """The last figure of a paragraph says what is to be said of any of them, or, where a section
-    has it, the figure `standing` at its end."""
+    """Remarks on any figure of a paragraph follow its last figure, or, where a section has one, are
+    in the figure `standing` at its end."""
     said_of = []
 
     def filled(match):
@@ -361,7 +360,7 @@ def fill(text, results, run=False):
         if kind == "run":
             return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
         if spec == "where" and not where.built():
-            return match[0]  # as it was: test.sh, which builds, holds it to the programs
+            return match[0]  # unchanged: test.sh, which builds, compares it with the programs
         below = text[match.end() :]
         if spec == "standing":
             said = (
@@ -387,7 +386,7 @@ def fill(text, results, run=False):
 
 
 def picture_findings(rows):
-    """Which pictures are not of these results, and why: a picture names its runs' texts."""
+    """The pictures that are not of these results, and why: a picture names its runs' sources."""
     findings = []
     for picture, rows_of_picture in PICTURES.items():
         name = os.path.join("docs", "pictures", picture)
@@ -404,7 +403,7 @@ def picture_findings(rows):
 
 
 def on_screen(command):
-    """A command in lines of 88 columns, broken between words; a quoted one stays whole."""
+    """A command in lines of 88 columns, broken between words; quoted words stay whole."""
     lines = ["$"]
     for word in re.findall(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""", command):
         if len(lines[-1]) + len(word) > 85 and lines[-1].strip("$ "):
@@ -417,7 +416,7 @@ def on_screen(command):
 def output_of(command):
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     text = (done.stdout + done.stderr).rstrip()
-    if done.returncode > 1:  # 1 is a step that shows a finding
+    if done.returncode > 1:  # 1: a step that shows a finding
         raise BadInput(f"'{command}' ended with exit status {done.returncode}: {text[-200:]}")
     text = text.replace(ROOT, "/home/you/flash-steps")
     return f"```\n{on_screen(command)}\n{text}\n```"
@@ -442,7 +441,7 @@ def main():
         print(value("table", args.show, results)[0])
         return 0
     findings = []
-    # Only git knows which results are of this tree's kernels, which the pages say.
+    # Only git knows which results are of this tree's kernels, as the pages state.
     blind = args.check and not args.files and here() == UNKNOWN
     if blind:
         print("without git only empty tables are looked for")
@@ -452,7 +451,7 @@ def main():
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from None
         name = os.path.relpath(path, ROOT)
-        # The output of a command holds times, so the check is only that there is one.
+        # The output of a command contains times, so the check only requires some output.
         blocks = MARKER.findall(before) if args.check else []
         empty = [f"{kind}: {spec}" for _, kind, spec, old, _ in blocks if not old.strip()]
         if empty:

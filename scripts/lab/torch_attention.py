@@ -16,23 +16,23 @@ BACKENDS = {
     "cudnn": "CUDNN_ATTENTION",
 }
 GRADIENTS = ("dQ", "dK", "dV")
-LONGEST_S = 2.0  # of timed runs in one comparison; where a round takes long there are fewer
+LONGEST_S = 2.0  # of timed runs in one comparison; slow rounds are fewer
 LEAST_ROUNDS = 2
 MATMUL_SIZE = 8192
 FLOORS = {"fp32": 2**-14, "bf16": 2**-9}  # of a tensor's largest value
 
 
-# --- the clock: one for all ---------------------------------------------------------------------
+# --- one clock for all --------------------------------------------------------------------------
 
 
 class Contender:
-    """A participant of a comparison: a variant of a step, or a backend of PyTorch. Labels are
-    unique; two steps may share a name."""
+    """A participant of a comparison: a step's variant, or a PyTorch backend, with a unique
+    label."""
 
     def __init__(self, name, label, run, context=contextlib.nullcontext, step=None):
         self.name, self.label, self.step = name, label, step
         self.run = run  # queues one forward or backward
-        self.context = context  # entered around it, outside the clock
+        self.context = context  # entered around it, outside the timing
 
 
 class Clock:
@@ -43,8 +43,8 @@ class Clock:
         self.sweeps = 4
 
     def timed(self, contender):
-        """Queues one run behind a sweep: no run finds in the L2 what the last one left there. The
-        sweep also gives the host the time to queue the run, else the events would see the host.
+        """Queues one run after a sweep, so no run finds the data of the previous one in the L2. The
+        sweep also gives the host time to queue the run, else the events would time the host.
         Returns the events and whether the host was late."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         with contender.context():
@@ -56,7 +56,7 @@ class Clock:
             return begin, end, begin.query()
 
     def warm_up(self, contender):
-        """Returns the ms of one run. Sweeps more from now on where the host would be late."""
+        """Returns the ms of one run. Sweeps more from now on if the host would be late."""
         for _ in range(2):
             with contender.context():
                 contender.run()
@@ -90,11 +90,11 @@ class Clock:
 # --- PyTorch ------------------------------------------------------------------------------------
 
 
-HEADROOMS = (1, 1.26, 1.59)  # of fp8 baselines, in thirds of an octave; the checker's, too
+HEADROOMS = (1, 1.26, 1.59)  # of fp8 baselines, in thirds of an octave, as in the checker
 
 
 def quantised(torch, x, headroom):
-    """What e4m3 keeps of a tensor that has one scale: its largest number becomes 448 / headroom."""
+    """Rounds a tensor to e4m3 with one scale: its largest number becomes 448 / headroom."""
     scale = x.abs().max().float() * headroom / 448
     return (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
 
@@ -102,9 +102,9 @@ def quantised(torch, x, headroom):
 def unfused(torch, q, k, v, do, sees, working, rounded):
     """{"O", "LSE", "dQ", "dK", "dV"} of one key/value head and the G query heads that read it.
 
-    q, do: [G, N, d]; k, v: [Nk, d]; sees: as masks.sees_of has it. Computed in the type `working`;
-    what an unfused attention stores (S, P, O, dP, dS and the gradients) passes through `rounded`.
-    LSE is of the scores before that: a kernel that writes LSE does not store S."""
+    q, do: [G, N, d]; k, v: [Nk, d]; sees: from masks.sees_of. Computed in the type `working`; what
+    an unfused attention stores (S, P, O, dP, dS and the gradients) passes through `rounded`. LSE is
+    of the unrounded scores: a kernel that writes LSE does not store S."""
     q, k, v, do = (x.to(working) for x in (q, k, v, do))
     n, scale = q.shape[1], q.shape[2] ** -0.5
     parts = {name: [] for name in ("O", "LSE", "dQ")}
@@ -143,7 +143,7 @@ def function_of(name):
 
 
 class Torch:
-    """PyTorch's side: the tensors, what is right, and the backends. `contenders`: functions of
+    """PyTorch's side: the tensors, the reference, and the backends. `contenders`: functions of
     (Q, K, V, causal) that return O, or a tuple that begins with it, as "module:function"."""
 
     def __init__(self, backends, contenders=()):
@@ -155,7 +155,7 @@ class Torch:
             raise NotHere(f"{words} that has it") from None
         if not torch.cuda.is_available():
             raise NotHere("PyTorch finds no CUDA GPU")
-        warnings.filterwarnings("ignore")  # why a backend refuses; ours says that it does
+        warnings.filterwarnings("ignore")  # why a backend refuses; our note says that it does
         self.torch, self.kernel = torch, sdpa_kernel
         self.backends = {
             name: getattr(SDPBackend, word)
@@ -171,14 +171,14 @@ class Torch:
         self.rates = {}
 
     def stream(self):
-        """Where PyTorch queues its own work now: a cudaStream_t."""
+        """The cudaStream_t on which PyTorch currently queues work."""
         return self.torch.cuda.current_stream().cuda_stream
 
     def type_of(self, dtype):
         return {"fp32": self.torch.float32, "bf16": self.torch.bfloat16}[dtype]
 
     def matmul_rate(self, dtype):
-        """FLOP/s of this card's matmul in that type, by the same clock. Heats the card up, too."""
+        """FLOP/s of this card's matmul in that type, by the same clock. Also warms the card up."""
         if dtype not in self.rates:
             a, b = (
                 self.torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda", dtype=self.type_of(dtype))
@@ -189,7 +189,7 @@ class Torch:
         return self.rates[dtype]
 
     def tensors(self, problem, directions):
-        """{"Q": ..., "LSE": ...}, inputs N(0, 1), outputs NaN; gradients for a backward only."""
+        """{"Q": ..., "LSE": ...}, inputs N(0, 1), outputs NaN; gradients only for a backward."""
         torch = self.torch
         torch.manual_seed(1)
         q, kv = (
@@ -209,10 +209,9 @@ class Torch:
 
     def truth(self, problem, tensors, fp8=False):
         """[(batch, key/value head, its query heads, {tensor: (fp64, allowed error)})] of the first
-        and the last head. Allowed is twice (gradients: three times) the largest error of an
-        unfused attention in the step's own type, and a floor of that type's rounding. fp8: three
-        times the largest of ones whose inputs were quantised before, with another scale each; LSE
-        is left to the step's program."""
+        and the last head. Allowed is twice (gradients: three times) the largest error of an unfused
+        attention in the step's type, plus a floor for that type's rounding. fp8: three times the
+        largest error with quantised inputs, over several scales; the step's program checks LSE."""
         torch = self.torch
         dtype = self.type_of(problem["dtype"])
         group = problem["h"] // problem["hkv"]
@@ -244,7 +243,7 @@ class Torch:
         return found
 
     def errors(self, truth, outputs):
-        """{tensor: (largest error, largest error as a share of what is allowed)}; NaN where an
+        """{tensor: (largest error, largest error as a share of the allowed one)}; NaN where an
         output, checked or not, is not finite."""
         found = {}
         for name, output in outputs.items():
@@ -262,7 +261,7 @@ class Torch:
         return found
 
     def backend(self, name, problem, tensors, direction, require):
-        """A Contender, after a first run; require(label, outputs) looks at those of `contenders`.
+        """A Contender after a first run; require(label, outputs) checks those of `contenders`.
         \\raises RuntimeError with PyTorch's words when the backend refuses the problem."""
         torch, mine = self.torch, self.contenders.get(name)
         label = name if mine else f"torch {name}"

@@ -5,8 +5,8 @@
 A variant and head dimension runs as the GPU with the least shared memory of those that its
 architecture allows, and as one with the most. Where both launch the same kernels, so does each
 between: a step takes the first of its tiles that fits, and they are template arguments. Where they
-differ, it runs once for each size between. GPUs with equally much shared memory count as one: of a
-GPU, a step's host functions know only that and the number of SMs (fa::Gpu), which shapes grids.
+differ, it runs once for each size between. GPUs with the same shared memory count as one: a step's
+host functions know only that and the number of SMs (fa::Gpu), which shapes grids.
 
 A cell says "-" where the architecture does not allow the step, "VARIANT, ..." where it allows only
 these, "not VARIANT d=D, ..." where a block would need more shared memory than the GPU gives it.
@@ -32,7 +32,7 @@ from flash_steps.steps import (
 from flash_steps.text import Column, markdown_table
 
 SIM_BUILD = os.path.join(ROOT, "build", "sim")
-# (row of common/data/gpus.json, who else has its architecture and its shared memory)
+# (row of common/data/gpus.json, others with its architecture and shared memory)
 KINDS = (
     ("T4", "T4"),
     ("A100", "A100"),
@@ -63,13 +63,13 @@ def launched(build, step, gpu, variant, d):
 
 
 def shared_bytes(gpu):
-    """Of a block, at most."""
+    """The most shared memory of a block."""
     model = find_model(gpu)
     return model["sm_shared_bytes"] - model["block_reserved_bytes"]
 
 
 def refused_by(gpus, kernels_on):
-    """Those with too little shared memory for a case; kernels_on(gpu): what it launches there."""
+    """GPUs with too little shared memory for a case; kernels_on(gpu): what it launches there."""
     gpu_of = {shared_bytes(gpu): gpu for gpu in gpus}
     sizes = sorted(gpu_of)
     kernels = {size: kernels_on(gpu_of[size]) for size in {sizes[0], sizes[-1]}}
