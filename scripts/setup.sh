@@ -38,8 +38,7 @@ format      python3-venv         python:ensurepip                        holds t
 '
 choices='mpi, docs, gdb, format, browser'
 
-# Where pip may install nothing into the system, as on Debian, it may into a folder of its own
-# (there it takes python3-venv).
+# Where pip may not install into the system, as on Debian: a separate folder, with python3-venv.
 newer_cmake='python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake ninja && PATH=~/cmake/bin:$PATH'
 
 yes='' have='' need=''
@@ -126,8 +125,8 @@ apt() {
 
 install() {
   echo "setup: reading the package lists (apt-get update)"
-  # The lists of a fresh machine are empty or out of date. One broken source fails this command, but
-  # the packages may come from another one.
+  # The lists of a fresh machine are empty or outdated. One broken source fails this command, but
+  # the packages may be in another one.
   apt update || echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
   if ! grep -qE '^(Hit|Get):' "$log"; then
     echo "setup: apt reached no server: check the network"
@@ -184,7 +183,7 @@ fi
 if ((${#required[@]})); then
   how="$sudo$install ${required[*]}"
   command -v apt-get > /dev/null || how="your package manager"
-  # Where only these are missing, nobody needs root for them.
+  # When only these are missing, root is not needed.
   [[ $sudo && ${required[*]} =~ ^(cmake)?\ ?(ninja-build)?$ ]] && how+="; without root: $newer_cmake"
   echo "setup: cannot continue without ${required[*]}: install with $how" >&2
   exit 1

@@ -88,7 +88,7 @@ report=$PWD/report.html
 mkdir -p build 2> /dev/null
 [[ -d build && -w build ]] || stop "cannot write $PWD/build"
 [[ -w $report || (! -e $report && -w .) ]] || stop "cannot write $report"
-# Two tours at once would mix their results in one table.
+# Two concurrent tours would mix their results in one table.
 { exec 9> build/tour.lock; } 2> /dev/null || stop "cannot write $PWD/build/tour.lock"
 ! command -v flock > /dev/null || flock -n 9 || stop "another tour is running in $PWD: wait until it ends"
 : > "$log" || stop "cannot write $PWD/$log"
@@ -96,13 +96,13 @@ mkdir -p build 2> /dev/null
 [[ -e build/sim/steps ]] || echo "the first run takes about three minutes on two cores, and 0.2 GB of disk (0.4 GB more for all packages)"
 ./scripts/setup.sh "${yes[@]}" || exit 1
 
-# build <preset> <program>...: at once; says how far it is, and why it failed.
+# build <preset> <program>...: all at once; shows progress, and why it failed.
 build() {
   echo "building for $1 ($log)"
   PYTHONPATH=scripts python3 -B -m flash_steps.building "$log" "$@"
 }
 
-# Which runs there are: lines with a backend, a step, a variant and arguments.
+# The runs: lines with a backend, a step, a variant and arguments.
 plan() {
   local found
   found=$(./scripts/maintain tour_runs ${n:+"--n=$n"} "${table[@]}" ${model:+"--model=$model"} "$@" \
@@ -143,8 +143,8 @@ count=0
 all=${#runs[@]}
 exec 8< /dev/null
 
-# run_on_gpu <index>: sets status. One process has all runs up to the next that is simulated or
-# fails: they share the start of CUDA, the inputs and what is right for them.
+# run_on_gpu <index>: sets status. One process does all runs up to the next that is simulated or
+# fails: they share the start of CUDA, the inputs and the references.
 run_on_gpu() {
   local run backend name variant words lines=()
   read -r -u 8 status && return

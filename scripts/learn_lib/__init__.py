@@ -1,9 +1,9 @@
-"""What ./scripts/learn is made of.
+"""Modules of ./scripts/learn.
 
-exercises.py  reads steps/*/exercises/*.toml and makes a student's file, or a solution, of a step
+exercises.py  reads steps/*/exercises/*.toml and makes a student's file, or a solution, from a step
 check.py      compiles such a file, runs it under limits, and says what is wrong
 desk.py       the student's folder learn/: copies, state, backups
-show.py       how all this looks in a terminal
+show.py       the terminal output
 watch.py      the bare ./scripts/learn: re-checks on save, keys
 grade.py      a folder of submissions
 """

@@ -1,6 +1,6 @@
 """Compiles a student's file, runs it under limits and says what is wrong.
 
-Nothing here uses a network. The program runs in a folder of its own below build/<preset>/learn.
+Nothing here uses a network. The program runs in a separate folder below build/<preset>/learn.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ RUN_SECONDS = 20  # of wall time
 LOOP_SECONDS = 5  # of CPU time in one kernel without a barrier or an end
 RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than it uses
 FILE_BYTES = 16 << 20  # of a file that a submission writes
-HEARD = 10000  # bytes of standard error that are kept of its beginning, and of its end
-STILL_EMPTY = "\nStill empty, and filled in from a solution here: "  # behind a finding
-SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' programs call them
+HEARD = 10000  # bytes kept of the start and of the end of standard error
+STILL_EMPTY = "\nStill empty, and filled in from a solution here: "  # after a finding
+SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' programs name them
 
-# What a kind of fault means, and where to look; the other kinds need no more words.
+# What a kind of fault means, and where to look; the other kinds need no advice.
 ADVICE = {
     "does not compile": "The compiler stops here. Only the first error is shown: the others often "
     "follow from it.",
@@ -92,13 +92,13 @@ ADVICE = {
 
 
 class NotBuilt(NotHere):
-    """What checks need is missing: one sentence."""
+    """Something that checks need is missing: one sentence."""
 
 
 @dataclasses.dataclass
 class Verdict:
     ok: bool
-    kind: str = ""  # mostly one of ADVICE
+    kind: str = ""  # usually one of ADVICE
     message: str = ""
     seconds: float = 0.0  # compiling and running
     compile_seconds: float = 0.0
@@ -107,7 +107,7 @@ class Verdict:
 
     @property
     def finding(self):
-        """The message without the holes that are still empty, whose lines are not the fault's."""
+        """The message without the holes that are still empty, whose lines are not at fault."""
         return self.message.partition(STILL_EMPTY)[0]
 
     @property
@@ -120,8 +120,8 @@ class Verdict:
 
 
 def for_gpus(words, needs):
-    """nvcc's words for a step that needs these architectures. Code of an "a" GPU runs on that one
-    only: where no GPU is one, there may be older kernels, as in common/gpu/architectures.cmake."""
+    """nvcc's options for a step that needs these architectures. Code for an "a" GPU runs only
+    there: without one there may be older kernels, as in common/gpu/architectures.cmake."""
     if not needs or not needs[-1].endswith("a"):
         return words
     newest = needs[-1]
@@ -135,7 +135,7 @@ def for_gpus(words, needs):
 
 
 class Toolchain:
-    """How a build tree compiles and links an exercise, and what the step itself predicts."""
+    """How a build tree compiles and links an exercise, and the step's predictions."""
 
     def __init__(self, build):
         self.build = Path(build)
@@ -147,7 +147,7 @@ class Toolchain:
             raise NotBuilt(f"{self.build} holds no built exercise checker") from None
         self.directory = own["directory"]
         words = shlex.split(own["command"])
-        if Path(words[0]).name == "ccache":  # knows little of precompiled headers
+        if Path(words[0]).name == "ccache":  # has limited support for precompiled headers
             words = words[1:]
         out = words.index("-o")
         del words[out : out + 2]
@@ -160,14 +160,14 @@ class Toolchain:
         self.predictions = {}
 
     def folder_of(self, prefix):
-        """A folder for a while, in the build tree: another program may have filled /tmp."""
+        """A temporary folder in the build tree: another program may have filled /tmp."""
         parent = self.build / "learn"
         parent.mkdir(parents=True, exist_ok=True)
         how = {"prefix": prefix, "ignore_cleanup_errors": True}
         return tempfile.TemporaryDirectory(dir=parent, **how)
 
     def compile(self, step, shadow, source, target):
-        """`shadow` is looked through before the repository."""
+        """`shadow` is searched before the repository."""
         first, *rest = self.compile_words
         if self.gpu:
             rest = for_gpus(rest, all_needs_of(step))
@@ -179,10 +179,9 @@ class Toolchain:
         return [*self.link_words[:at], str(obj), "-o", str(target), *self.link_words[at + 1 :]]
 
     def predicted(self, exercise):
-        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, or what the student is to
-        predict: a kernel's estimate {"ms", "parts", ...}, bytes, or {variant: measured ms}.
-        Estimates and bytes are said by the step's program, which is_built() and
-        build_library() see to. Raises NotBuilt."""
+        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, or what the student
+        should predict: a kernel's estimate {"ms", "parts", ...}, bytes, or {variant: measured ms}.
+        Runs the step's program, which is_built() and build_library() provide. Raises NotBuilt."""
         ask = self._expected if exercise.predicts else self._bytes
         with self.lock:
             if exercise.name not in self.predictions:
@@ -198,14 +197,14 @@ class Toolchain:
             return measured(exercise.step, problem)
         if "buffer" in problem:
             return self._bytes(exercise, problem)[problem["buffer"]][problem["way"]]
-        # One head is simulated; the others would be like it.
+        # One head is simulated; the others would be the same.
         words = [f"--{key}={problem[key]}" for key in ("variant", "n", "d")]
         words += ["--input=normal", "--h=1", f"--estimate-heads={problem['h']}"]
         kernels = self._report(exercise, words)["estimate"]["kernels"]
         return next(k for k in kernels if k["name"] == exercise.program["kernel"])
 
     def _bytes(self, exercise, problem):
-        # As of the heads that the exercise has: splits depend on their number.
+        # Estimated for the exercise's heads: splits depend on their number.
         variant = exercise.program.get("variant") or problem["variant"]
         words = ["--predict", "--estimate-heads=0", f"--variant={variant}"]
         words += [f"--{key}={value}" for key, value in {"h": 1, **problem}.items() if key in SIZES]
@@ -220,7 +219,7 @@ class Toolchain:
         return {name: row["predicted"] for name, row in buffers.items()}
 
     def _report(self, exercise, words):
-        """What the step's program writes with --json."""
+        """The JSON that the step's program writes."""
         command = [str(self.build / "steps" / exercise.step), *words]
         with self.folder_of("predicted-") as folder:
             path = Path(folder, "run.json")
@@ -248,8 +247,7 @@ def measured(step, problem):
 
 
 def is_built(build, steps=()):
-    """Whether the tree's checker and the programs of `steps` are no older than their sources, and
-    of this repository."""
+    """Are the checker and the programs of `steps` no older than their sources, and of this tree?"""
     common = ("common/**/*.h", "common/**/*.cpp", "common/CMakeLists.txt", "CMakeLists.txt")
 
     def is_new(stamp, *sources):
@@ -265,8 +263,8 @@ def is_built(build, steps=()):
 
 
 def build_library(build, preset, say, steps=()):
-    """Sets up and builds the checker and the programs of `steps`, whose bytes are the bound; `say`
-    prints a line. Raises NotBuilt."""
+    """Configures and builds the checker and the programs of `steps`, which give the bounds of the
+    bytes; `say` prints a line. Raises NotBuilt."""
     started, log = time.time(), ROOT / "build" / "learn.log"
     what = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
     say(
@@ -288,8 +286,8 @@ def build_library(build, preset, say, steps=()):
 
 @functools.cache
 def isolated():
-    """A prefix that takes the network away and ends all that the program has started when it ends,
-    where the kernel lets an ordinary user do that."""
+    """A prefix that cuts off the network and ends all processes of the program when it ends, where
+    the kernel allows that to an ordinary user."""
     words = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
     if not shutil.which(words[0]):
         return []
@@ -297,7 +295,7 @@ def isolated():
     return words if tried.returncode == 0 else []
 
 
-# Sets the limits and becomes the program. A preexec_fn may hang where there are threads.
+# Sets the limits and becomes the program. A preexec_fn may hang in a process with threads.
 LIMITED = """
 { ulimit -c 0; ulimit -S -t "$1"; ulimit -H -t $(($1 + 1)); } 2> /dev/null
 [ "$2" = 0 ] || ulimit -v "$2" 2> /dev/null
@@ -318,7 +316,7 @@ def _resident(pid):
 
 
 class Heard:
-    """Standard error while it is written: its beginning and its end, however much it is."""
+    """The start and the end of standard error, read while it is written."""
 
     def __init__(self, pipe):
         self.pipe, self.poll = pipe.fileno(), select.poll()
@@ -327,7 +325,7 @@ class Heard:
         self.open = True
 
     def listen(self, seconds):
-        """Waits for so long at most. Whether there was something."""
+        """Waits at most this long. Returns whether there was output."""
         if not self.open or not self.poll.poll(1000 * seconds):
             return False
         read = os.read(self.pipe, 1 << 16)
@@ -345,9 +343,9 @@ def limited(
     command, folder, cpu, addresses=0, *, seconds=None, resident=0, file=0, temporary=None, pipes=()
 ):
     """Runs to the end or to a limit: seconds of CPU time, bytes of addresses (0: any), seconds of
-    wall time, resident bytes, bytes of a file that it writes (0: any). `temporary`: the folder of
-    its temporary files, if not `folder`. `pipes`, which no other process keeps open, are its own.
-    (status or the kind of fault, standard error)"""
+    wall time, resident bytes, bytes of a file that it writes (0: any). `temporary`: the folder for
+    temporary files, by default `folder`. `pipes`: inherited by this process only. Returns (status
+    or the kind of fault, standard error)."""
     numbers = cpu, addresses >> 10, file >> 9
     words = ["/bin/sh", "-c", LIMITED, "learn", *map(str, numbers), *command]
     ends = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -371,7 +369,7 @@ def limited(
                 status = "too slow"
             elif _resident(process.pid) > resident:
                 status = "too much memory"
-        for _ in range(16):  # what is in the pipe; another program may still hold its other end
+        for _ in range(16):  # the rest of the pipe; another program may still hold its other end
             if not errors.listen(0):
                 break
     ends_of = {-signal.SIGXCPU: "too slow", -signal.SIGXFSZ: "too much output"}
@@ -386,7 +384,7 @@ def _write(path, text):
     path.write_text(text, encoding="utf-8")
 
 
-# What a file may not add to the exercise, and why not.
+# What a file may not add to the exercise, and why.
 NOT_YOURS = (
     (r"#\s*include\b.*|%:", "an exercise needs no more includes than it has"),
     (r"\b_*asm_*\b|##", "the simulator does not see what assembly loads and stores"),
@@ -399,7 +397,7 @@ NOT_YOURS = (
 
 
 def refused_words(exercise, name, text):
-    """A sentence when the file holds something of NOT_YOURS more often than the exercise."""
+    """A sentence when the file contains something of NOT_YOURS more often than the exercise."""
     own, given = text.replace("\\\n", ""), exercise.unsolved()
     for pattern, why in NOT_YOURS:
         allowed = Counter(match[0] for match in re.finditer(pattern, code_lines(given)))
@@ -464,7 +462,7 @@ class Check:
         return verdict
 
     def part(self, verdict, holes, words):
-        """The verdict on the filled holes, from one on a text in which none is empty."""
+        """The verdict on the filled holes, from a verdict on a text without empty holes."""
         name = self.student.name
         todo = _and([f"hole {h.number} at {name}:{h.line}" for h in holes if h.empty])
         if verdict.ok:
@@ -483,15 +481,15 @@ class Check:
         return verdict
 
     def made(self, kind, message, **fields):
-        """The verdict; "" is the kind of what is right."""
+        """The verdict; kind "" means right."""
         seconds = time.monotonic() - self.started
         return Verdict(not kind, kind, message, seconds, self.compiled, **fields)
 
     def compile(self, text):
-        """The compiler's words where it fails, else None."""
+        """The compiler's output if it fails, else None."""
         folder, tools = self.folder, self.toolchain
-        # The step's other files include each other by path; the shadow puts the student's in its
-        # place. A copy: its path holds no character that an include could not spell.
+        # The step's other files include each other by path; the shadow replaces the step's file by
+        # a copy of the student's, since the student's path may be impossible in an #include.
         _write(folder / self.student.name, text)
         _write(folder / self.exercise.source, f'#include "{self.student.name}"\n')
         _write(folder / "main.cu", self.exercise.main())
@@ -529,8 +527,8 @@ class Check:
         return {"seed": self.seed, "pass": "forward", "watchdog": LOOP_SECONDS, **check}
 
     def converse(self):
-        """The judge starts, the student's program, and each hears what the other says. (status of
-        the program, its standard error, the judge's verdict)"""
+        """Starts the judge and the student's program, and connects them. Returns (status of the
+        program, its standard error, the judge's verdict)."""
         request = json.dumps(self.request()).encode()
         (to_program, from_judge), (from_program, to_judge) = os.pipe(), os.pipe()
         program = [*(isolated() if self.isolate else []), str(self.folder / "check")]
@@ -562,7 +560,7 @@ class Check:
             here = "no GPU found: without --gpu the check runs in the simulator"
             return self.made("no GPU", here if none else errors.strip())
         last = (errors.strip().splitlines() or [f"status {status}"])[-1][-500:]
-        if "without a memory access" in last:  # nothing but the end of all stops it
+        if "without a memory access" in last:  # only ending all processes stops it
             return self.made("endless loop", last)
         problems = [p for p in seen["problems"] if p]
         kind, message = seen.get("kind", ""), seen.get("message", "")

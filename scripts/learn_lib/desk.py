@@ -1,9 +1,9 @@
 """The student's desk: the folder learn/, which git ignores.
 
-learn/NN_name.cuh    a copy of an exercise, made when first needed, then the student's
-learn/NN_name.cuh.bak-1    an older copy: `reset` and nothing else makes these
+learn/NN_name.cuh    a copy of an exercise, made at its first use, then the student's
+learn/NN_name.cuh.bak-1    an older copy; only `reset` makes these
 learn/solutions/     one solution of each exercise that is done
-learn/.state.json    what is done, which hints were shown
+learn/.state.json    exercises done, hints shown
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def digest(text):
 
 
 def write_whole(path, text):
-    """All of the file or nothing: a full disk leaves no half of it."""
+    """Writes the whole file or nothing, even on a full disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(str(path), text)
 
@@ -55,8 +55,7 @@ class Desk:
 
     @contextlib.contextmanager
     def change(self):
-        """self.state as it is now, to be changed and saved: another ./scripts/learn may be running
-        in the same folder."""
+        """self.state, reloaded, to be changed and saved: another ./scripts/learn may be running."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / ".lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -78,7 +77,7 @@ class Desk:
         return exercise.name in self.state["done"]
 
     def mark_done(self, exercise):
-        """Then the solution may be looked at."""
+        """Makes the solution available."""
         write_whole(self.solution_path(exercise), exercise.solution())
         if not self.is_done(exercise):
             with self.change() as state:
@@ -92,7 +91,7 @@ class Desk:
         return number, exercise.hints[number - 1]
 
     def next_open(self, after):
-        """The next exercise that is not done, from `after` on and then from the start."""
+        """The next exercise that is not done, after `after` and then from the start."""
         at = self.exercises.index(after)
         for e in self.exercises[at + 1 :] + self.exercises[: at + 1]:
             if not self.is_done(e):
@@ -102,7 +101,7 @@ class Desk:
     # --- files ----------------------------------------------------------------------------------
 
     def path(self, exercise):
-        """The student's file; one with an older number is found, too."""
+        """The student's file, also under an older number."""
         path = self.folder / f"{exercise.label}.cuh"
         if not path.exists():
             for other in sorted(self.folder.glob(f"[0-9][0-9]_{exercise.name}.cuh")):
@@ -113,7 +112,7 @@ class Desk:
         return self.folder / "solutions" / f"{exercise.label}.cuh"
 
     def open(self, exercise):
-        """The student's file, made if there is none."""
+        """The student's file, created if necessary."""
         path = self.path(exercise)
         if not path.exists():
             self._make(exercise, path)
@@ -135,13 +134,13 @@ class Desk:
         )
 
     def has_changed(self, exercise):
-        """Whether the repository's exercise is another one than the copy was made from."""
+        """Has the repository's exercise changed since the copy was made?"""
         made = self.state["made"].get(exercise.name)
         same = made in (None, digest(exercise.unsolved()))
         return self.path(exercise).exists() and not same
 
     def reset(self, exercise):
-        """A fresh copy. The old one's new name, or None where there was none."""
+        """Makes a fresh copy. Returns the new name of the old one, or None."""
         path = self.path(exercise)
         kept = backup(path) if path.exists() else None
         with self.change() as state:

@@ -1,10 +1,10 @@
-"""Exercises: small files that say how a step's kernel file becomes a student's file.
+"""Exercises: small files that describe how a step's kernel file becomes a student's file.
 
 steps/exercises.toml holds their order. steps/NN_name/exercises/NAME.toml holds one exercise; its
 format is described in docs/teaching.md. An exercise never repeats a kernel: it quotes the lines of
 the step that it changes, which must occur there exactly once. Only an exercise of the kind
-"predict" may hold a text of its own: what limits a kernel and for how long, or which variant is
-faster. Which bytes a run requests, the step's own formula says, and the exercise quotes it.
+"predict" may contain an answer: what limits a kernel and for how long, or which variant is faster.
+The bytes of a run are given by the step's formula, which the exercise quotes.
 """
 
 import codecs
@@ -39,19 +39,19 @@ class Change:
 
 @dataclasses.dataclass
 class Hole:
-    """A place of a student's file that is to be filled."""
+    """A place in a student's file to be filled in."""
 
     number: int  # 1, 2, ...
     begin: int  # its text is file[begin:end]
     end: int
-    line: int  # of its FILL IN, or of its beginning
+    line: int  # of its FILL IN, or of its start
     empty: bool  # unchanged, apart from comments
     change: Change
 
 
 @dataclasses.dataclass
 class Wrong:
-    """A plausible wrong solution: its changes are made in the solution."""
+    """A plausible wrong solution, as changes to the solution."""
 
     name: str
     because: str
@@ -77,7 +77,7 @@ class Exercise:
     check: dict  # pass, problems, banks, coalesced, any_bytes, copies
     change: list
     wrong: list
-    text: str | None  # to predict: the solved file, where it is not the step's
+    text: str | None  # to predict: the solved file, if it is not the step's
 
     @property
     def predicts(self):
@@ -107,11 +107,11 @@ class Exercise:
         return self._made("solution")
 
     def unsolved(self):
-        """What the student finds, with the task on top."""
+        """The student's initial file, with the task on top."""
         return self.heading() + self._made("exercise")
 
     def fixed(self):
-        """The changes in the order of the step's lines, and the texts before, between and behind
+        """The changes in the order of the step's lines, and the texts before, between and after
         them, which a student need not touch."""
         text = self.step_text()
         changes = sorted(self.change, key=lambda change: text.find(change.step))
@@ -122,8 +122,7 @@ class Exercise:
         return changes, [*pieces, text]
 
     def holes(self, text):
-        """The holes of a student's file; [] where it is no longer the same around them, or there
-        is nothing to fill in."""
+        """The holes of a student's file; [] if the text around them changed, or there are none."""
         changes, pieces = self.fixed()
         at = text.find(pieces[0])
         if at < 0:
@@ -143,8 +142,7 @@ class Exercise:
         return holes
 
     def completed(self, text, holes):
-        """A student's file with its empty holes filled as in the solution; the lines behind them
-        keep their numbers."""
+        """A student's file with its empty holes filled; later lines keep their numbers."""
         for hole in reversed(holes):
             if hole.empty:
                 first, after = line_at(text, hole.begin), line_at(text, hole.end)
@@ -169,8 +167,7 @@ class Exercise:
         return f"{name} holds exercise '{held[0]}'" if held and self.name not in held else ""
 
     def damaged(self, name, text):
-        """A sentence when a file that does not compile is more than the exercise, or hardly any of
-        it; else ""."""
+        """A sentence when a file that does not compile is more, or far less, than the exercise."""
         held = held_in(text)
         if len(held) > 1:
             return f"{name} holds {len(held)} exercises, {' and '.join(held)}: a file has one"
@@ -210,19 +207,19 @@ def line_at(text, place):
 
 
 def held_in(text):
-    """The names of the exercises whose heading a text has."""
+    """The names of the exercises whose headings a text contains."""
     return re.findall(rf"(?m)^// {re.escape(CHECKED_WITH)}(\w+)$", text)
 
 
 def student_text(path):
-    """What a person's file says. Its line ends and a byte order mark are the editor's."""
+    """The text of a user's file, without an editor's line ends and byte order mark."""
     text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text if text.endswith("\n") or not text else text + "\n"
 
 
 def no_text(path):
-    """A sentence when a file holds no text that a compiler reads, else ""."""
+    """A sentence when a file does not contain text for a compiler, else ""."""
     data, name = Path(path).read_bytes(), Path(path).name
     if not data.removeprefix(codecs.BOM_UTF8).strip():
         return f"{name} is an empty file"
@@ -232,14 +229,14 @@ def no_text(path):
 
 
 def code_lines(text):
-    """The text with blanks for its comments, strings and characters: each line keeps its place."""
+    """The text with blanks for its comments, strings and characters, which keeps all lines."""
     pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
     return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
 
 
 @functools.cache
 def code_of(text):
-    """Without comments and white space."""
+    """The text without comments and white space."""
     return "".join("".join(commits.code_of(text)).split())
 
 
@@ -254,7 +251,7 @@ def _toml(path):
 
 
 def _take(table, where, required, optional=""):
-    """A table with these keys: those it must have, and those it may, None where it has not."""
+    """A table with the required keys and, None where absent, the optional ones."""
     names = f"{required} {optional}".split()
     for key in sorted(set(table) - set(names)):
         raise Broken(f"{where}: unknown key '{key}'; the keys are {', '.join(names)}")
@@ -312,8 +309,8 @@ def load(folder=ROOT / "steps"):
 
 
 def find(exercises, wanted):
-    """By name, number, "03_name", or the path of a student's file; None when there is none. The
-    number before a name may be another one: a file from before the order changed, or "7_banks"."""
+    """By name, number, "03_name", or the path of a student's file; None without such. The number
+    before a name may differ: a file from before the order changed, or "7_banks"."""
     wanted = Path(wanted).name.removesuffix(".cuh")
     number, _, name = wanted.partition("_")
     for e in exercises:

@@ -27,22 +27,22 @@ class Grade:
     kind: str = ""
     message: str = ""
     seconds: float = 0.0
-    outside: int = 0  # lines changed or added that the exercise had not opened
-    copied: str = ""  # why it is thought to be the solution itself
+    outside: int = 0  # lines changed or added outside the places that the exercise opens
+    copied: str = ""  # why it is taken for the solution itself
     holes: list = dataclasses.field(default_factory=list)  # "right", "filled", "empty"
 
     @property
     def word(self):
-        """What the table says; of some holes filled, how many."""
+        """The word for the table; of several holes, how many are filled."""
         word = {"ok": "ok", "untouched": "-", "missing": "."}.get(self.result, self.kind)
         filled = len(self.holes) - self.holes.count("empty")
         return f"{word} {filled}/{len(self.holes)}" if 0 < filled < len(self.holes) else word
 
 
 class Aside:
-    """What is not graded, and why: nothing that a student hands in vanishes."""
+    """Files that are not graded, and why: no submission disappears silently."""
 
-    SHOWN = 4  # of a student and a reason
+    SHOWN = 4  # per student and reason
 
     def __init__(self):
         self.files = {}  # {reason: {student: [path]}}
@@ -54,7 +54,7 @@ class Aside:
         return {why: found[student] for why, found in self.files.items() if student in found}
 
     def lines(self):
-        """A line for each reason."""
+        """One line per reason."""
         for why, found in self.files.items():
             words = []
             for student, paths in found.items():
@@ -65,7 +65,7 @@ class Aside:
 
 
 def looks_handed_in(name, exercises):
-    """Whether a file's name is like that of a submission, wherever it lies."""
+    """Is a file's name like that of a submission, in any folder?"""
     words = re.findall(r"[a-z0-9]+(?:_[a-z]+)*", name.lower())
     known = {e.name for e in exercises}
     return name.lower().endswith((".cuh", ".cu", *ARCHIVES)) or any(
@@ -74,10 +74,8 @@ def looks_handed_in(name, exercises):
 
 
 def submitted(folder, exercises, aside):
-    """{exercise name: path} of one student; what is not taken is left in `aside`.
-
-    Of two files for one exercise the newer one counts, and one that was changed before one that was
-    not."""
+    """{exercise name: path} of one student; files that are not taken are left in `aside`. Of two
+    files for one exercise the newer one counts, and a changed one before an unchanged one."""
     found = {}
 
     def leave(path, why):
@@ -86,7 +84,7 @@ def submitted(folder, exercises, aside):
     def rank(exercise, path):
         try:
             changed = student_text(path) != exercise.unsolved()
-        except OSError:  # not the student's fault: the check says why
+        except OSError:  # not the student's fault: the check reports it
             changed = False
         return changed, path.stat().st_mtime
 
@@ -122,16 +120,15 @@ def submitted(folder, exercises, aside):
 
 
 def lines_outside(exercise, text):
-    """How many lines differ outside the places to change: lines of the original that were changed
-    or dropped, and code that was added. Where lines were added between the original's, at least
-    1."""
+    """The number of lines that differ outside the places to change: original lines that were
+    changed or dropped, and added code. At least 1 where lines were added between the original's."""
     _, pieces = exercise.fixed()
     fixed = [line for piece in pieces for line in piece.splitlines()]
     dropped = len(fixed) - common_lines(fixed, text.splitlines())
     at, end = text.find(pieces[0]), text.rfind(pieces[-1])
     if min(at, end) < 0:
         return max(dropped, 1)
-    places = []  # what stands where the exercise's changes are
+    places = []  # the text at the places of the exercise's changes
     for before, after in zip(pieces, pieces[1:]):
         begin = at + len(before)
         at = end if after is pieces[-1] else text.find(after, begin)
@@ -144,7 +141,7 @@ def lines_outside(exercise, text):
 
 
 def leaves_its_block(text):
-    """Whether a text closes a brace that it has not opened: what follows is another function."""
+    """Does a text close a brace that it has not opened, so that another function follows?"""
     depth = 0
     for c in code_lines(text):
         depth += (c == "{") - (c == "}")
@@ -154,7 +151,7 @@ def leaves_its_block(text):
 
 
 def copied(exercise, path, text):
-    """Why a submission is thought to be the solution itself, or ""."""
+    """Why a submission is taken for the solution itself, or ""."""
     if path.stat().st_nlink > 1:
         return "a hard link"
     solution = exercise.solution()
@@ -212,7 +209,7 @@ class Grader:
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
             try:
                 return self._run(pool, files)
-            except BaseException:  # Ctrl-C, or a disk that is full
+            except BaseException:  # Ctrl-C, or a full disk
                 pool.shutdown(wait=False, cancel_futures=True)
                 stop_all()
                 raise
@@ -233,8 +230,7 @@ class Grader:
 
 
 def table(grades, exercises):
-    """Student x exercise, without exercises that no student has touched; split into several tables
-    to fit the width."""
+    """Student x exercise, without untouched exercises, as tables that fit the width."""
     rows = {name: {g.exercise.name: g for g in row} for name, row in grades.items()}
     columns = [
         [e.label, *[row[e.name].word for row in rows.values()]]
@@ -282,7 +278,7 @@ def write_junit(path, grades, seed):
             case = inside(suite, "testcase", of)
             if g.result == "wrong":
                 failure = inside(case, "failure", type=g.kind, message=g.kind)
-                # What XML can hold.
+                # Only characters that XML allows.
                 failure.text = "".join(c for c in g.message if c in "\n\t" or c.isprintable())
             elif g.result != "ok":
                 inside(case, "skipped", message=g.result)

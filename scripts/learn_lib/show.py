@@ -1,4 +1,4 @@
-"""How results look in a terminal: as wide as it is, up to 100 columns; colours only there."""
+"""The terminal output: as wide as the terminal, up to 100 columns; colours only there."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from flash_steps.text import aligned, time_text
 
 from .exercises import ROOT, student_text
 
-# What is said instead of the lines of a bug to find, where a verdict names none.
+# Shown instead of the lines of a bug to find, where a verdict names none.
 NO_LINE = (
     "No line is known: only races, accesses out of bounds and reads of what nobody wrote name one."
 )
@@ -24,7 +24,7 @@ _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33",
 
 
 def width():
-    """Columns to write in: 80 where there is no terminal."""
+    """The width of the output: 80 without a terminal."""
     return min(100, max(40, shutil.get_terminal_size((80, 24)).columns))
 
 
@@ -47,7 +47,7 @@ def relative(path):
 
 
 def link(path, line=None):
-    """A path that many terminals open at a click."""
+    """A path that many terminals open on a click."""
     text = relative(path) + (f":{line}" if line else "")
     if not in_terminal():
         return text
@@ -60,7 +60,7 @@ def visible(text):
 
 
 def page(parts, short, keys=()):
-    """What is printed. Where it is higher than the screen, the short verdict follows, too."""
+    """The printed text. If it is higher than the screen, the short verdict follows."""
     text = "\n\n".join([*parts, *keys])
     columns, rows = shutil.get_terminal_size((80, 24))
     height = sum(max(1, -(-len(visible(line)) // columns)) for line in text.split("\n"))
@@ -108,8 +108,8 @@ def place(message, path):
 
 
 def snippet(lines):
-    """Lines "  76 | code", as the compiler writes them, too, broken at spaces where they are too
-    long. A line of carets breaks where the code above it does."""
+    """Wraps lines "  76 | code", the compiler's too; carets break where the code above them
+    does."""
     out, cuts = [], []
     for line in lines:
         head, bar, code = line.partition("| ")
@@ -139,14 +139,14 @@ def places(message, path):
 
 
 def without_places(message):
-    """What is wrong and with which element, not in which lines."""
+    """The fault and its element, without the lines."""
     place = r"[^\s()]+\.(?:cuh|cu|h):\d+"
     place += rf"(?: \(called at {place}\))?"
     return re.sub(rf"(?:, most of them)?(?: at| of)? (?:{place}|\({place}\))", "", message)
 
 
 def hides(exercise, verdict):
-    """Whether a verdict names lines that the student is to find."""
+    """Does a verdict name lines that the student should find?"""
     return (
         exercise.kind == "find the bug"
         and verdict.kind != "does not compile"
@@ -159,7 +159,7 @@ def times(yours, spec):
 
 
 def table(rows, left=(0,)):
-    """Cells in columns, those in `left` on the left; the first row is the head."""
+    """Cells in columns, those in `left` left-aligned; the first row is the head."""
     head, *lines = ("  " + line for line in aligned(rows, left))
     return "\n".join([paint("dim", head), *lines])
 
@@ -191,7 +191,7 @@ def traffic(problem):
 
 
 def predictions(problems):
-    """The student's predictions beside what is so."""
+    """The student's predictions beside the true values."""
     if "measured" in problems[0]:
         return "\n".join(prose(f"{p['problem']}: {p['measured']}") for p in problems)
     if "bytes" in problems[0]:
@@ -208,7 +208,7 @@ def predictions(problems):
 
 
 def head_of(exercise, path, v, where=True):
-    """(What a verdict is called, the line that it names)"""
+    """(the name of a verdict, the line that it names)"""
     if hides(exercise, v) and not where:
         return v.kind, None
     if v.kind == "empty":
@@ -218,7 +218,7 @@ def head_of(exercise, path, v, where=True):
 
 
 def line_of_filled(exercise, path, v):
-    """Where the one filled hole begins, when the other holes are empty; else None."""
+    """Where the only filled hole begins, when the other holes are empty; else None."""
     if v.holes.count("filled") != 1 or "empty" not in v.holes:
         return None
     holes = exercise.holes(student_text(path))
@@ -234,8 +234,8 @@ def short_verdict(exercise, path, v, where):
 
 
 def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
-    """The result of one check. untouched: the exercise is unchanged. where: also shows the lines of
-    a bug to find; without it, `how` says how to see them."""
+    """The result of one check. untouched: the exercise is unchanged. where: also show the lines of
+    a bug to find; otherwise `how` says how to see them."""
     took = paint("dim", f"checked in {v.seconds:.1f} s (compiler {v.compile_seconds:.1f} s)")
     if v.ok:
         return beside(paint("green", f"done: {exercise.title}"), took) + "\n\n" + right(exercise, v)
@@ -279,7 +279,7 @@ def right(exercise, v):
 
 
 def after_success(exercise, desk):
-    """The way on: a solution, a question, where it stands in the ladder."""
+    """The next steps: a solution, a question, the place in the ladder."""
     chapter = ROOT / "steps" / exercise.step / "README.md"
     question = paint("bold", "  A question to think about")
     return (
@@ -290,7 +290,7 @@ def after_success(exercise, desk):
 
 
 def check_all(desk, check):
-    """Checks every file there is, a line each. How many are not right."""
+    """Checks every existing file, one line each. Returns how many are not right."""
     wrong = 0
     for exercise in desk.exercises:
         if not desk.path(exercise).exists():

@@ -1,7 +1,6 @@
 """The bare ./scripts/learn: re-checks on save and listens to keys.
 
-It looks at the file's time four times a second, so it needs no file watching. In a terminal a key
-acts at once; elsewhere a line does.
+It polls the file's time four times a second. In a terminal a key acts at once, elsewhere a line.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from . import show
 
 @contextlib.contextmanager
 def keys_at_once():
-    """A terminal that hands over each key without Enter; afterwards as it was."""
+    """A terminal that delivers each key without Enter; restored afterwards."""
     if not sys.stdin.isatty():
         yield
         return
@@ -61,7 +60,7 @@ class Watch:
     def __init__(self, desk, check, build=lambda exercises: None):
         self.desk = desk
         self.check = check  # of an exercise: a Verdict
-        self.build = build  # what checks of these exercises need; it prints a line
+        self.build = build  # builds what checks of these exercises need; prints a line
         self.built_for = {desk.current.step}  # the steps
         self.keys = Keys()
         self.stamp = None
@@ -70,11 +69,11 @@ class Watch:
         self.where = None  # the exercise whose lines are shown
 
     def path(self):
-        """Without making it: an editor may take a file away for a moment while it saves."""
+        """The path, without creating the file: an editor may remove it briefly while it saves."""
         return self.desk.path(self.desk.current)
 
     def changed(self):
-        """Whether the file was saved since the last look."""
+        """Was the file saved since the last look?"""
         try:
             stat = self.path().stat()
             stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -90,25 +89,25 @@ class Watch:
         return show.progress(done, len(self.desk.exercises)) + "\n" + show.title(self.desk.current)
 
     def foot(self):
-        """The keys that do something here."""
+        """The keys that have an effect here."""
         exercise = self.desk.current
         keys = ["n: next exercise", "h: hint"]
         keys += ["w: show the lines of the bug"] if exercise.kind == "find the bug" else []
         keys += ["a: answer to the question"] if self.desk.is_done(exercise) else []
         keys += ["l: list", "c: check all", "x: fresh copy of the file", "q: quit"]
-        line = "   ".join(key.replace(" ", "\0") for key in keys)  # a key stays beside its words
+        line = "   ".join(key.replace(" ", "\0") for key in keys)  # keeps a key next to its words
         how = {"initial_indent": "Keys  ", "subsequent_indent": "      "}
         lines = textwrap.wrap(line, show.width(), **how, break_on_hyphens=False)
         return "\n".join(show.paint("dim", line.replace("\0", " ")) for line in lines)
 
     def prepare(self, exercises):
-        """Before a check, when the student has moved to a step that is not built yet."""
+        """Called before a check, when the student has moved to a step that is not yet built."""
         if {e.step for e in exercises} - self.built_for:
             self.build(exercises)
             self.built_for |= {e.step for e in exercises}
 
     def look(self):
-        """Checks the current exercise and shows what came out."""
+        """Checks the current exercise and shows the result."""
         exercise, path = self.desk.current, self.path()
         clear()
         if show.in_terminal():
@@ -122,7 +121,7 @@ class Watch:
         self.page()
 
     def page(self):
-        """What the last check says; once more at the end where its beginning is off the screen."""
+        """The last check's result, repeated at the end where its start is off the screen."""
         exercise, path, verdict = self.desk.current, self.path(), self.verdict
         where = self.where == exercise.name
         clear()

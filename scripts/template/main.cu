@@ -1,5 +1,4 @@
-// Registers @NAME@ in what links this file: its program (main() is in common/program), its library
-// and its test.
+// Registers @NAME@ in whatever links this file: its program, its library and its test.
 #include "common/harness/linked_step.h"
 #include "steps/@NAME@/step.cuh"
 
