@@ -13,7 +13,7 @@
 namespace fa::test {
 namespace {
 
-/// normal_inputs(), made once: all variants are asked the same.
+/// normal_inputs(), computed once: all variants get the same.
 const Inputs& known_inputs(const Problem& p, uint64_t seed) {
   struct Known {
     Problem problem;
@@ -31,21 +31,20 @@ const Inputs& known_inputs(const Problem& p, uint64_t seed) {
 Inputs inputs_far_below_zero(const Problem& p, uint64_t seed) {
   Inputs in = known_inputs(p, seed);
   const auto d = static_cast<size_t>(p.d);
-  const float far = std::round(-112 / (32 * p.scale()));  // exp(112) is no float
+  const float far = std::round(-112 / (32 * p.scale()));  // exp(112) overflows
   for (size_t i = 0; i < in.Q.size(); i += d) in.Q[i] = i / d % 2 ? far : 0.f;
   for (size_t i = 0; i < in.K.size(); i += d) in.K[i] = 32.f;
   return in;
 }
 
-/// In the simulator a forward that is another variant's, whose own tests ask about it, runs once
-/// for the same inputs: then O and LSE are copied. Without LSE the backward reads what else it
-/// wrote.
+/// In the simulator a forward of another variant, which has its own tests, runs once for the same
+/// inputs: then O and LSE are copied. Without LSE the backward also needs the forward's workspace.
 Variant with_known_forward(const Variant& v) {
   if (FA_BACKEND_GPU || v.forward_of.empty() || !v.writes_lse) return v;
   struct Results {
     std::string O, LSE;  // bytes
   };
-  static std::map<std::string, Results> known;  // by all that a forward is given
+  static std::map<std::string, Results> known;  // by all inputs of a forward
   Variant with = v;
   const auto forward = [v](const Problem& p, const Tensors<void>& t) {
     const auto bytes_at = [&](const char* name, const void* device) {
@@ -71,7 +70,7 @@ Variant with_known_forward(const Variant& v) {
   return with;
 }
 
-/// Of one pass, behind those that it needs, which are not counted.
+/// One pass, after passes that it needs, which are not counted.
 enum class Pass { prepare, forward, backward };
 Counts count_pass(const Variant& v, const Problem& given, Pass pass, const CountOptions& how) {
   const Problem p = problem_for(v, given);
@@ -83,7 +82,7 @@ Counts count_pass(const Variant& v, const Problem& given, Pass pass, const Count
   return count([&] { session.backward(); }, how);
 }
 
-/// With `analyse` the analysis must have looked at something: else it finds nothing anywhere.
+/// With `analyse` the analysis must have examined something, else it could find nothing.
 Counts count_pass(const Variant& v, const Problem& p, Pass pass, bool analyse) {
   Counts counts = count_pass(v, p, pass, CountOptions{.analyse = analyse});
   REQUIRE((counts.analysed > 0) == analyse);
@@ -91,7 +90,7 @@ Counts count_pass(const Variant& v, const Problem& p, Pass pass, bool analyse) {
   return counts;
 }
 
-/// The exponents of powers of two: of Q, whose inverse is K's, of V and of dO.
+/// The exponents of powers of two: of Q (and inversely K), of V and of dO.
 struct Exponents {
   int q, v, dO;
 };
@@ -154,7 +153,7 @@ Outputs run_in_order([[maybe_unused]] uint64_t order, const Variant& v, const Pr
 #if !FA_BACKEND_GPU
   sim::Options options = sim::options();
   options.block_order = order;
-  options.workers = 1;  // else threads decide, too
+  options.workers = 1;  // else the result also depends on threads
   const sim::test::WithOptions with(options);
 #endif
   return run_backward(v, p, in);
@@ -181,10 +180,10 @@ static void require_right(const Problem& p, const Inputs& in, const Outputs& out
   REQUIRE(result.complete);
 }
 
-/// Those that require_right() makes.
+/// The inputs that require_right() uses.
 static Inputs own_inputs(const Variant& v, const Problem& p) {
   const uint64_t seed = static_cast<uint64_t>(p.N) * 1000 + p.d;
-  // One large feature would take the digits of all others in 8 bits, and those of its own gradient.
+  // In 8 bits one large feature would take the digits of all others, and those of its own gradient.
   const bool far = !v.fp8 && !v.cache8 && !v.backward;
   return far ? inputs_far_below_zero(p, seed) : known_inputs(problem_for(v, p), seed);
 }
@@ -251,7 +250,7 @@ double max_difference(const std::vector<float>& a, const std::vector<float>& b) 
   double worst = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const double e = std::abs(static_cast<double>(a[i]) - b[i]);
-    if (std::isnan(e)) return e;  // which is <= no tolerance
+    if (std::isnan(e)) return e;  // which fails every <=
     worst = std::max(worst, e);
   }
   return worst;
@@ -400,7 +399,7 @@ Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p) {
 }
 #endif
 
-/// With as many keys as rows, and a key head for each query head, where there must be.
+/// With as many keys as rows, and a key head per query head, where required.
 static Problem as_supported(const Variant& v, Problem p) {
   if (v.support && !v.support->cross) p.Nk = p.N;
   if (v.support && !v.support->gqa) p.Hkv = p.H;
@@ -436,9 +435,9 @@ static void require_right_for_lengths(const Variant& v) {
   require_right(v, bf16_problem(N, Nk, d, causal));
 }
 
-/// A row without keys gives O = 0 and LSE = -inf, any other row does not.
+/// A row without keys gives O = 0 and LSE = -inf; no other row does.
 void require_blind_rows(const Variant& v) {
-  // One row; whole tiles of rows and a part of one; all but the last row.
+  // One row; whole tiles of rows and a partial one; all but the last row.
   const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
   const int d = GENERATE(64, 128);
   if (!one_in(5)) return;
@@ -458,8 +457,8 @@ void require_blind_rows(const Variant& v) {
   }
 }
 
-/// Nk - N, and Nk, are around each multiple of 16 up to 192, of which tiles of keys are made: which
-/// of them the diagonal and the end cut is a comparison that only one may show to be off by one.
+/// Nk - N, and Nk, around each multiple of 16 up to 192, the sizes of key tiles: a comparison for
+/// the tile at the diagonal or the end may be off by one at just one of them.
 void require_right_for_every_remainder(const Variant& v) {
   constexpr int kTile = 128;
   const int d = GENERATE(64, 128);
@@ -499,7 +498,7 @@ void require_right_for_real_and_outliers(const Variant& v) {
 static void require_bf16_properties(const Variant& v) {
   const int d = GENERATE(64, 128);
   const auto full = bf16_problem(75, 140, d, false), causal = bf16_problem(75, 140, d, true);
-  // One rounding of P and one of O, to 8 bits each.
+  // One rounding each of P and O, to 8 bits.
   require_rows_sum_to_one(v, full, 0x1p-8);
   require_rows_sum_to_one(v, causal, 0x1p-8);
   require_shift_invariance(v, full, 0x1p-6);
@@ -555,7 +554,7 @@ Inputs inputs_with_scores(const Problem& p, int rows, const std::function<float(
 
 static void require_right_for_growing_maxima(const Variant& v, int rows, int Bc) {
   const auto p = bf16_problem(128, 7 * Bc, 64, GENERATE(false, true));
-  // 2^8 is e^5.545: a tile's step of 5.5 leaves O as it is, one of 5.75 does not.
+  // 2^8 is e^5.545: a tile's step of 5.5 leaves O unchanged, one of 5.75 does not.
   const float step = GENERATE(0.f, 1.f, 2.75f, 5.5f, 5.75f, 6.f, 20.f, 100.f);
   const float sign = GENERATE(1.f, -1.f);
   if (!one_in(5)) return;
@@ -566,7 +565,7 @@ static void require_right_for_growing_maxima(const Variant& v, int rows, int Bc)
   require_right(v, p, inputs_with_scores(p, rows, [&](int c) {  // up and down
                   return sign * (c / Bc % 2 ? step : -step);
                 }));
-  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {  // within a tile, too
+  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {  // also within a tile
                   return sign * step * static_cast<float>(c % 5);
                 }));
 }
@@ -592,14 +591,14 @@ void require_right_for_any_maxima(const Variant& v, int rows, int Bc) {
   }
 }
 
-/// Scores below -1e30, which bf16 can make.
+/// Scores below -1e30, which bf16 can produce.
 static void require_right_for_huge_negative_scores(const Variant& v) {
   const auto [N, Nk] = GENERATE(std::pair(40, 150), std::pair(150, 40));
   const auto p = bf16_problem(N, Nk, GENERATE(64, 128), /*causal=*/true);
   const float q = GENERATE(-0x1p93f, -0x1p103f, -0x1p114f);  // -1e28 .. -2e34
   CAPTURE(N, Nk, p.d, q);
   Inputs in = normal_inputs(p, 10);
-  // Powers of two: scores of such a size have no digit to lose before a weight is made of them.
+  // Powers of two: such large scores have no digit left for rounding to change.
   std::fill(in.Q.begin(), in.Q.end(), q);
   std::fill(in.K.begin(), in.K.end(), 1.f);
   require_right(v, p, in);  // O: the mean of V
@@ -632,7 +631,7 @@ void require_header_formulas(const Variant& v, int Br) {
   CHECK(least.read + least.write == 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N);
 }
 
-/// And keys once a group of heads.
+/// And keys once per group of heads.
 void require_compulsory_hbm(const Variant& v) {
   const uint64_t N = 256, d = 64;
   const auto p = as_supported(v, bf16_problem(N, 512, d, false, 1, /*H=*/4, /*Hkv=*/2));
@@ -701,7 +700,7 @@ int some_d(const Support& support) {
 
 void require_any_scale(const Variant& v, const Support& support) {
   Problem p = problem(support.most_n ? 5 : 60, some_d(support), /*causal=*/true);
-  if (support.cross && !v.backward) p.Nk = 150;  // a sum of dQ over blocks of keys has any order
+  if (support.cross && !v.backward) p.Nk = 150;  // sums of dQ over blocks have any order
   p.dtype = v.forward.dtype();
   p = problem_for(v, p);
   Inputs in = normal_inputs(p, 15);
@@ -734,7 +733,7 @@ void require_any_scale(const Variant& v, const Support& support) {
     require({e, 0, 0}, 0);
     require({0, e, -e}, 0);
   }
-  // One rounding; where P is of 8 bits all of its, since another maximum may be chosen.
+  // One rounding, or all of P's where it has 8 bits, since another maximum may be chosen.
   const double near = v.fp8 ? 0x1p-4 : p.dtype == DType::f32 ? 0x1p-24 : 0x1p-8;
   for (const int e : {-100, 100}) {
     require({e, -e / 2, e / 2}, near);

@@ -1,5 +1,4 @@
-// What the tests of all steps ask: is it right, are its bytes as predicted, does it behave as
-// attention must.
+// The requirements of all steps: right results, predicted bytes, the properties of attention.
 #pragma once
 
 #include <functional>
@@ -18,39 +17,39 @@ Problem problem(int N, int d, bool causal, int B = 1, int H = 2);
 /// 64 where it is supported.
 int some_d(const Support& support);
 
-/// The same in bf16, with what the tensor-core steps allow besides: N queries and Nk keys, and H
-/// query heads that share Hkv key heads.
+/// The same in bf16, with the further options of the tensor-core steps: N queries and Nk keys, and
+/// H query heads that share Hkv key heads.
 Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, int Hkv = 1);
 
-/// A variant that has a block on each SM, as if the GPU had so few, so that a small problem has
-/// seams between work tiles; 0: one, two or three, as the problem says.
+/// A persistent variant, as if the GPU had this few SMs, so that a small problem has boundaries
+/// between work tiles; 0: one, two or three, depending on the problem.
 Variant on_blocks(const Variant& v, int blocks);
 
-/// As run(), but a forward that is another variant's runs only once for the same inputs.
+/// As run(), but a forward of another variant runs only once for the same inputs.
 Outputs run_backward(const Variant& v, const Problem& p, const Inputs& in);
 
-/// The GPU chooses an order of the blocks in each run, the simulator the one that a number says.
+/// The GPU chooses an order of the blocks in each run, the simulator the one numbered `order`.
 Outputs run_in_order(uint64_t order, const Variant& v, const Problem& p, const Inputs& in);
 
-/// N and Nk of no common tile; a long walk for one row; one key more, or less, than there are rows.
+/// N and Nk without a common tile; many tiles for one row; one key more, or less, than rows.
 inline const int kLong = FA_BACKEND_GPU ? 1024 : 384;
 inline const std::vector<std::pair<int, int>> kLengths = {
     {113, 203}, {128, 217},         {108, 256},        {256, 512},
     {1, 2048},  {kLong - 1, kLong}, {kLong, kLong - 1}};
 
-/// Any problem of the tensor-core steps with at most so many rows and keys.
+/// A problem of the tensor-core steps with at most `longest` rows and keys.
 Problem random_problem(std::mt19937& random, int longest = 150);
 
-/// Every row against fp64, by the checker's bound; with e4m3 large scores have no digits. Inputs of
-/// a variant with a cache of 8 bits come from problem_for(), or end with quantise_cache().
+/// Checks every row against fp64, by the checker's bound; with e4m3 large scores have no digits.
+/// Inputs of a variant with an 8-bit cache come from problem_for(), or end with quantise_cache().
 void require_right(const Variant& v, Problem p, const Inputs& in);
-/// Of inputs of its own. In those for a forward of 16 or 32 bits every second row scores all keys
-/// far below zero, each by the same: its P is an ordinary one, and a key past the end, whose score
-/// is 0, would outweigh all others, and exp(0 - LSE) overflow.
+/// With default inputs. For a forward of 16 or 32 bits every second row scores all keys far below
+/// zero, by the same amount: its P is ordinary, but a key past the end, whose score is 0, would
+/// outweigh all others, and exp(0 - LSE) overflow.
 void require_right(const Variant& v, const Problem& p);
 
-/// The same, and what that run counts: of the backward where there is one; of the forward unless it
-/// is another variant's. With `analyse` the analysis must find nothing. Simulator only.
+/// The same, with the counts of that run: of the backward where there is one; of the forward unless
+/// it is another variant's. With `analyse` the analysis must find nothing. Simulator only.
 struct BothCounts {
   Counts forward, backward;
 };
@@ -62,18 +61,17 @@ Counts count_prepare(const Variant& v, const Problem& p, bool analyse = false);
 /// The bytes of one forward; a prepare before it is not counted.
 Counts count_forward(const Variant& v, const Problem& p, bool analyse = false);
 
-/// The bytes of one backward, behind one forward that is not counted.
+/// The bytes of one backward, after one forward that is not counted.
 Counts count_backward(const Variant& v, const Problem& p, bool analyse = false);
 
-/// Predicted requested bytes are the counted ones, per buffer, to the byte, and so are the
-/// operations of tensor cores, where there are any: a prepare has no prediction of them. Simulator
-/// only.
+/// Requires that counted bytes equal the predicted ones, per buffer, to the byte, and tensor-core
+/// operations, except for a prepare, which does not predict them. Simulator only.
 void require_equal(Prediction prediction, const Counts& counts);
 void require_prepare_predicted(const Variant& v, const Problem& p);
 void require_predicted(const Variant& v, const Problem& p);
 void require_backward_predicted(const Variant& v, const Problem& p);
 
-/// NaN where one of the two is, so <= no tolerance.
+/// NaN where one of the two is, which fails every <= tolerance.
 double max_difference(const std::vector<float>& a, const std::vector<float>& b);
 
 /// V = 1 gives O = 1: every row of P sums to one.
@@ -88,70 +86,66 @@ void require_key_permutation(const Variant& v, Problem p, double tolerance);
 /// Scores in the thousands (only the largest survives) and near zero (a mean) are both right.
 void require_any_score_size(const Variant& v, Problem p);
 
-// --- what every forward of fp32 is asked ---------------------------------------------------------
+// --- requirements of every forward in fp32 -------------------------------------------------------
 
 /// One more and one less than the rows and keys of tiles; every head dimension.
 void require_right_at_edges_fp32(const Variant& v);
 
 /// Real input, outliers, and the properties of attention.
-/// \param smem what a block may take of shared memory, where the variant asks (Method::smem).
+/// \param smem the shared memory of a block, where the variant supports it (Method::smem).
 void require_fp32_properties(const Variant& v, size_t smem = 0);
 
-/// O is another variant's, and so are LSE and gradients where both write them; d = 96.
+/// O equals another variant's, and so do LSE and gradients where both write them; d = 96.
 void require_agrees_fp32(const Variant& v, const Variant& parent);
 
-/// Predicted bytes are counted bytes. Simulator only.
+/// Predicted bytes equal counted bytes. Simulator only.
 void require_predicted_fp32(const Variant& v);
 
 void require_no_finding_fp32(const Variant& v);
 
 /// No bank conflicts.
 void require_no_conflicts(const Counts& counts);
-/// Of a forward of one kernel: none, and no load but by TMA.
+/// The counts of a forward with one kernel: no conflicts, and only TMA loads.
 Counts require_loads_by_tma(const Variant& v, const Problem& p);
-/// And every byte of every sector that is loaded was asked for.
+/// Requires also that every byte of every loaded sector was requested.
 void require_clean_accesses(const Counts& counts);
 void require_clean_accesses_fp32(const Variant& v);
 
-/// Where a block gets so few bytes of shared memory: right, bytes as predicted, without bank
-/// conflicts and findings. Simulator only.
-/// \return what is counted: of the backward where there is one.
+/// With little shared memory per block: right, bytes as predicted, no bank conflicts and findings.
+/// Simulator only. \return the counts, of the backward where there is one.
 Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p);
 
-// --- what every forward on tensor cores is asked -------------------------------------------------
-//
-// Each belongs into a TEST_CASE of its own, with the tag [all]: some GENERATE.
+// --- requirements of every forward on tensor cores -----------------------------------------------
+// Each belongs in its own TEST_CASE with the tag [all]: some GENERATE.
 
-/// In sections: right at the edges of tiles, for real input and outliers; if it supports other
-/// numbers of keys than of rows, also for shared heads, any lengths, rows without keys, any
-/// remainder of a tile and scores below -1e30; it behaves as attention must, and gives the same
-/// bits twice. In the simulator: bytes are as predicted, HBM sees inputs and outputs only, and the
-/// analysis finds nothing. In 8 bits no tolerance holds what attention must do, large scores have
+/// In sections: right at the edges of tiles, for real input and outliers; if it supports different
+/// numbers of keys and rows, also for shared heads, any lengths, rows without keys, any remainder
+/// of a tile and scores below -1e30; it behaves as attention must, and gives the same bits twice.
+/// In the simulator: bytes are as predicted, HBM sees inputs and outputs only, and the analysis
+/// finds nothing. In 8 bits no tolerance holds for the properties of attention, large scores have
 /// no digits, and HBM sees more.
-/// \param predicted false where a test launches the variant in another way than its formula says.
+/// \param predicted false where a test launches the variant differently from its formula.
 void require_forward(const Variant& v, bool predicted = true);
 
-/// A few of them; 1000 on a GPU. The variants in turn. With FLASH_STEPS_SHAPES=100-300 in the
-/// environment, of larger ones those from the 100th to the 299th, in the simulator also with
-/// predicted bytes and its analysis.
+/// A few, or 1000 on a GPU, with the variants in turn. FLASH_STEPS_SHAPES=100-300 in the
+/// environment selects larger ones, the 100th to the 299th, in the simulator also analysed.
 void require_right_for_random_shapes(const std::vector<const Variant*>& variants, unsigned seed);
 
-/// O and LSE are another variant's, up to the rounding of bf16.
+/// O and LSE equal another variant's, up to the rounding of bf16.
 void require_agrees(const Variant& v, const Variant& parent);
 
-/// Key c scores score(c), times what its row makes of it: each second `rows` rows, a warp's, agree,
-/// in the others some grow while others fall. All of these numbers are bf16, so the bound is a
-/// narrow one.
+/// Key c scores score(c) times a factor of its row: half of the groups of `rows` rows, a warp's,
+/// agree, in the others some grow and others fall. All are bf16 numbers, so the bound is narrow.
 Inputs inputs_with_scores(const Problem& p, int rows, const std::function<float(int)>& score);
 
-/// In sections: maxima that grow slowly, fast, not at all, from tile to tile of Bc keys; a maximum
-/// far from zero, and one key that outweighs all others. `rows`: of a warp.
+/// In sections: maxima that grow slowly, fast, not at all, between tiles of Bc keys; a maximum far
+/// from zero, and one key that outweighs all others. `rows`: per warp.
 void require_right_for_any_maxima(const Variant& v, int rows, int Bc);
 
-/// The formulas that a header shows, of a kernel whose blocks have Br rows. Simulator only.
+/// The formulas in a header, for a kernel whose blocks have Br rows. Simulator only.
 void require_header_formulas(const Variant& v, int Br);
 
-// --- parts of require_forward(), for variants that are not asked all of it -----------------------
+// --- parts of require_forward(), for variants that need not meet all of it ----------------------
 
 void require_right_at_edges(const Variant& v);
 void require_right_with_shared_heads(const Variant& v);
@@ -159,7 +153,7 @@ void require_right_for_every_remainder(const Variant& v);
 void require_blind_rows(const Variant& v);
 void require_right_for_real_and_outliers(const Variant& v);
 void require_same_bits(const Variant& v);
-/// And on one, two and three blocks, as on_blocks().
+/// Also on one, two and three blocks, as on_blocks().
 void require_same_bits_on_blocks(const Variant& v);
 void require_predicted_for_lengths(const Variant& v);
 void require_compulsory_hbm(const Variant& v);
@@ -167,15 +161,15 @@ void require_no_finding(const Variant& v);
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Inputs times powers of two give results times powers of two: the same bits, as long as all
-/// products keep theirs, and nearly the same up to the ends of fp32.
+/// Inputs times powers of two give results times powers of two: the same bits while all products
+/// stay exact, and nearly the same up to the ends of fp32.
 void require_any_scale(const Variant& v, const Support& support);
 
 // --- more than 2^31 elements ---------------------------------------------------------------------
 
-/// Q, K, V and O have more than 2^31 elements each, and so have S and P where there are such. The
-/// heads repeat those of a small problem, and so must their results. For a GPU with the memory for
-/// it: `test_ladder "[large]"`; a minute each, so a run without that tag leaves it out.
+/// Q, K, V and O have more than 2^31 elements each, as have S and P where they exist. The heads
+/// repeat those of a small problem, and so must their results. For a GPU with enough memory:
+/// `test_ladder "[large]"`; a minute each, so only with that tag.
 void require_right_beyond_2_31(const Variant& v, int N = 257);
 
 }  // namespace fa::test

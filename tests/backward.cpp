@@ -5,7 +5,7 @@
 
 namespace fa::test {
 
-/// As many keys as rows and a key head for each query head, where there must be.
+/// As many keys as rows and a key head per query head, where required.
 static Problem problem_of(const Kernels& of, int N, int Nk, bool causal, int H = 1, int Hkv = 1) {
   Problem p = bf16_problem(N, of.square ? N : Nk, of.d, causal, 1, H, of.square ? H : Hkv);
   p.dtype = of.variant->forward.dtype();
@@ -21,8 +21,8 @@ static void require_backward_right_at_edges(const Kernels& of) {
   require_right(*of.variant, bf16_problem(N, N, of.d, causal));
 }
 
-/// Nk - N, of both signs, is around each multiple of 16 up to 128, of which tiles and bands of rows
-/// and keys are made: which of them the diagonal cuts is a comparison that may be off by one.
+/// Nk - N, of both signs, around each multiple of 16 up to 128, the sizes of tiles and bands of
+/// rows and keys: a comparison for the tile at the diagonal may be off by one.
 static void require_backward_right_for_every_remainder(const Kernels& of) {
   for (int more = 0; more <= 128; ++more) {
     if ((more + 2) % 16 > 3 || !one_in(5)) continue;
@@ -39,7 +39,7 @@ static void require_backward_right_with_shared_heads(const Kernels& of) {
   require_right(*of.variant, bf16_problem(70, 90, of.d, /*causal=*/true, /*B=*/2, /*H=*/4, Hkv));
 }
 
-/// One row, one key, and edges of tiles that do not meet.
+/// One row, one key, and edges of tiles that do not coincide.
 static void require_backward_right_for_few(const Kernels& of) {
   const int N = GENERATE(1, 65, 128), Nk = GENERATE(1, 64, 129);
   const bool causal = GENERATE(false, true);
@@ -48,9 +48,8 @@ static void require_backward_right_for_few(const Kernels& of) {
   require_right(*of.variant, bf16_problem(N, Nk, of.d, causal));
 }
 
-/// A row without keys gives dQ = 0, and nothing to dK and dV.
+/// A row without keys gives dQ = 0, and contributes nothing to dK and dV.
 static void require_backward_of_blind_rows(const Kernels& of) {
-  // One row; whole tiles of rows and parts of them; all but the last row.
   const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
   if (!one_in(2)) return;
   CAPTURE(N, Nk);
@@ -59,14 +58,14 @@ static void require_backward_of_blind_rows(const Kernels& of) {
   const auto features = static_cast<size_t>(of.d);
   const auto sees = [&p](size_t row) { return p.visible(static_cast<int>(row % p.N)) > 0; };
   for (size_t i = 0; i < in.dO.size(); ++i) {
-    if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // a P that is only almost 0 would show
+    if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // reveals a P that is only almost 0
   }
   require_right(*of.variant, p, in);
   const Outputs out = run_backward(*of.variant, p, in);
   for (size_t row = 0; row < p.rows(); ++row) {
     const auto dQ = out.dQ.begin() + row * features;
     const bool zero = std::all_of(dQ, dQ + features, [](float g) { return g == 0; });
-    // A row that sees a single key has P = 1 and dS = dP - delta: what two roundings leave of 0.
+    // A row with a single key has P = 1 and dS = dP - delta: 0 up to two roundings.
     if (!sees(row) && !zero) FAIL("row " << row << " sees no key");
   }
 }
@@ -80,7 +79,7 @@ static void require_backward_right_for_real_and_outliers(const Kernels& of) {
 static void require_backward_right_for_any_score_size(const Kernels& of) {
   const bool causal = GENERATE(false, true);
   if (!one_in(5)) return;
-  // Many keys for few rows: the largest P of some is just below what fp32 holds.
+  // Many keys for few rows: the largest P of some is just below fp32's range.
   if (!of.square) require_any_score_size(*of.variant, bf16_problem(200, 40, of.d, false));
   require_any_score_size(*of.variant, problem_of(of, 75, 140, causal));
 }
@@ -106,7 +105,7 @@ static void require_no_gradient_of_constant_v(const Kernels& of) {
   Inputs in = normal_inputs(p, 11);
   std::fill(in.V.begin(), in.V.end(), 1.f);
   const Outputs out = run_backward(*of.variant, p, in);
-  // O = 1 is exact in bf16, dP and delta are the same sum: fp32 roundings are all that is left.
+  // O = 1 is exact in bf16, dP and delta are the same sum: only fp32 roundings remain.
   REQUIRE(max_difference(out.dQ, std::vector<float>(p.q_size(), 0.f)) <= 2e-5);
   REQUIRE(max_difference(out.dK, std::vector<float>(p.kv_size(), 0.f)) <= 2e-5);
 }
@@ -119,7 +118,7 @@ static std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
   return sum;
 }
 
-/// What the gradients of all keys sum to: in each head a row of P sums to 1, a row of dS to 0.
+/// The sum of the gradients over all keys: in each head a row of P sums to 1, a row of dS to 0.
 static void require_sums_over_keys(const Kernels& of) {
   const auto p = problem_of(of, 140, 150, GENERATE(false, true), /*H=*/3, /*Hkv=*/1);
   if (!one_in(5)) return;
@@ -135,9 +134,9 @@ static void require_sums_over_keys(const Kernels& of) {
   }
 }
 
-/// Twice dO, exactly twice the gradients.
+/// Twice dO gives exactly twice the gradients.
 static void require_linear_in_do(const Kernels& of) {
-  // One block of keys, also of the smaller tiles: the sum of dQ has an order.
+  // One block of keys, even with the smaller tiles: the sum of dQ has a fixed order.
   const auto p = problem_of(of, 60, 60, true);
   Inputs in = normal_inputs(p, 14);
   Outputs once = run_backward(*of.variant, p, in);
@@ -151,9 +150,9 @@ static void require_linear_in_do(const Kernels& of) {
   REQUIRE(twice.dV == once.dV);
 }
 
-/// Gradients agree with those that `parent` computes in fp32 of the same, rounded inputs.
+/// Gradients agree with those of `parent` in fp32 for the same, rounded inputs.
 static void require_gradients_as(const Variant& parent, const Kernels& of) {
-  if (of.d > 128) return;  // no step in fp32 has kernels of it
+  if (of.d > 128) return;  // no fp32 step has such kernels
   auto p = bf16_problem(130, 130, of.d, GENERATE(false, true), 1, 2, 2);
   if (!one_in(5)) return;
   CAPTURE(p.causal);
@@ -166,7 +165,7 @@ static void require_gradients_as(const Variant& parent, const Kernels& of) {
   CHECK(max_difference(now.dV, before.dV) <= 0x1p-5);
 }
 
-/// Two runs give the same bits; of dQ only when its sum has one order or none.
+/// Two runs give the same bits; for dQ only when its sum has one order or none.
 static void require_same_gradients(const Kernels& of) {
   const auto p = problem_of(of, 200, 400, GENERATE(false, true), FA_BACKEND_GPU ? 64 : 1);
   if (!one_in(5)) return;
@@ -177,7 +176,7 @@ static void require_same_gradients(const Kernels& of) {
   if (of.variant->prepare) session.prepare();
   session.forward();
   for (int i = 0; i < (FA_BACKEND_GPU ? 50 : 2); ++i) {
-    session.backward();  // adds to nothing that the one before has left
+    session.backward();  // adds to nothing that the previous one has left
     const Outputs second = session.download();
     REQUIRE(second.dK == first.dK);
     REQUIRE(second.dV == first.dV);
@@ -190,7 +189,6 @@ static void require_same_gradients(const Kernels& of) {
 }
 
 #if !FA_BACKEND_GPU
-/// Predicted bytes and operations are counted ones.
 static void require_backward_predicted_for_lengths(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
                                 std::pair(131, 257), std::pair(300, 20));
@@ -202,7 +200,6 @@ static void require_backward_predicted_for_lengths(const Kernels& of) {
   require_backward_predicted(*of.variant, p);
 }
 
-/// The analysis finds nothing.
 static void require_no_finding_in_backward(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
                                 std::pair(150, 70), std::pair(300, 20));

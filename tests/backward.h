@@ -1,4 +1,4 @@
-// What every backward on tensor cores is asked.
+// Requirements of every backward on tensor cores.
 #pragma once
 
 #include "tests/attention.h"
@@ -10,19 +10,18 @@ struct Kernels {
   const Variant* variant;
   int d;
   bool square = false;     ///< only for as many keys as rows, and a key head for each query head
-  bool one_order = false;  ///< the sum of dQ has one, so its bits are the same in each run
+  bool one_order = false;  ///< the sum of dQ has one order, so its bits are the same in each run
 };
 
 /// In sections: right at the edges of tiles, for real input, outliers, any size of score; no
 /// gradient where V is constant, known sums over the keys, linear in dO, as `parent` in fp32, the
 /// same in each run. Unless the kernels are `square`, also for few rows and keys, any remainder of
 /// a tile, shared heads, rows without keys. In the simulator: bytes and operations are as
-/// predicted, and the analysis finds nothing. Belongs into a TEST_CASE of its own, with the tag
-/// [all].
+/// predicted, and the analysis finds nothing. Belongs in its own TEST_CASE with the tag [all].
 void require_backward(const Kernels& of, const Variant& parent);
 
 /// Some of these sections: no gradient where V is constant, known sums over the keys, linear in dO,
-/// the same in each run. In fp32, too; there with a case of their own.
+/// the same in each run. Also in fp32, there in a separate case.
 void require_gradient_properties(const Kernels& of);
 
 /// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows. Each tile's end has

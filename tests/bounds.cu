@@ -1,5 +1,4 @@
-// All steps over the range of inputs, and with each of their options. Linked from all of them, as
-// the ladder.
+// All steps over the range of inputs, and with each option. Linked with all of them, as the ladder.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -78,7 +77,7 @@ std::vector<Case> cases(const std::vector<int>& decades, const std::vector<float
   return all;
 }
 
-/// A case, and what is right there: the same for many variants.
+/// A case and its reference: the same for many variants.
 struct Asked {
   Asked(const Case& c, const Problem& of) : p(of), in(fa::normal_inputs(p, 11)) {
     c.change(p, in);
@@ -103,8 +102,8 @@ struct Largest {
 };
 using Tensors = std::map<std::string, Largest>;
 
-/// The largest share of the bound that each tensor takes where it is checkable. The last variant
-/// has all cases; of two others in a row each has half of them.
+/// The largest share of the bound that each tensor uses where it is checkable. The last variant
+/// runs all cases, others half of them, in alternation.
 Tensors sweep(const fa::Step& step, const fa::Variant& v, const std::vector<Case>& cases) {
   Tensors most;
   auto turn = &v - step.variants.data();
@@ -136,7 +135,7 @@ struct Option {
   bool now = false;  ///< also in the short run
 };
 /// Problems of two batch entries whose heads share keys, where the variant supports it: without and
-/// with a causal mask, as in other tests, and with each option besides.
+/// with a causal mask, as in other tests, and additionally with each option.
 std::vector<Option> options_of(const fa::Step& step, const fa::Variant& v) {
   using fa::test::packed, fa::test::with_score_mod, fa::test::with_window;
   const fa::Support s = fa::support_of(step, v);
@@ -168,7 +167,7 @@ std::vector<Option> options_of(const fa::Step& step, const fa::Variant& v) {
   return all;
 }
 
-/// Has this GPU what the variant's kernels need? The simulator has.
+/// Does this GPU have what the variant's kernels need? The simulator does.
 bool runs_here(const fa::Step& step, const fa::Variant& v) {
   try {
     fa::open_device(step.id, fa::needs_of(step, v));
@@ -178,8 +177,7 @@ bool runs_here(const fa::Step& step, const fa::Variant& v) {
   }
 }
 
-/// In the short run of the last variant of each step, in the other one of all others; none of
-/// ranks.
+/// In the short run the last variant of each step, in the other run all others; none for ranks.
 void for_each_variant(const auto& f) {
   for (const fa::Step& step : fa::linked_steps()) {
     for (const fa::Variant& v : step.variants) {
@@ -193,9 +191,9 @@ void for_each_variant(const auto& f) {
 
 }  // namespace
 
-// The checker's bounds: a right step stays below them with room, or the inputs are not checkable.
+// The checker's bounds: a right step stays well below them, or the inputs are not checkable.
 TEST_CASE("every step: whatever the size of the inputs, it is right or not checkable", "[all]") {
-  // Below 1e-15 the scales of 12 end.
+  // Below 1e-15 the scales of step 12 end.
   const auto all = cases({-15, -5, 1, 4, 6, 9, 20}, {300, 30000});
   for_each_variant([&](const fa::Step& step, const fa::Variant& v) {
     if (step.id.starts_with("03") && v.name == "naive")
@@ -242,7 +240,7 @@ TEST_CASE("every step: each option, in a batch whose heads share keys", "[all]")
 TEST_CASE("every step: more than 2^31 elements", "[.][large]") {
   for (const fa::Step& step : fa::linked_steps()) {
     for (const fa::Variant& v : step.variants) {
-      // Each step's result, and of 13 also the last variant whose cache is not of single bytes.
+      // Each step's result, and for 13 also the last variant without an 8-bit cache.
       const bool once = step.id == "13_decode" && v.name == "once";
       if (v.sharding || !(once || &v == &step.variants.back())) continue;
       DYNAMIC_SECTION(step.id << ' ' << v.name) {

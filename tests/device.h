@@ -1,4 +1,4 @@
-// What the tests of the PTX wrappers share: device memory and random data with exact sums.
+// Shared by the tests of the PTX wrappers: device memory and random data with exact sums.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,7 @@ struct Buffer : fa::DeviceMemory<T> {
   operator T*() const { return this->get(); }
 };
 
-/// An argument of a kernel: a vector as device memory, all else as it is.
+/// An argument of a kernel: a vector becomes device memory, anything else is unchanged.
 template <class T>
 Buffer<T> argument(const std::vector<T>& data) {
   return {"in", data};
@@ -35,8 +35,7 @@ const T& argument(const T& x) {
   return x;
 }
 
-/// What a kernel leaves of `n` elements, all bits of which are set before. They are its last
-/// parameter.
+/// The results of a kernel, its last parameter: `n` elements, all bits of which are set before.
 template <class T, class... P, class... A>
 std::vector<T> results(size_t n, void (*kernel)(P...), const fa::LaunchConfig& config,
                        const A&... arguments) {
@@ -46,7 +45,7 @@ std::vector<T> results(size_t n, void (*kernel)(P...), const fa::LaunchConfig& c
   return out.download();
 }
 
-/// In a kernel: issue() starts loads of so many bytes in thread 0, and all threads wait for them.
+/// In a kernel: issue() starts loads of `bytes` bytes in thread 0, and all threads wait for them.
 __device__ void load_and_wait(uint64_t* full, int bytes, const auto& issue) {
   if (threadIdx.x == 0) {
     fa::mbarrier_init(full, 1);
@@ -58,10 +57,10 @@ __device__ void load_and_wait(uint64_t* full, int bytes, const auto& issue) {
   fa::mbarrier_wait(full, 0);
 }
 
-/// As many blocks as `n` threads need.
+/// Enough blocks for `n` threads.
 inline fa::LaunchConfig threads(size_t n) { return {static_cast<unsigned>((n + 127) / 128), 128}; }
 
-/// F()(x[i]...) of each i, by a thread each.
+/// F()(x[i]...) for each i, one thread each.
 template <class F, class T, class... X>
 __global__ void map_kernel(T* y, int n, const X*... x) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -94,7 +93,7 @@ std::vector<T> small_integers(size_t n, unsigned seed) {
   return each<T>(n, [&](int) { return static_cast<float>(static_cast<int>(rng() % 9) - 4); });
 }
 
-/// How one draws a number.
+/// How a number is drawn.
 struct Distribution {
   const char* name;
   int least, largest;        ///< exponents

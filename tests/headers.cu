@@ -1,1 +1,1 @@
-// What the tests' precompiled header is compiled with (CMakeLists.txt).
+// The precompiled header of the tests is built from this file (CMakeLists.txt).

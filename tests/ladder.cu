@@ -1,4 +1,4 @@
-// What the steps' descriptions say of each other: this test is linked from all of them.
+// The steps' descriptions against each other: this test is linked with all of them.
 #include <algorithm>
 #include <set>
 
@@ -17,7 +17,7 @@ const fa::Step& step_of(const std::string& id) {
   throw std::out_of_range(id);
 }
 
-/// A problem that all steps of its type do.
+/// A problem that all steps of its type support.
 fa::Problem problem_of(const fa::Variant& v) {
   fa::Problem p;
   p.H = p.Hkv = 3;
@@ -76,8 +76,8 @@ TEST_CASE("the ladder: a parent is a variant, with its formula and what it suppo
     const fa::Variant& named = fa::linked_variant(id);
     CHECK(parent.*ours == named.*theirs);
     fa::Support support = fa::support_of(step_of(id), named);
-    support.smem = false;  // the child's M is no concern of the parent's
-    // A forward that is taken over may support more than the step that takes it.
+    support.smem = false;  // the parent need not support the child's M
+    // A borrowed forward may support more than the step that borrows it.
     if (id != v.forward_of) CHECK(parent.support == support);
     ++parents;
   };

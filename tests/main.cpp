@@ -14,7 +14,7 @@ using ListenerBase = Catch::TestEventListenerBase;
 
 namespace {
 
-bool the_rest = false;  ///< "[all]" is asked for
+bool the_rest = false;  ///< "[all]" was requested
 bool tagged = false, hidden = false;
 int combinations = 0;  ///< of the case, so far
 
@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
   const auto& named = session.configData().testsOrTags;
   the_rest = std::any_of(named.begin(), named.end(),
                          [](const std::string& name) { return name.rfind("[all]", 0) == 0; });
-#ifdef CATCH_CONFIG_RUNNER  // 3.x fails by itself where nothing is run
+#ifdef CATCH_CONFIG_RUNNER  // 3.x itself fails where nothing is run
   if (the_rest) {
     auto& warnings = session.configData().warnings;
     warnings = static_cast<Catch::WarnAbout::What>(warnings | Catch::WarnAbout::NoTests);

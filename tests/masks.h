@@ -1,4 +1,4 @@
-// Problems with a mask, for the tests of what every step shares and of those that have masks.
+// Problems with a mask, for the tests of shared code and of the steps with masks.
 #pragma once
 
 #include <random>
@@ -31,8 +31,8 @@ inline Problem packed(const Problem& p, const std::vector<int>& lengths) {
   return packed(p, both);
 }
 
-/// A predicate that is different for each n: blocks of rows and keys of some size, of which some
-/// are seen, some are not, and some are seen in part; and rows that see nothing.
+/// A predicate that differs for each n: blocks of rows and keys of some size, visible in full, in
+/// part or not at all; and rows that see nothing.
 inline bool sees_at_random(const Problem& p, int r, int c) {
   const auto hash = [n = static_cast<unsigned>(p.mask.predicate.n)](unsigned a, unsigned b) {
     unsigned h = n * 2654435761u ^ a * 2246822519u ^ b * 3266489917u;
@@ -55,7 +55,7 @@ inline Problem with_score_mod(Problem p, float cap, bool alibi, bool sinks) {
   return p;
 }
 
-/// A window or none, documents or none, a predicate or none, of a problem that is small.
+/// A window or none, documents or none, a predicate or none, for a small problem.
 inline Problem with_random_mask(Problem p, std::mt19937& random, bool predicates) {
   const auto below = [&random](int n) { return static_cast<int>(random() % n); };
   if (below(2)) {

@@ -27,7 +27,7 @@ Problem problem(int B, int H, int Hkv, int N, int Nk, bool causal) {
   return p;
 }
 
-// The default problems. Nothing divides by the tile's 32 unless it is meant to.
+// The default problems. Sizes are no multiples of the tile's 32 unless intended.
 const Problem kFull = problem(1, 2, 2, 100, 100, false);
 const Problem kCausal = problem(1, 2, 2, 100, 100, true);
 const Problem kEven = problem(1, 2, 2, 96, 96, true);
@@ -124,7 +124,7 @@ std::string verdict(Bug bug, Problem p, DType dtype, bool with_backward, const f
   return reason(fa::check(p, in, out, fa::sample_of(p, 1, 1e18)));
 }
 
-/// Of normal inputs, whose references are computed once for all bugs.
+/// For normal inputs, whose references are computed once for all bugs.
 std::string verdict(Bug bug, Problem p, DType dtype, bool with_backward) {
   struct Checked {
     explicit Checked(const Problem& of)
@@ -146,7 +146,7 @@ bool writes_past(Bug bug) {
   return bug == Bug::writes_past_the_end || bug == Bug::dK_writes_past_the_end;
 }
 
-/// In the short run each bug of each type on one problem, on another one in each turn.
+/// In the short run each bug of each type on one problem, a different one in each turn.
 void require_rejected(const Planted& fault, size_t turn, DType dtype, bool with_backward) {
   for (const Problem& p : fault.shows_on) {
     if (!fa::test::is_now(&p == &fault.shows_on[turn % fault.shows_on.size()])) continue;
@@ -195,8 +195,7 @@ TEST_CASE("every forward bug is rejected", "[planted][all]") {
   for (const Planted& fault : forward_bugs()) require_rejected(fault, turn++, dtype, false);
 }
 
-// The missing key has 1 / 40000 of the row's weight: too little to show in O, whose last bit is
-// worth more, but not in LSE, which is fp32.
+// The missing key has 1 / 40000 of the row's weight: below O's last bit, but visible in fp32 LSE.
 TEST_CASE("a light key that is missing at a tile's edge is seen in LSE", "[planted]") {
   Problem p = problem(1, 2, 2, 64, 65, false);
   p.dtype = GENERATE(DType::f32, DType::bf16);
@@ -227,7 +226,7 @@ TEST_CASE("sums of too little precision are rejected", "[planted]") {
   // bf16 outputs hide a few roundings to bf16, not hundreds of them.
   CHECK(verdict(Bug::bf16_accumulator, kLong, DType::bf16, false) != "");
   CHECK(verdict(Bug::dK_bf16_accumulator, kLong, DType::bf16, true) != "");
-  // They hide fp16's 11 bits longer: until a sum has grown so large that its terms no longer count.
+  // They hide fp16's 11 bits longer: until a sum is so large that its terms no longer count.
   Problem p = problem(1, 1, 1, 8, 2048, false);
   p.dtype = DType::bf16;
   fa::Inputs in = fa::normal_inputs(p, 11);
@@ -273,7 +272,7 @@ const std::vector<Scores> kScores = {
      }},
 };
 
-/// What a bug changes, by its name's first letters: "O", "LSE", "dQ".
+/// The tensor that a bug changes, from the start of its name: "O", "LSE", "dQ".
 const std::vector<Planted> kOutputBugs = {
     PLANTED(O_is_minus_V),  PLANTED(O_is_negated),    PLANTED(O_is_zero),
     PLANTED(LSE_is_zero),   PLANTED(O_is_mean_of_V),  PLANTED(O_of_next_row),
@@ -281,8 +280,8 @@ const std::vector<Planted> kOutputBugs = {
     PLANTED(dQ_is_zero),    PLANTED(dK_is_negated),   PLANTED(dK_is_zero),
     PLANTED(dV_is_negated), PLANTED(dV_is_zero)};
 
-/// A bug changes the tensor by half of the largest element, LSE by 1/2, and a right kernel's error
-/// is far smaller: where one key has all of P, dQ and dK are what rounding leaves of 0.
+/// A bug changes the tensor by half of the largest element, LSE by 1/2, and a right kernel errs far
+/// less: where one key has all of P, dQ and dK are what rounding leaves of 0.
 bool shows(const char* name, const fa::Outputs& bug, const fa::Outputs& right,
            const fa::CheckResult& verdict) {
   const std::string tensor = std::string(name).substr(0, std::string(name).find('_'));
@@ -330,7 +329,7 @@ TEST_CASE("whatever the scores: a right kernel is not wrong, a bug is not right"
       if (!backward && fault.name[0] == 'd') continue;
       CAPTURE(fault.name);
       const fa::Outputs out = run(fault.bug);
-      if (!shows(fault.name, out, right, verdict)) {  // the mean of V where all keys are alike
+      if (!shows(fault.name, out, right, verdict)) {  // the mean of V where all keys are equal
         ++hidden;
         continue;
       }
@@ -343,7 +342,7 @@ TEST_CASE("whatever the scores: a right kernel is not wrong, a bug is not right"
   CHECK(hidden < 40);  // of 64 to 112
 }
 
-// Its kernel takes Nk keys of each batch entry, whatever the lengths.
+// Its kernel uses Nk keys of each batch entry, whatever the lengths.
 TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[planted]") {
   Problem p = problem(2, 2, 2, 40, 40, false);
   p.cache.lengths = {40, 40};
@@ -365,14 +364,13 @@ TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[pla
 
 #if !FA_BACKEND_GPU
 
-// On a GPU a missing barrier may give the right result by luck; the simulator finds the race
-// itself.
+// On a GPU a missing barrier may give the right result by luck; the simulator finds the race.
 TEST_CASE("a dropped barrier is found as a race", "[planted]") {
   const sim::Options saved = sim::options();
   sim::options().analyse = true;
   sim::options().workers = 1;
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    // Two tiles of keys each way, so that one is loaded over another: more would find no more.
+    // Two tiles of keys in each direction, so that one is loaded over another: more would not help.
     for (const Problem& p : {problem(1, 1, 1, 40, 40, false), problem(1, 2, 1, 33, 40, true)}) {
       CAPTURE(fa::describe(p), fa::name_of(dtype));
       sim::Recording recording;

@@ -54,7 +54,7 @@ enum class Bug {
   writes_past_the_end,
   one_nan,
   one_inf,
-  O_is_minus_V,  // of the key that has the row's number
+  O_is_minus_V,  // of the key with the row's number
   O_is_negated,
   O_is_zero,
   O_is_mean_of_V,
@@ -103,7 +103,7 @@ __device__ float rounded(float x) {
   return static_cast<float>(static_cast<T>(x));
 }
 
-// 10 mantissa bits, as fp16 has them.
+// 10 mantissa bits, as in fp16.
 __device__ inline float rounded_to_fp16(float x) {
   return __int_as_float((__float_as_int(x) + 0x1000) & ~0x1fff);
 }
@@ -112,7 +112,6 @@ __device__ inline bool is_visible(const Shape& a, int row, int key) {
   return key < a.Nk && (!a.causal || key <= row + a.Nk - a.N);
 }
 
-// The mask as the forward sees it.
 __device__ inline bool shown(const Shape& a, int row, int key, bool last_tile, Bug bug) {
   if (bug == Bug::first_key_dropped && key == 0) return false;
   if (bug == Bug::last_key_dropped_at_edge && row % Br == Br - 1 && key == a.Nk - 1) return false;
@@ -125,7 +124,7 @@ __device__ inline bool shown(const Shape& a, int row, int key, bool last_tile, B
   return is_visible(a, row, key);
 }
 
-// Rows [first, first + 32) of a head, zero behind its end.
+// Rows [first, first + 32) of a head, zero after its end.
 template <class T>
 __device__ void load_tile(float (*s)[d + 1], const T* g,  // [n, d]
                           int first, int n, bool zero_tail = true) {
@@ -171,7 +170,7 @@ __global__ void flash_fwd_kernel(const T* Q,  // [B*H, N, d]
   load_tile(sQ, Q + bh * a.N * d, i * Br, a.N);
   float acc[d / kParts] = {}, m = -INFINITY, l = 0;
   int keys = bug == Bug::N_for_Nk ? a.N : a.Nk;
-  if (a.causal) keys = min(keys, max(0, (i + 1) * Br + a.Nk - a.N));  // what the last row sees
+  if (a.causal) keys = min(keys, max(0, (i + 1) * Br + a.Nk - a.N));  // that the last row sees
   const int Tc = bug == Bug::last_tile_forgotten ? keys / Bc : (keys + Bc - 1) / Bc;
 
   for (int j = 0; j < Tc; ++j) {
@@ -237,7 +236,7 @@ __global__ void flash_fwd_kernel(const T* Q,  // [B*H, N, d]
 
   if (row >= a.N && bug != Bug::writes_past_the_end) return;
   if (bug == Bug::last_row_not_written && row == a.N - 1) return;
-  const bool chosen = row == a.N / 2 && bh == 0 && part == 0;  // the thread that errs
+  const bool chosen = row == a.N / 2 && bh == 0 && part == 0;  // the faulty thread
   const float normaliser = bug == Bug::O_not_normalised ? 1 : 1 / l;
   const bool empty = l == 0 && bug != Bug::masked_row_divides_by_zero;
   UNROLL
@@ -286,7 +285,7 @@ struct Score {
   float P, dS;
 };
 
-// P and dS = P (dP - delta) of one pair; s = q.k and dP = dO.v come unscaled.
+// P and dS = P (dP - delta) of one pair; s = q.k and dP = dO.v are unscaled.
 template <class T>
 __device__ Score score(const Shape& a, int row, int key, float s, float dP, float lse, float delta,
                        Bug bug) {
@@ -428,7 +427,7 @@ __global__ void dkdv_kernel(const T* Q, const T* K, const T* V, const T* dO,  //
 
 // --- host ----------------------------------------------------------------------------------------
 
-/// What the next launch gets wrong. A Runner is a plain function, so it cannot carry this.
+/// The next launch's bug. A Runner is a plain function and cannot carry it.
 inline Bug bug = Bug::none;
 
 inline Shape shape_of(const fa::Problem& p) { return {p.H, p.Hkv, p.N, p.Nk, p.causal, p.scale()}; }

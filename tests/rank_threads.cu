@@ -1,5 +1,5 @@
-// Ranks that are threads (common/ranks/threads.h): a program whose ranks do not fit each other ends
-// with a sentence. It does not wait for ever, and no message is lost unseen.
+// Ranks that are threads (common/ranks/threads.h): mismatching ranks end with a sentence, without
+// waiting for ever or losing a message silently.
 #include "common/ranks/threads.h"
 
 #include "common/harness/problem.h"
@@ -12,7 +12,7 @@ static std::vector<fa::Message> message(int peer, const Buffer<int>& data) {
   return {fa::message(peer, data.get(), data.size())};
 }
 
-// Threads start in any order, so what must not depend on it is tried a few times.
+// Threads start in any order, so tests of independence from it run several times.
 static int any_order() { return GENERATE(range(0, 8)); }
 
 TEST_CASE("threads: messages arrive in the order in which they were sent", "[ranks]") {
@@ -88,7 +88,7 @@ TEST_CASE("threads: a message of another length is an error", "[ranks]") {
   CHECK_THROWS_WITH(run(), "a message of another length");
 }
 
-// Whoever waits for it does not hide what it threw.
+// A rank that waits for another does not hide that one's exception.
 TEST_CASE("threads: what a rank throws reaches the caller", "[ranks]") {
   CAPTURE(any_order());
   const int failing = GENERATE(0, 1, 2);
@@ -109,7 +109,7 @@ TEST_CASE("threads: what a rank throws reaches the caller", "[ranks]") {
   CHECK_THROWS_WITH(run(), "this rank cannot go on");
 }
 
-// On a GPU a message passes at any time between start and finish; between threads at one time.
+// On a GPU a message is transferred at any time between start and finish; here at one time.
 TEST_CASE("threads: what moves is neither written nor read before finish", "[ranks]") {
   const auto run = [](const std::function<void(Buffer<int> & sent, Buffer<int> & coming)>& between,
                       bool in_place) {
@@ -144,7 +144,7 @@ TEST_CASE("threads: what moves is neither written nor read before finish", "[ran
   CHECK_THROWS_WITH(run([](auto&, auto&) {}, true), ContainsSubstring("sends to rank"));
   int read = 0;
   run([&](auto&, auto& coming) { read = coming.download()[0]; }, false);
-  CHECK(read == -1);  // not what was there before, which might have looked right
+  CHECK(read == -1);  // not the old value, which might have looked right
 }
 
 TEST_CASE("threads: one rank, and four with messages of different lengths", "[ranks]") {
@@ -160,7 +160,7 @@ TEST_CASE("threads: one rank, and four with messages of different lengths", "[ra
       },
       7);
   CHECK(ran == 1);
-  // Each to each, one exchange: rank a sends 1 + a + b words to rank b.
+  // All to all, one exchange: rank a sends 1 + a + b words to rank b.
   std::vector<std::vector<int>> got(4);
   std::vector<uint64_t> sent(4);
   fa::on_threads(4, [&](Ranks& me) {

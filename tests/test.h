@@ -1,8 +1,8 @@
-// What every test includes: Catch2 (2.13 and 3.x alike), and the two lengths of a run:
+// Included by every test: Catch2 (2.13 and 3.x), and the two lengths of a run:
 //
 //   test_NAME           the short one
-//   test_NAME "[all]"   what it leaves out: the cases that are tagged [.all], and in those that are
-//                       tagged [all] other combinations of what one_in() chooses from
+//   test_NAME "[all]"   the rest: cases tagged [.all], and other combinations from one_in() in cases
+//                       tagged [all]
 //
 // ctest runs the second as test_NAME_all, labelled `all`: `ctest -LE all` is short.
 #pragma once
@@ -22,11 +22,11 @@ inline auto ContainsSubstring(const std::string& s) { return Catch::Matchers::Co
 
 namespace fa::test {
 
-/// To be called once in each combination of a case's values: is it this run's? The short run has
-/// one in n, spread over all values of each parameter; the long run has three in thirteen of the
-/// others. A case counts on from one variant to the next: each of them leaves out others.
+/// To be called once per combination of a case's values: does it belong to this run? The short run
+/// has one in n, spread over all values of each parameter; the long run has three in thirteen of
+/// the others. The count continues from variant to variant, so each omits different ones.
 bool one_in(int n);
-/// The same where the case itself says which are the short run's.
+/// The same where the case itself selects those of the short run.
 bool is_now(bool in_short_run);
 
 }  // namespace fa::test

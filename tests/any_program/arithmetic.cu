@@ -1,5 +1,5 @@
-// Arithmetic that C++ leaves open, as nvcc makes it: casts saturate, shifts clamp; sums and
-// products of two floats at a time; what nvcc takes and g++ does not.
+// Arithmetic that C++ leaves undefined, with nvcc's results: saturating casts, clamped shifts; two
+// floats at a time; what nvcc accepts and g++ does not.
 #include <cstdint>
 #include <cstring>
 
@@ -11,7 +11,7 @@ struct Box {
 };
 enum Small { none, one };
 
-// Each cast reads once, however often its value is looked at.
+// Each cast reads once, however often its value is used.
 __global__ void casts(const float* x, const double* d, int* out) {
   int i = 0;
   out[i++] = (unsigned char)x[0];
@@ -66,12 +66,12 @@ void set(T* p) {
 }
 __global__ void six(int* p) { *p = 6; }
 __global__ void large(int* p, int n) {
-  float a[40000];  // beyond the 64 KiB of a simulated thread's stack; a GPU has 512
+  float a[40000];  // exceeds the 64 KiB of a simulated thread's stack; a GPU has 512
   for (int i = 0; i < n; ++i) a[i] = i;
   *p = a[n - 1];
 }
 
-// A launch in a struct that a function returns: its attributes move with it.
+// A launch in a struct returned by a function: its attributes move with it.
 __global__ void clusters(unsigned* p) {
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(p[blockIdx.x]));
 }
@@ -138,7 +138,7 @@ int main(int argc, char**) {
   done();
   EXPECT(n[0] == 2 && n[3] == 2);
   Reversed four = cluster_of<Reversed>(4);
-  const cudaLaunchConfig_t elsewhere = four.config;  // its attributes stay where they are
+  const cudaLaunchConfig_t elsewhere = four.config;  // its attributes stay there
   EXPECT(elsewhere.attrs == four.attribute);
   CHECK(cudaLaunchKernelEx(&elsewhere, clusters, n));
   done();

@@ -1,4 +1,4 @@
-// Atomics: every operation, of every type that has it, in global and in shared memory.
+// Atomics: every operation with every supported type, in global and in shared memory.
 #include <limits.h>
 
 #include "check.h"
@@ -12,7 +12,7 @@ struct Cells {
   double add_d, by_cas;
 };
 
-// As CUDA's programming guide has it for old GPUs.
+// From CUDA's programming guide, for old GPUs.
 __device__ double add_by_cas(double* address, double v) {
   unsigned long long* cell = (unsigned long long*)address;
   unsigned long long old = *cell, assumed;
@@ -25,7 +25,7 @@ __device__ double add_by_cas(double* address, double v) {
 __global__ void all(Cells* c, int* seen) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;  // 0 to 255
   const unsigned long long big = (unsigned long long)(i + 1) << 33;
-  seen[atomicAdd(&c->add_i, 1)] = 1;  // each thread has an old value of its own
+  seen[atomicAdd(&c->add_i, 1)] = 1;  // each thread gets a different old value
   atomicSub(&c->sub_i, i);
   atomicMin(&c->min_i, 100 - i);
   atomicMax(&c->max_i, i - 100);

@@ -1,4 +1,4 @@
-// cuBLAS: products of matrices, column by column, of fp32, fp64 and bf16; batches; a vector.
+// cuBLAS: column-major matrix products in fp32, fp64 and bf16; batches; a vector.
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 
@@ -31,7 +31,6 @@ int main() {
   const float two = 2, half = 0.5f, one = 1, zero = 0;
   float got[m * n];
 
-  // C = 2 A B + 0.5 C
   BLAS(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &two, dA, m, dB, k, &half, dC, m));
   CHECK(cudaMemcpy(got, dC, sizeof got, cudaMemcpyDeviceToHost));
   for (int j = 0; j < n; ++j) {
@@ -41,7 +40,7 @@ int main() {
       EXPECT(got[j * m + i] == 2 * sum + 0.5f * C[j * m + i]);
     }
   }
-  // The same numbers as transposed matrices: A is k x m there, B is n x k; C is NaN before, unread.
+  // The same numbers as transposed matrices: A is k x m, B n x k; C is NaN before, and not read.
   CHECK(cudaMemset(dC, 0xff, sizeof got));
   BLAS(cublasSgemm(handle, CUBLAS_OP_T, CUBLAS_OP_T, m, n, k, &one, dA, k, dB, n, &zero, dC, m));
   CHECK(cudaMemcpy(got, dC, sizeof got, cudaMemcpyDeviceToHost));
@@ -61,11 +60,11 @@ int main() {
     EXPECT(y[l] == sum);
   }
   EXPECT(y[3] == 30 && y[4] == 40);
-  scale<<<1, 3>>>(dy, 2.f);  // our own kernel goes on with it
+  scale<<<1, 3>>>(dy, 2.f);  // a kernel continues with it
   CHECK(cudaMemcpy(x, dy, 3 * sizeof(float), cudaMemcpyDeviceToHost));
   for (int l = 0; l < 3; ++l) EXPECT(x[l] == 2 * y[l]);
 
-  // Two products of 2 x 2 at once, in bf16, with fp32 sums.
+  // Two 2 x 2 products at once, in bf16, with fp32 sums.
   __nv_bfloat16 P[8], Q[8], R[8];
   for (int i = 0; i < 8; ++i) P[i] = __float2bfloat16(i + 1), Q[i] = __float2bfloat16(2 - i);
   __nv_bfloat16 *dP = copied(P, 8), *dQ = copied(Q, 8), *dR = copied(R, 8);
@@ -89,7 +88,7 @@ int main() {
   CHECK(cudaMemcpy(W, dW, sizeof W, cudaMemcpyDeviceToHost));
   EXPECT(W[0] == 23 && W[1] == 34 && W[2] == 31 && W[3] == 46);
 
-  // What leaves a buffer, or lies in host memory, is told and not computed.
+  // Operands outside a buffer or in host memory are reported, not computed.
   static_assert(CUBLAS_GEMM_DFALT == -1 && CUBLAS_GEMM_ALGO23 == 23);
   static_assert(CUBLAS_GEMM_DFALT_TENSOR_OP == 99 && CUBLAS_GEMM_ALGO15_TENSOR_OP == 115);
   const auto product = [&](const double* a, int lda) {
@@ -101,7 +100,7 @@ int main() {
   EXPECT(product(dU, 1) == CUBLAS_STATUS_INVALID_VALUE);
   EXPECT(cublasScalEx(handle, 5, &d_one, CUDA_R_64F, dU, CUDA_R_64F, 1, CUDA_R_64F) ==
          CUBLAS_STATUS_EXECUTION_FAILED);
-  cublasDaxpy(handle, 2, &d_one, U, 1, dW, 1);  // x of the host
+  cublasDaxpy(handle, 2, &d_one, U, 1, dW, 1);  // x in host memory
   EXPECT(cublasDgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 2, 1, &d_one, dU, 1, 0, dV,
                                    2, 2, &d_zero, dW, 1, 0, 2) ==  // the second B
          CUBLAS_STATUS_EXECUTION_FAILED);

@@ -1,4 +1,4 @@
-// cuBLAS's vectors, matrices with a vector, triangles, and batches; each against a plain loop.
+// cuBLAS's vectors, matrices with a vector, triangles, and batches, compared with plain loops.
 #include <cublas_v2.h>
 
 #include "check.h"
@@ -14,8 +14,8 @@ static bool are(const float* p, V... v) {
 }
 static bool is(cuComplex z, float re, float im) { return z.x == re && z.y == im; }
 
-// S = 1 2 3 / 2 4 5 / 3 5 6, its halves U and L, and bands of it, as each call stores them; what
-// lies beyond is 99 and not read. S x is 321 542 653.
+// S = 1 2 3 / 2 4 5 / 3 5 6, its halves U and L, and bands of it, in the storage of each call;
+// padding is 99 and not read. S x is 321 542 653.
 static void storages(cublasHandle_t h) {
   const int n = 3;
   const float one = 1, zero = 0, two = 2, packed_up[] = {1, 2, 4, 3, 5, 6};
@@ -76,7 +76,7 @@ static void storages(cublasHandle_t h) {
     BLAS(cublasSsymm(h, CUBLAS_SIDE_RIGHT, half, 1, n, &two, whole, n, x, 1, &zero, y, 1));
     EXPECT(are(y, 642, 1084, 1306));
   }
-  // Bands of one diagonal beside the main one.
+  // Bands with one diagonal beside the main one.
   const float upper_band[] = {99, 1, 2, 4, 5, 6}, lower_band[] = {1, 2, 4, 5, 6, 99};
   for (cublasFillMode_t half : {UPPER, LOWER}) {
     for (int i = 0; i < 6; ++i) band[i] = half == UPPER ? upper_band[i] : lower_band[i];
@@ -128,7 +128,7 @@ static void updates(cublasHandle_t h) {
   BLAS(cublasSgemv(h, CUBLAS_OP_N, 2, 3, &two, A, 2, x, 1, &one, y, 2));
   EXPECT(are(y, 1 + 2 * 531, 2, 3 + 2 * 642));
 
-  // Level 1: of two that are equal the first, and none of no numbers.
+  // Level 1: the first of two equal ones, and none of no numbers.
   const float c = 2, s = 3, values[] = {3, -1, 1, -3};
   float* v = room<float>(4);
   int place = -1;
@@ -209,7 +209,7 @@ static void complex_numbers(cublasHandle_t h) {
   EXPECT(is(y[0], 6, 6) && is(y[1], 18, -4));
 }
 
-// The calls with a type of their own for everything, and the copies.
+// The calls in which every operand has its own type, and the copies.
 static void any_type(cublasHandle_t h) {
   const int n = 2;
   __half* a = room<__half>(4);
@@ -217,7 +217,7 @@ static void any_type(cublasHandle_t h) {
   double *d = room<double>(4), d_one = 1, d_zero = 0;
   const __half h_two = __float2half(2), h_zero = __float2half(0);
   for (int i = 0; i < 4; ++i) a[i] = __float2half(i + 1), d[i] = i + 1;
-  // The older form names the type of the sums, which is the scalars', too.
+  // The older form gives the type of the sums, which is also the scalars'.
   BLAS(cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, CUDA_R_16F, n, a, CUDA_R_16F, n,
                     &zero, f, CUDA_R_32F, n, CUDA_R_32F, CUBLAS_GEMM_DFALT));
   EXPECT(are(f, 7, 10, 15, 22));

@@ -1,4 +1,4 @@
-// What the programs of this folder share: they count what is wrong, and say the first of it.
+// Shared by the programs of this folder: counts what is wrong, and prints the first failures.
 #pragma once
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ static T* room(int n) {
   CHECK(cudaDeviceSynchronize());
   return p;
 }
-// The last launch went well and is over, so that the host may look at its results.
+// Checks that the last launch succeeded and has ended, so that the host may read its results.
 static inline void done() {
   CHECK(cudaGetLastError());
   CHECK(cudaDeviceSynchronize());

@@ -24,7 +24,7 @@ int main() {
   CHECK(cudaMemcpy(back, host, sizeof host, cudaMemcpyHostToHost));
   EXPECT(memcmp(back, host, sizeof host) == 0);
 
-  // The direction from the pointers; a part of a buffer.
+  // Direction from the pointers; part of a buffer.
   CHECK(cudaMemset(b, 0, sizeof host));
   CHECK(cudaMemcpy(b + 8, host, 32, cudaMemcpyDefault));
   CHECK(cudaMemcpy(b + 32, b + 8, 32, cudaMemcpyDefault));
@@ -39,7 +39,6 @@ int main() {
   EXPECT(back[0] == 0x5a5a5a5a && back[1] == 0x5a5a5a5a && back[2] == 0x5a5a && back[3] == -1);
   EXPECT(back[4] == 16);
 
-  // Rows: 5 columns of the host's 8, 6 rows.
   int* pitched;
   size_t pitch = 0;
   CHECK(cudaMallocPitch(&pitched, &pitch, 5 * sizeof(int), 6));
@@ -82,7 +81,7 @@ int main() {
   EXPECT(back[0] == 0x07070000 && back[1] == 0x07070000);
   CHECK(cudaFree(none));
 
-  // Pinned memory is the host's; mapped memory the device's, too.
+  // Pinned memory belongs to the host; mapped memory also to the device.
   int *pinned, *mapped, *on_device;
   CHECK(cudaMallocHost(&pinned, sizeof host));
   memcpy(pinned, host, sizeof host);

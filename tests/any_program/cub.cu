@@ -1,4 +1,4 @@
-// CUB: a block's and a warp's collectives, and calls for the whole device.
+// CUB: collectives of a block and a warp, and device-wide calls.
 #include <cub/cub.cuh>
 
 #include "check.h"
@@ -33,8 +33,8 @@ __global__ void collectives(const int* in, int* out, int* sums) {
   const int part = Warp(parts[threadIdx.x / 8]).Sum(threadIdx.x);
   if (threadIdx.x == 24) sums[3] = part;
 }
-// Scans and reductions of a warp's parts and of a block whose last warp is not full, by one element
-// and by several; loads and stores of what is there.
+// Scans and reductions of parts of a warp and of a block with a partial last warp, with one element
+// per thread and with several; guarded loads and stores.
 constexpr int kOdd = 40;
 __global__ void more(const int* in, int* out) {
   const int t = threadIdx.x;
@@ -166,14 +166,14 @@ int main() {
   for (int i = 1; i < N; ++i) EXPECT(out[i - 1] <= out[i]);
   EXPECT(out[0] == -50);
 
-  // Keys with a sign, of floats, and by some of their bits. Equal keys keep their order.
+  // Keys with a sign, floats, and some bits of keys. Equal keys keep their order.
   expect_more();
   bytes = 0;
   CHECK(cub::DeviceReduce::Min(nullptr, bytes, d_in, sums, N));
   EXPECT(bytes > 0);
   sums[0] = 77;
   CHECK(cub::DeviceReduce::Sum(nullptr, bytes, d_in, sums, N));
-  EXPECT(sums[0] == 77);  // only how much is needed
+  EXPECT(sums[0] == 77);  // only the required room
   CHECK(cub::DeviceReduce::Min(temporary, bytes, d_in, sums, N));
   CHECK(cub::DeviceReduce::Reduce(temporary, bytes, d_in, sums + 1, N, cub::Max(), 60));
   EXPECT(sums[0] == -50 && sums[1] == 60);

@@ -1,4 +1,4 @@
-// What a program asks of the device: properties, attributes, limits, occupancy.
+// Queries of the device: properties, attributes, limits, occupancy.
 #include <string.h>
 
 #include "check.h"
@@ -102,7 +102,7 @@ int main() {
   CHECK(cudaDeviceGetAttribute(&memory, cudaDevAttrMemoryClockRate, 0));
   EXPECT(core == p.clockRate && memory == p.memoryClockRate);
 #endif
-  // There is one device, which has no peer.
+  // There is one device, without peers.
   EXPECT(cudaDeviceCanAccessPeer(&value, 0, 1) == cudaSuccess && value == 0);
   EXPECT(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorInvalidDevice);
   EXPECT(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);
@@ -128,7 +128,7 @@ int main() {
   CHECK(cudaRuntimeGetVersion(&runtime));
   EXPECT(driver >= runtime && runtime >= 11000);
 
-  // Blocks of 256 threads: threads limit them, or 100 KiB of shared memory does.
+  // Blocks of 256 threads, limited by threads or by 100 KiB of shared memory.
   int blocks = 0, grid = 0, block = 0;
   CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 0));
   EXPECT(blocks == p.maxThreadsPerMultiProcessor / 256);

@@ -1,4 +1,4 @@
-// Dynamic shared memory: of several types, in a function, at file scope, behind a template.
+// Dynamic shared memory: several types, in a function, at file scope, behind a template.
 #include "check.h"
 
 extern __shared__ int at_file_scope[];
@@ -77,7 +77,7 @@ int main() {
   check_sum<float>();
   check_sum<double>();
 
-  const int bytes = 200 * 1024, n = bytes / 16;  // more than 48 KiB: the kernel must be told
+  const int bytes = 200 * 1024, n = bytes / 16;  // more than 48 KiB: requires cudaFuncSetAttribute
   CHECK(cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   large<<<1, 128, bytes>>>(sum, n);
   done();

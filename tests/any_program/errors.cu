@@ -1,5 +1,4 @@
-// Errors: what a call refuses is said, kept as the last error, cleared by reading it, and the
-// program goes on.
+// Errors: a refused call is reported, kept as the last error, and cleared by reading it.
 #include <string.h>
 
 #include "check.h"
@@ -17,7 +16,6 @@ int main() {
   set<<<1, 32>>>(out, 1);
   CHECK(cudaGetLastError());
 
-  // Nothing of a refused launch runs.
   set<<<1, 2048>>>(out, 2);
   EXPECT(cudaPeekAtLastError() == cudaErrorInvalidConfiguration);
   EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration);
@@ -30,7 +28,7 @@ int main() {
   EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration);
   set_with_room<<<1, 32, 300 * 1024>>>(out, 6);
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
-  set_with_room<<<1, 32, 64 * 1024>>>(out, 6);  // more than 48 KiB, and nobody allowed it
+  set_with_room<<<1, 32, 64 * 1024>>>(out, 6);  // more than 48 KiB, without permission
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
   CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
   for (int i = 0; i < 32; ++i) EXPECT(host[i] == 1);
@@ -62,7 +60,7 @@ int main() {
 
   EXPECT(strcmp(cudaGetErrorString((cudaError_t)4711), "unrecognized error code") == 0);
   EXPECT(strcmp(cudaGetErrorName((cudaError_t)4711), "unrecognized error code") == 0);
-  // A call that goes well leaves the error where it is; a later one replaces it.
+  // A successful call leaves the error unchanged; a later error replaces it.
   EXPECT(cudaSetDevice(1) == cudaErrorInvalidDevice && cudaSetDevice(0) == cudaSuccess);
   EXPECT(cudaPeekAtLastError() == cudaErrorInvalidDevice);
   EXPECT(cudaMallocManaged(&huge, ~0ull) == cudaErrorMemoryAllocation);

@@ -1,4 +1,4 @@
-// cuFFT: sizes with odd factors, real numbers in place, two dimensions, and rows at a distance.
+// cuFFT: sizes with odd factors, real numbers in place, two dimensions, strided rows.
 #include <cufft.h>
 #include <math.h>
 
@@ -41,7 +41,7 @@ int main() {
   }
   FFT(cufftDestroy(plan));
 
-  // The spectrum of reals without padding, and back; batches of a plan; fp64; three dimensions.
+  // Spectra of unpadded reals, and back; batches of a plan; fp64; three dimensions.
   double* d = room<double>(2 * 5);
   cufftDoubleComplex* s = room<cufftDoubleComplex>(2 * 3);
   for (int i = 0; i < 10; ++i) d[i] = i * i % 7 + (i == 9);
@@ -77,7 +77,7 @@ int main() {
   FFT(cufftDestroy(plan));
   EXPECT(cufftExecZ2Z(cufftHandle{}, cube, cube, CUFFT_FORWARD) == CUFFT_INVALID_PLAN);
   size_t work = 1;
-  int five = 5, wide = 6;  // rows at a distance, each second number of the result
+  int five = 5, wide = 6;  // strided rows, every second number of the result
   FFT(cufftCreate(&plan));
   FFT(cufftMakePlanMany(plan, 1, &five, &five, 1, 5, &wide, 2, 1, CUFFT_D2Z, 1, &work));
   FFT(cufftExecD2Z(plan, d + 5, cube));

@@ -1,4 +1,4 @@
-// fp8: conversions of one, two and four numbers, saturating and not.
+// fp8: conversions of one, two and four numbers, with and without saturation.
 #include <cuda_fp8.h>
 
 #include "check.h"
@@ -31,7 +31,7 @@ int main() {
   EXPECT(out[64 + 29] == -57344 && out[64 + 7] == 0.875f);
   EXPECT(small[8].__x == 0x38);
   EXPECT(__nv_cvt_float2_to_fp8x2(make_float2(1, 500), __NV_NOSAT, __NV_E4M3) == 0x7f38);
-  // The largest number, the midpoint above it, and what is no number.
+  // The largest number, the midpoint above it, and NaN.
   const auto bits = [](float x, bool nosat, bool e4m3) {
     return __nv_cvt_float_to_fp8(x, nosat ? __NV_NOSAT : __NV_SATFINITE,
                                  e4m3 ? __NV_E4M3 : __NV_E5M2);

@@ -1,5 +1,5 @@
-// Graphs, captured and of nodes: nothing runs while they are made, all of it at each launch, with
-// the arguments of that time.
+// Graphs, captured and built from nodes: nothing runs during construction, everything at each
+// launch, with the arguments of construction.
 #include "check.h"
 
 __global__ void add(int* p, int by) { p[threadIdx.x] += by; }
@@ -63,7 +63,7 @@ int main() {
   CHECK(cudaMemcpy(got, q, sizeof got, cudaMemcpyDeviceToHost));
   EXPECT(got[7] == 1 + 1 + 11 && got[9] == 13 && got[8] == 0x01010101 + 10);
   EXPECT(rows[0] == 0x01010101 && rows[2] == 0x01010101 && rows[1] == 0 && rows[3] == rows[0]);
-  // What a graph was made of may change later; one that was copied does not.
+  // The source of a graph may change later; a copied graph does not.
   CHECK(cudaGraphLaunch(run_both, stream));
   CHECK(cudaMemcpy(got, q, sizeof got, cudaMemcpyDeviceToHost));
   EXPECT(got[7] == 13 + 11 && calls == 4 && child != kernel);

@@ -1,12 +1,11 @@
-// A barrier of the grid: results that need it, in a cooperative launch whose blocks all fit. What
-// does not fit is refused.
+// A barrier of the grid: results that need it, in a cooperative launch; a larger grid is refused.
 #include <cooperative_groups.h>
 
 #include "check.h"
 
 namespace cg = cooperative_groups;
 
-// Pointer jumping: each round reads what other blocks wrote in the one before.
+// Pointer jumping: each round reads what other blocks wrote in the previous one.
 __global__ void prefix_sums(int* a, int* b, int n) {
   cg::grid_group grid = cg::this_grid();
   const int i = (int)grid.thread_rank();
@@ -36,7 +35,7 @@ int main() {
     EXPECT(b[i] == sum);  // after 9 rounds
   }
 
-  // Without a barrier the grid is there in a plain launch, too.
+  // A plain launch also has a grid group, without a barrier.
   ranks<<<4, 128>>>(a);
   done();
   for (int i = 0; i < 512; ++i) EXPECT(a[i] == 512);

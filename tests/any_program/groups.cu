@@ -1,5 +1,4 @@
-// Cooperative groups: the block, tiles of 32, 16 and 4, the active threads of a branch, partitions,
-// reduce and scan.
+// Cooperative groups: block, tiles, the active threads of a branch, partitions, reduce and scan.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cooperative_groups/scan.h>
@@ -49,7 +48,7 @@ __global__ void branches(int* counter, int* out) {
   const int i = threadIdx.x;
   int* row = out + 4 * i;
   row[0] = row[1] = row[2] = -1;
-  if (i % 3 == 0) {  // one atomic for all that are here
+  if (i % 3 == 0) {  // one atomic for all active threads
     cg::coalesced_group active = cg::coalesced_threads();
     int first;
     if (active.thread_rank() == 0) first = atomicAdd(counter, active.size());
@@ -64,7 +63,7 @@ __global__ void branches(int* counter, int* out) {
   auto two = cg::binary_partition(warp, i < 10);
   row[3] += 10000 * two.size();
 }
-// Ranks and shapes of three dimensions.
+// Three-dimensional ranks and shapes.
 __global__ void ranks(int* out) {
   const auto block = cg::this_thread_block();
   const auto grid = cg::this_grid();
@@ -78,7 +77,7 @@ __global__ void ranks(int* out) {
   row[5] = digits(grid.group_dim()) + 1000 * digits(grid.dim_blocks());
   row[6] = digits(grid.block_index());
 }
-// What lies beyond a group's end, every functor, and the lanes of a branch as a group.
+// Reads beyond a group's end, every functor, and the lanes of a branch as a group.
 __global__ void calls(int* out) {
   const int i = threadIdx.x;
   int* row = out + 16 * i;

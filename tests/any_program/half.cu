@@ -1,5 +1,4 @@
-// fp16 and bf16: all 65,536 patterns to fp32 and back, rounding against exact arithmetic, pairs,
-// shuffles, atomics.
+// fp16 and bf16: all 65,536 patterns, rounding against exact arithmetic, pairs, shuffles, atomics.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
@@ -24,7 +23,7 @@ struct Bf16 {
   __device__ static unsigned short bits_of(T h) { return __bfloat16_as_ushort(h); }
 };
 
-// The value of a pattern, by its definition. NaN where it is none.
+// The value of a pattern, by its definition; NaN where there is none.
 template <class F>
 static double value_of(unsigned h) {
   const int one = 1 << F::fraction, exponent = (h & 0x7fff) / one, part = h % one;
@@ -37,12 +36,12 @@ template <class F>
 static unsigned infinity() {
   return (2 * F::bias + 1) << F::fraction;
 }
-// The same, with infinity as the next power of two: where rounding reaches it.
+// The same, with infinity as the next power of two, the limit for rounding.
 template <class F>
 static double finite(unsigned h) {
   return h == infinity<F>() ? ldexp(1, F::bias + 1) : value_of<F>(h);
 }
-// The pattern nearest to x, ties to the even one, by comparing with its neighbours.
+// The pattern nearest to x, ties to even, by comparison with its neighbours.
 template <class F>
 static unsigned nearest(double x) {
   const unsigned sign = signbit(x) ? 0x8000 : 0;
@@ -118,7 +117,7 @@ static void check() {
     EXPECT(wide[i] != wide[i] ? (back[i] & 0x7fff) > infinity<F>() : back[i] == i);
   }
 
-  // Each pattern's neighbourhood: the middle to the next one, and a little less and more.
+  // The neighbourhood of each pattern: the midpoint to the next one, and a little less and more.
   const int n = 4 * infinity<F>();
   float* in = room<float>(n);
   Bits* out = room<Bits>(n);
@@ -133,8 +132,7 @@ static void check() {
   done();
   for (int i = 0; i < n; ++i) EXPECT(out[i] == nearest<F>(in[i]));
 
-  // Sums and products are exact in fp64, so they can be rounded once on the host. The fused
-  // products stay below 2^53, too.
+  // Sums and products, also fused ones (below 2^53), are exact in fp64; the host rounds them once.
   const int m = 2048;
   Bits *a = room<Bits>(m), *b = room<Bits>(m), *results = room<Bits>(8 * m);
   unsigned state = 1;
@@ -153,7 +151,7 @@ static void check() {
   }
 }
 
-// One of each function, of fp16 and bf16 alike; exact where the result is.
+// One of each function, for fp16 and bf16; exact where the result is.
 template <class H, class H2>
 static void functions(H2 (*two_of)(H, H)) {
   const auto of = [](float f) { return H(f); };

@@ -1,5 +1,5 @@
-// Inline PTX of sm_90a. Two blocks of a cluster multiply 64 rows of A each with the same B^T, of
-// which each loads a half for both; then wgmma with A from registers and B MN-major, in fp16.
+// Inline PTX of sm_90a. Two blocks of a cluster multiply 64 rows of A each by the same B^T, of
+// which each loads one half for both; then wgmma with A from registers and B MN-major, in fp16.
 #include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -116,7 +116,7 @@ __global__ void __cluster_dims__(2, 1, 1)
   asm volatile("barrier.cluster.wait;\n" : :);
 }
 
-// D [64][8] = A [64][16] B [16][8], B by rows.
+// D [64][8] = A [64][16] B [16][8], B row-major.
 __global__ void from_registers(const half* A, const half* B, float* D) {
   __shared__ __align__(128) half sB[16 * 8];
   const int t = threadIdx.x, row = t / 32 * 16 + t % 32 / 4, k = t % 4 * 2;

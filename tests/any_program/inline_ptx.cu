@@ -27,7 +27,7 @@ __global__ void copied(const float* in, float* out) {
   __syncthreads();
   for (int i = 0; i < 4; ++i) out[4 * threadIdx.x + i] = s[255 - (4 * threadIdx.x + i)];
 }
-// D = A B: A [16, 16] by rows, B [16, 8] by columns.
+// D = A B: A [16, 16] row-major, B [16, 8] column-major.
 __global__ void product(const __nv_bfloat16* A, const __nv_bfloat16* B, float* D) {
   __shared__ __align__(16) __nv_bfloat16 sA[16 * 16], sB[8 * 16];
   const int lane = lane_id();

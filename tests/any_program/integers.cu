@@ -45,7 +45,7 @@ __global__ void all(Row* rows) {
   r.mixed = abs((int)(a >> 1)) + (int)umin(a, 5u) + (int)max(3ll, (long long)i);
 }
 
-// Averages, the clamped funnel shifts, bytes as vectors, the scopes of atomics.
+// Averages, clamped funnel shifts, bytes as vectors, scopes of atomics.
 __global__ void others(int* out, unsigned* cells) {
   int i = 0;
   out[i++] = __hadd(-3, 2), out[i++] = __rhadd(-3, 2), out[i++] = __hadd(0x7fffffff, 0x7ffffffd);

@@ -1,4 +1,4 @@
-// libcu++ and what stands beside it: barriers, pipelines, atomics, copies of a group, clusters.
+// libcu++ and related headers: barriers, pipelines, atomics, copies of a group, clusters.
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>
 #include <cuda.h>
@@ -14,7 +14,7 @@
 namespace cg = cooperative_groups;
 constexpr int kThreads = 64, kTiles = 5;
 
-// A warp fills tiles, the other one adds them up.
+// One warp fills tiles, the other adds them up.
 __global__ void hand_over(const int* in, int* out) {
   using barrier = cuda::barrier<cuda::thread_scope_block>;
 #pragma nv_diag_suppress static_var_with_dynamic_init
@@ -38,7 +38,7 @@ __global__ void hand_over(const int* in, int* out) {
   if (t >= 32) out[lane] = sum;
 }
 
-// TMA copies a tile, which the barrier counts, and the sum of both copies back.
+// TMA copies a tile, tracked by the barrier, and copies the sum of both back.
 __global__ void bulk_copies(const int* in, int* out) {
   namespace cde = cuda::device::experimental;
   using barrier = cuda::barrier<cuda::thread_scope_block>;
@@ -111,7 +111,7 @@ void move_boxes() {
     EXPECT(x[i] == (i - moved >= 0 && i - moved < 4 ? i - moved + at : i));
 }
 
-// Stages of a block's pipeline; then of each thread's own; then of the older functions.
+// Stages of a block's pipeline; of each thread's pipeline; of the older functions.
 __global__ void stages(const int* in, int* out) {
   constexpr int kStages = 2;
   __shared__ int tile[kStages][kThreads];
@@ -229,7 +229,7 @@ __global__ void operations(Numbers* r) {
   r->seen[0] = f.fetch_add(0.5f), r->seen[1] = f.fetch_sub(0.25f), r->seen[2] = f.exchange(8.f);
 }
 
-// Copies of 16, 8, 4 bytes and one, whole and a thread's; those of a barrier; zeros after them.
+// Copies of 16, 8, 4 bytes and one, by the group and by one thread; of a barrier; zeros after them.
 __global__ void copies(const char* in, char* out, int* zeros) {
   __shared__ alignas(16) char s[256];
   __shared__ alignas(16) int four[4];

@@ -1,4 +1,4 @@
-// Managed memory: host and device take turns, also through pointers inside it.
+// Managed memory: host and device take turns, also through pointers stored in it.
 #include "check.h"
 
 struct Node {

@@ -1,4 +1,4 @@
-// printf in a kernel: its text comes with the program's own, in the order of the synchronisation.
+// printf in a kernel: its text and the program's appear in the order of the synchronisation.
 #include "check.h"
 
 __global__ void hello(const char* name, float x) {

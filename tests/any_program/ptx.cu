@@ -1,5 +1,5 @@
 // Inline PTX: integers, floats, conversions, loads and stores, atomics, shuffles and votes, labels,
-// each beside a definition on the host.
+// each compared with a definition on the host.
 #include <cuda_fp16.h>
 #include <math.h>
 #include <stdint.h>
@@ -63,7 +63,7 @@ __global__ void integers(const unsigned* in, unsigned* all) {
   asm volatile("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(out[33]) : "r"(a), "r"(b), "r"(c));
   asm volatile("cvt.s32.s8 %0, %1;" : "=r"(out[34]) : "r"(a));
   asm volatile("cvt.sat.u8.s32 %0, %1;" : "=r"(out[35]) : "r"(a));
-  int log = 0;  // loops of labels; two statements may have the same ones
+  int log = 0;  // loops of labels; two statements may use the same labels
   asm volatile(
       "{\n.reg .u32 n;\n.reg .pred done;\nmov.u32 n, %1;\nAGAIN:\nsetp.le.u32 done, n, 1;\n"
       "@done bra END;\nshr.u32 n, n, 1;\nadd.s32 %0, %0, 1;\nbra.uni AGAIN;\nEND:\n}"
@@ -263,7 +263,7 @@ __global__ void memory(const float4* in, float* out, unsigned* sums, unsigned* f
       active == 0xffffffffu && lane == t % 32 && warps == t / 32 && sm < 1000 && clock && time;
 }
 
-// Each comparison of 1, 2 and NaN with 2, as three bits; integers of both signs; who a thread is.
+// Each comparison of 1, 2 and NaN with 2, as three bits; signed and unsigned; thread indices.
 #define COMPARED(k, how)                                                      \
   for (int i = 0, one; i < 3; ++i) {                                          \
     asm("{ .reg .pred p; setp." how ".f32 p, %1, %2; selp.s32 %0, 1, 0, p; }" \

@@ -1,4 +1,4 @@
-// cuRAND: the device's generators give NVIDIA's own numbers, the host's calls a right distribution.
+// cuRAND: the device's generators give NVIDIA's numbers, the host's calls the right distribution.
 #include <curand.h>
 #include <curand_kernel.h>
 
@@ -12,7 +12,7 @@ __global__ void numbers(unsigned* out) {
   curand_init(1234, threadIdx.x, 3, &state);
   for (int i = 0; i < 4; ++i) out[4 * threadIdx.x + i] = curand(&state);
 }
-// What each call makes of the generator's words.
+// The result of each call from the generator's words.
 __global__ void calls(unsigned* words, float* f, double* d, int* same) {
   curandStatePhilox4_32_10_t p, q;
   curand_init(1234, 0, 3, &p);
@@ -68,7 +68,7 @@ __global__ void estimate_pi(int* hits, double* sum) {
 
 int main() {
   unsigned* out = room<unsigned>(16);
-  // What NVIDIA's header gives.
+  // NVIDIA's values.
   const unsigned xorwow[] = {1954919316u, 3681184389u, 2501467243u, 865023039u,
                              2308946676u, 3475686971u, 75263415u,   1929890176u,
                              3189179224u, 2325095830u, 839904678u,  25984073u,
@@ -117,7 +117,7 @@ int main() {
   EXPECT(curandGenerateUniform(generator, d, n) == CURAND_STATUS_SUCCESS);
   CHECK(cudaMemcpy(x, d, sizeof x, cudaMemcpyDeviceToHost));
   for (float v : x) EXPECT(v > 0 && v <= 1);
-  // Number i is the next one of subsequence i % 4096; a seed begins anew.
+  // Number i is the next one of subsequence i % 4096; a seed restarts.
   const auto good = CURAND_STATUS_SUCCESS;
   curandState states[2];
   curand_init(1234, 0, 0, &states[0]);

@@ -1,6 +1,6 @@
-// Arithmetic and conversions with a rounding of their own: to nearest, to zero, down, up, of fp32,
-// fp64 and integers; numbers that are too large, NaN, and bits as they are. What is exact in long
-// double, or can be compared exactly, says where each result must lie.
+// Arithmetic and conversions with explicit rounding: to nearest, to zero, down, up, for fp32, fp64
+// and integers; out-of-range numbers, NaN, and reinterpreted bits. Exact values in long double, or
+// exact comparisons, say where each result must lie.
 #include <limits.h>
 #include <math.h>
 #include <string.h>
@@ -90,8 +90,7 @@ __global__ void convert(const float* values, Converted* rows) {
 }
 
 static int sign(long double x) { return (x > 0) - (x < 0); }
-// Is r[] = {nearest, to zero, down, up} of a number that lies on this side of each x: side(x) is
-// negative where x is below the number?
+// Is r[] = {nearest, to zero, down, up} for the number where side(x) changes its sign?
 template <class T, class Side>
 static bool rounded(const T* r, Side side) {
   const T down = r[2], up = r[3];
@@ -101,7 +100,7 @@ static bool rounded(const T* r, Side side) {
   if (r[1] != (down < 0 || up <= 0 ? up : down)) return false;
   return r[0] == down || r[0] == up;
 }
-// ... and the nearest of both, where long double holds the number exactly.
+// ... and the nearest of both, where long double represents the number exactly.
 template <class T>
 static bool nearest(const T* r, long double exact) {
   if (r[2] == r[3]) return r[0] == r[2];
@@ -202,7 +201,7 @@ static void check_conversions() {
     EXPECT(memcmp(&r.back, &d, 8) == 0 && memcmp(&r.together, &d, 8) == 0);
   }
 }
-// Functions that CUDA has and C's library has not, where their results are known.
+// CUDA functions that C's library lacks, where their results are known.
 __global__ void functions(float* out, double* wide, float x) {
   int i = 0;
   out[i++] = __sinf(x), out[i++] = __cosf(x), out[i++] = __tanf(x), out[i++] = __log10f(100 * x);

@@ -1,4 +1,4 @@
-// What the three files of this program share.
+// Shared by the three files of this program.
 #pragma once
 
 #ifdef __cplusplus

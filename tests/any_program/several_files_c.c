@@ -1,4 +1,4 @@
-/* Of several_files.cu: C, which g++ would not take. */
+/* For several_files.cu: C that g++ would reject. */
 #include "several_files.h"
 
 int sum_in_c(const int* p, int n) {

@@ -1,4 +1,4 @@
-// main() of several_files.cu: plain C++ that calls the runtime, too.
+// main() of several_files.cu: plain C++ that also calls the runtime.
 #include <cuda_runtime.h>
 
 #include <vector>

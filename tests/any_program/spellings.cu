@@ -1,5 +1,4 @@
-// What nvcc accepts in more than one spelling: launches, attributes, and headers of the toolkit
-// that many programs include and hardly use.
+// nvcc's alternative spellings: launches, attributes, and headers that are rarely used.
 #include <cuComplex.h>
 #include <cuda.h>
 #include <cuda_fp8.h>
@@ -101,7 +100,7 @@ __global__ void multiply(cuFloatComplex* z) {
   __nanosleep(static_cast<unsigned>(cuCrealf(z[0])));
 }
 
-#ifndef NVCC_REFUSES_IT  // as from nvcc 12 on
+#ifndef NVCC_REFUSES_IT  // from nvcc 12 on
 texture<float, 1, cudaReadModeElementType> table;
 __global__ void fetch(float* y) { *y = tex1Dfetch(table, 1) + tex1Dfetch(table, 2); }
 void textures() {

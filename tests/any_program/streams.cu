@@ -1,4 +1,4 @@
-// Streams and events: what is queued runs in order, and events lie in time between it.
+// Streams and events: queued work runs in order, and the times of events are between it.
 #include <stdlib.h>
 
 #include "check.h"
@@ -66,7 +66,7 @@ int main() {
   float back = 1;
   CHECK(cudaEventElapsedTime(&back, stop, stop));
   EXPECT(back == 0);
-  float forth = 0, half = 0, rest = 0;  // the way back is the same; parts make up the whole
+  float forth = 0, half = 0, rest = 0;  // the way back takes as long; parts add up to the whole
   CHECK(cudaEventElapsedTime(&back, stop, start));
   CHECK(cudaEventElapsedTime(&half, start, middle));
   CHECK(cudaEventElapsedTime(&rest, middle, stop));

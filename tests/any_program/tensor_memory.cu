@@ -1,5 +1,5 @@
 // Inline PTX of sm_100a: TMA loads, mbarriers, tcgen05. S = A B^T, then O = P B_last^T, where P is
-// what 16 columns of S are modulo 8, from tensor memory. Products are in bf16, fp16 and tf32.
+// 16 columns of S modulo 8, from tensor memory. Products are in bf16, fp16 and tf32.
 #include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -9,7 +9,7 @@
 
 constexpr int kM = 128, kN = 32, kK = 64, kTiles = 5, kStages = 2;
 constexpr int kTileA = kM * kK * 2, kTileB = kN * kK * 2, kStage = kTileA + kTileB;  // bytes
-constexpr int kColumns = 128, kO = 32, kP = 64;                                      // and where
+constexpr int kColumns = 128, kO = 32, kP = 64;                                      // columns
 
 __device__ inline int elect() {
   int elected = 0;
@@ -97,7 +97,7 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
     const auto round = [&] { return (loaded / kStages + 1) & 1; };
     for (int tile = 0; tile < kTiles; ++tile) {
       if (loaded == tile) wait(free(), round()), load_next();
-      while (loaded < kTiles && complete(free(), round())) load_next();  // as many as there is room
+      while (loaded < kTiles && complete(free(), round())) load_next();  // fill the free stages
       wait(full + tile % kStages * 8, tile / kStages & 1);
       asm volatile("tcgen05.fence::after_thread_sync;");
       for (int k = 0; k < kK; k += 16) {
@@ -148,7 +148,7 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   for (int n = 0; n < kN; n += 8) {
     float o[8];
     load_8_columns(o, base + kO + n);                           // each warp passes lane 0
-    for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];  // what reads o follows the load
+    for (int i = 0; i < 8; ++i) O[thread * kN + n + i] = o[i];  // the use of o follows the load
   }
   asm volatile("tcgen05.wait::ld.sync.aligned;");
   asm volatile("tcgen05.fence::before_thread_sync;");
@@ -159,7 +159,7 @@ __global__ void products(const __grid_constant__ CUtensorMap A,
   }
 }
 
-// D = A B^T of rows of 128 bytes, in fp16 or tf32.
+// D = A B^T with rows of 128 bytes, in fp16 or tf32.
 template <class T>
 __global__ void product(const T* A, const T* B, float* D) {
   constexpr int kRow = 128 / sizeof(T), kChunk = 16 / sizeof(T);
@@ -212,8 +212,8 @@ __global__ void product(const T* A, const T* B, float* D) {
   }
 }
 
-// Each block of a pair loads 8 rows of 64 columns, and both tell the even block: by mapa, or by the
-// address without its bit 24, which both of them arrive at, too.
+// Each block of a pair loads 8 rows of 64 columns, and both signal the even block: by mapa, or by
+// the address without its bit 24, at which both also arrive.
 __global__ __cluster_dims__(2, 1, 1) void pair(const __grid_constant__ CUtensorMap map, float* out,
                                                int masks) {
   __shared__ __align__(1024) __nv_bfloat16 tile[8 * kK];
@@ -264,7 +264,7 @@ CUtensorMap map_of(__nv_bfloat16* p, int rows) {
   return map;
 }
 
-// A's numbers need 11 bits, as no bf16 has them; `rest` is below the last bit of tf32.
+// A's numbers need 11 bits, more than bf16 has; `rest` is below the last bit of tf32.
 template <class T>
 void check_product(float rest) {
   constexpr int K = 128 / sizeof(T);

@@ -44,7 +44,7 @@ struct Square {
 struct Three {
   __host__ __device__ int operator()() const { return 3; }
 };
-struct Store {  // to what a plain pointer names
+struct Store {  // to the target of a plain pointer
   int* p;
   __device__ void operator()(int i) const { p[i] = 2 * i; }
 };
@@ -77,7 +77,7 @@ static void functions_and_expressions() {
   EXPECT(thrust::bit_xor<int>()(6, 3) == 5 && thrust::minimum<int>()(6, 3) == 3);
   EXPECT(thrust::negate<int>()(3) == -3 && !thrust::logical_not<bool>()(true));
   EXPECT(thrust::identity<int>()(3) == 3 && thrust::square<int>()(3) == 9);
-  EXPECT(thrust::plus<int>()(2.9f, 1.9f) == 3);  // of the type that it names
+  EXPECT(thrust::plus<int>()(2.9f, 1.9f) == 3);  // of the given type
   EXPECT((_1 - _2)(7, 3) == 4 && (_2 / _1)(2, 9) == 4 && (_1 % 4 + _3)(7, 0, 1) == 4);
   EXPECT((_1 != _2)(1, 2) && (_1 <= _2)(2, 2) && (_1 >= 2)(2) && !(_1 < 2)(2) && !(_1 > 2)(2));
   EXPECT((_1 == 1 || _2 == 1)(0, 1) && !(_1 == 1 && _2 == 1)(0, 1) && (_1 & 6)(3) == 2);
@@ -248,7 +248,7 @@ static void algorithms() {
                     thrust::make_zip_function(thrust::minus<int>()));
   EXPECT(are(out, 0, -1) && thrust::get<1>(zipped[2]) == 6 && (zipped + 2) - zipped == 2);
 }
-// By Thrust's formulas: minstd, whose first numbers of seed 1 are 48271 and 182605794.
+// By Thrust's formulas: minstd, whose first numbers for seed 1 are 48271 and 182605794.
 static void random_numbers() {
   thrust::default_random_engine engine;
   EXPECT(engine() == 48271 && engine() == 182605794);
@@ -311,7 +311,7 @@ int main() {
   EXPECT(thrust::count_if(squares, squares + 10, _1 % 2 == 0) == 5);
 
   int *raw, got[8];
-  CHECK(cudaMalloc(&raw, sizeof got));  // nobody has written it: the report would say so
+  CHECK(cudaMalloc(&raw, sizeof got));  // unwritten: the report would say so
   thrust::for_each(first - 1, first + 7, Store{raw});
   thrust::device_ptr<int> p(raw);
   thrust::copy(p, p + 8, h.begin());

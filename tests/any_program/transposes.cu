@@ -1,5 +1,5 @@
-// Three transposes of a matrix, for what ./scripts/sim counts of them: stores that are spread over
-// sectors, a column of shared memory in one bank, and neither.
+// Three transposes of a matrix, for the counts of ./scripts/sim: stores spread over sectors, a
+// column of shared memory in one bank, and neither.
 #include "check.h"
 
 const int N = 64, T = 32;

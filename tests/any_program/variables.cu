@@ -1,5 +1,5 @@
 // __constant__ and __device__ variables: arrays, structs, scalars, initialised, static, copied in
-// part, by their address, and changed by a kernel.
+// part, by address, and changed by a kernel.
 #include "check.h"
 
 struct Params {
@@ -60,7 +60,7 @@ int main() {
     EXPECT(host[i] == 2 * i + 100 + 0.25f * (i % 3 + 1) + 10 * (i % 4 + 1) + 7);
   }
 
-  // A part of each: entries 4 to 7 of the table, and the scale alone.
+  // A part of each: entries 4 to 7 of the table, and only the scale.
   const float zeros[4] = {0, 0, 0, 0}, scale = 8.f;
   const int nine = 9;
   CHECK(cudaMemcpyToSymbol(table, zeros, sizeof zeros, 4 * sizeof(float), cudaMemcpyHostToDevice));
@@ -82,7 +82,7 @@ int main() {
   CHECK(cudaMemcpy(three, address, sizeof three, cudaMemcpyDeviceToHost));
   EXPECT(three[0] == 1 && three[1] == 2 && three[2] == 3);
   CHECK(cudaMemcpyFromSymbol(&count, counter, sizeof count));
-  EXPECT(count == 0);  // as C++ has it for variables of this kind
+  EXPECT(count == 0);  // as in C++ for variables of this kind
 
   change<<<1, 64>>>();
   CHECK(cudaMemcpyFromSymbol(&count, counter, sizeof count));

@@ -1,4 +1,4 @@
-// Vector types: sizes, alignments, make_<type>(), and what a kernel loads and stores with them.
+// Vector types: sizes, alignments, make_<type>(), and loads and stores in kernels.
 #include "check.h"
 
 struct __align__(16) Padded {
@@ -75,7 +75,7 @@ int main() {
   done();
   for (int i = 0; i < n; ++i) EXPECT(pairs[i].x == 14 * i && pairs[i].y == 14 * i + 7);
 
-    // Each name's own components, in their order.
+    // The components by name, in order.
 #define EXPECT_VECTORS(T, name)                                                                   \
   {                                                                                               \
     const name##2 b = make_##name##2(1, 2);                                                       \

@@ -1,4 +1,4 @@
-// Warps: shuffles, votes, matches, reductions, and who is active in a branch; blocks: barriers that
+// Warps: shuffles, votes, matches, reductions, and active lanes in a branch; blocks: barriers that
 // count (__syncthreads_count, _or, _and), and fences.
 #include "check.h"
 
@@ -42,7 +42,7 @@ __global__ void everything(Row* rows, double* doubles) {
   const long long big = __shfl_sync(all, (long long)lane << 40, 3);
   doubles[threadIdx.x] += double(big >> 40);
 }
-// Shuffles of types that promote to int; the smaller or larger of a number and of what is none.
+// Shuffles of types that promote to int; minimum and maximum of a number and NaN.
 __global__ void small_types(int* out, float nan) {
   const int t = threadIdx.x;
   const signed char c = t - 16;
@@ -57,7 +57,7 @@ __global__ void votes(int* out, int limit) {
   __shared__ int s[96];
   const int i = threadIdx.x;
   s[i] = i * i;
-  const int count = __syncthreads_count(i < limit);  // a barrier, too
+  const int count = __syncthreads_count(i < limit);  // also a barrier
   const int neighbour = s[(i + 1) % blockDim.x];
   const int any = __syncthreads_or(i == limit);
   const int every = __syncthreads_and(i < limit);
@@ -67,7 +67,7 @@ __global__ void votes(int* out, int limit) {
   row[2] = every;
   row[3] = neighbour;
 }
-// The last block adds up what all have written, as CUDA's sample threadFenceReduction does.
+// The last block adds up all partial sums, as in CUDA's sample threadFenceReduction.
 __device__ unsigned arrived = 0;
 __global__ void last_block(volatile int* partial, int* total) {
   __shared__ bool last;

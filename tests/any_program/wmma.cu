@@ -13,7 +13,7 @@ __host__ __device__ T of(int i) {
   return T(float(i));
 }
 
-// D = 2 A B + C: A by rows, B by columns or rows, C and D in either order.
+// D = 2 A B + C: A row-major, B column- or row-major, C and D in either order.
 template <class T, class F, class S, int m, int n, int k, class LB, wmma::layout_t order>
 __global__ void product(const F* A, const F* B, const S* C, S* D, bool by_rows) {
   wmma::fragment<wmma::matrix_a, m, n, k, T, wmma::row_major> a;
@@ -50,7 +50,7 @@ void expect_product() {
   }
 }
 
-// Sums beyond int are the nearest one where they saturate, and wrap around where they do not.
+// Sums beyond int are clamped with saturation, and wrap around without.
 __global__ void full(int* D, int start, signed char factor, bool saturates) {
   wmma::fragment<wmma::matrix_a, 16, 16, 16, signed char, wmma::row_major> a;
   wmma::fragment<wmma::matrix_b, 16, 16, 16, signed char, wmma::col_major> b;
@@ -69,7 +69,7 @@ void expect_sum(int start, int factor, bool saturates, int right) {
   EXPECT(D[0] == right && D[255] == right);
 }
 
-// A matrix in a larger one: its rows are further apart than they are long.
+// A matrix inside a larger one: its stride exceeds the length of its rows.
 __global__ void apart(const half* A, float* D) {
   wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
   wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> one;

@@ -1,4 +1,4 @@
-// From counts that are made up to the time that the model must give for them.
+// From synthetic counts to the time that the model must give for them.
 #include "common/counts/estimate.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ fa::GpuSpec h200() { return fa::find_gpu("H200"); }
 /// Hz of the SMs.
 double clock_of_h200() { return h200().fp32_flops / (h200().sms * 128 * 2); }
 
-/// One kernel of `blocks` blocks that do the same.
+/// One kernel of `blocks` equal blocks.
 fa::Counts counts_of(const BlockWork& work, size_t blocks, uint64_t resident = 1,
                      uint64_t threads = 256) {
   fa::KernelCount k;
@@ -46,7 +46,7 @@ fa::Counts memset_of(uint64_t bytes) {
   return counts;
 }
 
-/// Seconds, without the launch and the timing.
+/// Seconds without launch and timing.
 double seconds(const fa::Counts& counts, const fa::GpuSpec& gpu = h200(), double times = 1) {
   const auto e = fa::estimate(counts, gpu, times);
   REQUIRE(e);
@@ -63,7 +63,7 @@ double share_of(const fa::KernelEstimate& k, Part part) {
 
 BlockWork lines(uint64_t n) { return {.lines = n}; }
 
-/// Of everything some: what an attention kernel of any kind asks for.
+/// Some of everything, as in a typical attention kernel.
 BlockWork mixed() {
   return {.lines = 20000,
           .atomic_lines = 300,
@@ -89,7 +89,7 @@ TEST_CASE("a kernel that keeps one part busy takes that part's time", "[clock]")
     uint64_t BlockWork::*work;
     double in_a_clock;
     Part part;
-    bool tensor;  // they lower the clock
+    bool tensor;  // lower the clock
   };
   const auto c = GENERATE(values<Case>({
       {"L1 lines", &BlockWork::lines, figures.data_pipe, Part::l1, false},
@@ -208,7 +208,7 @@ TEST_CASE("more resident blocks hide more of the waiting", "[clock]") {
     const double now = seconds(counts_of(w, 132 * kPerSm, resident));
     CHECK(now < before);
     CHECK(now > least);
-    if (resident == 2) {  // half of the time the other one works, or as long as it waits
+    if (resident == 2) {  // half of the time the other block works, or as long as it waits
       const double waiting = kLatency + figures.block_start;
       const double stay = kBusy * (1 + kBusy / (kBusy + waiting)) + waiting;
       CHECK(now == Approx(kPerSm / 2 * stay / clock_of_h200()));
@@ -216,7 +216,7 @@ TEST_CASE("more resident blocks hide more of the waiting", "[clock]") {
     before = now;
   }
   CHECK(before < 1.25 * least);
-  // A place that no block takes helps nobody.
+  // A place that no block takes has no effect.
   CHECK(seconds(counts_of(w, 132 * kPerSm, 64)) == before);
 }
 
@@ -263,7 +263,7 @@ TEST_CASE("a huge grid takes as long as one that is walked block by block", "[cl
   const fa::Counts counts = counts_of(lines(1000), 132 * 20);
   const double walked = seconds(counts, h200(), 100), huge = seconds(counts, h200(), 200);
   CHECK(huge == Approx(2 * walked).epsilon(0.01));
-  // Half of the longest block, in the mean, is left when the others have ended.
+  // On average half of the longest block remains when the others have ended.
   fa::Counts uneven = counts_of(lines(1000), 300000);
   uneven.kernels[0].work[0].lines = 1e7;
   const double even = seconds(counts_of(lines(1000), 300001));
@@ -280,7 +280,7 @@ TEST_CASE("tensor cores lower the clock by the share of the SMs that use them", 
   CHECK(seconds(counts_of(w, 66)) == Approx(1e6 / figures.mma / half).epsilon(0.01));
   CHECK(seconds(counts_of(w, 132)) ==
         Approx(1e6 / figures.mma / figures.loaded_clock).epsilon(0.01));
-  // An SM of a lower clock than that does not get faster by its tensor cores.
+  // An SM with a lower clock than that does not become faster by its tensor cores.
   fa::GpuSpec slow = h200();
   slow.fp32_flops /= 2, slow.bf16_flops /= 2;
   const double clock = clock_of_h200() / 2;
@@ -290,7 +290,7 @@ TEST_CASE("tensor cores lower the clock by the share of the SMs that use them", 
 TEST_CASE("plain arithmetic is known of the steps' kernels, and said to be missing in others",
           "[clock]") {
   CHECK_FALSE(fa::instruction_mix("nobody::kernel<64>"));
-  // Of the second, integer arithmetic takes longer than issuing all.
+  // In the second, integer arithmetic takes longer than issuing everything.
   const std::string name =
       GENERATE("step01::softmax_kernel", "step12::quantise_block_kernel<128, 128, false>");
   const auto mix = fa::instruction_mix(name);
@@ -322,7 +322,7 @@ TEST_CASE("plain arithmetic is known of the steps' kernels, and said to be missi
   CHECK(share_of(k, Part::instructions) * k.seconds == Approx(issue / clock_of_h200()));
   CHECK(share_of(k, Part::exponentials) * k.seconds == Approx(special / clock_of_h200()));
 
-  // One kernel that is not known is enough.
+  // One unknown kernel is enough.
   counts.kernels.push_back(counts_of(w, 1).kernels[0]);
   e = fa::estimate(counts, h200());
   REQUIRE(e);
@@ -337,7 +337,7 @@ TEST_CASE("a kernel's instructions are its own row's, or those of other tiles of
     return mix && mix->all == row.at("all") && mix->fma == row.at("fma") &&
            mix->alu == row.at("alu") && mix->special == row.at("special");
   };
-  std::map<std::string, std::string> first;  // by what stands before the tiles
+  std::map<std::string, std::string> first;  // by the text before the tiles
   for (const auto& [kernel, row] : rows.items()) {
     const size_t comma = kernel.find(',');
     if (comma == kernel.npos) continue;
@@ -354,7 +354,7 @@ TEST_CASE("a kernel's instructions are its own row's, or those of other tiles of
     }
     const std::string name = kernel.substr(0, comma);
     CHECK(same(fa::instruction_mix(name + ", 7777>"), rows.at(first.at(name))));
-    // Of no other d, and of no neighbour in the table.
+    // No other d, and no neighbour in the table.
     for (const char* tail : {"0, 7777>", "!, 7777>", "~, 7777>"}) {
       CHECK_FALSE(fa::instruction_mix(name + tail));
     }
@@ -372,7 +372,7 @@ TEST_CASE("a memset writes at the HBM's rate, with no block and no arithmetic to
   CHECK(e->kernels[0].blocks == 0);
   CHECK(seconds(counts) == Approx(1e-3 / figures.hbm_share));
   CHECK(seconds(counts, h200(), 3) == Approx(3e-3 / figures.hbm_share));
-  fa::Counts copied = counts;  // what is read takes as long
+  fa::Counts copied = counts;  // reading takes as long
   std::swap(copied.kernels[0].bytes.read, copied.kernels[0].bytes.write);
   CHECK(seconds(copied) == seconds(counts));
 }
@@ -476,8 +476,8 @@ TEST_CASE("only the H200 and the H100 are verified; each row of the table gives 
   }
 }
 
-// Of each GPU: what its figures (gpus.json) and the model make of blocks that have one thing to do,
-// and of blocks that have some of everything. Whoever changes one of them changes these.
+// For each GPU: the times by its figures (gpus.json) and the model of blocks with one thing to do,
+// and of blocks with some of everything. A change of either changes these.
 TEST_CASE("the times of the modelled GPUs are these", "[clock]") {
   BlockWork columns, instructions, bytes;
   columns.wgmma_columns = 500000, instructions.instructions = 500000, bytes.l2_bytes = 50000000;
@@ -514,7 +514,6 @@ TEST_CASE("the times of the modelled GPUs are these", "[clock]") {
       CHECK(got[i] == Approx(want.at(gpu.name).at(i)).epsilon(1e-5));
     }
   }
-  // Its parts, too, of some of everything.
   const fa::KernelEstimate k = fa::estimate(mixed, h200(), 2.5)->kernels.at(0);
   std::map<std::string, double> parts;
   for (const fa::PartShare& p : k.parts) parts[fa::name_of(p.part)] = p.share;
@@ -560,7 +559,6 @@ TEST_CASE("a smaller or slower GPU never takes less time", "[clock]") {
           const double now = seconds(mixed_counts(blocks), less);
           CHECK(now >= before * (1 - 1e-9));
           before = now;
-          // More work is no shorter either.
           CHECK(now >= seconds(counts_of(no_tensor, blocks, 2), less));
         }
         if (blocks != 1000) continue;

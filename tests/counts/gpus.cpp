@@ -31,7 +31,7 @@ TEST_CASE("the table of GPUs holds plausible rows", "[gpus]") {
     CHECK(gpu.l2_bytes > 1e6);
     CHECK(gpu.l2_bytes < gpu.memory_bytes);
     CHECK(gpu.fp32_flops > 1e12);
-    // Tensor cores beat the CUDA cores, and fp8 is at most about twice bf16.
+    // Tensor cores are faster than the CUDA cores, and fp8 at most about twice bf16.
     if (gpu.bf16_flops != 0) CHECK(gpu.bf16_flops > gpu.fp32_flops);
     if (gpu.fp8_flops != 0) CHECK(gpu.fp8_flops == Approx(2 * gpu.bf16_flops).epsilon(0.01));
   }
@@ -126,7 +126,7 @@ TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
     const TemporaryFile sm(R"({"gpus":[)" + row + R"("fp32_flops":2,"sm_threads":1024}]})");
     const auto table = fa::read_gpu_table(sm.path);
     CHECK(table.at(0).sm.threads == 1024);
-    CHECK(table.at(0).sm.blocks == 32);  // absent: a Hopper's
+    CHECK(table.at(0).sm.blocks == 32);  // absent: Hopper's
     CHECK(table.at(0).sm.l1_bytes == 256 << 10);
     CHECK(table.at(0).links.empty());
   }

@@ -13,7 +13,7 @@ TEST_CASE("words are broken at the screen's end, and only long ones are cut", "[
   CHECK(fa::wrapped("", std::string(80, 'e') + " f", 4) == std::string(80, 'e') + "\n    f\n");
   CHECK(fa::wrapped("", more, 4) == std::string(80, 'm') + "\n    m\n");
   CHECK(fa::wrapped("x ", more, 4) == "x " + std::string(78, 'm') + "\n    mmm\n");
-  // A word that a line of its own holds is not cut.
+  // A word that fits in a line is not cut.
   CHECK(fa::wrapped("x ", b + " " + std::string(76, 'n'), 4) ==
         "x " + b + "\n    " + std::string(76, 'n') + "\n");
   CHECK(fa::labelled("note", "one") == "note      one\n");
@@ -24,6 +24,6 @@ TEST_CASE("for a narrow terminal later lines stand further to the right", "[scre
   CHECK(fa::fitted("one two\n", 7) == "one two\n");
   CHECK(fa::fitted("one two\n", 6) == "one\n  two\n");
   CHECK(fa::fitted("one two three\n\nfour", 11) == "one two\n  three\n\nfour\n");
-  CHECK(fa::fitted("    one two three\n", 12) == "   one two\n     three\n");  // a quarter at most
+  CHECK(fa::fitted("    one two three\n", 12) == "   one two\n     three\n");  // at most a quarter
   CHECK(fa::fitted("  one two three\n", 12) == "  one two\n    three\n");
 }

@@ -1,5 +1,5 @@
-// What count() measures on a GPU, against kernels whose traffic is known by construction. Where the
-// counters are refused, the figures must be absent and the note must say why.
+// The measurements of count() on a GPU, against kernels whose traffic is known by construction.
+// Where the counters are refused, the figures must be absent and the note must say why.
 #include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
 #include "tests/test.h"
@@ -13,7 +13,7 @@ __global__ void copy_kernel(const float* from, float* to) {
   to[i] = from[i];
 }
 
-__global__ void strided_read_kernel(const float* from, float* to) {  // a sector for each lane
+__global__ void strided_read_kernel(const float* from, float* to) {  // one sector per lane
   const size_t i = static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x;
   const float x = from[8 * i];
   if (x == 1.f) to[i] = x;  // never: the buffer holds zeros
@@ -23,7 +23,7 @@ __global__ void add_kernel(float* to) {
   atomicAdd(to + static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x, 1.f);
 }
 
-// Stores without conflicts, then loads of which two lanes share each bank.
+// Stores without conflicts, then loads in which two lanes share each bank.
 __global__ void shared_kernel(float* to) {
   __shared__ float s[2 * kThreads];
   s[threadIdx.x] = s[threadIdx.x + kThreads] = to[threadIdx.x];
@@ -39,10 +39,10 @@ fa::LaunchConfig grid_for(size_t n) {
   return {dim3(static_cast<unsigned>(n / kThreads)), kThreads};
 }
 
-/// False, with the reason on the screen, when this machine lets nobody read its counters.
+/// False, with a printed reason, when this machine does not allow reading its counters.
 bool measured(const fa::Counts& counts) {
   CHECK(counts.source == "measured");
-  CHECK_FALSE(counts.requested);  // hardware does not see what the threads asked for
+  CHECK_FALSE(counts.requested);  // hardware does not count the threads' requests
   if (counts.requests && counts.sectors) return true;
   CHECK_FALSE(counts.note.empty());
   CHECK_FALSE(counts.hbm);

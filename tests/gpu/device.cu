@@ -78,7 +78,7 @@ TEST_CASE("gpu: roofs are measured once, kept, and measured again when damaged",
     if (entry.is_regular_file()) files.push_back(entry.path());
   }
   REQUIRE(files.size() == 1);
-  if (roofs->fp32_matmul_flops > 0 && roofs->bf16_flops > 0) {  // a whole set is read back as it is
+  if (roofs->fp32_matmul_flops > 0 && roofs->bf16_flops > 0) {  // a whole set is read back
     const std::string kept = text_of(files[0]);
     CHECK(fa::measured_roofs()->copy_bytes_per_s == roofs->copy_bytes_per_s);
     CHECK(text_of(files[0]) == kept);

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The steps' libraries on a GPU, from PyTorch: order on a stream, CUDA graphs, lengths that change,
-an illegal address.
+"""The steps' libraries on a GPU, from PyTorch: stream order, CUDA graphs, lengths, a lost context.
 
     python3 tests/gpu/library_stream.py [build/gpu]
 
@@ -32,8 +31,8 @@ def require(right, sentence):
 
 
 class Case:
-    """One variant of one library, with tensors and what is right for them. A decoding step has few
-    queries, and pages in any order where the variant supports them."""
+    """One variant of one library, with tensors and references. A decoding step has few queries, and
+    pages in random order where the variant supports them."""
 
     def __init__(self, library, index, n=1024):
         self.library, self.index = library, index
@@ -66,7 +65,7 @@ class Case:
             self.library.runner(direction, self.index, self.sizes, at, stream.cuda_stream)()
 
     def keys(self, name):
-        """K or V, [B, H, Nk, d], of a cache in pages too."""
+        """K or V, [B, H, Nk, d], also of a paged cache."""
         x = self.tensors[name]
         if "table" not in self.tensors:
             return x
@@ -95,8 +94,8 @@ class Case:
 
 
 def on_a_stream(case):
-    """The stream is busy for a while, then the inputs are written, then the step runs: a step on
-    another stream reads them too early."""
+    """The stream is busy for a while, then inputs are written, then the step runs: on another
+    stream it would read them too early."""
     stream = torch.cuda.Stream()
     right = {name: case.tensors[name].clone() for name in ("Q", "K", "V", "dO")}
     case.run(torch.cuda.current_stream())  # allocates the workspace
@@ -138,7 +137,7 @@ def in_a_graph(case):
 
 
 def other_lengths(case):
-    """Two runs wait on a stream: each must find its own lengths, whenever the host gave them."""
+    """Two runs wait on a stream: each must use its own lengths, whenever the host gave them."""
     if "lengths" not in case.sizes:
         return
     case.run(torch.cuda.current_stream())
@@ -177,12 +176,12 @@ def first_run_under_capture(case):
 
 
 def chosen(library):
-    """The variants' places, without a cache in 8 bits, which the library refuses."""
+    """The variants' indices, except those with an 8-bit cache, which the library refuses."""
     return [i for i, variant in enumerate(library.variants) if not variant["cache8"]]
 
 
 def illegal_address(path):
-    """In a process of its own: the context is lost. What it prints is what the library says."""
+    """In a separate process: the context is lost. Prints the library's words."""
     library = StepLibrary(path)
     case = Case(library, chosen(library)[-1])
     stream = torch.cuda.current_stream()
@@ -190,7 +189,7 @@ def illegal_address(path):
     torch.cuda.synchronize()
     at = {name: x.data_ptr() for name, x in case.tensors.items()}
     for name in "QKVO":
-        at[name] = 1 << 46  # aligned, and nobody's
+        at[name] = 1 << 46  # aligned, but not allocated
     sentences = []
     for _ in range(3):
         try:
@@ -200,7 +199,7 @@ def illegal_address(path):
         except Refused as error:
             sentences.append(str(error))
         except RuntimeError:
-            pass  # PyTorch saw it first; the library's next call must name it
+            pass  # PyTorch saw it first; the library's next call must report it
     print("\n".join(sentences))
 
 
@@ -219,7 +218,7 @@ def main():
         for index in chosen(library):
             case = Case(library, index)
             for test in (first_run_under_capture, on_a_stream, in_a_graph, other_lengths):
-                gc.collect()  # an old graph that is destroyed under a capture breaks it
+                gc.collect()  # destroying an old graph during a capture breaks it
                 try:
                     test(case)
                 except (Wrong, Refused, RuntimeError) as error:

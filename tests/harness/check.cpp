@@ -21,7 +21,7 @@ std::vector<float> rounded(DType dtype, const std::vector<double>& a) {
   return to;
 }
 
-/// A small problem and its right answer, which each test then damages.
+/// A small problem and its right answer, which each test damages.
 struct Answer {
   Problem p;
   fa::Inputs in;
@@ -152,16 +152,15 @@ TEST_CASE("the bound is twice the baseline's error in the same row, and the roun
   }
 }
 
-// Of some rows and heads, one after the other, what the checker allows: the sum of their bounds.
-// Whoever changes a bound changes it here.
+// The sum of the checker's bounds for some rows and heads. A change of a bound changes it here.
 TEST_CASE("the bounds of a few problems are these", "[check]") {
   using enum DType;
   const char* const tensors[] = {"O", "LSE", "dQ", "dK", "dV", "dsinks"};
   struct Case {
     DType dtype;
-    float q;  // by which Q is multiplied
+    float q;  // factor of Q
     bool fp8, scores;
-    std::vector<double> want;  // of the first tensors
+    std::vector<double> want;  // for the first tensors
   };
   const std::vector<Case> cases = {
       {f32, 1, false, false, {2.2588e-05, 2.8476e-05, 6.3083e-05, 0.00016552, 6.7116e-05}},
@@ -204,9 +203,9 @@ TEST_CASE("LSE is held to fp32's error whatever the type", "[check]") {
   Answer answer(DType::bf16);
   for (const size_t row : {size_t{30}, size_t{200}}) {
     const float kept = answer.out.LSE[row];
-    answer.out.LSE[row] = kept + 2e-6f;  // an fp32 sum may be off by that
+    answer.out.LSE[row] = kept + 2e-6f;  // an fp32 sum may err by that
     CHECK(answer.check("LSE").ok);
-    answer.out.LSE[row] = kept - 1e-4f;  // a key that has 1 / 10000 of the row's weight is missing
+    answer.out.LSE[row] = kept - 1e-4f;  // a key with 1 / 10000 of the row's weight is missing
     CHECK_FALSE(answer.check("LSE").ok);
     CHECK(answer.check("LSE").baseline_err < 1e-5);
     answer.out.LSE[row] = kept;
@@ -302,7 +301,7 @@ TEST_CASE("V = 0 leaves no room: O must be 0", "[check]") {
 }
 
 TEST_CASE("a weight below the normal numbers may be 0, whatever it is multiplied by", "[check]") {
-  // One row and two keys, the second of which has the weight e^-score.
+  // One row and two keys; the second has the weight e^-score.
   const float score = GENERATE(88.f, 84.f);  // 6.1e-39, 3.3e-37; FLT_MIN is 1.2e-38
   const float size = GENERATE(1.f, 1000.f);  // of dO and V
   const auto [heads, rows] = GENERATE(std::pair(1, 1), std::pair(1, 4), std::pair(4, 1));
@@ -331,8 +330,8 @@ TEST_CASE("a weight below the normal numbers may be 0, whatever it is multiplied
 }
 
 TEST_CASE("a gradient of one term may be off by the rounding of P and of dS", "[check]") {
-  // All in double, but P and dS are operands of tensor cores, and so rounded. Of 3,000 inputs these
-  // use most of the bound: the baseline is lucky in a row whose two roundings go the same way.
+  // All in double, except that P and dS are operands of tensor cores, and so rounded. Of 3,000
+  // inputs these use most of the bound: the baseline is lucky in a row whose two roundings agree.
   const int seed = GENERATE(294, 1901, 2446);
   Problem p;
   p.B = p.H = p.Hkv = p.N = 1, p.Nk = 300, p.d = 64, p.dtype = DType::bf16;
@@ -358,7 +357,7 @@ TEST_CASE("a gradient of one term may be off by the rounding of P and of dS", "[
 
 namespace {
 
-/// Queries so large that of a row one key has all of P, or, with equal keys, nobody knows which.
+/// Queries so large that one key of a row has all of P, or, with equal keys, that it is undecided.
 Answer large_scores(DType dtype, float by, bool equal_keys) {
   Answer answer(dtype);
   Problem& p = answer.p;
@@ -401,7 +400,7 @@ TEST_CASE("where the scores have no digits a right result is right, another not 
   CHECK_THAT(
       result.tensors[0].message,
       ContainsSubstring("not checkable: the scores lose their precision, in 320 of 320 rows"));
-  CHECK(result.tensors[0].used == 0);  // of the rows that say something
+  CHECK(result.tensors[0].used == 0);  // of the checkable rows
   answer.out.O = O;
   for (const size_t row : {size_t{203}, size_t{290}}) {
     std::fill_n(answer.out.O.begin() + row * 32, 32, 0.f);
@@ -419,7 +418,7 @@ TEST_CASE("where the scores have no digits a right result is right, another not 
   answer.out.LSE = LSE;
   for (float& lse : answer.out.LSE) lse *= 1 + 0x1p-10f;
   CHECK_FALSE((answer.check().ok() || answer.check().lost()));
-  // A NaN is wrong: so many digits are not lost that P could overflow.
+  // A NaN is wrong: not enough digits are lost for P to overflow.
   answer.out.LSE = LSE;
   answer.out.O[7] = NAN;
   CHECK_FALSE((answer.check().ok() || answer.check().lost()));
@@ -471,7 +470,7 @@ TEST_CASE("each batch entry is checked by its own length", "[check]") {
   answer.solve(/*with_backward=*/false);
   fa::Outputs& out = answer.out;
   CHECK(answer.check().ok());
-  CHECK(answer.check("O").bound < 1e-4);  // the garbage behind V loosens nothing
+  CHECK(answer.check("O").bound < 1e-4);  // the garbage after V's keys loosens nothing
   const auto wrong = [&](std::vector<float>& tensor, size_t at, float value) {
     const float kept = std::exchange(tensor[at], value);
     const fa::CheckResult result = answer.check();
@@ -497,7 +496,7 @@ TEST_CASE("the message is of the row that uses most of its bound, the figures of
           "[check]") {
   Answer answer(DType::bf16);
   const fa::ReferenceForward want = fa::attention_fp64(answer.p, answer.in, answer.sample);
-  // The bounds of two rows, from what is allowed in them alone.
+  // The bounds of two rows, from their own allowance.
   const auto bound_of = [&](size_t row) {
     Answer one = answer;
     one.sample.rows = {row}, one.sample.heads = {0};
@@ -590,7 +589,7 @@ TEST_CASE("a checker of a forward can check a backward later; complete is of bot
 }
 
 TEST_CASE("where scores have no digits, a sum that cancels may be off by its rounding", "[check]") {
-  // Two rows see two keys that are alike, with V and -V, dO and -dO: O and dV are 0.
+  // Two rows see two equal keys, with V and -V, dO and -dO: O and dV are 0.
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   CAPTURE(fa::name_of(dtype));
   Answer answer(dtype);

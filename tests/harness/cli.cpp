@@ -42,7 +42,7 @@ fa::Step decoding_step() {
   return step;
 }
 
-/// Arguments: one by one, or in one string with blanks between them.
+/// Arguments: one by one, or in one string separated by blanks.
 struct Words : std::vector<std::string> {
   using vector::vector;
   Words(const char* line) {  // NOLINT: parse("--n 3")
@@ -365,7 +365,7 @@ TEST_CASE("the report and the trace have a file each", "[cli]") {
 }
 
 TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
-  const bool sim = fa::simulated();  // which fills a GPU
+  const bool sim = fa::simulated();  // whose default fills a GPU
   CHECK(parse("--h 2").estimate_heads == (sim ? 128 : 2));
   CHECK(parse("--b 3 --h 2").estimate_heads == (sim ? 132 : 6));
   CHECK(parse("--b 100 --h 2").estimate_heads == 200);
@@ -591,12 +591,12 @@ TEST_CASE("of each size some files decide, and others leave it to its flag", "[c
           (queries ? "B=2 H=3 N=50 Nk=7 d=32 bf16"
                    : "--nk 7 contradicts the .npy files, which say 50"));
   }
-  // As many key heads as queries have by default, where a file has more of these.
+  // As many key heads as query heads by default, where a file has more.
   REQUIRE(fa::Problem().H == 4);
   const std::string more = folder.zeros("more.npy", {1, 8, 50, 32});
   CHECK(said({"--q", more, "--hkv", "4"}) == "B=1 H=8 Hkv=4 N=50 d=32 bf16");
   const std::string k = folder.zeros("k.npy", {1, 1, 8, 64});
-  for (const std::string file : {"--k", "--v"}) {  // --lengths does not change what a file has
+  for (const std::string file : {"--k", "--v"}) {  // --lengths does not change a file's size
     CHECK(parse({file, k, "--lengths", "3"}, decoding_step()).problem.Nk == 8);
   }
 }

@@ -1,4 +1,4 @@
-// What CUDA threads run on, without the simulator around it.
+// Fibers, without the simulator around them.
 #include "common/sim/scheduler/fiber.h"
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Hands stacks out, and knows which ones are taken.
+// Provides stacks, and records which are taken.
 struct Shelf {
   std::map<char*, std::vector<char>> taken;
   int handed_out = 0;
@@ -30,7 +30,7 @@ struct FromShelf {
   void deallocate(sim::stack_context& stack) noexcept {
     gone = std::move(shelf->taken.extract(static_cast<char*>(stack.sp)).mapped());
   }
-  // The caller still stands on it: it may only be freed later.
+  // The caller still runs on it: it may only be freed later.
   static inline std::vector<char> gone;
 };
 
@@ -40,7 +40,7 @@ sim::fiber home;
 
 sim::fiber say_and_wait(sim::fiber&& from) {
   home = std::move(from);
-  alignas(16) volatile float vector[4] = {1, 2, 3, 4};  // the stack is aligned as the ABI wants it
+  alignas(16) volatile float vector[4] = {1, 2, 3, 4};  // the stack is aligned as the ABI requires
   CHECK(reinterpret_cast<uintptr_t>(&vector) % 16 == 0);
   trace += "a";
   home = std::move(home).resume();

@@ -1,4 +1,4 @@
-// Files of one test, which go away with it; what a refusal says; whether a text fits a screen.
+// Files of one test, deleted with it; the words of a refusal; does a text fit a screen?
 #pragma once
 
 #include <unistd.h>
@@ -86,7 +86,7 @@ std::string refusal_of(auto&& f) {
   return "accepted";
 }
 
-/// The text, no line of which is wider than a screen.
+/// The text; requires that no line is wider than a screen.
 inline std::string fitting(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {

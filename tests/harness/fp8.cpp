@@ -22,7 +22,7 @@ Problem fp8_problem(int N, int Nk, int d, bool causal, int H = 1) {
 
 float e4m3(float x) { return fa::round_to(DType::e4m3, x); }
 
-// Blocks of `rows` rows of [n, d] as e4m3 numbers, with a scale each.
+// Blocks of `rows` rows of [n, d] as e4m3 numbers, with one scale each.
 struct Quantised {
   std::vector<float> values, scales;
   size_t elements;
@@ -40,10 +40,10 @@ struct Quantised {
 };
 
 struct Kernel {
-  size_t block = 64;      // rows that share a scale; of V all
+  size_t block = 64;      // rows that share a scale; for V all
   float offset = 5;       // the largest P is 2^offset ...
   float stale = 0;        // ... times 2^stale, since the maximum may be older
-  bool few_bits = false;  // sums as the tensor cores make them
+  bool few_bits = false;  // sums as in the tensor cores
   int keys_missing = 0;
 };
 
@@ -111,7 +111,7 @@ TEST_CASE("fp8: kernels that quantise in other blocks than the baseline are righ
       for (const fa::TensorCheck& t : result.tensors) {
         CAPTURE(block, seed, t.tensor, t.message, t.max_abs_err, t.baseline_err);
         CHECK(t.used < 1);
-        CHECK(t.used > 0.05);  // the bound is not a wide one
+        CHECK(t.used > 0.05);  // the bound is not wide
       }
     }
   }
@@ -148,7 +148,7 @@ TEST_CASE("fp8: sums of 13 bits are wrong when V has a mean", "[fp8]") {
   const Problem p = fp8_problem(6, 8192, 32, false);
   const auto in = fa::normal_inputs(p, 5);
   CHECK(check(p, in, {}).ok());
-  CHECK(check(p, in, {.few_bits = true}).ok());  // nothing shows
+  CHECK(check(p, in, {.few_bits = true}).ok());  // no visible effect
   CHECK(check(p, with_mean(in, 1), {}).ok());
   CHECK_FALSE(check(p, with_mean(in, 1), {.few_bits = true}).ok());
 }

@@ -60,7 +60,7 @@ TEST_CASE("normal inputs are N(0,1), independent, and the same on every machine"
 
   CHECK(fa::normal_inputs(p, 1).dO == in.dO);
   CHECK(std::abs(correlation(in.Q, fa::normal_inputs(p, 2).Q)) < 0.01);
-  // Written down once: another library, compiler or machine must agree.
+  // Recorded once: another library, compiler or machine must agree.
   CHECK(in.Q[0] == -1.2887725830078125f);
   CHECK(in.V[100] == 0.1934051513671875f);
 }
@@ -318,7 +318,7 @@ TEST_CASE("a cache of 8 bits holds scale * e4m3, with a scale for each key head"
     float most = 0, most_before = 0;
     for (size_t i = 0; i < 20 * 32; ++i) {
       const size_t at = head * 20 * 32 + i;
-      if (i >= keys * 32) {  // behind the last key nobody looks
+      if (i >= keys * 32) {  // after the last key nothing is compared
         REQUIRE(in.K[at] == large.K[at]);
         continue;
       }
@@ -333,7 +333,7 @@ TEST_CASE("a cache of 8 bits holds scale * e4m3, with a scale for each key head"
     CHECK(in.K_scale[head] == most_before / 448);
   }
   fa::Inputs again = in;
-  fa::quantise_cache(p, again);  // changes what is rounded already by no more than a rounding
+  fa::quantise_cache(p, again);  // changes rounded values by at most a rounding
   for (size_t i = 0; i < in.V.size(); ++i) {
     REQUIRE(std::abs(again.V[i] - in.V[i]) <= 1e-6f * std::abs(in.V[i]));
   }
@@ -389,7 +389,7 @@ TEST_CASE("inputs whose sums leave fp32 are refused", "[inputs]") {
   Problem p = cached(1, 1, 64, {60});
   const auto refusal = [&](float v, float dO, bool backward) {
     fa::Inputs in = fa::normal_inputs(p, 1);
-    std::fill(in.V.begin(), in.V.end(), 1e38f);  // behind the keys, too
+    std::fill(in.V.begin(), in.V.end(), 1e38f);  // also after the keys
     std::fill_n(in.V.begin(), 60 * 32, v);
     std::fill(in.dO.begin(), in.dO.end(), dO);
     return refusal_of([&] { fa::require_range(p, in, backward); });
@@ -443,7 +443,7 @@ TEST_CASE("a table hands each page out once, in a seeded order", "[inputs]") {
 
 TEST_CASE("a page table that no kernel may meet is refused", "[inputs]") {
   const Problem p = cached(2, 1, 64, {64, 33}, 16);
-  const std::vector<int> good = {0, 1, 2, 3, 4, 5, 6, 99};  // 99 stands behind the last key
+  const std::vector<int> good = {0, 1, 2, 3, 4, 5, 6, 99};  // 99 is after the last key
   const auto refused = [&p](const std::vector<int>& table) {
     return refusal_of([&] { fa::validate_table(p, table, "--table F.npy"); });
   };
@@ -453,7 +453,7 @@ TEST_CASE("a page table that no kernel may meet is refused", "[inputs]") {
     return refused(table);
   };
   CHECK(refused(good) == "accepted");
-  CHECK(with(2, 7) == "accepted");  // a pool may have pages that nobody owns
+  CHECK(with(2, 7) == "accepted");  // a pool may have pages without an owner
   CHECK(fa::pool_pages(p, {0, 1, 7, 3, 4, 5, 6, 99}) == 8);
   CHECK(with(3, 8) == "--table F.npy: entry [0, 3] is 8, but the pool has the pages 0 to 7");
   CHECK(with(4, -1) == "--table F.npy: entry [1, 0] is -1, but the pool has the pages 0 to 7");
@@ -519,7 +519,7 @@ TEST_CASE("real input is read by its own sizes, whatever they are", "[inputs]") 
         "real input tiled from N=4 to N=6, repeated from 2 to 3 heads, resampled from d=2 to d=4");
   p.H = p.Hkv = 2, p.N = 1, p.Nk = 4, p.d = 2;
   CHECK(fa::real_inputs(p, 1).note.empty());
-  p.H = p.Hkv = 1, p.Nk = 3;  // fewer heads are worth no note
+  p.H = p.Hkv = 1, p.Nk = 3;  // fewer heads need no note
   CHECK(fa::real_inputs(p, 1).note == "real input cut from N=4 to N=3");
 
   const std::string q = fa::data_file("q.npy"), k = fa::data_file("k.npy");
@@ -595,7 +595,7 @@ TEST_CASE("what may leave fp32 is refused from these sizes on", "[inputs]") {
     in.Q.back() = -Q, in.K.back() = -K, in.V.back() = -V, in.dO.back() = -dO;
     return refusal_of([&] { fa::require_range(p, in, dO != 0); });
   };
-  // Each limit: FLT_MAX, 3.4028e38, over what is multiplied.
+  // Each limit: FLT_MAX, 3.4028e38, over the factors.
   CHECK(said(1, 1, 2.07e34f, 0) == "accepted");  // 2^8 * 64
   CHECK(said(1, 1, 2.08e34f, 0) ==
         "V reaches 2.1e+34: sums of P V may pass 3.4e+38, where fp32 ends; scale V down");

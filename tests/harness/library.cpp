@@ -1,5 +1,5 @@
-// What a step's library keeps between calls: workspace, tables, lengths, what has run before. Its
-// step needs no kernel; what it asks of CUDA is tests/programs/test_library_calls.py's.
+// What a step's library keeps between calls: workspace, tables, lengths, earlier runs. The step
+// needs no kernel; tests/programs/test_library_calls.py covers its use of CUDA.
 #include "common/harness/library/library.h"
 
 #include <array>
@@ -33,12 +33,12 @@ void prepare(const Problem& p, const Tensors<float>& t) {
   }
   put(t.scratch<float>("sum"), sum);
 }
-/// O becomes what the prepare left.
+/// O becomes the result of the prepare.
 void forward_of_prepared(const Problem& p, const Tensors<float>& t) {
   if (fails) throw std::runtime_error("it fails");
   put(t.O, on_host(t.scratch<float>("sum"), p.q_size()));
 }
-/// Elements 0, 1, ... of O become the lengths and the table; the next one the runs so far.
+/// Elements 0, 1, ... of O become the lengths and the table; the next one the number of runs.
 void forward(const Problem& p, const Tensors<float>& t) {
   if (fails) throw std::runtime_error("it fails");
   std::vector<float> O;
@@ -91,7 +91,7 @@ const fa::LinkedStep linked(step());
 
 constexpr int kTables = 0, kPrepared = 1, kPlain = 2;
 
-/// Calls of one test: everything on the device is as at the process's start.
+/// Calls of one test: the device starts as in a new process.
 struct Library {
   FaProblem p{};
   FaTensors t{};
@@ -115,7 +115,7 @@ struct Library {
     all_.push_back(p);
     return static_cast<float*>(p);
   }
-  /// "" where the call is done, else its sentence.
+  /// "" if the call succeeds, else its sentence.
   std::string said(int (*call)(int, const FaProblem*, const FaTensors*, void*), int variant) {
     return call(variant, &p, &t, nullptr) == 0 ? "" : fa_last_error();
   }
@@ -159,7 +159,7 @@ TEST_CASE("the library's lengths and tables are this call's, whatever the last c
   CHECK(it.said(fa_forward, kTables) == "it fails");
   fails = false;
   CHECK(it.O(6) == Values{2, 2, 8, 8, 8, 6});
-  REQUIRE(fa_release() == 0);  // what is zeroed is zero again
+  REQUIRE(fa_release() == 0);  // zeroed workspace is zero again
   CHECK(it.O(6) == Values{2, 2, 8, 8, 8, 0});
 
   size_t bytes[3];
@@ -200,9 +200,9 @@ TEST_CASE(
   it.p.causal = 1;
   require_refused(fa_forward, prepare, "the last one was of B=2 H=1 N=3 d=32 fp32");
   it.p = kept;
-  CHECK(it.said(fa_forward, kPrepared).empty());  // what was refused changed nothing
+  CHECK(it.said(fa_forward, kPrepared).empty());  // the refused call changed nothing
 
-  // A run that fails leaves nothing to later ones; another variant's takes nothing from them.
+  // A failed run leaves nothing to later ones; another variant's run takes nothing from them.
   fails = true;
   CHECK(it.said(fa_forward, kPrepared) == "it fails");
   require_refused(fa_backward, forward, "none has run");
@@ -217,7 +217,7 @@ TEST_CASE(
 
   CHECK(it.said(fa_prepare, kPrepared).empty());
   CHECK(it.said(fa_forward, kPrepared).empty());
-  CHECK(it.said(fa_prepare, kPrepared).empty());  // perhaps of other values
+  CHECK(it.said(fa_prepare, kPrepared).empty());  // perhaps with other values
   require_refused(fa_backward, forward, "none has run");
   CHECK(it.said(fa_forward, kPrepared).empty());
   REQUIRE(fa_release() == 0);
@@ -349,7 +349,7 @@ TEST_CASE("a run keeps the workspace of a larger one, and each variant its own",
   it.p.mask = nullptr;
   REQUIRE(it.said(fa_forward, kPrepared).empty());  // its prepare is still the last
   CHECK(on_host(it.t.O, 5 * 32) == Values(5 * 32, 111));
-  // Prepared for another problem: the last one is forgotten.
+  // Prepared for another problem: the previous one is forgotten.
   it.p.N = it.p.Nk = 2;
   REQUIRE(it.said(fa_prepare, kPrepared).empty());
   it.p.N = it.p.Nk = 5;

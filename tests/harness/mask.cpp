@@ -10,7 +10,7 @@ using fa::test::packed, fa::test::with_window;
 
 namespace {
 
-/// Whether row r sees key c, as the comments of Mask say it.
+/// Does row r see key c, by the comments of Mask?
 bool is_seen(const Problem& p, int r, int c) {
   int shift = p.Nk - p.N;
   if (p.mask.has_documents()) {

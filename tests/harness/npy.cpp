@@ -120,7 +120,7 @@ TEST_CASE("what is no file is refused, at once", "[npy]") {
   CHECK_THROWS_WITH(fa::read_npy(folder), folder + ": is a folder");
   const TemporaryFile file;
   std::filesystem::remove(file.path);
-  REQUIRE(mkfifo(file.path.c_str(), 0600) == 0);  // nobody writes to it
+  REQUIRE(mkfifo(file.path.c_str(), 0600) == 0);  // without a writer
   for (const std::string& path : {std::string("/dev/zero"), file.path}) {
     CHECK_THROWS_AS(fa::read_npy(path), fa::UsageError);
     CHECK_THROWS_WITH(fa::read_npy(path), path + ": is a pipe or a device: give a file");
@@ -174,7 +174,7 @@ TEST_CASE("a header may be long, and in any order and quotes", "[npy]") {
         "[2, 2]");
   CHECK(shape_of(npy_file(1, R"({"descr":"<f4","fortran_order":False,"shape":(4,)})", four)) ==
         "[4]");
-  const std::string blanks(70000, ' ');  // more than 2 bytes can say
+  const std::string blanks(70000, ' ');  // more than 2 bytes can represent
   CHECK(shape_of(npy_file(2, header_of("<f4", "(1, 4)") + blanks, four)) == "[1, 4]");
   for (const char* key : {"descr", "fortran_order"}) {
     std::string header = header_of("<f4", "(4,)");
@@ -309,7 +309,7 @@ TEST_CASE("what is written to a pipe reaches its reader, and the pipe stays", "[
   const fa::test::Folder folder;
   const std::string path = folder.path("pipe");
   REQUIRE(mkfifo(path.c_str(), 0600) == 0);
-  CHECK_NOTHROW(fa::require_writable("--json", path));  // which would wait for a reader
+  CHECK_NOTHROW(fa::require_writable("--json", path));  // would wait for a reader
   const pid_t child = fork();
   if (child == 0) {
     std::ifstream in(path);

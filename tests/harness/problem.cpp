@@ -47,7 +47,7 @@ TEST_CASE("e4m3 rounds to nearest even, saturates at 448 and keeps NaN", "[probl
   CHECK(e4m3(0x1p-10f) == 0);       // half of it: a tie, to even
   CHECK(e4m3(-0x1.8p-10f) == -0x1p-9f);
   CHECK(std::isnan(e4m3(NAN)));
-  // Every representable value is its own rounding, and there are 2 * 127 of them with both zeros.
+  // Every representable value rounds to itself, and there are 2 * 127 of them with both zeros.
   int values = 0;
   for (int exponent = 0; exponent < 16; ++exponent) {
     for (int mantissa = 0; mantissa < 8; ++mantissa) {
@@ -136,7 +136,7 @@ TEST_CASE("validate names the flag, its value and what is supported", "[problem]
     CHECK(refusal(of([=](Problem& p) { p.Hkv = Hkv; }), everything) ==
           "--hkv " + std::to_string(Hkv) + ": --h 4 must be a multiple of it");
   }
-  // Sizes that would overflow; the last ones' product an int.
+  // Sizes that would overflow; in the last ones a product of ints.
   CHECK(refusal(of([](Problem& p) { p.N = p.Nk = 1 << 29; })) ==
         "--n 536870912: at most 268435456 is supported");
   CHECK(refusal(of([](Problem& p) { p.N = p.Nk = 1 << 28; })) ==
@@ -218,7 +218,7 @@ TEST_CASE("validate accepts each limit and refuses what lies one past it", "[pro
            [](Problem& p) { p.score_mod.cap = 1; }, [](Problem& p) { p.score_mod.alibi = true; },
            [](Problem& p) { p.score_mod.sinks = true; }, [](Problem& p) { p.method.smem = 1; },
            [](Problem& p) { p.mask = fa::test::with_random_predicate(p, 1).mask; }}) {
-    require(false, change);  // one option, which is not supported
+    require(false, change);  // one unsupported option
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace {
 
-/// Each of so many ranks has these rows, which makes for numbers of that size.
+/// Each rank has these rows, and figures of about `size`.
 fa::RunReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64_t size) {
   fa::RunReport r;
   r.step = "98_example";
@@ -24,7 +24,7 @@ fa::RunReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64_t
   return r;
 }
 
-/// The lines of its table, from the heading on.
+/// The lines of the table, from the heading on.
 std::vector<std::string> table_of(const fa::RunReport& r) {
   std::istringstream all(fa::text(r));
   std::vector<std::string> table;
@@ -35,7 +35,7 @@ std::vector<std::string> table_of(const fa::RunReport& r) {
   return table;
 }
 
-/// Where a word begins, and where it ends. It stands alone.
+/// Where a separate word begins, and where it ends.
 std::pair<size_t, size_t> place_of(const std::string& word, const std::string& line) {
   const size_t at = (" " + line + " ").find(" " + word + " ");
   CAPTURE(word, line);
@@ -143,14 +143,14 @@ TEST_CASE("lanes: how much of the messages passes beside compute", "[ranks_repor
   CHECK(of({}) == Times{0, 0, 0, 0});
   CHECK(of({{"compute", "a", 2, 5}}) == Times{3, 0, 0, 3});
   CHECK(of({{"messages", "m", 2, 5}}) == Times{0, 3, 0, 3});
-  // One after the other, with a gap; and touching.
+  // One after another, with a gap; and touching.
   CHECK(of({{"compute", "a", 1, 3}, {"messages", "m", 4, 8}}) == Times{2, 4, 0, 7});
   CHECK(of({{"compute", "a", 1, 3}, {"messages", "m", 3, 8}}) == Times{2, 5, 0, 7});
-  // Half beside; inside; around. The messages' lane may stand first.
+  // Half in parallel; inside; around. The messages' lane may be the first.
   CHECK(of({{"compute", "a", 1, 4}, {"messages", "m", 2, 8}}) == Times{3, 6, 2, 7});
   CHECK(of({{"compute", "a", 1, 8}, {"messages", "m", 2, 4}}) == Times{7, 2, 2, 7});
   CHECK(of({{"messages", "m", 1, 8}, {"compute", "a", 2, 4}}) == Times{2, 7, 2, 7});
-  // A message beside two kernels, and the gap between them; a second one beside the last.
+  // A message during two kernels, and the gap between them; a second one during the last.
   CHECK(of({{"compute", "a", 0, 4},
             {"compute", "b", 6, 10},
             {"messages", "m", 1, 8},
@@ -168,7 +168,7 @@ TEST_CASE("what a rank tells survives the way to the others", "[ranks_report]") 
   const auto spans = alone.all(std::vector<fa::Span>{{"compute", "forward, hop 0", 0.5, 1.25},
                                                      {"messages", "K of \xff", 1e-05, 1234.0625}});
   REQUIRE(spans.at(0).size() == 2);
-  CHECK(spans[0][1].name == "K of \xff");  // a file's name may be no UTF-8
+  CHECK(spans[0][1].name == "K of \xff");  // a file's name may be invalid UTF-8
   CHECK(spans[0][1].begin_ms == 1e-05);
   CHECK(spans[0][1].end_ms == 1234.0625);
 }

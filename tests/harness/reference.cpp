@@ -19,8 +19,7 @@ Problem problem(int B, int H, int Hkv, int N, int Nk, int d, bool causal) {
   return p;
 }
 
-/// Ragged lengths, groups, causal or not, more keys than queries and fewer (so fully masked rows);
-/// and masks.
+/// Ragged lengths, groups, causal or not, more or fewer keys than queries (masked rows); and masks.
 Problem any_problem() {
   using fa::test::packed, fa::test::with_random_predicate, fa::test::with_score_mod,
       fa::test::with_window;
@@ -101,7 +100,7 @@ TEST_CASE("the fp64 backward is the forward's finite difference", "[reference]")
     for (size_t k = 0; k < 12; ++k) {
       const size_t i = (k * 7919 + 3) % tensor.size();
       const float kept = tensor[i];
-      // A step that fp32 holds exactly, so that the inputs are what the formula divides by.
+      // A step that fp32 represents exactly, so that the formula divides by the actual difference.
       tensor[i] = kept + h;
       const double up = tensor[i], loss_up = loss(p, in);
       tensor[i] = kept - h;
@@ -140,7 +139,7 @@ TEST_CASE("the unfused backward errs as its precision does", "[reference]") {
 
 namespace {
 
-/// A number that changes with each element, and with its place.
+/// A number that depends on each element and its place.
 double digest(const std::vector<double>& t) {
   double sum = 0;
   for (size_t i = 0; i < t.size(); ++i) sum += t[i] * (1 + static_cast<double>(i * 7919 % 13));
@@ -149,11 +148,11 @@ double digest(const std::vector<double>& t) {
 
 }  // namespace
 
-// What reference.h says of each, of a few problems: whoever changes a scale changes it here.
+// The scales of reference.h for a few problems: a change of a scale changes it here.
 TEST_CASE("the scales of the checker's floors are exactly these", "[reference]") {
   struct Case {
     Problem p;
-    float q;  // by which Q is multiplied
+    float q;  // factor of Q
     bool fp8;
   };
   using fa::test::with_score_mod, fa::test::with_window;
@@ -176,7 +175,7 @@ TEST_CASE("the scales of the checker's floors are exactly these", "[reference]")
     CAPTURE(fa::describe(p));
     fa::Inputs in = fa::normal_inputs(p, 7);
     for (float& q : in.Q) q *= c.q;
-    std::copy_n(in.K.begin(), 2 * p.d, in.K.begin() + 4 * p.d);  // keys that are alike
+    std::copy_n(in.K.begin(), 2 * p.d, in.K.begin() + 4 * p.d);  // equal keys
     std::copy_n(in.V.begin(), 2 * p.d, in.V.begin() + 4 * p.d);
     const auto f = fa::attention_fp64(p, in, everything(p));
     const auto b = fa::attention_backward_fp64(p, in, everything(p));
@@ -227,7 +226,7 @@ TEST_CASE("a sample's results are those of the whole", "[reference]") {
   }
   const auto all_heads = fa::attention_backward_fp64(p, in, everything(p));
   const auto two_heads = fa::attention_backward_fp64(p, in, some);
-  const size_t group = 2 * 50 * 32, keys = 80 * 32;  // heads 1 and 2 lie one behind the other
+  const size_t group = 2 * 50 * 32, keys = 80 * 32;  // heads 1 and 2 are consecutive
   CHECK(std::equal(two_heads.dQ.begin(), two_heads.dQ.end(), all_heads.dQ.begin() + group));
   CHECK(std::equal(two_heads.dK.begin(), two_heads.dK.end(), all_heads.dK.begin() + keys));
   CHECK(std::equal(two_heads.dV.begin(), two_heads.dV.end(), all_heads.dV.begin() + keys));
@@ -258,9 +257,9 @@ TEST_CASE("a small problem is checked completely, a large one by a seeded sample
     edges += row % 5000 % 64 == 0 || row % 5000 % 64 == 63;
     heads[row / 5000] = true;
   }
-  CHECK(3 * edges >= sample.rows.size());  // of all rows they are one in 32
+  CHECK(3 * edges >= sample.rows.size());  // one row in 32 is at an edge
   CHECK(std::count(heads.begin(), heads.end(), true) == 16);
-  CHECK(sample.heads == std::vector<size_t>{7});  // one head is all that the budget buys
+  CHECK(sample.heads == std::vector<size_t>{7});  // the budget is enough for one head
 
   CHECK(fa::sample_of(p, 1).rows == sample.rows);
   CHECK(fa::sample_of(p, 2).rows != sample.rows);
@@ -274,7 +273,7 @@ TEST_CASE("each batch entry is a problem of its own length", "[reference]") {
   CAPTURE(fa::describe(p));
   fa::Inputs in = fa::normal_inputs(p, 7);
   const size_t rows = 4 * 3, queries = rows * 32, keys = 2 * 50 * 32;
-  for (size_t head = 0; head < p.kv_heads(); ++head) {  // what lies behind does not matter
+  for (size_t head = 0; head < p.kv_heads(); ++head) {  // the rest does not matter
     const size_t end = (head + 1) * 50 * 32;
     for (size_t i = head * 50 * 32 + p.keys_of(head / 2) * 32; i < end; ++i) {
       in.K[i] = in.V[i] = i % 2 ? NAN : INFINITY;

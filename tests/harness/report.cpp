@@ -14,7 +14,7 @@ using fa::test::fitting, fa::test::TemporaryFile;
 
 namespace {
 
-/// A small forward as the simulator would have seen it; figures are made up but consistent.
+/// A small forward as from the simulator; the figures are synthetic but consistent.
 fa::RunReport simulated_run() {
   fa::RunReport r;
   r.step = "98_example";
@@ -91,7 +91,7 @@ fa::KernelEstimate kernel_estimate(const char* name, double seconds,
   return k;
 }
 
-/// Of two kernels, of which the second one takes longer.
+/// For two kernels, the second of which takes longer.
 fa::Estimate some_estimate() {
   using fa::Part;
   fa::Estimate e;
@@ -106,7 +106,6 @@ fa::Estimate some_estimate() {
   return e;
 }
 
-/// With it, for the heads that ran.
 fa::RunReport estimated_run() {
   fa::RunReport r = simulated_run();
   r.estimate_heads = r.problem.heads();
@@ -114,7 +113,7 @@ fa::RunReport estimated_run() {
   return r;
 }
 
-/// And with a backward like the forward.
+/// Adds a backward equal to the forward.
 fa::RunReport with_backward(fa::RunReport r) {
   r.backward = r.forward;
   r.backward->name = "backward";
@@ -143,21 +142,21 @@ std::vector<std::string> words_of(const std::string& line) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-/// Sentences as they were before they were broken into lines.
+/// Sentences before they were broken into lines.
 std::string joined(const std::string& text) {
   std::string out;
   for (const std::string& word : words_of(text)) out += word + " ";
   return out;
 }
 
-/// The column behind the first `word` of a line.
+/// The column after the first `word` of a line.
 size_t end_of(const std::string& line, const std::string& word) {
   const size_t at = line.find(word);
   REQUIRE(at != std::string::npos);
   return at + word.size();
 }
 
-/// What is printed, which fits a screen.
+/// The printed text, which must fit a screen.
 std::string printed(const fa::RunReport& r, const fa::Screen& screen = {}) {
   const std::string text = fitting(fa::text(r, screen));
   CHECK(text.find(" \n") == std::string::npos);
@@ -165,7 +164,7 @@ std::string printed(const fa::RunReport& r, const fa::Screen& screen = {}) {
 }
 std::string details(const fa::RunReport& r) { return printed(r, {.details = true}); }
 
-/// How often words stand in a text, wherever its lines are broken.
+/// How often words occur in a text, across line breaks.
 size_t times_in(const std::string& text, const std::string& words) {
   const std::string all = joined(text);
   size_t times = 0;
@@ -304,7 +303,7 @@ TEST_CASE("the roofline is the slower of bytes and arithmetic", "[report]") {
   CHECK(bound->ms() == Approx(4));
   CHECK(fa::roofline(1, 1e15, 1e12, 1e15)->ms() == Approx(1000));
   CHECK_FALSE(fa::roofline(1, 1, 1e12, 0));  // a T4 has no bf16 roof
-  REQUIRE(fa::roofline(4e9, 0, 1e12, 0));    // which a pass without products does not need
+  REQUIRE(fa::roofline(4e9, 0, 1e12, 0));    // a pass without products does not need it
   CHECK(fa::roofline(4e9, 0, 1e12, 0)->ms() == Approx(4));
 }
 
@@ -427,7 +426,7 @@ TEST_CASE("near the size of the L2 a note says how exact modelled bytes are", "[
   CHECK_FALSE(promise(1));
   CHECK_THAT(line_with(printed(r), "note"),
              ContainsSubstring("modelled HBM bytes are least accurate"));
-  r.estimate_heads = 128;  // which fill the L2 together
+  r.estimate_heads = 128;  // they fill the L2 together
   CHECK(promise(1));
   r.estimate_heads = r.problem.heads(), r.predicted_only = true;
   CHECK(promise(1));
@@ -529,7 +528,7 @@ TEST_CASE("what failed is named with the reason, and --details does not say it a
     r.forward.seen.note = "counters refused: ask the administrator";
     CHECK(times_in(details(r), "counters refused") == 1);
     CHECK(lines_from("note      counters refused") == 1);
-    CHECK(lines_from("check") == 2);  // nothing is wrong: the errors are a detail
+    CHECK(lines_from("check") == 2);  // nothing is wrong: errors are a detail
     CHECK_THAT(details(r), ContainsSubstring("median"));
     CHECK(r.ok());
   }
@@ -552,7 +551,7 @@ TEST_CASE("what is not checkable is neither right nor wrong", "[report]") {
   CHECK(fa::to_json(r)["ok"] == false);
   CHECK(fa::to_json(r)["checkable"] == false);
   CHECK(fa::to_json(r)["check"][0]["rows_lost"] == 3);
-  r.forward.seen.buffers["S"].bytes.write += 1;  // that is wrong
+  r.forward.seen.buffers["S"].bytes.write += 1;  // a wrong count
   CHECK_FALSE(r.not_checkable());
   CHECK(fa::to_json(r)["checkable"] == true);
 }
@@ -597,7 +596,7 @@ TEST_CASE("a backward is reported beside the forward, and judged too", "[report]
   CHECK_FALSE(r.ok());
 }
 
-/// What makes another buffer of Q, without a product.
+/// Makes another buffer from Q, without a product.
 fa::Pass some_prepare(const fa::GpuSpec& model) {
   fa::Pass p;
   p.name = "prepare";
@@ -813,9 +812,9 @@ TEST_CASE("the source line that takes most of what limits the pass is named", "[
   part = fa::Part::shared;
   CHECK_THAT(joined(details(r)), ContainsSubstring("limit kernel.cuh:7 takes 100% of the clocks of "
                                                    "shared memory, which limits the pass"));
-  r.forward.seen.sites.erase(r.forward.seen.sites.begin());  // no line is of shared memory
+  r.forward.seen.sites.erase(r.forward.seen.sites.begin());  // leaves no line of shared memory
   CHECK(line_with(details(r), "limit").empty());
-  part = fa::Part::hbm;  // which no source line takes
+  part = fa::Part::hbm;  // no source line uses it
   CHECK(line_with(details(r), "limit").empty());
 }
 
@@ -885,7 +884,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
   auto one_head = good;  // ran, for all
   one_head["problem"]["h"] = one_head["problem"]["hkv"] = 1;
   CHECK_NOTHROW(accepted(one_head));
-  auto older = good;  // from before there were lengths
+  auto older = good;  // from before lengths existed
   for (const char* key : {"lengths", "page", "cache8"}) older["problem"].erase(key);
   CHECK_NOTHROW(accepted(older));
   CHECK_THROWS_WITH(accepted(older, /*page=*/16), ContainsSubstring(other));
@@ -908,7 +907,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
   refused(good.dump().substr(0, 400), strange);
   refused(changed("estimate", nullptr), strange);
   refused(changed("estimate_heads", "many"), strange);
-  refused(good.dump(), strange, true);  // no backward in it
+  refused(good.dump(), strange, true);  // has no backward
 
   fa::RunReport gpu = gpu_run();
   CHECK_THROWS_WITH(fa::read_estimates("no/such.json", gpu), "no/such.json: cannot be opened");
@@ -1251,7 +1250,7 @@ TEST_CASE("an estimate beside a measured time is compared where it is of that GP
   CHECK_FALSE(fa::to_json(simulated_run())["device"].contains("sms"));
   CHECK(fa::to_json(simulated_run())["model_gpu"] == "H200");
   CHECK(fa::to_json(simulated_run())["roofs"].is_null());
-  r.problem.method.fp8 = true;  // whose products nothing on this card was measured to do
+  r.problem.method.fp8 = true;  // no such products were measured on this card
   CHECK(fa::to_json(r)["rate_of"].is_null());
   CHECK(words_of(line_with(printed(r), "forward ")).back() == "GFLOP/s");  // of nothing
   CHECK_THAT(line_with(details(r), "measured"), ContainsSubstring("950 kB"));

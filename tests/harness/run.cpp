@@ -36,7 +36,7 @@ void zero_gradients(const Problem& p, const fa::Tensors<float>& t) {
   fa::cuda_check(cudaMemset(t.scratch<float>("sums"), 0, 40));
 }
 
-/// A quantisation that only halves Q; its forward makes O from what it finds in the workspace.
+/// A quantisation that only halves Q; its forward computes O from the workspace.
 void halve(const Problem& p, const fa::Tensors<float>& t) {
   std::vector<float> q(p.q_size());
   fa::cuda_check(cudaMemcpy(q.data(), t.Q, q.size() * sizeof(float), cudaMemcpyDeviceToHost));
@@ -88,7 +88,7 @@ TEST_CASE("device memory has one owner", "[run]") {
   CHECK(second.download<int>() == std::vector<int>(4, 0));
   second = {};
   CHECK_FALSE(second);
-  CHECK(fa::DeviceMemory<>("nothing", 0));  // an address of its own all the same
+  CHECK(fa::DeviceMemory<>("nothing", 0));  // it still has an address
   const fa::DeviceMemory<> refused("too much", fa::free_device_bytes() + (size_t{1} << 40));
   CHECK_FALSE(refused);
   CHECK(refused.bytes() == 0);
@@ -131,7 +131,7 @@ TEST_CASE("a prepare runs before the forward, which finds its workspace", "[run]
   CHECK(out.damage.empty());
 
   fa::Session session(p, in, prepared());
-  session.forward();  // of workspace that nobody wrote
+  session.forward();  // reads unwritten workspace
   CHECK(unwritten(session.download().O) == p.q_size());
   session.prepare();
   session.forward();
@@ -139,7 +139,7 @@ TEST_CASE("a prepare runs before the forward, which finds its workspace", "[run]
   session.forget_prepare();
   session.forward();
   CHECK(unwritten(session.download().O) == p.q_size());
-  CHECK(session.download().damage.empty());  // what is zeroed stays zero
+  CHECK(session.download().damage.empty());  // zeroed workspace stays zero
 }
 
 TEST_CASE("workspace that starts as zeros must be left so", "[run]") {
@@ -247,7 +247,7 @@ fa::Variant looking(const Problem& p) {
   return v;
 }
 
-/// The number in bits of e4m3, by its definition.
+/// The value of bits of e4m3, by definition.
 float of_e4m3(uint8_t bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   const float size = exponent == 0 ? std::ldexp(float(mantissa), -9)
@@ -272,7 +272,7 @@ std::optional<float> number_at(const Problem& p, const uint8_t* at, float scale)
   return x;
 }
 
-/// Each key lies where the cache says, and all other rows are NaN.
+/// Each key is where the cache says, and all other rows are NaN.
 void check_cache(const Problem& p, const std::vector<float>& want, const std::vector<uint8_t>& got,
                  const std::vector<float>& scales, const std::vector<int>& table) {
   std::vector<bool> owned(pool_rows);

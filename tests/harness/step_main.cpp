@@ -168,7 +168,7 @@ TEST_CASE("a run in the simulator is estimated, for as many heads as are asked f
   CHECK(run_program(step_of(copy_v, copy_traffic), {"--estimate", "run.json"}).status == 2);
 }
 
-// A step whose runs share a counter: a persistent kernel without its reset.
+// A step whose runs share a counter: a persistent kernel that does not reset it.
 namespace {
 int runs = 0;
 void right_once(const fa::Problem& p, const fa::Tensors<float>& t) {
@@ -205,7 +205,7 @@ TEST_CASE("a later run that is wrong ends with status 1", "[step_main]") {
   SECTION("a forward") {
     const auto [forward, why] =
         GENERATE(table<void (*)(const fa::Problem&, const fa::Tensors<float>&), const char*>(
-            {{right_once, "never written"},  // what the first run wrote does not count
+            {{right_once, "never written"},  // results of the first run do not count
              {wrong_later, "O["},
              {dirty_later, "taken is not zero after the run"}}));
     const Ran ran = run_program(persistent(forward));
@@ -291,7 +291,7 @@ TEST_CASE("a prepare runs before the forward, and is counted and judged by itsel
   v.workspace = [](const fa::Problem& p) {
     return std::vector<fa::Scratch>{{"ready", 4 * p.q_size()}};
   };
-  CHECK(run_program(step).status == 1);  // nobody wrote what the forward reads
+  CHECK(run_program(step).status == 1);  // the forward reads unwritten memory
   v.prepare = copy_to_workspace;
   v.prepare_traffic = prepare_traffic;
   const Ran ran = run_program(step);
@@ -468,7 +468,7 @@ TEST_CASE("a kernel without its formulas is checked and counted, and compared wi
     CHECK(traffic["requested"]["counted"]["read"] == 4 * 4 * 64);
     CHECK(traffic["requested"]["buffers"]["V"]["predicted"].is_null());
   };
-  fa::Step step = step_of(copy_v, no_traffic);  // a wrong formula, which --no-predict leaves out
+  fa::Step step = step_of(copy_v, no_traffic);  // a wrong formula, ignored by --no-predict
   step.variants[0].parent = "98 before";
   step.parents = {{.id = "98 before", .traffic = copy_traffic}};
   require_unpredicted(run_program(step, {"--no-predict"}));
@@ -523,7 +523,7 @@ std::vector<T> on_host(const T* from, size_t n) {
   fa::cuda_check(cudaMemcpy(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
   return to;
 }
-/// For at most one key in each batch entry: O is its V, or 0.
+/// For at most one key per batch entry: O is its V, or 0.
 template <bool kLookUp>
 void decode(const fa::Problem& p, const fa::Tensors<float>& t) {
   const auto table = on_host(t.cache.table, p.B);
@@ -561,7 +561,7 @@ TEST_CASE("a program decodes from a shuffled cache, and one without the table is
   CHECK(run_program(paged_step(decode<true>), {"--page", "17"}).status == 2);
 }
 
-// --- what runs of one process share --------------------------------------------------------------
+// --- shared by the runs of one process -----------------------------------------------------------
 
 TEST_CASE("a run takes over the inputs of the one before only where its own are the same",
           "[step_main]") {
@@ -596,10 +596,10 @@ TEST_CASE("a run takes over the inputs of the one before only where its own are 
     CHECK(O({"--v", file.c_str()}) == std::vector<float>(256, value));
   }
   CHECK(O({}) == first);
-  CHECK(O({"--q", file.c_str()}) == first);  // the rest is made as before
+  CHECK(O({"--q", file.c_str()}) == first);  // the rest as before
   CHECK(O({"--k", file.c_str(), "--seed", "2"}) == fa::normal_inputs({.N = 1, .Nk = 1}, 2).V);
 
-  CHECK(O({}) == first);  // without dO, which the next needs
+  CHECK(O({}) == first);  // without dO, which the next run needs
   step.variants[0].backward = backward_of_copy;
   CHECK(O({}) == first);
   step.variants[0].backward = {};
@@ -673,16 +673,16 @@ TEST_CASE("a parent is asked about its own kind of cache, and not at all where i
   CHECK(parent().is_null());
 }
 
-// --- several ranks, of which the other one is pretended ------------------------------------------
+// --- several ranks, the other one simulated by a stub --------------------------------------------
 
 namespace {
 
-/// Rank 0 of two. The other one says what this one says, changed; and has the same numbers.
+/// Rank 0 of two. The other one repeats its messages, changed, and has the same numbers.
 class Two : public fa::World {
  public:
   Two() : World(0, 2) {}
   std::function<void(nlohmann::json&)> change = [](nlohmann::json&) {};
-  std::vector<std::string> told;  ///< what the run was asked to do, in the words of told()
+  std::vector<std::string> told;  ///< the run's options, as from told()
   double limit = 0;
   bool closed = false;
 
@@ -707,7 +707,7 @@ class Two : public fa::World {
   }
 };
 
-/// O is V, of which a copy goes to the other rank.
+/// O is V, a copy of which goes to the other rank.
 class CopyOnRanks : public fa::RankAttention {
  public:
   CopyOnRanks(const fa::Problem& p, fa::Ranks& ranks) : n_(p.q_size() / 2), ranks_(ranks) {}
@@ -746,7 +746,7 @@ fa::Step step_on_ranks() {
   return step;
 }
 
-/// All rows of V are alike, so that O is V however many rows a query sees.
+/// All rows of V are equal, so O is V however many rows a query sees.
 std::string alike_v(const fa::test::Folder& folder) {
   return folder.tensor("v.npy", {1, 4, 2, 64},
                        [](size_t i) { return static_cast<float>(i / 128 * 64 + i % 64); });

@@ -69,7 +69,7 @@ TEST_CASE("workspace has the layout of the tensor that is as large", "[trace]") 
   CHECK(of("x", 4 * 6 * 10 * 20) == Layout{6, 10, 20, 4});
   CHECK(of("x_parts", 4 * 6 * 10 * 20) == Layout{1, 150, 32, 1});  // no scores
   CHECK(of("x", 2 * 6 * 10) == Layout{1, 1, 120, 1});  // not a row of one number of 2 bytes
-  CHECK(of("x", 4 * 32 * 7) == Layout{1, 7, 32, 4});   // rows that are padded
+  CHECK(of("x", 4 * 32 * 7) == Layout{1, 7, 32, 4});   // padded rows
   CHECK(of("x", 32 * 7) == Layout{1, 7, 32, 1});
   CHECK(of("x", 100) == Layout{1, 1, 100, 1});
   p.H = 12, p.Hkv = 6, p.N = 16;  // the scores of 24 heads are as large as K
@@ -140,7 +140,7 @@ TEST_CASE("the file of a trace says what was recorded", "[trace]") {
       "bytes": {"read": 64, "write": 0, "atomic": 64},
       "requests": {"read": 3, "write": 0, "atomic": 3},
       "sectors": {"read": 5, "write": 0, "atomic": 0},
-      "first_touch": {"read": 64, "write": 32}}}})"));  // TMA's are no sectors of warps
+      "first_touch": {"read": 64, "write": 32}}}})"));  // TMA makes no sectors of warps
   CHECK(file["traceEvents"] == json::parse(R"j([
       {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": "a_kernel"}},
       {"name": "thread_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "block (0,0,0)"}},
