@@ -1,5 +1,4 @@
-// exp2_approx against exp2 in double precision; sums rounded down; the largest and smallest of
-// three integers; bytes in another order.
+// exp2_approx against exp2 in fp64; sums rounded down; extremes of three integers; permuted bytes.
 #include <algorithm>
 #include <climits>
 #include <cmath>

@@ -1,5 +1,4 @@
-// An operand of 64 values of k for wgmma or tcgen05.mma, and the product of two, as the wrappers
-// define it.
+// An operand of 64 values of k for wgmma or tcgen05.mma, and the product of two by definition.
 #pragma once
 
 #include "common/dialect/ptx/tensor_sum.h"
@@ -10,8 +9,7 @@ namespace test {
 
 constexpr int kK = 64;
 
-/// `mn` x 64 in shared memory, as TMA boxes of one swizzle width leave it: panels of W / 2 columns,
-/// W bytes a row.
+/// `mn` x 64 in shared memory, from TMA boxes of one swizzle width: panels of W bytes per row.
 template <int mn, fa::Major major_, fa::Swizzle swizzle_>
 struct Operand {
   static constexpr fa::Major major = major_;
@@ -39,7 +37,7 @@ struct Operand {
   }
 };
 
-/// The scalar meaning: D[m][n] = sum over k of A[m][k] B[n][k], 16 of them in one step.
+/// The scalar meaning: D[m][n] = sum over k of A[m][k] B[n][k], 16 of them per step.
 inline std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& b) {
   const int N = static_cast<int>(b.size()) / kK;
   return each<float>(a.size() / kK * N, [&](int i) {

@@ -1,12 +1,12 @@
-// Threads that have returned: a barrier of the block and the primitives of a warp do not wait for
-// them (PTX: exit, bar). tests/sim/returned.cu has what goes wrong.
+// Threads that have returned: a block's barrier and a warp's primitives do not wait for them (PTX:
+// exit, bar). tests/sim/returned.cu has the wrong uses.
 #include "tests/device.h"
 #include "tests/test.h"
 
 namespace {
 
-// In each round some threads leave: whole warps, parts of warps, single threads; the others add up
-// what those who are left have written.
+// In each round some threads leave: whole warps, parts of warps, single threads; the remaining ones
+// add up what they have all written.
 __global__ void leave_kernel(const int* rounds_of, int* out) {
   __shared__ int slot[128];
   const int t = threadIdx.x;
@@ -19,11 +19,11 @@ __global__ void leave_kernel(const int* rounds_of, int* out) {
       return;
     }
     slot[t] = t + round;
-    __syncthreads();  // everybody who is left has written
+    __syncthreads();  // all remaining threads have written
     for (int other = 0; other < 128; ++other) sum += slot[other];
     __syncthreads();  // and read
     slot[t] = 0;
-    __syncthreads();  // who leaves now has left a zero
+    __syncthreads();  // a thread that leaves now has left a zero
   }
   out[t] = sum;
 }

@@ -1,5 +1,4 @@
-// tcgen05: operands in every layout, A from tensor memory, loads and stores of every width, and how
-// products add, to the bit.
+// tcgen05: operands in every layout, A from tensor memory, loads and stores of every width, sums.
 #include "tests/ptx/operand.h"
 
 namespace {
@@ -33,7 +32,7 @@ FA_PTX uint64_t descriptor(char* tile, int step) {
   }
 }
 
-// Of two blocks: `mn` of 2 * mn, this block's; bytes are told to block 0.
+// For a pair of blocks: this block's `mn` of 2 * mn rows; block 0's barrier counts the bytes.
 template <class T>
 TensorMap map_of_both(const bf16* p) {
   constexpr int kAll = T::major == Major::k ? kK : 2 * T::kMn;  // columns
@@ -68,7 +67,7 @@ FA_PTX void meet() {
   }
 }
 
-// D[128][N] = A[128][64] B[N][64]^T, A from shared or from tensor memory. Of a group of two blocks
+// D[128][N] = A[128][64] B[N][64]^T, A from shared or tensor memory. With a group of two blocks
 // D[256][N] = A[256][64] B[N][64]^T: each block has half of A, B and D.
 template <int group, int N, Major a_major, Major b_major, Swizzle swizzle, bool tmem>
 __global__ void __launch_bounds__(128)
@@ -96,7 +95,7 @@ __global__ void __launch_bounds__(128)
     load<group, B>(sB, &map_b, &full);
   }
   __syncwarp();
-  const uint32_t d = address, a = d + N;  // columns of D, and of A if it is there
+  const uint32_t d = address, a = d + N;  // columns of D, and of A if present
   if constexpr (tmem) {
     uint32_t row[kK / 2];
     UNROLL
@@ -142,7 +141,7 @@ __global__ void __launch_bounds__(128)
   if (warp == 0) fa::tcgen05_dealloc<group>(address, kColumns);
 }
 
-// Over many powers of two, so that sums are rounded.
+// Spread over many powers of two, so that sums are rounded.
 std::vector<bf16> wide_numbers(size_t n, unsigned seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;

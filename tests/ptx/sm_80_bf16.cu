@@ -1,4 +1,4 @@
-// multiply_bf16x2 against products in double precision, which are exact, rounded by hand.
+// multiply_bf16x2 against exact products in double precision, rounded explicitly.
 #include <cmath>
 #include <limits>
 
@@ -37,14 +37,14 @@ bool same(double x, double y) {
 
 }  // namespace
 
-// The second factors: 1, the power of two that makes bf16 of e4m3 in chapter 13, one that makes
+// The second factors: 1, the power of two that turns e4m3 into bf16 in chapter 13, one that makes
 // subnormal products of normal numbers, and some that round.
 TEST_CASE("multiply_bf16x2 rounds all products to nearest even", "[ptx][bf16]") {
   const uint32_t factor =
       GENERATE(0x3f80, 0x7b80, 0x0480, 0x3f81, 0xbfff, 0x0001, 0x0000, 0x8000, 0x7f80);
   CAPTURE(factor);
   const auto a = test::each<uint32_t>(1 << 16, [](uint32_t bits) {
-    return bits | (bits ^ 0x5a5a) << 16;  // in one half, and another number beside it
+    return bits | (bits ^ 0x5a5a) << 16;  // in one half, with another number in the other half
   });
   const auto got =
       test::mapped<Multiply>(a, std::vector<uint32_t>(1 << 16, factor | 0x3fc0u << 16));

@@ -4,8 +4,7 @@
 
 namespace {
 
-// Thread t copies `size` bytes, of which the first t % (size + 1) are real, and writes back what
-// arrived.
+// Thread t copies `size` bytes, the first t % (size + 1) of them real, and writes back the result.
 template <int size>
 __global__ void zero_fill_kernel(const unsigned char* in, unsigned char* out) {
   __shared__ __align__(16) unsigned char tile[32 * size];
@@ -27,8 +26,8 @@ void check_zero_fill() {
   CHECK(test::results<unsigned char>(32 * size, zero_fill_kernel<size>, {1, 32}, bytes) == want);
 }
 
-// Copies one chunk of 16 bytes a group, waits until `pending` groups are in flight, and writes out
-// the chunks of the groups that are certain: those before.
+// Copies one 16-byte chunk per group, waits until `pending` groups are in flight, and writes out
+// the chunks of earlier groups, which are complete.
 template <int pending>
 __global__ void groups_kernel(const unsigned* in, unsigned* out) {  // [4][32][4]
   __shared__ uint4 tile[4][32];

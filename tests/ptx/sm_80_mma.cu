@@ -1,5 +1,5 @@
-// ldmatrix, packing and mma.sync against plain code, and the bits that mma.sync adds; the fragments
-// are placed by common/dialect/ptx/layouts.h.
+// ldmatrix, packing and mma.sync against plain code, and the bits of mma.sync's sums; fragments are
+// placed by common/dialect/ptx/layouts.h.
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -17,8 +17,7 @@ namespace {
 using test::bf16;
 using test::Distribution;
 
-// in: [32][8], four 8x8 matrices. Lane l passes the address of row rows[l]; out: the registers as
-// they are, [32][4].
+// in: [32][8], four 8x8 matrices. Lane l passes the address of row rows[l]; out: registers [32][4].
 template <bool trans>
 __global__ void ldmatrix_kernel(const uint16_t* in, const int* rows, uint32_t* out) {
   __shared__ __align__(16) uint16_t tile[32 * 8];
@@ -88,12 +87,12 @@ std::vector<uint32_t> packed(const std::vector<float>& lo, const std::vector<flo
                                  static_cast<int>(lo.size()));
 }
 
-// The nearest bf16 in plain arithmetic: of the two around x the nearer one, or the even one.
+// The nearest bf16 in plain arithmetic: the nearer of the two around x, or the even one.
 unsigned nearest_bf16(float x) {
   auto value = [](uint32_t bits) { return std::bit_cast<float>(bits << 16); };
   const uint32_t towards_zero = std::bit_cast<uint32_t>(x) >> 16, away = towards_zero + 1;
   const double below = std::abs(double{x} - value(towards_zero));
-  // Beyond the largest bf16 lies infinity, as if it were the next power of two.
+  // Beyond the largest bf16 is infinity, as if it were the next power of two.
   const double next =
       std::isinf(value(away)) ? std::copysign(std::ldexp(1.0, 128), x) : double{value(away)};
   const double above = std::abs(next - x);
@@ -223,7 +222,7 @@ TEST_CASE("mma.sync multiplies 16x16 by 16x8 and accumulates in fp32", "[ptx][mm
   const auto a = test::small_integers<bf16>(16 * 16, 1), b = test::small_integers<bf16>(16 * 8, 2);
   const auto want =
       product(a, 16, 8, [&](int k, int n) { return static_cast<float>(b[k * 8 + n]); });
-  for (const int least : {0, 1 << 20}) {  // 8 bits would not do
+  for (const int least : {0, 1 << 20}) {  // 8 bits would not be enough
     const auto c = test::each<float>(16 * 8, [&](int i) { return least + i; });
     auto got = test::results<float>(16 * 8, mma_kernel, {1, 32}, a, b, c);
     for (int i = 0; i < 16 * 8; ++i) CHECK(got[i] == c[i] + want[i]);
@@ -255,7 +254,7 @@ float sum_of_steps(const fa::TensorSum& rule, int k, const float* a, const float
   return c;
 }
 
-// What MMA-Sim says of a sum: bits, the first factor in the lowest ones of `a` and `b`.
+// MMA-Sim's sums: bits, with the first factor in the lowest bits of `a` and `b`.
 struct MmaSim {
   int arch;
   bool e4m3;

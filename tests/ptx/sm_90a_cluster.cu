@@ -4,7 +4,7 @@
 
 namespace {
 
-// Each block fills its own shared memory and reads its neighbour's.
+// Each block fills its shared memory and reads its neighbour's.
 __global__ void neighbours_kernel(int* out) {
   __shared__ int own_static[64];
   int* own_dynamic = fa::dynamic_shared<int>();
@@ -16,10 +16,10 @@ __global__ void neighbours_kernel(int* out) {
   int* o = out + blockIdx.x * 128;
   o[t] = fa::map_shared(own_static, next)[63 - t];
   o[64 + t] = fa::map_shared(own_dynamic, next)[63 - t];
-  fa::cluster_sync();  // nobody returns while its memory is read
+  fa::cluster_sync();  // no block returns while its memory is read
 }
 
-// Writing: every block leaves a word in every other block, then counts on the barrier's two halves.
+// Writing: every block writes a word into every other block, then arrives and waits separately.
 __global__ void scatter_kernel(int* out) {
   __shared__ int inbox[8];
   const unsigned rank = fa::cluster_rank(), size = fa::cluster_size();
@@ -32,7 +32,7 @@ __global__ void scatter_kernel(int* out) {
   if (threadIdx.x < size) out[blockIdx.x * size + threadIdx.x] = inbox[threadIdx.x];
 }
 
-// Block 1 waits on its own mbarrier for an arrival of block 0, and reads what block 0 wrote.
+// Block 1 waits on its mbarrier for an arrival of block 0, and reads block 0's data.
 __global__ void remote_arrive_kernel(int* out) {
   __shared__ int word;
   __shared__ uint64_t ready;
@@ -53,7 +53,7 @@ __global__ void remote_arrive_kernel(int* out) {
   fa::cluster_sync();
 }
 
-// Each block sends its tile to its neighbour, twice; the second may go when the first was read.
+// Each block sends its tile to its neighbour, twice; the second time after the first was read.
 __global__ void send_kernel(int* out) {
   __shared__ __align__(16) int tile[32], inbox[32];
   __shared__ uint64_t full, empty;

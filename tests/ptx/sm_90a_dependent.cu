@@ -1,4 +1,4 @@
-// A kernel launched early reads what the one in front of it wrote.
+// A kernel launched early reads what the kernel before it wrote.
 #include "tests/device.h"
 #include "tests/test.h"
 
@@ -10,7 +10,7 @@ __global__ void first_kernel(int* x) {
 
 __global__ void early_kernel(const int* x, int* out) {
   __shared__ int slot[64];
-  slot[threadIdx.x] = 7;  // shared memory is its own from the start
+  slot[threadIdx.x] = 7;  // shared memory is usable from the start
   fa::griddep_wait();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   out[i] = x[i] + slot[threadIdx.x];

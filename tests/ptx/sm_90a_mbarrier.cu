@@ -6,8 +6,7 @@ namespace {
 
 constexpr int kStages = 2;
 
-// Warp 0 produces, the other warps consume; `full` has one arrival a phase, `empty` one per
-// consumer warp.
+// Warp 0 produces, the others consume; `full` has one arrival per phase, `empty` one per consumer.
 __global__ void ring_kernel(const int* in, int tiles, int* out) {
   __shared__ int tile[kStages][32];
   __shared__ uint64_t full[kStages], empty[kStages];

@@ -16,7 +16,7 @@ __global__ void stmatrix_kernel(uint16_t* out) {
   for (int i = 0; i < 8; ++i) out[lane * 8 + i] = tile[lane * 8 + i];
 }
 
-__global__ void add_kernel(float* sums) {  // each block the same four numbers a lane
+__global__ void add_kernel(float* sums) {  // each block adds the same four numbers per lane
   const float x = static_cast<float>(threadIdx.x);
   fa::red_add_v4(sums + 4 * threadIdx.x, x, -x, 0.5f, 1.f);
 }

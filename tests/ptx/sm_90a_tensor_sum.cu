@@ -1,4 +1,4 @@
-// How wgmma adds, to the bit: each element of a product is tensor_sum() of its factors.
+// wgmma's sums, to the bit: each element of a product is tensor_sum() of its factors.
 #include <cmath>
 #include <random>
 
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(128)
     const fa::RowCol e = fa::wgmma_d_element(threadIdx.x, i);
     d[i] = D[e.row * kN + e.col];
   }
-  constexpr int kEach = 4 / sizeof(T);  // factors of a register
+  constexpr int kEach = 4 / sizeof(T);  // factors per register
   uint32_t a[4];
   UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -114,9 +114,9 @@ void require_rule(const std::vector<T>& a, const std::vector<T>& b, const std::v
   }
 }
 
-// --- what the rule says, by hand -----------------------------------------------------------------
+// --- the rule, by hand ---------------------------------------------------------------------------
 
-// D[0][0] of factors (x, y) in the first places, the others 0.
+// D[0][0] for factors (x, y) in the first places, the others 0.
 template <class T>
 float sum_of(std::initializer_list<std::pair<float, float>> products, float c) {
   std::vector<T> a(kM * kSum<T>.products, T(0.f)), b(kN * kSum<T>.products, T(0.f));
@@ -137,7 +137,7 @@ TEST_CASE("wgmma of e4m3 drops what is 14 bits below the largest term", "[ptx][f
   CHECK(sum_of<e4m3>({{-0x1p-6f, 1.75f * 0x1p-7f}}, 1) == 1 - 0x1p-13f);  // toward zero
   CHECK(sum_of<e4m3>({{0x1p-6f, 0x1p-8f}}, 0) == 0x1p-14f);               // alone it counts
   CHECK(sum_of<e4m3>({{1, 1}, {-1, 1}, {0x1p-6f, 0x1p-8f}}, 0) == 0);     // cut before the sum
-  CHECK(sum_of<e4m3>({}, 1 + 0x1p-14f) == 1);                             // C, too
+  CHECK(sum_of<e4m3>({}, 1 + 0x1p-14f) == 1);                             // also C
   CHECK(sum_of<e4m3>({{1.875f, 1.875f}, {0x1p-6f, 0x1p-6f}}, 0) == 3.515625f + 0x1p-12f);
   CHECK(sum_of<e4m3>({{1.875f, 1.875f}, {0x1p-6f, 0x1p-7f}}, 0) == 3.515625f);  // after the sum
 }
@@ -210,7 +210,7 @@ TEST_CASE("wgmma of bf16 adds as tensor_sum", "[ptx][fp8]") {
 
 namespace {
 
-// As kernels pad their tiles: the last rows of A and of B are zeros, and so are parts of C.
+// As in padded tiles: the last rows of A and of B are zeros, and so are parts of C.
 template <class T>
 void require_rule_for_padding() {
   std::mt19937 random(8);
@@ -218,7 +218,7 @@ void require_rule_for_padding() {
   const Distribution of{"padding", -1, 0, .3f};
   for (int i = 0; i < 40 * kSum<T>.products; ++i) a[i] = T(test::number(of, random));
   for (int i = 0; i < 50 * kSum<T>.products; ++i) b[i] = T(test::number(of, random));
-  const float none = FA_BACKEND_GPU ? 0.f : -0.f;  // no GPU was asked what it makes of -0
+  const float none = FA_BACKEND_GPU ? 0.f : -0.f;  // not measured on a GPU for -0
   std::vector<float> c(kM * kN);
   for (float& x : c) x = random() % 4 == 0 ? 1.5f : random() % 2 == 0 ? none : 0.f;
   require_rule(a, b, c);
@@ -248,7 +248,7 @@ __global__ void convert_kernel(const float* in, uint32_t* packed, __nv_fp8_e4m3*
   five[i] = __nv_fp8_e5m2(in[i]);
 }
 
-// The nearest of all 8-bit numbers, of two the even one.
+// The nearest of all 8-bit numbers, ties to even.
 template <class T>
 uint8_t nearest(float x, uint8_t largest) {
   if (std::isnan(x)) return 0x7f;

@@ -10,7 +10,7 @@ using test::Buffer;
 
 constexpr int kCols = 8, kRows = 16;  // of the boxes of floats
 
-// Where the element (row, column) of a dense, swizzled box of `width`-element rows of T lies.
+// The place of element (row, column) in a dense, swizzled box of T with `width` elements per row.
 template <class T>
 __host__ __device__ int box_index(int row, int col, int width, Swizzle swizzle) {
   return static_cast<int>(fa::swizzled((uint64_t(row) * width + col) * sizeof(T), swizzle) /
@@ -67,7 +67,7 @@ TEST_CASE("TMA permutes 16-byte chunks by the map's swizzle", "[ptx][tma]") {
 
 namespace {
 
-// The box at 8, 2, 8, 2, 8 goes to the box at 0 of another tensor.
+// The box at 8, 2, 8, 2, 8 is copied to the box at 0 of another tensor.
 template <int rank, bool multicast>
 __global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
                                 const __grid_constant__ TensorMap to, int elements) {
@@ -81,7 +81,7 @@ __global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
   UNROLL
   for (int i = 0; i < rank; ++i) at[i] = i % 2 ? 2 : 8;
   if constexpr (multicast) {
-    fa::tma_load_multicast(tile, &from, &full, at, uint16_t{1});  // to this block alone
+    fa::tma_load_multicast(tile, &from, &full, at, uint16_t{1});  // to this block only
   } else {
     fa::tma_load(tile, &from, &full, at);
   }
@@ -146,7 +146,7 @@ TEST_CASE("TMA works in every rank", "[ptx][tma]") {
 
 namespace {
 
-// Thread 0 stores the box that all threads wrote; a second box goes through the same tile.
+// Thread 0 stores the box that all threads wrote; a second box uses the same tile.
 template <Swizzle swizzle>
 __global__ void store_kernel(const __grid_constant__ TensorMap map, int x, int y) {
   float* tile = fa::dynamic_shared<float>();
@@ -196,7 +196,7 @@ TEST_CASE("TMA stores a box, nothing outside the tensor", "[ptx][tma]") {
 
 namespace {
 
-// x, doubled, goes to device memory by threads, back by TMA, and on by a bulk store.
+// x, doubled, is written to device memory by threads, read by TMA, and copied on by a bulk store.
 __global__ void bulk_kernel(const float* x, float* between, int n, float* out) {
   float* tile = fa::dynamic_shared<float>();
   __shared__ uint64_t full;
@@ -233,7 +233,7 @@ __global__ void multicast_kernel(const __grid_constant__ TensorMap map, float* o
     fa::mbarrier_init(&full, 1);
     fa::mbarrier_init_fence();
   }
-  fa::cluster_sync();  // both barriers exist before anybody signals them
+  fa::cluster_sync();  // both barriers exist before any thread signals them
   if (threadIdx.x == 0) {
     fa::mbarrier_arrive_expect_tx(&full, 2 * kRows * kCols * int(sizeof(float)));
     fa::tma_load_multicast(tile + rank * kRows * kCols, &map, &full, {0, rank * kRows},

@@ -1,5 +1,5 @@
-// Shuffles and named barriers against plain code. Votes, atomics, and shuffles of other types:
-// any_program/warp.cu and atomics.cu.
+// Shuffles and named barriers against plain code. any_program/warp.cu and atomics.cu have votes,
+// atomics, and shuffles of other types.
 #include "tests/device.h"
 #include "tests/test.h"
 
@@ -33,7 +33,7 @@ TEST_CASE("shuffles move what CUDA's manual says", "[ptx][warp]") {
 
 namespace {
 
-// Warp 0 fills, warps 1 and 2 drain, warp 3 takes no part; two slots, two named barriers each.
+// Warp 0 fills, warps 1 and 2 drain, warp 3 is idle; two slots, two named barriers each.
 __global__ void named_barrier_kernel(int* out) {
   __shared__ int slot[2];
   const int warp = threadIdx.x / 32;

@@ -1,5 +1,5 @@
-// Every load and store of the source is counted, once, at its width: the promise behind "counted".
-// Each probe is one warp; the numbers are bytes and warp requests as the source asks for them.
+// Every load and store of the source is counted once, at its width: the meaning of "counted". Each
+// probe is one warp; the numbers are bytes and warp requests of the source.
 #include "tests/sim/diagnosis.h"
 
 using bf16 = __nv_bfloat16;
@@ -51,7 +51,7 @@ __global__ void vector_sum(const float* x, float* y) {
   const float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];
   y[threadIdx.x] = v.x + v.y + v.z + v.w;
 }
-__global__ void vector_half_used(const float* x, float* y) {  // one LDG.128 all the same
+__global__ void vector_half_used(const float* x, float* y) {  // still one LDG.128
   const float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];
   y[threadIdx.x] = v.x + v.y;
 }

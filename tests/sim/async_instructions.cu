@@ -1,5 +1,5 @@
-// Asynchronous instructions: a missing wait gives a wrong answer, bytes are counted exactly, and
-// operands that the hardware would refuse and wrong uses of mbarriers are findings.
+// Asynchronous instructions: a missing wait gives a wrong result, bytes are counted exactly;
+// operands that the hardware refuses, and wrong uses of mbarriers, are findings.
 #include <numeric>
 
 #include "common/dialect/ptx/ptx.h"
@@ -38,7 +38,7 @@ __global__ void load_box(const __grid_constant__ TensorMap map, float* out, bool
   if (wait) fa::mbarrier_wait(&full, 0);
   for (int i = 0; i < 16; ++i) out[i] = tile[i];
 }
-// The tile is used again, for the second box, with or without a wait for the first.
+// The tile is reused for the second box, with or without a wait for the first.
 __global__ void store_boxes(const __grid_constant__ TensorMap map, bool wait) {
   __shared__ __align__(128) float tile[16];
   for (int box = 0; box < 2; ++box) {
@@ -73,7 +73,7 @@ __global__ void product(float* out, Fault fault) {
   if (fault != Fault::read_early) out[t] = d[0];
 }
 
-// Two matrices are stored as they are, or transposed: lane l has elements 2 l and 2 l + 1 of each.
+// Two matrices are stored directly or transposed: lane l has elements 2 l and 2 l + 1 of each.
 __global__ void store_matrices(uint16_t* out, bool trans) {
   __shared__ __align__(16) uint16_t rows[16][8];
   const unsigned lane = threadIdx.x;
@@ -104,7 +104,7 @@ __global__ void multicast(const __grid_constant__ TensorMap map) {
   fa::cluster_sync();
 }
 
-// --- mbarriers that are used wrongly -------------------------------------------------------------
+// --- wrong uses of mbarriers ---------------------------------------------------------------------
 
 // Two arrivals complete a phase; one thread waits for it.
 __global__ void arrivals(float* y, unsigned arrivals) {
@@ -116,7 +116,7 @@ __global__ void arrivals(float* y, unsigned arrivals) {
   __syncthreads();
   if (threadIdx.x < arrivals) fa::mbarrier_arrive(&full);
   if (threadIdx.x == 63) {
-    fa::mbarrier_wait(&full, 0);  // the line that is named
+    fa::mbarrier_wait(&full, 0);  // the reported line
     y[0] = 1;
   }
 }
@@ -148,7 +148,7 @@ __global__ void overwritten() {
   fa::mbarrier_arrive(&full);
 }
 
-// The copy brings half of the bytes that were announced.
+// The copy brings half of the announced bytes.
 __global__ void too_many_bytes(const float* x) {
   __shared__ __align__(16) float tile[32];
   __shared__ uint64_t full;
@@ -195,11 +195,11 @@ __global__ void shuffle_from_nobody(float* out) {
   if (threadIdx.x < 16) out[threadIdx.x] = __shfl_sync(0xffff, 1.f, 20);
 }
 __global__ void add_past_the_end(float* out) {
-  atomicAdd(out + 16, 1.f);  // the line that is named
+  atomicAdd(out + 16, 1.f);  // the reported line
 }
 constexpr int kAddLine = __LINE__ - 2;
 
-// Warpgroup `producer` gives registers away, the others take some.
+// Warpgroup `producer` releases registers, the others take some.
 template <int less, int more>
 __global__ void reallocate(unsigned producer) {
   if (threadIdx.x / 128 == producer) {
@@ -266,12 +266,12 @@ TEST_CASE("asynchronous copies count the bytes that are there, once for all who 
   for (int t = 0; t < 32; ++t) want += t % 17;
   CHECK(zeros.buffers.at("in").bytes == fa::Bytes{want, 0, 0});
   CHECK(zeros.kernels.at(0).shared_write == 32 * 16);
-  // A copy that nobody waits for still happens.
+  // A copy without a wait still happens.
   CHECK(counted(zero_filled, {1, 32}, in, false).kernels.at(0).shared_write == 32 * 16);
   // Boxes of 4 x 4 at the ends of tensors of 3 and of 6 rows.
   const TensorMap three = fa::tensor_map(in.get(), {{4, 1, 4}, {3, 4, 4}}, Swizzle::none);
   CHECK(counted(multicast, {2, 32, 0, 2}, three).buffers.at("in").bytes == fa::Bytes{48, 0, 0});
-  // Boxes of 8 x 2 that begin to the left of 6 columns, in them, and so that they end to the right.
+  // Boxes of 8 x 2 that begin to the left of 6 columns, inside, and so that they end to the right.
   const TensorMap wide = fa::tensor_map(in.get(), {{6, 1, 8}, {4, 8, 2}}, Swizzle::none);
   for (const auto& [x, columns] : {std::pair(-8, 0), {-4, 4}, {0, 6}, {4, 2}, {8, 0}}) {
     CAPTURE(x);
@@ -336,7 +336,7 @@ TEST_CASE("setmaxnreg for more registers than there are is found", "[sim][async]
       "each, 64512 in all",
       (reallocate<32, 240>), {1, 384}, 0u);
   FOUND("would wait for ever", (reallocate<32, 168>), {1, 512}, 0u);
-  // It is who asks for more that waits, not who asks last.
+  // A warpgroup that requests more waits, not the last one to request.
   SILENT((reallocate<24, 240>), {1, 384}, 2u);
   FOUND("thread (0,0,0): setmaxnreg", (reallocate<32, 240>), {1, 384}, 2u);
 }

@@ -1,6 +1,6 @@
 // The pattern of a Hopper attention kernel, complete and small, with one fault planted at a time: a
-// producer thread feeds a ring by TMA, a warpgroup multiplies, the result leaves through the tile
-// of Q by stmatrix and TMA, and the next work item's Q comes into the same tile.
+// producer thread fills a ring by TMA, a warpgroup multiplies, the result leaves through Q's tile
+// by stmatrix and TMA, and the next work item's Q arrives in the same tile.
 #include <map>
 #include <random>
 
@@ -28,11 +28,11 @@ enum class Fault {
   one_group_early,    // its wait leaves the last product running
   o_too_early,        // O is staged while wgmma may still read Q
   no_proxy_fence,     // stmatrix, then TMA
-  late_proxy_fence,   // by the thread that issues the store only
+  late_proxy_fence,   // only by the thread that issues the store
   no_store_barrier,   // TMA may store what three warps have not written yet
   no_read_wait,       // Q is loaded while TMA may still read O
   no_last_wait,       // the block ends while TMA may still read O
-  one_tile_too_many,  // the producer loads a tile that nobody waits for
+  one_tile_too_many,  // the producer loads a tile without a wait for it
 };
 
 struct Memory {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(256, 1)
     fa::mbarrier_init(&s.q_empty, 1);
     for (int i = 0; i < kStages; ++i) {
       fa::mbarrier_init(&s.full[i], 1);
-      fa::mbarrier_init(&s.empty[i], 4);  // one arrival a warp
+      fa::mbarrier_init(&s.empty[i], 4);  // one arrival per warp
     }
     fa::mbarrier_init_fence();
   }
@@ -214,7 +214,7 @@ TEST_CASE("TMA and wgmma have rows with their wavefronts of shared memory", "[si
   check("shared wgmma", 1, kProducts, kProducts * (16 + kRows / 4));
   check("shared TMA load", 2, kItems * (1 + kTiles), kItems * (1 + kTiles) * kTileBytes / 128);
   check("shared TMA store", 1, kItems, kItems * kTileBytes / 128);
-  // What is counted without rows stays as it is.
+  // Counts that need no rows are unchanged.
   const fa::KernelCount &a = without.kernels[0], &b = counts.kernels[0];
   CHECK(b.wgmma_wavefronts == kProducts * (16 + kRows / 4));
   CHECK(a.wgmma_wavefronts == b.wgmma_wavefronts);

@@ -1,4 +1,4 @@
-// Bank conflicts: in how many wavefronts shared memory answers a warp.
+// Bank conflicts: the wavefronts in which shared memory answers a warp.
 #include <map>
 #include <sstream>
 
@@ -48,9 +48,9 @@ __global__ void shuffles(float* y) {
   if (__any_sync(fa::kFullMask, x > 0)) y[threadIdx.x] = x + static_cast<float>(z);
 }
 
-// A warp reads `rows` rows of d 2-byte elements, 16 bytes a lane; d / 8 lanes read a row together.
-// The chunks of a row are swizzled, so each trip is free of conflicts, the last one too, in which
-// lanes behind the last row have nothing to do.
+// A warp reads `rows` rows of d 2-byte elements, 16 bytes per lane; d / 8 lanes read a row
+// together. The chunks of a row are swizzled, so each trip is free of conflicts, including the last
+// one, in which lanes after the last row are idle.
 __global__ void read_rows(float4* y, int rows, int d) {
   float4* s = fa::dynamic_shared<float4>();
   const int chunks = d / 8, trip = 32 / chunks;
@@ -61,7 +61,7 @@ __global__ void read_rows(float4* y, int rows, int d) {
   }
 }
 
-/// Of the accesses to `at`, in units of T, of a warp whose `lanes` are active.
+/// The accesses to `at`, in units of T, of a warp whose `lanes` are active.
 template <class T>
 fa::KernelCount count(bool store, const std::vector<int>& at, uint32_t lanes) {
   Buffer<int> index("index", at);
@@ -96,7 +96,7 @@ void check(const std::vector<Case>& cases) {
 
 }  // namespace
 
-// The rule itself is tested against an H200's counters below.
+// The rule itself is compared with an H200's counters below.
 TEST_CASE("the least number of wavefronts: what the bytes of the active lanes take",
           "[sim][banks]") {
   check<float>({{"row, shifted", [](int l) { return l + 7; }, 1, 1},

@@ -1,4 +1,4 @@
-// Addresses: out of bounds, freed, of the host, misaligned, beyond the shared memory.
+// Addresses: out of bounds, freed, of the host, misaligned, beyond shared memory.
 #include <unistd.h>
 
 #include <filesystem>
@@ -31,8 +31,8 @@ __global__ void overrun_bytes(float* y, int byte) {
   y[threadIdx.x] = s[threadIdx.x];
 }
 
-// Thread 0 touches a place `byte` bytes behind the begin of an array, by way of a pointer, whose
-// type does not tell the array. The arrays fill their lines of 128 bytes.
+// Thread 0 accesses a place `byte` bytes after the start of an array, through a pointer, whose type
+// does not tell the array. The arrays fill their lines of 128 bytes.
 enum class Touch { load, store, atomic, copy, cp_async, ldmatrix, bulk_load, bulk_store };
 constexpr int kBytes = 1024;
 constexpr int kTouch = __LINE__;  // the load is 10 lines further down, the others follow it
@@ -55,7 +55,7 @@ __global__ void touch(float* y, Touch how, int byte) {
   if (how == Touch::bulk_store) fa::bulk_store(y, p, 64);
 }
 
-// A wgmma whose operand begins `byte` bytes behind the begin of its array.
+// A wgmma whose operand begins `byte` bytes after the start of its array.
 __global__ void operand(float* y, int byte) {
   __shared__ __align__(1024) unsigned char tile[64 * 16 * 2], other[4096];
   for (int i = threadIdx.x; i < 2048; i += 128) tile[i] = other[i] = 0;
@@ -154,7 +154,7 @@ TEST_CASE("between two buffers the nearer one is named", "[sim]") {
   constexpr int kPage = 64 * 1024;
   const Buffer<char> x("x", kPage), after("after", 64);
   const Buffer<float> y("y", 1);
-  REQUIRE(after.get() - x.get() == 2 * kPage);  // a guard page lies between them
+  REQUIRE(after.get() - x.get() == 2 * kPage);  // with a guard page between them
   const auto found = [&](int byte, const std::string& words) {
     for (const bool stores : {false, true}) {
       FOUND(words, one_element<float>, {1, 1}, x.get(), byte, stores, y);

@@ -1,5 +1,5 @@
-// Blocks of a cluster: what orders them, what a multicast load needs, and how its barrier and other
-// blocks' memory can be used wrongly. The right uses run on both backends in tests/ptx.
+// Blocks of a cluster: what orders them, the conditions of a multicast load, and wrong uses of its
+// barrier and of other blocks' memory. The right uses run on both backends in tests/ptx.
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
@@ -27,7 +27,7 @@ __global__ void exchange(float* y, Sync sync) {
   const unsigned t = threadIdx.x, other = fa::cluster_rank() ^ 1;
   tile[t] = 0;
   __syncwarp();
-  tile[t] += 1;  // what a neighbour in an earlier cluster has read
+  tile[t] += 1;  // read by a neighbour in an earlier cluster
   fa::cluster_sync();
   if (sync != Sync::behind_arrival) tile[t] = t;
   if (sync == Sync::cluster) fa::cluster_sync();
@@ -40,7 +40,7 @@ __global__ void exchange(float* y, Sync sync) {
   }
   y[blockIdx.x * 64 + t] = fa::map_shared(tile, other)[t ^ 32];
   if (sync == Sync::arrive_only) fa::cluster_wait();
-  fa::cluster_sync();  // nobody leaves while others read
+  fa::cluster_sync();  // no block leaves while others read
 }
 
 // The blocks of the first cluster read each other's tile; those of the second return at once.
@@ -53,7 +53,7 @@ __global__ void only_first_cluster(float* y) {
   fa::cluster_sync();
 }
 
-// The block `reader` reads its tile, which its neighbour overwrites.
+// Block `reader` reads its tile, which its neighbour overwrites.
 __global__ void overwrite(float* y, unsigned reader, bool sync) {
   __shared__ float tile[32];
   const unsigned t = threadIdx.x;
@@ -67,8 +67,7 @@ __global__ void overwrite(float* y, unsigned reader, bool sync) {
   fa::cluster_sync();
 }
 
-// One block of the cluster fills the other one's tile and arrives at its mbarrier. Faults are the
-// last cluster's.
+// One block of the cluster fills the other's tile and arrives at its mbarrier; the last one errs.
 enum class Missing { nothing, wait, arrival, release };
 __global__ void hand_over(float* y, Missing fault, unsigned from = 0) {
   __shared__ float tile[64];
@@ -117,7 +116,7 @@ __global__ void send(float* y, Send how) {
   fa::cluster_sync();
 }
 
-// The last cluster may leave its barrier out.
+// The last cluster may omit its barrier.
 __global__ void through_device(float* x, float* y, bool sync) {
   const int i = blockIdx.x * 32 + threadIdx.x;
   x[i] = i;
@@ -125,9 +124,9 @@ __global__ void through_device(float* x, float* y, bool sync) {
   y[i] = x[i ^ 32];
 }
 
-// Block 0 loads tiles for both blocks; each block's warp 1 adds them up and hands the stage back to
+// Block 0 loads tiles for both blocks; each block's warp 1 adds them up and returns the stage to
 // block 0. Faults: the consumers of block 1 are not waited for, they do not wait for the last tile,
-// or all hand a stage back before they have read it.
+// or all return a stage before they have read it.
 enum class Fault { none, local, no_full_wait, empty_too_early };
 __global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y, Fault fault) {
   __shared__ __align__(128) float tile[kStages][kTile];
@@ -166,7 +165,7 @@ __global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y, 
   fa::cluster_sync();
 }
 
-// One block arrives at the other's mbarrier, or reads its tile. Does that one know when it ends?
+// One block arrives at the other's mbarrier, or reads its tile. Does the other know when it ends?
 enum class Use { waited_for, arrival, read, read_late };
 __global__ void leave(float* y, Use use, unsigned user) {
   __shared__ float tile[32];
@@ -184,7 +183,7 @@ __global__ void leave(float* y, Use use, unsigned user) {
   }
 }
 
-// A multicast load into a block that does not wait for it, and so may end first.
+// A multicast load into a block that does not wait for it, and so may end before.
 __global__ void multicast_into_the_dead(const __grid_constant__ TensorMap map, float* y,
                                         unsigned issuer) {
   __shared__ __align__(128) float tile[kTile];
@@ -199,7 +198,7 @@ __global__ void multicast_into_the_dead(const __grid_constant__ TensorMap map, f
   }
 }
 
-// One block uses the other's memory, but only its own threads have met since the start.
+// One block uses the other's memory, but only threads of a block have met since the start.
 enum class First { arrival, store, multicast };
 __global__ void begin(const __grid_constant__ TensorMap map, First first, unsigned user,
                       bool sync) {
@@ -236,7 +235,7 @@ __global__ void others_return(float* y) {
   fa::cluster_wait();
   y[blockIdx.x] = 1;
 }
-// The second warp stores and returns; the other block's first warp reads that after the barrier.
+// The second warp stores and returns; the other block's first warp reads after the barrier.
 __global__ void store_and_return(float* x, float* y) {
   if (threadIdx.x >= 32) {
     if (threadIdx.x == 32) x[blockIdx.x] = 1;
@@ -298,7 +297,7 @@ ANALYSED("a remote arrival orders two blocks; without it they wait for ever",
     const std::string it = "block (" + std::to_string(2 + from) + ",0,0)";
     const std::string other = "block (" + std::to_string(3 - from) + ",0,0)";
     SILENT(hand_over, odd, y, Missing::nothing, from);
-    // Who waits last goes on first, or who waits first where that is another block.
+    // The last waiter continues first, or the first waiter where that is another block.
     const std::string words = from == 0 ? ", thread (39,0,0): load of tile, byte 152 at ... by "
                                         : ", thread (0,0,0): load of tile, byte 4 at ... by ";
     FOUND(other + words + it + (from == 0 ? ", thread (38,0,0) at" : ", thread (1,0,0) at"),
@@ -342,7 +341,7 @@ ANALYSED("a block does not end while others use its shared memory", "[sim][races
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 0u);
   SILENT(leave, kTwoBlocks, y, Use::waited_for, 1u);
   SILENT(only_first_cluster, {4, 32, 0, 2}, y);
-  // Which of the two blocks runs first decides which of the two sentences is said.
+  // The block that runs first decides which of the two sentences is printed.
   FOUND("block (0,0,0) may end before the atomic by block (1,0,0), thread (", leave, kTwoBlocks, y,
         Use::arrival, 1u);
   FOUND("block (0,0,0), thread ( ... in block (1,0,0) ... that block has ended", leave, kTwoBlocks,

@@ -24,7 +24,7 @@ struct Buffer : fa::DeviceMemory<T> {
   operator T*() const { return this->get(); }
 };
 
-/// Options of one test case; the old ones come back at its end.
+/// Options of one test case; the old ones are restored at its end.
 class WithOptions {
  public:
   explicit WithOptions(const Options& o) : saved_(options()) { options() = o; }
@@ -34,14 +34,13 @@ class WithOptions {
   Options saved_;
 };
 
-/// With memory for its kernels.
 struct Analysed {
   Analysed() { options().analyse = true; }
   WithOptions with{Options{}};
   Buffer<float> x{"x", 512}, y{"y", 512};
 };
 
-/// What the simulator finds in `run`; empty when it finds nothing, and has looked if it was asked.
+/// The finding of `run`; empty when there is none, and, with --analyse, something was examined.
 std::string finding(auto&& run) {
   std::optional<Recording> recording;
   if (options().analyse) recording.emplace();
@@ -52,13 +51,12 @@ std::string finding(auto&& run) {
   }
   return recording && recording->finish().analysed == 0 ? "the analysis has looked at nothing" : "";
 }
-/// In one launch.
 template <class... P, class... A>
 std::string finding(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
   return finding([&] { fa::launch(kernel, config, static_cast<A&&>(args)...); });
 }
 
-/// What is counted in `run`, and in one launch.
+/// The counts of `run`, or of one launch.
 fa::Counts counted(auto&& run) {
   Recording recording;
   run();
@@ -69,7 +67,7 @@ fa::Counts counted(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... 
   return counted([&] { fa::launch(kernel, config, static_cast<A&&>(args)...); });
 }
 
-/// Are all parts of `pattern`, which " ... " divides, in the text, in this order?
+/// Are all parts of `pattern`, separated by " ... ", in the text, in this order?
 inline bool says(const std::string& text, const std::string& pattern) {
   const std::string gap = " ... ";
   size_t at = 0;
@@ -87,7 +85,7 @@ inline bool says(const std::string& text, const std::string& pattern) {
 /// A TEST_CASE whose launches are analysed.
 #define ANALYSED(...) TEST_CASE_METHOD(sim::test::Analysed, __VA_ARGS__)
 
-/// The finding of a launch (kernel, config, arguments) or a lambda: as the pattern says, or none.
+/// The finding of a launch (kernel, config, arguments) or a lambda must match the pattern.
 #define FOUND(pattern, ...)                                    \
   do {                                                         \
     const std::string found = sim::test::finding(__VA_ARGS__); \

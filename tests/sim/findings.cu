@@ -38,7 +38,7 @@ __global__ void own_parts(T* s, int distance) {
   s[t] = 0;
   s[t ^ distance]++;
 }
-// Threads 0 and 1 store two bytes of a word; thread 2 reads the first one.
+// Threads 0 and 1 store two bytes of a word; thread 2 reads the first byte.
 __global__ void first_of_two_writers(Byte* s, Byte* out, bool barrier) {
   __shared__ Byte shared[64];
   if (s == nullptr) s = shared;
@@ -46,8 +46,8 @@ __global__ void first_of_two_writers(Byte* s, Byte* out, bool barrier) {
   if (barrier) __syncthreads();
   if (threadIdx.x == 2) out[0] = s[0];
 }
-// One thread stores two bytes, the first one in front of a barrier of its warp and the other behind
-// it; a thread of another warp reads `byte`.
+// One thread stores two bytes, before and after a warp barrier; a thread of another warp reads
+// `byte`.
 __global__ void one_writer_twice(Byte* out, int byte) {
   __shared__ Byte s[4];
   if (threadIdx.x == 0) s[0] = 1;
@@ -61,7 +61,7 @@ __global__ void first_of_two_readers(Byte* x, Byte* out, int byte) {
   if (threadIdx.x < 2) out[threadIdx.x] = x[threadIdx.x];
   if (threadIdx.x == 2) x[byte] = 1;
 }
-// A word is touched in parts, then stored to as a whole, then in parts again.
+// A word is accessed in parts, then stored as a whole, then accessed in parts again.
 enum class Missing { none, in_front, behind };
 __global__ void parts_and_whole(unsigned* x, Byte* out, Missing barrier) {
   __shared__ unsigned s[1];
@@ -74,8 +74,7 @@ __global__ void parts_and_whole(unsigned* x, Byte* out, Missing barrier) {
   if (barrier != Missing::behind) __syncthreads();
   if (t >= 60) out[t] = bytes[t - 60];
 }
-// A TMA store reads bytes of many threads. Thread 1, whose byte is not the last of its word, may
-// not have executed the fence.
+// A TMA store reads bytes of many threads; thread 1, not the last of its word, may lack the fence.
 __global__ void fence_of_each_byte(Byte* out, bool all) {
   __shared__ __align__(128) Byte s[64];
   s[threadIdx.x] = threadIdx.x;
@@ -132,7 +131,7 @@ __global__ void copy(const T* x, T* y) {
   y[threadIdx.x] = x[threadIdx.x];
 }
 __global__ void only_add(int* sum) { atomicAdd(sum, 1); }
-// Thread 0 reads byte 4, which no thread has written; then one of another warp stores to `byte`.
+// Thread 0 reads byte 4, which is unwritten; then a thread of another warp stores to `byte`.
 __global__ void read_then_store(Byte* x, Byte* out, int byte) {
   __shared__ Byte shared[8];
   Byte* s = x ? x : shared;
@@ -157,7 +156,6 @@ __global__ void two_barriers(float* y, bool first, bool second) {
   }
 }
 enum class End { none, out_of_bounds, deadlock };
-// n of them.
 __global__ void many_races(float* y, int n, End end) {
   __shared__ float s[11][64];
   const int t = threadIdx.x, o = t ^ 32;
@@ -176,7 +174,7 @@ __global__ void many_races(float* y, int n, End end) {
   __syncthreads();
   if (end == End::out_of_bounds && t == 5) y[64] = 0;
 }
-// A race, and behind it what ends a launch.
+// A race, followed by something that ends a launch.
 __global__ void race_and_end(float* y, End end) {
   __shared__ float s[64];
   const int t = threadIdx.x;
@@ -269,7 +267,7 @@ ANALYSED("plain accesses must be in order with each atomic", "[sim][races]") {
   FOUND("thread (1,0,0): atomic of sum, byte 0", add_and_use, kBlock, y, sum, false, Meet::block,
         Use::nothing, 0);
   SILENT(add_and_use, kBlock, y, sum, true, Meet::block, Use::nothing, 0);
-  SILENT(only_add, {2, 64}, sum);  // the store was the launch's before
+  SILENT(only_add, {2, 64}, sum);  // the store belonged to the previous launch
   for (const int who : {0, 31, 63}) {
     CAPTURE(who);
     for (const Meet second : {Meet::none, Meet::warp}) {
@@ -293,7 +291,7 @@ ANALYSED("a byte beside a written one is not written", "[sim][races][parts]") {
   FOUND("load of x, byte 0 at", copy<Byte>, one, x, y);
   SILENT(copy<Byte>, one, x + 1, y + 1);
   SILENT(copy<Byte>, one, x + 2, y + 2);
-  SILENT(copy<Byte>, one, y + 2, y + 3);  // kernels write, too
+  SILENT(copy<Byte>, one, y + 2, y + 3);  // kernels also write
   const auto* word = reinterpret_cast<const unsigned*>(x.get());
   FOUND("load of x, byte 0 at", copy<unsigned>, one, word, z);
   cudaMemset(x, 0, 1);
@@ -316,7 +314,7 @@ ANALYSED("copies and memsets write their own bytes", "[sim][races][parts]") {
   CHECK(written(x) == "---wwwwwwwwwwwwww-------");
   sim::poison(x + 6, 7);
   CHECK(written(x) == "---www-------wwww-------");
-  cudaMemcpy(y + 4, x.get(), 16, cudaMemcpyDeviceToDevice);  // words: what is unwritten stays so
+  cudaMemcpy(y + 4, x.get(), 16, cudaMemcpyDeviceToDevice);  // words: unwritten ones stay unwritten
   CHECK(written(y) == "-------www-------www----");
   // Others: all is taken for written.
   for (const auto [to, from, bytes] : {std::array{0, 0, 18}, {2, 0, 16}, {0, 2, 16}}) {
@@ -395,7 +393,7 @@ __global__ void uninitialised_read(float* y) {
   if (threadIdx.x > 0) a[threadIdx.x] = 1;
   y[threadIdx.x] = a[threadIdx.x];
 }
-__global__ void uninitialised_bytes(Byte* y) {  // each thread has its own of a word
+__global__ void uninitialised_bytes(Byte* y) {  // each thread has one of a word
   __shared__ Byte a[64];
   const Byte mine = ++a[threadIdx.x];
   y[threadIdx.x] += mine;

@@ -1,4 +1,4 @@
-// The L2 model, and with it DRAM traffic.
+// The L2 model, and DRAM traffic.
 #include <random>
 #include <set>
 
@@ -16,7 +16,7 @@ struct Dram {
   double read, write;
 };
 
-/// Of one worker, or as the options say.
+/// With one worker, or by the options.
 Dram record(auto&& run, const sim::Options& options = {.workers = 1, .l2_bytes = kL2}) {
   WithOptions with(options);
   const auto counts = sim::test::counted(run);
@@ -47,7 +47,7 @@ __global__ void scattered(const float* x, float* y, int n) {
   y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-// Each warp reads a range of its own twice.
+// Each warp reads its range twice.
 __global__ void two_passes(const float4* x, float4* y, int per_warp) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float4* mine = x + (size_t{blockIdx.x} * (blockDim.x / 32) + warp) * per_warp;
@@ -177,8 +177,8 @@ TEST_CASE("what is three times the L2 streams", "[sim][l2]") {
   CHECK(dram.write == data.bytes);
 }
 
-// X written and read back, with the L2 full of other lines; an H200's measured shares. Design:
-// close at both ends, a promise of nothing but the shape between.
+// X written and read back, with the L2 full of other lines, against an H200's measured shares:
+// close at both ends; between them only the shape is promised.
 TEST_CASE("between half and three times its size the L2 behaves like an H200's", "[sim][l2]") {
   struct Point {
     double size, measured, tolerance;
@@ -257,7 +257,6 @@ TEST_CASE("DRAM traffic does not depend on the number of workers", "[sim][l2]") 
   const unsigned cluster = GENERATE(1u, 2u);
   Buffer<float> x("x", kN), y("y", 600 * 64);
   const auto dram = [&](int workers) {
-    // 64 blocks are resident, 600 run.
     const WithOptions with({.workers = workers, .l2_bytes = kL2, .resident_sms = 2});
     const auto counts = sim::test::counted([&] {
       for (int i = 0; i < 2; ++i) fa::launch(scattered, {600, 64, 0, cluster}, x, y, kN);
@@ -272,8 +271,8 @@ TEST_CASE("DRAM traffic does not depend on the number of workers", "[sim][l2]") 
 // One SM holds 8 blocks of 8 warps.
 TEST_CASE("warps that are resident together share the L2", "[sim][l2]") {
   struct Case {
-    size_t range;  // bytes of a warp, which alone always fits
-    size_t smem;   // of a block
+    size_t range;  // bytes per warp, which always fit for one warp
+    size_t smem;   // per block
     double passes_from_dram;
   };
   const auto c = GENERATE(values<Case>({{kL2 / 128, 0, 1},             // half the L2 in flight
@@ -312,10 +311,10 @@ TEST_CASE("a warp that comes back to a line after a barrier asks the L2 for it a
         .read;
   };
   CHECK(read(100, kL2) == 128 + 100 * 32);
-  CHECK(read(100, 16 * 128) == 2 * 128 + 100 * 32);  // 16 lines have forgotten it
+  CHECK(read(100, 16 * 128) == 2 * 128 + 100 * 32);  // 16 newer lines have evicted it
 }
 
-// Whoever changes the model changes these figures.
+// A change of the model changes these figures.
 TEST_CASE("random programs read and write exactly these bytes", "[sim][l2]") {
   struct Case {
     unsigned warps, blocks;
@@ -323,8 +322,7 @@ TEST_CASE("random programs read and write exactly these bytes", "[sim][l2]") {
     int resident_sms;
     uint64_t l2_bytes_of_blocks, read, write;
   };
-  // Of a cache of one set, 16 lines, exactly. Which lines share one of several sets depends on the
-  // buffers' places.
+  // A cache of one set, 16 lines, is exact; with several sets the buffers' places matter.
   const auto c = GENERATE(values<Case>({{1, 1, 2048, 1, 45920, 28896, 20768},
                                         {3, 40, 2048, 2, 5284384, 4169280, 2265472},
                                         {2, 40, 32768, 2, 3698944, 2477000, 1437800},
@@ -339,7 +337,6 @@ TEST_CASE("random programs read and write exactly these bytes", "[sim][l2]") {
     int first = 0;
     for (int i = 0; i < kSteps; ++i) {
       const int stride = (int[]){0, 1, 1, 2, 8, 32}[below(6)];
-      // The same place, the next one, or another.
       const int next = below(3);
       first = next == 0 ? first : next == 1 ? first + 32 : below(kWords);
       first = std::min(first, kWords - 32 * 32);
@@ -389,7 +386,7 @@ TEST_CASE("random programs read and write exactly these bytes", "[sim][l2]") {
   }
 }
 
-// All its blocks fit on the GPU: none of them has reached the L2 when the last one fails.
+// All blocks fit on the GPU: none has reached the L2 when the last one fails.
 TEST_CASE("an abandoned launch leaves nothing to the next one", "[sim][l2]") {
   Data data(kL2 / 4);
   const Dram alone = record([&] { data.load(); });

@@ -1,4 +1,4 @@
-// Requests and sectors: what the lanes of a warp ask for together.
+// Requests and sectors of the lanes of a warp.
 #include <array>
 #include <map>
 #include <set>
@@ -18,7 +18,7 @@ __global__ void gather(const float* x, const int* index, float* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   y[i] = x[index[i]];
 }
-// One instruction, n times; a lane without a place is idle.
+// One instruction, n times; a lane without an address is idle.
 template <class T>
 __global__ void gathers(const T* x, const int* index, float* y, int n) {
   for (int k = 0; k < n; ++k) {
@@ -45,14 +45,14 @@ __global__ void halves(const float* x, const float* z, float* y) {
     y[threadIdx.x] = z[threadIdx.x];
   }
 }
-// Lane l makes l % 4 + 1 trips; afterwards all lanes load once more with the same instruction.
+// Lane l makes l % 4 + 1 trips; then all lanes load once more with the same instruction.
 __global__ void ragged(const float* x, const float* z, float* y) {
   float sum = 0;
   for (int k = 0; k <= static_cast<int>(threadIdx.x) % 4; ++k) sum += x[k * 32 + threadIdx.x];
   y[threadIdx.x] = sum + z[threadIdx.x];
 }
 // Rows of 20 floats by half warps, in pieces of 16: in every second trip lanes 4.. of each half
-// skip the store, so that a lane's n-th store is not the n-th of its neighbour.
+// skip the store, so a lane's n-th store is not its neighbour's n-th.
 __global__ void skipped_trips(float* y) {
   const int row = threadIdx.x / 16, col = threadIdx.x % 16;
   for (int pair = 0; pair < 4; ++pair) {
@@ -104,8 +104,8 @@ struct Colour {
   unsigned char r, g, b;
 };
 
-// A program without structure: at each step a lane takes one of four paths, chosen by a hash. In
-// between the lanes meet, so that some have come further than others when they are switched.
+// A program without structure: at each step a lane takes one of four paths, chosen by a hash.
+// Between steps the lanes meet, so some are further than others when they are switched.
 __host__ inline __attribute__((always_inline)) unsigned hash(unsigned a, unsigned b) {
   unsigned h = a * 0x9E3779B1u ^ b * 0x85EBCA77u;
   h ^= h >> 15;
@@ -209,7 +209,7 @@ TEST_CASE("cp.async looks up lines by quarters of a warp, a load by warps", "[si
   }
 }
 
-// As nvcc -arch=sm_90 has it: a struct moves in parts of its alignment.
+// As by nvcc -arch=sm_90: a struct moves in parts of its alignment.
 template <class T>
 static void check_struct(unsigned parts, unsigned sectors) {
   Buffer<T> x("x", 32), y("y", 32);
@@ -222,7 +222,7 @@ static void check_struct(unsigned parts, unsigned sectors) {
 TEST_CASE("a struct takes as many requests as a lane needs instructions", "[sim][requests]") {
   const WithOptions with(kRequests);
   check_struct<Triple>(2, 2 * 32);
-  check_struct<Point>(3, 3 * 12);  // its alignment is smaller than itself
+  check_struct<Point>(3, 3 * 12);  // its alignment is smaller than its size
   check_struct<Colour>(3, 3 * 3);
 }
 
@@ -297,7 +297,7 @@ TEST_CASE("a log that is full is counted in parts: never too few requests", "[si
   auto counts = counted(long_loop, {1, 2}, x, y, kLoads);
   CHECK(counts.buffers["x"].requests.load >= kLoads);
   CHECK(counts.buffers["x"].requests.load <= 2 * kLoads);
-  CHECK(counts.remarks.size() == 1);  // the reader is told
+  CHECK(counts.remarks.size() == 1);  // the reader is informed
   counts = counted(long_loop, {1, 2}, x, y, kLoads / 2);
   CHECK(counts.buffers["x"].requests.load == kLoads / 2);
   CHECK(counts.remarks.empty());
@@ -326,7 +326,7 @@ TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
     CHECK(rows.at("x load32").clocks == 16);  // lines
     CHECK(rows.at("index load32").clocks == 2);
     CHECK(rows.at("y store32").clocks == 2);
-    // The rows of launches, and of workers, are one.
+    // The rows of launches, and of workers, are merged.
     const WithOptions two_workers({.workers = 2, .requests = true, .sites = true});
     const auto twice = counted([&] {
       fa::launch(gather, {1, 64}, x, index, y);

@@ -18,7 +18,7 @@ using sim::test::WithOptions;
 
 namespace step04 {
 
-// Each warp reads a range of its own twice. By its name the simulator takes it for step 04's.
+// Each warp reads its range twice. By its name the simulator takes it for step 04's kernel.
 template <int d, int Bc>
 __global__ void flash_fwd_kernel(const float4* x, float4* y, int per_warp) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -59,7 +59,7 @@ TEST_CASE("an SM holds as many blocks as NVIDIA's occupancy calculation says", "
   const auto c = GENERATE(values<Case>({
       {"H200", 256, 0, {32, 0}, 8},          // threads
       {"H200", 1024, 0, {16, 0}, 2},         //
-      {"H200", 128, 32768, {32, 0}, 6},      // 7 but for the KB that each block takes
+      {"H200", 128, 32768, {32, 0}, 6},      // 7 without the KB that each block takes
       {"H200", 128, 0, {32, 32768}, 6},      //
       {"H200", 33, 0, {16, 0}, 32},          // blocks
       {"H200", 256, 0, {126, 0}, 2},         // registers
@@ -81,7 +81,7 @@ TEST_CASE("an SM holds as many blocks as NVIDIA's occupancy calculation says", "
       {"V100", 256, 32768, {32, 0}, 3},      //
       {"H200", 256, 0, {}, 8},               // an unknown kernel: threads
       {"H200", 256, 74000, {}, 3},           // and dynamic shared memory
-      {"T4", 256, 200 * 1024, {}, 1},        // no GPU would take it
+      {"T4", 256, 200 * 1024, {}, 1},        // too large for any GPU
       {"H200", 1024, 0, {200, 0}, 1},        //
   }));
   CAPTURE(c.gpu, c.threads, c.dynamic_bytes, c.resources.registers, c.resources.shared_bytes);
@@ -96,7 +96,7 @@ TEST_CASE("the shipped file knows the steps' kernels by the simulator's names",
     CAPTURE(kernel);
     CHECK(resources.registers >= 8);
     CHECK(resources.registers <= 255);
-    CHECK(resources.shared_bytes <= 48 * 1024);  // what a static array may take
+    CHECK(resources.shared_bytes <= 48 * 1024);  // the limit of static arrays
   }
   CHECK(table.count("step01::softmax_kernel") == 1);
   CHECK(sim::resources_of("step02::scores_kernel<64>").shared_bytes > 0);
@@ -118,8 +118,7 @@ TEST_CASE("without the file no kernel is known; a damaged one is a sentence", "[
                                      ContainsSubstring("flash_steps_registers_"));
 }
 
-// 8 unknown blocks of 8 warps have twice the L2 in flight (l2.cu); 2 of step 04's, or 3, at most
-// three quarters of it.
+// 8 unknown blocks of 8 warps have twice the L2 in flight (l2.cu); 2 or 3 of step 04's at most 3/4.
 TEST_CASE("the L2 model holds fewer blocks of a kernel with many registers", "[sim][residency]") {
   constexpr size_t kL2 = 1 << 20, kRange = kL2 / 32;  // bytes; a warp's range
   constexpr unsigned kBlocks = 32, kThreads = 256;

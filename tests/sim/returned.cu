@@ -1,5 +1,4 @@
-// Threads that return early: what is wrong with it, and what is not. The right uses run on both
-// backends in tests/ptx/returned.cu.
+// Threads that return early: wrong uses, and right ones (on both backends: ptx/returned.cu).
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
@@ -8,7 +7,7 @@ using sim::test::WithOptions;
 
 namespace {
 
-// Every thread brings one element of the tile; those past n have no output of their own.
+// Every thread adds one element of the tile; those past n have no output.
 __global__ void tile_sum(const float* x, float* y, int n, bool early) {
   __shared__ float tile[64];
   const int t = threadIdx.x;
@@ -19,7 +18,7 @@ __global__ void tile_sum(const float* x, float* y, int n, bool early) {
   for (int i = 0; i < 64; ++i) sum += tile[i];
   if (t < n) y[t] = sum;
 }
-// Warp 1 writes and returns; warp 0 reads, behind a barrier of all or of so many threads.
+// Warp 1 writes and returns; warp 0 reads, after a barrier of all threads or with a count.
 __global__ void last_words(float* y, bool barrier, int count) {
   __shared__ float tile[32];
   const int t = threadIdx.x;
@@ -45,7 +44,7 @@ __global__ void counted(float* y, int leavers) {
   fa::bar_sync(1, 64);
   y[threadIdx.x] = 1;
 }
-// The last lanes are asked for after they have returned.
+// A shuffle names the last lanes after they have returned.
 __global__ void shuffle(float* y, bool absent) {
   const int lane = threadIdx.x;
   if (lane >= 24) return;
@@ -78,7 +77,7 @@ ANALYSED("what a thread did before it returned is known behind a barrier", "[sim
   SILENT(last_words, {1, 64}, y, true, 0);
   CHECK(y.download()[31] == 3.f);
   {
-    WithOptions plain{sim::Options{}};  // two workers, too
+    WithOptions plain{sim::Options{}};  // also two workers
     SILENT(last_words, {2, 64, 0, 2}, y, true, 0);
   }
   FOUND("race on shared memory", last_words_to_a_count, {1, 64}, y, false);
@@ -87,7 +86,7 @@ ANALYSED("what a thread did before it returned is known behind a barrier", "[sim
 
 TEST_CASE("a barrier with a count waits for a warp that has returned", "[sim]") {
   Buffer<float> y("y", 64);
-  for (const unsigned cluster : {1, 2}) {  // after a finding the simulator goes on
+  for (const unsigned cluster : {1, 2}) {  // after a finding the simulator continues
     FOUND(
         "deadlock in kernel ... 32 threads returned (linear ids 32-63) ... 32 threads wait at "
         "bar.sync returned.cu: ... barrier 1 waits for 64 threads, 32 have arrived; a barrier with "

@@ -1,5 +1,5 @@
-// The rules of single instructions: a kernel breaks one at a time, and `bad` is all that its near
-// twin lacks. Rules that need more of a kernel are in the other files.
+// The rules of single instructions: a kernel breaks one at a time, its near twin lacks only `bad`.
+// Rules that need a larger kernel are in the other files.
 #include "common/dialect/ptx/ptx.h"
 #include "common/sim/block.h"
 #include "tests/sim/diagnosis.h"
@@ -66,7 +66,6 @@ enum class Rule {
   shuffle_of_64,
 };
 
-// By one thread.
 __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rule, bool bad) {
   __shared__ __align__(128) float tile[64];
   __shared__ __align__(8) uint64_t full[2];
@@ -156,7 +155,7 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
     case Rule::base_offset:
     case Rule::high_bits: {
       const int bit = rule == Rule::high_bits ? 52 : 49;
-      sim::wgmma_operand(uint64_t{bad} << bit, here);  // of the dynamic part's beginning
+      sim::wgmma_operand(uint64_t{bad} << bit, here);  // at the start of the dynamic part
       return;
     }
     case Rule::tile_misaligned:
@@ -188,7 +187,7 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
 __global__ void meets(int id, int threads, int others) {
   fa::bar_sync(id, threadIdx.x < 32 ? threads : others);
 }
-// Lanes up to 8 * matrices name a row: `wrong` names none.
+// Lanes up to 8 * matrices name a row; `wrong` names none.
 template <int matrices>
 __global__ void rows(unsigned wrong) {
   __shared__ __align__(16) uint16_t row[32][8];
@@ -229,7 +228,7 @@ __global__ void invalidates(bool bad) {
   if (threadIdx.x == 0 && bad) fa::mbarrier_wait(&full, 0);
   if (threadIdx.x == 1) fa::mbarrier_inval(&full);
 }
-// The load completes phase 0, but the thread waits for the one before.
+// The load completes phase 0, but the thread waits for the previous one.
 __global__ void waits(const __grid_constant__ TensorMap map, float* y, int parity, bool reads) {
   __shared__ __align__(128) float tile[32];
   __shared__ uint64_t full;
@@ -258,8 +257,7 @@ __global__ void waits_once(const float* x, float* y) {
 
 // --- a swizzle that is wider than the box's rows -------------------------------------------------
 
-// Loads a box of 8 rows and stores it again; before the load is complete, chunk `touched` of shared
-// memory is written, too.
+// Loads a box of 8 rows and stores it again; chunk `touched` is also written during the load.
 __global__ void there_and_back(const __grid_constant__ TensorMap from,
                                const __grid_constant__ TensorMap to, uint8_t* seen, int bytes,
                                int touched) {
@@ -325,11 +323,11 @@ __global__ void multiplies(float* y, Odd odd) {
   if (is(Odd::factor)) p.factor = sim::Factor::f16;
   if (is(Odd::sums)) p.half_sums = true;
   if (is(Odd::commit)) fa::wgmma_commit();
-  const bool halves = odd == Odd::halves || odd == Odd::half_unset;  // D is in half the registers
+  const bool halves = odd == Odd::halves || odd == Odd::half_unset;  // D in half of the registers
   if (halves) {
     p.factor = sim::Factor::f16, p.half_sums = true;
     for (int i = 0; i < 16; ++i) unset[i] = 0;
-    // Exactly one: what loads the kernel's arguments has used the stack, too.
+    // Exactly one: loading the kernel's arguments has also used the stack.
     if (odd == Odd::half_unset) reinterpret_cast<uint32_t*>(unset)[15] = sim::kUnset;
   }
   sim::wgmma(halves || odd == Odd::unset ? unset : d, p, here);
@@ -348,7 +346,7 @@ __global__ void takes(int first, int last, int step) {
   if (t >= first && t < last && t % step == 0) fa::setmaxnreg_dec<32>();
 }
 __global__ void takes_all() { fa::setmaxnreg_inc<256>(); }
-// Each warpgroup has as many as it can have at any time: 240 and twice 24, then 24 and twice 240.
+// Each warpgroup takes all that it can at each time: 240 and twice 24, then 24 and twice 240.
 __global__ void takes_turns() {
   const unsigned group = threadIdx.x / 128;
   if (group != 0) fa::setmaxnreg_dec<24>();
@@ -413,7 +411,7 @@ __global__ void moves(Tensor fault) {
     if (is(Tensor::a_lane) || is(Tensor::a_major)) {
       fa::tcgen05_mma_tmem(address + 128, from, b, fa::tcgen05_instruction(128, 32, major), false);
     }
-    if (is(Tensor::commits_twice)) {  // in a phase of one arrival and of bytes that never come
+    if (is(Tensor::commits_twice)) {  // in a phase of one arrival and of bytes that never arrive
       sim::mbarrier_expect(&done, 16, Where::here());
       fa::tcgen05_commit(&done);
     }
@@ -520,12 +518,12 @@ ANALYSED("a wait for another phase is named", "[sim][races][mbarrier]") {
         {1, 1}, map, y, 1, false);
   FOUND("race on shared memory: ... have no wait on its mbarrier " + line, waits, {1, 1}, map, y, 1,
         true);
-  // Not so a wait before the load.
+  // A wait before the load is different.
   FOUND("load of tile, byte 20 at ... have no wait on its mbarrier between them", waits_once,
         {1, 1}, x, y);
 }
 
-// Seen on an H200. Row by row, chunks in the order of their addresses: r.c is row r's chunk c.
+// Measured on an H200. By rows, with chunks in address order: r.c is row r's chunk c.
 ANALYSED("TMA lays out rows at the swizzle's width", "[sim][tma]") {
   struct Layout {
     Swizzle swizzle;
@@ -571,7 +569,7 @@ ANALYSED("TMA lays out rows at the swizzle's width", "[sim][tma]") {
     }
     CHECK(text == layout.rows);
     CHECK(to.download() == in);
-    // The load writes the box's chunks and no others.
+    // The load writes only the box's chunks.
     SILENT(there_and_back, {1, 1}, map(from), map(to), seen, 8 * inner, chunks - 1);
     FOUND("race on shared memory: ... have no wait on its mbarrier", there_and_back, {1, 1},
           map(from), map(to), seen, 8 * inner, 0);
@@ -643,8 +641,7 @@ TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0",
   SILENT(moves, {2, 32, 0, 2}, Tensor::none);
   FOUND("tcgen05.commit at ... has cta_group::2, but tcgen05.alloc at ... has cta_group::1", moves,
         {2, 32, 0, 2}, Tensor::other_group);
-  // What estimated times come from: columns in units of m64n1k16, of the one product. In tf32 k is
-  // 8, and a product takes as long.
+  // The source of estimated times: columns of the product in units of m64n1k16, in tf32 of k = 8.
   const sim::test::WithOptions with({.workers = 1, .requests = true});
   for (const Tensor type : {Tensor::none, Tensor::tf32}) {
     const auto counts = sim::test::counted(moves, warp, type);

@@ -1,4 +1,4 @@
-// Barriers, deadlocks, divergence, spinning, stacks, workers, and what a launch refuses.
+// Barriers, deadlocks, divergence, spinning, stacks, workers, and refusals of a launch.
 #include <unistd.h>
 
 #include <array>
@@ -28,7 +28,7 @@ __global__ void barrier_in_branches(float* x, bool divergent) {
 __global__ void shuffle_of_half(float* x, unsigned mask) {
   float v = static_cast<float>(threadIdx.x);
   if (threadIdx.x < 16) v += __shfl_xor_sync(mask, v, 1);
-  __syncthreads();  // the other half is here and does not come
+  __syncthreads();  // the other half is at another barrier
   x[threadIdx.x] = v;
 }
 __global__ void shuffle_at_two_lines(float* x, bool divergent) {
@@ -40,7 +40,7 @@ __global__ void shuffle_at_two_lines(float* x, bool divergent) {
   }
   x[threadIdx.x] = v;
 }
-// Lane 1 of each four meets its like while the others wait for all, then eight groups meet at once.
+// Lane 1 of each four meets its equals while the others wait for all; then eight groups meet.
 __global__ void groups_side_by_side(float* x) {
   const int lane = threadIdx.x;
   int v = 0;
@@ -56,7 +56,7 @@ __global__ void mask_without_own_lane() {
   if (threadIdx.x == 0) __syncwarp(0xfffffffe);
 }
 
-// Each thread has its own place in y, and stores there what it knows of it.
+// Each thread has its place in y, and stores there what it knows of it.
 __global__ void places(uint4* y) {
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -71,7 +71,7 @@ __global__ void spins(volatile float* flag) {
   while (flag[0] == 0.f) {
   }
 }
-// Block 1 waits for block 0, in a way that a GPU may or may not survive.
+// Block 1 waits for block 0, which works on a GPU only by luck.
 __global__ void waits_for_another_block(volatile float* flag) {
   if (blockIdx.x == 0) {
     while (flag[0] == 0.f) {
@@ -80,7 +80,7 @@ __global__ void waits_for_another_block(volatile float* flag) {
     flag[0] = 1.f;
   }
 }
-// Like a process that a debugger has stopped: time passes, nothing is computed.
+// Like a process stopped by a debugger: time passes, nothing is computed.
 __global__ void sleeps(float* x) {
   if (threadIdx.x == 0) usleep(600'000);
   x[threadIdx.x] = 1;
@@ -94,7 +94,7 @@ __global__ void large_frame(float* x, int n) {
   for (int i = 0; i < n; ++i) sum += local[i];
   x[threadIdx.x] = sum;
 }
-// Of threads that have all begun one needs much.
+// Of many running threads one needs a large stack.
 template <int kBytes>
 __attribute__((noinline)) __device__ float fill(int n) {
   float local[kBytes / 4];
@@ -107,7 +107,7 @@ __global__ void large_frame_of_one(float* x, unsigned thread) {
   __syncthreads();
   if (threadIdx.x == thread) x[threadIdx.x] = fill<80 * 1024>(100);
 }
-// deferred: when all threads have returned, so on the worker's own stack.
+// deferred: after all threads have returned, so on the worker's stack.
 __global__ void throws(float* x, bool deferred) {
   x[threadIdx.x] = 1;
   if (blockIdx.x != 1 || threadIdx.x != 3) return;
@@ -134,7 +134,7 @@ __global__ void odd_block(float* x) {  // the last warp has 8 lanes
 }
 
 __global__ void nothing() {}
-// What all know of the others, several times over.
+// Exchanges what each thread knows, several times.
 __global__ void votes(int* y) {
   const int t = threadIdx.x;
   const int of[] = {__syncthreads_count(t % 3 == 0), __syncthreads_count(t == 7),
@@ -142,7 +142,7 @@ __global__ void votes(int* y) {
                     __syncthreads_and(t < 40),       __syncthreads_and(t < 39)};
   for (int i = 0; i < 6; ++i) y[t * 6 + i] = of[i];
 }
-// Of everything that is counted without observers something, by each thread or warp.
+// Something of every kind that is counted without observers, by each thread or warp.
 __global__ void some_of_all(float* x) {
   __shared__ float s[64];
   const unsigned t = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -158,7 +158,7 @@ __global__ void some_of_all(float* x) {
   x[t] = sum + x[t] + d[0];
   atomicAdd(&x[64], 1.f);
 }
-// Each thread of a warp waits at a line of its own.
+// Each thread of a warp waits at a different line.
 __global__ void waits_at_lines(bool odd) {
   if (threadIdx.x % 2 == odd && threadIdx.x != 6) __syncthreads();
   if (threadIdx.x == 6) return;
@@ -173,7 +173,6 @@ TEST_CASE("blocks start in an order that a number chooses, each once", "[sim]") 
   std::set<std::vector<int>> orders;
   for (uint64_t order = 0; order < 6; ++order) {
     CAPTURE(blocks, cluster, order);
-    // One block after the other.
     const WithOptions with({.workers = static_cast<int>(cluster), .block_order = order});
     Buffer<int> log("log", blocks), next("next", 1);
     fa::launch(log_block, {blocks, 32, 0, cluster}, log, next);
@@ -212,7 +211,7 @@ TEST_CASE("the watchdog stops an endless spin, and names its line", "[sim]") {
   Buffer<float> flag("flag", 1);
   FOUND("kernel (anonymous namespace)::spins ... spins at scheduler.cu:", spins, {1, 32}, flag);
   FOUND("outside the dialect", waits_for_another_block, {2, 32}, flag);
-  flag.upload({1.f});  // the twin: the flag is up already
+  flag.upload({1.f});  // the twin: the flag is already set
   SILENT(spins, {1, 32}, flag);
 }
 
@@ -221,7 +220,7 @@ TEST_CASE("the watchdog counts no time in which the process does not run", "[sim
   Buffer<float> x("x", 32);
   const WithOptions with({.watchdog_s = 0.1});
   SILENT(sleeps, {1, 32}, x);
-  // Nor does the patience with a kernel that somebody interrupts: it ends at its store.
+  // Nor does the patience with an interrupted kernel: it ends at its store.
   const WithOptions other({.watchdog_s = 0.2,  // the kernel sleeps longer than three looks at it
                            .interrupted = &interrupted,
                            .on_fatal = [](fa::FaultKind, const std::string& sentence) {
@@ -344,7 +343,7 @@ TEST_CASE("a launch may go to CUDA's limits, and no further", "[sim]") {
   CHECK_THROWS_WITH(too_much(),
                     ContainsSubstring("232449 B of dynamic shared memory; a block has at "
                                       "most 232448"));
-  // Of a GPU without clusters, and of a cooperative launch.
+  // For a GPU without clusters, and for a cooperative launch.
   const auto found = [](int arch, unsigned blocks, bool together, unsigned cluster) {
     const WithOptions other({.workers = 2, .arch = arch, .resident_sms = 2, .sm = {.blocks = 3}});
     sim::LaunchConfig config{blocks, 32};

@@ -1,4 +1,4 @@
-// How many loads and stores a second the simulator gets through, on one worker:
+// Loads and stores per second of the simulator, on one worker:
 //   build/sim/tests/test_simulator '[speed]'
 #include <chrono>
 #include <cstdio>
@@ -18,7 +18,7 @@ __global__ void consecutive(const float* x, float* y, int n) {
   for (int k = 0; k < n; ++k) sum += x[k % 64 * kThreads + threadIdx.x];
   y[blockIdx.x * kThreads + threadIdx.x] = sum;
 }
-// Each lane loads from a row of its own.
+// Each lane loads from a different row.
 __global__ void scattered(const float* x, float* y, int n) {
   float sum = 0;
   for (int k = 0; k < n; ++k) sum += x[threadIdx.x * kRow + k % kRow];

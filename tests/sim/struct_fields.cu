@@ -51,7 +51,7 @@ __global__ void by_pointer(float* y) {
   auto* s = fa::dynamic_shared<Tiles<32>>();
   race_in<field>(*s, y);
 }
-// Two structs with the name Tiles, and the one of this kernel in a variable of a helper function.
+// Two structs named Tiles; this kernel's is in a variable of a helper function.
 __device__ inline void helper(float* y) {
   Tiles<128>& t = *fa::dynamic_shared<Tiles<128>>();
   race_in<Field::q>(t, y);
@@ -63,7 +63,7 @@ __global__ void behind_the_struct(float* y) {
   Tiles<64>& smem = *fa::dynamic_shared<Tiles<64>>();
   race(reinterpret_cast<float*>(&smem + 1)[2], y);
 }
-// Which of two structs the bytes belong to, nobody can tell.
+// The owner of the bytes, one of two structs, is unknown.
 __global__ void two_structs(float* y) {
   Tiles<64>& smem = *fa::dynamic_shared<Tiles<64>>();
   auto& other = *fa::dynamic_shared<Tiles<32>>();

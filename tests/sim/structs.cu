@@ -1,5 +1,5 @@
-// Structs that go through functions: what a call stores, and what it is given, is an access as any
-// other; recursion and function pointers.
+// Structs passed through functions: what a call stores, and what it receives, is an ordinary
+// access; recursion and function pointers.
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

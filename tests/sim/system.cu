@@ -1,7 +1,6 @@
-// What the simulator says when the system refuses it address space or threads, and its workers when
-// the system starts them late, while the host goes on. The system's functions are replaced, because
-// no limit of the system refuses exactly one call, and only so comes the moment that otherwise
-// comes once in thousands of starts.
+// The simulator's words when the system refuses address space or threads, and its workers when the
+// system starts them late while the host continues. System functions are replaced, because no limit
+// refuses exactly one call, and a late start otherwise occurs once in thousands.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -21,10 +20,10 @@ namespace {
 
 constexpr int kNever = 1 << 30;
 
-// The simulator's own code comes here from the middle of its work, so there must be no hooks.
+// The simulator calls these in the middle of its work, so they must not be instrumented.
 #define UNWATCHED __attribute__((no_sanitize("thread")))
 
-// How many more before a refusal.
+// The number of calls before a refusal.
 int granted_mmaps = kNever, granted_mprotects = kNever, granted_threads = kNever;
 
 UNWATCHED bool refused(int& granted) {
@@ -48,7 +47,7 @@ UNWATCHED void* start_late(void* p) {
   return start.routine(start.argument);
 }
 
-// What the host frees is overwritten at once, as the next owner would.
+// Overwrites what the host frees at once, as its next owner would.
 UNWATCHED void release(void* p, size_t bytes) {
   if (late_start && pthread_equal(pthread_self(), host)) {
     std::memset(p, 0xff, bytes);
@@ -59,7 +58,7 @@ UNWATCHED void release(void* p, size_t bytes) {
 
 __global__ void store(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] = 2; }
 
-// On a pool of its own: one that has more workers than any before.
+// With a new pool: one with more workers than any before.
 std::vector<float> filled_by(int workers) {
   const sim::test::WithOptions with({.workers = workers});
   Buffer<float> x("x", 32);
@@ -94,7 +93,7 @@ extern "C" UNWATCHED int pthread_create(pthread_t* thread, const pthread_attr_t*
 UNWATCHED void operator delete(void* p) noexcept { std::free(p); }
 UNWATCHED void operator delete(void* p, size_t bytes) noexcept { release(p, bytes); }
 
-// The first case: nobody has asked for device memory before.
+// The first case: device memory has not been requested before.
 TEST_CASE("without address space there is no device memory", "[sim]") {
   void* p = nullptr;
   granted_mmaps = GENERATE(0, 1);  // the window, and its marks of written words
@@ -104,8 +103,8 @@ TEST_CASE("without address space there is no device memory", "[sim]") {
   granted_mmaps = kNever;
 }
 
-// Whatever is thread-local lies in the window of shared memory, where a kernel's stray index may
-// meet it. This program has no shared array.
+// All thread-local variables are in the window of shared memory, where a kernel's stray index may
+// reach them. This program has no shared array.
 TEST_CASE("the simulator keeps no memory of its own beside the shared arrays", "[sim]") {
   size_t bytes = 0;
   dl_iterate_phdr(

@@ -1,4 +1,4 @@
-// Faults in the use of tensor memory: each in a kernel that has exactly one, beside the same kernel
+// Faults in the use of tensor memory: each in a kernel with exactly one, beside the same kernel
 // without it. Products are in bf16, fp16 and tf32.
 #include <random>
 
@@ -120,7 +120,7 @@ __global__ void two_products(float* y, Fault fault) {
   }
 }
 
-// Two threads issue a product each into the same columns, without a wait between them.
+// Two threads each issue a product into the same columns, without a wait between them.
 __global__ void handed_on(float* y, bool before, bool after) {
   bf16* sA = fa::dynamic_shared<bf16>();
   __shared__ uint64_t done;
@@ -153,7 +153,7 @@ __global__ void handed_on(float* y, bool before, bool after) {
   fa::tcgen05_dealloc(address, 32);
 }
 
-// One warp allocates what it is told, and frees it.
+// One warp allocates as told, and frees it.
 struct Columns {
   int first, second = 0, freed = 0;
   bool relinquish = false, differ = false;
@@ -171,7 +171,7 @@ __global__ void allocate(Columns columns) {
 __global__ void relinquish_by_half() {
   if (threadIdx.x < 16) fa::tcgen05_relinquish_alloc_permit();
 }
-// n products, one after the other.
+// n products in sequence.
 __global__ void several(int n) {
   bf16* sA = fa::dynamic_shared<bf16>();
   __shared__ uint64_t done;
@@ -189,7 +189,7 @@ __global__ void several(int n) {
   fa::mbarrier_wait(&done, 0);
   fa::tcgen05_dealloc(d, 32);
 }
-// Where two allocations of a block lie.
+// The places of two allocations of a block.
 __global__ void addresses(uint32_t* y, int first, int second) {
   __shared__ uint32_t address[2];
   fa::tcgen05_alloc(&address[0], first);
@@ -200,10 +200,10 @@ __global__ void addresses(uint32_t* y, int first, int second) {
   fa::tcgen05_dealloc(address[1], second);
 }
 
-// D = A B^T and D += A B^T of 32 bytes of k, in any type. Each block has 128 rows of A and of D.
+// D = A B^T and D += A B^T with 32 bytes of k, in any type. Each block has 128 rows of A and of D.
 template <int group>
 __global__ void any_type(const uint32_t* A, const uint32_t* B, float* D, sim::TensorProduct p) {
-  constexpr int kWords = 8;  // of a row
+  constexpr int kWords = 8;  // per row
   uint32_t* sA = fa::dynamic_shared<uint32_t>();
   uint32_t* sB = sA + kM * kWords;
   __shared__ uint64_t done;
@@ -250,7 +250,7 @@ __global__ void any_type(const uint32_t* A, const uint32_t* B, float* D, sim::Te
   if (thread < 32) fa::tcgen05_dealloc<group>(address, kColumns);
 }
 
-// A product whose descriptors are those of the test.
+// A product with the test's descriptors.
 constexpr uint32_t kBf16 = 1u << 7 | 1u << 10;  // of both factors; twice that is tf32, 0 is fp16
 struct Descriptors {
   Swizzle swizzle = Swizzle::b128;
@@ -284,7 +284,7 @@ __global__ void describe(Descriptors x) {
   fa::tcgen05_dealloc(address, 256);
 }
 
-// Columns that are freed and allocated again, which warps 0 and 4 then read, and 4 writes.
+// Columns that are freed and reallocated, then read by warps 0 and 4, and written by 4.
 __global__ void again(bool written, bool waits) {
   __shared__ uint32_t before, address;
   const int warp = threadIdx.x / 32;
@@ -316,8 +316,7 @@ __global__ void again(bool written, bool waits) {
   if (warp == 0) fa::tcgen05_dealloc(address, 32);
 }
 
-// An operand that TMA has brought with a swizzle, read with another one; before, threads store so
-// many bytes at once into it.
+// An operand from TMA with a swizzle, read with another one; before, threads store `bytes` into it.
 __global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzle, int stored) {
   bf16* tile = fa::dynamic_shared<bf16>();  // [128][64]
   __shared__ uint64_t full, done;
@@ -346,7 +345,7 @@ __global__ void loaded(const __grid_constant__ fa::TensorMap map, Swizzle swizzl
   fa::tcgen05_dealloc(address, 128);
 }
 
-// One stage that TMA fills again as soon as the product's commit says that it is read.
+// One stage that TMA refills as soon as the product's commit says that it was read.
 __global__ void ring(const __grid_constant__ fa::TensorMap map, bool wait) {
   bf16* tile = fa::dynamic_shared<bf16>();  // [128][64]
   __shared__ uint64_t full, empty, done;
@@ -515,7 +514,7 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
       "tcgen05.alloc at ... of 32 columns would wait for ever: the block itself has 512 of the "
       "SM's 512",
       allocate, four, Columns{.first = 512, .second = 32});
-  sim::options().sm.blocks = 1;  // that an SM holds
+  sim::options().sm.blocks = 1;  // per SM
   SILENT(allocate, four, Columns{.first = 256, .second = 256});
   sim::options().sm.blocks = 2;
   SILENT(allocate, four, Columns{.first = 512});
@@ -524,7 +523,7 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
       "tcgen05.alloc at ... of 256 columns would wait for ever: the block has 256 of 512, and so "
       "may all 2 blocks of the SM, each of which waits for the others",
       allocate, four, Columns{.first = 256, .second = 256});
-  // The blocks of an SM have neighbouring columns, and after them those that they take later.
+  // The blocks of an SM have adjacent columns, followed by columns allocated later.
   const Buffer<uint32_t> y("y", 8);
   using Columns = std::vector<uint32_t>;
   SILENT(addresses, four, y, 128, 64);
@@ -560,7 +559,7 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
             "no distance between panels of 64"),
         describe, warp,
         Descriptors{.instruction = fa::tcgen05_instruction(128, 128, Major::mn, Major::mn)});
-  const auto of_width = [](int n) {  // of B, whose panels of 64 columns lie somewhere
+  const auto of_width = [](int n) {  // of B, whose panels of 64 columns start anywhere
     return Descriptors{.instruction = fa::tcgen05_instruction(128, n, Major::k, Major::mn)};
   };
   SILENT(describe, warp, of_width(64));

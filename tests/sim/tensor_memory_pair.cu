@@ -1,5 +1,5 @@
-// Faults of two blocks that multiply together (cta_group::2): each in a kernel that has exactly
-// one, beside the same kernel without it.
+// Faults of two blocks that multiply together (cta_group::2): each in a kernel with exactly one,
+// beside the same kernel without it.
 #include <algorithm>
 
 #include "common/dialect/ptx/ptx.h"
@@ -11,8 +11,8 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kM = 128, kN = 32, kK = 16, kColumns = 64;  // kM: rows of a block
-constexpr int kHalf = kN / 2;                             // columns of B of a block
+constexpr int kM = 128, kN = 32, kK = 16, kColumns = 64;  // kM: rows per block
+constexpr int kHalf = kN / 2;                             // columns of B per block
 constexpr int kP = kN;                                    // column of the second product's A
 constexpr uint16_t kBoth = 3;
 fa::LaunchConfig config(unsigned blocks, unsigned cluster) {
@@ -22,7 +22,7 @@ const fa::LaunchConfig kPair = config(2, 2), kWarps{2, 32, 0, 2};
 
 enum class Fault {
   none,
-  // who takes part
+  // participants
   mixed_product,
   mixed_commit,
   one_allocates,
@@ -47,7 +47,7 @@ __global__ void two_products(float* y, Fault fault) {
   __shared__ uint64_t done[2], p_full;
   __shared__ uint32_t address;
   const unsigned rank = fa::cluster_rank();
-  // Faults are the other block's, if a thread there can have them.
+  // Faults are in the other block, if a thread there can have them.
   const auto is = [&](Fault f) { return fault == f; };
   const auto here = [&](Fault f) { return fault == f && rank == 1; };
   const int thread = threadIdx.x, warp = thread / 32;
@@ -114,7 +114,7 @@ __global__ void two_products(float* y, Fault fault) {
   if (!here(Fault::freed_early) && warp == 4) fa::tcgen05_dealloc<2>(s, kColumns);
 }
 
-// Each block loads half of B and tells the leader, which multiplies, or itself.
+// Each block loads half of B and signals the leader, which multiplies, or itself.
 __global__ void loads(const __grid_constant__ fa::TensorMap map, bool tell_leader, unsigned told) {
   bf16* tile = fa::dynamic_shared<bf16>();  // [128][64], A and B
   __shared__ uint64_t full, done;
@@ -145,7 +145,7 @@ __global__ void loads(const __grid_constant__ fa::TensorMap map, bool tell_leade
   fa::tcgen05_dealloc<2>(address, 256);
 }
 
-// Two allocations, which the blocks free in the same order or not.
+// Two allocations, freed by the blocks in the same order or not.
 __global__ void frees(bool crosswise) {
   __shared__ uint32_t address[2];
   for (uint32_t& a : address) fa::tcgen05_alloc<2>(&a, 32);

@@ -13,7 +13,7 @@ constexpr int kRows = 8, kColumns = 16, kThreads = 64;
 
 using Events = std::vector<std::string>;
 
-/// What a test compares of an event: place, kind, how, rectangles, bytes.
+/// The compared parts of an event: place, kind, how, rectangles, bytes.
 Events events_of(const fa::Trace& trace, size_t kernel = 0) {
   Events all;
   for (const fa::TraceEvent& e : trace.kernels.at(kernel).events) {
@@ -29,7 +29,7 @@ Events events_of(const fa::Trace& trace, size_t kernel = 0) {
   return all;
 }
 
-/// The sums of all events of device memory are what is counted without a trace.
+/// The sums of all events of device memory equal the counts without a trace.
 void require_nothing_lost(const fa::Counts& counts) {
   std::map<std::string, fa::BufferCount> sums;
   fa::Bytes hbm;
@@ -74,7 +74,7 @@ __device__ inline void load_tile(const float* g, float (&s)[kRows][kColumns], in
     s[i / kColumns][i % kColumns] = g[tile * kRows * kColumns + i];
   }
 }
-// Two tiles of x and z, one after the other; block b writes its own rows of y.
+// Two tiles of x and z in sequence; block b writes its own rows of y.
 __global__ void tiles(const float* x, const float* z, float* y) {
   __shared__ float s[kRows][kColumns], t[kRows][kColumns];
   float sum = 0;
@@ -138,7 +138,7 @@ __global__ void unions(float* y) {
   __syncthreads();
   y[threadIdx.x] = smem.P[threadIdx.x / 16][threadIdx.x % 16];
 }
-// Arrays of which only some lie over one another: two warps' tiles, and a row of sums over both.
+// Arrays, some of which overlap: two warps' tiles, and a row of sums over both.
 union TilesOrSums {
   struct {
     __nv_bfloat16 K[4][32], V[4][32];
@@ -157,7 +157,7 @@ __global__ void tiles_or_sums(float* y) {
   __syncthreads();
   y[threadIdx.x] = smem.sums.O[warp][lane];
 }
-// Each block of a cluster of two puts its part of x into the other's shared memory.
+// Each block of a cluster of two writes its part of x to the other's shared memory.
 __global__ void exchange(const float* x, float* y) {
   __shared__ float s[32];
   const unsigned rank = fa::cluster_rank();
@@ -176,7 +176,7 @@ __global__ void scatter(const float* x, float* y) {
   }
 }
 
-// n elements of a diagonal, or of the other one, from row 1 on.
+// n elements of one diagonal or the other, from row 1 on.
 __global__ void diagonal(const float* x, float* y, int n, bool other) {
   const int r = threadIdx.x + 1;
   if (r <= n) y[r] = x[r * 32 + (other ? 30 - r : r + 1)];
@@ -197,7 +197,7 @@ __global__ void wait_for_all(float* y, bool sync) {
   if (sync) __syncwarp();
   y[threadIdx.x] = 1;
 }
-// Of three requests of a line the second one is the largest.
+// The second of three requests of a line is the largest.
 __global__ void requests(double* y, unsigned largest) {
   [[maybe_unused]] __shared__ double s[3][32];
   for (unsigned i = 0; i < 3; ++i) {
@@ -234,7 +234,7 @@ __global__ void engines(const float* x, float* y) {
   y[0] = d[0];
 }
 
-// S = A B^T, from which P is made; then S += P B^T, all in tensor memory.
+// S = A B^T, from which P is computed; then S += P B^T, all in tensor memory.
 __global__ void two_products(float* y) {
   auto* sA = fa::dynamic_shared<__nv_bfloat16>();  // [128][16] and [32][16] in core matrices
   auto* sB = sA + 128 * 16;
@@ -274,7 +274,6 @@ __global__ void two_products(float* y) {
   if (warp == 0) fa::tcgen05_dealloc(s, 64);
 }
 
-/// With its shape in a trace.
 Buffer<float> matrix(const char* name, uint64_t rows, uint64_t columns) {
   Buffer<float> b(name, rows * columns);
   sim::shape_buffer(b, {1, rows, columns, sizeof(float)});
@@ -297,7 +296,7 @@ TEST_CASE("a tile that warps load together is one event, the next tile another",
   for (size_t i = 0; i < want.size(); ++i) CHECK(events[i] == want[i]);
   CHECK(events.back() == "1 y store 1+1,0+64 256 B");
 
-  // An event knows the line and the call that led there.
+  // An event records the line and the call that led there.
   const auto stack_of = [&](size_t event) {
     std::vector<int> numbers;
     for (const uint32_t line : trace.stacks.at(trace.kernels[0].events.at(event).stack)) {
@@ -376,11 +375,11 @@ TEST_CASE("what wgmma reads is an event of each warpgroup, what TMA moves has it
 
 TEST_CASE("behind a barrier comes what was behind it in the program", "[sim][trace]") {
   const auto x = matrix("x", 1, 128), y = matrix("y", 1, 64);
-  // The last two are side by side: either warp may be first.
+  // The last two are concurrent: either warp may be first.
   CHECK(events_of(traced(two_warps, {1, 64}, x)) == Events{"0 x store 0+1,0+32 128 B",
                                                            "0 x store 0+1,64+64 256 B",
                                                            "0 x store 0+1,32+32 128 B"});
-  Events global;  // who waits for an mbarrier comes behind who arrived there
+  Events global;  // a thread that waits for an mbarrier comes after its arrivals
   for (const std::string& e : events_of(traced(pass_on, {1, 64}, x, y))) {
     if (e.starts_with("0 x") || e.starts_with("0 y")) global.push_back(e);
   }
@@ -409,7 +408,7 @@ TEST_CASE("of a union, the members whose rows fit and that are touched", "[sim][
                                        "0 sl store 0+1,0+8 32 B", "0 sP load 0+2,0+16 128 B",
                                        "0 y store 0+1,0+32 128 B"});
   const fa::Trace of_tiles = traced(tiles_or_sums, {1, 64, sizeof(TilesOrSums)}, z);
-  std::map<std::string, int> examples;  // their lanes begin at that of the member
+  std::map<std::string, int> examples;  // their lanes begin at the member's
   for (const fa::TraceRequest& r : of_tiles.requests) {
     const std::string& name = of_tiles.places.at(r.place).name;
     if (name.empty() || r.how != "store" || name == "z") continue;
@@ -499,7 +498,7 @@ TEST_CASE("of a line's requests the example is the one with the most lanes", "[s
     }
   }
   CHECK(found == 11);
-  CHECK(trace.requests.size() == 4);  // of y's line one, of the arrays of three launches one each
+  CHECK(trace.requests.size() == 4);  // of y's line one, of each launch's arrays one
 }
 
 TEST_CASE("launches and copies follow each other in a trace", "[sim][trace]") {
@@ -520,7 +519,7 @@ TEST_CASE("launches and copies follow each other in a trace", "[sim][trace]") {
   CHECK(k.block == std::array{8u, 4u, 2u});
   CHECK(k.shared_bytes == 512);
   CHECK(k.events.size() == 30);
-  CHECK(k.ticks == 1);  // all its blocks side by side
+  CHECK(k.ticks == 1);  // all its blocks in parallel
   uint64_t now = 0;
   for (const fa::TraceKernel& each : trace.kernels) {
     CAPTURE(each.name);
@@ -552,7 +551,7 @@ TEST_CASE("a kernel without structure loses no byte", "[sim][trace]") {
 
 TEST_CASE("a trace has an order, the same each time", "[sim][trace]") {
   Buffer<float> x("x", 256), z("z", 256), y("y", 5 * 64);
-  sim::Options o{.workers = 4, .requests = true, .resident_sms = 1, .trace = true};  // it takes one
+  sim::Options o{.workers = 4, .requests = true, .resident_sms = 1, .trace = true};  // it uses one
   o.sm.blocks = 2;
   const WithOptions with(o);
   const auto run = [&] { return *sim::test::counted(tiles, {5, kThreads}, x, z, y).trace; };
@@ -570,6 +569,6 @@ TEST_CASE("a trace has an order, the same each time", "[sim][trace]") {
   }
   CHECK(span[0].first == 0);
   CHECK(span[1].first == 0);
-  CHECK(span[2].first == span[0].second);  // it takes the first slot that is free
+  CHECK(span[2].first == span[0].second);  // it takes the first free slot
   CHECK(k.ticks == span[4].second);
 }

@@ -1,4 +1,4 @@
-// What a block asks of its SM, and how long its warps wait: kernels of which both are known.
+// The work of a block on its SM, and the waits of its warps, for kernels with known values.
 #include "common/sim/observers/warp_clocks.h"
 
 #include "common/counts/gpus.h"
@@ -13,18 +13,16 @@ namespace {
 
 const fa::ClockFigures figures = fa::clock_figures("H200");
 
-/// Of a __syncthreads() or bar.sync of so many warps.
+/// The latency of a __syncthreads() or bar.sync of this many warps.
 double barrier(unsigned warps) {
   return figures.barrier_latency + figures.barrier_per_warp * warps;
 }
 
-/// Of a launch's last kernel.
 template <class... P, class... A>
 fa::KernelCount kernel_of(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
   const WithOptions with({.workers = 3, .requests = true});
   return sim::test::counted(kernel, config, static_cast<A&&>(args)...).kernels.back();
 }
-/// Of a grid of one block.
 template <class... P, class... A>
 BlockWork work_of(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
   const fa::KernelCount k = kernel_of(kernel, config, static_cast<A&&>(args)...);
@@ -44,7 +42,7 @@ void check(const BlockWork& got, const BlockWork& want) {
   CHECK(got.fetches == want.fetches);
 }
 
-/// On one worker three blocks, one after the other, have each what one alone has.
+/// On one worker three blocks in sequence each have the work of one alone.
 template <class... P, class... A>
 void check_in_turn(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
   const BlockWork alone = work_of(kernel, config, args...);
@@ -69,7 +67,7 @@ __global__ void barriers(int n) {
 __global__ void barrier_of_two_warps() {
   if (threadIdx.x < 64) fa::bar_sync(1, 64);
 }
-// Warp 0 loads before the barrier, warp 1 behind it.
+// Warp 0 loads before the barrier, warp 1 after it.
 __global__ void wait_for_a_load(const float* x, float* y) {
   float v = 0;
   if (threadIdx.x < 32) v = x[threadIdx.x];
@@ -77,7 +75,7 @@ __global__ void wait_for_a_load(const float* x, float* y) {
   if (threadIdx.x >= 32) v = x[threadIdx.x];
   if (v != 0) y[0] = v;  // never: x is zero
 }
-// Each warp loads twice, but only one of the two before the barrier.
+// Each warp loads twice, but only once before the barrier.
 __global__ void load_on_both_sides(const float* x, float* y) {
   const float v = x[threadIdx.x];
   __syncthreads();
@@ -89,7 +87,7 @@ __global__ void load_again(const float* x, float* y, int farther) {
   __syncthreads();
   if (v + x[threadIdx.x + farther] != 0) y[0] = v;
 }
-// The same of the last 16 lanes of each warp.
+// The same by the last 16 lanes of each warp.
 __global__ void load_again_by_some(const float* x, float* y) {
   const bool loads = threadIdx.x % 32 >= 16;
   float v = loads ? x[threadIdx.x] : 0;
@@ -97,7 +95,7 @@ __global__ void load_again_by_some(const float* x, float* y) {
   if (loads) v += x[threadIdx.x];
   if (v != 0) y[0] = v;
 }
-// Behind the barrier what was loaded before it, and something else; or a word of shared memory.
+// After the barrier data loaded before it, and other data; or a word of shared memory.
 enum class Also { newer, newer_first, shared };
 __global__ void load_old_and(const float* x, float* y, Also also) {
   float v = x[threadIdx.x];
@@ -115,7 +113,7 @@ __global__ void load_from_both(const float* x, float* y, bool shared_first) {
   if (!shared_first) v += fa::dynamic_shared<float>()[threadIdx.x];
   if (v != 0) y[0] = v;
 }
-// Warp 0 loads and goes on, the next ones go on; the last warp waits for them.
+// Warp 0 loads and continues, as do the next ones; the last warp waits for them.
 __global__ void arrive_and_sync(const float* x, float* y) {
   const unsigned warp = threadIdx.x / 32;
   if (warp + 1 < blockDim.x / 32) {
@@ -146,7 +144,7 @@ __global__ void loop_for_long(const float* x, float* y, int n) {
   for (int i = 0; i < n; ++i) sum += x[i % 1024];
   if (sum != 0) y[0] = sum;
 }
-// A few loads between barriers, which the compiler cannot issue ahead.
+// A few loads between barriers, which the compiler cannot issue earlier.
 __global__ void loop_between_barriers(const float* x, float* y, int n) {
   float sum = 0;
   for (int i = 0; i < n; ++i) {
@@ -173,7 +171,7 @@ __global__ void blocks_of_growing_length(const float* x, float* y) {
   for (unsigned i = 0; i <= blockIdx.x; ++i) sum += x[i * 32 + threadIdx.x];
   if (sum != 0) y[threadIdx.x] = sum;
 }
-// A line, then `between` others, then the first one again: by warps that meet in between.
+// A line, then `between` others, then the first one again, by warps that meet in between.
 __global__ void come_back(const float* x, float* y, int between) {
   float sum = threadIdx.x < 32 ? x[threadIdx.x] : 0;
   __syncthreads();
@@ -222,7 +220,7 @@ __global__ void products(int n, bool barrier) {
   for (int i = 0; i < n; ++i) fa::mma_m16n8k16(d, a, b);
   if (barrier) __syncthreads();
 }
-// `n` products of 64 rows and columns; before the wait warps from `loading` on load once.
+// `n` products of 64 rows and columns; before the wait, warps from `loading` on load once.
 __global__ void warpgroup_products(const float* x, float* y, int n, int loading) {
   const char* tile = fa::dynamic_shared<char>();
   const uint64_t ab = fa::wgmma_descriptor(tile, fa::Swizzle::b128, 16, 1024);
@@ -245,7 +243,7 @@ __global__ void copy_async(const float* x, bool behind_a_barrier) {
   if (behind_a_barrier) __syncthreads();
   fa::cp_async_wait<0>();
 }
-// A thread issues two copies, then the warp loads `loads` times, one after the other, and waits.
+// A thread issues two copies, then the warp makes `loads` dependent loads, and waits.
 __global__ void copy_bulk(const float* x, float* y, int loads) {
   float* s = fa::dynamic_shared<float>();
   __shared__ uint64_t full;
@@ -264,7 +262,7 @@ __global__ void copy_bulk(const float* x, float* y, int loads) {
   fa::mbarrier_wait(&full, 0);
   if (sum != 0) y[0] = sum;
 }
-// The producer has to load the place from which it copies.
+// The producer must load the address from which it copies.
 __global__ void copy_from_a_loaded_place(const int* place, const float* x) {
   float* s = fa::dynamic_shared<float>();
   __shared__ uint64_t full;
@@ -291,7 +289,7 @@ __global__ void store_bulk(float* y, bool wait) {
   if (wait) fa::tma_store_wait<0>();
 }
 
-// Of a warp's two bulk stores the second one is on its own when the warp has met others in between.
+// The second of a warp's two bulk stores is independent when the warp has met others in between.
 enum class Meeting { none, barrier, mbarrier };
 __global__ void store_bulk_twice(float* y, Meeting meeting) {
   float* s = fa::dynamic_shared<float>();
@@ -357,7 +355,7 @@ TEST_CASE_METHOD(Buffers, "behind a barrier all warps have the time of the lates
   // An arrival is as late as its warp.
   for (const unsigned threads : {64u, 96u}) {
     const BlockWork arrival = work_of(arrive_and_sync, {1, threads}, x, y);
-    CHECK(arrival.latency == figures.l2_latency + barrier(1));  // gathers one warp that waits
+    CHECK(arrival.latency == figures.l2_latency + barrier(1));  // gathers one waiting warp
     CHECK(arrival.fetches == 1);
   }
 }
@@ -378,7 +376,7 @@ TEST_CASE_METHOD(Buffers, "loads of a loop are on their way together, four trips
     CHECK(shared.fetches == 0);
     CHECK(shared.wavefronts == trips);
   }
-  for (const unsigned warps : {1u, 2u}) {  // they are counted anew behind a barrier
+  for (const unsigned warps : {1u, 2u}) {  // they are counted again after a barrier
     CHECK(work_of(loop_between_barriers, {1, 32 * warps}, x, y, 5).latency ==
           5 * (figures.l2_latency + barrier(warps)));
   }
@@ -402,7 +400,7 @@ TEST_CASE_METHOD(Buffers, "a block's lines and wavefronts", "[sim][clock]") {
     CHECK(load.wavefronts == 0);
     const BlockWork stored = work_of(store, kWarp, y, c.stride);
     CHECK(stored.lines == c.lines);
-    CHECK(stored.latency == 0);  // nobody waits for a store
+    CHECK(stored.latency == 0);  // no thread waits for a store
     const BlockWork added = work_of(add, kWarp, y, c.stride);
     CHECK(added.atomic_lines == c.lines);
     CHECK(added.lines == 0);
@@ -411,7 +409,7 @@ TEST_CASE_METHOD(Buffers, "a block's lines and wavefronts", "[sim][clock]") {
     CHECK(shared.wavefronts == c.wavefronts);
     CHECK(shared.lines == 0);
   }
-  // Wide loads go through the L1 in parts.
+  // Wide loads pass through the L1 in parts.
   CHECK(work_of(load_strided<float2>, kWarp, x, y, 1).lines == 2);
   CHECK(work_of(load_strided<float4>, kWarp, x, y, 1).lines == 4);
   CHECK(work_of(load_strided<float4>, kWarp, x, y, 0).lines == 4);  // one, but 512 bytes to deliver
@@ -446,11 +444,11 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
   };
   CHECK(bytes_between(kHolds - 2) == 128 * (kHolds - 1));  // the line itself, and as many as fit
   CHECK(bytes_between(kHolds - 1) == 128 * (kHolds + 1));
-  // What it finds there takes no room.
+  // Lines found there take no room.
   CHECK(work_of(come_back_after_hits, kWarp, x, y, 2 * kHolds).l2_bytes == 2 * 128);
-  // Two warps side by side, the second one a line ahead.
+  // Two warps in parallel, the second one a line ahead.
   CHECK(work_of(loop, {1, 64}, x, y, 2 * kHolds).l2_bytes == 128 * (1 + 2 * kHolds));
-  // What is there comes as soon as from shared memory.
+  // A hit is as fast as shared memory.
   const BlockWork again = work_of(load_again, {1, 64}, x, y, 0);
   CHECK(again.latency == figures.l2_latency + barrier(2) + figures.shared_latency);
   CHECK(again.fetches == 1);
@@ -460,7 +458,7 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
   const BlockWork some = work_of(load_again_by_some, {1, 64}, x, y);
   CHECK(some.latency == again.latency);
   CHECK(some.fetches == 1);
-  for (const Also also : {Also::newer, Also::newer_first}) {  // the L1's comes meanwhile
+  for (const Also also : {Also::newer, Also::newer_first}) {  // the L1's arrives meanwhile
     const BlockWork two = work_of(load_old_and, kWarp, x, y, also);
     CHECK(two.latency == 2 * figures.l2_latency + barrier(1));
     CHECK(two.fetches == 2);
@@ -474,7 +472,7 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
     CHECK(both.fetches == 1);
   }
   const fa::KernelCount same = kernel_of(same_line, {2, 256}, x, y);
-  for (const BlockWork& w : same.work) {  // block after block: an L1 is not inherited
+  for (const BlockWork& w : same.work) {  // consecutive blocks: an L1 is not inherited
     CHECK(w.l2_bytes == 128);
     CHECK(w.lines == 8);
   }
@@ -491,7 +489,7 @@ TEST_CASE_METHOD(Buffers, "a reduction costs a latency for each step; rows go th
   check(work_of(reductions<4>, kWarp, y, 1),
         {.wavefronts = 20, .instructions = 20, .latency = latency});
   CHECK(work_of(reductions<4>, kWarp, y, 3).latency == 3 * latency);
-  for (const int second : {4, 2}) {  // the line tells steps apart, too
+  for (const int second : {4, 2}) {  // the line also tells steps apart
     CHECK(work_of(shuffles_at_two_lines, kWarp, y, second).latency == 2 * figures.shuffle_latency);
   }
 }
@@ -508,7 +506,7 @@ TEST_CASE_METHOD(Buffers, "products of a warp are a latency, of a warpgroup the 
     CHECK(work_of(warpgroup_products, kWarpgroup, x, y, 3, loading).latency ==
           figures.l2_latency + figures.wgmma_latency);
   }
-  // Of two warpgroups each waits for its own; the second one loads, or none.
+  // Each of two warpgroups waits for its own products; the second one loads, or none.
   for (const int loading : {4, 7, 8}) {
     const BlockWork two = work_of(warpgroup_products, {1, 256, 64 * 1024}, x, y, 3, loading);
     CHECK(two.latency == (loading < 8 ? figures.l2_latency : 0) + figures.wgmma_latency);
@@ -533,12 +531,12 @@ TEST_CASE_METHOD(Buffers,
   CHECK(w.l2_bytes == 2048);
   CHECK(w.lines == 0);
   CHECK(w.instructions == 3);  // init, arrive, wait
-  // Loads that take less time are hidden under it, others hide it.
+  // Faster loads are hidden under it, slower ones hide it.
   CHECK(work_of(copy_bulk, kWarp, x, y, 1).latency == w.latency);
   const BlockWork many = work_of(copy_bulk, kWarp, x, y, 16);
   CHECK(many.latency == barrier(1) + 4 * figures.l2_latency);
   CHECK(many.fetches == 4);
-  // A copy from a place that must be loaded begins behind the load.
+  // A copy from an address that must be loaded begins after the load.
   const Buffer<int> place("place", 1);
   const BlockWork loaded = work_of(copy_from_a_loaded_place, kWarp, place, x);
   CHECK(loaded.latency == figures.l2_latency + 1024 / figures.tma_bytes + figures.tma_latency);
@@ -553,7 +551,6 @@ TEST_CASE_METHOD(Buffers, "a bulk store costs a latency where somebody waits for
   CHECK(work_of(store_bulk_twice, kWarp, y, Meeting::barrier).latency ==
         2 * figures.tma_latency + barrier(1));
   CHECK(work_of(store_bulk_twice, kWarp, y, Meeting::mbarrier).latency == 2 * figures.tma_latency);
-  // Lanes that wait for their stores wait together.
   CHECK(work_of(store_bulk_of_each_lane, kWarp, y).latency == figures.tma_latency);
 }
 
@@ -585,7 +582,7 @@ TEST_CASE_METHOD(Buffers, "a block's clocks know nothing of the block before", "
         std::vector<double>{figures.tma_latency, 0, 0});
 }
 
-// 64 blocks of 32 KiB, twice each; all of them are resident.
+// 64 blocks of 32 KiB, loaded twice each; all are resident.
 __global__ static void load_twice(const float* x, float* y) {
   const float* mine = x + blockIdx.x * 8192;
   float sum = 0;
@@ -597,7 +594,7 @@ __global__ static void load_twice(const float* x, float* y) {
 
 TEST_CASE_METHOD(Buffers, "beside other problems a launch finds an empty L2, and its share of it",
                  "[sim][clock][l2]") {
-  /// What the first and the second launch read from DRAM, in units of what they load.
+  /// DRAM reads of the first and the second launch, in units of what they load.
   const auto check = [&](double times, int sms, double first, double second) {
     CAPTURE(times, sms);
     const WithOptions with(
@@ -610,13 +607,13 @@ TEST_CASE_METHOD(Buffers, "beside other problems a launch finds an empty L2, and
     CHECK(counts.kernels[0].hbm.read / kBytes == Approx(first).margin(0.1));
     CHECK(counts.kernels[1].hbm.read / kBytes == Approx(second).margin(0.1));
   };
-  const int few = 8;  // fewer SMs than blocks: the grid does not walk
+  const int few = 8;  // fewer SMs than blocks: not a persistent grid
   check(1, few, 1, 0);
-  check(1.01, few, 1, 1);  // the others have passed, but nobody is beside it
+  check(1.01, few, 1, 1);  // the others have evicted it, but none is beside it
   check(8, few, 2, 2);     // an eighth of the L2 for four times as much
-  check(8, 64, 1, 1);      // walked: one problem after the other, all of the L2
+  check(8, 64, 1, 1);      // persistent: one problem after another, all of the L2
   const WithOptions with({.workers = 1, .requests = true, .l2_bytes = 4 << 20, .l2_times = 8});
   const auto counts = sim::test::counted(store, kWarp, y, 1);
-  CHECK(counts.kernels[0].hbm.write == 128);  // what it wrote leaves the L2 with it, once
+  CHECK(counts.kernels[0].hbm.write == 128);  // its stores leave the L2 with it, once
   CHECK(counts.hbm->write == 128);
 }
