@@ -1,5 +1,4 @@
-"""docs/claims.md: each figure that it says was found is found again, by the row's own commands in
-the simulator or in docs/results."""
+"""docs/claims.md: finds each figure again, by the row's commands in the simulator or in results."""
 
 import dataclasses
 import functools
@@ -19,12 +18,12 @@ from flash_steps.problems import own_tiles
 from flash_steps.results import total
 from flash_steps.text import bytes_text
 
-# --- where figures come from ----------------------------------------------------------------------
+# --- sources of figures ---------------------------------------------------------------------------
 
 
 @functools.cache
 def simulated(line):
-    """The JSON of a step's program; of a wrong result, too."""
+    """The JSON of a step's program, even for a wrong result."""
     *launcher, program = re.match(r"(?:(mpirun) (-n) (\d+) )?(\S+)", line).groups()
     launcher = [word for word in launcher if word]
     flags = shlex.split(line)[len(launcher) + 1 :]
@@ -57,7 +56,7 @@ def ms(variant, n, causal=False, way=None):
 
 
 def rows(name, **wanted):
-    """Of decode, of ring, or of `peers` in h200_bf16."""
+    """Rows of decode, of ring, or of `peers` in h200_bf16."""
     found = results(name)
     found = found["peers"] if "peers" in found else found
     return [row for row in found["rows"] if wanted.items() <= row.items()]
@@ -68,7 +67,7 @@ def peers(variant, direction="forward", **wanted):
 
 
 def best(variant, **wanted):
-    """TFLOP/s without a mask, at d = 128 unless said otherwise."""
+    """TFLOP/s without a mask, by default at d = 128."""
     wanted = {"d": 128, "causal": False, **wanted}
     return max(row["flops_per_s"] for row in peers(variant, **wanted)) / 1e12
 
@@ -119,7 +118,7 @@ def half_and_all_of_layer(run):
 
 
 def scores_passes(n):
-    """Over N x N numbers, in HBM."""
+    """Bytes per element of N x N, in HBM."""
     return hbm(h200("02 registers", n)) / (4 * 32 * 16384 * n) - 4 * 64 / n
 
 
@@ -302,7 +301,7 @@ def predicted_and_counted(*runs):
 
 
 def tile_clocks(run):
-    """Of Blackwell's tensor cores, of their operands and of TMA, for 128 rows and 128 keys."""
+    """Clocks of Blackwell's tensor cores, their operands and TMA, for 128 rows and 128 keys."""
     tiles = (run["problem"]["n"] // 128) ** 2
     yield run["flops_executed"] / 8192 / tiles
     yield sum(k["shared"]["wgmma_wavefronts"] for k in run["kernels"]) / tiles
@@ -311,8 +310,8 @@ def tile_clocks(run):
 
 
 def polynomial():
-    """What the C++ test compares first: the largest error, the same rounded to bf16, and that of
-    exact exponentials, rounded."""
+    """The C++ test's first comparisons: the largest error, rounded to bf16, of exact
+    exponentials."""
     call = [os.path.join(BUILD, "tests", "test_step16"), "-s", "-r", "xml", "*polynomials*"]
     said = subprocess.run(call, capture_output=True, text=True, check=True).stdout
     return map(float, re.findall(r"<Expanded>\s*(\S+) ==", said)[:3])
@@ -345,7 +344,7 @@ def sent_text(run):
 
 
 def model(name, n, figure="ms"):
-    """Of an update with this attention."""
+    """A figure of an update with this attention."""
     for row in rows("model_h100.json", what="updates", n=n):
         if row["name"] == name:
             return row[figure]
@@ -353,7 +352,7 @@ def model(name, n, figure="ms"):
 
 
 def rests():
-    """All but attention, computed: with bytes, as measured, and with GPT-2's vocabulary."""
+    """Everything but attention, computed: with bytes, as measured, and with GPT-2's vocabulary."""
     gpt2 = SHAPES["gpt2"]
     shapes = dataclasses.replace(gpt2, vocabulary=256), gpt2
     return [rest_ms(shape, 32, 1024, find_model("H100")) for shape in shapes]
@@ -374,7 +373,7 @@ def at_512():
 
 # --- the claims -----------------------------------------------------------------------------------
 
-# In the page's order: what it says was found, and a function of its commands' runs: the figures.
+# In the page's order: its words, and a function of its commands' runs that returns the figures.
 CLAIMS = (
     ("{:,} bytes of S are written in fp32, so {:,} in 2 bytes", half_of_scores),
     ("{:,} bytes; with P and in fp32 step 01 needs {}", half_and_all_of_layer),
@@ -389,7 +388,7 @@ CLAIMS = (
     # Traffic.
     ("{}/s of shared memory beside {}/s: {:.1f} times, at 1/{:.0f}", sram_of_a100),
     ("{}/s of shared memory beside {}/s of HBM: {:.1f} times. ... {:.1f} times", sram_of_h200),
-    ("the requested bytes have the formula's slope", tuple),  # held by the tests of fit_m.py
+    ("the requested bytes have the formula's slope", tuple),  # checked by the tests of fit_m.py
     ("{:.1f} times the requested bytes", lambda a, b: [requested(b) / requested(a)]),
     ("{} are requested; {} cross HBM ... H200, {} with that of a T4", with_two_l2s),
     ("{:.2f} times the ... {:.2f} times at ... only {:.2f} ... {} of {} SMs", fused_beside_tiled),

@@ -12,7 +12,7 @@ from flash_steps.standing import rows_of
 from flash_steps.steps import numbered_steps
 
 ALL = [step[:2] for step in numbered_steps()]
-FIRST = {f"{n:02}" for n in range(1, 15)}  # of which this test knows what they include
+FIRST = {f"{n:02}" for n in range(1, 15)}  # whose includes this test knows
 ASK = """
 import sys
 sys.path.insert(0, "scripts")
@@ -25,7 +25,7 @@ print(commit, *[step[:2] for step in numbered_steps() if not commits.is_current(
 
 @unittest.skipUnless(HAVE_GIT, "git is not installed")
 class Copy(Folder):
-    """A copy of what results and pages need, with a history of its own, to be changed."""
+    """A copy of what results and pages need, with its own history, to be changed."""
 
     def setUp(self):
         super().setUp()
@@ -44,7 +44,7 @@ class Copy(Folder):
         self.write(path, text.replace(before, after, 1))
 
     def ask(self, *commit, **environment):
-        """(the commit, the steps that are not as they were there)"""
+        """(the commit, the steps that differ from it)"""
         call = [sys.executable, "-c", ASK, *commit]
         done = said(call, cwd=self.folder, env={**os.environ, **environment}, check=True)
         commit, *steps = done.stdout.split()
@@ -55,7 +55,7 @@ class Copy(Folder):
 
     def test_what_decides_a_steps_result(self):
         self.assertEqual(self.changed(), set())
-        fp32 = {"01", "02", "03", "04", "05", "06", "08", "14"}  # by what they include
+        fp32 = {"01", "02", "03", "04", "05", "06", "08", "14"}  # by their includes
         for path, before, after, steps in (
             ("steps/01_naive/1_naive.cuh", "//", "// reworded:", set()),
             ("steps/01_naive/1_naive.cuh", ";\n", ";  /* why */\n", set()),
@@ -97,18 +97,18 @@ class Copy(Folder):
             return self.changed()
 
         self.assertEqual(says(), {"02"})
-        self.assertEqual(says(since=at), {"02", "14"})  # of another commit's results
+        self.assertEqual(says(since=at), {"02", "14"})  # from another commit's results
         self.assertEqual(says(at="0123456789ab"), {"02", "14"})
         self.replace("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain")
-        self.assertEqual(says(), {"02", "14"})  # what came after it
+        self.assertEqual(says(), {"02", "14"})  # what came later
 
     def test_the_commit_of_a_result(self):
         self.assertEqual(self.ask()[0], self.commit)
         self.write("README.md", "other")
-        self.assertEqual(self.ask()[0], self.commit)  # what decides nothing
+        self.assertEqual(self.ask()[0], self.commit)  # changes without influence
         self.replace("steps/02_tiled/step.cuh", "\n\n", "\nint more;\n")
         self.assertEqual(self.ask(), (self.commit + "+", []))
-        commit_all(self.folder)  # what was measured before this is of no commit
+        commit_all(self.folder)  # earlier measurements belong to no commit
         self.assertEqual(self.ask(self.commit + "+")[1], ALL)
         self.assertEqual(self.ask("0123456789ab")[1], ALL)  # a shallow clone
         shutil.rmtree(self.folder / ".git")

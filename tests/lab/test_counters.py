@@ -1,4 +1,4 @@
-"""A GPU's counters beside the simulator's counts, on JSON made by hand."""
+"""A GPU's counters beside the simulator's counts, on hand-made JSON."""
 
 from basis import Folder, gpu, main, sim, with_backward, with_prepare, write
 from flash_steps.results import load
@@ -8,7 +8,7 @@ LINES = {"load": 9000000, "store": 1000000, "atomic": 0}
 
 
 def changed(run, group, value, of=lambda run: run):
-    """The run with another figure of its traffic: a dict, or what is added to the stores."""
+    """The run with another figure of its traffic: a dict, or a number added to the stores."""
     traffic = of(run)["traffic"]
     if isinstance(value, int):
         traffic[group]["store"] += value
@@ -26,7 +26,7 @@ def prepared(make):
 
 
 def hbm(read, **changes):
-    """A GPU's run that read so much from HBM, where 31 MB were modelled."""
+    """A GPU's run that read this much from HBM, where 31 MB were modelled."""
     run = gpu(**changes)
     run["traffic"]["hbm"]["measured"]["read"] = read
     return run
@@ -45,9 +45,9 @@ REFUSED = {**gpu()["traffic"], "requests": None, "sectors": None}
 REFUSED["note"] = "hardware counters refused"
 EQUAL, NO_HBM = "all 4 figures are equal", "no HBM bytes to compare"
 LARGEST, NOTHING = "the largest difference is", "nothing to compare"
-ATOMIC = {**sim()["traffic"]["requests"], "atomic": 7}  # that only one side saw
+ATOMIC = {**sim()["traffic"]["requests"], "atomic": 7}  # seen by one side only
 TWO_TILES = [sim(smem=32768), sim(smem=65536)]
-# (counted, measured, whether they differ, what is said ...)
+# (counted, measured, do they differ, words of the output ...)
 CASES = (
     (sim(), gpu(), 0, EQUAL, NO_HBM),
     (sim(), changed(gpu(), "sectors", 1), 1, f"1 of 4 figures differ; {LARGEST} 2.5e-05%: store"),
@@ -66,13 +66,13 @@ CASES = (
         *(prepared(sim), changed(prepared(gpu), "sectors", 1, of=lambda run: run["prepare"])),
         *(1, "1 of 8 figures differ", "store sectors of 12 e4m3 prep"),
     ),
-    # Problems that are not the same.
+    # Different problems.
     (TWO_TILES, gpu(smem=65536), 0, "smem=65536", EQUAL),
     (TWO_TILES, gpu(), 1, NOTHING),
     (sim(n=512), gpu(), 1, NOTHING),
-    # Refused counters are no success.
+    # Refused counters do not count as success.
     (sim(), {**gpu(), "traffic": REFUSED}, 1, "note: hardware cou", "no figure was measured"),
-    # HBM: a miss is wrong only where the model promises, and models what ran there.
+    # HBM: a difference is wrong only where the model promises, and models what ran there.
     (sim(workspace_bytes=SMALL), hbm(33000000), 0, "HBM: 2 of 2 figures within 10% or 0.3 MB"),
     (
         *(sim(workspace_bytes=SMALL), hbm(35000000), 1),

@@ -1,4 +1,4 @@
-"""maintain decode without a GPU: libraries, a program and a PyTorch that only pretend."""
+"""maintain decode without a GPU: with stubs of libraries, a program and PyTorch."""
 
 import contextlib
 import io
@@ -62,7 +62,7 @@ class Decode(unittest.TestCase):
         cls.program = os.path.join(steps, "13_decode")
         write_text(cls.program, PROGRAM)
         os.chmod(cls.program, 0o755)
-        # All of it, which most tests read: it runs a hundred programs, and one problem fails.
+        # Everything, for most tests: it runs a hundred programs, and one problem fails.
         cls.text, cls.result = cls.measure(status=1)
         cls.written = read_text(cls.json)
         cls.calls = read_text(cls.program + ".log").splitlines()
@@ -73,7 +73,7 @@ class Decode(unittest.TestCase):
 
     @classmethod
     def measure(cls, status=0, named=True):
-        """What it prints and the result; `turns` are the labels of each comparison."""
+        """The output and the result; `turns` are the labels of each comparison."""
         cls.turns = []
 
         def take_turns(clock, contenders, rounds, iters):
@@ -122,7 +122,7 @@ class Decode(unittest.TestCase):
     def test_all_take_the_same_turns(self):
         ours = ["07 lazy", "13 warps", "13 splits", "13 groups", "13 once", "13 early"]
         torch = ["torch math", "torch flash", "copy"]
-        # Causal: PyTorch's mask is another one.
+        # Causal: PyTorch's mask differs.
         pair = ["13 once", "13 early"]
         for turn in (ours + torch, ["13 splits", *pair, *torch], [*pair, "copy"]):
             self.assertIn(turn, self.all_turns)
@@ -136,7 +136,7 @@ class Decode(unittest.TestCase):
         self.assertEqual(len(page["each_ms"]), 3)
         of_4k = [call for call in self.calls if "--nk=4096 " in call + " " and "--b=1 " in call]
         paged = [re.findall(r"--page=(\d+)", call) for call in of_4k if "variant=once" in call]
-        pages = [["16"], ["64"], ["256"]]  # in both orders in turns
+        pages = [["16"], ["64"], ["256"]]  # in both orders in turn
         self.assertEqual(paged[-12:], [[], *pages, *pages[::-1], [], [], *pages])
         (fp8,) = self.rows("fp8", b=1, nk=4096, variant="fp8")
         self.assertEqual((fp8["ratios"], len(fp8["each_ms"])), ({"once": 2}, 3))
@@ -188,7 +188,7 @@ class Decode(unittest.TestCase):
         self.assertIn(older, self.table("what=peers"))
 
     def test_estimates_take_the_short_caches(self):
-        """Of the clock: all heads are simulated, since the splits depend on them."""
+        """For the clock: all heads are simulated, since the splits depend on them."""
         write(self.json, {**self.result, "device": "NVIDIA H200"})
         with mock.patch.object(estimates, "RESULTS", self.build):
             times = estimates.measured_times()

@@ -1,4 +1,4 @@
-"""maintain equal_code: what makes a step another one to a GPU, and what does not."""
+"""maintain equal_code: what makes a step different for a GPU, and what does not."""
 
 import json
 import unittest
@@ -11,7 +11,7 @@ from flash_steps.nvcc import find_nvcc
 from lab import arm64, equal_code
 
 STEP = "01_naive"
-# A step's program: its report is beside it. mpirun starts it with other ranks.
+# A step's program, with its report beside it. mpirun starts it with several ranks.
 PROGRAM = """#!/bin/sh
 case "$*" in
   *--describe*) cat "$0.about" ;;
@@ -59,7 +59,7 @@ class EqualCode(Folder):
             equal_code.launches(self.folder / "now", STEP, ["broken"], 1)
 
     def test_a_kernel_by_another_name(self):
-        """Mangled as nvcc does: void one::f<2>(int), void two::f<2>(int); f is RUN's, launched."""
+        """Mangled like nvcc's: void one::f<2>(int), void two::f<2>(int); RUN launches f."""
         self.step("older")
         for now in ({".text._ZN3two1fILi2EEEvi": (8, "a")}, {".text._ZN3two1fILi2EEEvi": (8, "b")}):
             kernels = [{**RUN["kernels"][0], "name": "two::f<2>"}]
@@ -75,7 +75,7 @@ class EqualCode(Folder):
         self.assertEqual(self.differs((k, other)), "machine code of .text.k")
         self.step("older")
         self.step("now")
-        self.assertIsNone(self.differs(({}, k)))  # of a new variant
+        self.assertIsNone(self.differs(({}, k)))  # for a new variant
 
     @for_all
     def test_results_that_counted_as_the_older_tree_s(self):

@@ -1,5 +1,4 @@
-"""gpu_check.sh and maintain measure without a GPU: in a copy of the scripts, with programs that
-only pretend; and publishing results."""
+"""gpu_check.sh, maintain measure and publishing, without a GPU: a copy with stub programs."""
 
 import copy
 import json
@@ -27,8 +26,7 @@ from flash_steps.files import read_json
 from lab import publish
 
 # 02_tiled keeps S and P; 04_fused does not, has --smem, a prepare, and a backward with atomics;
-# 13_cache decodes. Hundreds of runs: no Python, which starts seven times as slowly. What they
-# write: template().
+# 13_cache decodes. Not in Python, which would start hundreds of times, slowly. See template().
 PROGRAM = r"""#!/bin/sh
 step=${0##*/} root=${0%/build/*} kind=gpu smem=null causal=false json= page=null lengths=null
 heads=128
@@ -95,7 +93,7 @@ STEPS = ("02_tiled", "04_fused")
 
 
 class Copy(Folder):
-    """A copy of the repository's scripts, with programs that only pretend."""
+    """A copy of the repository's scripts, with stub programs."""
 
     def setUp(self):
         super().setUp()
@@ -131,14 +129,14 @@ class Copy(Folder):
         commit_all(self.folder)
 
     def tour(self, slower):
-        """What a tour leaves; `slower`: how long 02 takes, of 01's time."""
+        """The files of a tour; `slower`: the time of 02 relative to 01."""
         (self.folder / "build/tour").mkdir(parents=True, exist_ok=True)
         steps = gpu(), gpu(step="02_tiled", variant="registers", median_ms=0.5 * slower)
         for run in steps:
             self.write(f"build/tour/{run['step']}.json", json.dumps(run))
 
     def template(self, kind, run):
-        """What the programs write with --json: `run` with their own arguments in place of @...@."""
+        """The JSON of the programs: `run`, with their arguments in place of @...@."""
         keys = ("b", "h", "n", "d", "causal", "smem", "hkv", "nk", "page", "lengths")
         run["problem"].update({key: f"@{key}@" for key in keys})
         run.update(step="@step@", variant="@variant@", workspace_bytes="@scratch@")
@@ -156,7 +154,7 @@ class Copy(Folder):
         )
 
     def check(self, sections, *args, status=0, said=(), tool="gpu_check.sh"):
-        """What a call without a build says, of these sections ("": all)."""
+        """The output of a call without a build, of these sections ("": all)."""
         chosen = ("--sections", sections) if sections else ()
         done = self.call("--no-build", "--out", "out", *chosen, *args, tool=tool)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
@@ -165,7 +163,7 @@ class Copy(Folder):
         return done.stdout
 
     def ran(self):
-        """What the last call has run on the GPU: {(step, variant, problem)}."""
+        """What the last call ran on the GPU: {(step, variant, problem)}."""
         commands = json.loads((self.folder / "out/results.json").read_text())["commands"]
         names = [command["name"] for command in commands]
         return {tuple(name[4:].split(".")) for name in names if name.startswith("gpu ")}
@@ -241,7 +239,7 @@ class Check(Copy):
             (("02_tiled", "registers", "b1_h32_n16384_d64"), True),
             (("02_tiled", "shared", "b1_h32_n16384_d64"), False),  # not a step's result
             (("02_tiled", "shared", "b4_h32_n4096_d64_causal"), True),
-            (("02_tiled", "shared", "b4_h16_n4096_d128_causal"), False),  # no table has it
+            (("02_tiled", "shared", "b4_h16_n4096_d128_causal"), False),  # in no table
             (("04_fused", "fused", "b2_h1_n257_d128_causal"), True),
         ):
             self.assertEqual(case in ran, there, case)
@@ -309,7 +307,7 @@ class Check(Copy):
         self.check("counters", status=1, said="02_tiled --describe: cannot start")
 
     def test_a_budget_that_ends_is_called_so(self):
-        """And is no failure of what was stopped, nor a wrong result."""
+        """And counts neither as a failure of what was stopped, nor as a wrong result."""
         slow = "#!/bin/sh\nexec sleep 5\n"
         rest = PROGRAM.replace("\nif", '\n[ "$n" ] && exec sleep 5\nif', 1)
         short = ("--budget", "1", "--steps", "02")
@@ -339,7 +337,7 @@ class Check(Copy):
         self.program("scripts/peers.py", NO_PEERS)
         self.check("", status=1, said="not available: peers.py: no PyTorch")
         for text, said in (
-            (NO_PEERS, "FAILED: peers.py: no PyTorch"),  # asked for by name
+            (NO_PEERS, "FAILED: peers.py: no PyTorch"),  # requested by name
             ("print('Left out, there was no time'); exit(1)", "FAILED: out of time: run the same"),
             ("print('07 x is wrong'); exit(1)", "FAILED: 07 x is wrong"),
         ):
@@ -372,7 +370,7 @@ class Check(Copy):
 
 
 def peers_result(*ms, torch="2.11", slow=1, step="07_x"):
-    """Of peers.py: a step beside a backend that takes 12 ms, in repeats of these times."""
+    """A result of peers.py: a step beside a backend that takes 12 ms, in repeats of these times."""
     p = {"b": 1, "h": 32, "hkv": 32, "n": 512, "nk": 512, "d": 64, "causal": False}
     p |= {"dtype": "bf16", "problem": "p", "direction": "forward", "commit": "abc"}
     rates = [0.5 / slow if i == 0 else 0.5 for i in range(len(ms))]

@@ -1,4 +1,4 @@
-"""./scripts/model predict, and what its formulas must keep."""
+"""./scripts/model predict, and properties of its formulas."""
 
 import dataclasses
 import re
@@ -24,7 +24,7 @@ class Predicted(unittest.TestCase):
         for shape in SHAPES.values():
 
             def growth(how):
-                """Of what depends on N, from N to 2 N of one sequence."""
+                """The part that depends on N, from N to 2 N of one sequence."""
                 a, b, c = (memory(shape, 1, n, how) for n in (1 << 16, 1 << 17, 1 << 18))
                 return (c - b) / (b - a)
 
@@ -90,7 +90,7 @@ class Predicted(unittest.TestCase):
 
 
 class Measured(unittest.TestCase):
-    """What docs/model.md says of its tables."""
+    """The statements of docs/model.md about its tables."""
 
     def setUp(self):
         self.path = str(ROOT / "docs" / "results" / "model_h100.json")

@@ -1,4 +1,4 @@
-"""The list of mutants fits the source, and what a fault becomes in the copy."""
+"""The list of mutants fits the source, and the faults in the copy."""
 
 import unittest
 

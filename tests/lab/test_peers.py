@@ -1,4 +1,4 @@
-"""peers.py without a GPU: a step's library and a PyTorch that only pretend."""
+"""peers.py without a GPU: with stubs of a step's library and of PyTorch."""
 
 import contextlib
 import io
@@ -50,7 +50,7 @@ STEPS = {
         ("registers", "fp32", FORWARD),
         ("backward", "fp32", {**FORWARD, "backward": True}),
     ],
-    # Its prepare runs once and is not timed.
+    # Its prepare runs once, untimed.
     "07_tensor_cores": [("mma", "bf16", {**FORWARD, "prepare": True})],
 }
 MS = {"ours": 2.0, "math": 3.0, "efficient": 1.0, "flash": 2.4, "cudnn": 2.2}
@@ -68,7 +68,7 @@ GOOD = {name: (2e-7, 0.5) for name in ("O", "LSE", "dQ", "dK", "dV")}
 
 
 def compiled(folder, name, description, refused_d=0, prepares=False, most=2):
-    """A library in plain C: what it includes is the real interface."""
+    """A library in plain C, which includes the real interface."""
     source_path = os.path.join(folder, name + ".c")
     path = os.path.join(folder, f"lib{name}.so")
     write_text(source_path, LIBRARY)
@@ -88,7 +88,7 @@ def described(step, variants, **supports):
 
 
 class Keys(list):
-    """As much of a tensor as masks.counted() needs; one row at a time."""
+    """The parts of a tensor that masks.counted() needs; one row at a time."""
 
     def __getitem__(self, _):
         return self
@@ -116,7 +116,7 @@ class Keys(list):
 
 
 class PretendedTorch:
-    """The modules that peers.py imports, and who was timed, in order. Times are those of MS."""
+    """The modules that peers.py imports, and what was timed, in order. Times are those of MS."""
 
     def __init__(self, refusals, slower=1, late=()):
         self.timed = []
@@ -185,7 +185,7 @@ class Peers(unittest.TestCase):
             os.remove(self.json)
 
     def compare(self, *args, errors=GOOD, refusals=REFUSALS, status=0, **pretended):
-        """What it prints and the result; the pretended PyTorch finds `errors`."""
+        """The output and the result; the stub of PyTorch finds `errors`."""
         self.torch = PretendedTorch(refusals, **pretended)
         argv = ["peers.py", "--build", self.build, "--json", self.json, *args]
         out = io.StringIO()
@@ -215,7 +215,7 @@ class Peers(unittest.TestCase):
             labels[row["direction"]].add(row["label"])
         forward = {"01 naive", "06 backward", "07 mma"}
         self.assertEqual(labels, {"forward": forward, "backward": {"06 backward bwd"}})
-        # B=16 H=32 N=1024 d=64: 137 GFLOP in 2 ms; the pretended matmul makes 550 TFLOP/s.
+        # B=16 H=32 N=1024 d=64: 137 GFLOP in 2 ms; the stub's matmul makes 550 TFLOP/s.
         self.assertEqual((ours[0]["b"], ours[0]["h"], ours[0]["n"]), (16, 32, 1024))
         self.assertAlmostEqual(ours[0]["flops_per_s"] * 1e-12, 68.7, places=1)
         self.assertAlmostEqual(ours[0]["of_matmul"], 0.125)
@@ -232,7 +232,7 @@ class Peers(unittest.TestCase):
         self.assertIn(about, text)
 
     def test_turns(self):
-        """All steps of a type beside each other, forth and back."""
+        """All steps of a type beside each other, back and forth."""
         args = ("--n", "512", "--d", "64", "--causal", "no", "--variants", "all")
         _, result = self.compare(*args, "--directions", "forward", refusals={})
         labels = [row["label"] for row in result["rows"]]
@@ -248,7 +248,7 @@ class Peers(unittest.TestCase):
         self.assertFalse(self.torch.autograd.called)
 
     def test_masks_are_problems_beside_those_who_know_them(self):
-        """The library receives the mask; FLOPs are those of the scores that are seen."""
+        """The library receives the mask; FLOPs are those of the visible scores."""
         seen, backends = [], {}
         for name in ("flex", "varlen"):
             backends[name] = lambda *_: (lambda *_: mock.MagicMock(), lambda x: x, lambda x: x)
@@ -295,7 +295,7 @@ class Peers(unittest.TestCase):
             self.assertEqual(tuple(found), rows, name)
 
     def test_no_mask_beside_others(self):
-        """The scores of each problem are counted, also where all rows see all keys."""
+        """The scores of each problem are counted, even where all rows see all keys."""
         flex = mock.MagicMock()
         flex.create_block_mask = lambda sees, *_, device: self.assertIs(sees(0, 0, 7, 7), True)
         args = ("--steps", "07", "--n", "8", "--d", "64", "--directions", "forward")
@@ -350,7 +350,7 @@ class Peers(unittest.TestCase):
         write(self.json, {**result, "torch": "2.98"})
         with self.assertRaisesRegex(BadInput, "'torch' 2.98, this run 2.99: one file cannot hold"):
             self.compare(*args)
-        mine["commit"] = None  # of another text: measured again
+        mine["commit"] = None  # of other sources: measured again
         done = {text: {**mark, "commit": None} for text, mark in result["done"].items()}
         write(self.json, {**result, "rows": [mine], "done": done})
         _, result = self.compare(*args)

@@ -1,4 +1,4 @@
-"""maintain ring without a GPU: a mpirun and a program that only pretend."""
+"""maintain ring without a GPU: with stubs of mpirun and of the program."""
 
 import argparse
 import json
@@ -12,13 +12,13 @@ from flash_steps.command import BadInput
 from flash_steps.files import read_text
 from lab import ring, ring_picture, tables
 
-# Starts one process and tells it how many ranks there would be.
+# Starts one process, with the number of ranks in its environment.
 MPIRUN = """#!/bin/sh
 export RANKS=$2
 shift 2
 exec "$@"
 """
-# Says when it is asked to end, after it has ended its rank.
+# Reports when it is asked to end, after it has ended its rank.
 SLOW_MPIRUN = """#!/bin/sh
 sleep 60 &
 trap 'kill $!; echo ended >> "$0.log"; exit 1' TERM
@@ -112,7 +112,7 @@ class Ring(Folder):
         first = self.result()
         (self.folder / "steps/14_ring.log").unlink()
         self.maintain("--turns", "1")
-        self.assertEqual(len(self.calls()), 3)  # of what had failed
+        self.assertEqual(len(self.calls()), 3)  # of the failed runs
         for key in ("rows", "lanes", "carrier"):
             self.assertEqual(self.result()[key], first[key])
         self.maintain("--turns", "2")

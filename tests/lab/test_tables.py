@@ -167,7 +167,7 @@ class Pages(Folder):
     # --- the command ---
 
     def maintain(self, text, *args, status=0):
-        """What it says, and the page."""
+        """The output, and the page."""
         path = self.write("page.md", text)
         call = ["tables", "--results", self.folder, *args, path]
         done = self.ended(typed("maintain", *call), status)

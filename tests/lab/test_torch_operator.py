@@ -1,8 +1,7 @@
 """flash_steps.attention() as PyTorch sees it. Skipped without PyTorch.
 
-On a GPU the libraries of the preset gpu run. Elsewhere one of the simulator does, on CPU tensors:
-preload it, as its shared memory is thread-local storage, and two would want one place for the
-device's:
+On a GPU the libraries of the preset gpu run. Elsewhere one of the simulator's runs, on CPU tensors:
+preload it, since its shared memory is thread-local storage, and use one, for device memory:
 
     LD_PRELOAD=build/sim/steps/lib06_work_partitioning.so \\
         python3 tests/lab/test_torch_operator.py build/sim
@@ -39,7 +38,7 @@ CASES = {  # step: sizes b h hkv n nk d, causal
 
 
 class Simulated:
-    """A library whose kernels may touch only memory that it gave: a run copies there and back."""
+    """A library whose kernels may touch only its own memory: a run copies there and back."""
 
     def __init__(self, library):
         self.library, self.kind, self.variants = library, library.kind, library.variants
@@ -100,7 +99,7 @@ class Operator(unittest.TestCase):
                         yield step, problem
 
     def some(self, *names):
-        """Steps of this list that are here."""
+        """The available steps of this list."""
         return [step for step in names if GPU or f"lib{step}_" in PRELOADED]
 
     def inputs(self, step, problem, grad=True):
@@ -190,7 +189,7 @@ class Operator(unittest.TestCase):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            torch.cuda._sleep(20_000_000)  # what runs on another stream would be too early
+            torch.cuda._sleep(20_000_000)  # work on another stream would be too early
             late = [(x * 1).detach().requires_grad_() for x in inputs]
             got = torch.autograd.grad(flash_steps.attention(*late, True, "11").sum(), late)
         again = torch.autograd.grad(flash_steps.attention(*inputs, True, "11").sum(), inputs)

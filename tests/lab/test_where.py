@@ -1,4 +1,4 @@
-"""maintain where: which step runs on which kind of GPU, from programs that say so."""
+"""maintain where: which step runs on which kind of GPU, from stub programs."""
 
 import concurrent.futures
 
@@ -7,8 +7,8 @@ from flash_steps.command import Failure
 from lab import where
 
 STEP = "05_recompute_backward"
-# Two variants; when d = 128, "wide" has other tiles where there is more shared memory than a T4's,
-# which fit no RTX 3090.
+# Two variants; with d = 128 and more shared memory than a T4's, "wide" uses larger tiles, which an
+# RTX 3090 cannot hold.
 PROGRAM = """#!/bin/sh
 tile=16
 case "$*" in

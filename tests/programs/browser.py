@@ -1,4 +1,4 @@
-"""A headless Chromium for the tests of pages: Python's standard library and DevTools over a pipe.
+"""A headless Chromium for tests of pages: Python's standard library, and DevTools over a pipe.
 
     with browser.Browser() as chromium:
         page = chromium.open("report.html", width=400, dark=True)
@@ -6,7 +6,7 @@
         page.key("ArrowRight")
         assert page.errors() == []
 
-A test without a Chromium skips: `@unittest.skipUnless(browser.FOUND, browser.MISSING)`.
+Skip a test without Chromium by `@unittest.skipUnless(browser.FOUND, browser.MISSING)`.
 """
 
 import itertools
@@ -24,12 +24,12 @@ FOUND = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)
 MISSING = "no Chromium: apt install chromium, or set CHROMIUM to its path"
 PATIENCE = 60  # seconds for one answer, on a busy machine
 
-# The codes of keys that are no letters.
+# Codes of keys that are not letters.
 KEYS = {" ": 32, "End": 35, "Home": 36, "ArrowRight": 39}
 
 
 class BrowserError(Exception):
-    """Chromium refused a command, a script on the page threw, or no answer came."""
+    """Chromium refused a command, a script on the page threw, or there was no answer in time."""
 
 
 class Browser:
@@ -41,7 +41,7 @@ class Browser:
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         from_us, to_chromium = os.pipe()
         from_chromium, to_us = os.pipe()
-        # DevTools on the descriptors 3 and 4; no sandbox as root, in a container.
+        # DevTools on file descriptors 3 and 4; no sandbox as root in a container.
         options = "headless=new remote-debugging-pipe no-sandbox disable-gpu disable-dev-shm-usage"
         options += " disable-background-networking no-first-run hide-scrollbars"
         options = [f"--{option}" for option in f"{options} force-color-profile=srgb".split()]
@@ -67,7 +67,7 @@ class Browser:
         self.folder.cleanup()
 
     def open(self, path, width=1200, height=800, dark=False, query=""):
-        """A page of its own for a file, loaded. `query`: "?step=06", behind its address."""
+        """A new page with a file, loaded. `query`: "?step=06", after its address."""
         page = Page(self)
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         page.call("Emulation.setDeviceMetricsOverride", **metrics)
@@ -77,7 +77,7 @@ class Browser:
         return page
 
     def call(self, method, session=None, **params):
-        """The result of one DevTools command; events that come before it are kept."""
+        """The result of one DevTools command; keeps events that arrive before it."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": params}
         if session:
@@ -95,7 +95,7 @@ class Browser:
         return answer["result"]
 
     def wait_for(self, event, session):
-        """The first event of this name in a session that nobody has waited for."""
+        """The first unread event of this name in a session."""
         while True:
             for i, seen in enumerate(self.events):
                 if seen.get("method") == event and seen.get("sessionId") == session:
@@ -116,7 +116,7 @@ class Browser:
 
 
 class Page:
-    """One tab. A `selector` is of CSS; a click is on its first element's middle."""
+    """One tab. A `selector` is CSS; a click is in the middle of its first element."""
 
     def __init__(self, browser):
         self.browser = browser
@@ -136,7 +136,7 @@ class Page:
         self.browser.wait_for("Page.loadEventFired", self.session)
 
     def eval(self, script):
-        """The value of a JavaScript expression; a promise's, once it has one."""
+        """The value of a JavaScript expression, or of its promise."""
         how = {"returnByValue": True, "awaitPromise": True}
         found = self.call("Runtime.evaluate", expression=script, **how)
         if "exceptionDetails" in found:
@@ -154,8 +154,8 @@ class Page:
         return found
 
     def errors(self):
-        """What the page wrote as errors, threw, and asked of the network so far."""
-        self.eval("0")  # what came before has come
+        """Errors written or thrown by the page, and its network requests so far."""
+        self.eval("0")  # earlier events have arrived
         found = []
         for event in self.browser.events:
             if event.get("sessionId") != self.session:
@@ -176,7 +176,7 @@ class Page:
         return found
 
     def overflow(self):
-        """By how many pixels the page is wider than its window; 0: nothing scrolls sideways."""
+        """By how many pixels the page is wider than its window; 0: no sideways scrolling."""
         return self.eval(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )

@@ -1,5 +1,4 @@
-// A shared library like a step's, for test_step_library.py: its kernel reads tables of constants
-// through pointers.
+// A shared library like a step's, for test_step_library.py: its kernel reads constants by pointers.
 #include <string>
 
 #include "common/dialect/cuda.h"
@@ -16,7 +15,7 @@ __global__ void read_tables(float* y) {
 
 }  // namespace
 
-/// 2, 5, 4, 7 in y[4]. \returns what went wrong, or an empty text.
+/// 2, 5, 4, 7 in y[4]. \returns the error, or an empty text.
 extern "C" __attribute__((visibility("default"))) const char* fa_read_tables(float* y) {
   static std::string wrong;
   try {

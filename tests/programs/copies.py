@@ -1,10 +1,9 @@
-"""What the tests of this folder share: where things are, copies of the scripts, two lengths.
+"""Shared by the tests of this folder: paths, copies of the scripts, two lengths of a run.
 
     test_NAME.py [--for-all] [--update] [BUILD] [CLASS.test ...]
 
-Without --for-all the cases that `./scripts/test.sh` runs, with it those that are marked @for_all,
-which only `./scripts/test.sh --all` runs. With --update the outputs that a page shows are replaced
-by what the tests see.
+Without --for-all the cases that `./scripts/test.sh` runs; with it those marked @for_all, which only
+`./scripts/test.sh --all` runs. --update replaces the outputs on a page by the current ones.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ if _WORDS and os.path.isdir(_WORDS[0]):
 
 
 def for_all(case):
-    """A test, or a class of tests, that only `./scripts/test.sh --all` runs."""
+    """Marks a test, or a class of tests, that only `./scripts/test.sh --all` runs."""
     case.for_all = True
     return case
 
@@ -47,25 +46,25 @@ class _Length(unittest.TestLoader):
 
 
 def main():
-    """Runs the tests of the file that was started."""
+    """Runs the tests of the started file."""
     unittest.main(argv=[sys.argv[0], *_WORDS], testLoader=_Length())
 
 
 class Folder(unittest.TestCase):
-    """A test with a folder of its own."""
+    """A test with its own folder."""
 
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def write(self, path, text):
-        """A file in the folder: its path."""
+        """Writes a file in the folder. Returns its path."""
         path = self.folder / path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
 
     def program(self, path, text):
-        """A file that can be started."""
+        """Writes an executable file."""
         path = self.write(path, text)
         path.chmod(0o755)
         return path
@@ -80,12 +79,12 @@ class Folder(unittest.TestCase):
         return ours, its
 
     def ended(self, done, status=0):
-        """`done`, whose status is this."""
+        """Checks the status of `done`."""
         self.assertEqual(done.returncode, status, f"{done.args}\n{done.stdout}{done.stderr}")
         return done
 
     def refused(self, done, status, *words):
-        """It ended with this status and one sentence, which has these words."""
+        """Checks the status, and that it printed one sentence, with these words."""
         self.ended(done, status)
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         for word in words:
@@ -93,12 +92,12 @@ class Folder(unittest.TestCase):
 
 
 def said(command, **how):
-    """subprocess.run, with what the program says as text."""
+    """subprocess.run, with the program's output as text."""
     return subprocess.run([str(word) for word in command], text=True, capture_output=True, **how)
 
 
 def on_page(page, name, output):
-    """What a page shows as the output of this name. With --update that is `output` from now on."""
+    """The output of this name on a page. --update replaces it by `output`."""
     block = re.compile(rf"(?s)(<!-- output: {name} -->\n```\n)(.*?)(```\n<!-- /output -->)")
     text = page.read_text(encoding="utf-8")
     if "--update" in sys.argv:
@@ -108,7 +107,7 @@ def on_page(page, name, output):
 
 
 def typed(script, *words):
-    """What a script of Python says, and how it ends; without the start of another Python."""
+    """The output and status of a Python script, without starting another Python."""
     out, errors, status = io.StringIO(), io.StringIO(), 0
     with mock.patch.object(sys, "argv", [script, *map(str, words)]):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
@@ -120,7 +119,7 @@ def typed(script, *words):
 
 
 def copy_scripts(root):
-    """Into another tree, to be run there."""
+    """Copies the scripts into another tree, to be run there."""
     unwanted = shutil.ignore_patterns("__pycache__", "learn*", "new", "template")
     shutil.copytree(SCRIPTS, os.path.join(root, "scripts"), ignore=unwanted, dirs_exist_ok=True)
 
@@ -131,7 +130,7 @@ def git(root, *arguments):
 
 
 def commit_all(root):
-    """All files of a folder, in a history of its own: the commit."""
+    """Commits all files of a folder in its own history. Returns the commit."""
     if not HAVE_GIT:
         return "unknown"
     git(root, "init", "-q")
@@ -141,6 +140,6 @@ def commit_all(root):
 
 
 def maintain(*args, root=ROOT, python=(), **environment):
-    """What ./scripts/maintain says, in this tree or in a copy; `python`: options of Python."""
+    """The output of ./scripts/maintain, in this tree or in a copy; `python`: options of Python."""
     command = [sys.executable, *python, os.path.join(root, "scripts", "maintain"), *args]
     return said(command, cwd=root, env={**os.environ, **environment})

@@ -1,6 +1,5 @@
-// What a program can do wrong, and what a kernel cannot have. The first argument says which, a
-// second one makes it right. test_sim_faults.py compiles it once; a line that must be told ends
-// with the argument.
+// Faults of programs, and what a kernel cannot have. The first argument selects one, a second one
+// corrects it. test_sim_faults.py compiles it once; a line to be reported ends with the argument.
 #include <assert.h>
 #include <cooperative_groups.h>
 #include <cstdio>
@@ -24,7 +23,7 @@ __global__ void waits() {
 #endif
 }
 
-// A class as of a course: it owns device memory.
+// A class as in a course: it owns device memory.
 struct Vector {
   static inline int made = 0, gone = 0;
   int *p, n, copies = 0, rest[40];
@@ -40,7 +39,7 @@ struct Vector {
 template <class V>
 __global__ void add(V v, int by, int* out) {
   out[threadIdx.x] = v.p[threadIdx.x] + v.rest[39] + by;
-  v.p = nullptr;  // each thread's own
+  v.p = nullptr;  // each thread has its own
   v.copies += threadIdx.x;
   __syncthreads();
   if (threadIdx.x == 31) out[32] = v.copies;
@@ -113,7 +112,7 @@ int copies_all() {
   return 0;
 }
 
-// All but some bytes, and those from `last` on, have a value; the host copies and reads all.
+// All bytes but some, and those from `last` on, have a value; the host copies and reads all.
 __global__ void all_but(char* out, int n, int from, int bytes, int last) {
   for (int i = 0; i < last; ++i) {
     if (i < from || i >= from + bytes) out[i] = 1;
@@ -145,7 +144,7 @@ __global__ void computes_on(int x, int* out) {
   *out = x;
 }
 
-// Takes its time, and moves on: no fault.
+// Slow, but makes progress: no fault.
 __global__ void works(const int* p, int n, int* out) {
   int sum = 0;
   for (int i = 0; i < n; ++i) sum += p[i % 1024] * p[i % 512];
@@ -171,7 +170,7 @@ __global__ void gives_up() {
   if (threadIdx.x == 2) __trap();  // gives up
 }
 
-__shared__ int s[32];  // s is also short's name in symbols
+__shared__ int s[32];  // s is also the name of short in symbols
 __global__ void global_array(int* p, bool right) {
   if (right) s[threadIdx.x] = 1;
   p[threadIdx.x] = s[threadIdx.x];  // global array
@@ -199,7 +198,7 @@ __global__ void neighbours(int* p, bool right) {
   if (right) __syncthreads();
   p[threadIdx.x] = s[(threadIdx.x + 1) % 64];  // race
 }
-// The last block sums what all have stored; `how`: whether its atomic hands that over.
+// The last block sums what all have stored; `how`: does its atomic hand that over?
 template <int how>
 __global__ void last_sums(int* p) {
   unsigned before;
@@ -269,7 +268,7 @@ __global__ void below(int n) {
 }
 __global__ void own_array(int* p, int n) {
   float a[8], b[4][8] = {};
-  b[0][8 + threadIdx.x % 8] = 1;                   // the next row, as the hardware has it
+  b[0][8 + threadIdx.x % 8] = 1;                   // the next row, as in hardware
   for (int i = 0; i < n; ++i) a[i] = i + b[1][0];  // own array
   p[threadIdx.x] = a[n - 1];
 }
@@ -312,7 +311,7 @@ __global__ void polls(int* p, int arrivals) {
   }
   p[threadIdx.x] = complete;
 }
-// One test may find that the phase is not complete: then the load is not there.
+// One test may find the phase incomplete: then the load has not arrived.
 __global__ void tests_once(const int* in, int* out, bool waits) {
   __shared__ alignas(16) int tile[32];
   __shared__ unsigned long long full;
@@ -342,7 +341,7 @@ __global__ void tests_once(const int* in, int* out, bool waits) {
         "@!p bra AGAIN;\n}" ::"r"(bar));
   }
 }
-// The second one may run beside the first one until it waits for it; one thread does, for the
+// The second kernel may run in parallel with the first until one of its threads waits for the
 // block.
 __global__ void first_kernel(int* x) {
   asm volatile("griddepcontrol.launch_dependents;");
@@ -355,7 +354,7 @@ __global__ void second_kernel(const int* x, const int* other, int* y, bool waits
   sum += x[threadIdx.x ^ 1];  // overlaps
   y[threadIdx.x] = sum;
 }
-// Of a launch that may begin beside the one before it.
+// For a launch that may begin during the previous one.
 const cudaLaunchConfig_t* early() {
   static cudaLaunchConfig_t config = {};
   static cudaLaunchAttribute attribute = {};
@@ -398,7 +397,7 @@ __global__ void skips(int* p, int n, bool returns) {
     p[threadIdx.x] = __ballot_sync(~0u, s[threadIdx.x] > 0);  // votes
   }
 }
-// Two of the block's threads are there when the grid, which is this block, synchronises.
+// Two threads of the block run when the grid, which is this block, synchronises.
 __global__ void alone(int* sum, bool again) {
   if (threadIdx.x >= 2) {
     sum[threadIdx.x] = 1;
@@ -461,7 +460,7 @@ int unreached() {
   return got == 5 ? 0 : 3;
 }
 
-// --- what means something else on either side ---
+// --- different meanings on host and device ---
 
 __constant__ float weights[8];
 __device__ int factor, total[2];
@@ -556,7 +555,7 @@ int handed_over(const char* how, bool right, int* o) {
     by_virtual<<<1, 1>>>(o, there);
     cudaMemcpy(&here, there, sizeof here, cudaMemcpyDeviceToHost);
     Shape* again = &here;
-    if (!right && again->area() != 2) return 5;  // the host's copy is as it was
+    if (!right && again->area() != 2) return 5;  // the host's copy is unchanged
   }
   int got = 0;
   if (right) cudaMemcpy(&got, o, 4, cudaMemcpyDeviceToHost);

@@ -1,4 +1,4 @@
-"""JSON as the step programs write it, made by hand: for the tests of the scripts that read it."""
+"""Hand-made JSON as from the step programs, for the tests of scripts that read it."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ def moved(read, write):
 
 
 def kernel(name, ms, blocks, sms, **parts):
-    """Its estimate; `parts`: the shares of the time."""
+    """An estimate; `parts`: the shares of the time."""
     about = {"name": name, "ms": ms, "blocks": blocks, "sms": sms, "arithmetic": True}
     return {**about, "parts": {part.replace("_", " "): share for part, share in parts.items()}}
 
@@ -71,7 +71,7 @@ SIM = {
 
 
 def sim(**changes):
-    """A simulator's run of this tree's text; changes are keys of the run or of its problem."""
+    """A simulator's run of this tree's sources; changes are keys of the run or of its problem."""
     data = copy.deepcopy(SIM)
     for key, value in changes.items():
         (data["problem"] if key in data["problem"] else data)[key] = value
@@ -89,7 +89,7 @@ def few_blocks(data):
 
 
 def gpu(name="NVIDIA H200", median_ms=0.5, **changes):
-    """The same run on a GPU: measured, nothing counted."""
+    """The same run on a GPU: measured, not counted."""
     data = sim(**changes)
     data["device"] = {"kind": "gpu", "name": name, "arch": "sm_90"}
     data["model_gpu"] = None
@@ -132,7 +132,7 @@ def with_prepare(data):
 
 
 def rows_of(folder, documents):
-    """The rows of a table of these runs, from files in a folder."""
+    """The table rows of these runs, from files in a folder."""
     paths = [write(Path(folder, f"{i}.json"), data) for i, data in enumerate(documents)]
     return results.join_for_reading([run for path in paths for run in results.load(path)])
 

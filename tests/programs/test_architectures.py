@@ -1,4 +1,4 @@
-"""common/gpu/architectures.cmake with a pretended nvcc and nvidia-smi: needs neither."""
+"""common/gpu/architectures.cmake with stubs of nvcc and nvidia-smi: needs neither."""
 
 import os
 
@@ -10,7 +10,7 @@ NVCC_13 = "75 80 86 87 88 89 90 100 110 103 120 121"
 
 class Architectures(Folder):
     def run_cmake(self, needs, codes=NVCC_13, gpus="", override=None):
-        """CMake's answer for a machine with these GPUs ("9.0 8.6") and an nvcc of these codes."""
+        """CMake's answer for a machine with these GPUs ("9.0 8.6") and an nvcc with these codes."""
         one = "#!/bin/sh\nfor c in %s; do echo %s$c; done\n"
         nvcc = self.program("nvcc", one % (codes, "sm_") if codes else "#!/bin/sh\nexit 1\n")
         none = "#!/bin/sh\necho 'NVIDIA-SMI has failed' >&2; exit 9\n"

@@ -1,5 +1,4 @@
-"""docs/clock.md gives each figure of common/data/clock_h200.json with its value, and the figure of
-the microbenchmarks that it comes from."""
+"""docs/clock.md gives each figure of clock_h200.json with its value and its microbenchmark."""
 
 import re
 import unittest

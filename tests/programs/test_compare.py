@@ -1,4 +1,4 @@
-"""compare.py and report.py on JSON made by hand."""
+"""compare.py and report.py on hand-made JSON."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def run(script, *args):
 
 
 def own_series(page):
-    """What a page says of the runs that it was made of."""
+    """The data of a page about its runs."""
     data = re.search(r'id="page">(.*?)</script>', page, re.S)[1]
     return json.loads(data)["series"][1]
 
@@ -30,7 +30,7 @@ class Scripts(Folder):
         return write(self.folder / name, data)
 
     def compare(self, *runs, options=(), status=0):
-        """compare.py on a file for each argument: what it shows, or why it refuses."""
+        """compare.py on one file per argument: its output, or why it refuses."""
         files = [self.file(f"{i}.json", data) for i, data in enumerate(runs)]
         done = typed("compare.py", *options, *files)
         if status == 2:
@@ -53,7 +53,7 @@ def labels(text):
 
 class Table(Scripts):
     def cells(self, *data, label="01 naive"):
-        """{column: cell} of the row with this label, and on one line all that is shown."""
+        """{column: cell} of the row with this label, and the whole output on one line."""
         shown = " ".join(self.compare(list(data)).split())
         rows = results.join_for_reading(results.load(self.file("0.json", list(data))))
         columns, _ = results.columns_for(rows)
@@ -75,8 +75,7 @@ class Table(Scripts):
         self.assertIn(head + " requested", shown)
 
     def test_what_is_said_of_times(self):
-        """Estimated and measured are never mixed, nor two GPUs, nor other heads; "~" marks an
-        estimate of which less is known."""
+        """Never mixes estimated and measured, two GPUs, or numbers of heads; "~": less certain."""
         a10, partly, older = sim(), sim(step="02_x"), sim()
         a10["estimate"].update(gpu="A10", verified=False)
         partly["estimate"]["kernels"][0]["arithmetic"] = False
@@ -289,7 +288,7 @@ class Table(Scripts):
         self.assertEqual(problems.lengths_text({"lengths": [4, 3, 2, 1]}), "4,3,2,1")
 
     def test_columns_of_sizes(self):
-        """One for each size that varies; a follower has none of its own."""
+        """One per varying size; a size that follows another has none."""
         for runs, titles, common in (
             ((sim(), sim(n=64, nk=64)), ["step", "N"], "B=1 H=4 d=64 causal fp32"),
             ((sim(), sim(nk=64)), ["step", "Nk"], "B=1 H=4 N=1024 d=64 causal fp32"),
@@ -339,7 +338,7 @@ class Table(Scripts):
                 expected += [label, label + " bwd"]
         self.assertEqual(labels(self.compare(runs[::-1])), expected)
         runs = [sim(step="02_x", variant=name) for name in ("shared", "registers", "another")]
-        shown = self.compare(runs)  # of files that do not know the order
+        shown = self.compare(runs)  # in files without the order
         self.assertEqual(labels(shown), ["02 another", "02 registers", "02 shared"])
 
     def test_a_forward_that_is_another_variants_stands_there(self):
@@ -347,7 +346,7 @@ class Table(Scripts):
         borrowed = with_backward(sim(step="05_x", variant="recompute", forward_of="04 fused"))
         shown = self.compare([own, borrowed])
         self.assertEqual(labels(shown), ["04 fused", "05 recompute bwd"])
-        # It is checked all the same, and can be asked for.
+        # It is checked nevertheless, and can be requested.
         wrong = {**borrowed, "ok": False}
         self.compare(wrong, status=1)
         shown = self.compare(borrowed, wrong, options=["--diff"], status=1)
@@ -360,7 +359,7 @@ class Table(Scripts):
             self.assertEqual([row.any.direction for row in join(runs)], directions)
 
     def test_a_prepare_has_a_row_of_its_own_and_no_speed(self):
-        """Files from before there was one have no such key: all other tests."""
+        """Older files lack the key: all other tests."""
         step = {"step": "12_fp8", "variant": "blocks"}
         made = [with_backward(with_prepare(make(**step))) for make in (sim, gpu)]
         shown = self.compare(*made)
@@ -376,7 +375,7 @@ class Table(Scripts):
         shown = self.compare(made[0], made[0], options=["--diff"])
         pairs = re.findall("^A: (.*?) \\(", shown, re.M)
         self.assertEqual(pairs, ["12 blocks", "12 blocks prep", "12 blocks bwd"])
-        # It stands with its forward where that is another variant's.
+        # It is listed with its forward where that is another variant's.
         data = with_backward(with_prepare(sim(forward_of="12 blocks")))
         rows = results.join_for_reading(results.load(self.file("a.json", data)))
         self.assertEqual([row.any.direction for row in rows], ["backward"])
@@ -446,7 +445,7 @@ class Table(Scripts):
 
     def test_bad_files_get_one_sentence(self):
         path = self.folder / "bad.json"
-        no_run, prediction = "holds no run of a step", [sim(), sim(ok=None)]  # of --predict
+        no_run, prediction = "holds no run of a step", [sim(), sim(ok=None)]  # from --predict
         for text, words in (
             (None, "No such file"),
             *((text, "is not JSON") for text in ("{", "[]x")),
@@ -490,7 +489,7 @@ class Diff(Scripts):
         ):
             self.assertEqual(" ".join(self.row(shown, name).split()), f"{name.strip()} {cells}")
         self.assertNotIn("measured", shown)
-        measured = self.diff(sim(), gpu(median_ms=1.2345))  # one run each, whatever they are
+        measured = self.diff(sim(), gpu(median_ms=1.2345))  # one run each, of any kind
         line = " ".join(self.row(measured, "measured time").split())
         self.assertEqual(line, "measured time - 1.23 ms -")
         self.assertIn("NVIDIA H200)\n", measured)
@@ -538,7 +537,7 @@ class Pictures(Scripts):
 
         forwards = ("01_naive", "naive", 100), ("06_work_partitioning", "registers", 10)
         runs = [run_of(*of, n) for of in forwards for n in (1024, 2048, 4096)]
-        # HBM was not measured there: the formula's.
+        # HBM was not measured: the formula's.
         runs.append(run_of("10_warp_specialized", "scheduled", 1))
         runs[-1]["traffic"]["hbm"]["measured"] = None
         done, pictures = self.draw(runs)
@@ -550,7 +549,7 @@ class Pictures(Scripts):
         texts = re.findall(r"<text[^>]*>(.*?)</text>", pictures["hero_dark.svg"])
         for words in ("Textbook", "FlashAttention-2", "FlashAttention-3", "10", "100", "1e+03"):
             self.assertIn(words, texts)
-        # A point for each size of each step.
+        # A point per size and step.
         self.assertEqual(pictures["hbm_against_n.svg"].count("<circle"), 2 * 3)
         done, pictures = self.draw([run for run in runs if run["problem"]["n"] == 4096])
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -616,7 +615,7 @@ class Report(Scripts):
         self.assertEqual([row["estimated time"] for row in cells], ["400 us", "~400 us"])
         self.assertNotIn("measured time", own["head"])
         self.assertIn("~ in 04: without plain arithmetic", " ".join(own["notes"]))
-        # Beside it what was measured.
+        # Beside it the measurements.
         self.add("01_naive.naive.gpu", gpu())
         own = own_series(self.report()[1])
         cells = dict(zip(own["head"], own["cells"][1]))  # after the line of its problem
@@ -639,7 +638,7 @@ class Report(Scripts):
         self.assertEqual(own["texts"][0][0], "05_x standard, sim")  # its own report stays
 
     def test_a_page_that_cannot_be_written_gets_one_sentence(self):
-        """On a full disk nothing half-written is left, and the old page is."""
+        """On a full disk nothing half-written remains, and the old page stays."""
         self.add("01_naive.naive.sim", sim())
         page = self.folder / "report.html"
         page.write_text("the old page")

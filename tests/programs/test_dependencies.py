@@ -1,5 +1,5 @@
-"""common/dependencies.cmake: a library that is here is taken, another is fetched by its hash.
-common/machine.cmake: what no build can go on with. Which folder of common/ includes which."""
+"""common/dependencies.cmake: uses an installed library, or fetches it by its hash.
+common/machine.cmake: refuses a tree that cannot be built. The includes between folders."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from copies import ROOT, Folder, main, said
 
-NOWHERE = "http://127.0.0.1:1/small.tar.gz"  # nobody listens
+NOWHERE = "http://127.0.0.1:1/small.tar.gz"  # no server listens
 
 
 class Dependencies(Folder):
@@ -59,7 +59,7 @@ class Dependencies(Folder):
         self.assertEqual(again[:2], (0, found), again[2])
 
     def fails(self, *words, **how):
-        """In a sentence with these words; all that CMake says."""
+        """It ends with a sentence with these words. Returns CMake's output."""
         status, _, text = self.configure(**how)
         self.assertNotEqual(status, 0, text)
         (sentence,) = re.findall(r"^ *flash-steps: (.*)$", text, re.MULTILINE)
@@ -83,7 +83,7 @@ class Dependencies(Folder):
     def test_all_that_are_missing_are_named_at_once(self):
         both = ("small, other; install libsmall-dev libother-dev", "_SOURCE_DIR_OTHER=")
         text = self.fails(*both, url=NOWHERE, names=("small", "other"))
-        self.assertEqual(text.count("fetching "), 1, text)  # one attempt shows that nothing comes
+        self.assertEqual(text.count("fetching "), 1, text)  # one attempt is enough
 
     def test_a_copy_serves_without_a_network(self):
         copy = self.folder / "small-1.0"
@@ -92,10 +92,10 @@ class Dependencies(Folder):
 
 
 class Machine(Folder):
-    """common/machine.cmake: a folder, or a clock, with which ninja would build all again."""
+    """common/machine.cmake: a folder, or a clock, with which ninja would rebuild everything."""
 
     def configured(self, folder="project"):
-        """None, or what CMake ends with."""
+        """None, or the words that CMake ends with."""
         text = "cmake_minimum_required(VERSION 3.25)\n"
         text += f"include({ROOT}/common/machine.cmake)\nproject(small NONE)\n"
         path = self.folder / folder / "CMakeLists.txt"
@@ -143,7 +143,7 @@ class Machine(Folder):
 
 
 class Build(Folder):
-    """The build itself: configured on a machine that has too little."""
+    """The whole build, configured on a machine where something is missing."""
 
     def configure(self, *options):
         for header in ("CLI/CLI.hpp", "nlohmann/json.hpp", "fmt/format.h"):

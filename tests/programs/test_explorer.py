@@ -1,4 +1,4 @@
-"""The page docs/explorer/index.html: its runs are the programs', and it works in a browser."""
+"""The page docs/explorer/index.html: its runs equal the programs', and it works in a browser."""
 
 import html
 import json
@@ -23,10 +23,10 @@ LARGEST = 2_500_000  # all files together, bytes
 FIRST_PICTURE_MS = 1000
 SIZES = ((1366, 650), (400, 800))
 TABS = ("#ladder", "#roofline", "#runs")
-READY = "document.body.ariaBusy === 'false'"  # no run is on its way
+READY = "document.body.ariaBusy === 'false'"  # no run is loading
 
 
-# What text of a page has less contrast than 4.5 to 1.
+# Text with less contrast than 4.5 to 1.
 FAINT = """(() => {
   const one = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {
@@ -54,7 +54,7 @@ FAINT = """(() => {
 })()"""
 
 
-# Captions of moments of a run that have more lines than there is room for.
+# Captions of moments that need more lines than there is room for.
 CUT = """[...Array(21).keys()].flatMap((i) => {
   player.put(i / 20);
   return [...document.querySelectorAll(".side .at")]
@@ -112,7 +112,7 @@ class Files(unittest.TestCase):
 
 
 def small(step, variant, index, times, **changes):
-    """A run that moves and takes `times` less than 01 naive."""
+    """A run with `times` fewer bytes and less time than 01 naive."""
     data = sim(step=step, variant=variant, variant_index=index, **changes)
     for way, count in data["traffic"]["hbm"]["model"].items():
         data["traffic"]["hbm"]["model"][way] = count // times
@@ -121,8 +121,7 @@ def small(step, variant, index, times, **changes):
 
 
 def tour():
-    """Four steps: one variant; three with a backward in the last; two of other types, one of them
-    with a prepare."""
+    """Four steps: one variant; three, the last with a backward; two of other types, one prepare."""
     return [
         small("01_naive", "naive", 0, 1),
         small("06_work_partitioning", "swapped", 0, 20),
@@ -193,8 +192,8 @@ class InBrowser(unittest.TestCase):
         return page
 
     def test_one_screen_and_no_message(self):
-        """Each idea, step and tab, at both sizes, and a page with one's own runs: nothing scrolls,
-        no word is too faint to read, no caption is cut."""
+        """Each idea, step and tab, at both sizes, and a page with the reader's runs: nothing
+        scrolls sideways, no text is too faint, no caption is cut."""
         ideas = [f"#{i + 1}" for i in range(len(IDEAS))]
         steps = [f"#{shown.step[:2]}" for shown in (*STEPS, RING)]
         shown = [(FOLDER / "index.html", address) for address in (*ideas, *steps, *TABS)]
@@ -227,7 +226,7 @@ class InBrowser(unittest.TestCase):
 
     def test_the_bytes_are_the_programs(self):
         """At the end of a run, of each variant: those in its file, to the byte, which
-        test_they_are_up_to_date compares with a fresh run's."""
+        test_they_are_up_to_date compares with a new run's."""
         for shown in STEPS:
             kept = explorer.kept(shown)
             page = self.open(f"#{shown.step[:2]}&at=100&more")
@@ -265,11 +264,11 @@ class InBrowser(unittest.TestCase):
         page.eval(f"location.hash = {json.dumps(address)}")
         page.until(f"{at} === {json.dumps(text)}")
         self.assertTrue(self.open("#nonsense").eval("location.hash").startswith("#1"))
-        other = self.open("#06&n=77")  # the nearest that there is
+        other = self.open("#06&n=77")  # the nearest existing one
         self.assertEqual(other.eval("document.getElementById('set-n').value"), "256")
 
     def test_a_ladder_has_both_series(self):
-        """A row for each step's result in each pass: its last variant, but for a prepare."""
+        """A row per step's result and pass: its last variant, without prepares."""
         page = self.open("#ladder", file=self.own(tour()))
         tips = page.eval(
             "[...document.querySelectorAll('.rungs .s1.write')].map((bar) => bar.ariaLabel)"
@@ -291,7 +290,7 @@ class InBrowser(unittest.TestCase):
         self.assertTrue(page.eval("tip.hidden"))
 
     def on_a_gpu(self):
-        """Runs of a card: the ladder's ends, a cache and a window."""
+        """Runs on a card: the ladder's ends, a cache and a window."""
         size = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "causal": False}
         cache = {**size, "hkv": 8, "n": 1, "nk": 32768, "rate_of": "a copy", "dtype": "bf16"}
         masked = gpu(step="15_masks", variant="wgmma", **{**size, "causal": True})
@@ -304,7 +303,7 @@ class InBrowser(unittest.TestCase):
         ]
 
     def test_a_gpus_bars_are_of_the_problem_of_the_others(self):
-        """What the H200 of docs/results was measured to do with the same N and mask."""
+        """The H200's measurements in docs/results with the same N and mask."""
         for runs, above in (
             (self.on_a_gpu(), "H200, N = 4096"),
             (tour(), "H200, N = 1024, causal"),
@@ -318,7 +317,7 @@ class InBrowser(unittest.TestCase):
             self.assertIn(f"Upper bars: {above}.", page.eval("tab.textContent"))
 
     def test_the_table_of_runs_fits(self):
-        """A line for each problem, and its runs below; none of its columns is cut."""
+        """A line per problem, with its runs below; no column is cut."""
         for runs in (self.on_a_gpu(), tour()):
             file = self.own(runs)
             for size in SIZES:
@@ -333,7 +332,7 @@ class InBrowser(unittest.TestCase):
         self.assertIn("All 5 results are right", page.eval("about.textContent"))
 
     def test_it_works_in_the_frame_of_a_notebook(self):
-        """Which has no address and no files beside it: docs/flash_steps.ipynb."""
+        """The page without address and other files: docs/flash_steps.ipynb."""
         file = self.own(tour())
         inside = html.escape(file.read_text(encoding="utf-8"))
         file.write_text(f'<iframe srcdoc="{inside}"></iframe>', encoding="utf-8")
@@ -370,7 +369,7 @@ class InBrowser(unittest.TestCase):
             self.assertEqual(self.open(tab, (30, 30)).errors(), [])
 
     def test_a_mask_does_not_change_what_was_measured_of_hbm(self):
-        """06 was measured without the mask only: 50 times fewer bytes than 04 with either."""
+        """06 was measured only without the mask: 50 times fewer bytes than 04 with either."""
         words = "document.getElementById('figures').innerText"
         with_mask = self.open("#06&n=512&causal").eval(words)
         self.assertIn("measured, without the mask", with_mask)
@@ -445,8 +444,8 @@ class InBrowser(unittest.TestCase):
         page.until("!document.body.classList.contains('details')")
 
     def test_the_tiles_of_masks(self):
-        """Each holds a score that is seen, and together they hold all: as many as the program says
-        by its FLOPs. The forward's are as many as it requests tiles of K."""
+        """Each contains a visible score, and together they contain all, as many as the program's
+        FLOPs say. The forward requests as many tiles of K."""
         page = self.open("#15")
         (shown,) = (shown for shown in STEPS if shown.step == "15_masks")
         for run in shown.runs:
@@ -467,8 +466,8 @@ class InBrowser(unittest.TestCase):
                 self.assertEqual(len(passes[0]), counted // (2 * 64 * 128))
 
     def test_tensor_memory(self):
-        """At the end each tile of rows has its S, P and O, and as many products have added to S and
-        O as there are tiles of keys. Only with roles do products wait for no softmax."""
+        """At the end each tile of rows has its S, P and O, and as many products have been added to
+        S and O as there are tiles of keys. Only with roles no product waits for a softmax."""
         page = self.open("#16&n=512&at=100&more")
         for variant, tiles in (("tmem", 1), ("pair", 2)):
             page.eval(f"choose({{pair: ['16 {variant}', '16 {variant}']}}, 1)")

@@ -1,15 +1,15 @@
-"""Every figure that the programs print is the one that figures.txt holds.
+"""Every figure that the programs print equals the one in figures.txt.
 
-    test_figures.py [BUILD]            fails where a figure moved, and names it
-    test_figures.py --write [BUILD]    writes figures.txt anew, which accepts what moved
+    test_figures.py [BUILD]            fails where a figure has changed, and names it
+    test_figures.py --write [BUILD]    rewrites figures.txt, which accepts the changes
 
-The other tests hold relations, such as predicted = counted, at many sizes. This one holds values at
-few: of each variant of each step at two small problems, of what only some steps take at one, with
-all keys of --json, the screen, --describe, --predict and --trace. A change that is to move nothing
-is proved by it, and of one that moves figures the diff of figures.txt says which.
+Other tests check relations, such as predicted = counted, at many sizes. This one checks values at a
+few: each variant of each step for two small problems, further options for one, with all keys of
+--json, the screen, --describe, --predict and --trace. It proves that a refactoring changes nothing;
+for other changes the diff of figures.txt shows the effects.
 
-A number or a word stands in figures.txt as it is, a group of them as 24 bits of its CRC-32. The
-figures of an error depend on the C library and the compiler: they are held to a factor of 1.3, and
+Numbers and words are stored in figures.txt, groups of them as 24 bits of their CRC-32. Figures of
+an error depend on the C library and the compiler: they must agree within a factor of 1.3, and are
 left out of the screen. So are the numbers of source lines, which every comment moves."""
 
 import collections
@@ -27,12 +27,12 @@ from flash_steps.steps import described, numbered_steps, program_of, runs_on
 HELD = ROOT / "tests" / "programs" / "figures.txt"
 ACCEPT = "to accept that: python3 tests/programs/test_figures.py --write build/sim"
 GPUS = ("T4", "A100-80GB", "L4", "H100", "B200")  # beside the H200
-# The figures of an error, each with a difference that says nothing: a few roundings.
+# The figures of an error, each with a meaningless difference: a few roundings.
 ERRORS = {"max_abs_err": 5e-7, "bound": 5e-7, "used": 0.03, "baseline_err": 5e-7, "rmse": 2e-8}
 FACTOR = 1.3
 SHOWN = 10
-ONE_WORKER = ("--workers", "1")  # beside another one, blocks draw tiles in any order
-ABSENT = "-"  # in the place of a key that a row does not have
+ONE_WORKER = ("--workers", "1")  # with several, blocks draw tiles in any order
+ABSENT = "-"  # for a key that a row does not have
 PASSES = ("forward", "backward", "prepare")
 COUNTS = ("requests", "sectors", "lines", "shared_wavefronts")
 
@@ -52,8 +52,8 @@ def masks_of(step):
 
 
 def runs_of_variant(variant, number, last, masks):
-    """Causal with two batch entries, and key heads of several query heads; then neither, on another
-    GPU and with another d; no size is a multiple of a tile's. Then what else it takes."""
+    """Causal with two batch entries, and shared key heads; then neither, on another GPU and with
+    another d; no size is a multiple of a tile's. Then the other options."""
     takes, gpus = variant["supports"], gpus_for(variant["needs"])
     n, nk = (150, 201) if variant["needs"] in ("sm_90a", "sm_100a") else (70, 45)
     n, keys = (3, "--nk 300") if takes["n"] else (n, "")
@@ -63,7 +63,7 @@ def runs_of_variant(variant, number, last, masks):
     gpu = f"--gpu {gpus[number % len(gpus)]}"
     window = "--window 40,9" if takes["window"] else ""
     other = f"--nk {nk if not last else 35}" if takes["cross"] else ""
-    if last:  # small: an analysis and a trace cost the most
+    if last:  # small: an analysis and a trace are the most expensive
         more = "--input outliers --analyse --details --trace t.json"
         yield f"--h 1 --n {min(n, 43)} {other} {d[0]} {window} {gpu} {more}"
     elif not variant["ranks"]:
@@ -80,7 +80,7 @@ def runs_of_variant(variant, number, last, masks):
 
 
 def runs_of_step(step, variants):
-    """Those of its variants, and of the last one a large prediction; one run predicts nothing."""
+    """Runs of the variants, and a large prediction of the last; one run predicts nothing."""
     masks = masks_of(step)
     for number, variant in enumerate(variants):
         for words in runs_of_variant(variant, number, variant is variants[-1], masks):
@@ -93,14 +93,14 @@ def runs_of_step(step, variants):
 
 
 def runs_of_ranks(step, variants):
-    """Of what several ranks share, through MPI."""
+    """Runs that several ranks share, through MPI."""
     for variant in [variant["name"] for variant in variants if variant["ranks"]][-1:]:
         small = "--h 2 --hkv 1 --n 151 --causal --details"
         yield f"mpirun -n 3 {step} --variant {variant} {small}"
         yield f"mpirun -n 4 {step} --variant {variant} --h 4 --n 520 --causal --predict --details"
 
 
-# --- what is held of a run -----------------------------------------------------------------------
+# --- the recorded values of a run -----------------------------------------------------------------
 
 
 def rounded(value):
@@ -116,12 +116,12 @@ def canonical(value):
 
 
 def is_group(value):
-    """Held by its CRC-32."""
+    """Is it stored as a CRC-32?"""
     return isinstance(value, (dict, list)) and len(value) > 0 or len(canonical(value)) > 20
 
 
 def token(value):
-    """One word."""
+    """A value as one word."""
     text = canonical(value)
     if is_group(value):
         return f"{zlib.crc32(text.encode()) & 0xFFFFFF:06x}"
@@ -133,7 +133,7 @@ def spread(prefix, group):
 
 
 def sums_of(rows, names, figures):
-    """Rows of the same names, added: a compiler chooses which line of a statement it names."""
+    """The sum of rows of the same name: the compiler chooses which line a statement is on."""
     sums = collections.Counter()
     for row in rows:
         for figure in figures:
@@ -173,7 +173,7 @@ def rows_in(tensor, problem):
 
 def rows_of_report(report, known):
     """{row: {key: value}}: the run, its passes, its checked tensors. What repeats `known`, the
-    description of its step, is held there."""
+    step's description, is recorded there."""
     number = report["variant_index"]
     variant = known["variants"][number]
     same = {"step": known["step"], "idea": known["idea"], "variant": variant["name"]}
@@ -202,8 +202,8 @@ def rows_of_report(report, known):
 
 
 def rows_of_screen(text, known):
-    """The screen's sections. Where a line of the first ones breaks depends on the machine's name.
-    Of a table per source line its head and its foot are held, of errors nothing."""
+    """The screen's sections. Line breaks in the first ones depend on the machine's name. Of a table
+    per source line only head and foot are recorded, of errors nothing."""
     for sentence in (known["idea"], *(variant["idea"] for variant in known["variants"])):
         flowing = r"\s+".join(map(re.escape, sentence.split()))
         text = re.sub(rf"(?<=: |  ){flowing}", "IDEA", text)
@@ -222,7 +222,7 @@ def rows_of_screen(text, known):
 
 
 def rows_of_trace(trace):
-    """Without lines, and events of one place between the same waits added."""
+    """Without lines, and with the events of one place between the same waits added up."""
     about, events, union, tracks = trace["flash_steps"], [], set(), []
     for event in trace["traceEvents"]:
         if event["ph"] == "M":
@@ -255,7 +255,7 @@ def rows_of_description(known):
 
 
 class Programs:
-    """All runs, and what each showed."""
+    """All runs, and their figures."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -284,12 +284,12 @@ class Programs:
             self.found[f"./scripts/model {words}"] = {"screen": {"1": text}}
 
     def together(self, lines):
-        """The statuses of the runs of all_steps, up to the first that fails."""
+        """The statuses of the runs of all_steps, up to the first failure."""
         text = "".join("\t".join(map(str, line)) + "\n" for line in lines)
         return [*map(int, said([program_of(BUILD, "all_steps")], input=text).stdout.split())]
 
     def steps_together(self):
-        """Those that all_steps has."""
+        """The steps in all_steps."""
         steps = numbered_steps()
         while 0 in (statuses := self.together(("/dev/null", step, "--version") for step in steps)):
             if all(status == 0 for status in statuses):
@@ -298,7 +298,7 @@ class Programs:
         return []
 
     def run_all(self, runs):
-        """In one process where that can be, since it reads the source lines once."""
+        """In one process where possible, since it reads the source lines once."""
         lines, steps = [], self.steps_together()
         for i, (_, command) in enumerate(runs):
             words = command.replace("t.json", f"{self.folder}/{i}.trace").split()
@@ -313,7 +313,7 @@ class Programs:
             elif statuses:
                 status = statuses.pop(0)
             else:
-                continue  # an earlier one has failed
+                continue  # an earlier one failed
             report = read_json(words[-1]) if status == 0 else None
             self.keep(known, command, status, txt.read_text(), report)
             if txt.with_suffix(".trace").exists():
@@ -332,7 +332,7 @@ class Programs:
 
 
 def kind_of(row):
-    """Of a row: "tensor" where it is none of the others and a checked tensor's name."""
+    """The kind of a row: "tensor" where it is none of the others but a checked tensor's name."""
     kind = "pass" if row in PASSES else row.partition(".")[0]
     return kind if kind in ("pass", "run", "screen", "trace", "step", "variant") else "tensor"
 
@@ -359,8 +359,7 @@ def tokens_of(found):
 
 
 def layout_of(runs):
-    """{kind: (its usual words, its columns)}: a key stands in a row where its word is no usual one,
-    at its place among the columns where most rows have it."""
+    """{kind: (usual words, columns)}: a row has a key with an unusual word, at its usual column."""
     rows = collections.defaultdict(list)
     for run in runs.values():
         for row, keys in run.items():
@@ -398,7 +397,7 @@ def written(runs):
 
 
 def read(text):
-    """What written() was given."""
+    """The input of written()."""
     head, *blocks = text.split("\n\n")
     layout, runs = {}, {}
     for line in head.splitlines()[1:]:
@@ -429,7 +428,7 @@ def same(row, key, held, now):
 
 
 def differences(held, now):
-    """(command, row, key, held word, word now), with ABSENT for what is not there."""
+    """(command, row, key, recorded word, word now), with ABSENT for a missing one."""
     for command in dict.fromkeys([*held, *now]):
         if command not in held or command not in now:
             words = ("not held", "a run") if command in now else ("held", "no run any more")
@@ -445,7 +444,7 @@ def differences(held, now):
 
 
 def message(moved, found):
-    """At most ten of them, and what a CRC-32 stands for now."""
+    """At most ten of them, and the values behind changed CRC-32s."""
     lines = [f"{len(moved)} figures of runs {' '.join(ONE_WORKER)} moved; {ACCEPT}"]
     last = None
     for command, row, key, held, now in moved[:SHOWN]:

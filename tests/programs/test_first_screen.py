@@ -1,5 +1,5 @@
-"""README.md is one screen that leads to everything; the dev container and the notebook start what
-is there, and the notebook's cells do what they say, with stand-ins for what takes minutes."""
+"""README.md is one screen that leads to everything; the dev container and the notebook start
+existing files, and the notebook's cells work, with stand-ins for what takes minutes."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
 
 
 def options_of(script):
-    """Those that its help names."""
+    """The options in its help."""
     return set(re.findall(r"(?<![\w-])-[\w-]+", said([ROOT / script, "--help"]).stdout))
 
 
@@ -84,7 +84,7 @@ class Readme(Folder):
 
 
 class Commands(unittest.TestCase):
-    """What the container and the notebook type: bash can read it, and what it starts is there."""
+    """The commands of the container and the notebook: valid bash, and their files exist."""
 
     def look_at(self, command):
         done = said(["bash", "-n", "-c", command])
@@ -136,8 +136,8 @@ def as_python(cell):
 
 
 class Run(Folder):
-    """The cells in order. git, the tour and the programs are stand-ins; the exercise is the real
-    one, and the check only says what stands in the file."""
+    """The cells in order. git, the tour and the programs are stand-ins; the exercise is real, and
+    the check only prints the file."""
 
     def setUp(self):
         super().setUp()
@@ -194,7 +194,7 @@ echo "checked $*"; sed -n '/Yours/,/^}/p' learn/01_scores.cuh""",
         tour = "&lt;p title=&#x27;a&#x27;&gt;tour --yes"
         for words in (tour, "sim --n 512", "checked run scores"):
             self.assertIn(words, printed)
-        # The last cell once more: its lines replace those of the first time.
+        # The last cell again: its lines replace the first output.
         last = self.printed[-1]
         self.assertIn("// your lines", last)
         self.run_cells(["import os\nfrom pathlib import Path\n" + cells[-1].replace("your", "my")])

@@ -8,7 +8,7 @@ from flash_steps.results import Run
 
 
 def predicted(keys, n, d=fit_m.D):
-    """What the header of step 04's kernel predicts for one head."""
+    """The header's prediction of step 04's kernel for one head."""
     tc = -(-n // keys)
     elements = (2 + 2 * tc) * n * d + 2 * (tc + 1) * n + (tc + 1) * n * d + (2 * tc + 3) * n
     return 4 * elements

@@ -15,7 +15,7 @@ DOC = ROOT / "docs" / "debugging.md"
 
 @functools.cache  # gdb stops at the breakpoint in each thread, to ask its condition
 def run_gdb():
-    """What the documented command prints, from the breakpoint on."""
+    """The output of the documented command, from the breakpoint on."""
     command = re.search(r"```sh\n(gdb .*?)```", DOC.read_text(), re.DOTALL)[1]
     command = command.replace("build/sim", str(BUILD))
     done = said(["bash", "-c", command], cwd=ROOT, timeout=300)

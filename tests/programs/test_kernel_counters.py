@@ -1,4 +1,4 @@
-"""What the simulator counts of each kernel, against an H200's counters (kernels_h200.json)."""
+"""The simulator's counts of each kernel, against an H200's counters (kernels_h200.json)."""
 
 import json
 import unittest
@@ -10,7 +10,7 @@ from flash_steps.steps import program_of, report_of
 
 MEASURED = json.loads(Path(__file__).with_name("kernels_h200.json").read_text("utf-8"))
 
-# Shared memory's loads and stores that differ, and why: {a part of the kernel's name: the reason}.
+# Shared-memory loads and stores that differ, and why: {a part of the kernel's name: the reason}.
 FUSED = "nvcc reads neighbouring floats at once"
 SPINS = "a thread that polls an mbarrier, or a named barrier's word, counts each time"
 DIFFERENT = {
@@ -25,7 +25,7 @@ DIFFERENT = {
 
 
 def counted(step, variant):
-    """The kernels of one run, memsets left out."""
+    """The kernels of one run, without memsets."""
     words = ["--variant", variant, *MEASURED["problem"].split()]
     run = report_of(program_of(BUILD, step), *words, "--estimate-heads=0")  # all SMs, as on the GPU
     passes = [run["prepare"], run, run["backward"]]

@@ -1,5 +1,4 @@
-"""fa::launch refuses an argument that its kernel's parameter would narrow: a sentence in both
-compilers."""
+"""fa::launch refuses an argument that its kernel's parameter would narrow, in both compilers."""
 
 import unittest
 
@@ -17,7 +16,7 @@ void host(float* p, int i, size_t n, double x, unsigned u, Shape s) {
 """
 RIGHT = ["p", "i", "1.f", "n", "u", "true", "s"]
 RIGHT_TOO = ["nullptr", "7", "0.5f", "u", "32u", "false", "Shape{4}"]  # each fits its parameter
-WRONG = {  # place: what does not fit there
+WRONG = {  # place: arguments that do not fit there
     1: ["n", "x", "u", "2.5"],
     2: ["x", "i"],
     3: ["i", "x", "-1"],
@@ -28,7 +27,7 @@ WRONG = {  # place: what does not fit there
 
 class Launch(Folder):
     def compile(self, command, calls):
-        """What the compiler says; "" when it is content."""
+        """The compiler's error; "" when it succeeds."""
         lines = [f"  fa::launch(kernel, {{1, 32}}, {', '.join(call)});\n" for call in calls]
         source = self.write("launch.cu", SOURCE + "".join(lines) + "}\n")
         done = said([*command, "-std=c++20", f"-I{ROOT}", source, "-o", self.folder / "out"])

@@ -1,4 +1,4 @@
-"""The classroom: every exercise against its author's promises, ./scripts/learn as people use it."""
+"""The classroom: every exercise against its author's promises, and ./scripts/learn in use."""
 
 import codecs
 import concurrent.futures
@@ -33,7 +33,7 @@ from learn_lib.watch import Watch
 
 LEARN = ROOT / "scripts" / "learn"
 EXERCISES = catalogue.load()
-# `test_learn.py BUILD NAME...` tests these exercises' promises, and nothing else.
+# `test_learn.py BUILD NAME...` tests only these exercises' promises.
 NAMED = [e for e in EXERCISES if e.name in sys.argv[1:]]
 SEED = 20260
 JOBS = 2
@@ -59,7 +59,7 @@ def wrong(name, mistake):
 
 @functools.cache
 def toolchain(*more):
-    """With more words for the compiler."""
+    """With further options for the compiler."""
     tools = checking.Toolchain(BUILD)
     tools.compile_words += more
     if more:
@@ -82,13 +82,13 @@ class Classroom(Folder):
         return self.write(Path(folder, f"{e.label}.cuh"), text)
 
     def verdict(self, name, text, kind):
-        """The verdict on a text, which is of this kind ("": right)."""
+        """The verdict on a text, which must be of this kind ("": right)."""
         verdict = checked(name, text)
         self.assertEqual((verdict.kind, verdict.ok), (kind, not kind), verdict.message)
         return verdict
 
     def page(self, name, text, where=True):
-        """What a student reads of it."""
+        """The text that a student sees."""
         e = exercise(name)
         return show.verdict(e, self.file(e, text), checked(name, text), where=where)
 
@@ -97,7 +97,7 @@ class Classroom(Folder):
         return [*map(str, [*arguments, *places])]
 
     def learn(self, *arguments, status=0, before=(), **how):
-        """The command, started: what it says."""
+        """Runs the command. Returns its output."""
         command = [*before, sys.executable, LEARN, *self.command(*arguments)]
         how = {"capture_output": True, "text": True, "cwd": ROOT, **how}
         done = self.ended(subprocess.run(command, **how), status)
@@ -112,8 +112,7 @@ class Classroom(Folder):
 
 class Guards(Classroom):
     def test_every_exercise_keeps_its_promises(self):
-        """Unsolved: fails. Solution: passes. A wrong one, as an unsolved bug to find is one, too:
-        fails for the reason given."""
+        """Unsolved: fails. Solution: passes. A wrong one, or a bug to find: fails as announced."""
 
         def texts_of(e, wrongs):
             texts = {"solution": e.solution(), "unsolved": e.unsolved()}
@@ -129,7 +128,7 @@ class Guards(Classroom):
 
     @for_all
     def test_a_hole_that_is_left_empty_compiles(self):
-        """Which the check says without a compiler."""
+        """The check says so without a compiler."""
         tools = checking.Toolchain(BUILD)
         tools.compile_words.append("-fsyntax-only")
         tools.link = lambda *_: ["true"]
@@ -141,8 +140,8 @@ class Guards(Classroom):
                     self.assertIsNone(check.compile(e.unsolved()))
 
     def check_all(self, texts_of):
-        """Checks each text of each exercise. Where no line and no field is wanted, without debug
-        information, which takes a fifth of the compiler's time."""
+        """Checks each text of each exercise, without debug information, a fifth of the compile
+        time, where no line and no field is expected."""
         texts = [
             (e, name, text)
             for e in NAMED or EXERCISES
@@ -165,8 +164,8 @@ class Guards(Classroom):
                     self.assertEqual(verdict.kind, because, verdict.message)
 
     def says_enough(self, e, text, verdict):
-        """What a student reads first: of a hole, where it is; of a bug, what is wrong and with
-        which element, and its lines only when asked."""
+        """The first page: of a hole, where it is; of a bug, what is wrong and with which element,
+        and its lines only on request."""
         first, asked = (self.page(e.name, text, where) for where in (False, True))
         if e.kind != "find the bug":
             line = next(n for n, t in enumerate(text.splitlines(), 1) if "FILL IN" in t)
@@ -217,7 +216,7 @@ class Guards(Classroom):
         for e in NAMED or EXERCISES:
             with self.subTest(exercise=e.name):
                 unsolved, solved = e.unsolved(), e.heading() + e.solution()
-                for text in (unsolved, solved):  # outside the holes they are the step
+                for text in (unsolved, solved):  # outside the holes they equal the step
                     self.assertEqual(grading.lines_outside(e, text), 0)
                 self.assertNotEqual(unsolved, solved)
                 holes = e.holes(unsolved)
@@ -236,7 +235,7 @@ class Guards(Classroom):
                 self.assertEqual(e.holes(unsolved.replace("namespace", "namespaces")), [])
 
     def test_what_an_author_mistypes_is_named(self):
-        """A copy of the steps' exercises in which scores.toml is edited is refused."""
+        """A copy of the steps' exercises with an edited scores.toml is refused."""
         steps = self.folder / "steps"
         shutil.copytree(ROOT / "steps", steps, ignore=shutil.ignore_patterns("*.cu*", "*.md"))
         path = steps / "01_naive" / "exercises" / "scores.toml"
@@ -285,7 +284,7 @@ class Checks(Classroom):
         self.assertIn("Its indices say", page)
 
     def test_traffic_is_a_table(self):
-        """Of two bytes each, where six query heads read one of the keys' heads."""
+        """Two bytes each, where six query heads read one key head."""
         solution = exercise("blind_rows").solution()
         seen = self.verdict("blind_rows", solution, "").problems[-1]
         self.assertEqual(seen["problem"], "B=1 H=2 Hkv=1 N=33 Nk=70 d=128 causal bf16")
@@ -336,7 +335,7 @@ class Checks(Classroom):
 
     @for_all
     def test_a_wait_for_both_products_is_right_too(self):
-        """As the question of the exercise says."""
+        """As in the question of the exercise."""
         text = exercise("which_product").unsolved()
         text = catalogue.replace_once(text, "wait_for<1>(rdQ)", "wait_for<0>(rdQ)", "")
         self.verdict("which_product", text, "")
@@ -350,7 +349,7 @@ class Checks(Classroom):
         self.assertLessEqual(len(message.splitlines()), 6)
 
     def scores(self, line, before="  float* S = t.scratch", includes=(), text=None):
-        """scores, solved, with a line more, in its host function or before another text."""
+        """scores, solved, with an additional line, in its host function or before another text."""
         text = text or exercise("scores").solution()
         self.assertIn(before, text)
         more = "".join(f"\n#include <{name}>" for name in includes)
@@ -376,8 +375,8 @@ class Checks(Classroom):
 
     @for_all
     def test_the_host_does_the_kernels_work(self):
-        """Right results through cudaMemcpy, and a kernel that only carries them to O. First the
-        word is refused; here it is let through."""
+        """Right results through cudaMemcpy, and a kernel that only copies them to O. First the word
+        is refused; here it is allowed."""
         host = """
   fa::Inputs in;
   for (auto [from, to] : {std::pair(t.Q, &in.Q), {t.K, &in.K}, {t.V, &in.V}}) {
@@ -412,8 +411,8 @@ class Checks(Classroom):
                 self.assertEqual(message, words)
 
     def test_what_is_refused(self):
-        """In a hole, in the kernel's file and outside of any function; grade points at it, too,
-        unless it stands in a hole. What the exercises hold themselves is no reason."""
+        """In a hole, in the kernel's file and outside of any function; grade also reports it,
+        except in a hole. The exercises' own uses are allowed."""
         e = exercise("scores")
         in_hole, outside = "    s *= scale;", "inline void forward("
         for line, before, word in (
@@ -444,7 +443,7 @@ class Checks(Classroom):
                 self.assertEqual(checking.refused_words(e, "", text), "", e.name)
 
     def cheats(self):
-        """(exercise, text, what it comes to, words of the message)"""
+        """(exercise, text, expected result, words of the message)"""
         leaves = "static struct Cheat { Cheat() { %s _Exit(0); } } cheat;"
         verdict = r"{\"ok\": true, \"problems\": []}\n"
         writes = f'FILE* f = fopen("result.json", "w"); fputs("{verdict}", f); fclose(f);'
@@ -477,19 +476,19 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
 
     @for_all
     def test_cheats(self):
-        """The verdict is the judge's, which the student's code does not reach."""
+        """The verdict is the judge's, out of reach of the student's code."""
         for name, text, kind, words in self.cheats():
             with self.subTest(kind=kind, words=words):
                 self.assertRegex(self.verdict(name, text, kind).message, words)
 
     def test_a_verdict_of_ones_own(self):
-        """Of the cheats one that speaks in the judge's place."""
+        """A cheat that answers in the judge's place."""
         name, text, kind, words = list(self.cheats())[1]
         self.assertRegex(self.verdict(name, text, kind).message, words)
         self.assertGreater(grading.lines_outside(exercise(name), text), 0)
 
     def test_what_filled_holes_are_worth(self):
-        """By what is said of the whole text, here without a compiler."""
+        """By the verdict on the whole text, here without a compiler."""
         e = exercise("gradients")
         unsolved = e.unsolved()
         first = e.holes(unsolved)[0]
@@ -513,7 +512,7 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
                 self.assertTrue(verdict.message.endswith(f"hole 2 at {path.name}:{empty}."))
 
     def test_what_the_end_of_the_program_means(self):
-        """Of its status, what it wrote last, and what the judge has seen."""
+        """Its status, its last output, and what the judge has seen."""
         e = exercise("scores")
         check = checking.Check(e, self.file(e, e.solution()), toolchain(), 1, self.folder, False)
         right, none = {"ok": True, "problems": [{}]}, {"ok": False, "problems": [None, {"x": 1}]}
@@ -543,8 +542,7 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
 
     @for_all
     def test_some_of_the_holes(self):
-        """Each is judged by what is in it; the empty ones do not count against it, and are not
-        shown as the place of a fault."""
+        """Each is judged by its content; empty ones do not count, and are not shown as a fault."""
         e = exercise("gradients")
         unsolved = e.unsolved()
         first, second = e.holes(unsolved)
@@ -631,7 +629,7 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
 
     @for_all
     def test_a_prediction_is_compared_with_the_run(self):
-        """Another estimate, another verdict: no answer stands in the exercise."""
+        """Another estimate, another verdict: the exercise contains no answer."""
         e = exercise("lines")
         for problem in self.verdict(e.name, e.solution(), "").problems:
             seen = problem["prediction"]
@@ -675,9 +673,9 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
                 self.assertEqual("-DFA_NO_WGMMA" in command, older)
 
     def test_a_program_of_anybody(self):
-        """Without a network, in a folder with any name, saved on Windows, where nothing can be
-        written to TMPDIR; it names lines also in a process name space without its own /proc. The
-        inputs are the check's own, and the limits are set without running Python in the child."""
+        """Without a network, in a folder with any name, saved on Windows, with an unwritable
+        TMPDIR; it names lines even in a process name space without its own /proc. The inputs are
+        the check's, and the limits are set without running Python in the child."""
         e = exercise("barrier")
         path = self.file(e, "", 'a "quoted" folder')
         path.write_bytes(codecs.BOM_UTF8 + e.unsolved().replace("\n", "\r\n").encode())
@@ -699,7 +697,7 @@ static void* volatile answer = reinterpret_cast<void*>(&fa::attention_fp64);"""
         self.assertEqual(status, "too much memory")
 
     def test_a_program_that_writes_without_end(self):
-        """Of its standard error the beginning and the end are kept; of a file there is a limit."""
+        """Keeps the start and the end of its standard error; limits the size of a file."""
         much = "echo first >&2; head -c 50000000 /dev/zero | tr '\\0' x >&2; echo; echo last >&2"
         limits = {"seconds": 60, "resident": 1 << 30}
         status, said = checking.limited(["/bin/sh", "-c", much], self.folder, 7, **limits)
@@ -783,7 +781,7 @@ class Desks(Classroom):
 
 
 class Pieces(Folder):
-    """What the commands are made of."""
+    """The parts of the commands."""
 
     def test_exercises_are_found(self):
         first, tenth = EXERCISES[0], EXERCISES[9]
@@ -1051,7 +1049,7 @@ class Commands(Classroom):
             self.assertEqual("".join(re.findall(r"(?<= )(\w): ", foot)), keys)
 
     def test_where_the_keys_lead(self):
-        """n: to the next open one, also past one that is not done; x: asks first."""
+        """n: to the next open one, also past an unsolved one; x: asks first."""
         three = EXERCISES[:3]
         desk = Desk(self.folder / "learn", three)
         watch, said = Watch(desk, None), io.StringIO()
@@ -1118,8 +1116,7 @@ class Watching(Classroom):
         return process
 
     def until(self, words):
-        """Waits until `words` are printed; what follows them is left for the next call. Returns
-        what came before."""
+        """Waits until `words` are printed; keeps later output. Returns the earlier output."""
         end = time.monotonic() + 60
         while time.monotonic() < end:
             before, found, after = self.printed.partition(words)
@@ -1138,7 +1135,7 @@ class Watching(Classroom):
         self.fail(f"'{words}' did not come; this did:\n{self.printed}")
 
     def save(self, e, text):
-        """As editors do: another file takes the place."""
+        """As editors do: another file replaces it."""
         path = self.folder / "learn" / f"{e.label}.cuh"
         os.replace(self.write(path.with_suffix(".new"), text), path)
 
@@ -1153,7 +1150,7 @@ class Watching(Classroom):
         self.save(e, e.solution())
         self.until(f"done: {e.title}")
         page = self.until("n: next")
-        # A screen of 12 rows does not hold the page: the verdict stands at its end, too.
+        # A screen of 12 rows does not hold the page: the verdict is repeated at its end.
         self.assertEqual(page.count(f"done: {e.title}"), terminal, page)
         self.until("q: quit")
         self.assertLessEqual(max(map(len, page.splitlines())), 80)
@@ -1206,7 +1203,7 @@ class Watching(Classroom):
         self.assertEqual(calls, expected)
 
     def test_the_pages_in_the_documents(self):
-        """docs/learn.md shows what is printed, but for the times."""
+        """docs/learn.md shows the real output, except for times."""
 
         def without_times(page):
             return re.sub(r"(in|compiler) \d+\.\d", r"\1 T", page)
@@ -1286,7 +1283,7 @@ class Grading(Classroom):
             self.assertEqual(sorted(failure.get("type") for failure in failures), wrongs)
 
     def test_files_that_are_not_one_exercise(self):
-        """One sentence each, and of each file its own."""
+        """One sentence each, and each file has its own."""
         e, other = exercise("scores"), exercise("tiles")
         both = (e.unsolved() + other.unsolved()).encode()
         stopped = checking.Verdict(False, "does not compile", "noise")
@@ -1310,7 +1307,7 @@ class Grading(Classroom):
                 self.assertTrue(verdict.message.startswith(start + words), verdict.message)
 
     def test_how_a_text_is_saved_does_not_matter(self):
-        """Two students, one text: one is not judged by the other's file, nor under its name."""
+        """Two students, one text: neither is judged by the other's file, nor under its name."""
         e = exercise("scores")
         text = e.unsolved() + "// mine\n"
         desk = Desk(self.folder / "learn", EXERCISES)
@@ -1354,7 +1351,7 @@ class Grading(Classroom):
         self.assertEqual(grading.common_lines("abcbdab", "bdcaba"), 4)
 
     def test_the_solution_itself_is_pointed_out(self):
-        """A hard link, the file of learn/solutions, a long hole to its comments."""
+        """A hard link, the file of learn/solutions, a long hole with its comments."""
         scores, banks = exercise("scores"), exercise("banks")
         own = self.write("own.cuh", banks.solution())
         for e, text, why in (
@@ -1371,8 +1368,8 @@ class Grading(Classroom):
         self.assertIn("the solution itself (worth a look): a 07_banks", said)
 
     def test_the_tables_of_a_class(self):
-        """Words, counts, times and seeds of several students; exercises that none touched have no
-        column; a table too wide for the screen is cut into several."""
+        """Words, counts, times and seeds of several students; untouched exercises have no column; a
+        table too wide for the screen is split."""
         few = EXERCISES[:3]
 
         def row(name, *results):
@@ -1450,7 +1447,7 @@ class Grading(Classroom):
         self.assertEqual(students[1]["exercises"][1]["copied"], "a hard link")
 
     def test_grading_leaves_nothing_running(self):
-        """Not even what left its process group."""
+        """Not even processes that left its process group."""
         if not checking.isolated():
             self.skipTest("an ordinary user may not have name spaces here")
         folder = self.folder / "run"
@@ -1463,7 +1460,7 @@ class Grading(Classroom):
                 self.assertNotEqual(path.read_bytes(), b"sleep\x004711\x00")
 
     def test_what_cannot_be_graded_is_named(self):
-        """Links, folders and pipes where a file should be; of two files the newer one counts."""
+        """Links, folders and pipes in place of a file; of two files the newer one counts."""
         student = self.folder / "class" / "student"
         new = self.write(student / "4_barrier.cuh", exercise("barrier").unsolved())
         os.utime(self.write(student / "old" / "04_barrier.cuh", new.read_text()), (1, 1))
@@ -1504,7 +1501,7 @@ class Grading(Classroom):
         self.assertIn(line, list(left.lines()))
         found = grading.submitted(student, EXERCISES, grading.Aside())
         self.assertEqual(found, {"barrier": new, "tiles": student / "03_tiles.cuh"})
-        # The student's work counts, also where an untouched copy is newer.
+        # The student's work counts, even if an untouched copy is newer.
         old = self.write(student / "old" / "04_barrier.cuh", exercise("barrier").solution())
         os.utime(old, (1, 1))
         found = grading.submitted(student, EXERCISES, grading.Aside())

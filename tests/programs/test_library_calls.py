@@ -1,5 +1,5 @@
-"""What a step's library asks of CUDA, with a runtime that only writes the calls down: which stream,
-what under a graph's capture, which sentence after an error.
+"""The CUDA calls of a step's library, with a runtime that only records them: which stream, what
+during a graph's capture, which sentence after an error.
 
 On a GPU: tests/gpu/library_stream.py."""
 
@@ -22,7 +22,7 @@ def paged(*lengths):
 
 
 def build(folder):
-    """The library of fake_gpu/step.cpp, from the real library.cpp and stream.cpp."""
+    """The library of fake_gpu/step.cpp, with the real library.cpp and stream.cpp."""
     cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
     found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
@@ -30,7 +30,7 @@ def build(folder):
     sources = [fake / "step.cpp"]
     sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
-    # Compiled already, and the same on a GPU.
+    # Already compiled, and the same on a GPU.
     objects = BUILD / "common/CMakeFiles/fa_common.dir/harness"
     sources += [objects / f"{name}.cpp.o" for name in ("problem", "tensors", "description")]
     path = folder / "lib99_fake.so"
@@ -62,7 +62,7 @@ class Calls(unittest.TestCase):
         return self.fake.fa_fake_calls().decode().split("\n")[:-1]
 
     def run_step(self, direction="forward", variant=1, stream=None, sizes=SIZES, **at):
-        """What CUDA is asked for, or the sentence of a refusal, which asks for no work."""
+        """The CUDA calls, or the sentence of a refusal, which makes no calls."""
         try:
             self.library.runner(direction, variant, sizes, {**self.at, **at}, stream)()
         except Refused as refused:
@@ -71,7 +71,7 @@ class Calls(unittest.TestCase):
         return ", ".join(self.calls())
 
     def story(self, variant, *lines):
-        """One call after the other: (direction, what is told or done, arguments of run_step)."""
+        """One call after another: (direction, its calls or words, arguments of run_step)."""
         for direction, told, *how in lines:
             shown = self.run_step(direction, **{"variant": variant}, **(how[0] if how else {}))
             self.assertRegex(shown, told, (direction, how))
@@ -126,14 +126,14 @@ class Calls(unittest.TestCase):
         self.assertEqual(str(caught.exception), "fa_release: CUDA reports 'invalid argument'")
 
     def test_a_backward_that_finds_p_in_the_workspace_needs_its_forward(self):
-        """As the next test has it of variant 2, which writes no LSE."""
+        """As in the next test for variant 2, which writes no LSE."""
         self.story(1, ("backward", "backward on 0$"))
         self.story(1, ("backward", "LSE is a null pointer", {"LSE": None}))
         self.story(0, ("backward", "99_fake kernel: it has no backward"))
 
     def test_a_forward_needs_the_prepare_of_its_tensors(self):
         self.assertEqual([v["prepare"] for v in self.library.variants][:3], [False, False, True])
-        others = dict.fromkeys(("O", "LSE", "dO", "dQ", "dK", "dV"))  # it needs Q, K and V alone
+        others = dict.fromkeys(("O", "LSE", "dO", "dQ", "dK", "dV"))  # it needs only Q, K and V
         needs = "^variant 2: fa_prepare of the same tensors, B=1 H=2 N=8 d=64 fp32, must come "
         of_another = "the last one was of B=1 H=2 N=8 d=64 fp32$"
         none, forward = ("forward", needs + "before fa_forward; none has run$"), "forward on 0$"
@@ -149,8 +149,8 @@ class Calls(unittest.TestCase):
             ("forward", "fa_forward; the last one was of other Q, K or V$", {"V": 8192}),
             ("backward", "fa_backward; the last one was of other Q, K or V$", {"V": 8192}),
             ("prepare", "K is a null pointer", {"K": None}),
-            ("forward", "^" + forward),  # what was refused changed nothing
-            ("prepare", "prepare on 0$"),  # of other values, perhaps: the forward is forgotten
+            ("forward", "^" + forward),  # the refused call changed nothing
+            ("prepare", "prepare on 0$"),  # perhaps with other values: the forward is forgotten
             ("backward", "fa_forward of the same tensors.*none has run"),
             ("forward", forward),
         )
@@ -218,7 +218,7 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(Refused, words) as caught:
             self.library.workspace_bytes(3, SIZES)
         self.assertEqual(caught.exception.status, 2)
-        self.library.check(SIZES)  # what the step's other variants take
+        self.library.check(SIZES)  # supported by the step's other variants
         for name, value, words in (
             ("lengths", [8], "lengths 8: variant both supports only as many keys in each .*Nk 8"),
             ("page", 16, "page 16: variant both has no paged cache; accepted by pages$"),

@@ -1,6 +1,6 @@
-"""docs/museum: each program has the finding that the page shows, and none with the page's fix.
+"""docs/museum: each program has the finding shown on the page, and none with the page's fix.
 
-With --update the outputs in docs/museum/README.md are replaced by the real ones.
+--update replaces the outputs in docs/museum/README.md by the current ones.
 """
 
 import re
@@ -30,7 +30,7 @@ def fixed(text, diff):
 
 
 def report_of(path):
-    """How it ends, its findings, what it prints itself, and the places that SARIF names first."""
+    """How it ends, its findings, its output, and the first places in SARIF."""
     with tempfile.NamedTemporaryFile() as file:
         command = [sys.executable, SCRIPTS / "sim", "--analyse", "--sarif", file.name, path]
         done = said(command, timeout=300)
@@ -42,7 +42,7 @@ def report_of(path):
 
 
 def reports(_cache=[]):
-    """Of each program as it is, and with its fix."""
+    """Each program's results, unchanged and with its fix."""
     if not _cache:
         page = PAGE.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:

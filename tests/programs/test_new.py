@@ -1,7 +1,6 @@
 """scripts/new: docs/own_kernel.md as its reader would do it, in a copy of the repository.
 
-With --update the first output in docs/own_kernel.md is replaced by the real one, with --for-all
---update the others are.
+--update replaces the first output in docs/own_kernel.md, --for-all --update the others.
 """
 
 import re
@@ -45,7 +44,7 @@ class Scaffold(Copy):
     def test_a_file_that_cannot_be_written_leaves_nothing_behind(self):
         self.list.write_text(self.list.read_text() + "# " + "x" * 4000 + "\n")
         before = self.files()
-        # A full disk, met at the first large file, or at the last: steps/CMakeLists.txt.
+        # A full disk, at the first large file, or at the last: steps/CMakeLists.txt.
         for limit in (1000, before[self.list] + 5):
             done = said(
                 [sys.executable, "-BS", self.root / "scripts" / "new", "mine"],
@@ -75,7 +74,7 @@ class Scaffold(Copy):
                 shutil.rmtree(self.mine)
             self.new("--remove", "mine")
             self.assertEqual(self.files(), before)
-        for name in ("mine", "01_naive", "exercise_checker", "../scripts"):  # none of one's own
+        for name in ("mine", "01_naive", "exercise_checker", "../scripts"):  # no new names
             self.assertTrue(self.new("--remove", name, status=2))
         self.assertEqual(self.files(), before)
 
@@ -85,7 +84,7 @@ class Scaffold(Copy):
             *("9th", "Mine", "a-b", "../up", "", "x" * 300),
             *("docs", "all", "exercises", "01_naive", "exercise_prelude"),
             *("test_harness", "fa_step", "step_mine", "mine_library", "linked", "std"),
-            *("float", "delete", "exp"),  # of C++, or declared by what every step includes
+            *("float", "delete", "exp"),  # from C++, or declared by the steps' headers
         ):
             self.assertTrue(self.new(name, status=2), name)
         self.assertEqual(self.files(), before)
@@ -116,7 +115,7 @@ class OwnProgram(Folder):
 
 
 class OwnKernel(Copy):
-    """One build tree for all stages; what is not the reader's own is taken from BUILD."""
+    """One build tree for all stages, with BUILD's objects for all but the reader's files."""
 
     def setUp(self):
         super().setUp()
@@ -143,7 +142,7 @@ class OwnKernel(Copy):
         ):
             self.write(common / source, f"// lib{target}.a\n")
             library = f"{BUILD}/common/lib{target}.a"
-            option = f"LINKER:--whole-archive,{library},--no-whole-archive"  # none is taken away
+            option = f"LINKER:--whole-archive,{library},--no-whole-archive"  # nothing is removed
             lines.append(f"target_link_options({target} INTERFACE {option})")
         with open(common / "CMakeLists.txt", "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
@@ -171,13 +170,13 @@ class OwnKernel(Copy):
         self.assertNotIn("warning:", text)
 
     def type_in(self, kernel):
-        """Replaces attention_kernel, as a reader does with an editor."""
+        """Replaces attention_kernel, as a reader does in an editor."""
         text = self.kernel.read_text()
         start, end = text.index("// O = softmax"), text.index("// --- host")
         self.kernel.write_text(text[:start] + kernel + "\n" + text[end:])
 
     def apply(self, diff):
-        """Changes kernel.cuh, step.cuh and the list of steps as a diff of the page says."""
+        """Applies a diff of the page to kernel.cuh, step.cuh and the list of steps."""
         for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE)[1:]:
             old, new = (
                 "".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in signs)
@@ -205,7 +204,7 @@ class OwnKernel(Copy):
         return self.sh("build/sim/steps/mine", *args, status=status)
 
     def show(self, name, options, *parts):
-        """What the page shows of a run."""
+        """The page's view of a run."""
         on_page(DOC, name, "\n".join([f"$ build/sim/steps/mine {options}", *parts, ""]))
 
     def right_at_the_edges(self):
@@ -214,7 +213,6 @@ class OwnKernel(Copy):
                 self.run_mine("--n", n, "--d", "32", *causal)
 
     def own_test(self, status=0):
-        """Its own test."""
         self.build("test_step_mine")
         words = ("--preset", "sim", "-R", "test_step_mine", "--output-on-failure")
         return self.sh("ctest", *words, status=status)
@@ -229,7 +227,7 @@ class OwnKernel(Copy):
 
     def test_from_empty_to_right(self):
         with open(self.list, "a", encoding="utf-8") as file:
-            file.write("fa_step(gone)\n")  # deleted by hand: the build of the others goes on
+            file.write("fa_step(gone)\n")  # deleted by hand: the others still build
         words = "flash-steps: steps/gone is gone: ./scripts/new --remove gone forgets it"
         self.assertEqual(self.scaffold().splitlines().count(words), 1)
         self.build()

@@ -1,7 +1,7 @@
 """The nvcc line of docs/gpu.md builds the step without CMake; without a GPU the program says so.
 
-nvcc hands the .cpp files to g++. Those that know nothing of the backend are in the build folder
-already; a stand-in for g++ takes them from there and leaves everything else to the real one.
+nvcc passes the .cpp files to g++. A stand-in for g++ takes those that do not depend on the backend
+from the build folder, and forwards the others to the real one.
 """
 
 import re
@@ -41,7 +41,7 @@ class OneLineBuild(Folder):
         program, log = self.folder / "01_naive", self.folder / "log"
         text = HOST_COMPILER.replace("@BUILD@", str(BUILD)).replace("@LOG@", str(log))
         compiler = self.program("g++", text)
-        for old, new in (  # -O0: it will not run, only say so
+        for old, new in (  # -O0: it will only be refused
             ("nvcc ", f"{NVCC} "),
             ("-o 01_naive", f"-o {program}"),
             (" -O3 ", f" -O0 -ccbin {compiler} "),

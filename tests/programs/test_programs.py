@@ -23,7 +23,7 @@ SMALL = ["--h", "2", "--n", "40", "--d", "32"]
 
 
 def rows_of(program, n):
-    """As many queries, or as few as a decoding step takes."""
+    """As many queries, or the few of a decoding step."""
     return str(min(n, 13) if "decode" in program.name else n)
 
 
@@ -73,18 +73,18 @@ def attention(q, k, v, n, d):
 
 class Case(Folder):
     def fits(self, text, columns=80):
-        """No line is longer but of a single word."""
+        """Only a line with a single word may be longer."""
         lines = [line for line in text.splitlines() if " " in line.strip()]
         self.assertLessEqual(max(map(len, lines)), columns, text)
 
     def right(self, *arguments, program=NAIVE):
-        """What a run shows that finds the result right."""
+        """The output of a run that finds the result right."""
         done = run(*arguments, program=program)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout + done.stderr)
         return done.stdout
 
     def in_terminal(self, columns, arguments, output, **environment):
-        """What a terminal with so many columns shows of "stdout" or "stderr"."""
+        """The "stdout" or "stderr" of a run in a terminal with this many columns."""
         ours, its = self.terminal()
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         tty.setraw(its)
@@ -114,7 +114,7 @@ class AllSteps(Case):
     """all_steps, which runs many steps in one process"""
 
     def test_it_does_what_the_programs_do(self):
-        """Also where a run finds inputs and reference of the one before, or a part of them."""
+        """Also where a run finds inputs and reference of the previous one, or a part of them."""
         runs = [
             ("03_online_softmax", *SMALL),
             ("04_fused", *SMALL),
@@ -159,7 +159,7 @@ class AllSteps(Case):
 
 class BadUse(Case):
     def refuses(self, arguments, status, *words, program=NAIVE):
-        """One sentence of the program's, and no output."""
+        """The program prints one sentence, and no output."""
         with self.subTest(arguments=arguments):
             done = run(*arguments, program=program)
             self.refused(done, status, *words)
@@ -167,7 +167,7 @@ class BadUse(Case):
             self.assertTrue(done.stderr.startswith(f"{program.name}: "), done.stderr)
 
     def test_wrong_flags(self):
-        """All sentences are in tests/harness: here, that they are all that is said."""
+        """All sentences are in tests/harness; here, that nothing else is printed."""
         for arguments, *words in (
             (["--size", "3"], "--size", "--help"),
             (["--d", "48"], "--d 48", "32, 64, 96, 128"),
@@ -208,7 +208,7 @@ class BadUse(Case):
         self.refused(done, 3, "cannot reserve address space")
 
     def test_a_program_says_that_its_source_is_newer(self):
-        """Else a change that is not built seems to do nothing."""
+        """Else a change that is not built seems to have no effect."""
         program = self.folder / "build" / "mine" / "steps" / "01_naive"
         program.parent.mkdir(parents=True)
         shutil.copy(NAIVE, program)
@@ -252,7 +252,7 @@ class Help(Case):
                 self.assertEqual(shown.split(), words)
 
     def test_help_offers_what_the_step_takes(self):
-        """Every size that help shows is taken, and every other one is refused."""
+        """Every size in the help is accepted, and every other one refused."""
         dO = self.tensor("dO.npy", (1, 1, 4, 64))
         for program in steps():
             shown = run("--help", program=program).stdout
@@ -304,8 +304,8 @@ class Report(Case):
             self.assertRegex(page, rf"[{{ ]{key}[,}}]")
 
     def test_predicted_hbm_bytes_are_those_of_a_full_l2(self):
-        """There S and P go through HBM, and K and V are found. The first steps compute what the
-        mask hides, and their kernels' last products skip it: they read less than predicted."""
+        """There S and P go through HBM, and K and V are found. The first steps compute hidden
+        scores, and their kernels' last products skip them: they read less than predicted."""
         size = ["--h", "1", "--n", "256", "--d", "32", "--estimate-heads", "400"]
         for program in steps("0[1235]"):
             described = json.loads(run("--describe", program=program).stdout)
@@ -345,8 +345,7 @@ class Report(Case):
                 self.refused(run(*SMALL, **other), 2, f"instructions, {instructions}, are damaged")
 
     def test_lists_of_tiles_are_predicted_in_no_time(self):
-        """In that of their tiles, not in that of each row's; a function of row and key takes that
-        of the scores, and a note says so."""
+        """In time proportional to the tiles, not the rows; for a function also to the scores."""
         (program,) = steps("15")
         lists = ["--predict", "--variant", "lists", "--h", "1", "--causal", "--n"]
         second = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CPU, (1, 1))}
@@ -377,7 +376,7 @@ class Files(Case):
             done = self.ended(run(*SMALL, flag, "/dev/full"), 3)
             self.assertIn("/dev/full: cannot be written: No space left", done.stderr)
 
-        # A limit on the size of files is a disk with little room. What was there stays.
+        # A limit on the size of files acts like a full disk. Existing files stay.
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
@@ -411,7 +410,7 @@ class Files(Case):
         for a, b in zip(got, attention(q, k, v, n, d)):
             self.assertAlmostEqual(a, b, places=5)
         self.assertEqual((self.folder / "all" / "O.npy").read_bytes(), out.read_bytes())
-        # What was written can be read.
+        # The output can be read.
         again = self.folder / "O2.npy"
         r = self.json_of("--q", out, "--k", out, "--v", out, "--out", again)
         self.assertEqual((r["problem"]["h"], r["problem"]["n"], r["problem"]["d"]), (1, n, d))

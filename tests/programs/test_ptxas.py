@@ -1,5 +1,5 @@
-"""scripts/ptxas: finds spills, stack frames and what ptxas remarks on wgmma, passes a clean kernel,
-keeps common/data/registers.json up to date, and says one sentence on bad input."""
+"""scripts/ptxas: finds spills, stack frames and remarks on wgmma, passes a clean kernel, keeps
+common/data/registers.json up to date, and refuses bad input with one sentence."""
 
 import os
 import re
@@ -16,8 +16,7 @@ from flash_steps.files import read_json
 PAGE = ROOT / "docs" / "ptxas.md"
 PAGE_NVCC = "13.0"  # remarks differ between versions
 
-# What ptxas 13.0 says: two remarks on one kernel, one on a function that was not inlined, one that
-# names none.
+# Output of ptxas 13.0: two remarks on one kernel, one on a function not inlined, one unnamed.
 SAID = """\
 ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine \
 register count at entry.
@@ -57,7 +56,7 @@ __global__ void reverse(float* x) {
 }
 """
 
-# 64 values live across the barrier, and 32 registers a thread.
+# 64 values live across the barrier, with 32 registers per thread.
 SPILLS = """
 __global__ void __launch_bounds__(1024, 2) spills(float* x) {
   float v[64];
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(1024, 2) spills(float* x) {
 }
 """
 
-# An index that is known at run time only moves the array out of the registers.
+# An index known only at run time moves the array out of the registers.
 STACK = """
 __global__ void indexed(float* x, const int* k) {
   float v[64];
@@ -114,7 +113,7 @@ FENCE = "    fa::wgmma_fence();\n"
 E = "    fa::wgmma(e, a, b);\n"
 END = "    fa::pin_registers(d);\n"  # of the loop
 CALL = END + '    if (x[k] < 0.f) printf("%d", k);\n'
-# A wait between two wgmma, after which the second one needs a fence of its own.
+# A wait between two wgmma, after which the second one needs its own fence.
 TWO = """\
     fa::wgmma_commit();
     fa::mbarrier_wait(reinterpret_cast<uint64_t*>(s), k & 1);
@@ -165,7 +164,7 @@ class Words(Folder):
             ("sm_89", "sm_89 sm_90", "sm_89 sm_90"),
             ("sm_90", "sm_90", "sm_90"),
             ("sm_90a", "sm_90a", "sm_90a"),
-            ("sm_100a", "sm_100a", "sm_100a"),  # this nvcc does not know sm_103
+            ("sm_100a", "sm_100a", "sm_100a"),  # this nvcc does not support sm_103
             ("sm_120a", "sm_120a", ""),
         ):
             self.assertEqual(nvcc.arches_of(needs), tuple(usual.split()))
@@ -184,7 +183,7 @@ class Words(Folder):
 
 
 class Compare(Folder):
-    """What is said of registers.json, against kernels that ptxas has just seen."""
+    """The words on registers.json, compared with kernels that ptxas has just seen."""
 
     def test_each_difference_is_one_sentence(self):
         path, mine, step = str(self.folder / "registers.json"), "mine::k", "step01::k<64>"
@@ -196,8 +195,8 @@ class Compare(Folder):
             (before, {**before, mine: more[mine]}, mine),
             (before, more, f"{mine} and 1 more"),
             ({}, before, step),
-            ({}, {mine: before[mine]}, None),  # a user's own need not be there
-            (before, {step: before[step]}, mine),  # which no step has
+            ({}, {mine: before[mine]}, None),  # a user's own need not be listed
+            (before, {step: before[step]}, mine),  # of no step
         ):
             ptxas.write_registers(path, "13.0.1", written)
             finding, _ = ptxas.compare_registers(path, "13.0.1", seen, {step})
@@ -390,7 +389,7 @@ class Compile(Program):
 @for_all
 @unittest.skipUnless(nvcc.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here")
 class Update(Folder):
-    """A repository of two small steps, which are compiled as one."""
+    """A repository of two small steps, compiled as one file."""
 
     def setUp(self):
         super().setUp()

@@ -1,5 +1,5 @@
-"""Step 14 on simulated ranks, as a user starts them: results, bytes, failures.
-Without mpirun, or in a build without MPI, it says so and is skipped."""
+"""Step 14 on simulated ranks, as users start them: results, bytes, failures. Reports and skips
+without mpirun, or in a build without MPI."""
 
 import json
 import os
@@ -40,12 +40,12 @@ def setUpModule():
 
 
 def sentences(stderr):
-    """The program's own. Open MPI 5 ends its texts with a NUL, which may stand before one."""
+    """The program's sentences. Open MPI 5 ends its texts with a NUL, which may precede one."""
     return [line for line in stderr.replace("\0", "").split("\n") if line.startswith("14_ring: ")]
 
 
 def runs(pid):
-    """Is it a rank that is still there?"""
+    """Is the rank still running?"""
     try:
         return os.readlink(f"/proc/{pid}/exe") == str(PROGRAM)
     except OSError:
@@ -53,7 +53,7 @@ def runs(pid):
 
 
 def ranks_of(mpirun):
-    """The processes that it has started."""
+    """The processes that it started."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -72,14 +72,14 @@ class Case(Folder):
         return json.loads(path.read_text("utf-8"))
 
     def refused(self, done, status, *words):
-        """One sentence of the program's, and its status; mpirun says more."""
+        """The program's one sentence, and its status; mpirun prints more."""
         done.stderr = "\n".join(sentences(done.stderr))
         super().refused(done, status, *words)
 
 
 class Refused(Case):
     def test_ranks_with_unequal_shapes(self):
-        # Not "mpirun -n 2 ... : -n 1 ...": of that Debian 13's mpirun dies.
+        # Not "mpirun -n 2 ... : -n 1 ...", which crashes Debian 13's mpirun.
         shell = f"exec '{PROGRAM}' --n $((OMPI_COMM_WORLD_RANK == 2 ? 128 : 64))"
         done = run_command([MPIRUN, "-n", "3", "sh", "-c", shell])
         self.refused(done, 2, "rank 2", "--n 128", "--n 64")
@@ -182,7 +182,7 @@ class Ranks(Case):
         self.refused(done, 2, "--gpu A100: variant zigzag needs sm_90a, and this GPU is sm_80")
 
     def started(self, ranks, *args):
-        """A run that takes long, once it computes."""
+        """A run that takes long once it computes."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         line = command(ranks, "--n", 4096, "--h", 4, *args)
         mpirun = subprocess.Popen(line, env=ENVIRONMENT, **pipes)
@@ -206,7 +206,7 @@ class Ranks(Case):
         os.kill(running[1], signal.SIGKILL)
         _, stderr = mpirun.communicate(timeout=60)
         self.assertNotEqual(mpirun.returncode, 0)
-        self.assertIn("signal 9", stderr)  # mpirun's own sentence: it saw what happened
+        self.assertIn("signal 9", stderr)  # mpirun's own sentence: it saw the signal
         self.nothing_left(running)
 
     def test_a_rank_that_hangs(self):

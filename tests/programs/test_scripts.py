@@ -28,8 +28,7 @@ INSTALLS = "apt-get install -y --no-install-recommends"
 
 
 class Sandbox(Folder):
-    """A copy of the scripts, and a PATH that holds the standard tools and nothing else: Python
-    without what is installed beside it."""
+    """A copy of the scripts, and a PATH with only the standard tools."""
 
     def setUp(self):
         super().setUp()
@@ -62,7 +61,7 @@ class Sandbox(Folder):
         return done
 
     def in_terminal(self, *command):
-        """(the process, our end of the terminal that shows what it says)"""
+        """(the process, our end of the terminal that shows its output)"""
         ours, script_end = self.terminal()
         no = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         kind = {"cwd": self.root, "env": self.environment, **no}
@@ -100,12 +99,12 @@ class Setup(Sandbox):
         self.tool("id", "echo 1000")
         self.tool("sudo", "exit 1")
         self.apt("exit 1")
-        done = self.setup("--yes", status=1)  # without a compiler nothing goes
+        done = self.setup("--yes", status=1)  # without a compiler nothing works
         self.assertIn("g++                  is missing: compiles the kernels", done.stdout)
         self.assertIn(f"administrator to run:  sudo {INSTALLS} g++", done.stdout)
         words = f"setup: cannot continue without g++: install with sudo {INSTALLS} g++\n"
         self.assertEqual(done.stderr, words)
-        self.tool("g++")  # the libraries are another matter
+        self.tool("g++")  # the libraries are optional
         done = self.setup("docs", status=0)
         self.assertEqual(done.stderr, "")
         self.assertIn("continuing without", done.stdout)
@@ -170,8 +169,8 @@ class Setup(Sandbox):
                 shown += os.read(ours, 1000)  # fails when it ends without
 
     def test_what_apt_cannot_do(self):
-        """A broken source does not keep it from installing; a failure is fatal only without a
-        compiler; without a network apt is asked once."""
+        """A broken source does not prevent installing; a failure is fatal only without a compiler;
+        without a network apt is called once."""
         log = self.root / "apt.log"
         self.apt("[[ $* != *update ]] || { echo Hit:1; echo E: no Release file; exit 100; }")
         done = self.setup("--yes", "gdb", status=0)
@@ -201,7 +200,7 @@ class Setup(Sandbox):
         self.assertEqual(done.stderr, words)
 
     def test_the_documentation_needs_its_tools(self):
-        """They are asked for as what was typed, may be installed, and without them it ends."""
+        """They are requested under the typed command, may be installed, and are required."""
         self.apt("echo Hit:1")
         docs = ("bash", "scripts/flash_steps/docs.sh")  # as ./scripts/maintain docs calls it
         done = self.run_script(*docs)
@@ -270,7 +269,7 @@ class Tour(Sandbox):
             self.add(name, variants)
 
     def add(self, name, variants):
-        """A step: the last variant's forward is that of the one before."""
+        """A step: the last variant's forward is that of the previous one."""
         self.write(self.root / "steps" / name / "main.cu", "")
         more = {"forward_of": None, "needs": "", "supports": {"d": [64]}}
         described = [{"name": variant, **more} for variant in variants]
@@ -286,7 +285,7 @@ class Tour(Sandbox):
         self.step("sim", name, 'echo "$@" >> calls; cp "$step.$variant.json" "$json"')
 
     def step(self, backend, name, body='cp "$step.$variant.json" "$json"'):
-        """A program that knows its description, its --variant and its --json."""
+        """A program with its description, its --variant and its --json."""
         self.stand_in(
             f"build/{backend}/steps/{name}",
             f"""
@@ -306,7 +305,7 @@ echo "the report of {name} $variant"
         return self.run_script(TOUR, *words, status=status)
 
     def with_gpu(self, arch="sm_90", sms=132, free=140e9):
-        """A GPU, and programs for it, each of which says what the device is."""
+        """A GPU, and programs for it, each of which names the device."""
         for name in ("nvidia-smi", "nvcc"):
             self.tool(name)
         about = {"name": "NVIDIA H200", "arch": arch, "sms": sms, "free_bytes": free}
@@ -327,14 +326,14 @@ done""",
         )
 
     def variants_run(self, *words):
-        """The names that the programs got, in their order."""
+        """The names passed to the programs, in order."""
         (self.root / "calls").unlink(missing_ok=True)
         self.tour(*words)
         return [call.split()[1] for call in self.text("calls").splitlines()]
 
     def test_runs_each_steps_result_or_all_variants(self):
-        """A result's forward may be another variant's; decoding has its fastest ones, masks the
-        first, too; ranks are another matter."""
+        """A result's forward may be another variant's; decoding uses its fastest ones, masks also
+        the first; ranks are separate."""
         for name, variants in self.MORE.items():
             self.add(name, variants)
         for words, variants in (
@@ -348,7 +347,7 @@ done""",
             self.assertEqual(self.variants_run(*words.split()), variants.split(), words)
 
     def test_another_gpu_is_modelled(self):
-        """Also where this machine has one; without what that GPU does not run."""
+        """Also where this machine has a GPU; without what the modelled GPU cannot run."""
         self.with_gpu()
         tree = json.loads(self.text("02_tiled.describe.json"))
         tree["variants"][-1]["needs"] = "sm_90a"
@@ -373,7 +372,7 @@ done""",
     def test_prints_a_table_and_writes_a_page(self):
         self.add("13_decode", ["warps"])
         self.add("15_masks", ["window"])
-        earlier = self.write(self.root / "build/tour/06_old.x.sim.txt", "")  # an earlier tour's
+        earlier = self.write(self.root / "build/tour/06_old.x.sim.txt", "")  # from an earlier tour
         write(earlier.with_suffix(".json"), sim(step="06_old", variant="x"))
         lines = self.tour("--n", "64").stdout.splitlines()
         self.assertFalse([line for line in lines if line.startswith("06 ")])
@@ -440,7 +439,7 @@ done""",
         self.assertIn("building for sim (build/tour.log)\n", shown)
 
     def test_a_gpus_runs_are_one_process_until_one_fails(self):
-        """A run that is simulated has the machine to itself."""
+        """A simulated run has the machine to itself."""
         self.with_gpu()
         self.tour()
         self.assertEqual(len(self.text("processes").splitlines()), 1)
@@ -503,7 +502,7 @@ done""",
         done = self.tour(status=1)
         self.assertIn("the compiler said no", done.stdout)
         self.assertIn("build/tour.log", done.stderr)
-        # What cmake could not fetch is one sentence, and each build has a reason of its own.
+        # What cmake could not fetch is one sentence, and each build has its own reason.
         self.with_gpu()
         self.tool(
             "cmake",
@@ -556,7 +555,7 @@ done""",
         self.assertNotIn("] sim", shown)
 
     def test_a_tree_that_was_built_for_another_folder(self):
-        """Renamed, or a copy beside the one that was built: it would use that one's files."""
+        """Renamed, or a copy beside the one that was built: it would use the other's files."""
         self.tool("cmake", f": > {self.root}/called")
         (self.bin / "sh").symlink_to(shutil.which("sh"))
         shutil.copy(ROOT / "CMakeLists.txt", self.root)
@@ -590,7 +589,7 @@ done""",
 
 
 class Shared(Folder):
-    """What all commands have in common: flash_steps.command, files, steps."""
+    """Shared by all commands: flash_steps.command, files, steps."""
 
     def refuses(self, words, call, *arguments, of=command.BadInput):
         with self.assertRaises(of) as caught:
@@ -928,7 +927,7 @@ class Test(Sandbox):
         self.assertIn(f"test.sh: FAILED: {words}", line)
 
     def test_two_lengths(self):
-        """`--all` runs every test; a newcomer's run needs no tool of the maintainers."""
+        """`--all` runs every test; a newcomer's run needs none of the maintainers' tools."""
         for options in (("--all",), ("-R", "x"), ("--all", "-R", "x")):
             self.assertEqual(self.last_line(*options), (0, self.PASSED))
         self.nothing_there()
@@ -974,7 +973,7 @@ class Test(Sandbox):
     def test_the_first_time_says_how_long_and_how_much(self):
         self.stand_in("scripts/setup.sh", "exit 1")
         self.write(self.root / "steps/01_naive/main.cu", "")
-        # test.sh also behind a tour, which made build/sim/steps
+        # test.sh also after a tour, which made build/sim/steps
         for script, new in ((TEST, "build/sim/tests"), (TOUR, "build")):
             shutil.rmtree(self.root / new)
             shown = self.run_script(script).stdout

@@ -1,4 +1,4 @@
-"""./scripts/sim: the programs of tests/any_program, what it reports of them, what it refuses."""
+"""./scripts/sim: the programs of tests/any_program, its report on them, and its refusals."""
 
 import os
 import re
@@ -25,8 +25,7 @@ SIM = ROOT / "scripts" / "sim"
 FOLDER = str(ROOT / "tests" / "any_program")
 FILES = {"several_files": ["several_files.cu", "several_files_cpp.cpp", "several_files_c.c"]}
 PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if name.endswith(".cu"))
-# Programs that provoke what CUDA refuses: each a finding that names the launch's line, @, and the
-# program goes on.
+# Programs that CUDA refuses in part: each a finding with the launch's line, @, and an error.
 REFUSED = {
     "errors": [
         ("set<<<1, 2048>>>", r"kernel set: a block of 2048 threads; .*, at errors.cu:@"),
@@ -48,13 +47,12 @@ REFUSED = {
         ("dim3(100000)", r"kernel prefix_sums: a cooperative launch of 100000 .* grid_sync.cu:@")
     ],
 }
-# Run without a search for races: those, what races on purpose, and whose report is looked at. All
-# others are analysed.
+# Run without a race search: those above, races on purpose, and those whose report is checked.
 PLAIN = [*REFUSED, "arithmetic", "atomics", "copies", "dynamic_shared", "printf", "several_files"]
 PLAIN += ["streams", "transposes", "variables"]
 ANALYSED = ["transposes", *(name for name in PROGRAMS if name not in PLAIN)]
 
-# What transposes.cu's report says when analysed, without its estimates; "_" is a space.
+# The report of transposes.cu when analysed, without its estimates; "_" is a space.
 TRANSPOSES = """\
 
 simulated, modelling H200         bytes requested       requests sectors/request
@@ -87,7 +85,7 @@ no finding: no race, no uninitialised read of memory, no access out of bounds
 
 
 def program(body, launch="k<<<1, 1>>>(p)", head="", signature="int* p"):
-    """One kernel, and a main() that gives it 4096 bytes that are zero."""
+    """One kernel, and a main() that passes it 4096 zero bytes."""
     return f"""{head}
 __global__ void k({signature}) {{
 {textwrap.dedent(body).strip(chr(10))}
@@ -101,8 +99,7 @@ int main() {{
 """
 
 
-# Name: (the program, what is told, status, what follows the file on the command line). Where the
-# text has HERE, @ is its line.
+# Name: (the program, the finding, status, further arguments); @: the line with HERE in the text.
 ERRORS = {
     "broken": (
         """
@@ -115,7 +112,7 @@ ERRORS = {
         }""",
         r"broken.cu:@:\d+: error: .undefined_name. was not declared",
     ),
-    "named_badly": (  # what else the file has, such as launch attributes, is no reason
+    "named_badly": (  # other text of the file, such as launch attributes, is no reason
         """
         int main() {
           cudaLaunchAttribute a[1];
@@ -222,7 +219,7 @@ ERRORS = {
         "static_memory.cu:@",
         1,
     ),
-    # A relaxed arrival hands over no stores, a relaxed wait takes none.
+    # A relaxed arrival publishes no stores, a relaxed wait acquires none.
     "relaxed": (
         program(
             """
@@ -253,7 +250,7 @@ ERRORS = {
         1,
         ("--analyse",),
     ),
-    "left_behind": (  # the program goes on
+    "left_behind": (  # the program continues
         program(
             """
             __shared__ alignas(16) int a[4];
@@ -337,7 +334,7 @@ def line_in(name, code):
 
 
 def told(done):
-    """A finding, which may take several lines, as one."""
+    """A finding, which may take several lines, as one line."""
     done.stderr = re.sub(
         r"^finding: .*(?:\n  \S.*)*", lambda m: m[0].replace("\n ", ""), done.stderr, flags=re.M
     )
@@ -349,7 +346,7 @@ def sim(*words, **more):
 
 
 class Jobs:
-    """What the tests look at, two at a time: each is compiled, which takes seconds."""
+    """The outputs that the tests check, two at a time: compiling takes seconds."""
 
     def __init__(self):
         self.temporary = tempfile.TemporaryDirectory()
@@ -461,7 +458,7 @@ class Report(unittest.TestCase):
         return {k["name"]: k for k in JOBS.json(name)["kernels"]}
 
     def test_bytes_requests_and_sectors_of_each_buffer(self):
-        # 64 x 64 floats by warps of 32: 128 requests of 128 bytes, which are 4 sectors or 32.
+        # 64 x 64 floats by warps of 32: 128 requests of 128 bytes, with 4 or 32 sectors.
         for name in ("transposes", "transposes analysed"):
             kernels = self.kernels(name)
             self.assertEqual(list(kernels), ["spread", "tiled<T>", "tiled<T + 1>"])
@@ -533,7 +530,7 @@ class Report(unittest.TestCase):
         self.assertEqual(JOBS["transposes"].stderr.count("  estimated "), 3)
 
     def test_the_whole_text(self):
-        """But for the estimates, which the model of the clock decides."""
+        """Except for the estimates, which depend on the clock model."""
         text = JOBS["transposes analysed"].stderr
         estimates = re.findall(r"^  estimated (.*)\n", text, re.MULTILINE)
         for words, more in zip(estimates, ("", "", " a launch")):
@@ -575,7 +572,7 @@ class Report(unittest.TestCase):
                 self.assertEqual({key: k[key] for key in sums}, sums)
         self.assertEqual(JOBS.json("blas")["remarks"], ["what cuBLAS computes is not counted"])
         names = [k["name"] for k in JOBS.json("streams")["kernels"]]
-        self.assertEqual(names, ["times", "cudaMemcpy", "plus"])  # in the order of their first
+        self.assertEqual(names, ["times", "cudaMemcpy", "plus"])  # by first use
         program = JOBS.json("several_files")["program"]
         self.assertEqual(program, " ".join(FILES["several_files"]))
 
@@ -596,7 +593,7 @@ class Sarif(Folder):
     ]
 
     def test_a_service_finds_the_lines(self):
-        """In the repository that holds the program; GitHub shows only such."""
+        """In the repository that contains the program; GitHub shows only those."""
         self.write("own/.git/HEAD", "")
         source = self.write("own/kernels/a b.cu", "")
         root = str(source.parents[1]) + os.sep
@@ -642,7 +639,7 @@ class Errors(Folder):
                 self.assertLessEqual(len(re.findall("^sim: ", done.stderr, re.MULTILINE)), 2)
 
     def test_each_feature_that_is_not_supported_is_named(self):
-        """At its line; that the compiler's refusal leads there, "textures" and "library" show."""
+        """At its line; "textures" and "library" show that the compiler's refusal leads there."""
         features = {
             "cudaTextureObject_t t;": "textures",
             "surf2Dread(&x, s, 0, 0);": "surfaces",
@@ -829,7 +826,7 @@ class Errors(Folder):
             self.assertEqual(str(caught.exception), f"{words} (a.cu:7)")
 
     def test_orders_and_scopes_of_ptx(self):
-        """A release is a fence in front, in device memory; what is not known is refused."""
+        """A release is preceded by a fence in device memory; unknown instructions are refused."""
         fence, ptx = "::sim::fence();", "::sim::ptx"
         for ptx_text, made in (
             *((f"{f}.{s};", fence) for f in ("fence.sc", "fence.acq_rel") for s in ("gpu", "sys")),
@@ -956,7 +953,7 @@ class Errors(Folder):
             self.assertTrue(str(caught.exception).startswith(f"the PTX {what}"), caught.exception)
 
     def test_spellings(self):
-        """Each text as it becomes, without what all launches have."""
+        """Each text's translation, without the parts common to all launches."""
         head = "](auto fa_leave, auto&... fa_a) __attribute__((no_sanitize_thread)) { "
         by_name = f"::sim::any::Shape(1, 1), false, [={head}"
         held = "::sim::any::Shape(1, 1), false, [fa_kernel = "
@@ -1154,7 +1151,7 @@ class Errors(Folder):
             ('asm(R"(mov.u32 %0, 1;)" : "=r"(x));', "::sim::any::move(x, 1);"),
             ('asm(u8"mov.u32 %0, 1\\x3b" : "=r"(x));', "::sim::any::move(x, 1);"),
             (f'asm("mov.u32 %{"9" * 5000}, 1;");', "::sim::any::unsupported("),
-            ("extern __shared__ [];", "thread_local"),  # g++ says what is wrong
+            ("extern __shared__ [];", "thread_local"),  # g++ reports the error
             ("if (x) a(); else ::k<<<1, 1>>>(x);", 'else  ::sim::any::launch("::k",'),
             ("do ::k<<<1, 1>>>(x); while (0);", 'do  ::sim::any::launch("::k",'),
             ("return ::ns::k<<<1, 1>>>(x);", 'return  ::sim::any::launch("::ns::k",'),
@@ -1257,8 +1254,8 @@ class Errors(Folder):
             self.assertIn("main", file.read())
 
     def test_a_toolkit_that_is_installed(self):
-        """Its runtime's headers give way to ours, its libraries' are refused by name; a host
-        library's header may have CUDA's words."""
+        """Ours replace its runtime's headers, its libraries' are refused by name; a host library's
+        header may contain CUDA's words."""
         texts = {
             "cuda_runtime_api.h": "// NVIDIA\nstruct char1;\n",
             "cuda_runtime.h": "// NVIDIA\n#error the real one\n",

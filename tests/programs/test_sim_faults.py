@@ -1,5 +1,4 @@
-"""./scripts/sim: what it finds and refuses while a program runs. One program, faults.cu, whose
-first argument says what it does."""
+"""./scripts/sim: findings and refusals at run time. The first argument of faults.cu selects one."""
 
 import os
 import re
@@ -18,8 +17,8 @@ from test_sim import SIM, sim, told
 NAME = "host side.cu"
 TEXT = Path(__file__).with_name("faults.cu").read_text(encoding="utf-8")
 
-# What a kernel cannot have: status 2, and a sentence. Here and below @ is the line that ends with
-# the word.
+# What a kernel cannot have: status 2, and a sentence. Here and below @ is the line ending in the
+# word.
 REFUSED = {
     "launches": r"a kernel that launches child \(@\)",
     "allocates": r"a kernel that calls cudaMalloc \(@\)",
@@ -31,7 +30,7 @@ REFUSED = {
     "ptx": r"the PTX instruction movmatrix.sync.aligned.m8n8.trans.b16 \(@\)",
     "bits": r"the PTX 'ex2.* with an operand that is no float \(@\)",
 }
-# One finding, status 1. Those that `--analyse` finds, ...
+# One finding, status 1. Those of `--analyse`, ...
 ANALYSED = {
     "race": r"race on shared memory: kernel neighbours, .* at @",
     "uninitialised": "uninitialised .*unset.* at @",
@@ -42,7 +41,7 @@ ANALYSED = {
     "handed over": "race on device memory: kernel last_sums<0>, .*: load of x, byte 4 at @",
     "reads": "host code at @ reads byte 3072 of most, copied at .*, which nobody has written",
     "all": "the host copies 40 bytes of other at @",
-    # Short gaps are a struct's, but not at the end of an array.
+    # Short gaps belong to a struct, except at the end of an array.
     "ends": "host code at @ reads byte 62 of some, copied at ",
     "starts": "host code at .* reads byte 0 of some, copied at ",
     "eight": "host code at .* reads byte 50 of some, copied at ",
@@ -54,7 +53,7 @@ ANALYSED = {
     "overwrites": r"race on device memory: kernel stores_early, .* store of x, byte 0 at @ and a "
     r"load by kernel reads_first at .* have no griddepcontrol.wait between them",
 }
-# ... and those that are found in any run.
+# ... and those of any run.
 FOUND = {
     "asserts": r'kernel below, .* thread \(3,0,0\): assertion "threadIdx.x < n" failed at @',
     "own array": r"kernel own_array, .* thread \(0,0,0\): index 8 at @ is outside of the array a "
@@ -90,7 +89,7 @@ FOUND = {
     "memset": r"cudaMemset: 4 bytes in host memory \(the address of a pointer\?\), at @$",
     "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
 }
-RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
+RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a correct twin
 RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once")
 RIGHT += ("own arrays", "unsigned index")
 RIGHT += ("overlaps", "overwrites", "ends", "starts", "rows")
@@ -112,7 +111,7 @@ class Faults(unittest.TestCase):
         cls.program = os.path.join(cls.folder, "program")
         Path(cls.source).write_text(TEXT, encoding="utf-8")
         kept = sim(cls.source, "-o", cls.program)
-        if kept.returncode or kept.stderr:  # no remark: what PTX sets is set
+        if kept.returncode or kept.stderr:  # no remark: PTX sets what is used
             raise RuntimeError(kept.stderr)
 
     def run_as(self, mode, *wishes, words=(), right=(), status=None):
@@ -131,7 +130,7 @@ class Faults(unittest.TestCase):
                 done = self.run_as(mode, status=2)
                 words = placed(f"^sim: not supported: {pattern}\n", mode)
                 self.assertRegex(done.stderr, words)
-        self.run_as("unreached", status=0)  # what no thread executes is no matter
+        self.run_as("unreached", status=0)  # code that no thread executes does not matter
         self.assertRegex(
             self.run_as("race", "gpu Voodoo2", status=2).stderr, "^sim: .*Voodoo2.*\n$"
         )
@@ -160,13 +159,13 @@ class Faults(unittest.TestCase):
             pattern = f"block \\(0,0,0\\): threads 36-63 never reached the {what} of @ and ended"
             self.assertRegex(remarks, placed(pattern, word))
         done = self.run_as("skips", "analyse", right=("right",), status=0)
-        self.assertNotIn("never reached", done.stderr)  # an early return is another thing
+        self.assertNotIn("never reached", done.stderr)  # an early return is different
 
     def test_a_kernel_that_works_is_not_endless(self):
         self.assertEqual(self.run_as("works", "watchdog 0.1", status=0).findings, [])
 
     def expect(self, mode, *patterns, printed, right):
-        """These findings and no other, and of the right twin none; what each of the two prints."""
+        """These findings and no other, and none in the correct twin; the output of both."""
         done = self.run_as(mode, status=1)
         for found, (pattern, word) in zip(done.findings, patterns):
             self.assertRegex(found, placed(pattern, word))
@@ -187,7 +186,7 @@ class Faults(unittest.TestCase):
         )
 
     def test_host_code_has_no_variable_of_the_device(self):
-        """What it writes reaches no kernel; const, managed and guarded ones are its own."""
+        """Its stores reach no kernel; const, managed and guarded variables are allowed."""
         self.expect(
             "variables",
             ("host code at @ writes factor, .*; cudaMemcpyToSymbol copies", "writes a variable"),
@@ -208,7 +207,7 @@ class Faults(unittest.TestCase):
         self.assertEqual([f["times"] for f in read_json(report)["findings"]], [3])
 
     def test_the_exit_status(self):
-        """A finding makes 1 of 0; a report that cannot be written 3; else it is the program's."""
+        """A finding turns 0 into 1, an unwritable report into 3; otherwise the program's status."""
         none = "json /none/x"
         for mode, wishes, status in (
             ("shared atomics", (), 0),
@@ -247,7 +246,7 @@ class Faults(unittest.TestCase):
         self.assertRegex(done.stderr, r"shared memory +atomic +128\n")
 
     def test_the_host_copies_the_arguments_once(self):
-        # cudaLaunchKernel: no constructor at all
+        # cudaLaunchKernel runs no constructor
         expected = "7 32, made 2, gone 1\n5 31, made 2, gone 1\n"
         self.assertEqual(self.run_as("arguments", status=0).stdout, expected)
 
@@ -258,7 +257,7 @@ class Faults(unittest.TestCase):
             for finding in findings:
                 self.assertTrue(finding.startswith("race on "), finding)
         findings = self.run_as("never", "analyse").findings
-        self.assertEqual(len(findings), 2, findings)  # the last 8 are nobody's
+        self.assertEqual(len(findings), 2, findings)  # the last 8 are unwritten
         self.assertTrue(findings[0].startswith("uninitialised shared memory"), findings)
 
     def test_what_the_host_does_not_use_may_be_unwritten(self):

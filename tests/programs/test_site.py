@@ -1,6 +1,5 @@
-"""The documentation site: what fails its build, the order of its pages, and how they look in a
-browser. Argument: a build folder. The site itself is looked at where it was built from these pages
-(target docs)."""
+"""The documentation site: errors that fail its build, the order of its pages, and their look in a
+browser. Argument: a build folder, where the site must be up to date (target docs)."""
 
 import importlib.util
 import os
@@ -32,13 +31,13 @@ TINY = {
 
 
 def has_tools():
-    """Whether nothing has to be installed, as build.py decides it."""
+    """Can nothing be missing, by build.py's rule?"""
     made, wanted = TOOLS / "requirements.txt", SITE / "requirements.txt"
     return made.exists() and made.read_text() == wanted.read_text()
 
 
 def link(relation, page):
-    """Where <link rel="next"> or "prev" of a page of the site leads."""
+    """The target of <link rel="next"> or "prev" of a page of the site."""
     found = re.search(rf'<link rel="{relation}" href="([^"]*)"', page.read_text(encoding="utf-8"))
     return found and (page.parent / found[1]).resolve()
 
@@ -116,7 +115,7 @@ class Tiny(Folder):
 
 
 class Doxygen(unittest.TestCase):
-    """What of its warnings fails build.py."""
+    """The warnings that fail build.py."""
 
     @classmethod
     def setUpClass(cls):
@@ -143,7 +142,7 @@ warning: Tag 'HTML_TIMESTAMP' at line 79 of file 'Doxyfile' has become obsolete.
 
 
 def site():
-    """Why the site cannot be looked at; None: it is there, and made after its pages."""
+    """Why the site cannot be tested; None: it exists and is newer than its pages."""
     if not (HTML / "index.html").exists():
         return "the site is not built: cmake --build --preset sim --target docs"
     made = (HTML / "index.html").stat().st_mtime

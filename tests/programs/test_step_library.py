@@ -1,8 +1,8 @@
 """The steps' shared libraries in the simulator, through step_library.py: forward and backward of
-each variant against what the step's program writes, which compares it with fp64.
+each variant against the output of the step's program, which compares it with fp64.
 
-Each library is preloaded into a Python of its own: the simulator's shared
-memory is thread-local storage, too large for what is loaded later.
+Each library is preloaded into a separate Python: the simulator's shared memory is thread-local
+storage, too large for libraries that are loaded later.
 """
 
 import array
@@ -34,19 +34,19 @@ def from_bf16(bits):
 
 
 class OneLibrary:
-    """What the child process does with the library that is preloaded into it."""
+    """The work of the child process with its preloaded library."""
 
     def __init__(self, path):
         self.library = StepLibrary(path)
         self.random = random.Random(7)
 
     def taken(self):
-        """The variants; a cache in 8 bits, which the library refuses, is a step's last one."""
+        """The variants without a step's last one if that has an 8-bit cache, which is refused."""
         eight_bits = "13_decode" == self.library.step
         return self.library.variants[: -1 if eight_bits else None]
 
     def problems(self, variant):
-        """Ragged; with the mask, grouped and with other keys than queries where the variant can."""
+        """Ragged; with the mask, grouped, and with Nk != N where the variant can."""
         supports = variant["supports"]
         sizes = dict(b=1, h=2, hkv=2, n=37, nk=37, d=min(supports["d"]), causal=False)
         if "decode" in self.library.step:  # at most 16 queries
@@ -61,7 +61,7 @@ class OneLibrary:
         yield {**sizes, **more, "h": 4 if supports["gqa"] else 2}
 
     def program(self, variant, p, given):
-        """{name: values} that the step's program writes for the same inputs."""
+        """{name: values} from the step's program for the same inputs."""
         shapes = {"Q": (p["h"], p["n"]), "K": (p["hkv"], p["nk"])}
         shapes |= {"V": shapes["K"], "dO": shapes["Q"]}
         with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ class OneLibrary:
             return {x.stem: read_npy(x)[1] for x in Path(folder).glob("[!i]*.npy")}
 
     def pool(self, p, keys, table):
-        """K or V in pages; NaN where no key lies."""
+        """K or V in pages; NaN where there is no key."""
         d, page, columns = p["d"], p["page"], len(table) // p["b"]
         rows = array.array("H", [0xFFFF]) * (d * page * p["hkv"] * (max(table) + 1))
         for b, length in enumerate(p["lengths"]):
@@ -98,7 +98,7 @@ class OneLibrary:
         return array.array("i", itertools.chain(*rows))
 
     def compare(self, index, variant, p):
-        """Runs one variant; what is wrong, one sentence each."""
+        """Runs one variant. Returns errors, one sentence each."""
         rows = {"q": p["b"] * p["h"] * p["n"], "k": p["b"] * p["hkv"] * p["nk"]}
         sizes = {"Q": rows["q"] * p["d"], "K": rows["k"] * p["d"], "LSE": rows["q"]}
         for name, same in zip(("V", "O", "dO", "dQ", "dK", "dV"), "KQQQKK"):
@@ -144,7 +144,7 @@ class OneLibrary:
         return address
 
     def run(self):
-        """The last variant has all problems; of two others in a row each has every second."""
+        """The last variant runs all problems, the others half of them, in alternation."""
         wrong, variants = [], self.taken()
         for index, variant in enumerate(variants):
             problems = list(self.problems(variant))
@@ -154,7 +154,7 @@ class OneLibrary:
         return wrong + self.refusals()
 
     def refusals(self):
-        """What test_library_calls.py cannot provoke, of this step."""
+        """Errors of this step that test_library_calls.py cannot provoke."""
         library, good = self.library, next(self.problems(self.taken()[-1]))
         last = len(self.taken()) - 1
 
@@ -191,7 +191,7 @@ class OneLibrary:
 
 
 def preloaded(library, *words):
-    """What a Python of its own says, into which this is loaded."""
+    """The output of a separate Python, into which this library is loaded."""
     return said([sys.executable, *words], env={**os.environ, "LD_PRELOAD": str(library)})
 
 

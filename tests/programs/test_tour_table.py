@@ -1,4 +1,4 @@
-"""The tour's table: of runs made by hand, and of the steps' results beside an H200's times."""
+"""The tour's table: of hand-made runs, and of the steps' results beside an H200's times."""
 
 import unittest
 
@@ -77,7 +77,7 @@ class Made(Folder):
         self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
 
     def cell(self, title, label, *runs):
-        """What stands in a column of the table for the row with this label."""
+        """The cell of a column for the row with this label."""
         groups = tour_table.groups_of(rows_of(self.folder, runs))
         (column,) = (c for c in tour_table.columns_for(groups) if c.title == title)
         return next(column.cell(r) for _, rows in groups for r in rows if r.any.label == label)
@@ -89,7 +89,7 @@ class Made(Folder):
             self.assertEqual(self.cell("limited by", "01 naive", run), "L1 lines" + words)
 
     def test_factors_are_of_times_of_one_kind(self):
-        """Where only one of two is measured there is none."""
+        """None where only one of the two was measured."""
         six = {"step": "06_work_partitioning", "variant": "registers"}
         fast, measured = spends(sim(**six), HBM=0.2), gpu(**six, median_ms=0.1)
         for runs, factor in (
@@ -187,7 +187,7 @@ class Made(Folder):
         self.assertIn("14 plain", self.screen(*runs)[0])
 
     def on_a_gpu(self):
-        """Four steps as a card runs them, a cache, and what it cannot run."""
+        """Four steps on a card, a cache, and what the card cannot run."""
         size = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "causal": False}
         size["flops"] = 5.5e11
         cache = {**size, "hkv": 8, "n": 1, "nk": 32768, "dtype": "bf16", "rate_of": "a copy"}
@@ -271,10 +271,10 @@ class Standing(Folder):
 
 
 class Runs(unittest.TestCase):
-    """What the tour runs, and how large."""
+    """The runs of the tour, and their sizes."""
 
     def test_the_longest_that_a_card_has_room_and_time_for(self):
-        room = 8 * 16384 * 2048 // 64 * 4096 + 36 * 16384 * 2048  # S and P, and the others
+        room = 8 * 16384 * 2048 // 64 * 4096 + 36 * 16384 * 2048  # S and P, and the other tensors
         for sms, free, n, why in (
             (132, room, 4096, ""),
             (132, room - 1, 2048, "18.4 GB of free memory"),
@@ -323,7 +323,7 @@ class Runs(unittest.TestCase):
 
 class Recorded(unittest.TestCase):
     def test_of_a_recorded_gpu(self):
-        """The tour's table of results of an H200, without a card: the ladder's order."""
+        """The tour's table from an H200's results, without a card: the ladder's order."""
         rows = [
             row
             for row in standing.rows_of(published(ROOT / "docs" / "results"))
@@ -348,7 +348,7 @@ class Recorded(unittest.TestCase):
 
 @for_all
 class Order(Folder):
-    """docs/results holds an H200's times of 16 x 32 heads of the simulated tour's size."""
+    """docs/results has an H200's times of 16 x 32 heads of the simulated tour's size."""
 
     def test_the_estimates_have_the_order_of_an_h200(self):
         measured = {

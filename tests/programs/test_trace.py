@@ -1,4 +1,4 @@
-"""The trace that every program writes: no byte is lost, and Perfetto can open it."""
+"""The trace of every program: no byte is lost, and Perfetto can open it."""
 
 import json
 
@@ -26,7 +26,7 @@ class Trace(Folder):
 
     @for_all
     def test_no_byte_is_lost(self):
-        """Sums over the events: the report's counts, of each pass and buffer of each step."""
+        """Sums over the events equal the report's counts, for each pass and buffer of each step."""
         for step in numbered_steps()[:13]:
             small = ("--b", 2, "--h", 2, "--n", 100)
             if step == "13_decode":
@@ -73,7 +73,7 @@ class Trace(Folder):
             self.assertEqual(e["ph"], "X")
             track = e["pid"], e["tid"]
             self.assertIn(("thread_name", *track), tracks)
-            self.assertGreaterEqual(e["ts"], ends.get(track, 0))  # in order, none over another
+            self.assertGreaterEqual(e["ts"], ends.get(track, 0))  # in order, without overlaps
             self.assertGreater(e["dur"], 0)
             ends[track] = e["ts"] + e["dur"]
         self.assertIn("flash_fwd_kernel", tracks["process_name", 0, None])

@@ -1,5 +1,5 @@
-// As much of the CUDA runtime as a step's library calls, without a GPU: memory is the host's, and
-// each call is written down with its stream. test_library_calls.py reads the list.
+// The part of the CUDA runtime that a step's library calls, without a GPU: memory is the host's,
+// and each call is recorded with its stream. test_library_calls.py reads the list.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,8 @@ using cudaStream_t = struct FakeStream*;
 
 namespace fake {
 
-inline std::string calls;                 // one a line
-inline cudaError_t status = cudaSuccess;  // what the next calls answer
+inline std::string calls;                 // one per line
+inline cudaError_t status = cudaSuccess;  // result of the next calls
 inline bool capturing = false;
 inline size_t largest = 1 << 30;  // bytes of one allocation
 

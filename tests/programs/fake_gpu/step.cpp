@@ -1,5 +1,4 @@
-// A step whose kernels are lines in a list, for test_library_calls.py: what its library asks of
-// CUDA, and on which stream.
+// A step whose kernels are lines in a list, for test_library_calls.py: its library's CUDA calls.
 #include <utility>
 
 #include "common/harness/linked_step.h"
@@ -22,7 +21,7 @@ void prepare(const fa::Problem&, const fa::Tensors<float>&) {
   fa::cuda_check(fake::note("prepare", fa::current_stream()));
 }
 void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  std::string lengths;  // as the device has them
+  std::string lengths;  // in device memory
   for (size_t b = 0; b < p.cache.lengths.size(); ++b) {
     lengths += " " + std::to_string(t.cache.lengths[b]);
   }
@@ -39,7 +38,7 @@ std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 }  // namespace
 
 extern "C" {
-/// The calls since the last question.
+/// The calls since the last query.
 FA_EXPORT const char* fa_fake_calls() {
   static std::string answer;
   answer = std::exchange(fake::calls, "");
