@@ -180,7 +180,6 @@ static void require_right(const Problem& p, const Inputs& in, const Outputs& out
   REQUIRE(result.complete);
 }
 
-/// The inputs that require_right() uses.
 static Inputs own_inputs(const Variant& v, const Problem& p) {
   const uint64_t seed = static_cast<uint64_t>(p.N) * 1000 + p.d;
   // In 8 bits one large feature would take the digits of all others, and those of its own gradient.
@@ -416,7 +415,6 @@ void require_right_at_edges(const Variant& v) {
   require_right(v, bf16_problem(N, N, d, causal, /*B=*/1, /*H=*/2, /*Hkv=*/2));
 }
 
-/// Eight query heads on 8, 4, 2 and 1 key heads.
 void require_right_with_shared_heads(const Variant& v) {
   const int Hkv = GENERATE(8, 4, 2, 1);
   const int d = GENERATE(64, 128);

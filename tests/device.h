@@ -57,7 +57,6 @@ __device__ void load_and_wait(uint64_t* full, int bytes, const auto& issue) {
   fa::mbarrier_wait(full, 0);
 }
 
-/// Enough blocks for `n` threads.
 inline fa::LaunchConfig threads(size_t n) { return {static_cast<unsigned>((n + 127) / 128), 128}; }
 
 /// F()(x[i]...) for each i, one thread each.
@@ -93,7 +92,6 @@ std::vector<T> small_integers(size_t n, unsigned seed) {
   return each<T>(n, [&](int) { return static_cast<float>(static_cast<int>(rng() % 9) - 4); });
 }
 
-/// How a number is drawn.
 struct Distribution {
   const char* name;
   int least, largest;        ///< exponents

@@ -9,7 +9,6 @@ namespace {
 
 std::string number_of(const fa::Step& step) { return step.id.substr(0, step.id.find('_')); }
 
-/// The step of "06 swapped".
 const fa::Step& step_of(const std::string& id) {
   for (const fa::Step& step : fa::linked_steps()) {
     if (number_of(step) == id.substr(0, id.find(' '))) return step;

@@ -1,7 +1,7 @@
 // Included by every test: Catch2 (2.13 and 3.x), and the two lengths of a run:
 //
 //   test_NAME           the short one
-//   test_NAME "[all]"   the rest: cases tagged [.all], and other combinations from one_in() in cases
+//   test_NAME "[all]"   the rest: cases tagged [.all], and other combinations of one_in() in cases
 //                       tagged [all]
 //
 // ctest runs the second as test_NAME_all, labelled `all`: `ctest -LE all` is short.

@@ -58,7 +58,6 @@ Machine machine_of(const GpuSpec& g) {
   return m;
 }
 
-// Clocks that each part of an SM works for this block.
 Times times_of(const BlockWork& w, const InstructionMix& mix, const Machine& m) {
   const ClockFigures& c = m.figures;
   const double n = static_cast<double>(w.instructions);
@@ -136,7 +135,6 @@ void rank(KernelEstimate& k, Times& seconds) {
                    [](const PartShare& a, const PartShare& b) { return a.share > b.share; });
 }
 
-// A memset or a copy.
 KernelEstimate estimate_copy(const KernelCount& c, const Machine& m, double times) {
   KernelEstimate k;
   k.name = c.name;

@@ -48,7 +48,6 @@ const std::vector<std::string> kDramWrite = {"dram__bytes_write.sum", "dram__byt
 /// Both, even where one would do: the same metrics need no second profiler.
 const std::vector<std::string> kDram = {kDramRead[0], kDramRead[1], kDramWrite[0], kDramWrite[1]};
 
-/// The first of `names` that this chip has.
 std::optional<uint64_t> find(const Values& values, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const auto it = values.find(name);

@@ -187,7 +187,6 @@ class Host {
   CUpti_Profiler_Host_Object* host_ = nullptr;
 };
 
-/// The range profiler of a context, from enable to disable.
 class Target {
  public:
   Target(const Cupti& cupti, CUcontext context) : cupti_(cupti) {

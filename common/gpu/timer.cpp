@@ -24,7 +24,6 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void record() { cuda_check(cudaEventRecord(event_)); }
-  /// Waits for this event.
   double ms_since(const Event& start) const {
     cuda_check(cudaEventSynchronize(event_));
     float ms = 0;

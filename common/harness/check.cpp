@@ -129,7 +129,6 @@ struct Output {
   const char* row;              ///< what a row is called: "row" or "key"
   size_t width, length, heads;  ///< length: rows per head; heads: per batch entry
 
-  /// "O[b=0, h=1, row=37, feature=5]"
   std::string element(size_t i) const {
     const size_t r = i / width;
     const size_t bh = r / length;
@@ -272,7 +271,6 @@ TensorCheck compare(const Problem& p, const Inputs& in, const Output& t, const E
   return result;
 }
 
-/// The reference, and the result of an unfused kernel.
 struct Forward {
   ReferenceForward want, baseline;
 };

@@ -116,7 +116,6 @@ std::string default_gpu(const Step& step, const std::string& usual) {
   return usual;
 }
 
-/// Parses "0,1,700".
 std::vector<int> numbers_of(const std::string& text, const std::string& flag = "--lengths") {
   std::vector<int> numbers;
   const char *at = text.data(), *end = at + text.size();
@@ -145,7 +144,6 @@ void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
   if (!nk_given) p.Nk = std::max(1, *std::max_element(given.begin(), given.end()));
 }
 
-/// Parses --window 256,0.
 void set_window(const std::string& text, Problem& p) {
   const std::vector<int> limits = numbers_of(text, "--window");
   if (limits.size() != 2) {
@@ -216,7 +214,6 @@ bool takes(const Step& step, T Support::*what) {
                      [&](const Variant& v) { return support_of(step, v).*what; });
 }
 
-/// The values of --mask.
 std::string masks_of(const Step& step) {
   std::string text = "a mask of the step:";
   for (const Predicate& each : step.predicates) text += " " + text_of(each);

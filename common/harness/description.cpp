@@ -35,7 +35,6 @@ Problem problem_of(const Step& step, const Variant& v) {
   return problem_for(v, p);
 }
 
-/// The buffers that a formula names.
 json buffers_of(PredictFn traffic, const Problem& p) {
   if (!traffic) return nullptr;
   json names = json::array();

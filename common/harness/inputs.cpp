@@ -116,10 +116,8 @@ Inputs completed(const Problem& p, uint64_t seed, Inputs in) {
   return in;
 }
 
-/// The pages of batch entry b.
 int pages_of(const Problem& p, int b) { return (p.keys_of(b) + p.cache.page - 1) / p.cache.page; }
 
-/// The table entry of page i of batch entry b.
 size_t entry_of(const Problem& p, int b, int i) { return static_cast<size_t>(b) * p.pages() + i; }
 
 // --- the shipped activations ---------------------------------------------------------------------

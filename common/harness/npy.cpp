@@ -78,7 +78,6 @@ std::vector<size_t> parse_shape(std::string_view text, const std::string& path) 
   return shape;
 }
 
-/// A file's bytes, and the position of its array.
 struct File {
   std::string bytes;
   std::string type;  ///< "<f4"

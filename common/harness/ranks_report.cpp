@@ -131,7 +131,6 @@ std::string time_of(const char* label, const Timing& t, double flops, double ran
                                      human_time(t.p90_ms), flops / t.median_ms * 1e-9 / ranks));
 }
 
-/// The pass of the slowest rank.
 PassCount slowest(const RanksReport& r, PassCount RankCount::*pass) {
   PassCount found;
   for (const RankReport& rank : r.ranks) {

@@ -116,7 +116,6 @@ struct Panels {
   /// Its transpose [d, n]: columns are tokens.
   void fill_transposed(const float* from, int n, int d) { fill(from, d, n, 1, d); }
 
-  // See multiply().
   [[gnu::always_inline]] void multiply_here(const Block<Real>& a, const std::vector<Range>& terms,
                                             const std::vector<Range>& wanted,
                                             Block<Real>& out) const {
@@ -184,14 +183,12 @@ double rms(const float* a, size_t n) {
 
 constexpr size_t kNoHead = std::numeric_limits<size_t>::max();
 
-/// Rows of one head: one thread's unit of work.
 struct Item {
   size_t head;
   size_t begin, end;  // a range of the sample (forward) or of the head's rows (backward)
   size_t size() const { return end - begin; }
 };
 
-/// ScoreMod of one head's scores.
 template <class Real>
 struct Modified {
   Real cap, slope;  // of ALiBi
@@ -533,7 +530,6 @@ typename A::Real dS_of(const A& arithmetic, typename A::Real P, typename A::Real
   return arithmetic.round(P * (dP - delta));
 }
 
-/// One call of attention_backward_*().
 template <class A>
 class Backward {
  public:

@@ -34,7 +34,6 @@ std::string per_request(uint64_t transfers, uint64_t requests) {
   return requests == 0 ? "" : fmt::format("{:.1f}", double(transfers) / double(requests));
 }
 
-/// One line without trailing spaces.
 std::string trimmed(std::string line) {
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line + "\n";
@@ -120,7 +119,6 @@ bool without_requests(const BufferCount& c) {
          (c.bytes.write != 0 && c.requests.store == 0);
 }
 
-/// The bytes of each buffer, predicted or counted or both.
 std::string traffic_table(const Pass& p) {
   const bool counted = p.counted();
   const char* const got = counted && p.predicts ? "counted" : "";
@@ -607,7 +605,6 @@ std::string time_in_words(const RunReport& r) {
   return "";
 }
 
-/// The limit of the kernel with the longest estimate.
 std::string limit_in_words(const RunReport& r) {
   if (r.on_ranks) return ranks_limit(r);
   if (!has_figures(r)) return "";
@@ -683,7 +680,6 @@ std::string check_line(const RunReport& r) {
   return labelled("check", words);
 }
 
-/// The rate of a pass on a GPU.
 struct Rate {
   double per_s = 0;      ///< 0: not known
   bool products = true;  ///< else bytes
@@ -703,7 +699,6 @@ std::string rate_text(const Rate& rate) {
          (rate.share > 0 ? ", " + percent(rate.share) : "");
 }
 
-/// A row for each pass.
 std::string passes_table(const RunReport& r) {
   const bool sim = r.device.kind == "sim", timed = !r.predicted_only;
   const auto row = [](const std::array<std::string, 7>& cells) {
@@ -771,7 +766,6 @@ std::string largest_buffers(const Pass& p) {
   return words;
 }
 
-/// Notes to the table.
 std::string passes_notes(const RunReport& r) {
   std::string out;
   const std::vector<const Pass*> all = r.passes();
@@ -815,7 +809,6 @@ std::string passes_notes(const RunReport& r) {
                         "kernel here: a GPU may take longer");
 }
 
-/// All details; failures are printed above.
 std::string details_of(const RunReport& r) {
   std::string out;
   if (!r.forward_of.empty()) {

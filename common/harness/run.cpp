@@ -45,14 +45,12 @@ class DeviceBuffer {
   void upload(const std::vector<T>& from, size_t first = 0) {
     upload(from.data(), from.size(), first);
   }
-  /// The buffer from element `first` on.
   template <class T>
   void upload(const T* from, size_t n, size_t first) {
     cuda_check(
         cudaMemcpy(memory_.get() + first * sizeof(T), from, n * sizeof(T), cudaMemcpyHostToDevice));
   }
 
-  /// Sets these bytes to NaN again.
   void poison(size_t first, size_t bytes) { poison_device_memory(memory_.get() + first, bytes); }
 
   /// Sets all to NaN and restores the guard band.
@@ -115,7 +113,6 @@ uint8_t to_e4m3_bits(float x) {
 
 constexpr size_t kPiece = 1 << 22;  // elements converted at a time, to save host memory
 
-/// Elements of the problem's type to and from the device.
 void upload_as(DType dtype, const std::vector<float>& from, DeviceBuffer& to) {
   if (dtype == DType::f32) return to.upload(from);
   std::vector<uint16_t> bits(std::min(kPiece, from.size()));
@@ -149,10 +146,8 @@ void require_type(const char* what, const Runner& f, const Problem& p) {
   }
 }
 
-/// Do K and V lie in a cache?
 bool cached(const Tensor& t, const Problem& p) { return t.scale && p.cache != CacheFormat{}; }
 
-/// Of one element on the device.
 size_t element_bytes(const Tensor& t, const Problem& p) {
   return t.scale && p.cache.fp8 ? 1 : t.layout(p).element_bytes;
 }
@@ -219,7 +214,6 @@ void require_memory(const MemoryNeed& need) {
 }
 
 struct Session::Impl {
-  /// A tensor and its memory.
   struct Held {
     const Tensor* tensor;
     DeviceBuffer buffer;

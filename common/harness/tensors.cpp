@@ -19,7 +19,6 @@ const Axis kd{"d", [](const Problem& p) { return p.d; }};
 const Axis kOne{"1", [](const Problem&) { return 1; }};
 const Axis kPages{"pages", [](const Problem& p) { return p.pages(); }};
 
-/// A member of Tensors<void>, or of its Cache.
 template <auto M>
 auto& member(auto& t) {
   if constexpr (requires { t.*M; }) {

@@ -50,7 +50,6 @@ void require_writable_outputs(const Options& o) {
   }
 }
 
-/// Q, K, V and dO by the options.
 Inputs make_inputs(const Options& o, bool with_dO) {
   const auto make = o.input == "normal" || o.files.all() ? normal_inputs
                     : o.input == "outliers"              ? outlier_inputs
@@ -232,7 +231,6 @@ std::vector<float> cut(const std::vector<float>& whole, const std::vector<Rows>&
   return part;
 }
 
-/// The reverse.
 void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, const Layout& all,
            std::vector<float>& whole) {
   whole.resize(all.matrices * all.rows * all.columns);
@@ -241,7 +239,6 @@ void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, cons
   });
 }
 
-/// The inputs of a run, and the reference.
 struct Prepared {
   Options of;
   Inputs inputs;
@@ -416,7 +413,6 @@ class Run {
     if (world_.alone()) kept() = prepared_;
   }
 
-  /// This rank's rows of all tensors.
   void allocate_part() {
     const std::vector<Rows>& rows = me().rows;
     Inputs mine;
@@ -467,7 +463,6 @@ class Run {
     }
   }
 
-  /// A pass, and a session's operations for it.
   struct SessionPass {
     Pass* pass;  ///< null: a rank's backward, of which the report has only the bytes
     void (Session::*run)();
@@ -678,7 +673,6 @@ class Run {
     check_again(whole(second));
   }
 
-  /// Of all ranks.
   void tell_counts() {
     me().seen.workspace = attention_->workspace_bytes();
     const std::vector<RankCount> all = world_.all(me().seen);

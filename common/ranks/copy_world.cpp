@@ -25,7 +25,6 @@ void* address_range_function() {
   return function;
 }
 
-/// The start of the allocation that holds `data`.
 std::byte* allocation_of(void* data) {
   using Function = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
   static const auto range = reinterpret_cast<Function>(address_range_function());
@@ -36,7 +35,6 @@ std::byte* allocation_of(void* data) {
   return reinterpret_cast<std::byte*>(begin);
 }
 
-/// The ranks named in messages, each once.
 std::vector<int> peers_of(const std::vector<Message>& messages) {
   std::vector<int> peers;
   for (const Message& m : messages) peers.push_back(m.peer);

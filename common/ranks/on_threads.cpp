@@ -19,7 +19,6 @@ namespace fa {
 
 namespace {
 
-/// What the threads share.
 struct Mail {
   std::mutex running;  ///< held by the thread that runs
   std::condition_variable changed;

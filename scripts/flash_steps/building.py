@@ -49,7 +49,6 @@ class Progress:
         self._clear()
 
     def heard(self, line):
-        """Handles a line of a build's output."""
         done = STEP.match(line)
         if done:
             file = OBJECT.search(done[2])
@@ -188,7 +187,6 @@ def alone(folder, progress):
 
 
 def build(preset, targets, log, stream=None, folder=None):
-    """Configures and builds: None, or the command that failed."""
     with Progress(stream, "cmake configures the build") as progress:
         with alone(folder or os.path.join(ROOT, "build", preset), progress):
             for command in commands(preset, targets, folder):

@@ -56,7 +56,6 @@ def fitted(doc):
 
 
 def parser(doc):
-    """The parser of a command whose module has this text."""
     return argparse.ArgumentParser(
         description=fitted(doc), formatter_class=argparse.RawDescriptionHelpFormatter
     )

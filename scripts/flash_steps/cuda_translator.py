@@ -82,7 +82,6 @@ class Token:
 
 
 def literal(text):
-    """A C++ string literal."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -236,7 +235,6 @@ class Translator:
         raise TranslationError(f"'{self.text_at(i)}' was never opened", self.tokens[i].line)
 
     def plain(self, begin, end):
-        """An expression on one line, for names."""
         text = "".join(
             " " if t.kind == "space" else t.text
             for t in self.tokens[begin:end]
@@ -313,7 +311,6 @@ class Translator:
         self.tokens[i].text = WORDS[self.tokens[i].text]
 
     def kernel_begin(self, i):
-        """The start of the expression before <<<."""
         k = self.before(i)
         if self.text_at(k) == ">":
             k = self.before(self.partner_back(k))

@@ -90,7 +90,6 @@ def counted_of(part):
 
 
 def pack(tree):
-    """Deflated, in base64."""
     text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
     return base64.b64encode(deflate.compress(text) + deflate.flush()).decode()
@@ -179,7 +178,6 @@ def page(contents):
 
 
 def json_inside(tree):
-    """JSON for a <script>."""
     return json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c")
 
 

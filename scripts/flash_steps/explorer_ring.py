@@ -15,7 +15,6 @@ SHAPE = ("--n=1024", "--h=4", "--d=64")
 
 
 def predicted(build, variant, ranks, causal):
-    """The page's data of one run."""
     call = ["mpirun", "-n", str(ranks), program_of(build, "14_ring"), *SHAPE, "--predict"]
     call += [f"--variant={variant}", *["--causal"] * causal]
     try:

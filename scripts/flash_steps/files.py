@@ -16,7 +16,6 @@ def read_text(path):
 
 
 def version():
-    """The repository's version, from CMakeLists.txt."""
     return re.search(r"project\(.* VERSION (\S+)", read_text(os.path.join(ROOT, "CMakeLists.txt")))[
         1
     ]

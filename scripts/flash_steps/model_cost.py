@@ -63,7 +63,6 @@ def kept_per_token(shape):
 
 
 def scores_bytes(shape, batch, n):
-    """S and P of one layer of step 01, fp32."""
     return 8 * batch * shape.heads * n * n
 
 

@@ -31,7 +31,6 @@ LOOKS = (
 
 
 def style_of(used):
-    """The theme's colours and looks that a text uses."""
     needed = [name for name in THEME if f"var(--{name})" in used + LOOKS]
     light, dark = (";".join(f"--{name}:{THEME[name][i]}" for name in needed) for i in (0, 1))
     return f"svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}{LOOKS}"
@@ -63,7 +62,6 @@ class Picture:
         self.bottom = max(self.bottom, bottom)
 
     def text(self, x, y, words, look="", **more):
-        """look: words of LOOKS."""
         more = {"x": f"{x:g}", "y": f"{y:g}", "class_": look or None, **more}
         self.add(element("text", html.escape(words, quote=False), **more), y + 6)
 

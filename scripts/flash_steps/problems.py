@@ -8,7 +8,6 @@ TOKENS, WIDTH = 16384, 2048  # B*N and H*d of FlashAttention's series
 
 
 def series(n, d, causal):
-    """A problem of FlashAttention's own series."""
     return dict(b=max(1, TOKENS // n), h=max(1, WIDTH // d), n=n, d=d, causal=causal)
 
 

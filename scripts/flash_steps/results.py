@@ -117,17 +117,14 @@ class Row:
 
     @property
     def limiting_kernel(self):
-        """The kernel with the longest estimate."""
         kernels = get(self.estimate, "kernels")
         return max(kernels, key=lambda kernel: kernel["ms"]) if kernels else None
 
     @property
     def knows_arithmetic(self):
-        """Does the estimate include every kernel's plain arithmetic?"""
         return all(kernel["arithmetic"] for kernel in get(self.estimate, "kernels") or [])
 
     def counted(self, kind):
-        """Bytes requested by threads: "read", "write" or "atomic"."""
         return self.sim_get(f"traffic.requested.counted.{kind}")
 
     @property

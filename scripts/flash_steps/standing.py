@@ -58,5 +58,4 @@ def runs_of(paths):
 
 
 def rows_of(paths):
-    """The rows of these runs."""
     return join_for_reading(runs_of(paths))

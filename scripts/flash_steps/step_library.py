@@ -124,7 +124,6 @@ class StepLibrary:
         return lambda: self._require(function(variant, problem, tensors, stream))
 
     def release(self):
-        """Frees the workspaces."""
         self._require(self._c.fa_release())
 
     def workspace_bytes(self, variant, sizes):
@@ -141,11 +140,9 @@ class StepLibrary:
         self._require(self._c.fa_free(address))
 
     def upload(self, address, values):
-        """`values`: an array.array."""
         start, count = values.buffer_info()
         self._require(self._c.fa_upload(address, start, count * values.itemsize))
 
     def download(self, address, values):
-        """Fills an array.array."""
         start, count = values.buffer_info()
         self._require(self._c.fa_download(start, address, count * values.itemsize))

@@ -20,7 +20,6 @@ def find_steps(wanted=None):
 
 
 def find_libraries(build):
-    """The steps whose shared library is in a build folder."""
     folder = os.path.join(build, "steps")
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return [found[1] for name in names if (found := re.fullmatch(r"lib(\d.*)\.so", name))]
@@ -49,7 +48,6 @@ def number_of(step):
 
 
 def numbered_steps():
-    """The ladder, without the user's own steps."""
     found = find_steps()
     return [step for step in found if number_of(step)] or found
 

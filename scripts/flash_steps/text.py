@@ -75,7 +75,6 @@ class Column:
 
     @property
     def title(self):
-        """The head on one line."""
         return " ".join(self.head).strip().replace("- ", "").replace("/ ", "/")
 
 

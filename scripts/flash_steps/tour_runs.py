@@ -36,7 +36,6 @@ def variants_of(step, everything):
 
 
 def scores_bytes(n):
-    """Bytes of S and P of step 01 in the series."""
     return 8 * TOKENS * WIDTH // D * n
 
 

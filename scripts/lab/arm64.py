@@ -62,7 +62,6 @@ def build(targets):
 
 
 def compiled(tree, source, folder):
-    """Compiles a program by ./scripts/sim."""
     cuda_program.HOW = os.path.join(TREES[tree], "common", "sim", "any", "how_to_build.txt")
     how = cuda_program.how_to_build()
     cuda_translator.COMMENT = "//" if tree == "arm64" else "#"  # by assembler

@@ -15,7 +15,6 @@ GROUPS = ("requests", "sectors", "lines")
 
 
 def pairs(gpu_runs, sim_runs):
-    """Rows with both a measured and a counted run."""
     return [row for row in join(gpu_runs + sim_runs) if row.sim and row.gpu]
 
 

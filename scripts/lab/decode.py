@@ -53,7 +53,6 @@ def problem(b, nk, **more):
 
 
 def bytes_of(p):
-    """Bytes of K, V, Q and O, once each."""
     keys = sum(p["lengths"]) if p["lengths"] else p["b"] * p["nk"]
     cache = 2 * p["hkv"] * p["d"] * keys * (1 if p["cache8"] else 2)
     return cache + 2 * 2 * p["b"] * p["h"] * p["n"] * p["d"]
@@ -211,7 +210,6 @@ TITLES["keys"] = "keys in all"
 
 
 def rows_for(what, rows):
-    """The rows of a table."""
     return [row for row in rows if row["what"] == ("peers" if what == "variants" else what)]
 
 

@@ -62,7 +62,6 @@ def key_of(row):
 
 
 def is_wanted(sizes):
-    """Should the simulator estimate it?"""
     if sizes["nk"] != sizes["n"]:
         return sizes["b"] * sizes["nk"] <= FEW_KEYS
     small = sizes["b"] * sizes["h"] <= FEW_HEADS
@@ -108,7 +107,6 @@ def kept(path):
 
 
 def in_reading_order(rows):
-    """The keys, by step, direction, place of the variant, size."""
     return sorted(rows, key=lambda key: (*key[:2], key[3], rows[key]["place"], key))
 
 
@@ -152,7 +150,6 @@ def chosen(filters):
 
 
 def accuracy(rows):
-    """A table of estimated over measured, by variant."""
     measured, found = measured_times(), {"all": []}
     for key in in_reading_order(rows):
         if key in measured:

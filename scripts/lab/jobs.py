@@ -85,7 +85,6 @@ class Measurement:
         ]
 
     def measure(self):
-        """Does all jobs and prints the tables. Returns the status."""
         result = self.result
         for job in self.jobs():
             if job.text in result["done"]:
@@ -109,7 +108,6 @@ class Measurement:
         return 1 if result["failures"] or result["left_out"] else 0
 
     def text(self):
-        """Prints all tables and notes at the end of the run."""
         result = self.result
         parts = [f"{title}\n{text_table(*table)}" for title, *table in self.tables(result["rows"])]
         said = [self.facts(result)] if result["rows"] else []
@@ -121,7 +119,6 @@ class Measurement:
         return "\n\n".join([*parts, "\n".join(textwrap.fill(line, 100) for line in said)])
 
     def keep(self, row):
-        """Replaces the row of an earlier run."""
         rows = self.result["rows"]
         rows[:] = [other for other in rows if place_of(other) != place_of(row)] + [row]
 

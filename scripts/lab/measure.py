@@ -98,7 +98,6 @@ class Check(Session):
         return self.described(preset, step)["supports"][what]
 
     def variants(self, preset):
-        """[(step, variant)] in reading order."""
         return [(step, name) for step in self.steps for name in self.variants_of(preset, step)]
 
     def cases_of(self, preset, attention, decoding, few=None):
@@ -203,7 +202,6 @@ class Check(Session):
         return good > 0 and not failed and not stopped, line
 
     def ends_of_the_ladder(self):
-        """The first and the last step that this GPU runs."""
         steps = steps_on(find_model(self.results["model_gpu"])["arch"])
         return steps[0], steps[-1]
 

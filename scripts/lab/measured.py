@@ -40,7 +40,6 @@ def median_row(row, repeats):
 
 
 def matmul_of(row, run):
-    """The matmul rate measured with one repeat."""
     return flops_of(row, row["direction"]) / (run["ms"] * 1e-3) / run["of_matmul"]
 
 

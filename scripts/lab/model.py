@@ -23,7 +23,6 @@ from .model_tables import LABELS, ORDER
 
 
 def corpus():
-    """This project's pages, as bytes."""
     places = ("README.md", "docs/**/*.md", "steps/**/*.md", "common/**/*.md")
     paths = [path for p in places for path in glob.glob(os.path.join(ROOT, p), recursive=True)]
     text = b"".join(open(path, "rb").read() for path in sorted(paths))
@@ -176,7 +175,6 @@ def options_of(words, doc, *more):
 
 
 def keep(options, what, row):
-    """Prints a row and adds it to the file."""
     words = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items() if k != "losses"}
     print(what, *(f"{k} {v}" for k, v in words.items()), flush=True)
     if not options.json:

@@ -137,7 +137,6 @@ class PeersMeasurement(Measurement):
         return Job(text, tuple(library.step for library, _ in side), rows)
 
     def keep(self, row):
-        """One more repeat."""
         run = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         keys = ("ms", "flops_per_s", "of_matmul", "ratios", "commit")
         before = [r for r in self.result["rows"] if place_of(r) == place_of(row)]
@@ -163,7 +162,6 @@ class PeersMeasurement(Measurement):
 
 
 def speeds(rows):
-    """TFLOP/s of all variants and backends."""
     ours_first = sorted(rows, key=lambda row: (not row["step"], row["step"] or ""))
     entries = [(row["label"], row["n"], flops_text(row["flops_per_s"])) for row in ours_first]
     return against_n("TFLOP/s", entries)

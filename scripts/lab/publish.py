@@ -58,7 +58,6 @@ def published_peers(result):
 
 
 def merge_peers(old, new, path):
-    """The rows of both, newer ones replacing older ones."""
     for key in ("torch", "rounds", "iters") if old else ():
         if old[key] != new[key]:
             raise BadInput(

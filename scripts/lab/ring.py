@@ -101,7 +101,6 @@ class RingMeasurement(Measurement):
         return report
 
     def row_of(self, what, variant, p, channels):
-        """A new row, or that of earlier turns."""
         ranks = self.options.ranks
         row = {"what": what, **p, "problem": problem_text(p), "tokens": p["n"] // ranks}
         row |= {"ranks": ranks, "step": STEP, "commit": here(), "variant": variant}
@@ -193,7 +192,6 @@ def times_of(run):
 
 
 def rate_of(way, factor):
-    """FLOP/s per GPU."""
     return lambda row: factor * flops_of(row, "forward") / row["ranks"] / (row[way]["ms"] * 1e-3)
 
 
@@ -278,7 +276,6 @@ PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
 
 
 def picture():
-    """SVG of the last result's lanes."""
     found = measured.load("ring", os.path.join(ROOT, "docs", "results"))
     if not found:
         raise BadInput("nothing was measured yet: ./scripts/maintain ring")

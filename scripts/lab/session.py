@@ -45,7 +45,6 @@ def ask_gpu(fields):
 
 
 def machine():
-    """The description of this machine in results.json."""
     device, driver = (part.strip() for part in ask_gpu("name,driver_version").rsplit(",", 1))
     nvcc = find_nvcc()
     if not nvcc:
@@ -147,7 +146,6 @@ class Session:
         write_text(os.path.join(self.out, "report.txt"), "\n".join(self.report) + "\n")
 
     def summary(self):
-        """Prints the last lines. Returns the exit status."""
         self.say("== summary")
         runs = self.runs("gpu")
         mark_slowed(runs)
@@ -302,7 +300,6 @@ class Session:
         return status, time.monotonic() - start
 
     def runs(self, kind):
-        """All results of the steps of this call."""
         found = load_folder(os.path.join(self.out, kind))
         return [run for run in found if run.data["step"] in self.steps]
 

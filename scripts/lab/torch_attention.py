@@ -134,7 +134,6 @@ def unfused(torch, q, k, v, do, sees, working, rounded):
 
 
 def function_of(name):
-    r"""The function of "module:function". \raises BadInput"""
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)

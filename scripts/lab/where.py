@@ -63,7 +63,6 @@ def launched(build, step, gpu, variant, d):
 
 
 def shared_bytes(gpu):
-    """The most shared memory of a block."""
     model = find_model(gpu)
     return model["sm_shared_bytes"] - model["block_reserved_bytes"]
 

@@ -219,7 +219,6 @@ class Toolchain:
         return {name: row["predicted"] for name, row in buffers.items()}
 
     def _report(self, exercise, words):
-        """The JSON that the step's program writes."""
         command = [str(self.build / "steps" / exercise.step), *words]
         with self.folder_of("predicted-") as folder:
             path = Path(folder, "run.json")
@@ -410,7 +409,6 @@ def refused_words(exercise, name, text):
 
 
 def check(exercise, student, toolchain, *, seed=None, isolate=False):
-    """The verdict on the file `student`."""
     with toolchain.folder_of(f"{exercise.name}-") as folder:
         student, folder = Path(student).resolve(), Path(folder).resolve()
         return Check(exercise, student, toolchain, seed, folder, isolate).verdict()

@@ -77,7 +77,6 @@ class Desk:
         return exercise.name in self.state["done"]
 
     def mark_done(self, exercise):
-        """Makes the solution available."""
         write_whole(self.solution_path(exercise), exercise.solution())
         if not self.is_done(exercise):
             with self.change() as state:

@@ -89,7 +89,6 @@ class Exercise:
 
     @property
     def source(self):
-        """The step's file, relative to the repository."""
         return f"steps/{self.step}/{self.made_from}"
 
     # --- the texts ------------------------------------------------------------------------------
@@ -236,7 +235,6 @@ def code_lines(text):
 
 @functools.cache
 def code_of(text):
-    """The text without comments and white space."""
     return "".join("".join(commits.code_of(text)).split())
 
 

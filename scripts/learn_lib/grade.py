@@ -54,7 +54,6 @@ class Aside:
         return {why: found[student] for why, found in self.files.items() if student in found}
 
     def lines(self):
-        """One line per reason."""
         for why, found in self.files.items():
             words = []
             for student, paths in found.items():

@@ -91,7 +91,6 @@ def stars(exercise):
 
 
 def beside(first, second):
-    """Two texts in one line, or in two."""
     line = f"{first}   {second}"
     return line if len(visible(line)) <= width() else f"{first}\n{second}"
 
@@ -165,7 +164,6 @@ def table(rows, left=(0,)):
 
 
 def traffic(problem):
-    """Yours / Spec per buffer, of one problem."""
     buffers = problem.get("traffic")
     if not buffers:
         return ""
@@ -191,7 +189,6 @@ def traffic(problem):
 
 
 def predictions(problems):
-    """The student's predictions beside the true values."""
     if "measured" in problems[0]:
         return "\n".join(prose(f"{p['problem']}: {p['measured']}") for p in problems)
     if "bytes" in problems[0]:
@@ -270,7 +267,6 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
 
 
 def right(exercise, v):
-    """What a right file does."""
     if exercise.predicts:
         return predictions(v.problems)
     problems = ", ".join(p["problem"] for p in v.problems)

@@ -73,7 +73,6 @@ class Watch:
         return self.desk.path(self.desk.current)
 
     def changed(self):
-        """Was the file saved since the last look?"""
         try:
             stat = self.path().stat()
             stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -107,7 +106,6 @@ class Watch:
             self.built_for |= {e.step for e in exercises}
 
     def look(self):
-        """Checks the current exercise and shows the result."""
         exercise, path = self.desk.current, self.path()
         clear()
         if show.in_terminal():
@@ -138,7 +136,6 @@ class Watch:
         print(show.page(parts, short, [self.foot()]), flush=True)
 
     def show_where(self):
-        """Shows the lines of a bug to find."""
         self.where = self.desk.current.name
         if self.verdict:
             self.page()

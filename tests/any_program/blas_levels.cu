@@ -297,7 +297,6 @@ int main() {
     for (int j = 0; j < n; ++j) sum += A[i > j ? i + j * n : j + i * n] * x[2 * j];
     EXPECT(y[i] == sum);
   }
-  // A product with a triangle, and its inverse.
   for (cublasOperation_t t : {CUBLAS_OP_N, CUBLAS_OP_T}) {
     for (int i = 0; i < n; ++i) y[i] = i + 1;
     BLAS(cublasStrmv(h, UPPER, t, CUBLAS_DIAG_NON_UNIT, n, A, n, y, 1));

@@ -102,7 +102,6 @@ int main() {
   CHECK(cudaDeviceGetAttribute(&memory, cudaDevAttrMemoryClockRate, 0));
   EXPECT(core == p.clockRate && memory == p.memoryClockRate);
 #endif
-  // There is one device, without peers.
   EXPECT(cudaDeviceCanAccessPeer(&value, 0, 1) == cudaSuccess && value == 0);
   EXPECT(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorInvalidDevice);
   EXPECT(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);

@@ -63,7 +63,6 @@ __global__ void branches(int* counter, int* out) {
   auto two = cg::binary_partition(warp, i < 10);
   row[3] += 10000 * two.size();
 }
-// Three-dimensional ranks and shapes.
 __global__ void ranks(int* out) {
   const auto block = cg::this_thread_block();
   const auto grid = cg::this_grid();

@@ -68,7 +68,6 @@ __global__ void estimate_pi(int* hits, double* sum) {
 
 int main() {
   unsigned* out = room<unsigned>(16);
-  // NVIDIA's values.
   const unsigned xorwow[] = {1954919316u, 3681184389u, 2501467243u, 865023039u,
                              2308946676u, 3475686971u, 75263415u,   1929890176u,
                              3189179224u, 2325095830u, 839904678u,  25984073u,

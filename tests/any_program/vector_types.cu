@@ -75,7 +75,6 @@ int main() {
   done();
   for (int i = 0; i < n; ++i) EXPECT(pairs[i].x == 14 * i && pairs[i].y == 14 * i + 7);
 
-    // The components by name, in order.
 #define EXPECT_VECTORS(T, name)                                                                   \
   {                                                                                               \
     const name##2 b = make_##name##2(1, 2);                                                       \

@@ -21,10 +21,8 @@ const fa::ClockFigures figures = fa::clock_figures("H200");
 const double kFixed = figures.launch_seconds + figures.timing_seconds;  // of a run of one kernel
 
 fa::GpuSpec h200() { return fa::find_gpu("H200"); }
-/// Hz of the SMs.
 double clock_of_h200() { return h200().fp32_flops / (h200().sms * 128 * 2); }
 
-/// One kernel of `blocks` equal blocks.
 fa::Counts counts_of(const BlockWork& work, size_t blocks, uint64_t resident = 1,
                      uint64_t threads = 256) {
   fa::KernelCount k;
@@ -46,7 +44,6 @@ fa::Counts memset_of(uint64_t bytes) {
   return counts;
 }
 
-/// Seconds without launch and timing.
 double seconds(const fa::Counts& counts, const fa::GpuSpec& gpu = h200(), double times = 1) {
   const auto e = fa::estimate(counts, gpu, times);
   REQUIRE(e);

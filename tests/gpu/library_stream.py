@@ -65,7 +65,6 @@ class Case:
             self.library.runner(direction, self.index, self.sizes, at, stream.cuda_stream)()
 
     def keys(self, name):
-        """K or V, [B, H, Nk, d], also of a paged cache."""
         x = self.tensors[name]
         if "table" not in self.tensors:
             return x

@@ -49,14 +49,12 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// A folder's only file.
 struct TemporaryFile {
   explicit TemporaryFile(const std::string& content = "") : path(folder.file("file", content)) {}
   Folder folder;
   std::string path;
 };
 
-/// The bytes of a .npy file.
 inline std::string npy_file(int version, const std::string& header, const std::string& data) {
   std::string file = "\x93NUMPY";
   file += static_cast<char>(version);

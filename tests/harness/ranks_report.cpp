@@ -24,7 +24,6 @@ fa::RunReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64_t
   return r;
 }
 
-/// The lines of the table, from the heading on.
 std::vector<std::string> table_of(const fa::RunReport& r) {
   std::istringstream all(fa::text(r));
   std::vector<std::string> table;

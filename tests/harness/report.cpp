@@ -91,7 +91,6 @@ fa::KernelEstimate kernel_estimate(const char* name, double seconds,
   return k;
 }
 
-/// For two kernels, the second of which takes longer.
 fa::Estimate some_estimate() {
   using fa::Part;
   fa::Estimate e;
@@ -136,7 +135,6 @@ std::string line_with(const std::string& text, const std::string& start) {
   return "";
 }
 
-/// The words of a line, or of several.
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream in(line);
   return {std::istream_iterator<std::string>(in), {}};
@@ -596,7 +594,6 @@ TEST_CASE("a backward is reported beside the forward, and judged too", "[report]
   CHECK_FALSE(r.ok());
 }
 
-/// Makes another buffer from Q, without a product.
 fa::Pass some_prepare(const fa::GpuSpec& model) {
   fa::Pass p;
   p.name = "prepare";

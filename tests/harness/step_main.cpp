@@ -93,7 +93,6 @@ std::string words_of(const std::string& path) {
   return words.str();
 }
 
-/// Runs the program on a problem of one query and one key.
 Ran run_program(const fa::Step& step, std::vector<const char*> more = {},
                 fa::World* world = nullptr) {
   const fa::test::Folder folder;

@@ -39,7 +39,6 @@ def results(name):
 
 
 def h200(variant, n, causal=False):
-    """A run of FlashAttention's series with d = 64."""
     step, name = variant.split()
     wanted = {"b": 16384 // n, "h": 32, "n": n, "d": 64, "causal": causal}
     for run in results("h200.json")["runs"] + results("h200_bf16.json")["runs"]:
@@ -344,7 +343,6 @@ def sent_text(run):
 
 
 def model(name, n, figure="ms"):
-    """A figure of an update with this attention."""
     for row in rows("model_h100.json", what="updates", n=n):
         if row["name"] == name:
             return row[figure]

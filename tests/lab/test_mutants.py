@@ -18,7 +18,6 @@ void f() {
 
 
 def faults(*of):
-    """Of [quote, of, to, after]."""
     return [Fault("step01", "a.cuh", "", *one) for one in of]
 
 

@@ -20,7 +20,6 @@ PEER |= {"direction": "forward", "flops_per_s": 4e14, "of_matmul": 0.5}
 
 
 def of_series(n=1024, **changes):
-    """A run of FlashAttention's series."""
     return gpu(**{**dict(b=16384 // n, h=32, hkv=32, n=n, nk=n, causal=False), **changes})
 
 

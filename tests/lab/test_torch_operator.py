@@ -99,7 +99,6 @@ class Operator(unittest.TestCase):
                         yield step, problem
 
     def some(self, *names):
-        """The available steps of this list."""
         return [step for step in names if GPU or f"lib{step}_" in PRELOADED]
 
     def inputs(self, step, problem, grad=True):

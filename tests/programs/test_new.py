@@ -37,7 +37,6 @@ class Scaffold(Copy):
         return done.stderr
 
     def files(self):
-        """Each file of the copy, with its size."""
         files = (path for path in self.root.rglob("*") if path.suffix != ".pyc")
         return {path: path.stat().st_size for path in files if path.is_file()}
 
@@ -170,7 +169,6 @@ class OwnKernel(Copy):
         self.assertNotIn("warning:", text)
 
     def type_in(self, kernel):
-        """Replaces attention_kernel, as a reader does in an editor."""
         text = self.kernel.read_text()
         start, end = text.index("// O = softmax"), text.index("// --- host")
         self.kernel.write_text(text[:start] + kernel + "\n" + text[end:])
@@ -195,7 +193,6 @@ class OwnKernel(Copy):
         self.kernel.write_text(kernel.replace(before, f"{text}\n{before}"))
 
     def predict(self, line):
-        """Replaces the formula for K and V."""
         before, formula, after = self.kernel.read_text().partition('\n  t["K"]')
         self.assertTrue(formula)
         self.kernel.write_text(f"{before}\n{line}{after.partition(chr(10))[2]}")

@@ -28,7 +28,6 @@ def rows_of(program, n):
 
 
 def steps(number=""):
-    """All step programs of the build, in order."""
     programs = (BUILD / "steps").glob(f"{number or '[0-9][0-9]'}_*")
     return sorted(path for path in programs if path.is_file())
 
@@ -62,7 +61,6 @@ def numbers(n, step):
 
 
 def attention(q, k, v, n, d):
-    """One head in plain Python."""
     out = []
     for r in range(n):
         s = [sum(q[r * d + x] * k[c * d + x] for x in range(d)) / math.sqrt(d) for c in range(n)]

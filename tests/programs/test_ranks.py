@@ -53,7 +53,6 @@ def runs(pid):
 
 
 def ranks_of(mpirun):
-    """The processes that it started."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -42,12 +42,10 @@ class Sandbox(Folder):
         self.tool("python3", f'exec {sys.executable} -S "$@"')
 
     def tool(self, name, script=":"):
-        """Puts a bash script on the PATH."""
         (self.bin / name).unlink(missing_ok=True)
         self.program(self.bin / name, f"#!/usr/bin/env bash\n{script}\n")
 
     def stand_in(self, path, script=":"):
-        """A bash script in the copy."""
         self.program(self.root / path, f"#!/usr/bin/env bash\n{script}\n")
 
     @property

@@ -148,7 +148,6 @@ __global__ void overwritten() {
   fa::mbarrier_arrive(&full);
 }
 
-// The copy brings half of the announced bytes.
 __global__ void too_many_bytes(const float* x) {
   __shared__ __align__(16) float tile[32];
   __shared__ uint64_t full;

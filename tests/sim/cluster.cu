@@ -20,7 +20,6 @@ __device__ void init(uint64_t* bar, int arrivals) {
   }
 }
 
-// Each block reads its neighbour's tile.
 enum class Sync { cluster, block, arrive_only, behind_arrival };
 __global__ void exchange(float* y, Sync sync) {
   __shared__ float tile[64];

@@ -56,7 +56,6 @@ std::string finding(void (*kernel)(P...), const fa::LaunchConfig& config, A&&...
   return finding([&] { fa::launch(kernel, config, static_cast<A&&>(args)...); });
 }
 
-/// The counts of `run`, or of one launch.
 fa::Counts counted(auto&& run) {
   Recording recording;
   run();

@@ -86,7 +86,6 @@ __global__ void fence_of_each_byte(Byte* out, bool all) {
     fa::tma_store_wait<0>();
   }
 }
-// A TMA load overwrites bytes that others read.
 __global__ void load_over_bytes(const Byte* x, Byte* out, bool barrier) {
   __shared__ __align__(128) Byte s[64];
   __shared__ uint64_t bar;
@@ -174,7 +173,6 @@ __global__ void many_races(float* y, int n, End end) {
   __syncthreads();
   if (end == End::out_of_bounds && t == 5) y[64] = 0;
 }
-// A race, followed by something that ends a launch.
 __global__ void race_and_end(float* y, End end) {
   __shared__ float s[64];
   const int t = threadIdx.x;

@@ -47,7 +47,6 @@ __global__ void scattered(const float* x, float* y, int n) {
   y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-// Each warp reads its range twice.
 __global__ void two_passes(const float4* x, float4* y, int per_warp) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float4* mine = x + (size_t{blockIdx.x} * (blockDim.x / 32) + warp) * per_warp;
@@ -72,7 +71,6 @@ __global__ void hand_over(float* x, float* y, int n) {
   }
 }
 
-// 256 bytes by one bulk copy.
 __global__ void bulk(float* x, bool load) {
   __shared__ __align__(128) float tile[64];
   __shared__ uint64_t full;
@@ -125,7 +123,6 @@ __global__ void alternate(const float* x, float* y, int others) {
 
 constexpr unsigned kThreads = 256;
 
-// A buffer of the given size, and kernels over all of it.
 struct Data {
   explicit Data(size_t bytes)
       : blocks(static_cast<unsigned>(bytes / sizeof(float4) / kThreads)),

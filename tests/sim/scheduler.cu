@@ -158,7 +158,6 @@ __global__ void some_of_all(float* x) {
   x[t] = sum + x[t] + d[0];
   atomicAdd(&x[64], 1.f);
 }
-// Each thread of a warp waits at a different line.
 __global__ void waits_at_lines(bool odd) {
   if (threadIdx.x % 2 == odd && threadIdx.x != 6) __syncthreads();
   if (threadIdx.x == 6) return;

@@ -18,7 +18,6 @@ __global__ void consecutive(const float* x, float* y, int n) {
   for (int k = 0; k < n; ++k) sum += x[k % 64 * kThreads + threadIdx.x];
   y[blockIdx.x * kThreads + threadIdx.x] = sum;
 }
-// Each lane loads from a different row.
 __global__ void scattered(const float* x, float* y, int n) {
   float sum = 0;
   for (int k = 0; k < n; ++k) sum += x[threadIdx.x * kRow + k % kRow];

@@ -23,7 +23,6 @@ struct Tiles {
   uint64_t full;
 };
 
-// The last warp reads what thread 0 stores.
 template <class T>
 __device__ void race(T& x, float* y) {
   if (threadIdx.x == 0) x = T{1};

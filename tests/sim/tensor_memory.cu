@@ -171,7 +171,6 @@ __global__ void allocate(Columns columns) {
 __global__ void relinquish_by_half() {
   if (threadIdx.x < 16) fa::tcgen05_relinquish_alloc_permit();
 }
-// n products in sequence.
 __global__ void several(int n) {
   bf16* sA = fa::dynamic_shared<bf16>();
   __shared__ uint64_t done;
@@ -189,7 +188,6 @@ __global__ void several(int n) {
   fa::mbarrier_wait(&done, 0);
   fa::tcgen05_dealloc(d, 32);
 }
-// The places of two allocations of a block.
 __global__ void addresses(uint32_t* y, int first, int second) {
   __shared__ uint32_t address[2];
   fa::tcgen05_alloc(&address[0], first);

@@ -176,7 +176,6 @@ __global__ void scatter(const float* x, float* y) {
   }
 }
 
-// n elements of one diagonal or the other, from row 1 on.
 __global__ void diagonal(const float* x, float* y, int n, bool other) {
   const int r = threadIdx.x + 1;
   if (r <= n) y[r] = x[r * 32 + (other ? 30 - r : r + 1)];

@@ -67,7 +67,6 @@ __global__ void barriers(int n) {
 __global__ void barrier_of_two_warps() {
   if (threadIdx.x < 64) fa::bar_sync(1, 64);
 }
-// Warp 0 loads before the barrier, warp 1 after it.
 __global__ void wait_for_a_load(const float* x, float* y) {
   float v = 0;
   if (threadIdx.x < 32) v = x[threadIdx.x];
@@ -317,7 +316,6 @@ __global__ void wait_for_stores_of_block_0(float* y) {
   fa::tma_store_commit();
   fa::tma_store_wait<0>();
 }
-// Block b copies 3 - b KiB.
 __global__ void copy_less_and_less(const float* x) {
   float* s = fa::dynamic_shared<float>();
   __shared__ uint64_t full;

@@ -20,7 +20,6 @@ __global__ void hold_kernel(long long clocks) {
   }
 }
 
-/// Median seconds of `launches` empty kernels.
 double sequence_seconds(int launches, int blocks) {
   std::vector<double> seconds(21);
   for (double& x : seconds) {

@@ -27,7 +27,6 @@ struct Arithmetic {
       u[i] = threadIdx.x * 77777u + i;
     }
   }
-  /// The next instruction of chain i.
   __device__ void link(int i) {
     float& x = f[i];
     uint32_t& y = u[i];

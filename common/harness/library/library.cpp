@@ -81,7 +81,6 @@ DeviceMemory<> allocate(const std::string& name, size_t bytes) {
       fmt::format("{}: the device cannot allocate {:.1f} GB", name, double(bytes) / 1e9));
 }
 
-/// The memory that one variant keeps between calls.
 class Workspace {
  public:
   std::optional<Problem> last_prepare, last_forward;

@@ -50,7 +50,6 @@ class Redirected {
   int file_, out_, error_;
 };
 
-/// \returns the run's exit status
 int run(std::vector<std::string>& fields) {
   if (fields.size() < 2) return fa::kBadUse;
   const Redirected to(fields[0].c_str());

@@ -18,7 +18,6 @@ void written(void* p, size_t bytes) {
   if (offset < kHbmSpan) mark_written(offset, bytes);
 }
 
-// Calls f with the storage type.
 auto as_stored(cudaDataType_t type, auto&& f) {
   switch (type) {
     case CUDA_R_32F:

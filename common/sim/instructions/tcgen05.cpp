@@ -39,18 +39,15 @@ struct Allocation {
   unsigned column, columns;
 };
 
-/// Bit fields of an address.
 unsigned lane_of(uint32_t address) { return address >> 16; }
 unsigned column_of(uint32_t address) { return address & 0xffff; }
 
-/// A decoded instruction descriptor.
 struct Instruction {
   Factor factor;
   int n;
   fa::Major a, b;
 };
 
-/// One block's share of a product.
 struct Share {
   TensorMemory* tensor = nullptr;
   fa::WgmmaOperand a, b;
@@ -106,7 +103,6 @@ std::shared_ptr<TensorMemory> tensor_of(Block& b) {
 }
 TensorMemory& tensor_memory() { return *tensor_of(*self); }
 
-/// The other block of the pair.
 Block& other_block() { return block_of_rank(cluster_rank() ^ 1); }
 /// The block whose list holds the products that the current thread issues.
 Block& issuing_block(CtaGroup group) {
@@ -382,7 +378,6 @@ Instruction decode(const TensorProduct& p, const Where& where) {
           d >> 16 & 1 ? fa::Major::mn : fa::Major::k};
 }
 
-// Calls f with the type of the factors.
 void with_type(const Instruction& i, auto&& f) {
   i.factor == Factor::tf32 ? f(Tf32{}) : i.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
 }

@@ -55,7 +55,6 @@ Scratch& scratch() {
 int columns_of(const Wgmma& p) { return (p.n + 15) / 16 * 16; }
 
 fa::Major major(bool mn) { return mn ? fa::Major::mn : fa::Major::k; }
-// Calls f with the type of the factors.
 void with_type(const Wgmma& p, auto&& f) {
   p.factor == Factor::e4m3 ? f(E4m3{}) : p.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
 }

@@ -146,7 +146,6 @@ class DebugInfo {
     const auto it = by_offset_.find(offset);
     return it == by_offset_.end() ? nullptr : &entries_[it->second];
   }
-  /// Calls f(entry) for all descendants of an entry.
   void below(const Entry& top, auto&& f) const {
     for (size_t i = &top - entries_.data() + 1; i < entries_.size(); ++i) {
       if (entries_[i].depth <= top.depth) break;

@@ -238,7 +238,6 @@ void prepare(Block& b, const Grid& grid) {
   set_watch(b);
 }
 
-// Runs the blocks of a grid without clusters.
 void work_alone(Block& b, Grid& grid) {
   b.cluster = nullptr;
   b.rank = 0;
@@ -321,7 +320,6 @@ class Pool {
     for (int i = 0; i < n; ++i) renew_stacks(*blocks_[i], slots, guarded);
   }
 
-  /// Runs the grid on the first `n` workers and waits for them.
   void run(Grid& grid, int n) {
     std::vector<std::unique_ptr<Gang>> gangs;
     if (grid.cluster > 1) {
@@ -475,7 +473,6 @@ Pool& pool_of(int n) {
   return *pool;
 }
 
-// The number of blocks that the modelled GPU holds at once.
 uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, const Options& o) {
   const unsigned threads = config.block.x * config.block.y * config.block.z;
   const unsigned per_sm = blocks_per_sm(o.sm, threads, config.smem, resources_of(kernel));

@@ -69,7 +69,6 @@ void leave_warp_of(Block& b, const Thread* t) {
   }
 }
 
-// Makes `t` the running thread.
 void become(Block& b, Thread& t) {
   Thread* me = b.current;
   if (me && me->id / 32 != t.id / 32) leave_warp_of(b, me);
