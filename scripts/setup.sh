@@ -125,8 +125,7 @@ apt() {
 
 install() {
   echo "setup: reading the package lists (apt-get update)"
-  # The lists of a fresh machine are empty or outdated. One broken source fails this command, but
-  # the packages may be in another one.
+  # The lists may be empty or outdated; despite one broken source the packages may be available.
   apt update || echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
   if ! grep -qE '^(Hit|Get):' "$log"; then
     echo "setup: apt reached no server: check the network"

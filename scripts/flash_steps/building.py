@@ -99,8 +99,7 @@ def _kill_group(process):
 
 @contextlib.contextmanager
 def group_of(command, **options):
-    """A process in its own group, which ends with the block. Ctrl-C of a terminal does not reach
-    it, so only this program prints a message."""
+    """A process in its own group, which ends with the block; it gets no Ctrl-C of a terminal."""
     with _lock:
         if _stopping:
             raise KeyboardInterrupt
@@ -216,8 +215,7 @@ def build_or_say(preset, targets, path, stream=None, folder=None, lines=25):
 
 
 def is_newer(stamp, files):
-    """Do a build's stamp and all files exist, the stamp no older than they, nor dated in the
-    future, where it would hide later edits?"""
+    """Is a build's stamp newer than all files, and not dated in the future, hiding later edits?"""
     try:
         made = os.stat(stamp).st_mtime
         return made < time.time() + 10 and all(os.stat(file).st_mtime <= made for file in files)

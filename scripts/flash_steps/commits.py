@@ -115,6 +115,5 @@ def is_current(step, commit):
 
 @functools.cache
 def equal_code():
-    """[{since, at, steps, how}]: a later commit at which the sources of these steps differ from the
-    first, and a GPU does the same."""
+    """[{since, at, steps, how}]: commits between which steps changed, but not for a GPU."""
     return read_json(EQUAL_CODE) if os.path.exists(EQUAL_CODE) else []

@@ -99,8 +99,7 @@ def macros_of(gpu):
 
 
 def is_built():
-    """Is the simulator no older than its files, and built in this tree? Ten times as fast as
-    CMake."""
+    """Is the simulator newer than its files, and built in this tree? Ten times as fast as CMake."""
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
     files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), HOW]
     # Without a row for cuda, an earlier configuration wrote it.
@@ -278,8 +277,7 @@ def compile_file(path, how, options, folder, number):
     english = {**os.environ, "LC_ALL": "C"}
 
     def call(*command, before=lambda said: None, again=lambda said: None):
-        """The compiler's output. `before`: a known reason for failure; `again`: is a retry
-        useful?"""
+        """The compiler's output. `before`: a known reason for failure; `again`: retry?"""
         words = {"capture_output": True, "text": True, "errors": "replace", "env": english}
         done = subprocess.run(command, **words)
         if done.returncode and again(done.stderr):

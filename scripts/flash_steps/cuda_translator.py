@@ -20,8 +20,7 @@ from flash_steps.inline_ptx import PtxError, translate
 
 SHARED = "constinit thread_local __attribute__((aligned(128)))"
 DYNAMIC = '__asm__("_ZN3sim12dynamic_smemE")'
-# g++ refuses constants and variables in one section. So each has a section name of its own, of
-# which the assembler sees the part before the comment.
+# g++ refuses constants and variables in one section: unique names, cut off for the assembler.
 SECTION = '__attribute__((section("{},\\"aw\\",@progbits{}{}")))'
 COMMENT = "#" if platform.machine() in ("x86_64", "i686", "AMD64") else "//"
 NAMED = {f"cudaMalloc{kind}" for kind in ("", "Managed", "Async", "Pitch", "Host")}
@@ -404,8 +403,7 @@ class Translator:
                 self.tokens[first].text = f"::sim::any::reference({self.tokens[first].text}"
                 self.tokens[past].text += ")"
         name = self.plain(begin, i)
-        # table[i], work.kernel, pick(): the host finds the kernel once, at run time. A name may be
-        # a template's, whose arguments are known only at the call.
+        # table[i], work.kernel, pick(), or a template's name: the host finds the kernel once.
         word = self.before(i)
         by_name = self.text_at(word) not in (")", "]") and (
             word == begin or self.text_at(self.before(word)) not in (".", "->")

@@ -48,8 +48,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Shown:
-    """A step. `name`: its known name, `before`: the result beside it. `registers`: {variants: what
-    a block keeps there, which no trace records}."""
+    """A step: its known `name`, the result `before`, `registers`: {variants: data kept there}."""
 
     step: str
     name: str
@@ -265,8 +264,7 @@ RING = Shown(
     size="ranks",
 )
 
-# The story. `at`: the moment at which an idea opens, as a share of the run. {03 one_pass} in `note`
-# is replaced by its measured time.
+# The story. `at`: when an idea opens, as a share of the run. {03 one_pass} becomes its time.
 IDEAS = [
     {
         "name": "the problem",

@@ -43,8 +43,7 @@ def hbm_of(row):
 
 
 def figures_of(row):
-    """One run's figures. HBM bytes are per head; the rate follows FlashAttention's convention,
-    while `executed` counts the FLOPs that the kernels execute."""
+    """One run's figures: HBM bytes per head, FLOPs by FlashAttention's convention, `executed`."""
     p = row.any.data["problem"]
     heads = p["b"] * p["h"]
     hbm, hbm_kind = hbm_of(row)
@@ -138,8 +137,7 @@ def series(rows, name, drawn):
 
 
 def published_series(n=FULL_N, causal=None):
-    """The rows of the GPU with the most results at one size, without and with a causal mask, or
-    only with `causal`; None without results."""
+    """The rows of the GPU with most results at one size, or with `causal`; None without results."""
     of_device = collections.defaultdict(list)
     runs = runs_of(published(os.path.join(ROOT, "docs", "results")))
     for row in join_for_reading([run for run in runs if standing_of(run) != SLOWED]):

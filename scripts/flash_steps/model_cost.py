@@ -45,8 +45,7 @@ PARTS = {
     "08": ("07 lazy forward", "08 roles backward"),
     "10": ("10 scheduled forward", "11 columns backward"),
 }
-# The share of the data sheet's rates that such products and element-wise kernels reach: a fit,
-# which docs/model.md compares with an H100.
+# Shares of the data sheet's rates for such products and kernels: a fit, see docs/model.md.
 MATMUL, COPY = 0.65, 0.65
 
 
@@ -99,8 +98,7 @@ def longest(shape, how, room):
 
 
 def rates(gpu):
-    """{"01 naive forward": {(d, n): FLOP/s}} of causal attention: the clock's estimates for the
-    GPU, or, where there is none, measurements on an H200."""
+    """{"01 naive forward": {(d, n): FLOP/s}} of causal attention: estimates, else an H200's."""
     found = {}
     results = os.path.join(ROOT, "docs", "results")
     for row in read_json(os.path.join(results, "estimates.json"))["rows"]:
@@ -133,8 +131,7 @@ def estimated(shape, name, known):
 
 
 def attention_ms(shape, batch, n, name, known):
-    """Seconds of all layers, forward and backward; None where unknown. The rate is that of the
-    nearest N: it no longer changes above the largest one."""
+    """Seconds of all layers, forward and backward, by the nearest N's rate; None where unknown."""
     total = 0
     for part in PARTS[name]:
         there = {at: rate for (d, at), rate in known.get(part, {}).items() if d == shape.d}
@@ -147,8 +144,7 @@ def attention_ms(shape, batch, n, name, known):
 
 
 def rest_ms(shape, batch, n, gpu):
-    """All but attention: products by FLOPs; element-wise kernels, which PyTorch runs one by one,
-    and the optimizer by bytes. `gpu`: a row of gpus.json."""
+    """All but attention: products by FLOPs; other kernels by bytes. `gpu`: a row of gpus.json."""
     tokens, w = batch * n, shape.width
     kv = shape.kv_heads * shape.d
     flops = 6 * tokens * shape.parameters

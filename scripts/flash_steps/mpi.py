@@ -43,8 +43,7 @@ def run(line, env, limit):
 
 
 def report(line, limit=None, **more):
-    """(exit status, output, JSON of --json or None) of a line that starts a step's program, usually
-    with mpirun. `more`: additional environment."""
+    """(exit status, output, JSON or None) of a step's program, with the environment `more`."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
         status, said = run([*line, f"--json={path}"], {**environment(folder), **more}, limit)

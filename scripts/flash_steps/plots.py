@@ -128,8 +128,7 @@ THEMES = {  # text, dim text, bytes, speed, line
 
 
 def hero(rows, files, theme):
-    """HBM bytes per head and TFLOP/s of the forwards for one problem, on linear scales. A step that
-    was timed beside the libraries has that speed."""
+    """HBM bytes per head and TFLOP/s of the forwards, linear; speeds from peers.py where timed."""
     chosen = PICTURES[f"hero_{theme}.svg"](rows)
     device = device_of(chosen, f"no measured time with B*N = 16384, N = {HERO_N}, d = 64")
     beside = {

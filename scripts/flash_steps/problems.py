@@ -94,8 +94,7 @@ def flags(problem):
 
 
 def flops_of(problem, direction):
-    """FlashAttention's convention: half with the mask, backward 2.5 times; or by `scores` per
-    head."""
+    """FlashAttention's convention: half with the mask, backward 2.5 times; or by `scores`."""
     way = 2.5 if direction == "backward" else 1
     if problem.get("scores"):
         return 4 * problem["b"] * problem["h"] * problem["d"] * problem["scores"] * way

@@ -36,8 +36,7 @@ PASSES = {"prepare": ["prep"], "forward": [], "backward": ["bwd"]}
 
 @dataclass
 class Run:
-    """One pass of a program's run: usually the forward or the backward. A prepare is a step's work
-    on Q, K and V before its forward, without FLOPs."""
+    """One pass of a run: forward, backward, or a prepare, work on Q, K and V without FLOPs."""
 
     data: dict  # the program's JSON; except for a forward, with the pass's keys on top
     direction: str  # of PASSES
@@ -100,8 +99,7 @@ class Row:
 
     @property
     def estimate(self):
-        """The estimate of the time (docs/json.md), for a GPU's run from --estimate. An estimate for
-        more heads is not shown beside a time of fewer."""
+        """The estimate (docs/json.md), a GPU's by --estimate; not for more heads beside a time."""
         fitting = [r for r in (self.sim, self.gpu) if r and not (self.gpu and r.heads_differ)]
         return next((run.get("estimate") for run in fitting if run.get("estimate")), None)
 
@@ -217,8 +215,7 @@ def join_for_reading(runs):
 
 
 def rows_of_hbm_picture(rows):
-    """The rows of plots.py for HBM bytes against N: each step's last variant in FlashAttention's
-    series, d = 64, not causal, where measured."""
+    """The rows of plots.py: each step's last variant in the series, d = 64, measured."""
     chosen = []
     for row in rows:
         p = row.any.data["problem"]

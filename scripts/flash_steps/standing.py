@@ -50,8 +50,7 @@ def standing_text(found):
 
 
 def runs_of(paths):
-    """All runs in these files, those of this tree's sources at full speed last: of several runs of
-    a problem the last one counts."""
+    """All runs in these files; current ones at full speed are last, since the last counts."""
     runs = [run for path in paths for run in load(path)]
     mark_slowed(runs)
     return sorted(runs, key=lambda run: standing_of(run) is None)

@@ -117,8 +117,7 @@ class StepLibrary:
     def runner(self, direction, variant, sizes, addresses, stream=None):
         """A function that queues a "prepare", "forward" or "backward" on `stream`, the address of a
         cudaStream_t (PyTorch: torch.cuda.current_stream().cuda_stream; None: CUDA's default).
-        `variant`: index in the list; `addresses`: device memory by the names in TENSORS, or
-        null."""
+        `variant`: index in the list; `addresses`: device memory by the names in TENSORS."""
         function, problem = getattr(self._c, "fa_" + direction), _problem(sizes)
         tensors = _Tensors(**addresses)
         return lambda: self._require(function(variant, problem, tensors, stream))

@@ -107,8 +107,7 @@ def groups_of(rows):
 
 
 def out_of_order(groups):
-    """Sentences: which measured rows take a tenth longer than one above. 04 being slower than 03 is
-    expected: its O is read and written repeatedly."""
+    """Measured rows that take a tenth longer than one above, except 04, which rereads its O."""
     found = []
     for _, rows in groups:
         best = None
@@ -134,8 +133,7 @@ def has_a_block_per_head(row):
 
 
 def why_slower(row, before):
-    """Why a row takes longer than the previous one in its group; else "". By the estimate: too few
-    blocks, or the part whose work or waiting grew most."""
+    """Why a row is slower than the previous one, else "": too few blocks, or the part that grew."""
     if before is None or not (time_of(row) or 0) > (time_of(before) or 0):
         return ""
     if has_a_block_per_head(row) and not has_a_block_per_head(before):

@@ -233,8 +233,7 @@ def time_and_share(row):
 
 
 def table(what, rows):
-    """A line per problem: times, and shares of a copy's bandwidth; in `peers` one variant's
-    detail."""
+    """A line per problem: times, and shares of a copy's bandwidth; for `peers` more detail."""
     keys, lines, names = TABLES[what], {}, {}
     for row in rows:
         more = {"keys": sum(row["lengths"] or []), "group": row["h"] // row["hkv"]}

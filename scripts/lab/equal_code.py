@@ -29,8 +29,7 @@ from flash_steps.nvcc import arches_of, find_nvcc, nvcc_command, version_of
 from flash_steps.steps import ROOT, chosen_of, described, needs_of, numbered_steps, program_of
 
 RANKS = 3
-# Sections of a kernel. Not .nv.constant0, the size of its parameters: the code shows which of these
-# it reads, and the launches show their effect.
+# Sections of a kernel. Not .nv.constant0: the code and the launches show which parameters matter.
 CODE = (".text.", ".nv.constant1", ".nv.constant2", ".nv.constant3", ".nv.constant4", ".nv.shared.")
 
 

@@ -119,8 +119,7 @@ def label(key):
 
 
 def pairs_in_order(rows, measured, apart=1.15):
-    """(how many, of how many) pairs of variants whose times for one problem differ by more than
-    this were estimated in the right order."""
+    """(how many, of how many) pairs of variants further apart than this are in the right order."""
     problems = {}
     for key, row in rows.items():
         if key in measured:

@@ -110,8 +110,7 @@ def bare(kernel):
 
 
 def mixes(path, call, times):
-    """The rows of instructions.json from one program's launches: on the GPU with `times` the heads
-    that the simulator runs by `call`."""
+    """Rows of instructions.json from one program, on the GPU with `times` the heads of `call`."""
     alone = ["--estimate-heads=0"] if times == 1 else ["--h=1"]
     run = report_of(*call, *alone)
     passes = [p for p in (run.get("prepare"), run, run["backward"]) if p]  # in launch order
@@ -143,8 +142,7 @@ def update(folder, steps):
 
 
 def static_mixes(nvcc, nvdisasm, step):
-    """The same for a step whose GPU is missing, from its machine code: per tile of keys, where no
-    score is masked and nothing is rescaled."""
+    """The same from machine code, without a GPU: per tile of keys, no masking, no rescaling."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = os.path.join(folder, "kernels.cubin")
         source = os.path.join(ROOT, "steps", step, "main.cu")

@@ -37,8 +37,7 @@ def predicate(word):
 
 
 def masks_of(options):
-    r"""[keys of a problem] for each --window, --lengths and --mask, also "none". \raises
-    BadInput"""
+    r"""[keys of a problem] for each --window, --lengths, --mask and "none". \raises BadInput"""
     ways = []
     for flag, parse in (("window", window), ("lengths", lengths), ("mask", predicate)):
         given = (getattr(options, flag) or "none").split()

@@ -152,8 +152,7 @@ class Check(Session):
         return ok and equal and near and good > 0 and not bad, said
 
     def gpu_runs(self, cases, *more):
-        """(number right, number wrong). Problems that a step refuses (2), or for which this GPU has
-        too little memory or shared memory (3), count as neither."""
+        """(number right, number wrong) without the refused (2) and those that do not fit (3)."""
         statuses = [self.gpu_run(case, *more)[0] for case in cases]
         return statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
 
@@ -206,8 +205,7 @@ class Check(Session):
         return steps[0], steps[-1]
 
     def memory(self):
-        """A problem whose S and P do not fit this GPU: the naive step must say so in one sentence,
-        and the last step must be right."""
+        """A problem whose S and P do not fit: the naive step says so, the last step is right."""
         bytes_here = int(ask_gpu("memory.total").split()[0]) << 20
         b, h = 4, 32
         n = 1024 * math.ceil(math.sqrt(1.1 * bytes_here / (8 * b * h)) / 1024)

@@ -33,8 +33,8 @@ def without_nulls(tree):
 
 
 def identity(data):
-    """A later run with the same key replaces an earlier one. Simulated results are the same on
-    every machine; they depend on the modelled GPU."""
+    """Runs with the same key replace earlier ones; the GPU of a simulated run is the modelled
+    one."""
     run = Run(data, "forward")
     return run.key, run.kind, run.get("device.name" if run.kind == "gpu" else "model_gpu")
 
@@ -71,8 +71,7 @@ def merge_peers(old, new, path):
 
 
 def publish(folders, target):
-    """Adds the results of `maintain measure` in these folders to the files of their GPU in
-    `target`; returns the files' paths."""
+    """Adds the results in these folders to the files of their GPU in `target`: their paths."""
     written = []
     for folder in folders:
         about = read_json(os.path.join(folder, "results.json"))

@@ -71,7 +71,6 @@ def name_of(case):
 
 
 class Session:
-    """Services for the sections."""
 
     def __init__(self, options):
         self.options, self.out = options, os.path.abspath(options.out)
@@ -88,8 +87,7 @@ class Session:
         self.remove_old_runs()
 
     def remove_old_runs(self):
-        """Removes results of other sources, or from a GPU that was slowed down. Simulated counts
-        also depend on the simulator: those of another commit."""
+        """Removes results of other sources, of a slowed GPU, or of another commit's simulator."""
         for kind in ("gpu", "sim"):
             folder = os.path.join(self.out, kind)
             os.makedirs(folder, exist_ok=True)
@@ -241,8 +239,7 @@ class Session:
         return status, answer(output) if ran else self.said(status, output)
 
     def simulate(self, cases):
-        """Runs what no earlier call ran, in parallel, with one simulator thread each: (ok, one
-        line). Needs the programs of the preset sim."""
+        """Runs the rest in parallel, one simulator thread each: (ok, one line)."""
         ok, line = (True, "") if self.options.no_build else self.build("sim", self.steps)
         if not ok:
             return ok, line

@@ -23,7 +23,7 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
     peers_run          how that was measured
-    masks              step 15's variants beside those who know masks: a row per mask and variant
+    masks              step 15's variants beside backends with masks: a row per mask and variant
     decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
                        copy rate and date
     model              the same of model_tables.py
@@ -112,8 +112,7 @@ def keys_of(row):
 
 
 def one_result(name, results, filters):
-    """(the result of the device that the filters choose, its rows that pass). A backend has no
-    step, and passes with the steps."""
+    """(the result of the chosen device, its rows that pass); a backend passes with the steps."""
 
     def passes(row, device):
         mine = {k: v for k, v in filters.items() if row["step"] or k not in ("step", "variant")}
@@ -351,8 +350,7 @@ def value(kind, spec, results):
 
 
 def fill(text, results, run=False):
-    """Remarks on any figure of a paragraph follow its last figure, or, where a section has one, are
-    in the figure `standing` at its end."""
+    """Fills a text; remarks follow a paragraph's last figure, or the section's `standing`."""
     said_of = []
 
     def filled(match):

@@ -26,8 +26,7 @@ FLOORS = {"fp32": 2**-14, "bf16": 2**-9}  # of a tensor's largest value
 
 
 class Contender:
-    """A participant of a comparison: a step's variant, or a PyTorch backend, with a unique
-    label."""
+    """A participant of a comparison, a variant or a backend of PyTorch, with a unique label."""
 
     def __init__(self, name, label, run, context=contextlib.nullcontext, step=None):
         self.name, self.label, self.step = name, label, step
@@ -242,8 +241,7 @@ class Torch:
         return found
 
     def errors(self, truth, outputs):
-        """{tensor: (largest error, largest error as a share of the allowed one)}; NaN where an
-        output, checked or not, is not finite."""
+        """{tensor: (largest error, its share of the allowed one)}; NaN where not finite."""
         found = {}
         for name, output in outputs.items():
             whole = 0.0 if self.torch.isfinite(output).all().item() else float("nan")

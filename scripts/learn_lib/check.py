@@ -262,8 +262,7 @@ def is_built(build, steps=()):
 
 
 def build_library(build, preset, say, steps=()):
-    """Configures and builds the checker and the programs of `steps`, which give the bounds of the
-    bytes; `say` prints a line. Raises NotBuilt."""
+    """Builds the checker and the programs of `steps`, for bounds; `say` prints. Raises NotBuilt."""
     started, log = time.time(), ROOT / "build" / "learn.log"
     what = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
     say(
@@ -285,8 +284,7 @@ def build_library(build, preset, say, steps=()):
 
 @functools.cache
 def isolated():
-    """A prefix that cuts off the network and ends all processes of the program when it ends, where
-    the kernel allows that to an ordinary user."""
+    """A prefix that cuts off the network and ends all child processes, where permitted."""
     words = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
     if not shutil.which(words[0]):
         return []
@@ -415,7 +413,6 @@ def check(exercise, student, toolchain, *, seed=None, isolate=False):
 
 
 class Check:
-    """One check of one file."""
 
     def __init__(self, exercise, student, toolchain, seed, folder, isolate):
         self.exercise = exercise
@@ -525,8 +522,7 @@ class Check:
         return {"seed": self.seed, "pass": "forward", "watchdog": LOOP_SECONDS, **check}
 
     def converse(self):
-        """Starts the judge and the student's program, and connects them. Returns (status of the
-        program, its standard error, the judge's verdict)."""
+        """Connects judge and program. Returns (the program's status, its errors, the verdict)."""
         request = json.dumps(self.request()).encode()
         (to_program, from_judge), (from_program, to_judge) = os.pipe(), os.pipe()
         program = [*(isolated() if self.isolate else []), str(self.folder / "check")]

@@ -110,8 +110,7 @@ class Exercise:
         return self.heading() + self._made("exercise")
 
     def fixed(self):
-        """The changes in the order of the step's lines, and the texts before, between and after
-        them, which a student need not touch."""
+        """The changes in line order, and the texts around them, which a student need not touch."""
         text = self.step_text()
         changes = sorted(self.change, key=lambda change: text.find(change.step))
         pieces = []

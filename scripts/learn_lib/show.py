@@ -24,7 +24,6 @@ _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33",
 
 
 def width():
-    """The width of the output: 80 without a terminal."""
     return min(100, max(40, shutil.get_terminal_size((80, 24)).columns))
 
 
@@ -107,8 +106,7 @@ def place(message, path):
 
 
 def snippet(lines):
-    """Wraps lines "  76 | code", the compiler's too; carets break where the code above them
-    does."""
+    """Wraps lines "  76 | code", the compiler's too; carets break like the code above them."""
     out, cuts = [], []
     for line in lines:
         head, bar, code = line.partition("| ")
@@ -231,8 +229,7 @@ def short_verdict(exercise, path, v, where):
 
 
 def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
-    """The result of one check. untouched: the exercise is unchanged. where: also show the lines of
-    a bug to find; otherwise `how` says how to see them."""
+    """The result of one check. `untouched`: unchanged; `where`: show a bug's lines, else `how`."""
     took = paint("dim", f"checked in {v.seconds:.1f} s (compiler {v.compile_seconds:.1f} s)")
     if v.ok:
         return beside(paint("green", f"done: {exercise.title}"), took) + "\n\n" + right(exercise, v)
