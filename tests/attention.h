@@ -17,8 +17,7 @@ Problem problem(int N, int d, bool causal, int B = 1, int H = 2);
 /// 64 where it is supported.
 int some_d(const Support& support);
 
-/// The same in bf16, with the further options of the tensor-core steps: N queries and Nk keys, and
-/// H query heads that share Hkv key heads.
+/// The same in bf16, with N queries and Nk keys, and H query heads that share Hkv key heads.
 Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, int Hkv = 1);
 
 /// A persistent variant, as if the GPU had this few SMs, so that a small problem has boundaries
@@ -103,7 +102,6 @@ void require_predicted_fp32(const Variant& v);
 
 void require_no_finding_fp32(const Variant& v);
 
-/// No bank conflicts.
 void require_no_conflicts(const Counts& counts);
 /// The counts of a forward with one kernel: no conflicts, and only TMA loads.
 Counts require_loads_by_tma(const Variant& v, const Problem& p);
@@ -161,8 +159,7 @@ void require_no_finding(const Variant& v);
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Inputs times powers of two give results times powers of two: the same bits while all products
-/// stay exact, and nearly the same up to the ends of fp32.
+/// Powers of two as factors of inputs give powers of two: exactly, and nearly so to fp32's ends.
 void require_any_scale(const Variant& v, const Support& support);
 
 // --- more than 2^31 elements ---------------------------------------------------------------------

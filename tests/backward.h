@@ -24,8 +24,7 @@ void require_backward(const Kernels& of, const Variant& parent);
 /// the same in each run. Also in fp32, there in a separate case.
 void require_gradient_properties(const Kernels& of);
 
-/// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows. Each tile's end has
-/// one key less than it holds, or one more.
+/// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows, at each tile's end.
 void require_backward_right_far_below_zero(const Variant& v, int d);
 
 }  // namespace fa::test

@@ -102,8 +102,7 @@ struct Largest {
 };
 using Tensors = std::map<std::string, Largest>;
 
-/// The largest share of the bound that each tensor uses where it is checkable. The last variant
-/// runs all cases, others half of them, in alternation.
+/// The largest share of each tensor's bound that is used. The last variant runs all cases.
 Tensors sweep(const fa::Step& step, const fa::Variant& v, const std::vector<Case>& cases) {
   Tensors most;
   auto turn = &v - step.variants.data();

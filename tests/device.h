@@ -80,7 +80,6 @@ std::vector<T> each(size_t n, F&& of) {
   for (size_t i = 0; i < n; ++i) v[i] = static_cast<T>(of(static_cast<int>(i)));
   return v;
 }
-/// 0, 1, 2, ...
 template <class T>
 std::vector<T> iota(size_t n) {
   return each<T>(n, [](int i) { return i; });

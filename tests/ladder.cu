@@ -16,7 +16,6 @@ const fa::Step& step_of(const std::string& id) {
   throw std::out_of_range(id);
 }
 
-/// A problem that all steps of its type support.
 fa::Problem problem_of(const fa::Variant& v) {
   fa::Problem p;
   p.H = p.Hkv = 3;

@@ -31,8 +31,7 @@ inline Problem packed(const Problem& p, const std::vector<int>& lengths) {
   return packed(p, both);
 }
 
-/// A predicate that differs for each n: blocks of rows and keys of some size, visible in full, in
-/// part or not at all; and rows that see nothing.
+/// A predicate that differs for each n: blocks visible in full, in part or not; and blind rows.
 inline bool sees_at_random(const Problem& p, int r, int c) {
   const auto hash = [n = static_cast<unsigned>(p.mask.predicate.n)](unsigned a, unsigned b) {
     unsigned h = n * 2654435761u ^ a * 2246822519u ^ b * 3266489917u;

@@ -1,5 +1,4 @@
-// Ranks that are threads (common/ranks/threads.h): mismatching ranks end with a sentence, without
-// waiting for ever or losing a message silently.
+// Ranks that are threads: mismatching ranks end with a sentence, and no message is lost silently.
 #include "common/ranks/threads.h"
 
 #include "common/harness/problem.h"

@@ -1,5 +1,4 @@
-// Arithmetic that C++ leaves undefined, with nvcc's results: saturating casts, clamped shifts; two
-// floats at a time; what nvcc accepts and g++ does not.
+// Arithmetic that C++ leaves undefined; two floats at a time; what nvcc accepts and g++ does not.
 #include <cstdint>
 #include <cstring>
 

@@ -20,7 +20,6 @@ static int wrong = 0;
   } while (0)
 
 #ifdef __CUDACC__
-// n zeros that host and device share.
 template <class T>
 static T* room(int n) {
   T* p = nullptr;

@@ -33,8 +33,7 @@ __global__ void collectives(const int* in, int* out, int* sums) {
   const int part = Warp(parts[threadIdx.x / 8]).Sum(threadIdx.x);
   if (threadIdx.x == 24) sums[3] = part;
 }
-// Scans and reductions of parts of a warp and of a block with a partial last warp, with one element
-// per thread and with several; guarded loads and stores.
+// Scans and reductions of partial warps and blocks, by one element and several; guarded accesses.
 constexpr int kOdd = 40;
 __global__ void more(const int* in, int* out) {
   const int t = threadIdx.x;

@@ -1,5 +1,4 @@
-// Graphs, captured and built from nodes: nothing runs during construction, everything at each
-// launch, with the arguments of construction.
+// Graphs, captured and built: everything runs at each launch, with the arguments of construction.
 #include "check.h"
 
 __global__ void add(int* p, int by) { p[threadIdx.x] += by; }

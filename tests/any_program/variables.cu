@@ -1,5 +1,4 @@
-// __constant__ and __device__ variables: arrays, structs, scalars, initialised, static, copied in
-// part, by address, and changed by a kernel.
+// __constant__ and __device__ variables, copied in part, by address, and changed by a kernel.
 #include "check.h"
 
 struct Params {

@@ -1,5 +1,4 @@
-// Warps: shuffles, votes, matches, reductions, and active lanes in a branch; blocks: barriers that
-// count (__syncthreads_count, _or, _and), and fences.
+// Warps: shuffles, votes, matches, reductions, active lanes; blocks: counting barriers, and fences.
 #include "check.h"
 
 struct Row {

@@ -31,8 +31,7 @@ def require(right, sentence):
 
 
 class Case:
-    """One variant of one library, with tensors and references. A decoding step has few queries, and
-    pages in random order where the variant supports them."""
+    """One variant of one library, with tensors and references; a decoding step also has pages."""
 
     def __init__(self, library, index, n=1024):
         self.library, self.index = library, index
@@ -93,8 +92,7 @@ class Case:
 
 
 def on_a_stream(case):
-    """The stream is busy for a while, then inputs are written, then the step runs: on another
-    stream it would read them too early."""
+    """A busy stream writes the inputs, then the step runs: another stream would be too early."""
     stream = torch.cuda.Stream()
     right = {name: case.tensors[name].clone() for name in ("Q", "K", "V", "dO")}
     case.run(torch.cuda.current_stream())  # allocates the workspace

@@ -1,5 +1,4 @@
-// The checker's bound for products of e4m3: an honest kernel passes, and the two traps of fp8, too
-// large a P and too few bits in the sum, do not.
+// The checker's bound for e4m3 rejects too large a P, and too few bits in a sum.
 #include <algorithm>
 #include <cmath>
 

@@ -142,7 +142,6 @@ TEST_CASE("lanes: how much of the messages passes beside compute", "[ranks_repor
   CHECK(of({}) == Times{0, 0, 0, 0});
   CHECK(of({{"compute", "a", 2, 5}}) == Times{3, 0, 0, 3});
   CHECK(of({{"messages", "m", 2, 5}}) == Times{0, 3, 0, 3});
-  // One after another, with a gap; and touching.
   CHECK(of({{"compute", "a", 1, 3}, {"messages", "m", 4, 8}}) == Times{2, 4, 0, 7});
   CHECK(of({{"compute", "a", 1, 3}, {"messages", "m", 3, 8}}) == Times{2, 5, 0, 7});
   // Half in parallel; inside; around. The messages' lane may be the first.

@@ -112,7 +112,6 @@ fa::RunReport estimated_run() {
   return r;
 }
 
-/// Adds a backward equal to the forward.
 fa::RunReport with_backward(fa::RunReport r) {
   r.backward = r.forward;
   r.backward->name = "backward";

@@ -215,7 +215,6 @@ TEST_CASE("a step of another type, or inputs of another size, are the program's 
 
 namespace {
 
-/// What a forward finds on the device, as bytes.
 struct Found {
   std::vector<uint8_t> K, V;
   std::vector<int> lengths, table;

@@ -309,8 +309,7 @@ def tile_clocks(run):
 
 
 def polynomial():
-    """The C++ test's first comparisons: the largest error, rounded to bf16, of exact
-    exponentials."""
+    """The C++ test's first errors: the largest, rounded to bf16, and of exact exponentials."""
     call = [os.path.join(BUILD, "tests", "test_step16"), "-s", "-r", "xml", "*polynomials*"]
     said = subprocess.run(call, capture_output=True, text=True, check=True).stdout
     return map(float, re.findall(r"<Expanded>\s*(\S+) ==", said)[:3])

@@ -379,7 +379,6 @@ class Peers(unittest.TestCase):
                 self.compare("--contender", "rivals:other")
 
     def good(self):
-        """A step that needs no check."""
         return torch_attention.Contender("mma", "07 mma", lambda: None, step="07_tensor_cores")
 
     def test_bad_use(self):

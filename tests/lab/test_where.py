@@ -7,8 +7,7 @@ from flash_steps.command import Failure
 from lab import where
 
 STEP = "05_recompute_backward"
-# Two variants; with d = 128 and more shared memory than a T4's, "wide" uses larger tiles, which an
-# RTX 3090 cannot hold.
+# Two variants; with d = 128, "wide" uses larger tiles except on a T4, too large for an RTX 3090.
 PROGRAM = """#!/bin/sh
 tile=16
 case "$*" in

@@ -203,7 +203,6 @@ class Page:
         return found
 
     def key(self, key):
-        """Presses a key of KEYS."""
         event = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
         typed = {"text": key} if key == " " else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **event, **typed)

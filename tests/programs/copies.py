@@ -46,12 +46,10 @@ class _Length(unittest.TestLoader):
 
 
 def main():
-    """Runs the tests of the started file."""
     unittest.main(argv=[sys.argv[0], *_WORDS], testLoader=_Length())
 
 
 class Folder(unittest.TestCase):
-    """A test with its own folder."""
 
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -64,7 +62,6 @@ class Folder(unittest.TestCase):
         return path
 
     def program(self, path, text):
-        """Writes an executable file."""
         path = self.write(path, text)
         path.chmod(0o755)
         return path
@@ -79,7 +76,6 @@ class Folder(unittest.TestCase):
         return ours, its
 
     def ended(self, done, status=0):
-        """Checks the status of `done`."""
         self.assertEqual(done.returncode, status, f"{done.args}\n{done.stdout}{done.stderr}")
         return done
 
@@ -92,7 +88,6 @@ class Folder(unittest.TestCase):
 
 
 def said(command, **how):
-    """subprocess.run, with the program's output as text."""
     return subprocess.run([str(word) for word in command], text=True, capture_output=True, **how)
 
 
@@ -119,7 +114,6 @@ def typed(script, *words):
 
 
 def copy_scripts(root):
-    """Copies the scripts into another tree, to be run there."""
     unwanted = shutil.ignore_patterns("__pycache__", "learn*", "new", "template")
     shutil.copytree(SCRIPTS, os.path.join(root, "scripts"), ignore=unwanted, dirs_exist_ok=True)
 

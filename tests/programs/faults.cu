@@ -341,8 +341,7 @@ __global__ void tests_once(const int* in, int* out, bool waits) {
         "@!p bra AGAIN;\n}" ::"r"(bar));
   }
 }
-// The second kernel may run in parallel with the first until one of its threads waits for the
-// block.
+// The second kernel may run in parallel with the first until one of its threads waits.
 __global__ void first_kernel(int* x) {
   asm volatile("griddepcontrol.launch_dependents;");
   x[threadIdx.x] = threadIdx.x;

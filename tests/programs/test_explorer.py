@@ -192,8 +192,7 @@ class InBrowser(unittest.TestCase):
         return page
 
     def test_one_screen_and_no_message(self):
-        """Each idea, step and tab, at both sizes, and a page with the reader's runs: nothing
-        scrolls sideways, no text is too faint, no caption is cut."""
+        """Each idea, step and tab, and a reader's page: no sideways scrolling, no cut text."""
         ideas = [f"#{i + 1}" for i in range(len(IDEAS))]
         steps = [f"#{shown.step[:2]}" for shown in (*STEPS, RING)]
         shown = [(FOLDER / "index.html", address) for address in (*ideas, *steps, *TABS)]
@@ -225,8 +224,7 @@ class InBrowser(unittest.TestCase):
         self.assertLess(best, FIRST_PICTURE_MS)
 
     def test_the_bytes_are_the_programs(self):
-        """At the end of a run, of each variant: those in its file, to the byte, which
-        test_they_are_up_to_date compares with a new run's."""
+        """After a run of each variant: those in its file, which another test checks."""
         for shown in STEPS:
             kept = explorer.kept(shown)
             page = self.open(f"#{shown.step[:2]}&at=100&more")
@@ -444,8 +442,7 @@ class InBrowser(unittest.TestCase):
         page.until("!document.body.classList.contains('details')")
 
     def test_the_tiles_of_masks(self):
-        """Each contains a visible score, and together they contain all, as many as the program's
-        FLOPs say. The forward requests as many tiles of K."""
+        """Each has a visible score, together all of them; the forward requests as many of K."""
         page = self.open("#15")
         (shown,) = (shown for shown in STEPS if shown.step == "15_masks")
         for run in shown.runs:

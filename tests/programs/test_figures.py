@@ -172,8 +172,7 @@ def rows_in(tensor, problem):
 
 
 def rows_of_report(report, known):
-    """{row: {key: value}}: the run, its passes, its checked tensors. What repeats `known`, the
-    step's description, is recorded there."""
+    """{row: {key: value}}: the run, its passes, its tensors, without what repeats `known`."""
     number = report["variant_index"]
     variant = known["variants"][number]
     same = {"step": known["step"], "idea": known["idea"], "variant": variant["name"]}
@@ -255,7 +254,6 @@ def rows_of_description(known):
 
 
 class Programs:
-    """All runs, and their figures."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -289,7 +287,6 @@ class Programs:
         return [*map(int, said([program_of(BUILD, "all_steps")], input=text).stdout.split())]
 
     def steps_together(self):
-        """The steps in all_steps."""
         steps = numbered_steps()
         while 0 in (statuses := self.together(("/dev/null", step, "--version") for step in steps)):
             if all(status == 0 for status in statuses):

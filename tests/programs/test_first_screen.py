@@ -136,8 +136,7 @@ def as_python(cell):
 
 
 class Run(Folder):
-    """The cells in order. git, the tour and the programs are stand-ins; the exercise is real, and
-    the check only prints the file."""
+    """The cells in order, with stand-ins for git, tour and programs; the exercise is real."""
 
     def setUp(self):
         super().setUp()

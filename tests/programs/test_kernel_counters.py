@@ -25,7 +25,6 @@ DIFFERENT = {
 
 
 def counted(step, variant):
-    """The kernels of one run, without memsets."""
     words = ["--variant", variant, *MEASURED["problem"].split()]
     run = report_of(program_of(BUILD, step), *words, "--estimate-heads=0")  # all SMs, as on the GPU
     passes = [run["prepare"], run, run["backward"]]

@@ -45,7 +45,6 @@ def exercise(name):
 
 
 def mistaken(e, wrong):
-    """The text of a wrong solution."""
     text = e.solution()
     for edit in wrong.change:
         text = catalogue.replace_once(text, edit["solution"], edit["wrong"], e.path.name)
@@ -59,7 +58,6 @@ def wrong(name, mistake):
 
 @functools.cache
 def toolchain(*more):
-    """With further options for the compiler."""
     tools = checking.Toolchain(BUILD)
     tools.compile_words += more
     if more:
@@ -88,7 +86,6 @@ class Classroom(Folder):
         return verdict
 
     def page(self, name, text, where=True):
-        """The text that a student sees."""
         e = exercise(name)
         return show.verdict(e, self.file(e, text), checked(name, text), where=where)
 
@@ -97,7 +94,6 @@ class Classroom(Folder):
         return [*map(str, [*arguments, *places])]
 
     def learn(self, *arguments, status=0, before=(), **how):
-        """Runs the command. Returns its output."""
         command = [*before, sys.executable, LEARN, *self.command(*arguments)]
         how = {"capture_output": True, "text": True, "cwd": ROOT, **how}
         done = self.ended(subprocess.run(command, **how), status)
@@ -140,8 +136,7 @@ class Guards(Classroom):
                     self.assertIsNone(check.compile(e.unsolved()))
 
     def check_all(self, texts_of):
-        """Checks each text of each exercise, without debug information, a fifth of the compile
-        time, where no line and no field is expected."""
+        """Checks each text of each exercise, with debug information only for expected lines."""
         texts = [
             (e, name, text)
             for e in NAMED or EXERCISES
@@ -164,8 +159,7 @@ class Guards(Classroom):
                     self.assertEqual(verdict.kind, because, verdict.message)
 
     def says_enough(self, e, text, verdict):
-        """The first page: of a hole, where it is; of a bug, what is wrong and with which element,
-        and its lines only on request."""
+        """The first page: a hole's place, or a bug's effect and element; its lines on request."""
         first, asked = (self.page(e.name, text, where) for where in (False, True))
         if e.kind != "find the bug":
             line = next(n for n, t in enumerate(text.splitlines(), 1) if "FILL IN" in t)
@@ -375,8 +369,7 @@ class Checks(Classroom):
 
     @for_all
     def test_the_host_does_the_kernels_work(self):
-        """Right results through cudaMemcpy, and a kernel that only copies them to O. First the word
-        is refused; here it is allowed."""
+        """Right results through cudaMemcpy, copied to O by a kernel, with the word let through."""
         host = """
   fa::Inputs in;
   for (auto [from, to] : {std::pair(t.Q, &in.Q), {t.K, &in.K}, {t.V, &in.V}}) {
@@ -411,8 +404,7 @@ class Checks(Classroom):
                 self.assertEqual(message, words)
 
     def test_what_is_refused(self):
-        """In a hole, in the kernel's file and outside of any function; grade also reports it,
-        except in a hole. The exercises' own uses are allowed."""
+        """In a hole, elsewhere in the file, or outside functions; grade also reports the latter."""
         e = exercise("scores")
         in_hole, outside = "    s *= scale;", "inline void forward("
         for line, before, word in (
@@ -781,7 +773,6 @@ class Desks(Classroom):
 
 
 class Pieces(Folder):
-    """The parts of the commands."""
 
     def test_exercises_are_found(self):
         first, tenth = EXERCISES[0], EXERCISES[9]
@@ -1238,7 +1229,6 @@ class Watching(Classroom):
 
 class Grading(Classroom):
     def test_a_class_with_known_mistakes(self):
-        """Eight students, two exercises."""
         scores, barrier = exercise("scores"), exercise("barrier")
         solution, unsolved = scores.solution(), scores.unsolved()
         texts = {"scores": {"ok": solution, "untouched": unsolved}}
@@ -1368,8 +1358,7 @@ class Grading(Classroom):
         self.assertIn("the solution itself (worth a look): a 07_banks", said)
 
     def test_the_tables_of_a_class(self):
-        """Words, counts, times and seeds of several students; untouched exercises have no column; a
-        table too wide for the screen is split."""
+        """Words, counts, times, seeds of several students; only touched columns; split tables."""
         few = EXERCISES[:3]
 
         def row(name, *results):

@@ -201,7 +201,6 @@ class OwnKernel(Copy):
         return self.sh("build/sim/steps/mine", *args, status=status)
 
     def show(self, name, options, *parts):
-        """The page's view of a run."""
         on_page(DOC, name, "\n".join([f"$ build/sim/steps/mine {options}", *parts, ""]))
 
     def right_at_the_edges(self):

@@ -38,7 +38,6 @@ def run(*arguments, program=NAIVE, **kind):
 
 
 def write_npy(path, shape, values, typecode="f", descr="<f4"):
-    """A .npy file of format 1.0."""
     header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
     header += " " * (63 - (10 + len(header)) % 64) + "\n"
     start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
@@ -408,7 +407,6 @@ class Files(Case):
         for a, b in zip(got, attention(q, k, v, n, d)):
             self.assertAlmostEqual(a, b, places=5)
         self.assertEqual((self.folder / "all" / "O.npy").read_bytes(), out.read_bytes())
-        # The output can be read.
         again = self.folder / "O2.npy"
         r = self.json_of("--q", out, "--k", out, "--v", out, "--out", again)
         self.assertEqual((r["problem"]["h"], r["problem"]["n"], r["problem"]["d"]), (1, n, d))

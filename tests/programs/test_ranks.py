@@ -1,5 +1,4 @@
-"""Step 14 on simulated ranks, as users start them: results, bytes, failures. Reports and skips
-without mpirun, or in a build without MPI."""
+"""Step 14 on simulated ranks: results, bytes, failures. Skipped without mpirun or MPI."""
 
 import json
 import os

@@ -167,8 +167,7 @@ class Setup(Sandbox):
                 shown += os.read(ours, 1000)  # fails when it ends without
 
     def test_what_apt_cannot_do(self):
-        """A broken source does not prevent installing; a failure is fatal only without a compiler;
-        without a network apt is called once."""
+        """A broken source does not prevent installing; without a network apt is called once."""
         log = self.root / "apt.log"
         self.apt("[[ $* != *update ]] || { echo Hit:1; echo E: no Release file; exit 100; }")
         done = self.setup("--yes", "gdb", status=0)
@@ -330,8 +329,7 @@ done""",
         return [call.split()[1] for call in self.text("calls").splitlines()]
 
     def test_runs_each_steps_result_or_all_variants(self):
-        """A result's forward may be another variant's; decoding uses its fastest ones, masks also
-        the first; ranks are separate."""
+        """Forwards of other variants; decoding's fastest, masks' first; no ranks."""
         for name, variants in self.MORE.items():
             self.add(name, variants)
         for words, variants in (
@@ -587,7 +585,6 @@ done""",
 
 
 class Shared(Folder):
-    """Shared by all commands: flash_steps.command, files, steps."""
 
     def refuses(self, words, call, *arguments, of=command.BadInput):
         with self.assertRaises(of) as caught:
@@ -815,7 +812,6 @@ class Folders(Sandbox):
 
 
 class Building(unittest.TestCase):
-    """scripts/flash_steps/building.py"""
 
     def test_a_file_is_told_every_15_s_what_is_being_done(self):
         heard = io.StringIO()

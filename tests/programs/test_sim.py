@@ -1254,8 +1254,7 @@ class Errors(Folder):
             self.assertIn("main", file.read())
 
     def test_a_toolkit_that_is_installed(self):
-        """Ours replace its runtime's headers, its libraries' are refused by name; a host library's
-        header may contain CUDA's words."""
+        """Ours replace the runtime's; libraries' are refused; host libraries' may use CUDA's."""
         texts = {
             "cuda_runtime_api.h": "// NVIDIA\nstruct char1;\n",
             "cuda_runtime.h": "// NVIDIA\n#error the real one\n",

@@ -17,8 +17,7 @@ from test_sim import SIM, sim, told
 NAME = "host side.cu"
 TEXT = Path(__file__).with_name("faults.cu").read_text(encoding="utf-8")
 
-# What a kernel cannot have: status 2, and a sentence. Here and below @ is the line ending in the
-# word.
+# What a kernel cannot have: status 2, and a sentence; @ is the line that ends in the word.
 REFUSED = {
     "launches": r"a kernel that launches child \(@\)",
     "allocates": r"a kernel that calls cudaMalloc \(@\)",

@@ -1,12 +1,10 @@
-// Threads that have returned: a block's barrier and a warp's primitives do not wait for them (PTX:
-// exit, bar). tests/sim/returned.cu has the wrong uses.
+// Barriers and warp primitives do not wait for returned threads. Wrong uses: tests/sim/returned.cu.
 #include "tests/device.h"
 #include "tests/test.h"
 
 namespace {
 
-// In each round some threads leave: whole warps, parts of warps, single threads; the remaining ones
-// add up what they have all written.
+// In each round some threads or warps leave; the remaining ones add up what they have all written.
 __global__ void leave_kernel(const int* rounds_of, int* out) {
   __shared__ int slot[128];
   const int t = threadIdx.x;

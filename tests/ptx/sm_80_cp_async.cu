@@ -26,8 +26,7 @@ void check_zero_fill() {
   CHECK(test::results<unsigned char>(32 * size, zero_fill_kernel<size>, {1, 32}, bytes) == want);
 }
 
-// Copies one 16-byte chunk per group, waits until `pending` groups are in flight, and writes out
-// the chunks of earlier groups, which are complete.
+// One 16-byte chunk per group; with `pending` groups in flight, writes out the complete ones.
 template <int pending>
 __global__ void groups_kernel(const unsigned* in, unsigned* out) {  // [4][32][4]
   __shared__ uint4 tile[4][32];

@@ -1,5 +1,4 @@
-// ldmatrix, packing and mma.sync against plain code, and the bits of mma.sync's sums; fragments are
-// placed by common/dialect/ptx/layouts.h.
+// ldmatrix, packing and mma.sync against plain code, and the bits of mma.sync's sums.
 #include <bit>
 #include <cmath>
 #include <cstdlib>

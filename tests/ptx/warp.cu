@@ -1,5 +1,4 @@
-// Shuffles and named barriers against plain code. any_program/warp.cu and atomics.cu have votes,
-// atomics, and shuffles of other types.
+// Shuffles and named barriers against plain code. The rest: any_program/warp.cu and atomics.cu.
 #include "tests/device.h"
 #include "tests/test.h"
 

@@ -46,8 +46,7 @@ __global__ void first_of_two_writers(Byte* s, Byte* out, bool barrier) {
   if (barrier) __syncthreads();
   if (threadIdx.x == 2) out[0] = s[0];
 }
-// One thread stores two bytes, before and after a warp barrier; a thread of another warp reads
-// `byte`.
+// A thread stores two bytes, before and after a warp barrier; another warp's thread reads `byte`.
 __global__ void one_writer_twice(Byte* out, int byte) {
   __shared__ Byte s[4];
   if (threadIdx.x == 0) s[0] = 1;

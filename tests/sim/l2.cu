@@ -56,8 +56,7 @@ __global__ void two_passes(const float4* x, float4* y, int per_warp) {
   }
   if (v.x != 0) y[lane] = v;  // never: x is zero
 }
-// Warp 1 reads what warp 0 wrote before the barrier, the last line first: without the barrier it
-// would be there before warp 0.
+// Warp 1 reads what warp 0 wrote, in reverse; without the barrier it would be there before.
 __global__ void hand_over(float* x, float* y, int n) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (warp == 0) {
@@ -174,8 +173,7 @@ TEST_CASE("what is three times the L2 streams", "[sim][l2]") {
   CHECK(dram.write == data.bytes);
 }
 
-// X written and read back, with the L2 full of other lines, against an H200's measured shares:
-// close at both ends; between them only the shape is promised.
+// X written and read back, with the L2 full, against an H200's shares: close at both ends only.
 TEST_CASE("between half and three times its size the L2 behaves like an H200's", "[sim][l2]") {
   struct Point {
     double size, measured, tolerance;

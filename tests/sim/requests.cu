@@ -326,7 +326,6 @@ TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
     CHECK(rows.at("x load32").clocks == 16);  // lines
     CHECK(rows.at("index load32").clocks == 2);
     CHECK(rows.at("y store32").clocks == 2);
-    // The rows of launches, and of workers, are merged.
     const WithOptions two_workers({.workers = 2, .requests = true, .sites = true});
     const auto twice = counted([&] {
       fa::launch(gather, {1, 64}, x, index, y);

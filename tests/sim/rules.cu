@@ -1,5 +1,4 @@
 // The rules of single instructions: a kernel breaks one at a time, its near twin lacks only `bad`.
-// Rules that need a larger kernel are in the other files.
 #include "common/dialect/ptx/ptx.h"
 #include "common/sim/block.h"
 #include "tests/sim/diagnosis.h"

@@ -1,5 +1,4 @@
-// Races in a struct of shared memory name its field. Each kernel stores to one field and reads it
-// in another warp, without a barrier.
+// Races in a struct of shared memory name its field, stored and read without a barrier.
 #include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 

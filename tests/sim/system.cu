@@ -103,8 +103,7 @@ TEST_CASE("without address space there is no device memory", "[sim]") {
   granted_mmaps = kNever;
 }
 
-// All thread-local variables are in the window of shared memory, where a kernel's stray index may
-// reach them. This program has no shared array.
+// All thread-local variables are in shared memory's window. This program has no shared array.
 TEST_CASE("the simulator keeps no memory of its own beside the shared arrays", "[sim]") {
   size_t bytes = 0;
   dl_iterate_phdr(

@@ -1,5 +1,4 @@
-// Faults in the use of tensor memory: each in a kernel with exactly one, beside the same kernel
-// without it. Products are in bf16, fp16 and tf32.
+// Faults in the use of tensor memory, in bf16, fp16 and tf32, each beside a kernel without it.
 #include <random>
 
 #include "common/dialect/ptx/ptx.h"

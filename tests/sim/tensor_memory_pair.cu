@@ -1,5 +1,4 @@
-// Faults of two blocks that multiply together (cta_group::2): each in a kernel with exactly one,
-// beside the same kernel without it.
+// Faults of two blocks that multiply together (cta_group::2): each beside the kernel without it.
 #include <algorithm>
 
 #include "common/dialect/ptx/ptx.h"
