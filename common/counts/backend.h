@@ -35,8 +35,7 @@ Device open_device(const std::string& step_id, const std::string& needs, int num
 /// Does this program run kernels in the simulator?
 bool simulated();
 
-/// The largest SimOptions::workers. Each worker has 1024 stacks with a guard page each, about 2000
-/// mappings; Linux allows a process 65530.
+/// The largest SimOptions::workers: each has about 2000 mappings; Linux allows a process 65530.
 constexpr int kMaxWorkers = 24;
 
 /// How the simulator runs kernels.

@@ -15,8 +15,7 @@ constexpr size_t kParts = static_cast<size_t>(Part::start) + 1;
 using Times = std::array<double, kParts>;  // by Part
 double& of(Times& t, Part p) { return t[static_cast<size_t>(p)]; }
 
-// Parts that work in parallel hide some of each other's time, not all of it. The root of the sum of
-// squares lies between the longest part and the sum.
+// Parallel parts hide some of each other's time: the root of the sum of squares, less than the sum.
 double together(std::initializer_list<double> times) {
   double sum = 0;
   for (const double t : times) sum += t * t;
@@ -77,7 +76,7 @@ double busy(Times& t) {
                    of(t, Part::exponentials), of(t, Part::tensor), of(t, Part::atomics)});
 }
 
-// Clocks that a block waits, not filled by its own warps. `from_hbm`: share of fetches missing the
+// Clocks that a block waits, beyond its own warps' work. `from_hbm`: share of fetches missing the
 // L2.
 double waiting(const BlockWork& w, const InstructionMix& mix, const ClockFigures& c, double warps,
                double from_hbm) {

@@ -21,8 +21,7 @@ constexpr size_t kLabel = 10;
 /// A paragraph with such a label.
 std::string labelled(std::string label, const std::string& words);
 
-/// For a terminal narrower than the screen: breaks long lines at spaces and indents the later
-/// parts. Otherwise `text` unchanged.
+/// Breaks lines longer than a narrow terminal at spaces and indents the later parts.
 std::string fitted(const std::string& text, size_t columns);
 
 /// The columns of the terminal of a file descriptor, at most kScreenWidth, which is a file's width.

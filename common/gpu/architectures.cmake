@@ -125,7 +125,6 @@ function(fa_architectures out needs)
   set(${out} "${chosen}" PARENT_SCOPE)
 endfunction()
 
-# For fa_common's kernels and enable_language(CUDA). A normal variable, not a cache entry: each
-# configure looks at the machine again.
+# For fa_common's kernels and enable_language(CUDA). Not cached: each configure looks again.
 fa_architectures(CMAKE_CUDA_ARCHITECTURES "")
 message(STATUS "GPU architectures: ${CMAKE_CUDA_ARCHITECTURES}")

@@ -99,8 +99,7 @@ void measure(const std::function<void()>& run, bool only_hbm, Counts& counts) {
   for (const std::string& name : kDramRead) {
     if (dram.count(name)) v[name] = dram.at(name);
   }
-  // A step's results are still dirty in the L2 when it ends, so its DRAM writes appear only after
-  // they are evicted: step and sweep, minus the sweep alone.
+  // A step's results are written to DRAM when they are evicted: step and sweep, minus the sweep.
   const auto step_and_sweep = [&] {
     run();
     sweep();

@@ -280,8 +280,7 @@ struct RangeProfiler::Impl {
   CUcontext context = current_context();
   std::string chip;                   // "GH100"
   std::vector<uint8_t> availability;  // empty for a chip that this CUPTI knows by name
-  // Of the last group: enabling one takes 0.2 s. Each group needs a new one: CUPTI 13 crashes with
-  // the counter data of other metrics.
+  // Of the last group (0.2 s to enable). CUPTI 13 crashes with the counter data of other metrics.
   std::optional<Target> target;
   Metrics of_target;
 
@@ -317,8 +316,7 @@ struct RangeProfiler::Impl {
     return host.add(metrics) && host.passes() == 1;
   }
 
-  /// Each metric joins the first group that still needs one pass with it. A metric that this chip
-  /// does not know, or cannot collect in one pass, joins none.
+  /// Each metric joins the first group that still needs one pass with it; unknown ones join none.
   std::vector<Metrics> one_pass_groups(const Metrics& metrics) const {
     std::vector<Metrics> groups;
     for (const std::string& metric : metrics) {

@@ -110,7 +110,6 @@ struct Allowance {
   double luckless = 0;  ///< minimum for the baseline's part, where that was lucky in all of the row
 };
 
-/// One output, as rows of `width` elements.
 struct Output {
   Output(const char* its_name, const Problem& p, const Outputs& out)
       : name(its_name), values(out.*tensor_of(name).output), row("row") {
@@ -365,9 +364,8 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
     return allowance(want.dQ_scale[i], want.dQ_terms[i], want.dQ_root[i], dQ_factors,
                      want.dQ_delta[i]);
   };
-  // On Hopper P is rounded for dV and then multiplies dP - delta, so a term of dK has two
-  // independent errors, P's and dS's. (Where these are the only errors, dQ uses 70% of its bound
-  // without that.)
+  // On Hopper P is rounded for dV and then multiplies dP - delta: a term of dK has two independent
+  // errors, P's and dS's. (Where these are the only ones, dQ uses 70% of its bound without that.)
   const auto of_dK = [&](size_t i) {
     return allowance(want.dK_scale[i], want.dK_terms[i], std::sqrt(2) * want.dK_root[i], dK_factors,
                      want.dK_delta[i]);

@@ -90,8 +90,7 @@ size_t find_variant(const Step& step, const std::string& name) {
   refuse("--variant {}: {} has {}", name, step.id, known);
 }
 
-/// The last variant that a modelled GPU runs and that supports the problem, else the last one that
-/// the GPU runs, else the step's last.
+/// The last variant that the modelled GPU runs for the problem, or runs at all, or the step's last.
 size_t default_variant(const Step& step, const std::string& arch, const Problem& p) {
   std::optional<size_t> runs;
   for (size_t i = step.variants.size(); i-- > 0;) {
@@ -207,7 +206,6 @@ void pack_documents(const std::string& text, const CLI::App& app, Problem& p) {
 
 constexpr size_t kHelpColumn = 28;  // where the descriptions of the options begin
 
-/// Does any variant of the step support it?
 template <class T>
 bool takes(const Step& step, T Support::*what) {
   return std::any_of(step.variants.begin(), step.variants.end(),
@@ -220,7 +218,6 @@ std::string masks_of(const Step& step) {
   return text;
 }
 
-/// Does any variant of the step have it?
 template <class T>
 bool has(const Step& step, T Variant::*what) {
   return std::any_of(step.variants.begin(), step.variants.end(),

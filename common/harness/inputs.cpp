@@ -249,9 +249,8 @@ Inputs real_inputs(const Problem& p, uint64_t seed, bool with_dO) {
   if (q.shape != k.shape || q.shape != v.shape) {
     refuse("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy"));
   }
-  // The queries are the last N positions of their batch entry, as in the mask. With repeated
-  // features q.k grows with d, but its scale falls with sqrt(d): the factor preserves the scores'
-  // size.
+  // The queries are the last N positions of their entry, as in the mask. With repeated features q.k
+  // grows with d, but its scale falls with sqrt(d): the factor preserves the scores' size.
   const double factor = std::pow(static_cast<double>(q.shape[3]) / p.d, 0.25);
   Inputs in;
   const auto first_query = [&p](size_t head) { return p.keys_of(head / p.H) - p.N; };

@@ -13,8 +13,7 @@ namespace fa {
 
 /// `normal`: N(0,1). Same seed, same numbers, on every machine.
 Inputs normal_inputs(const Problem&, uint64_t seed, bool with_dO = true);
-/// `outliers`: N(0,1) + N(0,100) * Bernoulli(0.001), FlashAttention-3's distribution
-/// (arXiv 2407.08608, section 4.3).
+/// `outliers`: N(0,1) + N(0,100) * Bernoulli(0.001), FlashAttention-3's (arXiv 2407.08608, 4.3).
 Inputs outlier_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 /// `real`: the activations shipped in common/data (four heads, N=1024, d=64). Other sizes tile the
 /// tokens, repeat the heads and resample the features; `note` says so. dO is N(0,1) from the seed.
@@ -29,9 +28,9 @@ Problem problem_of(const InputFiles&, const Problem& defaults);
 /// \throws UsageError as above.
 void load_inputs(const InputFiles&, const Problem&, Inputs&);
 
-/// Checks that a kernel's sums stay within fp32. A sum of P V may be 2^8 * Nk times as large as O
-/// before it is normalised; dP = dO V^T may leave fp32 where the gradients do not, and a gradient
-/// where its inputs do not.
+/// Checks that a kernel's sums stay within fp32. Before normalisation a sum of P V may be 2^8 * Nk
+/// times O; dP = dO V^T may leave fp32 where gradients do not, and a gradient where its inputs do
+/// not.
 /// \param backward  whether gradients are computed
 /// \throws UsageError with one sentence: which inputs are too large or too small.
 void require_range(const Problem&, const Inputs&, bool backward);

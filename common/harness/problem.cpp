@@ -114,8 +114,7 @@ Range within(Range range, int own, int before, int after) {
   return range;
 }
 
-// The causal rule: no key after the row's own. Kernels repeat it: of Nk keys row r sees the first
-// r + 1 + Nk - N.
+// The causal rule, which kernels repeat: of Nk keys row r sees the first r + 1 + Nk - N.
 Range keys_seen(const Problem& p, const Document& doc, int r) {
   return within(doc.keys, doc.own_key(r), p.mask.left, p.causal ? 0 : p.mask.right);
 }
@@ -179,8 +178,7 @@ uint64_t Problem::visible_scores() const {
                  [&] { return [&](size_t r) { of[r] = visible(static_cast<int>(r)); }; });
     return std::accumulate(of.begin(), of.end(), uint64_t{0});
   }
-  // Causal: each row that sees keys sees one more than the previous row. Otherwise all see equally
-  // many.
+  // Causal: each row that sees keys sees one more than the previous row; else all see equally many.
   const Document all = {{0, N}, {0, Nk}};
   const Range rows = rows_seeing(*this, all, 0);
   const uint64_t first = keys_seen(*this, all, rows.first).size();

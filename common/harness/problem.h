@@ -91,19 +91,16 @@ struct Problem {
   /// The document of a row, and of a key.
   Document document_of(int r, size_t b = 0) const;
   Document document_of_key(int c, size_t b = 0) const;
-  /// The keys that row r of batch entry b sees: all keys of this range but those that
-  /// Mask::predicate hides. Empty where it sees none.
+  /// The range of keys that row r of batch entry b sees, apart from Mask::predicate; may be empty.
   Range seen(int r, size_t b = 0) const;
   /// The same for the rows that see key c.
   Range seen_by(int c, size_t b = 0) const;
   bool sees(int r, int c, size_t b = 0) const {
     return seen(r, b).has(c) && (!mask.predicate.sees || mask.predicate.sees(*this, r, c));
   }
-  /// The number of keys that row r of batch entry b sees: without a mask keys 0 .. visible(r, b) -
-  /// 1.
+  /// The number of keys that row r of batch entry b sees; without a mask the first ones.
   int visible(int r, size_t b = 0) const;
-  /// Pairs (r, c) of one head that the mask leaves: N * Nk without a mask, about half when causal.
-  /// Of Nk keys, whatever CacheFormat::lengths says.
+  /// Pairs (r, c) of one head that the mask leaves, of N * Nk, whatever CacheFormat::lengths says.
   uint64_t visible_scores() const;
 
   /// FLOPs of the forward by FlashAttention's convention: 4*B*H*N*Nk*d, halved when causal

@@ -72,8 +72,7 @@ struct Rows {
   bool operator==(const Rows&) const = default;
 };
 
-/// One rank's share of the problem. Its tensors hold its rows in sequence, [B, H, rows, d] and so
-/// on.
+/// One rank's share of the problem. Its tensors hold its rows in sequence: [B, H, rows, d], ...
 class RankAttention {
  public:
   virtual ~RankAttention() = default;

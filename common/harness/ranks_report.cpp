@@ -198,8 +198,7 @@ Overlap overlap_of(const std::vector<Span>& spans) {
   return o;
 }
 
-// A hop of n rows and n keys: 4 n^2 d FLOPs for each of H heads, half of that with a causal mask;
-// 2 n d numbers of 2 or 4 bytes for each of Hkv.
+// A hop of n rows and keys: 4 n^2 d FLOPs per head of H (half if causal); 2 n d numbers per Hkv.
 double tokens_to_hide(const Problem& p, double flops_per_s, double bytes_per_s) {
   const double flops = (p.causal ? 2.0 : 4.0) * p.H, bytes = 2.0 * bytes_of(p.dtype) * p.Hkv;
   return bytes / bytes_per_s * flops_per_s / flops;

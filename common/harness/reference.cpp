@@ -86,8 +86,7 @@ struct Block {
 /// its rows stream by, and each sum adds its terms in row order.
 template <class Real>
 struct Panels {
-  // Four sums of 32 bytes, enough in flight to hide an addition's latency. As one vector or as an
-  // array they would not stay in registers (g++ 12).
+  // Four sums of 32 bytes hide an addition's latency. A vector or array leaves registers (g++ 12).
   using Vector [[gnu::vector_size(32)]] = Real;
   using InMemory [[gnu::vector_size(32), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
   static constexpr int kLanes = sizeof(Vector) / sizeof(Real), kWidth = 4 * kLanes;
@@ -305,9 +304,8 @@ struct ScoreSizes {
   }
   /// As ReferenceForward::sum_error. d additions round by up to 2^-24 each, in either direction:
   /// four times the usual error. A tensor-core instruction of 16 products truncates each product
-  /// and the sum so far below 2^-25 of the largest, and the new sum below 2^-23, all toward zero:
-  /// of a sum that is as large as `bound` from its first products on; smaller sums lose in
-  /// proportion.
+  /// and the sum so far below 2^-25 of the largest, and the new sum below 2^-23, all toward zero,
+  /// of a sum as large as `bound` from its first products on; smaller sums lose in proportion.
   /// \param size  the row's sum of P |S|; where products cancel, the largest feature's counts
   double sum_error(const float* q, double size, double bound, const Problem& p) const {
     for (int x = 0; x < p.d; ++x) size = std::max(size, p.scale() * std::abs(q[x]) * k_rms[x]);
@@ -386,8 +384,7 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   }
 }
 
-/// What ScoreMod adds to the size of scores, to which arithmetic errors are proportional; `bias`:
-/// the mean by P of ALiBi's reduction.
+/// Added by ScoreMod to the size of scores, to which errors are proportional; `bias`: ALiBi's mean.
 double score_mod_size(const Problem& p, double bias) { return p.score_mod.cap + 2 * bias; }
 
 template <class A>

@@ -40,8 +40,7 @@ struct ReferenceForward {
   std::vector<double> sum_PV;  ///< [rows]: max over x of the row's sum of |P| |V|
   /// [rows]: scale |q| |k|, which no score exceeds; |k| is the largest, or twice the mean by P
   std::vector<double> score_bound;
-  /// [rows]: what a score may lose in its sum, where it or a feature is large: each addition rounds
-  /// the sum so far, and tensor cores truncate (ptx/tensor_sum.h)
+  /// [rows]: a score's loss in its sum with large terms: rounding, and truncation (tensor_sum.h)
   std::vector<double> sum_error;
   /// The largest error of a correct kernel's scores in this row.
   double score_error(size_t row) const {
@@ -64,8 +63,7 @@ struct ReferenceBackward {
   std::vector<double> dK;      ///< [heads, Nk, d]
   std::vector<double> dV;      ///< [heads, Nk, d]
   std::vector<double> dsinks;  ///< [heads, H / Hkv], with ScoreMod::sinks
-  // The scale of each, the sizes of a sum's terms as below; and the root of their squares times
-  // |dO * O|, which scales the rounding of O.
+  // The scale of each (sizes of a sum's terms); the root of their squares times |dO * O|, for O.
   std::vector<double> dsinks_scale, dsinks_delta;
   // The scales of the checker's floor, from attention_backward_fp64() only: the size of each row's
   // terms, with every P multiplied by 1 + growth() / kFp32Error, because an error in a score grows
@@ -75,8 +73,7 @@ struct ReferenceBackward {
   std::vector<double> dQ_scale;  ///< [heads, H / Hkv, N]
   std::vector<double> dK_scale;  ///< [heads, Nk]
   std::vector<double> dV_scale;  ///< [heads, Nk]
-  // The same sums independent of errors of the scores: of P itself, times the largest of the key's
-  // k, of the row's q and dO.
+  // The same sums without errors of the scores: of P, times the largest of k, of q and dO.
   std::vector<double> dQ_terms;  ///< [heads, H / Hkv, N]
   std::vector<double> dK_terms;  ///< [heads, Nk]
   std::vector<double> dV_terms;  ///< [heads, Nk]

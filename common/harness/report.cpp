@@ -59,8 +59,7 @@ std::string check_section(const RunReport& r) {
   return out;
 }
 
-/// One line of the traffic table. A count equal to the prediction is "=", any other stands below
-/// the prediction, or in its place where there is none.
+/// One line of the traffic table. "=": as predicted; another count is below the prediction.
 struct TrafficCells {
   std::string first, mark, counted, sectors;
 };
@@ -252,8 +251,7 @@ MeasuredRate measured_products(const RunReport& r) {
   return {};
 }
 
-/// Few queries with many keys, so that moving the tensors takes this card longer than the products:
-/// FLOP/s say nothing about such a pass.
+/// Few queries with many keys, where bytes take longer than products: FLOP/s say nothing.
 bool moves_a_cache(const RunReport& r) {
   if (!r.roofs || r.roofs->copy_bytes_per_s <= 0 || r.problem.N >= r.problem.Nk) return false;
   const double bytes = double(r.memory.inputs + r.memory.outputs);
@@ -493,7 +491,6 @@ std::string predictions_in_words(const RunReport& r) {
   return others.empty() ? words : words + predicted + ", and not predicted" + others;
 }
 
-/// The reason for the verdict of the first line.
 std::string reason(const RunReport& r) {
   if (r.predicted_only) return "";
   if (!r.findings.empty()) {
@@ -846,7 +843,6 @@ Json or_null(const std::optional<T>& x) {
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-/// Null for 0.
 Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
 
 Json problem_json(const Problem& p) {

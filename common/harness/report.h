@@ -53,8 +53,7 @@ struct Pass {
 
   bool counted() const { return seen.source == "counted"; }
   bool measured() const { return seen.source == "measured"; }
-  /// Are predicted and counted bytes equal in every buffer, and the accesses per element? Nothing
-  /// when nothing was counted or predicted.
+  /// Are predicted and counted bytes equal in every buffer, and per element? Nothing without both.
   std::optional<bool> prediction_ok() const;
   /// FLOPs of the tensor cores as measured, else as predicted, else `flops`.
   uint64_t flops_executed() const;
@@ -87,16 +86,14 @@ struct RunReport {
   std::optional<Pass> backward;
   bool analysed = false;              ///< races and uninitialised reads were searched for
   std::vector<std::string> findings;  ///< KernelStopped::sentences(), or empty
-  /// Errors after the last of the runs that followed the checked one (on a GPU the timed runs); ""
-  /// when it is right, nothing when no run followed.
+  /// Errors after the last run that followed the checked one; "" if right, nothing without one.
   std::optional<std::string> again;
 
   std::optional<RanksReport> on_ranks;  ///< nothing where the program was started alone
 
   /// The existing passes, in execution order.
   std::vector<const Pass*> passes() const;
-  /// No finding, every tensor right, also in the last run, and exact predictions of the kernels'
-  /// and the ranks' bytes where they were counted.
+  /// No finding, every tensor right, also in the last run, and exact predictions where counted.
   bool ok() const;
   /// The same except for tensors that are not checkable.
   bool not_checkable() const;

@@ -62,7 +62,6 @@ class DeviceBuffer {
 
   void zero() { zero_device_memory(data(), bytes_); }
 
-  /// Adds a sentence when a byte is not zero.
   void inspect_zeros(std::vector<std::string>& damage) const {
     const std::vector<uint8_t> bytes = download<uint8_t>();
     if (std::any_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte != 0; })) {

@@ -11,8 +11,7 @@
 
 namespace fa {
 
-/// Does an element of Outputs still have all bits set, as before the run? Arithmetic produces NaNs
-/// with other bits (on x86, unless an operand had these).
+/// Does an element of Outputs still have all bits set? NaNs of arithmetic have other bits.
 bool never_written(float x);
 
 /// Inputs, outputs and workspace of one problem on the device, under their names.
@@ -35,12 +34,10 @@ class Session {
   void backward();
   /// Makes all outputs NaN again and rewrites the guard bands.
   void poison();
-  /// Makes the outputs of one direction NaN again and leaves the workspace alone: the next run
-  /// finds what the last one left there.
+  /// Makes the outputs of one direction NaN again; the next run finds the last one's workspace.
   void forget_forward();
   void forget_backward();
-  /// Makes the workspace garbage again, except for zeroed pieces (Scratch::zeroed): everything that
-  /// a prepare may write, so that its next run must write it.
+  /// Makes the workspace, which a prepare must write, garbage again; zeroed pieces stay.
   void forget_prepare();
   /// Does workspace live from run to run (Scratch::zeroed), so that a second run may differ?
   bool keeps_state() const;

@@ -97,8 +97,7 @@ struct Variant {
   Runner backward = {};                           ///< empty: none
   PredictFn backward_traffic = nullptr;           ///< null: no prediction yet
   std::shared_ptr<const Sharding> sharding = {};  ///< over several ranks; null: runs on one
-  /// Which variant to use instead for this problem, and why; "" where this one is right. Null:
-  /// none.
+  /// Which variant to use instead for this problem, and why; "" where this one is right.
   std::string (*advice)(const Problem&) = nullptr;
 };
 

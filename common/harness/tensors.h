@@ -129,8 +129,7 @@ struct Tensor {
   bool of_keys() const;  ///< K, V and their gradients
   std::vector<size_t> shape(const Problem&) const;
   size_t elements(const Problem&) const;
-  /// As matrices: [B, H, N] is B * H matrices of N rows and one column. Like bytes() it ignores
-  /// that a cache has other elements and rows of K and V.
+  /// [B, H, N] as B * H matrices of N rows and one column. Ignores a cache's rows, as bytes() does.
   Layout layout(const Problem&) const;
   size_t bytes(const Problem&) const;
   std::string shape_text() const;  ///< "[B, Hkv, Nk, d]"

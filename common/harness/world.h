@@ -36,8 +36,7 @@ class World : public Ranks {
   virtual int local_size() const { return 1; }
   /// Tells each rank which GPUs the others see, before any rank opens one.
   virtual void look_for_gpus() {}
-  /// Opens this rank's own device. \throws ResourceError as open_device() does, and when there are
-  /// more ranks than GPUs.
+  /// Opens this rank's device. \throws ResourceError as open_device(), or for more ranks than GPUs.
   virtual Device open(const Step& step, const Variant& v) {
     return open_device(step.id, needs_of(step, v));
   }

@@ -10,8 +10,7 @@
 
 namespace fa {
 
-/// Prints the failure's sentence to standard error: one line for scripts, broken at spaces in a
-/// terminal. \returns its status
+/// Prints the failure's sentence to standard error, wrapped in a terminal. \returns its status
 int complain(const Step&, const Failure&);
 
 /// Parses, allocates, checks, counts, times; rank 0 prints. \returns all ranks' exit status.

@@ -260,8 +260,7 @@ std::shared_ptr<Prepared>& kept() {
   return last;
 }
 
-/// One run of one step in chronological order, on one rank or on one of several ranks, which share
-/// the problem by the variant's Sharding.
+/// One run of one step, on one rank or on several, which share the problem by its Sharding.
 class Run {
  public:
   Run(const Step& step, const Options& options, World& world)
@@ -490,8 +489,7 @@ class Run {
     write_outputs(options_, all);
   }
 
-  /// Checks the last timed run, whose outputs were NaN before it. The first run may be right only
-  /// because it found fresh memory.
+  /// Checks the last timed run, after NaN. The first one may be right by fresh memory alone.
   void check_again(const Outputs& all) {
     if (world_.rank() != 0) return;
     const CheckResult again = check(all);
@@ -554,7 +552,6 @@ class Run {
   /// Number of problems like this one over which times are estimated.
   double times() const { return double(options_.estimate_heads) / double(problem_.heads()); }
 
-  /// Times the runs on a GPU.
   void run_again() {
     for (const SessionPass& p : passes()) {
       (*session_.*p.forget)();
@@ -742,8 +739,7 @@ class Run {
   std::optional<Session> session_;
 };
 
-/// When tensors are freed and allocated again, the system clears each page, which takes longer than
-/// all that the host computes of them.
+/// The system clears pages of new allocations, which takes longer than the host's computation.
 void keep_freed_memory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);
@@ -751,8 +747,7 @@ void keep_freed_memory() {
 #endif
 }
 
-/// Warns when a .cuh of the step is newer than this program in build/<folder>/steps/: else a change
-/// that is not built seems to have no effect.
+/// Warns when a .cuh of the step is newer than this program in build/<folder>/steps/.
 void warn_if_stale() {
   std::error_code none;
   const fs::path program = fs::read_symlink("/proc/self/exe", none);

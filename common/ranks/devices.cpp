@@ -20,8 +20,7 @@ int gpus() {
 #endif
 }
 
-/// The identity of the GPU that this process sees if it sees exactly one, as under launchers that
-/// give each rank its own. Else "".
+/// The only GPU that this process sees, as under launchers that give each rank one; else "".
 std::string only_gpu() {
 #if FA_BACKEND_GPU
   cudaDeviceProp gpu;

@@ -1,5 +1,4 @@
-// main() of a step that several ranks can share; the step's main.cu names the step. Started alone,
-// it is the program of any step.
+// main() of a step that several ranks can share, or run alone; the step's main.cu names the step.
 #include <cstdlib>
 
 #include "common/program/program.h"

@@ -64,8 +64,7 @@ class RankRows {
   DeviceMemory<> memory_;
 };
 
-/// The whole problem's forward on `ranks` ranks in turn, and its backward if `t` has a place for
-/// dQ.
+/// The whole problem's forward on `ranks` ranks in turn, and its backward if `t` has dQ.
 /// \param sent      the bytes that each rank sends, or null
 /// \param busy_sms  SMs that messages pretend to occupy
 /// \param times     number of runs, as in a program that measures times

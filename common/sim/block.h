@@ -131,8 +131,7 @@ struct Block {
   const uint8_t* in_array = nullptr;           ///< per byte: is it part of a shared array?
   /// Of all threads' stacks; of the host, everything above device memory.
   uintptr_t stack_base = kHbmBase + kHbmSpan, stack_size = ~(kHbmBase + kHbmSpan);
-  /// wgmma uses registers, which are on the stack: stack_size is 0, so every stack access takes the
-  /// slow path and reaches check_registers().
+  /// wgmma uses registers on the stack: with stack_size 0 every access reaches check_registers().
   bool registers_watched = false;
   bool host = true;  ///< no block: host code must not touch device memory
   /// In the compiler's copy function of a struct: its caller.
@@ -169,8 +168,7 @@ struct Block {
 /// The block of this OS thread; never null (host threads have a dummy).
 extern constinit thread_local Block* self;
 
-/// Blocks that are resident together and reach each other's shared memory. Each has its own OS
-/// worker; the one whose `turn` it is holds the baton and runs.
+/// Blocks that reach each other's shared memory, each on an OS worker; that with the `turn` runs.
 struct Cluster {
   std::vector<Block*> blocks;                  ///< by rank
   std::deque<std::function<void()>> deferred;  ///< see defer()
@@ -199,8 +197,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
 void meet(Barrier&, const char* what, int count, const std::function<void()>& last, const Where&);
 /// Sends all accesses to the stacks through check_registers() from now on, or none.
 void watch_registers(Block&, bool on);
-/// Asynchronous work (a TMA copy), done only when no thread of the block or cluster can run: as
-/// late as possible, so that a missing wait shows.
+/// Asynchronous work (a TMA copy), done when no thread can run: late, so that a missing wait shows.
 void defer(std::function<void()> work);
 /// A block of the current block's cluster, which may be the block alone.
 Block& block_of_rank(unsigned rank);

@@ -17,8 +17,7 @@
 
 namespace sim {
 
-/// The 16-byte chunks that a product reads, by their offsets in shared memory, and their
-/// permutation by the descriptor.
+/// The 16-byte chunks that a product reads, by offsets in shared memory, and their permutation.
 struct SharedOperand {
   const char* name;  ///< "A"
   fa::Swizzle swizzle;
@@ -73,8 +72,7 @@ class Observer {
   virtual void release_relaxed(Block& b, const void* object, uint32_t phase) {
     release(b, object, phase);
   }
-  /// The current thread has waited for all phases before `phase` of the mbarrier or cluster
-  /// barrier.
+  /// The current thread has waited for all phases before `phase` of the mbarrier or cluster.
   virtual void acquire(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
   /// The current thread has waited for this parity of the mbarrier, at this line.
   virtual void waited(Block&, const void* bar, int parity, const Where&) {
@@ -102,8 +100,7 @@ class Observer {
   virtual void wait_stores(Block&) {}
   virtual void wait_products(Block&, unsigned first) { (void)first; }
 
-  // Asynchronous operations on shared memory, which access() reports as the engine's. An observer
-  // that follows one numbers it; the number is not 0.
+  // Asynchronous operations on shared memory, accessed by the engine. An observer may number them.
 
   /// The current thread executed fence.proxy.async for this memory.
   virtual void proxy_fence(Block&, ProxyFence) {}
@@ -111,14 +108,12 @@ class Observer {
   virtual void init_barrier(Block&, const void* bar, const Where&) { (void)bar; }
   /// The current thread executed fence.mbarrier_init.
   virtual void init_fence(Block&) {}
-  /// The current thread issues a TMA load to the store's target, in which it permutes chunks;
-  /// `bar`, usually in the same block, signals its completion.
+  /// The current thread issues a TMA load to the store's target; `bar` signals its completion.
   virtual uint32_t issue_load(Block&, const Access&, fa::Swizzle, const void* bar, const Where&) {
     (void)bar;
     return 0;
   }
-  /// The data have arrived, or the products are complete, in `phase` of the mbarrier. `home`:
-  /// where.
+  /// The data have arrived, or the products are complete, in `phase` of the mbarrier, in `home`.
   virtual void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) {
     (void)home, (void)operation, (void)bar, (void)phase;
   }
@@ -187,8 +182,8 @@ fa::Counts* recording();
 /// Adds a remark once.
 void add_remark(fa::Counts&, const std::string& remark);
 
-/// A source of observers for launches with any number of workers. It keeps what outlives them. All
-/// but observe() is called on the host thread.
+/// Makes observers for launches with any number of workers, and keeps what outlives them. All
+/// functions but observe() are called on the host thread.
 class Watcher {
  public:
   virtual ~Watcher() = default;

@@ -41,8 +41,7 @@ struct Options {
   size_t stack_bytes = 64 * 1024;  ///< per CUDA thread
   /// Set by a signal handler to stop the running kernel at its next access; or null.
   const volatile std::sig_atomic_t* interrupted = nullptr;
-  /// Called, to end the process, when it cannot continue (host code touches device memory, a kernel
-  /// that nothing can stop); null: report on stderr.
+  /// Called to end the process when it cannot continue; null: report on stderr.
   void (*on_fatal)(fa::FaultKind, const std::string& sentence) = nullptr;
   /// Called for host code's loads and stores, once its block's stack_size lets them through.
   void (*on_host_access)(uintptr_t, unsigned size, Kind, const void* pc) = nullptr;
@@ -57,8 +56,7 @@ void name_buffer(const void* p, const std::string& name);
 /// Its layout in a trace; the default is one row of bytes.
 void shape_buffer(const void* p, const fa::Layout&);
 
-/// Collects every launch, cudaMemset and device copy from construction to finish(). Not nested;
-/// launches outside a recording are counted and dropped.
+/// Collects every launch, cudaMemset and device copy from construction to finish(). Not nested.
 class Recording {
  public:
   Recording();
@@ -81,8 +79,7 @@ struct LaunchRefused : fa::KernelStopped {
       : KernelStopped(fa::FaultKind::refused, text), why(w) {}
 };
 
-/// Fills device memory with 0xFF (NaN in every float type) and marks it unwritten, so that a read
-/// before the first write is still found.
+/// Fills device memory with 0xFF (NaN in every float type) and marks it unwritten.
 void poison(void* p, size_t bytes);
 
 /// The host knows that all earlier launches have ended: no kernel launched early overlaps them.

@@ -20,8 +20,7 @@ constexpr int kSharedNodes = 64, kSharedNodeBytes = 132;
 
 // --- chains of loads ----------------------------------------------------------------------------
 
-/// Writes a ring through `n` nodes (a power of two): a full-period linear congruential sequence, so
-/// neighbours in the ring are not neighbours in memory.
+/// Writes a ring through `n` nodes (a power of two) in the order of a full-period generator.
 __global__ void ring_kernel(char* nodes, uint32_t n) {  // [n * kNodeBytes]
   for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
     const uint32_t next = (i * 1664525u + 1013904223u) & (n - 1);
@@ -35,8 +34,7 @@ struct Ring : Buffer<char> {
   }
 };
 
-/// A chain of dependent loads; all lanes read the same address. Before it, untimed: the `warm`
-/// bytes from `base` on, by the same kind of load.
+/// Dependent loads of one address by all lanes, after untimed ones of `warm` bytes from `base` on.
 template <Space space>
 struct Chase {
   const char* base;

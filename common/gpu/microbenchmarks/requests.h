@@ -21,8 +21,7 @@ struct Pattern {
 /// This lane's offset; `step` is a Pattern's.
 FA_PTX int lane_offset(int step) { return static_cast<int>(threadIdx.x) % kWarp * step; }
 
-/// The measured patterns for `width` bytes per lane: as few 128-byte lines as possible; one line,
-/// and one bank conflict, per lane.
+/// The patterns for `width` bytes per lane: the fewest 128-byte lines, and one line per lane.
 inline std::vector<Pattern> patterns_of(int width) { return {{"dense", width}, {"s128", 128}}; }
 
 /// The size of what a round's requests touch: 31 * 128 + 7 * kRequestStep + 16 bytes at most.

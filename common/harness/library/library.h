@@ -57,8 +57,7 @@ typedef struct {
 ///
 /// Key c of batch entry b lies in page table[b, c / page], at row c % page. The pool may have any
 /// number of pages, and batch entries may share them. Rows after an entry's last key and their
-/// table entries are not read. The table's values are not checked: a page outside the pool is an
-/// illegal address.
+/// table entries are not read. A page outside the pool is an illegal address.
 typedef struct {
   const void* Q;         ///< [B, H, N, d]
   const void* K;         ///< [B, Hkv, Nk, d]; with pages [pages, Hkv, page, d]
@@ -72,19 +71,16 @@ typedef struct {
   const int32_t* table;  ///< [B, ceil(Nk / page)]; null without pages
 } FaTensors;
 
-/// The step as JSON, as the program's --describe prints it (docs/json.md). Needs no device. Valid
-/// until the library is unloaded.
+/// The step as JSON, valid while the library is loaded (docs/json.md). Needs no device.
 FA_EXPORT const char* fa_describe(void);
 
 /// The sentence of the last call that failed, "" before any; valid until the next call fails.
 FA_EXPORT const char* fa_last_error(void);
 
-/// Returns 2 when the step does not support the problem; a variant may support less. Needs no
-/// device.
+/// Returns 2 when the step, or later the variant, does not support the problem. Needs no device.
 FA_EXPORT int fa_check(const FaProblem* problem);
 
-/// Bytes of workspace of a variant (its index in fa_describe()'s list) for a problem, for prepare,
-/// forward and backward together.
+/// Bytes of workspace for all passes of a variant (its index in fa_describe()'s list).
 FA_EXPORT int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes);
 
 /// As fa_forward(), for a variant that has a prepare: its results from Q, K and V stay in the
@@ -95,8 +91,7 @@ FA_EXPORT int fa_prepare(int variant, const FaProblem* problem, const FaTensors*
 
 /// Queues the kernels of the variant's forward and returns (in the simulator: runs them).
 ///
-/// All work goes to `stream`, a cudaStream_t; null is the legacy default stream. The simulator has
-/// no streams and ignores it.
+/// All work goes to `stream`, a cudaStream_t; null: the legacy default. The simulator ignores it.
 ///
 /// The first run of a variant, and one that needs more workspace than earlier runs, allocates it,
 /// which waits for the GPU. The workspace is kept for later runs on any stream: the caller must
@@ -123,8 +118,7 @@ FA_EXPORT int fa_backward(int variant, const FaProblem* problem, const FaTensors
 /// Waits for the GPU and frees the workspace of all variants.
 FA_EXPORT int fa_release(void);
 
-/// Device memory, for callers without CUDA, and for the simulator, whose kernels may access no
-/// other memory. `*p` is null after a failure.
+/// Device memory, the only memory that simulated kernels may access. `*p` is null after a failure.
 FA_EXPORT int fa_malloc(void** p, size_t bytes);
 /// Frees what fa_malloc() gave; null is allowed.
 FA_EXPORT int fa_free(void* p);

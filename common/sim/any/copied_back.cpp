@@ -17,8 +17,7 @@ namespace sim::any {
 namespace {
 
 constexpr unsigned char kFill = 0xff;  // NaN in every float type
-// Gaps in structs are shorter than kGap. One short run alone may be the first or last element of an
-// array, which a kernel has left out.
+// Gaps in structs are shorter than kGap. A single run may be an omitted first or last element.
 constexpr uint64_t kGap = 8, kStruct = 64;
 
 /// Host memory that a copy has filled with unwritten bytes.

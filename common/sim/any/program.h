@@ -81,8 +81,7 @@ struct ArgumentOf<Bytes<T>> : std::type_identity<Bytes<T>> {};
 template <class T>
 using Argument = typename ArgumentOf<T>::type;
 
-/// What scripts/sim makes of an argument for a reference parameter: kernels use the referenced
-/// memory, which only managed memory allows.
+/// What scripts/sim makes of an argument for a reference parameter, which must be managed memory.
 template <class T>
 struct Reference {
   T* p;

@@ -58,8 +58,7 @@ void note_kernel(const void* kernel, Launcher launcher) {
 const char* name_of_kernel(const void* kernel) { return kernels()[kernel].name.c_str(); }
 
 namespace {
-// The move of a configuration's pointer, or of an attribute, when its struct is copied. Both belong
-// to one struct if they moved by the same distance.
+// The move of a configuration's pointer, or an attribute; the same distance means the same struct.
 struct Copy {
   uintptr_t from = 0, to = 0;
 };

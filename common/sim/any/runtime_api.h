@@ -379,8 +379,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
 cudaError_t cudaDeviceDisablePeerAccess(int);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 
-// Calls that always return the same, or do nothing. Compiled once, in runtime_api.cpp, since a
-// kernel that calls one is recognised by its symbol.
+// Calls with a constant effect. Compiled once: a kernel that calls one is recognised by its symbol.
 #ifndef SIM_TELLS
 #define SIM_TELLS(call, value) cudaError_t call;
 #define SIM_NOTHING(call) cudaError_t call;

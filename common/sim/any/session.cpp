@@ -118,8 +118,7 @@ void on_exit_of_program(int status, void*) {
 volatile std::sig_atomic_t interrupted = 0;  // the signal's number
 std::atomic<bool> out_of_patience{false}, out_of_memory{false};
 
-// Once: report; twice: end a kernel that never touches memory. scripts/sim passes SIGTERM on, which
-// may also arrive from its sender: two in one second are one.
+// Once: report; twice, over a second apart: end a kernel that never touches memory.
 void on_interrupt(int number) {
   static volatile time_t first = 0;
   timespec now{};
@@ -227,8 +226,7 @@ void begin(Session& s) {
   s.recording = std::make_unique<Recording>();
 }
 
-// Watches the host's accesses to its variables from main() on; memory above them, such as the heap
-// and the stacks, is not watched.
+// Watches the host's accesses to its variables from main() on, but not to the heap and the stacks.
 void watch_variables() {
 #define SIM_SECTION(name, kind, fixed)                                    \
   if (&__stop_##name[0] > &__start_##name[0]) {                           \
@@ -607,8 +605,7 @@ uint64_t sim::state_of_barrier(const uint64_t* bar, bool* own) {
   return *own ? *bar : 0;
 }
 
-// The compiler calls this at the start of each runtime function (CMakeLists.txt). A kernel that
-// calls one would wait for itself: the device is in use.
+// Called by the compiler at the start of each runtime function, which a kernel must not call.
 extern "C" void __cyg_profile_func_enter(void* function, void* caller) {
   if (sim::self->host) return;
   const std::string name = sim::kernel_name({function, {}, nullptr, nullptr, 0});

@@ -59,8 +59,7 @@ struct Mbarrier {
   std::vector<std::pair<Block*, unsigned>> waiters;
 };
 
-/// One wgmma of all 128 threads. Threads run ahead of each other: the k-th wgmma that a thread
-/// issues belongs to the k-th one of the others.
+/// One wgmma of all 128 threads, which run ahead of each other: the k-th of each belong together.
 struct WgmmaEvent {
   bool commit = false;  ///< commit_group instead of a product
   Wgmma product{};
@@ -142,8 +141,7 @@ Frame& frame_of(WarpMeeting& m, int lane) {
 Access async_operand(Block& home, const void* p, size_t bytes, Kind, const void* pc);
 /// The current thread returns: tells observers of bulk stores that may still read shared memory.
 void tell_stores_left();
-/// The block's last thread returns: finding when it still has columns of tensor memory, or when
-/// only a part of a warpgroup executed setmaxnreg.
+/// The block's last thread returns: finding for columns left, or setmaxnreg in part of a warpgroup.
 void need_tensor_memory_freed();
 void need_whole_warpgroups();
 /// `bytes` of a copy have landed: mbarrier complete_tx.

@@ -1,5 +1,4 @@
-// Atomics on device and on shared memory. Several OS workers run blocks in parallel, so these are
-// atomic operations of the host.
+// Atomics on device and shared memory, as atomic operations of the host: workers run in parallel.
 #include <atomic>
 
 #include "common/sim/block.h"

@@ -65,7 +65,6 @@ struct Collective {
   uint32_t address;  // of a dealloc
 };
 
-/// A tcgen05.st of one warp.
 struct TensorStore {
   unsigned column, columns;
   std::vector<uint32_t> values;  // [32][columns], as they were at issue

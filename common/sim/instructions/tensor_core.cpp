@@ -125,8 +125,7 @@ template <int bytes>
         E[i] &= ~(slow[i] | zeros);
         scale[i] = reinterpret_cast<Floats>((127 + aligned_bits - E[i]) << 23);
       }
-      // 2. Truncate toward zero. The sum of the products is below 2^31: 16 (4 - 2^-5) 2^25, except
-      // in slow lanes, which are recomputed
+      // 2. Truncate toward zero: |sum| < 2^31, 16 (4 - 2^-5) 2^25; slow lanes are recomputed
       for (int k = 0; k < products; ++k) {
         const auto* b = reinterpret_cast<const StoredFloats*>(B.value + k * columns + column);
         sum[0] +=

@@ -171,8 +171,7 @@ void issue_store(std::function<void()> perform, uint32_t operation, const Where&
   });
 }
 
-// `blocks`: bit mask; `odd`: whether the odd or the even block of each pair gets the signal;
-// kItself: each block gets its own.
+// `blocks`: bit mask; `odd`: the block of each pair that gets the signal; kItself: each block.
 constexpr unsigned kItself = ~0u;
 void load_box(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
               unsigned blocks, unsigned odd, const void* pc, const Where& where) {

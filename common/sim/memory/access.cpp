@@ -127,8 +127,7 @@ struct Range {
   uintptr_t begin, size;
 };
 
-// The program's constexpr tables and string literals: segments that are never writable, or not
-// after their pointers are relocated.
+// The program's constants and string literals: read-only segments, at least after relocation.
 std::vector<Range> find_constants() {
   std::vector<Range> ranges;
   dl_iterate_phdr(

@@ -1,5 +1,4 @@
-// cudaMalloc and friends: buffers in one address window, each followed by a guard page. Addresses
-// are reused late, so that use after cudaFree is detected.
+// cudaMalloc and friends: buffers with guard pages, at addresses that are reused late.
 #include <sys/mman.h>
 #include <unistd.h>
 

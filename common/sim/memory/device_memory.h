@@ -1,6 +1,5 @@
 /// \file
-/// Device memory for the runtime's calls: of steps (cuda_vocabulary.h), and of other programs
-/// (any/).
+/// Device memory for the runtime's calls, of steps (cuda_vocabulary.h) and other programs (any/).
 #pragma once
 
 #include <cstddef>
@@ -59,8 +58,7 @@ void* device_address(const void* p);
 void watch_host_addresses();
 /// Marks host addresses in these bytes, which are copied to the device.
 void mark_host_addresses(void* bytes, size_t n);
-/// Removes the marks in these bytes, which are copied to the host. An unmarked address was made by
-/// the device, and is not marked from now on.
+/// Removes the marks in these bytes, copied to the host; unmarked addresses are the device's.
 void take_device_addresses(void* bytes, size_t n);
 
 }  // namespace sim

@@ -68,8 +68,7 @@ bool has_two_indices(const std::string& line) {
   return false;
 }
 
-// The array, among those that the function declares, whose index it is. Of several candidates the
-// column decides; but a translated line has other columns.
+// The declared array whose index it is, of several by the column, if the line is not translated.
 std::vector<DeclaredArray> arrays_at(const Indexing& at, const std::string& line,
                                      const std::vector<uint64_t>& dimensions, const void* pc) {
   std::multimap<size_t, DeclaredArray> found;  // by their positions in the line

@@ -102,8 +102,7 @@ inline const Variables* variables_at(uintptr_t address) {
   return nullptr;
 }
 
-/// Set in host addresses passed to a kernel (device_memory.h): no processor accepts such an
-/// address.
+/// Set in host addresses passed to a kernel (device_memory.h): invalid on all processors.
 constexpr uintptr_t kFromHost = uintptr_t{1} << 54;
 bool is_from_host(uintptr_t address);
 /// The current thread uses a host address or host memory: abandons the launch.

@@ -179,8 +179,7 @@ class DebugInfo {
   }
 
  private:
-  // On aarch64 g++ writes no location of a thread-local variable, so it is found by its symbol:
-  // _ZZ1kPfE4tile is `tile` of the function _Z1kPf.
+  // Without a location on aarch64, by symbol: _ZZ1kPfE4tile is `tile` of the function _Z1kPf.
   void find_thread_locals(std::string_view file) {
     const Elf64_Shdr *table = header_of(file, ".symtab"), *names = header_of(file, ".strtab");
     if (!table || !names) return;

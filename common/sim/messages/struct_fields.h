@@ -29,16 +29,14 @@ struct Field {
 /// \param kernel the kernel's address in it
 std::string dynamic_field(std::string_view file, uint64_t kernel, uint64_t byte);
 
-/// The field at `byte` of the shared variable `name`, at `offset` of the thread-local storage.
-/// Empty when it is neither a struct nor an array of structs.
+/// The field at `byte` of the shared variable `name` at TLS `offset`; empty unless in a struct.
 std::string static_field(std::string_view file, const std::string& name, uint64_t offset,
                          uint64_t byte);
 
 /// All fields of the struct of dynamic_field(); none where that is empty.
 std::vector<Field> dynamic_fields(std::string_view file, uint64_t kernel);
 
-/// All fields of the shared variable at `offset` of the thread-local storage, or the variable
-/// itself when it is no struct; none without debug information.
+/// All fields of the shared variable at TLS `offset`, or itself; none without debug information.
 std::vector<Field> static_fields(std::string_view file, const std::string& name, uint64_t offset);
 
 /// An array declared by a function, or by one inlined into it.

@@ -22,14 +22,12 @@ std::string spoken(const std::string& name);
 std::string variable_name(const void* p);
 /// "sK, byte 132"; in a struct "s.dS[1][66], byte 132".
 std::string shared_name(const Block&, uint64_t offset);
-/// The fault of an access at this offset, outside every array or of its array: "past the end of the
-/// shared array s, at byte 256 of 256".
+/// The fault of an access here: "past the end of the shared array s, at byte 256 of 256".
 std::string shared_bounds(const Block&, uint64_t offset);
 std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table
 /// The line of the program's text that called this, outside of library headers.
 std::string calling_source();
-/// The same for a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)", with
-/// the innermost call in the kernel's file.
+/// The same, with the innermost call in the kernel's file: "tile.cuh:42 (called at kernel.cuh:7)".
 std::string source_and_caller(const void* pc);
 /// A source line named in a message.
 struct Place {
@@ -45,8 +43,7 @@ std::vector<Place> places_in(const std::string& sentence);
 std::vector<std::string> frames_of(const void* pc);
 /// The arrays of the function that contains pc; none without debug information.
 std::vector<DeclaredArray> declared_arrays(const void* pc);
-/// The function of this program whose `__shared__` arrays have the most bytes, without those of its
-/// callees. An array outside of all functions counts as one.
+/// The function whose own `__shared__` arrays have the most bytes; a global array counts as one.
 struct StaticShared {
   std::string function;
   uint64_t bytes = 0;
@@ -65,12 +62,10 @@ struct SharedArray {
 /// The array at this offset of shared memory; all dynamic memory where its struct is unknown.
 SharedArray shared_array(const Block&, uint64_t offset);
 
-/// Does this loaded object hold the simulator and its kernels? Usually it is the program; a step's
-/// shared library (common/harness/library/) has its own.
+/// Does this loaded object, the program or a step's library, hold the simulator and its kernels?
 bool is_own_object(const dl_phdr_info& info);
 
-/// Is pc in a function that copies a struct, usually written by the compiler? (`T::T(const T&)`,
-/// `T::operator=(const T&)`) Fast for a pc seen before.
+/// Is pc in a function that copies a struct (`T::T(const T&)`, `T::operator=`)? Cached.
 bool is_struct_copy(const void* pc);
 
 /// Resolves many program counters with one call of addr2line, for source_of().

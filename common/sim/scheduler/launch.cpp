@@ -364,8 +364,7 @@ class Pool {
 
   // Waits for the end. When a worker computes for watchdog_s seconds while no thread switches, ends
   // or meets another, the next accesses show whether the kernel makes progress (access.cpp). An
-  // interrupted kernel must stop at an access within three intervals of CPU time, thirty of wall
-  // time.
+  // interrupted kernel must stop within three intervals of CPU time, or thirty of wall time.
   void watch(std::unique_lock<std::mutex>& lock) {
     const double limit = options().watchdog_s;
     const std::chrono::duration<double> interval(std::min(limit / 4, 1.0));

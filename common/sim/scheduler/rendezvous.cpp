@@ -65,8 +65,7 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, a
   }
 }
 
-// Threads at the end of the kernel while others are at a barrier of its text; a correct program has
-// none. An early return does not count.
+// Threads at the end of the kernel's text while others are at its barrier: wrong in any program.
 void tell_skipped(const Block& b, const std::string& what, const Where& where, unsigned warp,
                   uint32_t lanes) {
   std::vector<unsigned> ids;

@@ -1,5 +1,4 @@
-// Fibers and their order: the lowest runnable thread after the current one, cyclic, so the lanes of
-// a warp run one after the other and warps stay together.
+// Fibers, run in cyclic order from the current thread on, so the lanes of a warp stay together.
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/messages/messages.h"
 
@@ -97,8 +96,7 @@ void landed(Block& b, fiber&& from) {
   for (volatile uint32_t& word : words) word = kUnset;
 }
 
-// A fiber's life: one CUDA thread, and, while none waits, the next ones on the same stack, as a
-// loop.
+// A fiber's life: one CUDA thread, and, while none waits, the next ones on the same stack.
 fiber run_threads(fiber&& from) {
   Block& b = *self;
   landed(b, std::move(from));
