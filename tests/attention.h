@@ -116,12 +116,11 @@ Counts require_with_shared_memory(size_t bytes, const Variant& v, Problem p);
 // --- requirements of every forward on tensor cores -----------------------------------------------
 // Each belongs in its own TEST_CASE with the tag [all]: some GENERATE.
 
-/// In sections: right at the edges of tiles, for real input and outliers; if it supports different
-/// numbers of keys and rows, also for shared heads, any lengths, rows without keys, any remainder
-/// of a tile and scores below -1e30; it behaves as attention must, and gives the same bits twice.
-/// In the simulator: bytes are as predicted, HBM sees inputs and outputs only, and the analysis
-/// finds nothing. In 8 bits no tolerance holds for the properties of attention, large scores have
-/// no digits, and HBM sees more.
+/// In sections: right at tile edges, for real input and outliers; if it supports different numbers
+/// of keys and rows, also for shared heads, any lengths, rows without keys, any remainder of a tile
+/// and scores below -1e30; behaves as attention must; the same bits twice. In the simulator: bytes
+/// as predicted, HBM sees inputs and outputs only, the analysis finds nothing. In 8 bits no
+/// tolerance holds for attention's properties, large scores have no digits, HBM sees more.
 /// \param predicted false where a test launches the variant differently from its formula.
 void require_forward(const Variant& v, bool predicted = true);
 

@@ -93,8 +93,7 @@ bool is_lasting(const CudaError&);
 /// Selects what count() records.
 struct CountOptions {
   bool analyse = false;  ///< simulator: races, uninitialised reads, banks, a row per source line
-  /// false: no counters on a GPU, and `note` says so; in the simulator only bytes, three times as
-  /// fast as with requests, sectors and HBM.
+  /// false: no counters on a GPU, and `note` says so; in the simulator only bytes, but faster.
   bool counters = true;
   bool only_hbm = false;  ///< GPU: only the counters of HBM, in a fifth of the time
   /// Simulator: number of problems like this one that run in the same launches and share the L2,

@@ -76,8 +76,7 @@ double busy(Times& t) {
                    of(t, Part::exponentials), of(t, Part::tensor), of(t, Part::atomics)});
 }
 
-// Clocks that a block waits, beyond its own warps' work. `from_hbm`: share of fetches missing the
-// L2.
+// Clocks that a block waits beyond its warps' work. `from_hbm`: share of fetches missing the L2.
 double waiting(const BlockWork& w, const InstructionMix& mix, const ClockFigures& c, double warps,
                double from_hbm) {
   const double mine = static_cast<double>(w.instructions) * mix.all / warps;

@@ -1,7 +1,6 @@
 /// \file
-/// Text layout for a terminal: 80 columns, whatever the terminal's width, so that a file, a page of
-/// the documentation and a screen hold the same lines. Help and refusals, which are not tables,
-/// also fit a narrower terminal.
+/// Text layout for a terminal: 80 columns, whatever its width, so that files, pages of the
+/// documentation and screens hold the same lines. Help and refusals also fit a narrower terminal.
 #pragma once
 
 #include <string>

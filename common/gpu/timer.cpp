@@ -62,9 +62,8 @@ double warm_up(const std::function<void()>& run) {
 
 }  // namespace
 
-// Every run gets the same tensors. The sweep, not a rotation of inputs, keeps a run from finding
-// its operands in the L2; it also gives the host time to queue the step's launches, so the events
-// measure the GPU and not the host.
+// Every run gets the same tensors. The sweep keeps a run from finding its operands in the L2, and
+// gives the host time to queue the step's launches, so the events do not measure the host.
 std::optional<Timing> time_gpu(const std::function<void()>& run, int iters,
                                const std::function<void()>& before_last) {
   if (iters < 0) throw UsageError("timing needs at least one run");

@@ -29,8 +29,7 @@ Problem problem_of(const InputFiles&, const Problem& defaults);
 void load_inputs(const InputFiles&, const Problem&, Inputs&);
 
 /// Checks that a kernel's sums stay within fp32. Before normalisation a sum of P V may be 2^8 * Nk
-/// times O; dP = dO V^T may leave fp32 where gradients do not, and a gradient where its inputs do
-/// not.
+/// times O; dP = dO V^T may leave fp32 where gradients do not, gradients where inputs do not.
 /// \param backward  whether gradients are computed
 /// \throws UsageError with one sentence: which inputs are too large or too small.
 void require_range(const Problem&, const Inputs&, bool backward);

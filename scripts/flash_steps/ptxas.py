@@ -10,8 +10,7 @@ remark on wgmma or setmaxnreg (C7504 to C7520) is a finding; docs/ptxas.md expla
 avoid it. Needs nvcc and no GPU; a step takes seconds.
 
 The simulator reads the figures for sm_90, or the one that a step needs, from
-common/data/registers.json. Other figures by the nvcc
-that wrote that file are a finding, too.
+common/data/registers.json. Other figures by the nvcc that wrote that file are a finding, too.
 Exit status: 0 no finding; 1 a kernel has a stack frame or a spill or a remark, a file does not
 compile, or registers.json is out of date; 2 bad use; 3 no nvcc.
 """

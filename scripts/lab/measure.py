@@ -36,11 +36,10 @@ from .session import OUT_OF_TIME, Session, ask_gpu, last_line, name_of
 SECTIONS = ("tests", "tour", "counters", "sanitizer", "memory", "timing", "peers")
 OF_FIGURES = ("timing", "peers", "counters")
 
-# The problems of each step that computes attention, or that decodes from a cache; the programs
-# refuse what their step lacks. The first FEW are for tables. One row, tile edges, ragged tiles, a
-# full grid, every d, with and without mask, shared key heads and Nk != N. With a cache: one query,
-# lengths with an empty entry and one of a single key, pages, splits, several queries with the mask,
-# groups of one and of two bands.
+# The problems of each step that computes attention or decodes from a cache; programs refuse what
+# their step lacks. The first FEW are for tables. One row, tile edges, ragged tiles, a full grid,
+# every d, with and without mask, shared key heads and Nk != N. With a cache: one query, an empty
+# entry, one of a single key, pages, splits, several queries with the mask, one band and two.
 COUNTERS = [
     dict(b=1, h=2, n=1024, d=64, causal=False),
     dict(b=1, h=2, n=257, d=64, causal=False),

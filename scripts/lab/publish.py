@@ -33,8 +33,7 @@ def without_nulls(tree):
 
 
 def identity(data):
-    """Runs with the same key replace earlier ones; the GPU of a simulated run is the modelled
-    one."""
+    """Runs with the same key replace earlier ones; a simulated run's GPU is the modelled one."""
     run = Run(data, "forward")
     return run.key, run.kind, run.get("device.name" if run.kind == "gpu" else "model_gpu")
 

@@ -40,8 +40,7 @@ and of figures:
                        measured: an error where one of them differs
 
 A result carries its commit (commits.py). Where its step has changed since, or the GPU was slowed
-down, the table, or the last figure of a paragraph, says so. After a change of a kernel --check
-fails until the page does.
+down, the table, or the last figure of a paragraph, says so; --check fails until the page does.
 
 Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
 """

@@ -57,8 +57,7 @@ double seconds_of(const std::function<void()>& run);
 /// The slope of run(rounds), which returns clocks or seconds: the cost of a round in steady state.
 double per_round(int rounds, const std::function<double(int)>& run);
 
-/// Every block does `rounds` rounds of `op`; each warp of block 0 records when it began and ended.
-/// Op has
+/// Every block does `rounds` rounds of `op`; each warp of block 0 records its begin and end. Op has
 ///
 ///     void begin(char* shared);   untimed: fills what is read; `shared` is the dynamic memory
 ///     void round();               the measured instructions, unrolled

@@ -11,7 +11,6 @@
 // A pair of blocks (cta_group::2) allocates together: the first warp waits for the other block's. A
 // product has 256 rows: each block holds 128 of A and of D at the same addresses, and half of B's
 // columns. Products of both blocks are queued in one list, the even block's.
-// of B's columns. Products of both blocks wait in one list, the even block's.
 #include <algorithm>
 #include <bit>
 #include <cstring>

@@ -21,10 +21,9 @@ struct Field {
   std::vector<uint64_t> dimensions;  ///< none: a scalar
 };
 
-/// The field at `byte` of dynamic shared memory, such as "s.dS[1][96]": of the struct that the
-/// kernel, or a function inlined into it, gets from fa::dynamic_shared() and keeps in a reference
-/// or pointer. Names all fields of a union that share the byte: "s.K[0] or s.P[0]". Empty without
-/// such a struct, or with several.
+/// The field at `byte` of dynamic shared memory, such as "s.dS[1][96]", in the struct that the
+/// kernel, or a function inlined into it, keeps by reference or pointer from fa::dynamic_shared().
+/// All fields of a union that share it: "s.K[0] or s.P[0]". Empty without exactly one such struct.
 /// \param file the program, an ELF file
 /// \param kernel the kernel's address in it
 std::string dynamic_field(std::string_view file, uint64_t kernel, uint64_t byte);
