@@ -71,7 +71,6 @@ def name_of(case):
 
 
 class Session:
-
     def __init__(self, options):
         self.options, self.out = options, os.path.abspath(options.out)
         self.steps = find_steps(options.steps)

@@ -50,7 +50,6 @@ def main():
 
 
 class Folder(unittest.TestCase):
-
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 

@@ -773,7 +773,6 @@ class Desks(Classroom):
 
 
 class Pieces(Folder):
-
     def test_exercises_are_found(self):
         first, tenth = EXERCISES[0], EXERCISES[9]
         for wanted, found in (

@@ -585,7 +585,6 @@ done""",
 
 
 class Shared(Folder):
-
     def refuses(self, words, call, *arguments, of=command.BadInput):
         with self.assertRaises(of) as caught:
             call(*arguments)
@@ -812,7 +811,6 @@ class Folders(Sandbox):
 
 
 class Building(unittest.TestCase):
-
     def test_a_file_is_told_every_15_s_what_is_being_done(self):
         heard = io.StringIO()
         line = "[  7%] Building CXX object common/CMakeFiles/fa.dir/ranks/run.cpp.o\n"
