@@ -343,7 +343,7 @@ TEST_CASE("whatever the scores: a right kernel is not wrong, a bug is not right"
 }
 
 // Its kernel uses Nk keys of each batch entry, whatever the lengths.
-TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[planted]") {
+TEST_CASE("a kernel that takes what lies after the last key is rejected", "[planted]") {
   Problem p = problem(2, 2, 2, 40, 40, false);
   p.cache.lengths = {40, 40};
   CHECK(verdict(Bug::none, p, DType::f32, false) == "");

@@ -148,7 +148,7 @@ void set_window(const std::string& text, Problem& p) {
   if (limits.size() != 2) {
     refuse(
         "--window {}: must be two numbers, such as 256,0: how many keys "
-        "before and behind its own a row sees; -1 for no limit",
+        "a row sees before and after its position; -1 for no limit",
         text);
   }
   p.mask.left = limits[0], p.mask.right = limits[1];
@@ -338,13 +338,13 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   const CLI::Option* lengths_flag = shown_if(
       packs || takes(step, &Support::lengths),
       option("Problem", "--lengths", lengths, packs ? "INT,...|F.npy" : "INT,INT,...",
-             packs ? "documents behind each other: rows of each, or rows:keys; a file: int32 or "
+             packs ? "documents one after another: rows of each, or rows:keys; a file: int32 or "
                      "int64, [documents] or [documents, 2]"
                    : "keys of each batch entry; a shorter list repeats. Without it: --nk"));
   const CLI::Option* window_flag =
       shown_if(takes(step, &Support::window),
                option("Problem", "--window", window, "L,R",
-                      "a row sees L keys before its own, and R behind it; -1: no limit"));
+                      "a row sees L keys before its position and R after it; -1: no limit"));
   const CLI::Option* predicate_flag =
       shown_if(takes(step, &Support::predicate),
                option("Problem", "--mask", predicate, "NAME[:INT]", masks_of(step)));

@@ -98,7 +98,7 @@ void validate_mask(const Problem& p, const Support& support, const std::string& 
         std::is_sorted(starts->begin(), starts->end())) {
       continue;
     }
-    refuse("--lengths: the documents must fill {} {}, one behind the other", flag, length);
+    refuse("--lengths: the documents must fill {} {}, one after the other", flag, length);
   }
 }
 

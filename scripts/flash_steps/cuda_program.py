@@ -412,7 +412,7 @@ def parse(words, description):
     add("--workers", type=int, metavar="N", help="cores that run blocks (all)")
     watchdog = "stop a kernel that computes so long without a barrier (30)"
     add("--watchdog", type=float, metavar="S", help=watchdog)
-    limit = "after so many seconds end behind the launch that runs, or 30 s later inside it"
+    limit = "after so many seconds end after the launch that runs, or 30 s later inside it"
     add("--limit", type=float, metavar="S", help=limit)
     several = {"action": "append", "default": []}
     add("-I", dest="include", **several, metavar="DIR", help="where its headers are")
@@ -470,7 +470,7 @@ def main(description):
             if os.path.isdir(path):
                 raise Refused(f"{path} is a folder: give it with -I, or give a file of it")
             if not os.path.isfile(path):
-                more = "" if "." in os.path.basename(path) else "; its own arguments come behind --"
+                more = "" if "." in os.path.basename(path) else "; its own arguments come after --"
                 raise Refused(f"there is no file {path}{more}")
             if not path.endswith(CPLUSPLUS + (".c",)):
                 raise Refused(f"{path}: its name must end with .cu, .cpp or .c")

@@ -381,7 +381,7 @@ class Translator:
                     found, k = (k, last), last
             k = self.next(k)
         if not found:
-            raise TranslationError("a launch without >>>( behind its <<<", self.tokens[i].line)
+            raise TranslationError("a launch without >>>( after its <<<", self.tokens[i].line)
         return found
 
     def launch(self, i):

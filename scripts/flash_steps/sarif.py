@@ -12,7 +12,7 @@ SOURCE = "%SRCROOT%"
 RULES = {
     "race": "Two threads, or a thread and a copy or product in flight, access the same bytes "
     "without an order between them, and one of them writes.",
-    "uninitialised-read": "A kernel, or the host behind a copy, reads memory that nobody wrote.",
+    "uninitialised-read": "A kernel, or the host after a copy, reads unwritten memory.",
     "out-of-bounds": "An access, or a copy, outside of a buffer or an array, or after its end.",
     "misaligned-access": "An address that is not a multiple of what the access needs.",
     "deadlock": "Threads wait for each other, or at different barriers.",

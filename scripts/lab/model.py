@@ -193,7 +193,7 @@ def train_command(words, tokens=0):
     options = options_of(
         words,
         "Trains a GPT of 17 million parameters on this project's pages; then writes --tokens more\n"
-        "bytes behind --prompt, by step 13 from a KV cache.",
+        "bytes after --prompt, by step 13 from a KV cache.",
         *(("--updates", 300), ("--batch", 16), ("--n", 512)),
         *(("--tokens", tokens), ("--prompt", "# The online softmax"), ("--temperature", 0.7)),
     )

@@ -84,7 +84,7 @@ def table(what, rows):
 
 
 def card(result):
-    how = "medians of up to 5 updates behind a first one"
+    how = "medians of up to 5 updates after a first one"
     date = result["run"][:10]
     return {"GPU": result["device"], "PyTorch": result["torch"], "timing": how, "date": date}
 

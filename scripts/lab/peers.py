@@ -269,8 +269,8 @@ def parse():
     add("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
     add("--d", type=numbers, metavar='"64 128"', help="head dimensions")
     add("--causal", choices=("no", "yes", "both"))
-    add("--window", metavar='"256,0 none"', help="keys before a row's own and behind it; -1: all")
-    add("--lengths", metavar='"512,30,9 8x64"', help="rows of documents behind each other")
+    add("--window", metavar='"256,0 none"', help="keys before and after a row's position; -1: all")
+    add("--lengths", metavar='"512,30,9 8x64"', help="rows of documents, one after another")
     add("--mask", metavar='"strided:64"', help=f"{', '.join(masks.PREDICATES)}, and a number")
     options = parser.parse_args()
     options.masks = (

@@ -77,8 +77,8 @@ ADVICE = {
     'too much? The step\'s program names the parts with --details, under "estimated".',
     "not reset": "The next launch finds what this one leaves. Who is the last to need the counter, "
     "and how does it know?",
-    "messages": "A message is under way from start() to finish(): until then nobody writes what is "
-    "sent, and nobody reads or writes its place of arrival. Which hop uses which buffer?",
+    "messages": "A message is under way from start() to finish(): until then nothing may write "
+    "what is sent, or read or write the place where it arrives. Which hop uses which buffer?",
     "order": "The result is right, but a copy that is needed early is issued late, and the kernel "
     "waits for it. Write down which product needs which copy, and the order of the products.",
     "wrong bytes": "Each request counts: a tile that is loaded twice counts twice. How "
@@ -413,7 +413,6 @@ def check(exercise, student, toolchain, *, seed=None, isolate=False):
 
 
 class Check:
-
     def __init__(self, exercise, student, toolchain, seed, folder, isolate):
         self.exercise = exercise
         self.student = student

@@ -14,7 +14,7 @@ from .exercises import ROOT, student_text
 
 # Shown instead of the lines of a bug to find, where a verdict names none.
 NO_LINE = (
-    "No line is known: only races, accesses out of bounds and reads of what nobody wrote name one."
+    "No line is known: only races, accesses out of bounds and reads of unwritten memory name one."
 )
 NO_LINE_OF_A_RESULT = (
     "No line is known: the simulator finds no fault in any access, only the result is wrong."

@@ -107,7 +107,7 @@ def on_a_stream(case):
             case.tensors[name].copy_(x)
         case.run(stream)
     require(not stream.query(), f"{case.name}: the stream was idle too early to prove anything")
-    case.require_right("behind work of its stream")
+    case.require_right("after work of its stream")
 
 
 def in_a_graph(case):

@@ -362,7 +362,7 @@ TEST_CASE("all inputs of a cache of 8 bits are quantised, zeros and tiny numbers
   CHECK(in.K_scale == std::vector<float>{1.0f / 448, 1.0f / 448});
 }
 
-TEST_CASE("behind the keys of a batch entry a file may hold anything", "[inputs]") {
+TEST_CASE("after the keys of a batch entry a file may hold anything", "[inputs]") {
   Folder folder;
   Problem p = cached(2, 2, 8, {3, 0});
   p.cache.fp8 = GENERATE(false, true);

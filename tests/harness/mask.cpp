@@ -118,7 +118,7 @@ TEST_CASE("masks are refused where they are not supported, or are none", "[mask]
   Problem short_one = documents;
   short_one.N = short_one.Nk = 101;
   CHECK(message(short_one, all) ==
-        "--lengths: the documents must fill --n 101, one behind the other");
+        "--lengths: the documents must fill --n 101, one after the other");
   short_one = documents;
   short_one.mask.key_starts = {0, 100};
   CHECK(message(short_one, all) == "--lengths: 3 documents of rows and 1 of keys");

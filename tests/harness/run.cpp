@@ -302,7 +302,7 @@ void check_cache(const Problem& p, const std::vector<float>& want, const std::ve
 
 }  // namespace
 
-TEST_CASE("keys lie where the cache says, and behind the last one lies NaN", "[run]") {
+TEST_CASE("keys lie where the cache says, and NaN after the last one", "[run]") {
   Problem p;
   p.B = 3, p.H = 4, p.Hkv = 2, p.N = 1, p.Nk = 70, p.d = 32;
   p.cache.lengths = GENERATE(std::vector<int>{}, std::vector<int>{70, 0, 33});

@@ -254,7 +254,6 @@ def rows_of_description(known):
 
 
 class Programs:
-
     def __init__(self, folder):
         self.folder = Path(folder)
         self.found = {}  # command: {row: {key: value}}
@@ -441,7 +440,7 @@ def differences(held, now):
 
 
 def message(moved, found):
-    """At most ten of them, and the values behind changed CRC-32s."""
+    """At most ten of them, and the values of changed CRC-32s."""
     lines = [f"{len(moved)} figures of runs {' '.join(ONE_WORKER)} moved; {ACCEPT}"]
     last = None
     for command, row, key, held, now in moved[:SHOWN]:

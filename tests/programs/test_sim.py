@@ -811,8 +811,8 @@ class Errors(Folder):
 
     def test_what_cannot_be_translated_is_refused(self):
         for text, words in (
-            ("k<<<1, 1; }", "a launch without >>>( behind its <<<"),
-            ("k<<<1, 1; a >>>(x); }", "a launch without >>>( behind its <<<"),
+            ("k<<<1, 1; }", "a launch without >>>( after its <<<"),
+            ("k<<<1, 1; a >>>(x); }", "a launch without >>>( after its <<<"),
             ("3<<<1, 1>>>(x); }", "a launch of something that has no name"),
             ("k<<<1, 1>>>(x; }", "'(' is never closed"),
             ("x)<<<1, 1>>>(x); }", "')' was never opened"),
@@ -1211,7 +1211,7 @@ class Errors(Folder):
         for file, sentence in (
             (folder + "/none.cu", f"there is no file {folder}/none.cu"),
             (folder, f"{folder} is a folder: give it with -I, or give a file of it"),
-            (folder + "/1", f"there is no file {folder}/1; its own arguments come behind --"),
+            (folder + "/1", f"there is no file {folder}/1; its own arguments come after --"),
             (path, f"{path}: its name must end with .cu, .cpp or .c"),
         ):
             done = sim(file)

@@ -71,7 +71,7 @@ ANALYSED("an early return leaves a hole in the tile, no deadlock", "[sim]") {
   CHECK(y.download()[0] == 64.f);
 }
 
-ANALYSED("what a thread did before it returned is known behind a barrier", "[sim]") {
+ANALYSED("what a thread did before it returned is known after a barrier", "[sim]") {
   FOUND("tile, byte 0", last_words, {1, 64}, y, false, 0);
   FOUND("tile, byte 0", last_words, {1, 64}, y, true, 32);
   SILENT(last_words, {1, 64}, y, true, 0);

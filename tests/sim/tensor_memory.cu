@@ -410,7 +410,7 @@ ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
   CHECK(remarks(Fault::none).empty());
 }
 
-ANALYSED("tensor memory is used behind waits and fences", "[sim][tcgen05]") {
+ANALYSED("tensor memory is used after waits and fences", "[sim][tcgen05]") {
   FAULT(no_commit_wait,
         "race on tensor memory: ... tcgen05.ld of column 0 at ... and a tcgen05.mma by thread "
         "(0,0,0) at ... have no wait on the mbarrier of a tcgen05_commit");
@@ -491,10 +491,10 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
       allocate, warp, Columns{.first = 32, .freed = 64});
   FOUND("tcgen05.dealloc at ... of 48" + possible, allocate, warp,
         Columns{.first = 32, .freed = 48});
-  FOUND("tcgen05.alloc at ... of 64 columns behind one of 32: those of a block must not grow",
+  FOUND("tcgen05.alloc at ... of 64 columns after one of 32: those of a block must not grow",
         allocate, warp, Columns{.first = 32, .second = 64});
   SILENT(allocate, warp, Columns{.first = 64, .second = 32});
-  FOUND("tcgen05.alloc at ... behind the block's tcgen05.relinquish_alloc_permit", allocate, warp,
+  FOUND("tcgen05.alloc at ... after the block's tcgen05.relinquish_alloc_permit", allocate, warp,
         Columns{.first = 32, .second = 32, .relinquish = true});
   FOUND("tcgen05.relinquish_alloc_permit at ... in a warp of fewer than 32 threads",
         relinquish_by_half, {1, 16});
@@ -543,7 +543,7 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
   };
   SILENT(describe, warp, Descriptors{});
   SILENT(describe, warp, Descriptors{.advance = 96});
-  FOUND(mma("A leaves its rows of 64 bytes: they hold 32 values of k, behind which another panel "
+  FOUND(mma("A leaves its rows of 64 bytes: they hold 32 values of k, after which another panel "
             "begins"),
         describe, warp, Descriptors{.swizzle = Swizzle::b64, .begin = 48, .stride = 512});
   FOUND(mma("A begins in row 1 of a swizzle's 8 rows of 128 bytes, not in row 0"), describe, warp,
@@ -679,7 +679,7 @@ TEST_CASE("each tcgen05.mma is an instruction, and has its columns and operation
   CHECK(five.kernels[0].shared_read - two.kernels[0].shared_read == 3 * (kM + kN) * kK * 2);
 }
 
-ANALYSED("TMA refills a stage behind the commit of the products that read it", "[sim][tcgen05]") {
+ANALYSED("TMA refills a stage after the commit of the products that read it", "[sim][tcgen05]") {
   const Buffer<bf16> operand("operand", 128 * 64);
   const auto map = fa::tensor_map(operand.get(), {{64, 1, 64}, {128, 64, 128}}, Swizzle::b128);
   const fa::LaunchConfig two_warps{1, 64, 128 * 64 * sizeof(bf16)};

@@ -372,7 +372,7 @@ TEST_CASE("what wgmma reads is an event of each warpgroup, what TMA moves has it
         Events{product, "0 x TMA 0+1,4+64 256 B 9", "0 srun TMA 0+1,0+64 256 B 2", product});
 }
 
-TEST_CASE("behind a barrier comes what was behind it in the program", "[sim][trace]") {
+TEST_CASE("after a barrier comes what is after it in the program", "[sim][trace]") {
   const auto x = matrix("x", 1, 128), y = matrix("y", 1, 64);
   // The last two are concurrent: either warp may be first.
   CHECK(events_of(traced(two_warps, {1, 64}, x)) == Events{"0 x store 0+1,0+32 128 B",

@@ -340,7 +340,7 @@ TEST_CASE("a barrier costs its latency, and more for more warps", "[sim][clock]"
   CHECK(work_of(barrier_of_two_warps, {1, 128}).latency == barrier(2));
 }
 
-TEST_CASE_METHOD(Buffers, "behind a barrier all warps have the time of the latest one",
+TEST_CASE_METHOD(Buffers, "after a barrier all warps have the time of the latest one",
                  "[sim][clock]") {
   const BlockWork w = work_of(wait_for_a_load, {1, 64}, x, y);
   CHECK(w.latency == figures.l2_latency + barrier(2) + figures.l2_latency);

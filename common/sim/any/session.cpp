@@ -434,7 +434,7 @@ Library::~Library() {
   if (!on_host_) return;
   --options().libraries;
   device_in_use().unlock();
-  end_where_asked("behind a library's call");
+  end_where_asked("after a library's call");
 }
 
 void stop(int status) {

@@ -249,13 +249,13 @@ void do_alloc(WarpMeeting& m) {
   const auto& f = common_frame<AllocFrame>(m, "operands");
   TensorMemory& t = tensor_memory();
   if (t.relinquished) {
-    refuse("tcgen05.alloc", m.where, " behind the block's tcgen05.relinquish_alloc_permit");
+    refuse("tcgen05.alloc", m.where, " after the block's tcgen05.relinquish_alloc_permit");
   }
   const auto columns = static_cast<unsigned>(f.columns);
   if (columns > t.at_most) {
     refuse("tcgen05.alloc", m.where,
-           " of " + std::to_string(columns) + " columns behind one of " +
-               std::to_string(t.at_most) + ": those of a block must not grow");
+           " of " + std::to_string(columns) + " columns after one of " + std::to_string(t.at_most) +
+               ": those of a block must not grow");
   }
   t.at_most = columns;
   unsigned held = 0;
@@ -402,7 +402,7 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
   }
   if (k_major && o.start % width + kRowBytes > width) {
     wrong(" leaves its rows of " + bytes + ": they hold " + std::to_string(width / kBytes) +
-          " values of k, behind which another panel begins");
+          " values of k, after which another panel begins");
   }
   if (!o.stride) wrong(" has no distance between its groups of 8 rows");
   if (!k_major && static_cast<uint64_t>(rows) * kBytes > width && !o.leading) {
