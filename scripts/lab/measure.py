@@ -176,7 +176,7 @@ class Check(Session):
                 return "clean"
             program = self.call_of("gpu-check", case)
             call = [tool, "--tool", name, "--error-exitcode", "9", *program]
-            # Without counters and timing of its own.
+            # The program then neither counts nor times.
             alone = {"FLASH_STEPS_UNDER_TOOL": "1"}
             status, output = self.shell(run, call, 240, alone)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)

@@ -1,4 +1,4 @@
-// Dynamic shared memory: several types, in a function, at file scope, behind a template.
+// Dynamic shared memory: several types, in a function, at file scope, through a template.
 #include "check.h"
 
 extern __shared__ int at_file_scope[];

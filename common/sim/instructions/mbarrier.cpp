@@ -200,7 +200,7 @@ void mbarrier_arrive_later(Block& home, uint64_t* bar, const Where& where) {
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes) {
   auto& all = async_of(home).mbarriers;
   const auto found = all.find(bar);
-  if (found == all.end()) return;  // invalidated while the copy was in flight: nobody can wait
+  if (found == all.end()) return;  // invalidated while the copy was in flight: no thread can wait
   found->second.tx -= bytes;
   settle(bar, found->second);
 }

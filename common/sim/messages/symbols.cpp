@@ -467,7 +467,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
     const size_t end = std::min(missing.size(), start + kBatch);
     std::string command = "addr2line -a -i -e " + quoted(table().path);
     for (size_t i = start; i < end; ++i) {
-      char address[32];  // the return address is behind the access
+      char address[32];  // the return address follows the access
       std::snprintf(address, sizeof address, " 0x%lx",
                     reinterpret_cast<uint64_t>(missing[i]) - table().base - 1);
       command += address;
