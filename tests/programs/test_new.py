@@ -130,10 +130,11 @@ class OwnKernel(Copy):
         common = self.root / "common"
         for path in common.rglob("*.cpp"):
             kept = path.name in ("main.cpp", "library.cpp")
-            if not kept and path.parent.name not in ("program", "ranks"):
+            if not kept and path.parent.name not in ("any", "program", "ranks"):
                 path.unlink()
         self.write(common / "harness/cli.cpp", "// libfa_step_main.a\n")
-        self.write(common / "ranks/on_threads.cpp", "// libfa_common.a\n")
+        for name in ("ranks/on_threads.cpp", "counts/built_already.cpp"):
+            self.write(common / name, "// libfa_common.a\n")
         lines = []
         for target, source in (
             ("fa_common", "harness/built_already.cpp"),

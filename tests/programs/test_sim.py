@@ -33,14 +33,14 @@ REFUSED = {
         ("dim3(1, 1, 65)", r"kernel set: a block of 65 threads; .*, at errors.cu:@"),
         ("dim3(1, 65536)", r"kernel set: a grid of \(1,65536,1\); .*, at errors.cu:@"),
         ("300 * 1024", r"kernel set_with_room: 307200 B of dynamic .*, at errors.cu:@"),
-        ("nobody allowed it", r"kernel set_with_room: 65536 B .* more than 49152 .* errors.cu:@"),
+        ("without permission", r"kernel set_with_room: 65536 B .* more than 49152 .* errors.cu:@"),
         ("dim3(1025)", r"kernel set: a block of 1025 threads; .*, at errors.cu:@"),
     ],
     "blas": [
         ("beyond A", r"cuBLAS at blas.cu:\d+: A lies at bytes 0 to 528 of .*, which has 32 bytes"),
         ("of the host", r"cuBLAS at blas.cu:\d+: A is memory of the host"),
         ("cublasScalEx(handle, 5", r"cuBLAS at blas.cu:@: x lies at bytes 0 to 40 of .*"),
-        ("x of the host", r"cuBLAS at blas.cu:@: an operand is memory of the host"),
+        ("x in host memory", r"cuBLAS at blas.cu:@: an operand is memory of the host"),
         ("2, 2, &d_zero, dW, 1, 0, 2)", r"cuBLAS at blas.cu:\d+: B lies at bytes 0 to 40 of .*"),
     ],
     "grid_sync": [
