@@ -1,11 +1,12 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
 // Idea      P, not S, is checked against the range of e4m3 while exponentials are computed: nothing
 //           waits for the answer. When a P exceeds it, which is rare, P, l and O are scaled down
-//           afterwards. P may be large until then, but not infinite: the norms of the rows of Q
-//           and K show whether a work tile's scores can jump that far.
-//           Second, tiles of 96 or 64 keys leave registers for one consumer more
-// Changed   since 12 2_tensor: late_softmax() where the norms allow it; smaller tiles of keys
-// Traffic   as 2_tensor, and norms, as often as scales
+//           afterwards. It must not be infinite by then: norms show where it cannot be, 5_norms
+// Changed   since 12 2_tensor: late_softmax() where the norms allow it; tiles of 96 or 64 keys, so
+//           that registers suffice for one consumer more
+// Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
+//                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales and norms: traffic()
+//           compulsory      the same with Tr = 1
 // Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
 //           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
