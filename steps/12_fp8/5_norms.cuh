@@ -61,9 +61,8 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
 
 inline void prepare(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   unsigned* K_norm = t.scratch<unsigned>("K_norm");
-  const Norms of_q = {.of_blocks = t.scratch<float>("Q_norm"),
-                      .zeros = K_norm,
-                      .zero = unsigned(p.kv_heads())};
+  const Norms of_q = {
+      .of_blocks = t.scratch<float>("Q_norm"), .zeros = K_norm, .zero = unsigned(p.kv_heads())};
   fa::dispatch_d<64, 128, 256>(p.d, [&](auto d) {
     fa::launch(quantise_block_kernel<d, kQueryRows>, {dim3(query_blocks(p)), dim3(2 * kQueryRows)},
                t.Q, t.scratch<e4m3>("Q8"), t.scratch<float>("Q_scale"), of_q, p.N);

@@ -336,6 +336,7 @@ TEST_CASE("step 12: the formulas of the headers", "[step12]") {
   const uint64_t d = GENERATE(64, 128);
   const auto p = bf16_problem(N, Nk, d, false, /*B=*/3, /*H=*/4, /*Hkv=*/2);
   const uint64_t Br = d == 64 ? 192 : 128, Tr = N / Br, Nkp = 512;
+  CHECK((step12::padded_keys(p) == Nkp && step12::stored_keys(p) == Nkp));
   const fa::Counts counts = fa::test::count_forward(tensor(), p);
   const auto read = [&](const char* name) { return counts.buffers.at(name).bytes.read; };
   CHECK(read("Q8") == BH * N * d);
