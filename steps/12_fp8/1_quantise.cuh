@@ -2,11 +2,12 @@
 // Idea      e4m3 has 3 bits of mantissa and ends at 448. A tensor, or each head of it, is divided
 //           by a scale that maps its largest number to 448. V is transposed, because wgmma reads
 //           8-bit operands K-major only
+// Changed   since step 10: new. The operands of the attention are made here, before its kernel
 // Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B, once for the scales, once to quantise
 //           write BH*N*d + 2*BHkv*Nk*d B
 // Launch    per tensor: blocks that find its largest numbers; one per 64 rows of Q, 128 of K or V
 // Owns      block: the rows that it quantises, or the keys that it transposes
-// Still bad sums of P V, in which a V with a mean loses digits: 3_centred
+// Still bad sums of P V, in which a V with a mean loses precision: 3_centred
 #pragma once
 
 #include "common/counts/backend.h"
@@ -22,7 +23,7 @@ using fa::bf16;
 using e4m3 = __nv_fp8_e4m3;
 
 constexpr int kQuantiseThreads = 256;
-constexpr int kQuantiseBlocks = 1024;  // at most, that search for one largest number
+constexpr int kQuantiseBlocks = 1024;  // at most, for one largest number
 // Rows of Q, and of K, that the attention multiplies by one scale: a warpgroup's and a tile's.
 constexpr int kQueryRows = 64, kKeyRows = 128;
 
@@ -37,12 +38,6 @@ __device__ inline void unpack(const uint4& packed, float (&x)[8]) {
 }
 __device__ inline uint2 pack_eight(const float (&x)[8]) {
   return {fa::pack_e4m3(x[0], x[1], x[2], x[3]), fa::pack_e4m3(x[4], x[5], x[6], x[7])};
-}
-
-__device__ inline float largest_of(const float (&x)[8], float most) {
-  UNROLL
-  for (int e = 0; e < 8; ++e) most = fmaxf(most, fabsf(x[e]));
-  return most;
 }
 
 // The block's largest x, in all threads.
@@ -73,7 +68,8 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
        i += size_t(blocks) * kQuantiseThreads * 8) {
     float v[8];
     unpack(load_eight(x + i), v);
-    most = largest_of(v, most);
+    UNROLL
+    for (int e = 0; e < 8; ++e) most = fmaxf(most, fabsf(v[e]));
   }
   most = block_max<kQuantiseThreads>(most);
   if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
@@ -107,6 +103,8 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
 constexpr int kTileKeys = 128;  // that a block transposes
 // Tiles of 128 KB in all.
 __host__ __device__ constexpr int part_tiles(int d) { return 512 / d; }
+// Blocks that an SM is to hold, of threads that have d / 4 registers of V in flight.
+constexpr int blocks_per_sm(int d) { return 512 / d < 4 ? 512 / d : 4; }
 constexpr int kPlaces = 16;  // neighbours in a row of V^T; key_at() says which keys
 
 // Each feature has a scale, and a mean that the epilogue adds to O. Here all features of a head
@@ -133,7 +131,7 @@ __device__ inline void transpose_bytes(const uint32_t (&x)[4], uint32_t (&y)[4])
 
 // V^T of kTileKeys keys, 0 past the last key.
 template <int d>
-__global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void transpose_kernel(
+__global__ __launch_bounds__(kQuantiseThreads, blocks_per_sm(d)) void transpose_kernel(
     const bf16* V,       // [B*Hkv, Nk, d]
     const float* mean,   // [B*Hkv, d]
     const float* scale,  // [B*Hkv, d]
@@ -202,8 +200,8 @@ __global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void transpose_
 inline uint64_t padded_keys(const fa::Problem& p) {
   return fa::ceil_div(p.Nk, kTileKeys) * kTileKeys;
 }
-inline uint64_t query_blocks(const fa::Problem& p, int rows) {
-  return p.heads() * fa::ceil_div(p.N, rows);
+inline uint64_t query_blocks(const fa::Problem& p) {
+  return p.heads() * fa::ceil_div(p.N, kQueryRows);
 }
 inline uint64_t key_blocks(const fa::Problem& p, int rows) {
   return p.kv_heads() * fa::ceil_div(p.Nk, rows);
@@ -242,22 +240,24 @@ void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t,
   find_largest(t.Q, at.q_parts, p.q_size() / at.q_parts, of_q);
   find_largest(t.K, at.kv_parts, p.kv_size() / at.kv_parts, of_k);
   const dim3 threads(kQuantiseThreads);
-  fa::launch(quantise_kernel<d, kQueryRows>, {dim3(query_blocks(p, kQueryRows)), threads}, t.Q,
+  fa::launch(quantise_kernel<d, kQueryRows>, {dim3(query_blocks(p)), threads}, t.Q,
              t.scratch<e4m3>("Q8"), t.scratch<float>("Q_scale"), of_q, per_head, p.N);
   fa::launch(quantise_kernel<d, kKeyRows>, {dim3(key_blocks(p, kKeyRows)), threads}, t.K,
              t.scratch<e4m3>("K8"), t.scratch<float>("K_scale"), of_k, per_head, p.Nk);
 }
-inline void add_queries_and_keys_traffic(const fa::Problem& p, bool per_head, fa::Prediction& t) {
+inline fa::Prediction queries_and_keys_traffic(const fa::Problem& p, bool per_head) {
   const Largest at(p, per_head);
   const uint64_t q = p.q_size(), kv = p.kv_size();
-  const uint64_t q_blocks = query_blocks(p, kQueryRows), k_blocks = key_blocks(p, kKeyRows);
+  const uint64_t q_blocks = query_blocks(p), k_blocks = key_blocks(p, kKeyRows);
+  fa::Prediction t;
   t["Q"].read = 2 * 2 * q, t["K"].read = 2 * 2 * kv;
   t["Q8"].write = q, t["K8"].write = kv;
   t["Q_scale"].write = 4 * q_blocks, t["K_scale"].write = 4 * k_blocks;
-  t["largest"] += find_largest_traffic(at.q_parts, q / at.q_parts);
+  t["largest"] = find_largest_traffic(at.q_parts, q / at.q_parts);
   t["largest"] += find_largest_traffic(at.kv_parts, kv / at.kv_parts);
   t["largest"].read += 4 * (q_blocks + k_blocks) * kQuantiseThreads;
-  t.hbm += {.read = 2 * 2 * (q + kv), .write = q + kv};
+  t.hbm = {.read = 2 * 2 * (q + kv), .write = q + kv};
+  return t;
 }
 
 // V8 from V, its means and scales.
@@ -268,36 +268,26 @@ void transpose(const fa::Problem& p, const fa::Tensors<bf16>& t) {
              t.scratch<float>("V_mean"), t.scratch<float>("V_scale"), t.scratch<e4m3>("V8"), p.Nk,
              int(padded_keys(p)));
 }
-inline void add_transpose_traffic(const fa::Problem& p, fa::Prediction& t) {
+// And of one kernel before it that reads V, to find the scales.
+inline void add_values_traffic(const fa::Problem& p, fa::Prediction& t) {
   const uint64_t blocks = p.kv_heads() * (padded_keys(p) / kTileKeys);
-  t["V"].read += 2 * p.kv_size();
+  t["V"].read = 2 * 2 * p.kv_size();
   t["V8"].write = p.kv_heads() * p.d * padded_keys(p);
   for (const char* name : {"V_mean", "V_scale"}) {  // eight features a thread
     t[name].read = sizeof(float) * 8 * kQuantiseThreads * blocks;
     t[name].write = sizeof(float) * p.kv_heads() * p.d;
   }
-  t.hbm += {.read = 2 * p.kv_size(), .write = t["V8"].write};
-}
-
-// V8. All features of a head, or of the tensor, have one scale.
-template <int d>
-void quantise_values(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
-  const Largest at(p, per_head);
-  unsigned* largest = t.scratch<unsigned>("largest") + at.v;
-  find_largest(t.V, at.kv_parts, p.kv_size() / at.kv_parts, largest);
-  fa::launch(features_kernel, {dim3(p.kv_heads()), dim3(d)}, t.scratch<float>("V_mean"),
-             t.scratch<float>("V_scale"), largest, per_head);
-  transpose<d>(p, t);
+  t.hbm += {.read = t["V"].read, .write = t["V8"].write};
 }
 
 // What the attention kernel reads, and the counters of its scheduler.
-inline std::vector<fa::Scratch> operands(const fa::Problem& p, int key_rows) {
+inline std::vector<fa::Scratch> operands(const fa::Problem& p) {
   const size_t features = p.kv_heads() * p.d;
   std::vector<fa::Scratch> all = {{"Q8", p.q_size()},
                                   {"K8", p.kv_size()},
                                   {"V8", features * padded_keys(p)},
-                                  {"Q_scale", sizeof(float) * query_blocks(p, kQueryRows)},
-                                  {"K_scale", sizeof(float) * key_blocks(p, key_rows)},
+                                  {"Q_scale", sizeof(float) * query_blocks(p)},
+                                  {"K_scale", sizeof(float) * key_blocks(p, kKeyRows)},
                                   {"V_scale", sizeof(float) * features},
                                   {"V_mean", sizeof(float) * features}};
   if (p.causal) all.push_back({.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true});
@@ -306,26 +296,28 @@ inline std::vector<fa::Scratch> operands(const fa::Problem& p, int key_rows) {
 
 template <bool kPerHead>
 void prepare(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Largest at(p, kPerHead);
+  unsigned* of_v = t.scratch<unsigned>("largest") + at.v;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     quantise_queries_and_keys<d>(p, t, kPerHead);
-    quantise_values<d>(p, t, kPerHead);
+    find_largest(t.V, at.kv_parts, p.kv_size() / at.kv_parts, of_v);
+    fa::launch(features_kernel, {dim3(p.kv_heads()), dim3(d)}, t.scratch<float>("V_mean"),
+               t.scratch<float>("V_scale"), of_v, kPerHead);
+    transpose<d>(p, t);
   });
 }
 template <bool kPerHead>
 fa::Prediction prepare_traffic(const fa::Problem& p) {
   const size_t parts = Largest(p, kPerHead).kv_parts;
-  fa::Prediction t;
-  add_queries_and_keys_traffic(p, kPerHead, t);
-  t["V"].read += 2 * p.kv_size();
+  fa::Prediction t = queries_and_keys_traffic(p, kPerHead);
+  add_values_traffic(p, t);
   t["largest"] += find_largest_traffic(parts, p.kv_size() / parts);
   t["largest"].read += sizeof(float) * p.kv_heads() * p.d;
-  t.hbm += {.read = 2 * p.kv_size(), .write = 0};
-  add_transpose_traffic(p, t);
   return t;
 }
 template <bool kPerHead>
 std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  std::vector<fa::Scratch> all = operands(p, kKeyRows);
+  std::vector<fa::Scratch> all = operands(p);
   all.push_back(Largest(p, kPerHead).scratch());
   return all;
 }

@@ -16,7 +16,9 @@
 #include "common/dialect/ptx/setmaxnreg.h"
 #include "steps/12_fp8/parts.cuh"
 
-namespace step12 {
+namespace step12_tensor {
+
+using namespace step12;  // parts.cuh
 
 // A row's largest P is 2^5, exact in e4m3; with an older maximum at most 2^8.8 = 445.
 constexpr float kOffset = 5.f, kGrowth = 3.8f;
@@ -55,16 +57,6 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
 
-  // One arrival of a warp: its 32 lanes are at the same place.
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  // This warp has read the ring's stage. On to the next one.
-  __device__ void release(Ring<T::kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
   // S = Q K^T of tile j, without waiting for the product. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
@@ -74,15 +66,9 @@ struct Consumer {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
-  }
   __device__ void wait_values() {
     fa::pin_registers(rS);  // or nvcc computes P after the wait
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
@@ -96,23 +82,13 @@ struct Consumer {
     work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
     work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
     if (work.tiles == 0) return false;
-    q_scale = scales.Q[query_block()] * shape.scale_log2;
+    q_scale = scales.Q[query_block(shape, work)] * shape.scale_log2;
     return true;
-  }
-  // Of this warpgroup's rows, which may all be beyond the last one.
-  __device__ int query_block() {
-    const int blocks = (shape.N + kGroupRows - 1) / kGroupRows;
-    return work.bh * blocks + min(work.row / kGroupRows, blocks - 1);
   }
   // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 are 0 beside their maximum.
   __device__ void load_scale() {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
-  }
-  __device__ void skip(Ring<T::kStages>& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
-    release(ring, empty);
   }
   // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
   // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
@@ -148,10 +124,10 @@ struct Consumer {
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(b, k.stage);
     issue_values();
-    wait_scores<1>();
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     if (kMayBeCut && is_cut()) mask_tile();
-    const bool grown = has_grown(rS, m, scale_log2, T::kMostGrowth);
+    const bool grown = has_grown(rS, m, scale_log2, kGrowth);
     if (__builtin_expect(grown, 0)) raise_maximum(rS, scale_log2, m, l, alpha);
     compute_p(rS, scale_log2, m, l);
     wait_values();
@@ -169,7 +145,7 @@ struct Consumer {
     skip_values();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(0, k.stage);
-    wait_scores<0>();
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax();
     pack_operand(rS, rP);
@@ -198,7 +174,7 @@ struct Consumer {
       }
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
-      wait_scores<1>();
+      wait_for<1>(rS);
       arrive(&smem.q_empty[b][wg]);
       if (more) {
         release(k, smem.k_empty);
@@ -214,8 +190,7 @@ struct Consumer {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] - kOffset + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rO);
+      wait_for<0>(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
       skip_values();
@@ -268,7 +243,6 @@ struct Tiling {
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kProducerRegisters = d == 64 ? 32 : 40;
   static constexpr int kConsumerRegisters = d == 64 ? 160 : 232;
-  static constexpr float kMostGrowth = kGrowth;
 };
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
@@ -283,4 +257,4 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-}  // namespace step12
+}  // namespace step12_tensor

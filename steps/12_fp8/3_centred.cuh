@@ -1,14 +1,14 @@
 // Step 12 -- V without its mean.
-// Idea      A sum of 13 bits loses terms that are small beside it. With a V of mean 1 it grows
-//           large beside each product. Without the mean over all keys it stays near 0, unless a
-//           row attends to keys of another mean. Since a row of P / l sums to 1, O lacks exactly
-//           that mean, and the epilogue adds it: the main loop does not change
+// Idea      A sum of 13 bits loses terms that are small beside it, and P V grows with V's mean.
+//           Without the mean over all keys it stays near 0, unless a row attends to keys of another
+//           one. A row of P / l sums to 1: O lacks exactly that mean, and the epilogue adds it
 // Changed   since 12 1_quantise: V's sums and extremes, of which each feature gets a mean and a
-//           scale; the attention is 2_tensor's
-// Traffic   prepare   read  2*2*BH*N*d + 4*2*BHkv*Nk*d B: V for its means and extremes, too
-//           the rest as in 1_quantise
-// Launch    prepare: one block per part of a head, then one per 128 keys
-// Owns      block: a part of a head, 128 KB; thread: eight features of some keys
+//           scale. Q and K are quantised as there, per head; the attention is 2_tensor's
+// Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B: V once for its means and extremes, once to quantise
+//           write BH*N*d + 2*BHkv*Nk*d B; statistics 12 B per feature and part, read and written
+// Launch    Q, K: per head blocks that find its largest number; one per 64 rows of Q, 128 of K
+//           V: one per part of a head, 128 KB; one per 128 keys
+// Owns      block: a part of a head; thread: eight features of some keys
 // Still bad scores: an outlier has a large rounding error, and a large score decides a row
 #pragma once
 
@@ -83,8 +83,9 @@ __device__ inline void part_statistics(const bf16* V,      // [B*Hkv, Nk, d]
   }
 }
 
-// Is this block the last of `blocks` to come here? Then it sees what the others have stored.
-__device__ inline bool comes_last(unsigned* counter, int blocks) {
+// Returns whether this block is the last of `blocks` to arrive. Then it sees what the others have
+// stored.
+__device__ inline bool is_last_block(unsigned* counter, int blocks) {
   __shared__ bool last;
   __syncthreads();  // this block's threads have stored
   if (threadIdx.x == 0) {
@@ -123,7 +124,7 @@ __device__ inline void centre(const float* statistics,  // [parts, 3, d]
 
 // The last block of a head makes its means and scales of the statistics of all parts.
 template <int d>
-__global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void statistics_kernel(
+__global__ __launch_bounds__(kQuantiseThreads, blocks_per_sm(d)) void statistics_kernel(
     const bf16* V,      // [B*Hkv, Nk, d]
     float* statistics,  // [B*Hkv, parts, 3, d]
     float* mean,        // [B*Hkv, d]
@@ -132,7 +133,7 @@ __global__ __launch_bounds__(kQuantiseThreads, d == 256 ? 2 : 4) void statistics
     int Nk, int parts) {
   part_statistics<d>(V, statistics, Nk, parts);
   const int head = blockIdx.x / parts;
-  if (!comes_last(&arrived[head], parts) || threadIdx.x >= d) return;
+  if (!is_last_block(&arrived[head], parts) || threadIdx.x >= d) return;
   centre<d>(statistics + size_t(head) * parts * 3 * d, mean + head * d, scale + head * d, parts);
 }
 
@@ -154,11 +155,9 @@ void quantise_centred_values(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 }
 inline void add_centred_values_traffic(const fa::Problem& p, fa::Prediction& t) {
   const uint64_t parts = key_blocks(p, part_keys(p.d)), bytes = 3 * sizeof(float) * parts * p.d;
-  t["V"].read += 2 * p.kv_size();
+  add_values_traffic(p, t);
   t["V_statistics"] = {.read = bytes, .write = bytes};
   t["arrived"] = {.write = 4 * p.kv_heads(), .atomic = 4 * parts};
-  t.hbm += {.read = 2 * p.kv_size(), .write = 0};
-  add_transpose_traffic(p, t);
 }
 
 inline void prepare_centred(const fa::Problem& p, const fa::Tensors<bf16>& t) {
@@ -168,14 +167,12 @@ inline void prepare_centred(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 inline fa::Prediction prepare_centred_traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  add_queries_and_keys_traffic(p, /*per_head=*/true, t);
+  fa::Prediction t = queries_and_keys_traffic(p, /*per_head=*/true);
   add_centred_values_traffic(p, t);
   return t;
 }
 inline std::vector<fa::Scratch> workspace_centred(const fa::Problem& p) {
-  std::vector<fa::Scratch> all = operands(p, kKeyRows);
-  all.push_back(Largest(p, /*per_head=*/true).scratch());
+  std::vector<fa::Scratch> all = workspace</*kPerHead=*/true>(p);
   add_centred_workspace(p, all);
   return all;
 }

@@ -13,7 +13,7 @@
 
 namespace step12 {
 
-using fa::bf16, fa::init_mbarriers, fa::kGroupThreads, fa::Ring;
+using fa::bf16, fa::init_mbarriers, fa::kGroupThreads, fa::Ring, fa::wait_for;
 using step10::has_grown, step10::kGroupRows, step10::kNoMaximum, step10::mask;
 using step10::raise_maximum, step10::row_maximum, step10::Shape, step10::tiles_for;
 using step10::visible, step10::WorkTile;
@@ -134,6 +134,24 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
   fa::mbarrier_init_fence();
 }
 
+// One arrival of a warp: its 32 lanes are at the same place.
+__device__ inline void arrive(uint64_t* bar) {
+  if (threadIdx.x % fa::kWarp == 0) fa::mbarrier_arrive(bar);
+}
+// This warp has read the ring's stage. On to the next one.
+template <int kStages>
+__device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {
+  arrive(&empty[ring.stage]);
+  ring.next();
+}
+// It does not read the stage.
+template <int kStages>
+__device__ inline void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
+  fa::mbarrier_wait(&full[ring.stage], ring.parity);
+  __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+  release(ring, empty);
+}
+
 // What the numbers of Q8, K8 and V8 are multiplied by, and what V8 lacks.
 struct Scales {
   const float* Q;     // [B*H, ceil(N / 64)]
@@ -141,6 +159,12 @@ struct Scales {
   const float* V;     // [B*Hkv, d]
   const float* mean;  // [B*Hkv, d]
 };
+
+// Where the scale of a warpgroup's rows is, which may all be beyond the last one.
+__device__ inline int query_block(const Shape& shape, const WorkTile& work) {
+  const int blocks = (shape.N + kGroupRows - 1) / kGroupRows;
+  return work.bh * blocks + min(work.row / kGroupRows, blocks - 1);
+}
 
 // Heads whose work tiles are mixed, when causal; chosen by measurement.
 template <class T>
@@ -180,7 +204,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     const int b = n % 2;
-    const WorkTile work = step12::scheduled<T>(t, shape);  // not step10's, which Shape would find
+    const WorkTile work = scheduled<T>(t, shape);
     if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
     for (int wg = 0; wg < T::kConsumers; ++wg) {
       fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
@@ -239,9 +263,9 @@ void dispatch(const fa::Problem& p, F&& f) {
                         [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
 }
 
-template <class T, class Kernel, class Scales>
+template <class T, class Kernel, class KernelScales>
 void launch_forward(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>& t,
-                    const Scales& scales) {
+                    const KernelScales& scales) {
   constexpr uint32_t d = T::d, kQ = kFeatures<d>, kV = kKeys<T::Bc>;
   const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk, Nkp = stored_keys(p);
   const auto rows = [&](const char* name, uint64_t heads, uint64_t n, uint32_t box) {

@@ -4,7 +4,8 @@
 #include "steps/10_warp_specialized/beyond/wide.cuh"
 #include "steps/12_fp8/2_tensor.cuh"
 #include "steps/12_fp8/4_blocks.cuh"
-#include "steps/12_fp8/5_late.cuh"
+#include "steps/12_fp8/5_norms.cuh"
+#include "steps/12_fp8/6_late.cuh"
 
 namespace step12 {
 
@@ -20,51 +21,16 @@ inline std::string advice(const fa::Problem& p) {
          std::to_string(keys) + " queries and keys on";
 }
 
-inline std::vector<fa::Scratch> workspace_blocks(const fa::Problem& p, int key_rows) {
-  std::vector<fa::Scratch> all = operands(p, key_rows);
-  add_centred_workspace(p, all);
-  return all;
-}
-
-// Q and K by blocks with norms, V without its mean, for the tiles of keys of 5_late.
-constexpr int late_key_rows(int d) { return d == 128 ? 96 : 64; }
-static_assert(late_key_rows(64) == step12_late::Tiling<64, true>::Bc);
-static_assert(late_key_rows(128) == step12_late::Tiling<128, true>::Bc);
-static_assert(late_key_rows(256) == step12_late::Tiling<256, true>::Bc);
-
-inline void prepare_late(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  fa::dispatch_d<64, 128, 256>(p.d, [&](auto d) {
-    unsigned* k_norm = t.scratch<unsigned>("K_norm");
-    quantise_blocks<d, late_key_rows(d), true>(
-        p, t,
-        {.of_blocks = t.scratch<float>("Q_norm"), .zeros = k_norm, .zero = unsigned(p.kv_heads())},
-        {.of_heads = k_norm});
-    quantise_centred_values<d>(p, t);
-  });
-}
-inline fa::Prediction prepare_late_traffic(const fa::Problem& p) {
-  fa::Prediction t = blocks_traffic(p, late_key_rows(p.d));
-  t["Q_norm"].write = sizeof(float) * query_blocks(p, kQueryRows);
-  t["K_norm"] = {.write = 4 * p.kv_heads(), .atomic = 4 * key_blocks(p, late_key_rows(p.d))};
-  return t;
-}
-inline std::vector<fa::Scratch> workspace_late(const fa::Problem& p) {
-  std::vector<fa::Scratch> all = workspace_blocks(p, late_key_rows(p.d));
-  all.push_back({.name = "Q_norm", .bytes = sizeof(float) * query_blocks(p, kQueryRows)});
-  all.push_back({.name = "K_norm", .bytes = sizeof(float) * p.kv_heads()});
-  return all;
-}
-
 inline fa::Variant tensor() {
   return {.name = "tensor",
           .idea = "e4m3, one scale per tensor",
           .parent = "10 scheduled",
-          .support = support(),
+          .support = step12_tensor::support(),
           .prepare = prepare<false>,
           .prepare_traffic = prepare_traffic<false>,
-          .forward = forward,
+          .forward = step12_tensor::forward,
           .fp8 = true,
-          .traffic = traffic,
+          .traffic = step12_tensor::traffic,
           .workspace = workspace<false>,
           .writes_lse = true,
           .advice = advice};
@@ -92,9 +58,8 @@ inline fa::Variant blocks() {
   fa::Variant v = centred();
   v.name = "blocks", v.idea = "a scale per block of Q and K";
   v.parent = "12 centred";
-  v.prepare = prepare_blocks<false>,
-  v.prepare_traffic = +[](const fa::Problem& p) { return blocks_traffic(p, kKeyRows); };
-  v.workspace = +[](const fa::Problem& p) { return workspace_blocks(p, kKeyRows); };
+  v.prepare = prepare_blocks<false>, v.prepare_traffic = blocks_traffic;
+  v.workspace = workspace_blocks;
   return v;
 }
 
@@ -110,9 +75,9 @@ inline fa::Variant late() {
   fa::Variant v = rotated();
   v.name = "late", v.idea = "the maximum is checked after the exponentials; smaller key tiles";
   v.parent = "12 rotated", v.support = step12_late::support();
-  v.prepare = prepare_late, v.prepare_traffic = prepare_late_traffic;
+  v.prepare = step12_late::prepare, v.prepare_traffic = step12_late::prepare_traffic;
   v.forward = step12_late::forward, v.traffic = step12_late::traffic;
-  v.workspace = workspace_late;
+  v.workspace = step12_late::workspace;
   return v;
 }
 

@@ -1,11 +1,12 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
 // Idea      P, not S, is checked against the range of e4m3 while exponentials are computed: nothing
 //           waits for the answer. When a P exceeds it, which is rare, P, l and O are scaled down
-//           afterwards. P may be large until then, but not infinite: the norms of the rows of Q
-//           and K show whether a work tile's scores can jump that far.
-//           Second, tiles of 96 or 64 keys leave registers for one consumer more
-// Changed   since 12 2_tensor: late_softmax() where the norms allow it; smaller tiles of keys
-// Traffic   as 2_tensor, and norms, as often as scales
+//           afterwards. It must not be infinite by then: norms show where it cannot be, 5_norms
+// Changed   since 12 2_tensor: late_softmax() where the norms allow it; tiles of 96 or 64 keys, so
+//           that registers suffice for one consumer more
+// Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
+//                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales and norms: traffic()
+//           compulsory      the same with Tr = 1
 // Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
 //           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
@@ -68,16 +69,6 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
 
-  // One arrival of a warp: its 32 lanes are at the same place.
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  // This warp has read the ring's stage. On to the next one.
-  __device__ void release(Ring<T::kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
   // S = Q K^T of tile j, without waiting for the product. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
@@ -87,15 +78,9 @@ struct Consumer {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
-  }
   __device__ void wait_values() {
     fa::pin_registers(rS);  // or nvcc computes P after the wait
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
@@ -109,26 +94,17 @@ struct Consumer {
     work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
     work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
     if (work.tiles == 0) return false;
-    q_scale = scales.Q[query_block()] * shape.scale_log2;
+    const int block = query_block(shape, work);
+    q_scale = scales.Q[block] * shape.scale_log2;
     // Cauchy and Schwarz: |S| <= |q| |k|. Rounding to e4m3 adds at most 1/16 to each norm.
-    const float norms = scales.Q_norm[query_block()] * scales.K_norm[work.bh_kv];
+    const float norms = scales.Q_norm[block] * scales.K_norm[work.bh_kv];
     safe = norms * (1.0625f * 1.0625f) * shape.scale_log2 < kSafeScore;
     return true;
-  }
-  // Of this warpgroup's rows, which may all be beyond the last one.
-  __device__ int query_block() {
-    const int blocks = (shape.N + kGroupRows - 1) / kGroupRows;
-    return work.bh * blocks + min(work.row / kGroupRows, blocks - 1);
   }
   // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 are 0 beside their maximum.
   __device__ void load_scale() {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
-  }
-  __device__ void skip(Ring<T::kStages>& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
-    release(ring, empty);
   }
   // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
   // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
@@ -201,7 +177,7 @@ struct Consumer {
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(b, k.stage);
     issue_values();
-    wait_scores<1>();
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     const bool grown = kCareful ? careful_softmax() : late_softmax();
     wait_values();
@@ -219,7 +195,7 @@ struct Consumer {
     skip_values();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(0, k.stage);
-    wait_scores<0>();
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax();
     pack_operand(rS, rP);
@@ -247,7 +223,7 @@ struct Consumer {
       }
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
-      wait_scores<1>();
+      wait_for<1>(rS);
       arrive(&smem.q_empty[b][wg]);
       if (more) {
         release(k, smem.k_empty);
@@ -263,8 +239,7 @@ struct Consumer {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] - kOffset + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rO);
+      wait_for<0>(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
       skip_values();
