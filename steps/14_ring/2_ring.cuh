@@ -25,8 +25,8 @@ struct Keys {
 };
 
 // A rank's part of the problem: its tensors have only its own rows. Kernels: the functions that
-// launch the kernels of 10 and 11 (hopper.cuh). A parameter, because the same ring runs those of
-// other steps where a GPU is older.
+// launch the kernels of 10 and 11 (hopper.cuh). They are a parameter because the same ring runs
+// other steps' kernels in fp32 and on GPUs before Hopper.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
  public:

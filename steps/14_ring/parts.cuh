@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "common/dialect/cuda.h"
-#include "common/dialect/fragment.h"
 #include "common/harness/device_memory.h"
 #include "common/harness/ranks.h"
 #include "common/harness/step.h"
@@ -129,32 +128,6 @@ __global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
   E& a = kept[(bh * at.N + at.row0 + r) * width + x];
   E& b = partial[(bh * at.n + at.partial0 + r) * width + x];
   (kBack ? a : b) = kBack ? b : a;  // back: from b to a
-}
-
-// dQ's sums in HBM have the tensor cores' layout: 16 rows x 8 features are four numbers in each of
-// 32 lanes. These are the distances between two lanes, and between two numbers of a lane.
-struct Fragments {
-  int lane, number;
-
-  __device__ size_t at(int r, int x, int d) const {
-    const int lanes = r % 8 * 4 + x % 8 / 2, numbers = r % 16 / 8 * 2 + x % 2;
-    return size_t(r / 16 * (d / 8) + x / 8) * 128 + lanes * lane + numbers * number;
-  }
-};
-
-// Adds the sums of a shorter tensor's rows to a longer one's. A thread owns a number of the shorter
-// one; if row0 is a multiple of 16, neighbours are neighbours in both.
-template <int d>
-__global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
-                                const float* partial,  // [B*H, np, d]
-                                int Np, int np, int row0, int rows, int heads, Fragments order) {
-  const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
-  const int bh = int(i / (size_t(np) * d)), in_tile = int(i % 128);
-  const int lane = in_tile / order.lane % 32, number = in_tile / order.number % 4;
-  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + fa::row_of(lane);
-  const int x = int(i / 128 % (d / 8)) * 8 + fa::column_of(lane) + number % 2;
-  if (bh >= heads || r >= rows) return;  // legal: no barrier follows
-  kept[size_t(bh) * Np * d + order.at(row0 + r, x, d)] += partial[i];
 }
 
 // --- host ---------------------------------------------------------------------------------------

@@ -8,9 +8,33 @@
 // Still bad no measured win: there for coverage
 #pragma once
 
+#include "common/dialect/fragment.h"
 #include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/08_tensor_core_backward/5_atomics.cuh"
 #include "steps/14_ring/parts.cuh"
+
+namespace step14_mma {
+
+using step14::kRowThreads;
+
+// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one. In 08's
+// layout 16 rows x 8 features are four numbers in each of 32 lanes, number by number.
+template <int d>
+__global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
+                                const float* partial,  // [B*H, np, d]
+                                int Np, int np, int row0, int rows, int heads) {
+  const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
+  const int bh = int(i / (size_t(np) * d)), lane = int(i % 32), number = int(i % 128 / 32);
+  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + fa::row_of(lane);
+  const int x = int(i / 128 % (d / 8)) * 8 + fa::column_of(lane) + number % 2;
+  if (bh >= heads || r >= rows) return;  // legal: no barrier follows
+  const int row = row0 + r;              // of all rows
+  const int to_lane = row % 8 * 4 + x % 8 / 2, to_number = row % 16 / 8 * 2 + x % 2;
+  const size_t tile = row / 16 * (d / 8) + x / 8;
+  kept[size_t(bh) * Np * d + tile * 128 + to_number * 32 + to_lane] += partial[i];
+}
+
+}  // namespace step14_mma
 
 namespace step14 {
 
@@ -42,9 +66,9 @@ struct Ampere {  // steps 07 and 08
                        const RowsOf& at) {
     const int Np = step08::padded_rows(p), np = step08::padded_rows(late_problem);
     fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-      fa::launch(add_sums_kernel<d>, row_blocks(p.heads(), np, d), t.scratch<float>("dQ_sum"),
-                 late.scratch<float>("dQ_sum"), Np, np, at.row0, at.rows, int(p.heads()),
-                 Fragments{.lane = 1, .number = 32});
+      fa::launch(step14_mma::add_sums_kernel<d>, row_blocks(p.heads(), np, d),
+                 t.scratch<float>("dQ_sum"), late.scratch<float>("dQ_sum"), Np, np, at.row0,
+                 at.rows, int(p.heads()));
     });
   }
   static void finish_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
