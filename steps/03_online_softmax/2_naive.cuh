@@ -47,20 +47,18 @@ static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
 
 // --- host ---------------------------------------------------------------------------------------
 
-// 02's prediction with `loads` loads of each score, and the kernel's accesses per score.
-inline fa::Prediction traffic_of(const fa::Problem& p, const char* kernel, int loads) {
+// 02's prediction with `loads` loads of each score, and the softmax's accesses per score.
+inline fa::Prediction traffic_of(const fa::Problem& p, int loads) {
   fa::Prediction t = step02::traffic(p);
   t["S"].read = 4 * p.scores() * loads;
-  t.per_element = {{.kernel = kernel,
+  t.per_element = {{.kernel = "softmax_kernel",
                     .element = "score",
                     .elements = p.scores(),
                     .accesses = loads + 1.0}};  // P is stored once
   return t;
 }
-inline fa::Prediction traffic(const fa::Problem& p) { return traffic_of(p, "softmax_kernel", 2); }
-inline fa::Prediction safe_traffic(const fa::Problem& p) {
-  return traffic_of(p, "softmax_kernel", 3);
-}
+inline fa::Prediction traffic(const fa::Problem& p) { return traffic_of(p, 2); }
+inline fa::Prediction safe_traffic(const fa::Problem& p) { return traffic_of(p, 3); }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");

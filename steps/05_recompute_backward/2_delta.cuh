@@ -88,27 +88,19 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return t;
 }
 
-template <int d>
-void make_delta(const fa::Problem& p, const fa::Tensors<float>& t,
-                float* delta) {  // [B*H, N]
-  const dim3 grid(fa::ceil_div(p.N, kBlockY), 1, p.heads());
-  fa::launch(delta_kernel<d>, {grid, dim3(fa::kWarp, kBlockY)}, t.O, t.dO, delta, p.N);
-}
-
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");
   float* P = t.scratch<float>("P");
   float* delta = t.scratch<float>("delta");
   const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, Br);
-  const dim3 rows(1, tiles, BH);
+  const dim3 rows(1, tiles, BH), few_rows(fa::ceil_div(p.N, kBlockY), 1, BH);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
-    make_delta<d>(p, t, delta);
+    fa::launch(delta_kernel<d>, {few_rows, dim3(fa::kWarp, kBlockY)}, t.O, t.dO, delta, p.N);
     fa::launch(key_gradient_kernel<d>, {rows, dim3(kThreads)}, P, t.dO, t.dV, p.N, p.causal);
     fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.dO, t.V, S, p.N, 1.f,
                p.causal);  // dP = dO V^T multiplies rows with rows, as S = Q K^T did
-    fa::launch(softmax_backward_kernel,
-               {dim3(fa::ceil_div(p.N, kBlockY), 1, BH), dim3(fa::kWarp, kBlockY)}, P, S, delta,
-               p.N, p.scale(), p.causal);
+    fa::launch(softmax_backward_kernel, {few_rows, dim3(fa::kWarp, kBlockY)}, P, S, delta, p.N,
+               p.scale(), p.causal);
     // dQ = dS K multiplies a square matrix with rows, as O = P V did
     fa::launch(output_kernel<d>, {rows, dim3(kThreads)}, S, t.K, t.dQ, p.N, p.causal);
     fa::launch(key_gradient_kernel<d>, {rows, dim3(kThreads)}, S, t.Q, t.dK, p.N, p.causal);

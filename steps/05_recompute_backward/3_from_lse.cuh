@@ -2,7 +2,8 @@
 // Idea      P = exp(S - LSE): a tile of P needs only Q, K and LSE, and no N * N matrix is kept for
 //           the backward. With delta, dS needs no other tile either: S and dP never leave the chip
 // Changed   since 04 2_fused: a block computes one tile and ends; the second product is dP,
-//           dO V^T; softmax is one exp; P and dS go to HBM, for the products of 1_standard
+//           dO V^T; softmax is one exp; P and dS go to HBM, for the products of 1_standard. Delta's
+//           kernel is that of 2_delta
 // Traffic   requested read  4*BH*(3*N*N + (2 + 2*Tc + 2*Tr + 3*T)*N*d + 2*Tc*N) B   Tc = N/Bc,
 //                     write 4*BH*(2*N*N + 3*N*d + N) B   Tr = N/Br, T = N/64; causal: seen T, 3*N*N
 //           compulsory      4*BH*(8*N*d + N) B
@@ -12,16 +13,34 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/05_recompute_backward/1_standard.cuh"
-#include "steps/05_recompute_backward/2_delta.cuh"  // make_delta, as a whole
 
 namespace step05_from_lse {
 
 using step02::kGrid, step02::kThreads, step02::dot_rows;  // a block's 16 x 16 threads
 using step02::output_kernel, step05_standard::key_gradient_kernel;
-constexpr int kPad = 4;  // keeps rows 16-byte aligned
+constexpr int kPad = 4;     // keeps rows 16-byte aligned
+constexpr int kBlockY = 8;  // rows of delta per block: one warp each
+
+// delta = rowsum(dO * O): one value per query row. One warp owns a row.
+template <int d>
+__global__ void delta_kernel(const float* O,   // [B*H, N, d]
+                             const float* dO,  // [B*H, N, d]
+                             float* delta,     // [B*H, N]
+                             int N) {
+  const int r = blockIdx.x * kBlockY + threadIdx.y;
+  const int lane = threadIdx.x;
+  const size_t row = size_t(blockIdx.z) * N + r;
+  if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
+  float sum = 0.f;
+  UNROLL
+  for (int x = lane; x - lane < d; x += fa::kWarp) sum += dO[row * d + x] * O[row * d + x];
+  sum = fa::warp_sum(sum);
+  if (lane == 0) delta[row] = sum;
+}
 
 // What a block keeps in shared memory: Br rows and Bc keys.
 template <int d, int Br, int Bc>
@@ -156,7 +175,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   const unsigned BH = p.heads();
   const dim3 rows(1, fa::ceil_div(p.N, step02::Br), BH);
   dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
-    step05_delta::make_delta<d>(p, t, delta);
+    const dim3 few_rows(fa::ceil_div(p.N, kBlockY), 1, BH);
+    fa::launch(delta_kernel<d>, {few_rows, dim3(fa::kWarp, kBlockY)}, t.O, t.dO, delta, p.N);
     const dim3 tiles(fa::ceil_div(p.N, Bc), fa::ceil_div(p.N, Br), BH);
     fa::launch(tile_kernel<d, Br, Bc>, {tiles, dim3(kThreads), sizeof(Tiles<d, Br, Bc>)}, t.Q, t.K,
                t.V, t.dO, t.LSE, delta, P, dS, p.N, p.scale(), p.causal);

@@ -14,7 +14,7 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/08_tensor_core_backward/1_queries.cuh"  // its dQ, as a whole
+#include "steps/08_tensor_core_backward/1_queries.cuh"  // dQ
 #include "steps/08_tensor_core_backward/parts.cuh"
 
 namespace step08_deterministic {

@@ -2,7 +2,8 @@
 // Idea      A rank sees the keys block by block. Attention over one block is a complete softmax
 //           with its own LSE, and O over all keys is the mean of the blocks' O, weighted by
 //           exp(LSE). O and LSE therefore merge as m and l did: with 03's merge, in any order
-// Changed   nothing in 03 1_merge, which is included: LSE stands for m and l, and weights O
+// Changed   since 03 1_merge: merges results of a softmax, not scores: LSE stands for m and l; O is
+//           merged too, weighted by what the merge did with LSE
 // Traffic   requested per row   read  d*(2 + 2) + 4*2*d/8 B    O of both in bf16, LSE of both
 //                               write d*2 + 4 B                where O so far is fp32: 4, not 2
 //           compulsory          the same, each LSE once
@@ -11,19 +12,36 @@
 // Still bad a block's partial O is stored in HBM and loaded again: 10's epilogue could merge it
 #pragma once
 
-#include "steps/03_online_softmax/1_merge.cuh"  // two statistics of a row, as a whole
 #include "steps/14_ring/parts.cuh"  // RowsOf and Place: which rows of which tensor a thread has
 
 namespace step14 {
+
+// Of any set of keys: the maximum of a row's scores, and the sum of exp(score - m).
+struct RowStats {
+  float m, l;
+};
+
+// exp(LSE) is l in units of exp(m): a result has m = LSE and l = 1. That of no key has LSE = -inf.
+__host__ __device__ inline RowStats stats_of(float LSE) {
+  return {LSE, LSE == -INFINITY ? 0.f : 1.f};
+}
+
+// 03's merge. The sum with the smaller maximum is rescaled to the larger one. Where the smaller
+// maximum is -inf there is nothing to rescale, and -inf - -inf, a NaN, is not computed.
+__host__ __device__ inline RowStats merge(RowStats a, RowStats b) {
+  const bool a_larger = a.m >= b.m;
+  const RowStats large = a_larger ? a : b, small = a_larger ? b : a;
+  const float exponent = small.m == -INFINITY ? -INFINITY : small.m - large.m;
+  return {large.m, large.l + small.l * expf(exponent)};
+}
 
 struct Merged {
   float LSE, old_weight, new_weight;  // O = old_weight * old O + new_weight * new O
 };
 
-// exp(LSE) is l in units of exp(m): in 03's terms a result has m = LSE and l = 1. A row that saw no
-// key has LSE = -inf and O = 0. If neither result saw one, -inf - -inf, a NaN, is not computed.
+// Where neither result saw a key, both O are 0, and so are the weights.
 __host__ __device__ inline Merged merge(float old_LSE, float new_LSE) {
-  const step03::RowStats all = step03::merge(step03::stats_of(old_LSE), step03::stats_of(new_LSE));
+  const RowStats all = merge(stats_of(old_LSE), stats_of(new_LSE));
   if (all.m == -INFINITY) return {-INFINITY, 0.f, 0.f};
   return {all.m + logf(all.l), expf(old_LSE - all.m) / all.l, expf(new_LSE - all.m) / all.l};
 }

@@ -2,6 +2,7 @@
 // Idea      Each rank computes with the K and V that it has while those of the next hop arrive.
 //           After as many hops as ranks, each row has seen all keys. No rank holds more than three
 //           shards of K and V: its own and two in transit (zig-zag with a mask: half of one more)
+// Changed   new: the host's loop over the hops. 10's kernels and 1_merge run in it as they are
 // Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: of R - 1 ranks
 //           HBM            10's of each block; the merge's; zig-zag with a mask: the copies'
 // Launch    per hop: 10's; after hop 0 the merge, once per chunk. Zig-zag with a mask also copies
@@ -14,20 +15,18 @@
 
 namespace step14 {
 
+// Hop h of the forward has the keys of the rank h places behind: K and V travel to the next rank.
+inline int forward_source(int rank, int hop, int ranks) { return (rank - hop + ranks) % ranks; }
+
 // K and V of a rank, wherever they are now: [B*Hkv, rows, d] each.
 template <class T>
 struct Keys {
   const T *K = nullptr, *V = nullptr;
 };
 
-// A chunk's rows meet the keys of another rank: is this merge the first in this forward; is it the
-// last? O so far is bf16, in O, before the first and after the last, and fp32, in sum_, in between.
-struct Meeting {
-  bool first = false, last = false;
-};
-
-// A rank's part of the problem: its tensors have only its own rows. Kernels are the functions that
-// hopper.cuh has for the kernels of 10 and 11.
+// A rank's part of the problem: its tensors have only its own rows. Kernels: the functions that
+// launch the kernels of 10 and 11 (hopper.cuh). They are a parameter because the same ring runs
+// other steps' kernels in fp32 and on GPUs before Hopper.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
  public:
@@ -48,8 +47,11 @@ class RingForward : public fa::RankAttention {
   // the messages. Kernels queued after finish() wait for them.
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
-    met_.assign(2, 0);  // a rank has one chunk, or two
-    if (meets_later_keys()) prepare_late_queries(t);
+    merged_.assign(2, 0);  // a rank has one chunk, or two
+    if (meets_larger_ranks()) {
+      if (!late_Q_) late_Q_ = buffer_of<T>("Q, late", whole_.heads() * late_rows().rows * whole_.d);
+      cut_late(t.Q, late_Q_.get());
+    }
     Keys<T> held{t.K, t.V};
     for (int hop = 0; hop < R_; ++hop) {
       const int from = forward_source(me_, hop, R_);
@@ -63,7 +65,7 @@ class RingForward : public fa::RankAttention {
       }
       ranks_.computing("forward, hop " + std::to_string(hop));  // in the trace
       const Block b = block(from);
-      if (!b.empty()) attend(t, b, held, from, blocks(last ? 0 : ranks_.busy_sms()));
+      if (!b.empty()) attend(t, b, held, from, thread_blocks(last ? 0 : ranks_.busy_sms()));
       if (!last) {
         ranks_.finish();
         held = next;
@@ -74,7 +76,7 @@ class RingForward : public fa::RankAttention {
 
   size_t workspace_bytes() const override { return bytes_ + taken_->bytes(); }
 
- protected:
+ protected:  // for 3_backward
   int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
   Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
   fa::Problem block_problem(const Block& b) const {
@@ -87,34 +89,31 @@ class RingForward : public fa::RankAttention {
     bytes_ += n * sizeof(E);
     return memory<E>(name, n);
   }
-  // Thread blocks of 10's persistent kernel, one for each SM that messages leave free: NCCL copies
-  // with SMs, and the copy engines need none.
-  int blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
-  size_t key_numbers(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }  // in K
+  size_t key_elements(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }  // of K
   size_t most_keys() const { return whole_.kv_heads() * most_ * whole_.d; }
   Keys<T> room(int buffer, int rank) const {  // for K and V of a rank: V directly after K
     T* K = moving_[buffer].get();
-    return {K, K + key_numbers(rank)};
+    return {K, K + key_elements(rank)};
   }
   std::vector<fa::Message> keys_to(int peer, const Keys<T>& keys, int rank) const {
-    return {fa::message(peer, keys.K, key_numbers(rank)),
-            fa::message(peer, keys.V, key_numbers(rank))};
+    return {fa::message(peer, keys.K, key_elements(rank)),
+            fa::message(peer, keys.V, key_elements(rank))};
   }
 
-  // Where this rank's late rows lie in its tensors; in a tensor of their own they begin at 0. The
-  // kernels of 10 and 11 expect each head's rows directly after those of the head before. Half of
-  // each head's rows do not lie so: late rows and early keys are copied to tensors of their own.
-  RowsOf late() const {
+  // Where this rank's late rows, those of its late chunk, lie in its tensors; in a tensor of their
+  // own they begin at 0. The kernels of 10 and 11 expect each head's rows directly after those of
+  // the head before. Half of each head's rows do not lie so: late rows and early keys are copied.
+  RowsOf late_rows() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
     return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
   }
   static constexpr int kVector = 16 / sizeof(T);  // elements that a thread copies
   void cut_late(const T* from, T* to) const {
-    cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late());
+    cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late_rows());
   }
   static bool is_late(const Block& b) { return b.rows.begin > 0; }
-  // Later keys: those of larger ranks. With a mask only late rows see them; the last rank has none.
-  bool meets_later_keys() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
+  // With a mask only late rows see keys of larger ranks, of which the last rank meets none.
+  bool meets_larger_ranks() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
 
   // The keys of a block: all of a rank's, or a copy of its early ones, half of them, rounded up.
   Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) {
@@ -128,24 +127,22 @@ class RingForward : public fa::RankAttention {
     return {K, V};
   }
 
-  Meeting meet(size_t chunk, int row0) {
-    const bool first = met_[chunk] == 0;
-    return {first, ++met_[chunk] == meetings(row0)};
-  }
+  const fa::Problem whole_;
+  fa::Ranks& ranks_;
+  const int me_, R_;
+  fa::DeviceMemory<T> late_Q_;  // [B*H, late rows, d]
+  Keys<T> left_;                // of the last hop: the backward begins with them
 
-  // --- virtual, because beyond/fused reads in place and merges in the epilogue
+ private:
+  // Of 10's persistent kernel, one for each SM that messages leave free: NCCL copies with SMs, and
+  // the copy engines need none.
+  int thread_blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
 
-  // Copies the late rows of Q to a tensor of their own.
-  virtual void prepare_late_queries(const fa::Tensors<T>& t) {
-    if (!late_Q_) late_Q_ = buffer_of<T>("Q, late", whole_.heads() * late().rows * whole_.d);
-    cut_late(t.Q, late_Q_.get());
-  }
-
-  // Computes O and LSE of Block b with `blocks` thread blocks, and merges them with those so far.
-  virtual void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
-                      int blocks) {
+  // Computes O and LSE of block b, and merges them with those so far.
+  void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
+              int thread_blocks) {
     const bool own = from == me_;  // the first hop: nothing to merge with
-    if (!own && !partial_O_) {     // here, because beyond/fused needs none at d = 128
+    if (!own && !partial_O_) {     // here: with a mask, rank 0 of plain merges nothing
       partial_O_ = buffer_of<T>("O of a hop", whole_.heads() * most_ * whole_.d);
     }
     const Keys<T> keys = keys_of(b, held, from);
@@ -153,57 +150,52 @@ class RingForward : public fa::RankAttention {
     tensors.O = own ? t.O : partial_O_.get();
     tensors.LSE = own ? t.LSE : partial_LSE_.get();
     tensors.workspace = taken_->pointers();
-    Kernels::forward(block_problem(b), tensors, blocks);
-    if (!own) merge_parts(t, b);
+    Kernels::forward(block_problem(b), tensors, thread_blocks);
+    if (!own) merge_block(t, b);
   }
 
-  const fa::Problem whole_;
-  fa::Ranks& ranks_;
-  const int me_, R_;
-  int most_ = 0;                               // rows of the rank that has the most
-  fa::DeviceMemory<T> late_Q_;                 // [B*H, late rows, d]
-  std::optional<Workspace> taken_;             // 10's counters of work tiles
-  Keys<T> left_;                               // of the last hop: the backward begins with them
-  fa::DeviceMemory<float> partial_LSE_, sum_;  // LSE of one block of keys; O so far
-
- private:
-  // How many merges the rows of a chunk have: one for each other rank with keys that they see.
-  int meetings(int first_row) const {
-    int n = 0;
-    for (int from = 0; from < R_; ++from) {
-      const Block b = block(from);
-      n += from != me_ && !b.empty() && b.rows.begin <= first_row;
-    }
-    return n;
-  }
-
-  void merge_parts(const fa::Tensors<T>& t, const Block& b) {
+  // O so far is bf16, in O, before a row's first merge and after its last, and fp32, in sum_, in
+  // between.
+  void merge_block(const fa::Tensors<T>& t, const Block& b) {
     const std::vector<fa::Rows> chunks = rows_of(cut, whole_.N, me_, R_);
     int row0 = 0;  // of chunk i, in this rank's tensors
-    for (size_t i = 0; i < chunks.size(); row0 += chunks[i++].size()) {
+    for (size_t i = 0; i < chunks.size(); row0 += chunks[i].size(), ++i) {
       if (row0 < b.rows.begin) continue;
       const RowsOf at{.N = rows(me_),
                       .row0 = row0,
                       .n = b.rows.size(),
                       .partial0 = row0 - b.rows.begin,
                       .rows = chunks[i].size()};
-      const auto [first, last] = meet(i, row0);
-      const auto merge = [&](const auto* old, auto* sum) {  // O so far, from `old` to `sum`
+      const bool first = merged_[i] == 0, last = ++merged_[i] == merges_of(row0);
+      const auto merge_into = [&](const auto* old, auto* sum) {
         merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(),
                    at);
       };
-      if (first && last) merge(t.O, t.O);
-      if (first && !last) merge(t.O, sum_.get());
-      if (!first && last) merge(sum_.get(), t.O);
-      if (!first && !last) merge(sum_.get(), sum_.get());
+      if (first && last) merge_into(t.O, t.O);
+      if (first && !last) merge_into(t.O, sum_.get());
+      if (!first && last) merge_into(sum_.get(), t.O);
+      if (!first && !last) merge_into(sum_.get(), sum_.get());
     }
   }
 
+  // How many merges the rows of a chunk have: one for each other rank with keys that they see.
+  int merges_of(int row0) const {
+    int n = 0;
+    for (int from = 0; from < R_; ++from) {
+      const Block b = block(from);
+      n += from != me_ && !b.empty() && b.rows.begin <= row0;
+    }
+    return n;
+  }
+
+  int most_ = 0;                    // rows of the rank that has the most
+  std::optional<Workspace> taken_;  // 10's counters of work tiles
   size_t bytes_ = 0;
-  fa::DeviceMemory<T> moving_[2];  // K and V: arriving, and in use
-  fa::DeviceMemory<T> early_;      // K and V of a rank's early chunk
-  fa::DeviceMemory<T> partial_O_;  // of one block of keys
-  std::vector<int> met_;           // merges that each chunk's rows have had
+  fa::DeviceMemory<T> moving_[2];              // K and V: arriving, and in use
+  fa::DeviceMemory<T> early_;                  // K and V of a rank's early chunk
+  fa::DeviceMemory<T> partial_O_;              // of one block of keys
+  fa::DeviceMemory<float> partial_LSE_, sum_;  // LSE of one block of keys; O so far
+  std::vector<int> merged_;                    // how often, each chunk's rows in this forward
 };
 
 }  // namespace step14

@@ -3,7 +3,8 @@
 //           sums travel too, in fp32, one hop behind. A rank begins with the keys that the forward
 //           left, those of the rank after it. In the forward's direction its own would be next; in
 //           the other direction they are last, and their sums arrive during the last hop
-// Changed   nothing in 2_ring, whose class it extends
+// Changed   since 14 2_ring, whose class it extends: K and V travel the other way, dK and dV with
+//           them; 11's backward, in three parts: before, in and after the hops
 // Traffic   sent per rank  2*2*BHkv*(R-2)/R*N*d + 2*4*BHkv*(R-1)/R*N*d B   K, V; dK, dV
 //           HBM            11's of each block; dK and dV of a block, loaded; their sums; the copies
 // Launch    columns; per hop: 11's backward, add; convert. Zig-zag with a mask: also copies and
@@ -16,6 +17,37 @@
 
 namespace step14 {
 
+// The backward turns the other way and begins with the keys that the forward's last hop left here.
+// Each rank's own keys are then the last, and their dK and dV, to which all others have added,
+// arrive during that hop.
+inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
+
+// Gradients merge by addition. Without old ones (null) the partial ones are the whole sum.
+template <int d, class Old, class New, class T>
+__global__ void add_kernel(const Old* old,    // [B*H, N, d]
+                           New* sum,          // [B*H, N, d], perhaps the same memory
+                           const T* partial,  // [B*H, n, d]
+                           RowsOf at, int heads) {
+  const Place<d> place(at.rows);
+  if (place.bh >= heads) return;  // legal: no barrier follows
+  float a[kFeatures] = {}, b[kFeatures];
+  if (old) load(old + place.kept(at) * d + place.x, a);
+  load(partial + place.partial(at) * d + place.x, b);
+  UNROLL
+  for (int i = 0; i < kFeatures; ++i) a[i] += b[i];
+  store(sum + place.kept(at) * d + place.x, a);
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+template <class Old, class New, class T>
+void add_rows(int d, size_t heads, const Old* old, New* sum, const T* partial, const RowsOf& at) {
+  fa::dispatch_d<64, 128>(d, [&](auto D) {
+    fa::launch(add_kernel<D, Old, New, T>, row_blocks(heads, at.rows, D / kFeatures), old, sum,
+               partial, at, int(heads));
+  });
+}
+
 template <class Kernels, Cut cut>
 class Ring : public RingForward<Kernels, cut> {
  public:
@@ -25,14 +57,14 @@ class Ring : public RingForward<Kernels, cut> {
   Ring(const fa::Problem& p, fa::Ranks& ranks) : Forward(p, ranks) {}
 
   void backward(const fa::Tensors<void>& untyped) override {
-    if (!all_) allocate();
-    const fa::Tensors<T> t = fa::typed<T>(untyped);
-    const Block own = block(me_);
+    if (!row_workspace_) allocate();
     ranks_.computing("backward, before the hops");
-    fa::Tensors<T> all = t, late = t;  // of all rows; of the late rows, once they are copied
-    all.workspace = all_->pointers();
-    Kernels::prepare_rows(block_problem(own), all);
-    if (this->meets_later_keys()) late = prepare_late_rows(all);
+    const fa::Problem rank_problem = block_problem(block(me_));
+    const fa::Tensors<T> t = fa::typed<T>(untyped);
+    fa::Tensors<T> rank_tensors = t, late_tensors;  // of this rank's rows; of its late rows alone
+    rank_tensors.workspace = row_workspace_->pointers();
+    Kernels::prepare_rows(rank_problem, rank_tensors);
+    if (meets_larger_ranks()) late_tensors = prepare_late_rows(rank_tensors);
 
     Keys<T> held = left_;  // later hops may overwrite it: each backward needs its own forward
     for (int hop = 0; hop < R_; ++hop) {
@@ -42,84 +74,75 @@ class Ring : public RingForward<Kernels, cut> {
       const Keys<T> next = exchange(hop, from, held);
       ranks_.computing("backward, hop " + std::to_string(hop));
       const Block b = block(from);
-      if (!b.empty()) {
-        fa::Tensors<T>& rows = this->is_late(b) ? late : all;
-        // Where one rank runs alone, the block's dK and dV are the results.
-        rows.dK = R_ == 1 ? t.dK : partial_.get(),
-        rows.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
-        differentiate(rows, b, held, from);
-      }
+      if (!b.empty()) differentiate(t, is_late(b) ? late_tensors : rank_tensors, b, held, from);
       if (moves(hop)) ranks_.finish();  // add() and the next hop wait for the messages
       if (R_ > 1) add(t, b, hop, from);
       if (next.K) held = next;  // else the next hop has this rank's own
     }
     ranks_.computing("backward, after the hops");
-    if constexpr (cut == Cut::zigzag) {  // beyond/cuda_cores, cut plain, has no kSums
-      if (late_) add_late(all, late);    // beyond/fused may have none
+    if (meets_larger_ranks()) {
+      Kernels::add_sums(rank_problem, rank_tensors, late_problem(), late_tensors, late_rows());
     }
-    Kernels::finish_rows(block_problem(own), all);
+    Kernels::finish_rows(rank_problem, rank_tensors);
   }
 
   size_t workspace_bytes() const override {
-    return Forward::workspace_bytes() + (all_ ? all_->bytes() : 0) + (late_ ? late_->bytes() : 0);
-  }
-
- protected:
-  using Forward::block, Forward::block_problem, Forward::whole_, Forward::ranks_, Forward::me_;
-  using Forward::R_, Forward::left_, Forward::key_numbers, Forward::rows;
-
-  // --- virtual, because beyond/fused reads in place
-
-  // Copies the late rows to tensors of their own, with their own sums of dQ. The forward copied Q.
-  virtual fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& all) {
-    if (!late_) allocate_late();
-    this->cut_late(all.O, late_O_.get());
-    this->cut_late(all.dO, late_dO_.get());
-    cut_rows<float>(whole_.heads(), 1, all.LSE, late_LSE_.get(), this->late());
-    fa::Tensors<T> late{.Q = this->late_Q_.get(), .O = late_O_.get(), .LSE = late_LSE_.get()};
-    late.dO = late_dO_.get(), late.workspace = late_->pointers();
-    Kernels::prepare_rows(late_problem(), late);
-    return late;
-  }
-  // dK and dV of a block, and its share of dQ. 11 launches a block for each 128 keys of a head, not
-  // for each SM, so it leaves no SM to messages.
-  virtual void differentiate(fa::Tensors<T> rows, const Block& b, const Keys<T>& held, int from) {
-    const Keys<T> keys = this->keys_of(b, held, from);
-    rows.K = keys.K, rows.V = keys.V;
-    Kernels::backward(block_problem(b), rows);
+    return Forward::workspace_bytes() + (row_workspace_ ? row_workspace_->bytes() : 0) +
+           (late_workspace_ ? late_workspace_->bytes() : 0);
   }
 
  private:
+  using Forward::block, Forward::block_problem, Forward::buffer_of, Forward::cut_late;
+  using Forward::is_late, Forward::key_elements, Forward::keys_of, Forward::keys_to,
+      Forward::late_Q_;
+  using Forward::late_rows, Forward::left_, Forward::me_, Forward::meets_larger_ranks;
+  using Forward::most_keys, Forward::R_, Forward::ranks_, Forward::room, Forward::rows;
+  using Forward::whole_;
+
   void allocate() {
-    all_.emplace(Kernels::row_workspace(block_problem(block(me_))));
+    row_workspace_.emplace(Kernels::row_workspace(block_problem(block(me_))));
     if (R_ == 1) return;
-    const size_t keys = this->most_keys();
-    partial_ = this->template buffer_of<T>("dK, dV of a hop", 2 * keys);
-    for (auto& sum : sums_) sum = this->template buffer_of<float>("dK, dV so far", 2 * keys);
+    partial_ = this->template buffer_of<T>("dK, dV of a hop", 2 * most_keys());
+    for (auto& sum : sums_) {
+      sum = this->template buffer_of<float>("dK, dV so far", 2 * most_keys());
+    }
   }
   void allocate_late() {
-    const fa::Problem rows = late_problem();
-    late_.emplace(Kernels::row_workspace(rows));
-    const size_t numbers = rows.heads() * rows.N * rows.d;
+    const fa::Problem p = late_problem();
+    late_workspace_.emplace(Kernels::row_workspace(p));
     for (auto* tensor : {&late_O_, &late_dO_}) {
-      *tensor = this->template buffer_of<T>("O, dO, late", numbers);
+      *tensor = this->template buffer_of<T>("O, dO, late", p.heads() * p.N * p.d);
     }
-    late_LSE_ = this->template buffer_of<float>("LSE, late", rows.heads() * rows.N);
-  }
-  void add_late(const fa::Tensors<T>& all, const fa::Tensors<T>& late) const {
-    const int Np = Kernels::padded_rows(block_problem(block(me_)));
-    const int np = Kernels::padded_rows(late_problem());
-    const RowsOf at = this->late();
-    fa::dispatch_d<64, 128>(whole_.d, [&](auto d) {
-      fa::launch(add_sums_kernel<d>, row_blocks(whole_.heads(), np, d),
-                 all.template scratch<float>("dQ_sum"), late.template scratch<float>("dQ_sum"), Np,
-                 np, at.row0, at.rows, int(whole_.heads()), Kernels::kSums);
-    });
+    late_LSE_ = this->template buffer_of<float>("LSE, late", p.heads() * p.N);
   }
   fa::Problem late_problem() const {  // of rows alone: its Nk and mask are not used
     fa::Problem p = block_problem(block(me_));
-    p.N = this->late().rows, p.causal = false;
+    p.N = late_rows().rows, p.causal = false;
     return p;
+  }
+
+  // Copies the late rows to tensors of their own, with their own sums of dQ. The forward copied Q.
+  fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& rank_tensors) {
+    if (!late_workspace_) allocate_late();
+    cut_late(rank_tensors.O, late_O_.get());
+    cut_late(rank_tensors.dO, late_dO_.get());
+    cut_rows<float>(whole_.heads(), 1, rank_tensors.LSE, late_LSE_.get(), late_rows());
+    fa::Tensors<T> late{.Q = late_Q_.get(), .O = late_O_.get(), .LSE = late_LSE_.get()};
+    late.dO = late_dO_.get(), late.workspace = late_workspace_->pointers();
+    Kernels::prepare_rows(late_problem(), late);
+    return late;
+  }
+
+  // dK and dV of a block, and its share of dQ. 11 launches a block for each 128 keys of a head, not
+  // for each SM, so it leaves no SM to messages.
+  void differentiate(const fa::Tensors<T>& t, fa::Tensors<T> of_block, const Block& b,
+                     const Keys<T>& held, int from) {
+    const Keys<T> keys = keys_of(b, held, from);
+    of_block.K = keys.K, of_block.V = keys.V;
+    // Where one rank runs alone, the block's dK and dV are the results.
+    of_block.dK = R_ == 1 ? t.dK : partial_.get();
+    of_block.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
+    Kernels::backward(block_problem(b), of_block);
   }
 
   bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }  // K and V; sums
@@ -133,13 +156,13 @@ class Ring : public RingForward<Kernels, cut> {
     Keys<T> next;
     if (hop + 2 < R_) {
       const int coming = backward_source(me_, hop + 1, R_);
-      next = this->room((R_ - 1 + hop) % 2, coming);
-      send = this->keys_to(to, held, from), receive = this->keys_to(back, next, coming);
+      next = room((R_ - 1 + hop) % 2, coming);
+      send = keys_to(to, held, from), receive = keys_to(back, next, coming);
     }
     if (hop > 0) {
       const int gone = backward_source(me_, hop - 1, R_);
-      send.push_back(fa::message(to, sums_[(hop + 1) % 2].get(), 2 * key_numbers(gone)));
-      receive.push_back(fa::message(back, sums_[hop % 2].get(), 2 * key_numbers(from)));
+      send.push_back(fa::message(to, sums_[(hop + 1) % 2].get(), 2 * key_elements(gone)));
+      receive.push_back(fa::message(back, sums_[hop % 2].get(), 2 * key_elements(from)));
     }
     if (moves(hop)) ranks_.start("K, V; dK, dV of rank " + std::to_string(from), send, receive);
     return next;
@@ -150,9 +173,9 @@ class Ring : public RingForward<Kernels, cut> {
   // sums directly follow dK's, which makes one message; in a block's buffer dV begins at the half.
   void add(const fa::Tensors<T>& t, const Block& b, int hop, int from) {
     float* dK = sums_[hop % 2].get();
-    float* dV = dK + key_numbers(from);
+    float* dV = dK + key_elements(from);
     const bool all_keys = !b.empty() && b.keys.size() == rows(from);
-    if (hop == 0 && !all_keys) fa::zero_device_memory(dK, 2 * key_numbers(from) * sizeof(float));
+    if (hop == 0 && !all_keys) fa::zero_device_memory(dK, 2 * key_elements(from) * sizeof(float));
     if (b.empty()) return;
     const RowsOf at{
         .N = rows(from), .row0 = 0, .n = b.keys.size(), .partial0 = 0, .rows = b.keys.size()};
@@ -168,23 +191,44 @@ class Ring : public RingForward<Kernels, cut> {
     }
   }
 
-  std::optional<Workspace> all_, late_;  // of prepare_rows, with dQ's sums: all rows, late rows
-  fa::DeviceMemory<T> partial_;          // dK and dV of one block
-  fa::DeviceMemory<float> sums_[2];      // dK and dV so far, which travel
+  // Of prepare_rows, with dQ's sums: of all rows; of the late ones.
+  std::optional<Workspace> row_workspace_, late_workspace_;
+  fa::DeviceMemory<T> partial_;      // dK and dV of one block
+  fa::DeviceMemory<float> sums_[2];  // dK and dV so far, which travel
   fa::DeviceMemory<T> late_O_, late_dO_;
   fa::DeviceMemory<float> late_LSE_;
 };
 
 // --- for the program -----------------------------------------------------------------------------
 
+// The scores of a block that the mask leaves.
+inline uint64_t scores_of(const Block& b) {
+  const uint64_t rows = b.rows.size(), keys = b.keys.size();
+  return b.causal ? rows * (rows + 1) / 2 : rows * keys;
+}
+
+inline fa::RankPrediction predict(Cut cut, const fa::Problem& p, int rank, int ranks) {
+  const auto elements = [&](int source) {  // of K or V of a rank
+    return uint64_t(fa::count_rows(rows_of(cut, p.N, source, ranks))) * p.kv_heads() * p.d;
+  };
+  fa::RankPrediction predicted;
+  for (int hop = 0; hop < ranks; ++hop) {
+    const int from = forward_source(rank, hop, ranks);
+    const Block block = block_of(cut, p.N, p.causal, rank, from, ranks);
+    predicted.scores.push_back(p.heads() * scores_of(block));
+    const uint64_t held = elements(backward_source(rank, hop, ranks));
+    const size_t size = fa::bytes_of(p.dtype);
+    if (hop + 1 < ranks) predicted.forward_bytes += 2 * size * elements(from);
+    if (hop + 2 < ranks) predicted.backward_bytes += 2 * size * held;           // K, V
+    if (hop + 1 < ranks) predicted.backward_bytes += 2 * sizeof(float) * held;  // dK, dV
+  }
+  return predicted;
+}
+
 template <class Kernels, Cut cut>
 std::shared_ptr<const fa::Sharding> ring() {
-  static_assert(cut == Cut::plain || !Kernels::kSquares, "zig-zag has n rows with 2n keys");
   fa::Sharding s;
-  s.validate = [](const fa::Problem& p, int ranks) {
-    require_rows(cut, p, ranks);
-    if (Kernels::kSquares) require_squares(p, ranks);
-  };
+  s.validate = [](const fa::Problem& p, int ranks) { require_rows(cut, p, ranks); };
   s.rows = [](const fa::Problem& p, int rank, int ranks) { return rows_of(cut, p.N, rank, ranks); };
   s.make = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankAttention> {
     return std::make_unique<Ring<Kernels, cut>>(p, ranks);

@@ -3,7 +3,8 @@
 //           the heads that the other one owns, and afterwards the results are sent back: two
 //           all-to-all exchanges (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole
 //           sequences: no merge, and a causal mask is balanced
-// Changed   in place of 2_ring and 3_backward: rows are exchanged by heads, before and after
+// Changed   since 14 2_ring: no hops and no merge: rows are exchanged by heads, before 10's kernel,
+//           which is called once, and after it; the backward likewise, with 11's
 // Traffic   sent per rank  forward   2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B
 //                                    Q, K, V; O, LSE
 //                          backward  2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d B   dO; dQ, dK, dV
@@ -25,48 +26,51 @@ class Heads : public fa::RankAttention {
   Heads(const fa::Problem& p, fa::Ranks& ranks)
       : whole_(p), mine_(p), ranks_(ranks), me_(ranks.rank()), R_(ranks.size()) {
     mine_.H /= R_, mine_.Hkv /= R_;
-    for (auto* tensor : {&Q_, &O_, &stage_[0]}) *tensor = buffer<T>(mine_.q_size());
-    for (auto* tensor : {&K_, &V_, &stage_[1], &stage_[2]}) *tensor = buffer<T>(mine_.kv_size());
-    LSE_ = buffer<float>(mine_.rows()), stage_LSE_ = buffer<float>(mine_.rows());
+    for (auto* x : {&Q_, &O_}) *x = buffer<T>("Q, O of a rank's heads", mine_.q_size());
+    for (auto* x : {&K_, &V_}) *x = buffer<T>("K, V of a rank's heads", mine_.kv_size());
+    LSE_ = buffer<float>("LSE of a rank's heads", mine_.rows());
+    stage_[0] = buffer<T>("messages of Q, O", mine_.q_size());
+    for (int i : {1, 2}) stage_[i] = buffer<T>("messages of K, V", mine_.kv_size());
+    stage_LSE_ = buffer<float>("messages of LSE", mine_.rows());
     taken_.emplace(Kernels::forward_workspace(mine_));
   }
 
   void forward(const fa::Tensors<void>& t) override {
-    const int H = mine_.H, Hkv = mine_.Hkv, row = row_vectors();
-    to_heads("Q, K, V", {{t.Q, Q_.get(), stage_[0].get(), H, row},
-                         {t.K, K_.get(), stage_[1].get(), Hkv, row},
-                         {t.V, V_.get(), stage_[2].get(), Hkv, row}});
+    const int H = mine_.H, Hkv = mine_.Hkv, vectors = row_vectors();
+    to_heads("Q, K, V", {{t.Q, Q_.get(), stage_[0].get(), H, vectors},
+                         {t.K, K_.get(), stage_[1].get(), Hkv, vectors},
+                         {t.V, V_.get(), stage_[2].get(), Hkv, vectors}});
     ranks_.computing("forward");
     fa::Tensors<T> heads{.Q = Q_.get(), .K = K_.get(), .V = V_.get(), .O = O_.get()};
     heads.LSE = LSE_.get(), heads.workspace = taken_->pointers();
     Kernels::forward(mine_, heads, mine_.gpu.sms);
-    to_rows("O", {{t.O, O_.get(), stage_[0].get(), H, row},
+    to_rows("O", {{t.O, O_.get(), stage_[0].get(), H, vectors},
                   {t.LSE, LSE_.get(), stage_LSE_.get(), H, 0}});
   }
 
   // Q, K, V, O and LSE of this rank's heads are still here from the forward: only dO is sent.
   void backward(const fa::Tensors<void>& t) override {
-    if (!sums_) {
-      sums_.emplace(Kernels::row_workspace(mine_));
-      for (auto* tensor : {&dO_, &dQ_}) *tensor = buffer<T>(mine_.q_size());
-      for (auto* tensor : {&dK_, &dV_}) *tensor = buffer<T>(mine_.kv_size());
+    if (!row_workspace_) {
+      row_workspace_.emplace(Kernels::row_workspace(mine_));
+      for (auto* x : {&dO_, &dQ_}) *x = buffer<T>("dO, dQ of a rank's heads", mine_.q_size());
+      for (auto* x : {&dK_, &dV_}) *x = buffer<T>("dK, dV of a rank's heads", mine_.kv_size());
     }
-    const int H = mine_.H, Hkv = mine_.Hkv, row = row_vectors();
-    to_heads("dO", {{t.dO, dO_.get(), stage_[0].get(), H, row}});
+    const int H = mine_.H, Hkv = mine_.Hkv, vectors = row_vectors();
+    to_heads("dO", {{t.dO, dO_.get(), stage_[0].get(), H, vectors}});
     ranks_.computing("backward");
     fa::Tensors<T> heads{.Q = Q_.get(), .K = K_.get(), .V = V_.get(), .O = O_.get()};
-    heads.LSE = LSE_.get(), heads.workspace = sums_->pointers();
+    heads.LSE = LSE_.get(), heads.workspace = row_workspace_->pointers();
     heads.dO = dO_.get(), heads.dQ = dQ_.get(), heads.dK = dK_.get(), heads.dV = dV_.get();
     Kernels::prepare_rows(mine_, heads);
     Kernels::backward(mine_, heads);
     Kernels::finish_rows(mine_, heads);
-    to_rows("dQ, dK, dV", {{t.dQ, dQ_.get(), stage_[0].get(), H, row},
-                           {t.dK, dK_.get(), stage_[1].get(), Hkv, row},
-                           {t.dV, dV_.get(), stage_[2].get(), Hkv, row}});
+    to_rows("dQ, dK, dV", {{t.dQ, dQ_.get(), stage_[0].get(), H, vectors},
+                           {t.dK, dK_.get(), stage_[1].get(), Hkv, vectors},
+                           {t.dV, dV_.get(), stage_[2].get(), Hkv, vectors}});
   }
 
   size_t workspace_bytes() const override {
-    return bytes_ + taken_->bytes() + (sums_ ? sums_->bytes() : 0);
+    return bytes_ + taken_->bytes() + (row_workspace_ ? row_workspace_->bytes() : 0);
   }
 
  private:
@@ -82,9 +86,9 @@ class Heads : public fa::RankAttention {
   int row_vectors() const { return whole_.d * int(sizeof(T)) / 16; }  // 16 bytes each
   fa::Rows rows(int rank) const { return chunk_of(whole_.N, rank, R_); }
   template <class E>
-  fa::DeviceMemory<E> buffer(size_t n) {
+  fa::DeviceMemory<E> buffer(const char* name, size_t n) {
     bytes_ += n * sizeof(E);
-    return memory<E>("heads of a rank", n);
+    return memory<E>(name, n);
   }
 
   // The heads of `owner` in batch entry b, in this rank's rows.
@@ -163,7 +167,7 @@ class Heads : public fa::RankAttention {
   size_t bytes_ = 0;
   fa::DeviceMemory<T> Q_, K_, V_, O_, dO_, dQ_, dK_, dV_, stage_[3];
   fa::DeviceMemory<float> LSE_, stage_LSE_;
-  std::optional<Workspace> taken_, sums_;  // of 10's kernels; of 11's, with dQ's sums
+  std::optional<Workspace> taken_, row_workspace_;  // of 10's kernels; of 11's, with dQ's sums
 };
 
 inline fa::RankPrediction predict_heads(const fa::Problem& p, int rank, int ranks) {

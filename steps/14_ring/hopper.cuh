@@ -1,20 +1,37 @@
 // Step 14 -- the kernels of steps 10 and 11, as the ring calls them. 11's backward has three parts:
 // prepare_rows, 11's columns kernel: LSE and delta of each row, and zeros in dQ's sums; backward,
 // once for each block of keys: dK and dV, and additions to dQ's sums in fp32; finish_rows, 11's
-// convert: dQ from its sums.
+// convert: dQ from its sums. Before it, add_sums: late rows have sums of their own.
 #pragma once
 
-#include "steps/10_warp_specialized/beyond/wide.cuh"  // and so 4_scheduled, whose kernel it is
-#include "steps/11_hopper_backward/3_columns.cuh"
+#include "common/dialect/fragment.h"
+#include "steps/10_warp_specialized/4_scheduled.cuh"  // launch, as a whole
+#include "steps/11_hopper_backward/3_columns.cuh"     // its launches, as a whole
 #include "steps/14_ring/parts.cuh"
 
 namespace step14 {
 
+// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one. They have
+// the layout of 11's registers: 16 rows x 8 features are four numbers in each of 32 lanes, lane by
+// lane. A thread owns a number of the shorter tensor; if row0 is a multiple of 16, neighbours are
+// neighbours in both.
+template <int d>
+__global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
+                                const float* partial,  // [B*H, np, d]
+                                int Np, int np, int row0, int rows, int heads) {
+  const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
+  const int bh = int(i / (size_t(np) * d)), lane = int(i % 128 / 4), number = int(i % 4);
+  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + fa::row_of(lane);
+  const int x = int(i / 128 % (d / 8)) * 8 + fa::column_of(lane) + number % 2;
+  if (bh >= heads || r >= rows) return;  // legal: no barrier follows
+  const int row = row0 + r;              // of all rows
+  const int to_lane = row % 8 * 4 + x % 8 / 2, to_number = row % 16 / 8 * 2 + x % 2;
+  const size_t tile = row / 16 * (d / 8) + x / 8;
+  kept[size_t(bh) * Np * d + tile * 128 + to_lane * 4 + to_number] += partial[i];
+}
+
 struct Hopper {  // steps 10 and 11
   using T = bf16;
-  static constexpr bool kSquares = false;
-  static constexpr Fragments kSums{.lane = 4, .number = 1};  // of dQ_sum; beyond/ampere has others
-  static int padded_rows(const fa::Problem& p) { return step11::padded_rows(p); }
   static std::vector<fa::Scratch> forward_workspace(const fa::Problem& p) {
     return step10::workspace(p);
   }
@@ -30,15 +47,19 @@ struct Hopper {  // steps 10 and 11
   static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
     fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11_columns::launch_backward<d>(p, t); });
   }
+  // p, t: of a rank's rows. late_problem, late: of its late rows, which lie at `at` in those.
+  static void add_sums(const fa::Problem& p, const fa::Tensors<T>& t,
+                       const fa::Problem& late_problem, const fa::Tensors<T>& late,
+                       const RowsOf& at) {
+    const int Np = step11::padded_rows(p), np = step11::padded_rows(late_problem);
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+      fa::launch(add_sums_kernel<d>, row_blocks(p.heads(), np, d), t.scratch<float>("dQ_sum"),
+                 late.scratch<float>("dQ_sum"), Np, np, at.row0, at.rows, int(p.heads()));
+    });
+  }
   static void finish_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
     fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11::launch_convert<d>(p, t); });
   }
 };
-
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {  // for step.cuh: one rank, alone
-  std::vector<fa::Scratch> all = step10::workspace(p);
-  for (const fa::Scratch& s : step11_columns::workspace(p)) all.push_back(s);
-  return all;
-}
 
 }  // namespace step14

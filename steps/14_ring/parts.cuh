@@ -1,4 +1,4 @@
-// Step 14 -- which rank holds which rows, and what a hop computes; copies and sums of rows.
+// Step 14 -- which rank holds which rows, and what a hop computes; copies of rows.
 // Idea      Each rank holds a shard of the rows of Q, K and V: one chunk, or two. K and V travel
 //           around the ring: in hop h a rank has those of the rank h places before it. Its rows see
 //           all of them, none, or, of its own, those up to the diagonal. With a causal mask one
@@ -13,7 +13,6 @@
 
 #include "common/counts/device_memory.h"
 #include "common/dialect/cuda.h"
-#include "common/dialect/fragment.h"
 #include "common/harness/ranks.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
@@ -62,49 +61,11 @@ inline Block block_of(Cut cut, int N, bool causal, int rank, int from, int ranks
   return {{mine[0].size(), all_rows.end}, all_keys};
 }
 
-// The scores of a block that the mask leaves.
-inline uint64_t scores_of(const Block& b) {
-  const uint64_t rows = b.rows.size(), keys = b.keys.size();
-  return b.causal ? rows * (rows + 1) / 2 : rows * keys;
-}
-
-// Hop h of the forward has the keys of the rank h places behind: K and V travel to the next rank.
-inline int forward_source(int rank, int hop, int ranks) { return (rank - hop + ranks) % ranks; }
-// The backward turns the other way and begins with the keys that the forward's last hop left here.
-// Each rank's own keys are then the last, and their dK and dV, to which all others have added,
-// arrive during that hop.
-inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
-
-inline fa::RankPrediction predict(Cut cut, const fa::Problem& p, int rank, int ranks) {
-  const auto numbers = [&](int source) {  // elements of K or V of a rank
-    return uint64_t(fa::count_rows(rows_of(cut, p.N, source, ranks))) * p.kv_heads() * p.d;
-  };
-  fa::RankPrediction predicted;
-  for (int hop = 0; hop < ranks; ++hop) {
-    const int from = forward_source(rank, hop, ranks);
-    const Block block = block_of(cut, p.N, p.causal, rank, from, ranks);
-    predicted.scores.push_back(p.heads() * scores_of(block));
-    const uint64_t held = numbers(backward_source(rank, hop, ranks));
-    const size_t size = fa::bytes_of(p.dtype);
-    if (hop + 1 < ranks) predicted.forward_bytes += 2 * size * numbers(from);
-    if (hop + 2 < ranks) predicted.backward_bytes += 2 * size * held;           // K, V
-    if (hop + 1 < ranks) predicted.backward_bytes += 2 * sizeof(float) * held;  // dK, dV
-  }
-  return predicted;
-}
-
 inline void require_rows(Cut cut, const fa::Problem& p, int ranks) {
   const int chunks = cut == Cut::plain ? ranks : 2 * ranks;
   if (p.N >= chunks) return;
   throw fa::UsageError("--n " + std::to_string(p.N) + ": " + std::to_string(ranks) +
                        " ranks need at least " + std::to_string(chunks) + " rows");
-}
-
-// For kernels with a single N for rows and keys (kSquares): those of 06, in beyond/cuda_cores.
-inline void require_squares(const fa::Problem& p, int ranks) {
-  if (p.N % ranks == 0) return;
-  throw fa::UsageError("--n " + std::to_string(p.N) + ": for " + std::to_string(ranks) +
-                       " ranks this variant needs a multiple of " + std::to_string(ranks));
 }
 
 // --- eight numbers at once -----------------------------------------------------------------------
@@ -155,22 +116,6 @@ struct Place {
   __device__ size_t partial(const RowsOf& at) const { return size_t(bh) * at.n + at.partial0 + r; }
 };
 
-// Gradients merge by addition. Without old ones (null) the partial ones are the whole sum.
-template <int d, class Old, class New, class T>
-__global__ void add_kernel(const Old* old,    // [B*H, N, d]
-                           New* sum,          // [B*H, N, d], perhaps the same memory
-                           const T* partial,  // [B*H, n, d]
-                           RowsOf at, int heads) {
-  const Place<d> place(at.rows);
-  if (place.bh >= heads) return;  // legal: no barrier follows
-  float a[kFeatures] = {}, b[kFeatures];
-  if (old) load(old + place.kept(at) * d + place.x, a);
-  load(partial + place.partial(at) * d + place.x, b);
-  UNROLL
-  for (int i = 0; i < kFeatures; ++i) a[i] += b[i];
-  store(sum + place.kept(at) * d + place.x, a);
-}
-
 // Copies rows of a longer tensor to a shorter one, or back. A row is `width` elements of type E.
 template <class E, bool kBack>
 __global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
@@ -185,45 +130,11 @@ __global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
   (kBack ? a : b) = kBack ? b : a;  // back: from b to a
 }
 
-// dQ's sums in HBM have the tensor cores' layout: 16 rows x 8 features are four numbers in each of
-// 32 lanes. These are the distances between two lanes, and between two numbers of a lane.
-struct Fragments {
-  int lane, number;
-
-  __device__ size_t at(int r, int x, int d) const {
-    const int lanes = r % 8 * 4 + x % 8 / 2, numbers = r % 16 / 8 * 2 + x % 2;
-    return size_t(r / 16 * (d / 8) + x / 8) * 128 + lanes * lane + numbers * number;
-  }
-};
-
-// Adds the sums of a shorter tensor's rows to a longer one's. A thread owns a number of the shorter
-// one; if row0 is a multiple of 16, neighbours are neighbours in both.
-template <int d>
-__global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
-                                const float* partial,  // [B*H, np, d]
-                                int Np, int np, int row0, int rows, int heads, Fragments order) {
-  const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
-  const int bh = int(i / (size_t(np) * d)), in_tile = int(i % 128);
-  const int lane = in_tile / order.lane % 32, number = in_tile / order.number % 4;
-  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + fa::row_of(lane);
-  const int x = int(i / 128 % (d / 8)) * 8 + fa::column_of(lane) + number % 2;
-  if (bh >= heads || r >= rows) return;  // legal: no barrier follows
-  kept[size_t(bh) * Np * d + order.at(row0 + r, x, d)] += partial[i];
-}
-
 // --- host ---------------------------------------------------------------------------------------
 
 inline fa::LaunchConfig row_blocks(size_t heads, int rows, int threads) {
   return {dim3(unsigned((heads * rows * threads + kRowThreads - 1) / kRowThreads)),
           dim3(kRowThreads)};
-}
-
-template <class Old, class New, class T>
-void add_rows(int d, size_t heads, const Old* old, New* sum, const T* partial, const RowsOf& at) {
-  fa::dispatch_d<64, 128>(d, [&](auto D) {
-    fa::launch(add_kernel<D, Old, New, T>, row_blocks(heads, at.rows, D / kFeatures), old, sum,
-               partial, at, int(heads));
-  });
 }
 
 // `from` is longer; `width` elements of E make a row.

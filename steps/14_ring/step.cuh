@@ -29,7 +29,7 @@ inline fa::Variant fp32() {
           .backward_parent = "06 backward",
           .backward = step06_backward::backward,
           .backward_traffic = step06_backward::backward_traffic,
-          .sharding = ring<CudaCores, Cut::plain>()};
+          .sharding = fp32_ring()};
 }
 
 // With one rank it is steps 07 and 08.
@@ -48,13 +48,19 @@ inline fa::Variant mma() {
 }
 
 #ifndef FA_NO_WGMMA  // else nvcc compiles for GPUs that are not Hopper's
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {  // of one rank alone
+  std::vector<fa::Scratch> all = step10::workspace(p);
+  for (const fa::Scratch& s : step11_columns::workspace(p)) all.push_back(s);
+  return all;
+}
+
 // With one rank it is steps 10 and 11.
 inline fa::Variant plain() {
   return {.name = "plain",
           .idea = "a ring; each rank has one chunk of the rows",
           .newer = true,
           .forward = step10::forward,
-          .traffic = step10_wide::traffic,
+          .traffic = step10::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "10 scheduled",

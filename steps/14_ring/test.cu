@@ -1,8 +1,7 @@
 // Tests of step 14 in one process: its formulas, its merge, and ranks that are threads. Ranks that
 // mpirun starts: tests/programs/test_ranks.py.
 #include "common/ranks/threads.h"
-#include "steps/14_ring/1_merge.cuh"
-#include "steps/14_ring/parts.cuh"
+#include "steps/14_ring/3_backward.cuh"
 #include "tests/attention.h"
 #include "tests/harness/files.h"
 

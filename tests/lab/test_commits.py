@@ -80,8 +80,8 @@ class Copy(Folder):
     def test_a_file_that_is_only_moved_changes_nothing(self):
         moved = self.folder / "steps/03_online_softmax/1_merge.cuh"
         moved.rename(moved.with_name("4_moved.cuh"))
-        for path in ("03_online_softmax/3_online.cuh", "14_ring/1_merge.cuh"):
-            self.replace(f"steps/{path}", "softmax/1_merge.cuh", "softmax/4_moved.cuh")
+        includer = "steps/03_online_softmax/3_online.cuh"
+        self.replace(includer, "softmax/1_merge.cuh", "softmax/4_moved.cuh")
         commit_all(self.folder)
         self.assertEqual(self.changed(), set())
 

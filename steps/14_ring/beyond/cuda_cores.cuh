@@ -1,15 +1,20 @@
-// Step 14 -- the kernels of step 06, as the ring calls them: fp32. They know one N, for rows and
-// keys: a block is a square. dQ is its own sum: the kernels add to it by atomics, as in step 06.
+// Step 14 -- the kernels of step 06, as the ring calls them: fp32 (see hopper.cuh).
+// Idea      The lesson's ring in fp32. The kernels have one N for rows and keys, so each block is a
+//           square: no zig-zag, whose blocks are n by 2n, and as many rows on each rank
+// Changed   since hopper.cuh: the kernels; dQ is its own sum, to which they add by atomics
+// Traffic   sent as 2_ring and 3_backward, in fp32; HBM: 06's of each block in place of 10's, 11's
+// Launch    05's delta for columns, 06's backward, no convert; else as 2_ring and 3_backward
+// Owns      rank: N/R rows
+// Still bad no measured win: there for coverage
 #pragma once
 
 #include "steps/06_work_partitioning/3_backward.cuh"
-#include "steps/14_ring/parts.cuh"
+#include "steps/14_ring/3_backward.cuh"
 
 namespace step14 {
 
 struct CudaCores {  // step 06
   using T = float;
-  static constexpr bool kSquares = true;  // a block has as many rows as keys
   static std::vector<fa::Scratch> forward_workspace(const fa::Problem&) { return {}; }
   static void forward(const fa::Problem& p, const fa::Tensors<T>& t, int) {
     step06_registers::forward(p, t);
@@ -30,7 +35,20 @@ struct CudaCores {  // step 06
                  p.scale(), p.causal);
     });
   }
+  static void add_sums(const fa::Problem&, const fa::Tensors<T>&, const fa::Problem&,
+                       const fa::Tensors<T>&, const RowsOf&) {}  // cut plain has no late rows
   static void finish_rows(const fa::Problem&, const fa::Tensors<T>&) {}
 };
+
+inline std::shared_ptr<const fa::Sharding> fp32_ring() {
+  fa::Sharding s = *ring<CudaCores, Cut::plain>();
+  s.validate = [of_rows = s.validate](const fa::Problem& p, int ranks) {
+    of_rows(p, ranks);
+    if (p.N % ranks == 0) return;
+    throw fa::UsageError("--n " + std::to_string(p.N) + ": for " + std::to_string(ranks) +
+                         " ranks this variant needs a multiple of " + std::to_string(ranks));
+  };
+  return std::make_shared<const fa::Sharding>(s);
+}
 
 }  // namespace step14

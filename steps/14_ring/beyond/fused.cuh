@@ -3,7 +3,7 @@
 //           stores a tile of O, two idle warps of the producer's warpgroup merge the tile with O so
 //           far, from shared memory, while the consumers are at the next work tile. TMA reads late
 //           rows and early keys in place: a tensor map accepts any stride between heads
-// Changed   since 3_backward, `zigzag`: 10's kernel with another epilogue (d = 128); no copies of
+// Changed   since 14 3_backward, zigzag: 10's kernel with another epilogue (d = 128); no copies of
 //           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
 //           heads per section in the backward of short shards
 // Traffic   sent       as 3_backward
@@ -29,6 +29,11 @@ struct FusedTiling : step10::Tiling<128, false> {  // tiles of Br = 128 rows, Bc
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 };
 
+// Is this merge a chunk's first in this forward; is it the last?
+struct MergeTurn {
+  bool first = false, last = false;
+};
+
 // O so far of a rank's rows, and which merges of this hop are their first or last.
 struct SoFar {
   bf16* O;     // [B*H, N, d]
@@ -37,9 +42,9 @@ struct SoFar {
   int N;       // rows of the rank
   int row0;    // the first of this hop
   int late0;   // the first of the late chunk
-  Meeting early, late;
+  MergeTurn early, late;
 
-  __device__ Meeting meeting(int row) const { return row0 + row < late0 ? early : late; }
+  __device__ MergeTurn turn(int row) const { return row0 + row < late0 ? early : late; }
 };
 
 // Four bf16, or four floats, as numbers.
@@ -87,7 +92,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
           const int r = r0 + r1 + a;
           if (r >= rows) break;
           const size_t at = (kept + r) * d + x;
-          if (so_far.meeting(row + r).first) {
+          if (so_far.turn(row + r).first) {
             const uint2 o = *reinterpret_cast<const uint2*>(so_far.O + at);
             old[a].x = o.x, old[a].y = o.y;
           } else {
@@ -100,7 +105,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
           if (r >= rows) break;
           const float old_weight = __shfl_sync(fa::kFullMask, merged.old_weight, r1 + a);
           const float new_weight = __shfl_sync(fa::kFullMask, merged.new_weight, r1 + a);
-          const Meeting now = so_far.meeting(row + r);
+          const MergeTurn now = so_far.turn(row + r);
           // O, as put_rows() wrote it: panels of 64 features, chunk c of row r at c ^ r % 8.
           const bf16* tile = smem.Q[b][wg] + (x / kPanel * kGroupRows + r) * kPanel;
           const float4 o_old = now.first ? widen({old[a].x, old[a].y}) : as_floats(old[a]);
@@ -164,40 +169,165 @@ fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t 
       fa::Swizzle::b128);
 }
 
-// The ring of 2_ring and 3_backward with other steps in its two loops. In each hop, while K and V
-// of the next one travel, the forward calls attend() and the backward differentiate(), with this
-// rank's tensors, the rows and keys of the block, and the K and V of rank `from`. Before the loops
-// they call prepare_late_queries() and prepare_late_rows().
-class FusedRing : public Ring<Hopper, Cut::zigzag> {
+// The ring of 2_ring and 3_backward, zig-zag. At d = 128 the forward merges in the epilogue; at d =
+// 64 it is 2_ring's. The backward reads early keys in place, and late rows too where they begin a
+// tile of 128 rows: dQ's sums lie in fragments, and are padded to whole tiles.
+class FusedRing : public fa::RankAttention {
  public:
-  using Base = Ring<Hopper, Cut::zigzag>;
-  using Base::Base;
-
- private:
-  bool merges_inside() const { return whole_.d == FusedTiling::d; }
-  // dQ's sums lie in fragments of 64 rows, and are padded to whole tiles of 128.
-  bool late_rows_begin_a_tile() const { return late().row0 % step11::Br == 0; }
-
-  void prepare_late_queries(const fa::Tensors<T>& t) override {
-    if (!merges_inside()) Base::prepare_late_queries(t);
+  FusedRing(const fa::Problem& p, fa::Ranks& ranks)
+      : whole_(p), ranks_(ranks), me_(ranks.rank()), R_(ranks.size()) {
+    for (int r = 0; r < R_; ++r) most_ = std::max(most_, rows(r));
+    taken_.emplace(Hopper::forward_workspace(block_problem({{0, most_}, {0, most_}, p.causal})));
+    if (R_ == 1) return;
+    for (auto& buffer : moving_) buffer = buffer_of<bf16>("K, V of a hop", 2 * most_keys());
+    partial_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
+    if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);
   }
 
-  void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
-              int blocks) override {
-    if (!merges_inside() || from == me_) return Base::attend(t, b, held, from, blocks);
+  void forward(const fa::Tensors<void>& untyped) override {
+    const fa::Tensors<bf16> t = fa::typed<bf16>(untyped);
+    merged_[0] = merged_[1] = 0;
+    if (!merges_inside() && meets_larger_ranks()) cut_late_queries(t);
+    Keys<bf16> held{t.K, t.V};
+    for (int hop = 0; hop < R_; ++hop) {
+      const int from = forward_source(me_, hop, R_);
+      const bool last = hop + 1 == R_;
+      Keys<bf16> next;
+      if (!last) {
+        const int coming = forward_source(me_, hop + 1, R_);
+        next = room(hop % 2, coming);
+        ranks_.start("K, V of rank " + std::to_string(coming), keys_to((me_ + 1) % R_, held, from),
+                     keys_to((me_ + R_ - 1) % R_, next, coming));
+      }
+      ranks_.computing("forward, hop " + std::to_string(hop));
+      const Block b = block(from);
+      const int thread_blocks = std::max(1, whole_.gpu.sms - (last ? 0 : ranks_.busy_sms()));
+      if (from != me_ && merges_inside()) {
+        attend_and_merge(t, b, held, from, thread_blocks);
+      } else {
+        attend(t, b, held, from, thread_blocks);
+      }
+      if (!last) {
+        ranks_.finish();
+        held = next;
+      }
+    }
+    left_ = held;
+  }
+
+  void backward(const fa::Tensors<void>& untyped) override {
+    const bool cuts = meets_larger_ranks() && !late_rows_begin_a_tile();
+    if (!row_workspace_) allocate_backward();
+    ranks_.computing("backward, before the hops");
+    const fa::Problem rank_problem = block_problem(block(me_));
+    const fa::Tensors<bf16> t = fa::typed<bf16>(untyped);
+    fa::Tensors<bf16> rank_tensors = t;
+    rank_tensors.workspace = row_workspace_->pointers();
+    Hopper::prepare_rows(rank_problem, rank_tensors);
+    const fa::Tensors<bf16> late_tensors = cuts ? prepare_late_rows(rank_tensors) : rank_tensors;
+
+    Keys<bf16> held = left_;
+    for (int hop = 0; hop < R_; ++hop) {
+      const int from = backward_source(me_, hop, R_);
+      if (hop + 1 == R_) held = {t.K, t.V};
+      const Keys<bf16> next = exchange(hop, from, held);
+      ranks_.computing("backward, hop " + std::to_string(hop));
+      const Block b = block(from);
+      fa::Tensors<bf16> of_block = is_late(b) ? late_tensors : rank_tensors;
+      of_block.K = held.K, of_block.V = held.V;
+      of_block.dK = R_ == 1 ? t.dK : partial_.get();
+      of_block.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
+      if (is_late(b) && cuts) {  // which see all keys
+        Hopper::backward(block_problem(b), of_block);
+      } else {
+        differentiate_in_place(of_block, b, from);
+      }
+      if (moves(hop)) ranks_.finish();
+      if (R_ > 1) add(t, b, hop, from);
+      if (next.K) held = next;
+    }
+    ranks_.computing("backward, after the hops");
+    if (cuts) {
+      Hopper::add_sums(rank_problem, rank_tensors, late_problem(), late_tensors, late_rows());
+    }
+    Hopper::finish_rows(rank_problem, rank_tensors);
+  }
+
+  size_t workspace_bytes() const override {
+    size_t bytes = bytes_ + taken_->bytes();
+    for (const auto* of_rows : {&row_workspace_, &late_workspace_}) {
+      bytes += *of_rows ? (*of_rows)->bytes() : 0;
+    }
+    return bytes;
+  }
+
+ private:
+  static constexpr Cut cut = Cut::zigzag;  // no block is empty
+
+  bool merges_inside() const { return whole_.d == FusedTiling::d; }
+  bool late_rows_begin_a_tile() const { return late_rows().row0 % step11::Br == 0; }
+
+  // --- as in 2_ring: what a rank holds
+
+  int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
+  Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
+  fa::Problem block_problem(const Block& b) const {
+    fa::Problem p = whole_;
+    p.N = b.rows.size(), p.Nk = b.keys.size(), p.causal = b.causal;
+    return p;
+  }
+  template <class E>
+  fa::DeviceMemory<E> buffer_of(const char* name, size_t n) {
+    bytes_ += n * sizeof(E);
+    return memory<E>(name, n);
+  }
+  size_t key_elements(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }
+  size_t most_keys() const { return whole_.kv_heads() * most_ * whole_.d; }
+  Keys<bf16> room(int buffer, int rank) const {
+    bf16* K = moving_[buffer].get();
+    return {K, K + key_elements(rank)};
+  }
+  std::vector<fa::Message> keys_to(int peer, const Keys<bf16>& keys, int rank) const {
+    return {fa::message(peer, keys.K, key_elements(rank)),
+            fa::message(peer, keys.V, key_elements(rank))};
+  }
+  RowsOf late_rows() const {
+    const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
+    return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
+  }
+  static bool is_late(const Block& b) { return b.rows.begin > 0; }
+  bool meets_larger_ranks() const { return whole_.causal && me_ + 1 < R_; }
+  void cut_late(const bf16* from, bf16* to) const {
+    cut_rows<uint4>(whole_.heads(), whole_.d / 8, from, to, late_rows());
+  }
+  void cut_late_queries(const fa::Tensors<bf16>& t) {
+    const size_t elements = whole_.heads() * late_rows().rows * whole_.d;
+    if (!late_Q_) late_Q_ = buffer_of<bf16>("Q, late", elements);
+    cut_late(t.Q, late_Q_.get());
+  }
+
+  // --- forward
+
+  MergeTurn next_merge(bool late) {  // one for each other rank with keys that the chunk's rows see
+    const bool first = merged_[late] == 0;
+    return {first, ++merged_[late] == (late || !whole_.causal ? R_ - 1 : me_)};
+  }
+
+  void attend_and_merge(const fa::Tensors<bf16>& t, const Block& b, const Keys<bf16>& held,
+                        int from, int thread_blocks) {
     constexpr int d = FusedTiling::d;
     const fa::Problem p = block_problem(b);
     const uint64_t BH = p.heads(), N = rows(me_), row0 = b.rows.begin;
     SoFar so_far{.O = t.O, .sum = sum_.get(), .LSE = t.LSE, .N = int(N), .row0 = int(row0)};
-    so_far.late0 = late().row0;
-    if (!is_late(b)) so_far.early = meet(0, 0);
-    so_far.late = meet(1, so_far.late0);
+    so_far.late0 = late_rows().row0;
+    if (!is_late(b)) so_far.early = next_merge(false);
+    so_far.late = next_merge(true);
     const auto keys = [&](const bf16* x) {
       return rows_in_place<d>(x, p.kv_heads(), rows(from), 0, p.Nk, FusedTiling::Bc);
     };
     const step10::Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
     fa::launch(hop_kernel<FusedTiling>,
-               {.grid = dim3(std::min(blocks, step10::work_tiles_of<FusedTiling>(p))),
+               {.grid = dim3(std::min(thread_blocks, step10::work_tiles_of<FusedTiling>(p))),
                 .block = dim3(FusedTiling::kThreads),
                 .smem = sizeof(step10::Tiles<FusedTiling>),
                 .shares_work = true},
@@ -205,20 +335,83 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
                partial_LSE_.get(), so_far, shape);
   }
 
-  fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& all) override {
-    if (late_rows_begin_a_tile()) return all;
-    if (merges_inside()) Base::prepare_late_queries(all);  // which the forward did not need
-    return Base::prepare_late_rows(all);
+  // Of this rank's own keys; at d = 64 of all keys, with copies and a merge kernel, as in 2_ring.
+  void attend(const fa::Tensors<bf16>& t, const Block& b, const Keys<bf16>& held, int from,
+              int thread_blocks) {
+    const bool own = from == me_;
+    if (!own && !partial_O_) {
+      partial_O_ = buffer_of<bf16>("O of a hop", whole_.heads() * most_ * whole_.d);
+    }
+    const Keys<bf16> keys = keys_of(b, held, from);
+    fa::Tensors<bf16> tensors{.Q = is_late(b) ? late_Q_.get() : t.Q, .K = keys.K, .V = keys.V};
+    tensors.O = own ? t.O : partial_O_.get();
+    tensors.LSE = own ? t.LSE : partial_LSE_.get();
+    tensors.workspace = taken_->pointers();
+    Hopper::forward(block_problem(b), tensors, thread_blocks);
+    if (own) return;
+    for (const bool late : {false, true}) {
+      if (!late && is_late(b)) continue;
+      RowsOf at = late_rows();
+      if (!late) at.rows = at.row0, at.row0 = 0;
+      at.n = b.rows.size(), at.partial0 = at.row0 - b.rows.begin;
+      const auto [first, last] = next_merge(late);
+      const auto merge_into = [&](const auto* old, auto* sum) {
+        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(),
+                   at);
+      };
+      if (first && last) merge_into(t.O, t.O);
+      if (first && !last) merge_into(t.O, sum_.get());
+      if (!first && last) merge_into(sum_.get(), t.O);
+      if (!first && !last) merge_into(sum_.get(), sum_.get());
+    }
+  }
+  Keys<bf16> keys_of(const Block& b, const Keys<bf16>& held, int from) {
+    if (b.keys.size() == rows(from)) return held;
+    if (!early_) early_ = buffer_of<bf16>("K, V, early", most_keys() + 2 * most_keys() / most_);
+    bf16 *K = early_.get(), *V = K + early_.size() / 2;
+    const int n = b.keys.size();
+    const RowsOf at{.N = rows(from), .row0 = 0, .n = n, .partial0 = 0, .rows = n};
+    cut_rows<uint4>(whole_.kv_heads(), whole_.d / 8, held.K, K, at);
+    cut_rows<uint4>(whole_.kv_heads(), whole_.d / 8, held.V, V, at);
+    return {K, V};
   }
 
-  void differentiate(fa::Tensors<T> t, const Block& b, const Keys<T>& held, int from) override {
-    if (is_late(b) && !late_rows_begin_a_tile()) return Base::differentiate(t, b, held, from);
+  // --- backward
+
+  void allocate_backward() {
+    row_workspace_.emplace(Hopper::row_workspace(block_problem(block(me_))));
+    if (R_ == 1) return;
+    partial_ = buffer_of<bf16>("dK, dV of a hop", 2 * most_keys());
+    for (auto& sum : sums_) sum = buffer_of<float>("dK, dV so far", 2 * most_keys());
+  }
+  fa::Problem late_problem() const {
+    fa::Problem p = block_problem(block(me_));
+    p.N = late_rows().rows, p.causal = false;
+    return p;
+  }
+  fa::Tensors<bf16> prepare_late_rows(const fa::Tensors<bf16>& t) {
+    if (merges_inside()) cut_late_queries(t);  // else the forward has
+    const fa::Problem p = late_problem();
+    if (!late_workspace_) {
+      late_workspace_.emplace(Hopper::row_workspace(p));
+      for (auto* x : {&late_O_, &late_dO_}) *x = buffer_of<bf16>("O, dO, late", p.q_size());
+      late_LSE_ = buffer_of<float>("LSE, late", p.rows());
+    }
+    cut_late(t.O, late_O_.get()), cut_late(t.dO, late_dO_.get());
+    cut_rows<float>(whole_.heads(), 1, t.LSE, late_LSE_.get(), late_rows());
+    fa::Tensors<bf16> late{.Q = late_Q_.get(), .O = late_O_.get(), .LSE = late_LSE_.get()};
+    late.dO = late_dO_.get(), late.workspace = late_workspace_->pointers();
+    Hopper::prepare_rows(p, late);
+    return late;
+  }
+
+  void differentiate_in_place(const fa::Tensors<bf16>& t, const Block& b, int from) {
     fa::dispatch_d<64, 128>(whole_.d, [&](auto d) {
       constexpr int Br = step11_columns::Br<d>;
       const fa::Problem p = block_problem(b);
       const uint64_t row0 = b.rows.begin;
       step11::Shape shape = step11::shape_of(p, Br);
-      shape.Np = Hopper::padded_rows(block_problem(block(me_)));
+      shape.Np = step11::padded_rows(block_problem(block(me_)));
       if (p.causal) {  // sections that fill the SMs: else the last one's longest tiles start late
         const int heads = fa::ceil_div(whole_.gpu.sms, shape.Tc);
         const int sections = std::max(1, shape.kv_heads / heads);
@@ -235,10 +428,60 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
       fa::launch(step11_columns::backward_kernel<d>,
                  {step11::work_tiles(shape), dim3(step11_columns::kThreads),
                   sizeof(step11_columns::Tiles<d>)},
-                 queries(t.Q), keys(held.K, rows(from)), keys(held.V, rows(from)), queries(t.dO),
+                 queries(t.Q), keys(t.K, rows(from)), keys(t.V, rows(from)), queries(t.dO),
                  keys(t.dK, p.Nk), keys(t.dV, p.Nk), columns, dQ_sum, shape);
     });
   }
+
+  // --- as in 3_backward: K, V, and the sums of dK and dV
+
+  bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }
+  Keys<bf16> exchange(int hop, int from, const Keys<bf16>& held) {
+    const int to = (me_ + R_ - 1) % R_, back = (me_ + 1) % R_;
+    std::vector<fa::Message> send, receive;
+    Keys<bf16> next;
+    if (hop + 2 < R_) {
+      const int coming = backward_source(me_, hop + 1, R_);
+      next = room((R_ - 1 + hop) % 2, coming);
+      send = keys_to(to, held, from), receive = keys_to(back, next, coming);
+    }
+    if (hop > 0) {
+      const int gone = backward_source(me_, hop - 1, R_);
+      send.push_back(fa::message(to, sums_[(hop + 1) % 2].get(), 2 * key_elements(gone)));
+      receive.push_back(fa::message(back, sums_[hop % 2].get(), 2 * key_elements(from)));
+    }
+    if (moves(hop)) ranks_.start("K, V; dK, dV of rank " + std::to_string(from), send, receive);
+    return next;
+  }
+  void add(const fa::Tensors<bf16>& t, const Block& b, int hop, int from) {
+    float* dK = sums_[hop % 2].get();
+    float* dV = dK + key_elements(from);
+    const int n = b.keys.size();
+    const bool stores = hop == 0 && n == rows(from);
+    if (hop == 0 && !stores) fa::zero_device_memory(dK, 2 * key_elements(from) * sizeof(float));
+    const RowsOf at{.N = rows(from), .row0 = 0, .n = n, .partial0 = 0, .rows = n};
+    const bf16 *partial_K = partial_.get(), *partial_V = partial_K + partial_.size() / 2;
+    const auto sum = [&](const float* old, auto* to, const bf16* partial) {
+      add_rows(whole_.d, whole_.kv_heads(), stores ? nullptr : old, to, partial, at);
+    };
+    if (hop + 1 == R_) {
+      sum(dK, t.dK, partial_K), sum(dV, t.dV, partial_V);
+    } else {
+      sum(dK, dK, partial_K), sum(dV, dV, partial_V);
+    }
+  }
+
+  const fa::Problem whole_;
+  fa::Ranks& ranks_;
+  const int me_, R_;
+  int most_ = 0;        // rows of the rank that has the most
+  int merged_[2] = {};  // how often, the rows of the early chunk and of the late one
+  size_t bytes_ = 0;
+  Keys<bf16> left_;  // of the forward's last hop
+  std::optional<Workspace> taken_, row_workspace_, late_workspace_;
+  fa::DeviceMemory<bf16> moving_[2], early_, partial_O_, partial_;
+  fa::DeviceMemory<bf16> late_Q_, late_O_, late_dO_;
+  fa::DeviceMemory<float> partial_LSE_, sum_, sums_[2], late_LSE_;
 };
 
 inline std::shared_ptr<const fa::Sharding> fused_ring() {

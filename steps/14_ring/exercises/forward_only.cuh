@@ -13,7 +13,5 @@ template <>
 inline void ForwardOnly::backward(const fa::Tensors<void>&) {
   throw std::logic_error("forward_only.cuh has no backward: include beyond/ampere.cuh instead");
 }
-template <>
-inline void ForwardOnly::differentiate(fa::Tensors<bf16>, const Block&, const Keys<bf16>&, int) {}
 
 }  // namespace step14
