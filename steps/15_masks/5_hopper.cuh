@@ -160,20 +160,21 @@ struct Consumer {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
   // This warp has read the ring's stage. On to the next one.
-  template <class Ring>
-  __device__ void release(Ring& ring, uint64_t* empty) {
+  template <int kStages>
+  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
   // S = Q K^T of a tile, without waiting for the product. b: which Q. A descriptor counts 16 bytes.
   __device__ void issue_scores(unsigned b, unsigned stage) {
-    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+    fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
+                             rS);
   }
   // O += P V of the tile before, once its V is there, without waiting for the product.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+    fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   template <int pending>
   __device__ void wait_scores() {
@@ -188,8 +189,8 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  template <class Ring>
-  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+  template <int kStages>
+  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
     // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
     // the stage by then.
@@ -230,13 +231,13 @@ struct Consumer {
     if (is_cut()) hide(rS, bits);
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
       // A row past the document's end: P is 0, and it never makes its warp rescale. Otherwise the
       // next document would decide about this one's rounding.
       if (row() + 8 * h >= smem.work[b][wg].rows) m[h] = INFINITY;
     }
-    compute_p(rS, shape.scale_log2, m, l);
+    fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
   // The next tile's Q K^T and softmax, while this tile's P V runs.
@@ -251,9 +252,9 @@ struct Consumer {
     wait_scores<1>();
     release(k, smem.k_empty);
     if (kCut) hide(rS, bits);
-    const bool grown = has_grown(rS, m, shape.scale_log2);
-    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
+    fa::compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     fa::pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) {

@@ -124,12 +124,12 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
       const uint64_t A = ds + (rows * Bc * kRowBytes >> 4);
       const uint64_t B = k + (features * kGroupKeys * kRowBytes >> 4);
       if (n == 0 && first_is_half) {
-        multiply_keys<d, kGroupKeys>(A, B, rdQ);
+        multiply_transposed<d, kGroupKeys>(A, B, rdQ);
       } else if (n + 1 == tiles && last_is_half) {
-        multiply_keys<d, kGroupKeys>(A + (kGroupKeys * kRowBytes >> 4),
-                                     B + (kGroupKeys * d * 2 >> 4), rdQ);
+        multiply_transposed<d, kGroupKeys>(A + (kGroupKeys * kRowBytes >> 4),
+                                           B + (kGroupKeys * d * 2 >> 4), rdQ);
       } else {
-        multiply_keys<d, Bc>(A, B, rdQ);
+        multiply_transposed<d, Bc>(A, B, rdQ);
       }
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
         copier.load_rows(n - 1 + kStages, ahead);
@@ -168,9 +168,6 @@ struct Group {
   // 0, which the compiler cannot know: it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
-    return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
-  }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
   static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
   static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
@@ -212,16 +209,6 @@ struct Group {
 
   __device__ unsigned stage() const { return n % kStages; }
   __device__ void next_place() { place = place == end ? 0 : place + 1; }
-  // One arrival of a warp, after what all its lanes have read.
-  __device__ void arrive(uint64_t* bar) {
-    __syncwarp();
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int pending, int n>
-  __device__ void wait_for(float (&r)[n]) {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(r);
-  }
 
   // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
   __device__ uint64_t columns() const {
@@ -295,27 +282,27 @@ struct Group {
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
     fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
-    arrive(&smem.o_empty[stage()]);
+    warp_arrive(&smem.o_empty[stage()]);
     fa::pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
     fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
-    arrive(&smem.ds_full[(n - 1) % kDsStages]);
+    warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
   // dS of a tile that is skipped is not read. (Inside the walk, in other heads, it is computed.)
   __device__ void skip_first() {
     if (!skips_first(places, ends_at, tiles)) return;
-    arrive(&smem.q_empty[0]), arrive(&smem.o_empty[0]), arrive(&smem.ds_full[0]);
+    warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.o_empty[0]), warp_arrive(&smem.ds_full[0]);
     ++n;
     next_place();
   }
   __device__ void skip_last() {
     if (!skips_last) return;
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
-    arrive(&smem.ds_full[n++ % kDsStages]);
+    warp_arrive(&smem.ds_full[n++ % kDsStages]);
   }
 
   // dK and dV, which have taken the place of K and V: as boxes, or by rows at a document's end.
@@ -362,7 +349,7 @@ struct Group {
       softmax(rS, bits);
       wait_for<0>(rdK);
       fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
-      arrive(&smem.q_empty[(n - 1) % kStages]);
+      warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       fa::pack_operand(rS, rP);
       differentiate();
     }

@@ -134,18 +134,19 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  template <class Ring>
-  __device__ void release(Ring& ring, uint64_t* empty) {
+  template <int kStages>
+  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
   __device__ void issue_scores(unsigned b, unsigned stage) {
-    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+    fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
+                             rS);
   }
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+    fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   template <int pending>
   __device__ void wait_scores() {
@@ -160,8 +161,8 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  template <class Ring>
-  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+  template <int kStages>
+  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
     __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
     release(ring, empty);
@@ -203,7 +204,7 @@ struct Consumer {
     if (is_cut()) hide(rS, bits);
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
     }
     if constexpr (Mask::kChangesScores) mask.start(m, l, work);
@@ -211,7 +212,7 @@ struct Consumer {
     for (int h = 0; h < 2; ++h) {
       if (row() + 8 * h >= work.rows) m[h] = INFINITY;  // past the document: P is 0
     }
-    compute_p(rS, shape.scale_log2, m, l);
+    fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
   template <bool kCut>
@@ -226,9 +227,9 @@ struct Consumer {
     release(k, smem.k_empty);
     change(b);
     if (kCut) hide(rS, bits);
-    const bool grown = has_grown(rS, m, shape.scale_log2);
-    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
+    fa::compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     fa::pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) {
