@@ -1,6 +1,12 @@
-// Step 15 -- what its kernels for sm_80 share: tiles, products, the softmax.
-// Changed   since 07 4_lazy: copied; the epilogue is store_output(). 08 5_atomics: the backward's
+// Step 15 -- what its kernels for sm_80 share: which keys a row of a window sees, the forward's
+// tiles, softmax and output, and tables of tiles.
+// Changed   since 07 4_lazy: copied; the epilogue is store_output(), and the products are the
+//           dialect's, as in 08
 #pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
 
 #include "common/dialect/cuda.h"
 #include "common/dialect/fragment.h"
@@ -9,16 +15,22 @@
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/softmax.h"
-#include "common/dialect/warp.h"
-#include "steps/15_masks/bands.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step15 {
 
-using fa::add_product, fa::bf16, fa::dot_rows, fa::load_tile, fa::put_tile, fa::store_tile;
-using fa::kLazyRescale, fa::kNoMaximum, fa::swizzle;
+using fa::bf16, fa::dot_rows, fa::kLazyRescale, fa::kNoMaximum, fa::load_tile, fa::swizzle;
 
 constexpr int kMma = 16;    // rows of an mma's A, and keys or features that it sums over
 constexpr int kStages = 2;  // of a tile that changes on the walk: one in use, one on its way
+
+// Row r of a document has its own key, r + keys - rows: the last row has the last key. It sees the
+// keys from `left` before its own to `right` after it.
+struct Window {
+  int left, right;  // 0 .. kFarAway
+};
+constexpr int kFarAway = 1 << 30;  // no limit: further than any key, and no sum overflows
 
 // --- the forward's block: four warps with 32 rows each -------------------------------------------
 
@@ -42,7 +54,7 @@ struct Shared {
 // --- the forward's softmax and output ------------------------------------------------------------
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 8 they all stay as they are: P is then at most 2^8, which costs no digit.
+// more than 8 they all stay as they are: P is then at most 2^8, which costs no accuracy.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                       float (&m)[kBands][2], float (&l)[kBands][2],
@@ -150,42 +162,29 @@ __device__ inline void store_output(Shared<d>& smem, bool empty, int first_row, 
   }
 }
 
-// --- before the backward -------------------------------------------------------------------------
+// --- host: windows, and tables of tiles ----------------------------------------------------------
 
-constexpr int kRowThreads = 256;  // of a block
-// Once per row: delta = rowsum(dO * O), and LSE in powers of two. A row without a key has LSE =
-// -inf; here it gets +inf, so that its P = 2^(S - LSE) is 0. d/8 lanes own a row. They also zero
-// the row in dQ_sum.
-template <int d>
-__global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
-                             const bf16* dO,    // [B*H, N, d]
-                             const float* LSE,  // [B*H, N]
-                             float* delta,      // [B*H, N]
-                             float* LSE2,       // [B*H, N]
-                             float* dQ_sum,     // [B*H, Np, d], or null
-                             int N, int Np) {
-  constexpr int kLanes = d / 8;
-  const size_t row = (size_t(blockIdx.x) * kRowThreads + threadIdx.x) / kLanes;
-  const int lane = threadIdx.x % kLanes, r = row % Np;
-  if (dQ_sum) {
-    float4* zero = reinterpret_cast<float4*>(dQ_sum + row * d) + lane;
-    zero[0] = make_float4(0.f, 0.f, 0.f, 0.f);
-    zero[kLanes] = make_float4(0.f, 0.f, 0.f, 0.f);
-  }
-  const size_t at = row / Np * N + r;
-  float sum = 0.f;
-  if (r < N) {
-    __align__(16) bf16 o[8], g[8];
-    *reinterpret_cast<uint4*>(o) = *reinterpret_cast<const uint4*>(O + at * d + lane * 8);
-    *reinterpret_cast<uint4*>(g) = *reinterpret_cast<const uint4*>(dO + at * d + lane * 8);
-    UNROLL
-    for (int x = 0; x < 8; ++x) sum += __bfloat162float(o[x]) * __bfloat162float(g[x]);
-  }
-  sum = fa::warp_sum<kLanes>(sum);
-  if (r >= N || lane > 0) return;
-  delta[at] = sum;
-  const float row_lse = LSE[at];
-  LSE2[at] = row_lse == -INFINITY ? INFINITY : row_lse * fa::kLog2e;
+inline Window window_of(const fa::Problem& p) {
+  const auto limit = [](int given) { return given == fa::Mask::kNoLimit ? kFarAway : given; };
+  return {limit(p.mask.left), p.causal ? 0 : limit(p.mask.right)};
+}
+
+// Tiles as a table, the longest walks first. The last number of a tile is the length of its walk:
+// tiles are sorted by it, and it is not stored.
+template <size_t n>
+fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
+  fa::Table table{name, {}};
+  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
+  return table;
+}
+
+// How many tiles all documents have, per head: tiles of rows (of = &fa::Document::rows) or of keys.
+inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
+  unsigned tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
+  return tiles;
 }
 
 }  // namespace step15

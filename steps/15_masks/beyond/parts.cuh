@@ -15,7 +15,7 @@
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/reduce.h"
 #include "common/dialect/warp.h"
-#include "steps/15_masks/hopper_parts.cuh"
+#include "steps/15_masks/wgmma_parts.cuh"
 
 namespace step15_wgmma_backward {
 
@@ -65,6 +65,28 @@ __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   UNROLL
   for (int r = 0; r < depth * kMma; r += kMma) {
     fa::stmatrix_x4(sdS + r / kPanel * Bc * kPanel + (at ^ r % kPanel), rdS[r / kMma]);
+  }
+}
+
+// Zeroes rows `first` .. n - 1 of a tile in panels, by a warpgroup.
+template <int d, int n>
+__device__ inline void clear_rows(bf16* tile, int first, int thread) {
+  UNROLL_BY(2)
+  for (int i = first * kPanel + thread * 8; i < n * kPanel; i += kGroupThreads * 8) {
+    for (int x = 0; x < d; x += kPanel) {
+      *reinterpret_cast<uint4*>(tile + x * n + i) = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+// Stores the first `rows` rows of a tile of 64, which lie as TMA has them, by a warpgroup.
+template <int d>
+__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread) {
+  constexpr int kLanes = d / 8;  // of a row, with 16 bytes each
+  const int x = thread % kLanes * 8;
+  UNROLL_BY(2)
+  for (int r = thread / kLanes; r < rows; r += kGroupThreads / kLanes) {
+    const int at = (x / kPanel * kGroupKeys + r) * kPanel + (x % kPanel / 8 ^ r % 8) * 8;
+    *reinterpret_cast<uint4*>(to + size_t(r) * d + x) = *reinterpret_cast<const uint4*>(tile + at);
   }
 }
 

@@ -1,7 +1,7 @@
-// Step 15 -- what its kernels for Hopper share: products and softmax of a warpgroup with 64 rows, a
-// test by bits, and the two warps that handle the ends of documents.
-// Changed   since 10 4_scheduled: products and softmax are copied; its storing thread becomes a
-//           warp, and another one zeroes V
+// Step 15 -- what 4_wgmma is made of, beside its roles: shared memory and its barriers, a test by
+// bits, the two warps that handle the ends of documents, and the order of work.
+// Changed   since 10 4_scheduled: its storing thread becomes a warp, and another one zeroes V; the
+//           host makes the order of work
 //
 // Registers of a lane, of its two rows r and r + 8 (r = 16 warp + row_of(lane)):
 //
@@ -11,11 +11,14 @@
 //     m[h], l[h]  of row r + 8 h; l of this lane's keys only
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "common/dialect/fragment.h"
-#include "common/dialect/ptx/math.h"
 #include "common/dialect/softmax.h"
 #include "common/dialect/warpgroup.h"
-#include "steps/15_masks/bands.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step15_wgmma {
 
@@ -44,24 +47,20 @@ struct Shape {
   float scale_log2;
 };
 
-// Rows of a head's document, and the tiles of keys that they visit: 32 bytes of the table.
+// Row r of a document has its own key, r + keys - rows: the last row has the last key. It sees the
+// keys from `left` before its own to `right` after it.
+struct Window {
+  int left, right;  // 0 .. kFarAway
+};
+constexpr int kFarAway = 1 << 30;  // no limit: further than any key, and no sum overflows
+
+// Rows of a head's document, and the tiles of keys that they visit.
 struct WorkTile {
   int row, rows;     // the first row, and how many are left in the document
   int key, keys;     // the document's first key, and how many it has
   int bh;            // head of Q and O
   int first, tiles;  // tiles of the document's keys: at least one; 0: there is no more work
-  int cut;           // only of lists (beyond/): how many of the tiles the mask cuts
-};
-
-struct Table {
-  const int4* works;  // [count, 2]: WorkTile of each
-  int count;
-
-  __device__ WorkTile work(int t) const {
-    if (t >= count) return {};
-    const int4 a = works[2 * t], b = works[2 * t + 1];
-    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-  }
+  int unused;        // a table entry is two int4
 };
 
 // The producer is one thread of warp 0; warp 1 runs store(), warp 2 clear(). wg: each consumer.
@@ -104,10 +103,11 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
 
 // --- a test by bits ------------------------------------------------------------------------------
 
-// Of the places 0 .. tiles - 1 of a walk a warpgroup visits `first` to `last`, both included. Those
-// up to `left` and those after `full` are cut; all others are full.
-struct Places {
-  int first, left, full, last;
+// Which tiles of a walk a warpgroup's rows see, counted from the walk's first one: `first` to
+// `last`. The left edge cuts those up to `last_left`, the right edge those after `last_full`; all
+// others are full. What is named `last` is included.
+struct TileRange {
+  int first, last_left, last_full, last;
 };
 
 // A bit for each of a lane's columns, two of each eight: is it below x, counted from the first one?
@@ -127,23 +127,23 @@ __device__ inline void hide(float (&rS)[n], const uint32_t (&bits)[2]) {
 
 // --- the ends of documents, which a box of TMA does not know -------------------------------------
 
-// Zeroes rows `first` .. n - 1 of a tile in panels. Of `threads` threads, this is the `thread`-th.
+// A warp zeroes rows `first` .. n - 1 of a tile in panels.
 template <int d, int n>
-__device__ inline void clear_rows(bf16* tile, int first, int thread, int threads) {
+__device__ inline void clear_rows(bf16* tile, int first, int lane) {
   UNROLL_BY(2)
-  for (int i = first * kPanel + thread * 8; i < n * kPanel; i += threads * 8) {
+  for (int i = first * kPanel + lane * 8; i < n * kPanel; i += fa::kWarp * 8) {
     for (int x = 0; x < d; x += kPanel) {
       *reinterpret_cast<uint4*>(tile + x * n + i) = make_uint4(0, 0, 0, 0);
     }
   }
 }
-// Stores the first `rows` rows of a tile of 64, which lie as TMA has them.
+// A warp stores the first `rows` rows of a tile of 64, which lie as TMA has them.
 template <int d>
-__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread, int threads) {
+__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int lane) {
   constexpr int kLanes = d / 8;  // of a row, with 16 bytes each
-  const int x = thread % kLanes * 8;
+  const int x = lane % kLanes * 8;
   UNROLL_BY(2)
-  for (int r = thread / kLanes; r < rows; r += threads / kLanes) {
+  for (int r = lane / kLanes; r < rows; r += fa::kWarp / kLanes) {
     const int at = (x / kPanel * kGroupRows + r) * kPanel + (x % kPanel / 8 ^ r % 8) * 8;
     *reinterpret_cast<uint4*>(to + size_t(r) * d + x) = *reinterpret_cast<const uint4*>(tile + at);
   }
@@ -173,7 +173,7 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
     if (keys < T::Bc) {
       const int stage = (loaded - 1) % T::kStagesV;
       fa::mbarrier_wait(&smem.v_landed[landed.stage], landed.parity);
-      clear_rows<T::d, T::Bc>(smem.V[stage], max(0, keys), lane, fa::kWarp);
+      clear_rows<T::d, T::Bc>(smem.V[stage], max(0, keys), lane);
       fa::fence_proxy_async();  // wgmma sees what this thread wrote ...
       __syncwarp();             // ... and what the other lanes have
       if (lane == 0) fa::mbarrier_arrive(&smem.v_full[stage]);
@@ -206,7 +206,7 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
       const int row = work.row + wg * kGroupRows, rows = work.rows - wg * kGroupRows;
       if (rows < kGroupRows) {
         bf16* to = O + (size_t(work.bh) * shape.N + row) * T::d;
-        store_rows<T::d>(smem.Q[b][wg], to, rows, lane, fa::kWarp);
+        store_rows<T::d>(smem.Q[b][wg], to, rows, lane);
       } else if (lane == 0) {
         fa::tma_store(map, smem.Q[b][wg], {0, row, 0, work.bh});
         fa::tma_store_commit();
@@ -216,6 +216,52 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
       if (lane == 0) fa::mbarrier_arrive(&smem.q_empty[b][wg]);
     }
   }
+}
+
+// --- host: windows, and the order of work --------------------------------------------------------
+
+inline Window window_of(const fa::Problem& p) {
+  const auto limit = [](int given) { return given == fa::Mask::kNoLimit ? kFarAway : given; };
+  return {limit(p.mask.left), p.causal ? 0 : limit(p.mask.right)};
+}
+
+// How many tiles of `size` rows all documents have, per head.
+inline int count_row_tiles(const fa::Problem& p, int size) {
+  int tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), size);
+  return tiles;
+}
+
+// Work tiles of all heads in the order in which blocks draw them, of each document's. As in 10,
+// work is cut into sections whose K and V together stay in the L2 (16 MB), each of at most 4096 / d
+// pairs of a document and a query head. Within a section the longest walks come first; documents
+// with the longest walks are in the first sections.
+inline std::vector<WorkTile> in_order(const fa::Problem& p,
+                                      std::vector<std::vector<WorkTile>> documents) {
+  const auto longer = [](const WorkTile& a, const WorkTile& b) { return a.tiles > b.tiles; };
+  std::erase_if(documents, [](const auto& doc) { return doc.empty(); });
+  for (auto& doc : documents) std::stable_sort(doc.begin(), doc.end(), longer);
+  std::stable_sort(documents.begin(), documents.end(),
+                   [&](const auto& a, const auto& b) { return longer(a[0], b[0]); });
+  std::vector<WorkTile> all;
+  size_t begun = 0, in_section = 0;
+  int heads = 0, group = p.H / p.Hkv;  // `group` heads share K and V
+  const auto end_section = [&] {
+    std::stable_sort(all.begin() + begun, all.end(), longer);
+    begun = all.size(), in_section = heads = 0;
+  };
+  for (const auto& doc : documents) {
+    const size_t bytes = 4 * size_t(p.d) * doc[0].keys;  // of K and V
+    for (int head = 0; head < int(p.kv_heads()); ++head) {
+      if (in_section + bytes > 16 << 20 || heads + group > 4096 / p.d) end_section();
+      for (int bh = head * group; bh < (head + 1) * group; ++bh) {
+        for (WorkTile tile : doc) tile.bh = bh, all.push_back(tile);
+      }
+      in_section += bytes, heads += group;
+    }
+  }
+  end_section();
+  return all;
 }
 
 }  // namespace step15_wgmma

@@ -1,70 +1,63 @@
-// Step 15 -- windows and packs on Hopper's tensor cores.
-// Idea      10's producer draws a number: here that of an entry in a table, so a work tile may be
-//           rows of any document. The test of a cut tile is a bit per score, computed while the
-//           products run. A warpgroup skips tiles at either end of a walk that only the others'
-//           rows see. A box of TMA may reach into the next document: one warp of the producer's
-//           warpgroup zeroes V there, another one stores O row by row
-// Changed   since 10 4_scheduled: work tiles from a table; causal becomes a window; tiles skipped
-//           at both ends; a test by bits; two warps for the ends of documents
+// Step 15 -- changed scores on Hopper, and the kernel of wgmma_lists.
+// Idea      4_wgmma's kernel for any mask that names a walk's tiles and their bits, and may change
+//           scores. A sink, which has no walk's start to begin from, joins the maximum and the sum
+//           of the first tile
+// Changed   since 15 4_wgmma: the mask is a template argument; scores change before they are hidden
 // Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
 //                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
 //           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
-//                           tile and per block, 8 B written to reset it
-//           compulsory      as 1_window
+//                           tile and per block, 8 B written to reset it; 4 B of `sinks` per work
+//                           tile and thread of the consumers
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
 // Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, zeroes, 2 or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
-// Still bad a walk of few tiles pays as much for its seam as a long one
+// Still bad changed scores have their backward by mma.sync: backward
 #pragma once
 
-#include "common/dialect/ptx/barrier.h"
-#include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/15_masks/hopper_parts.cuh"
+#include "steps/15_masks/4_wgmma.cuh"
+#include "steps/15_masks/beyond/scores.cuh"
 
-namespace step15_wgmma {
+namespace step15_wgmma_forward {
 
-// The table of work tiles, and the band of keys that each of their rows sees.
-struct Bands : Table {
-  step15::Band band;
+using namespace step15_wgmma;
 
-  // Which tiles of the walk a warpgroup's 64 rows see, r the first of them. `own` is its own key,
-  // counted from the document's first. At least one tile, even if no row sees a key: it is then
-  // cut, and all its scores are hidden. A warpgroup without a row multiplies every tile, untested,
-  // and stores nothing: to skip them, V's ring would have to hold the walk (see kMostSkipped).
+struct Scored : WorkTable {
+  static constexpr bool kChangesScores = true;
+  step15_scores::ScoreMod mod;
+
+  __device__ int tile(const WorkTile& work, int place) const { return work.first + place; }
   template <int Bc>
-  __host__ __device__ Places places(const WorkTile& work, int r) const {
-    const int end = work.tiles - 1;
-    if (r >= work.rows) return {0, -1, end, end};  // no row
-    const int own = r + work.keys - work.rows, rows = min(kGroupRows, work.rows - r);
-    const int low = max(0, own - band.left), low_of_last = max(0, own + rows - 1 - band.left);
-    const int high = min(work.keys, own + band.right + 1);
-    const int high_of_last = min(work.keys, own + rows + band.right);
-    const int first = min(max(low / Bc - work.first, 0), end);
-    const int last = min(max((high_of_last + Bc - 1) / Bc - 1 - work.first, first), end);
-    // Cut on the left: tiles that begin before the last row's first key. Full: up to the last tile
-    // whose last key the first row sees.
-    return {first, min((low_of_last + Bc - 1) / Bc - 1 - work.first, last),
-            min(high / Bc - 1 - work.first, last), last};
+  __device__ void change(float (&rS)[Bc / 2], const WorkTile& work, int place, int r) const {
+    const int key = tile(work, place) * Bc + fa::column_of(threadIdx.x % fa::kWarp);
+    const float back = r + work.keys - work.rows - key;
+    const float slope = mod.alibi > 0.f ? mod.slope(work.bh % mod.H) : 0.f;
+    if (mod.cap > 0.f) {
+      UNROLL
+      for (int i = 0; i < Bc / 2; ++i) rS[i] = mod.capped(rS[i]);
+    }
+    if (mod.alibi > 0.f) {
+      UNROLL
+      for (int i = 0; i < Bc / 2; ++i) {
+        rS[i] -= slope * fabsf(back + float(8 * fa::half_of(i) - fa::column_at(i)));
+      }
+    }
   }
-  // Which of a lane's keys of a cut tile its rows r and r + 8 see: bits as in columns_below().
-  template <int Bc>
-  __device__ void seen(const WorkTile& work, int place, int r, uint32_t (&bits)[2]) const {
-    const int key = (work.first + place) * Bc + fa::column_of(threadIdx.x % fa::kWarp);
+  // The sink is a term of the sum like any other, of no key. One lane of each quad has it.
+  __device__ void start(float (&m)[2], float (&l)[2], const WorkTile& work) const {
+    const float sink = mod.sink(work.bh) * fa::kLog2e;
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      const int own = r + 8 * h + work.keys - work.rows - key;
-      bits[h] = columns_below(min(work.keys - key, own + band.right + 1)) &
-                ~columns_below(own - band.left);
+      m[h] = fmaxf(m[h], sink);
+      if (fa::leads_quad(threadIdx.x % fa::kWarp)) l[h] = fa::exp2_approx(sink - m[h]);
     }
   }
 };
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Of each work tile, in this order: K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no row
-// of V must be zeroed.
-template <class T>
+template <class T, class Mask>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
-                               const fa::TensorMap* V, const Bands& mask, const Shape& shape,
+                               const fa::TensorMap* V, const Mask& mask, const Shape& shape,
                                unsigned* taken) {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
@@ -87,7 +80,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   WorkTile work = mask.work(t);
   for (int n = 0;; ++n) {
     const int b = n % 2, bh_kv = work.bh / shape.group;
-    int key = work.tiles > 0 ? work.key + work.first * T::Bc : 0;
+    int key = work.tiles > 0 ? work.key + mask.tile(work, 0) * T::Bc : 0;
     if (work.tiles > 0) load_k(key, bh_kv);
     UNROLL_BY(1)  // here and below: the producer's warpgroup has few registers
     for (int wg = 0; wg < T::kConsumers; ++wg) {
@@ -102,13 +95,13 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       }
     }
     if (work.tiles == 0) break;
-    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before the walk's end
+    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before its end
     UNROLL_BY(1)
     for (int i = 0;; ++i) {
       const int now = key;
       if (i == drawn_at) t = gridDim.x + atomicAdd(&taken[0], 1u);  // not needed until the end
       if (i + 1 == work.tiles) break;
-      load_k(key = work.key + (work.first + (i + 1)) * T::Bc, bh_kv);
+      load_k(key = work.key + mask.tile(work, i + 1) * T::Bc, bh_kv);
       load_v(now, bh_kv, true);
     }
     const bool whole = keys_of_last<T>(work, shape.Nk) == T::Bc;
@@ -123,13 +116,13 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// A warpgroup that owns 64 rows of each work tile. Its registers: see hopper_parts.cuh.
-template <class T>
+// As 4_wgmma's, whose comments hold where nothing else is said.
+template <class T, class Mask>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
-  const Bands& mask;
+  const Mask& mask;
   const Shape& shape;
   const int wg;  // which consumer
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -137,41 +130,30 @@ struct Consumer {
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  Places at;         // .first: the place whose scores come next
+  TileRange at;      // at.first: the place whose scores come next
   int trailing = 0;  // places after at.last
   int skipped = 0;   // tiles of which K was released, and V not yet
-  // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
-  // skipped after it. Of those skipped before that K, the producer loads all but the last one's V
-  // first (K_i+1, then V_i). Each of these needs a stage, or both wait for ever: at most
-  // 1 + kMostSkipped + (kMostSkipped - 1).
-  static constexpr int kMostSkipped = (T::Br - kGroupRows + Bc - 1) / Bc;
-  static_assert(2 * kMostSkipped <= T::kStagesV);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
-  __device__ Consumer(Tiles<T>& smem, float* LSE, const Bands& mask, const Shape& shape, int wg)
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Mask& mask, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
 
-  // The lane's first row of the work tile; the other one is 8 further down.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
 
-  // One arrival of a warp: a wait for a product, or __syncwarp, has brought its lanes together.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // This warp has read the ring's stage. On to the next one.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
-  // S = Q K^T of a tile, without waiting for the product. b: which Q. A descriptor counts 16 bytes.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                              rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -197,8 +179,6 @@ struct Consumer {
     __syncwarp();
     release(ring, empty);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K at once, V after the P V
-  // whose V is earlier in the ring.
   __device__ void skip_keys(int tiles) {
     skipped += tiles;
     for (int s = 0; s < tiles; ++s) skip(k, smem.k_full, smem.k_empty);
@@ -206,41 +186,47 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // The block's n-th work tile, up to its first K that is used; false when there is none. The
-  // shuffles tell the compiler that all lanes have the same places.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
-    const Places places = mask.places<Bc>(work, wg * kGroupRows);
-    at.first = __shfl_sync(fa::kFullMask, places.first, 0);
-    at.left = __shfl_sync(fa::kFullMask, places.left, 0);
-    at.full = __shfl_sync(fa::kFullMask, places.full, 0);
-    at.last = __shfl_sync(fa::kFullMask, places.last, 0);
+    const TileRange range = mask.template visible_tiles<Bc>(work, wg * kGroupRows);
+    at.first = __shfl_sync(fa::kFullMask, range.first, 0);
+    at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
+    at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
+    at.last = __shfl_sync(fa::kFullMask, range.last, 0);
     trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
     skip_keys(at.first);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     return true;
   }
 
-  __device__ bool is_cut() const { return at.first <= at.left || at.first > at.full; }
+  __device__ bool is_cut() const { return at.first <= at.last_left || at.first > at.last_full; }
   __device__ void test(unsigned b, uint32_t (&bits)[2]) const {
-    mask.seen<Bc>(smem.work[b][wg], at.first, row(), bits);
+    mask.template seen<Bc>(smem.work[b][wg], at.first, row(), bits);
+  }
+  __device__ void change(unsigned b) {
+    if constexpr (Mask::kChangesScores) {
+      mask.template change<Bc>(rS, smem.work[b][wg], at.first, row());
+    }
   }
   __device__ void first_softmax(unsigned b, const uint32_t (&bits)[2]) {
+    const WorkTile& work = smem.work[b][wg];
+    change(b);
     if (is_cut()) hide(rS, bits);
     UNROLL
     for (int h = 0; h < 2; ++h) {
       m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
-      // A row past the document's end: P is 0, and it never makes its warp rescale. Otherwise the
-      // next document would decide about this one's rounding.
-      if (row() + 8 * h >= smem.work[b][wg].rows) m[h] = INFINITY;
+    }
+    if constexpr (Mask::kChangesScores) mask.start(m, l, work);
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      if (row() + 8 * h >= work.rows) m[h] = INFINITY;  // past the document: P is 0
     }
     fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // The next tile's Q K^T and softmax, while this tile's P V runs.
   template <bool kCut>
   __device__ void next_tile(unsigned b) {
     ++at.first;
@@ -251,6 +237,7 @@ struct Consumer {
     if (kCut) test(b, bits);
     wait_scores<1>();
     release(k, smem.k_empty);
+    change(b);
     if (kCut) hide(rS, bits);
     const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
     if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
@@ -283,9 +270,9 @@ struct Consumer {
 
       // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
-        while (at.first < at.left) next_tile<true>(b);
-        while (at.first < at.full) next_tile<false>(b);
-        at.left = at.last;
+        while (at.first < at.last_left) next_tile<true>(b);
+        while (at.first < at.last_full) next_tile<false>(b);
+        at.last_left = at.last;
       }
       skip_keys(trailing);
 
@@ -330,15 +317,15 @@ struct Consumer {
   }
 };
 
-template <class T>
+template <class T, class Mask>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,      // [B*H, N, d]
                      const __grid_constant__ fa::TensorMap K,      // [B*Hkv, Nk, d]
                      const __grid_constant__ fa::TensorMap V,      // [B*Hkv, Nk, d]
                      const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d]
-                     bf16* O,     // the same, for rows that are stored one by one
-                     float* LSE,  // [B*H, N]
-                     const __grid_constant__ Bands mask, const __grid_constant__ Shape shape,
+                     bf16* O,                                      // the same
+                     float* LSE,                                   // [B*H, N]
+                     const __grid_constant__ Mask mask, const __grid_constant__ Shape shape,
                      unsigned* taken) {  // [2]: work tiles, blocks that left
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
@@ -350,95 +337,62 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     const int warp = threadIdx.x / fa::kWarp;
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, mask, shape, taken);
     if (warp == 1) store<T>(smem, &map_O, O, shape);
-    if (warp == 2) clear<T>(smem, shape);  // V past a document's end
+    if (warp == 2) clear<T>(smem, shape);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
-    Consumer<T>(smem, LSE, mask, shape, wg - 1).run();
+    Consumer<T, Mask>(smem, LSE, mask, shape, wg - 1).run();
   }
 }
 
 // --- host ---------------------------------------------------------------------------------------
 
+template <class T, class Mask>
+void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
+  constexpr int d = T::d;
+  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+  fa::launch(step15_wgmma_forward::flash_fwd_kernel<T, Mask>,
+             {.grid = dim3(std::min(p.gpu.sms, mask.count)),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
+             fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
+             fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows), t.O,
+             t.LSE, mask, shape, t.template scratch<unsigned>("taken"));
+}
+
+}  // namespace step15_wgmma_forward
+
+namespace step15_wgmma_scores {
+
+using namespace step15_wgmma_forward;
+
 inline fa::Support support() {
-  return {.d = {64, 128}, .gqa = true, .cross = true, .window = true, .documents = true};
-}
-
-inline std::vector<fa::Scratch> workspace(const fa::Problem&) {
-  return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
-}
-
-// Work tiles of all heads, in order. Rows that see no key have a walk of one tile, all hidden, and
-// store zeros. most: as measured for step 10.
-template <class T>
-std::vector<WorkTile> work_tiles(const fa::Problem& p) {
-  std::vector<std::vector<WorkTile>> documents;
-  for (const fa::Document& doc : p.documents()) {
-    documents.emplace_back();
-    for (int r = doc.rows.first; r < doc.rows.last; r += T::Br) {
-      const fa::Range rows{r, std::min(r + T::Br, doc.rows.last)};
-      const fa::Range seen = fa::tiles_seen(p, doc, rows, T::Bc);
-      documents.back().push_back({r, doc.rows.last - r, doc.keys.first, doc.keys.size(), 0,
-                                  seen.size() > 0 ? seen.first : 0, std::max(1, seen.size())});
-    }
-  }
-  return step15::in_order(documents, int(p.kv_heads()), p.H / p.Hkv, /*most=*/4096 / T::d,
-                          [&](const WorkTile& w) { return 4 * size_t(p.d) * w.keys; });
-}
-
-inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  fa::Table table;
-  fa::dispatch_d<64, 128>(
-      p.d, [&](auto d) { table = step15::table_of("work_tiles", work_tiles<Tiling<d>>(p)); });
-  return {table};
+  fa::Support s = step15_wgmma::support();
+  s.score_mod = true;
+  return s;
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
-  fa::Prediction t;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d_) {
-    using T = Tiling<d_>;
-    const std::vector<WorkTile> work = work_tiles<T>(p);
-    const Bands mask{{}, step15::band_of(p)};
-    const uint64_t tiles = work.size(), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
-    uint64_t rows = 0, keys = 0, products = 0;  // of boxes; of 64 rows and Bc keys
-    for (const WorkTile& w : work) {
-      keys += std::min(w.tiles * T::Bc, p.Nk - w.key - w.first * T::Bc);
-      for (int r = 0; r < T::Br; r += kGroupRows) {
-        const Places places = mask.places<T::Bc>(w, r);
-        products += places.last - places.first + 1;
-        rows += std::clamp(p.N - w.row - r, 0, kGroupRows);
-      }
-    }
-    t["Q"].read = 2 * rows * d;
-    t["O"].write = 2 * BH * N * d;
-    t["K"].read = t["V"].read = 2 * keys * d;
-    t["LSE"].write = 4 * BH * N;
-    t["work_tiles"].read = sizeof(WorkTile) * tiles;
-    t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
-    t.flops = 4 * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
-    t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(WorkTile) * tiles,
-             .write = 2 * BH * N * d + 4 * BH * N};
+  fa::Prediction t = step15_wgmma::traffic(p);
+  if (!p.score_mod.sinks) return t;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    using T = Tiling<d>;
+    const unsigned tiles = count_row_tiles(p, T::Br) * p.heads();
+    t["sinks"].read = sizeof(float) * (T::kThreads - kGroupThreads) * tiles;
   });
+  t.hbm.read += sizeof(float) * p.H;
   return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
-    const int count = step15::count_tiles(p, &fa::Document::rows, T::Br) * BH;
-    const Bands mask{{t.scratch<const int4>("work_tiles"), count}, step15::band_of(p)};
-    fa::launch(flash_fwd_kernel<T>,
-               {.grid = dim3(std::min(p.gpu.sms, count)),
-                .block = dim3(T::kThreads),
-                .smem = sizeof(Tiles<T>),
-                .shares_work = true},
-               fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
-               fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows), t.O,
-               t.LSE, mask, shape, t.scratch<unsigned>("taken"));
+    const int count = count_row_tiles(p, T::Br) * int(p.heads());
+    const WorkTable table{t.scratch<const int4>("work_tiles"), count, window_of(p)};
+    const Scored mask{table, step15_scores::score_mod_of(p, t.sinks)};
+    step15_wgmma_forward::launch<T>(p, t, mask);
   });
 }
 
-}  // namespace step15_wgmma
+}  // namespace step15_wgmma_scores
