@@ -10,8 +10,13 @@
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
 // Owns      block: 128 rows of a document; warp: 32 of them; lane: of 4 rows every fourth pair of
 //           columns
-// Still bad the backward: 3_backward; masks that are not windows: beyond/lists
+// Still bad a warp's tensor core waits for its softmax: 3_wgmma on Hopper; masks that are not
+//           windows: beyond/lists
 #pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
 
 #include "steps/15_masks/1_window.cuh"
 
@@ -82,6 +87,7 @@ inline fa::Support support() {
   return s;
 }
 
+// The table, the longest walks first: tiles are sorted by their last number, which is not stored.
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<std::array<int, 5>> tiles;
   for (const fa::Document& doc : p.documents()) {
@@ -91,12 +97,18 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
       tiles.push_back({r, doc.rows.last - r, doc.keys.first, doc.keys.size(), visits});
     }
   }
-  return {longest_first("work", tiles)};
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
+  fa::Table table{"work", {}};
+  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
+  return {table};
 }
 
 // Of all documents, per head.
 inline unsigned count_row_tiles(const fa::Problem& p) {
-  return count_tiles(p, &fa::Document::rows, Br);
+  unsigned tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), Br);
+  return tiles;
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {

@@ -1,12 +1,8 @@
 // Step 15 -- what its kernels for sm_80 share: which keys a row of a window sees, the forward's
-// tiles, softmax and output, and tables of tiles.
+// tiles, softmax and output.
 // Changed   since 07 4_lazy: copied; the epilogue is store_output(), and the products are the
 //           dialect's, as in 08
 #pragma once
-
-#include <algorithm>
-#include <array>
-#include <vector>
 
 #include "common/dialect/cuda.h"
 #include "common/dialect/fragment.h"
@@ -162,29 +158,11 @@ __device__ inline void store_output(Shared<d>& smem, bool empty, int first_row, 
   }
 }
 
-// --- host: windows, and tables of tiles ----------------------------------------------------------
+// --- host ---------------------------------------------------------------------------------------
 
 inline Window window_of(const fa::Problem& p) {
   const auto limit = [](int given) { return given == fa::Mask::kNoLimit ? kFarAway : given; };
   return {limit(p.mask.left), p.causal ? 0 : limit(p.mask.right)};
-}
-
-// Tiles as a table, the longest walks first. The last number of a tile is the length of its walk:
-// tiles are sorted by it, and it is not stored.
-template <size_t n>
-fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
-  std::stable_sort(tiles.begin(), tiles.end(),
-                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
-  fa::Table table{name, {}};
-  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
-  return table;
-}
-
-// How many tiles all documents have, per head: tiles of rows (of = &fa::Document::rows) or of keys.
-inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
-  unsigned tiles = 0;
-  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
-  return tiles;
 }
 
 }  // namespace step15

@@ -1,4 +1,4 @@
-// Step 15 -- what 4_wgmma is made of, beside its roles: shared memory and its barriers, a test by
+// Step 15 -- what 3_wgmma is made of, beside its roles: shared memory and its barriers, a test by
 // bits, the two warps that handle the ends of documents, and the order of work.
 // Changed   since 10 4_scheduled: its storing thread becomes a warp, and another one zeroes V; the
 //           host makes the order of work

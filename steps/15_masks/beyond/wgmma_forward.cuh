@@ -1,8 +1,8 @@
 // Step 15 -- changed scores on Hopper, and the kernel of wgmma_lists.
-// Idea      4_wgmma's kernel for any mask that names a walk's tiles and their bits, and may change
+// Idea      3_wgmma's kernel for any mask that names a walk's tiles and their bits, and may change
 //           scores. A sink, which has no walk's start to begin from, joins the maximum and the sum
 //           of the first tile
-// Changed   since 15 4_wgmma: the mask is a template argument; scores change before they are hidden
+// Changed   since 15 3_wgmma: the mask is a template argument; scores change before they are hidden
 // Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
 //                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
 //           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
@@ -14,7 +14,7 @@
 // Still bad changed scores have their backward by mma.sync: backward
 #pragma once
 
-#include "steps/15_masks/4_wgmma.cuh"
+#include "steps/15_masks/3_wgmma.cuh"
 #include "steps/15_masks/beyond/scores.cuh"
 
 namespace step15_wgmma_forward {
@@ -116,7 +116,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// As 4_wgmma's, whose comments hold where nothing else is said.
+// As 3_wgmma's, whose comments hold where nothing else is said.
 template <class T, class Mask>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;

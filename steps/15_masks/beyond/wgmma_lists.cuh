@@ -1,15 +1,15 @@
 // Step 15 -- any mask on Hopper: lists of tiles, and transposed lists for the backward.
 // Idea      The producer looks up which tile it copies; a thread that owns rows, or keys, looks up
 //           the bits of a cut tile while its product runs
-// Changed   since 15 lists: the order of the bits; a tile of rows that sees nothing has one tile,
+// Changed   since lists: the order of the bits; a tile of rows that sees nothing has one tile,
 //           all of it hidden, because a walk has at least one
-// Traffic   requested as the formulas of 4_wgmma and wgmma_backward, of visited tiles. Forward 4 B
+// Traffic   requested as the formulas of 3_wgmma and wgmma_backward, of visited tiles. Forward 4 B
 //           of `entries` for each; per thread of the consumers 4 B of `entries` and Bc/16 B of
 //           `bits` for each cut one. Backward, for each head of the group: 4 B of `row_entries` for
 //           each visited tile per thread of dQ's warpgroup and once more; for each cut one 4 B per
 //           thread that owns keys and a bit for each of its scores
 // Launch    forward (SMs, or fewer work tiles); columns, backward (tiles of keys * B*Hkv), convert
-// Owns      block: as in 4_wgmma and wgmma_backward, of the whole problem instead of a document
+// Owns      block: as in 3_wgmma and wgmma_backward, of the whole problem instead of a document
 // Still bad a border of documents inside a tile makes a cut tile more, and lets a NaN through
 #pragma once
 
@@ -26,7 +26,7 @@ using step15::ListMaker, step15::TileLists;
 template <int Bc>
 constexpr int kWords = Bc / 64;
 
-// How many of a work tile's tiles the mask cuts: the number that 4_wgmma leaves unused.
+// How many of a work tile's tiles the mask cuts: the number that 3_wgmma leaves unused.
 __host__ __device__ inline int cut_tiles(const WorkTile& work) { return work.unused; }
 
 struct Lists {

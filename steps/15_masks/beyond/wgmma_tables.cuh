@@ -1,14 +1,14 @@
 // Step 15 -- Hopper's backward: tiles of keys from a table, and the bytes of its kernels.
 // Idea      The rows that see 128 keys of a document are neighbours, too, so a walk is two numbers.
 //           dQ of rows that no other keys' walk visits needs no sums
-// Changed   since 15 4_wgmma: an entry is 128 keys of a document and the tiles of rows, of all
+// Changed   since 15 3_wgmma: an entry is 128 keys of a document and the tiles of rows, of all
 //           heads that share the keys, that see them; the places where rows end, or where a
 //           warpgroup begins later
 #pragma once
 
-#include "steps/15_masks/3_backward.cuh"  // dQ_sum's table
-#include "steps/15_masks/4_wgmma.cuh"
+#include "steps/15_masks/3_wgmma.cuh"
 #include "steps/15_masks/beyond/parts.cuh"
+#include "steps/15_masks/beyond/window_backward.cuh"  // dQ_sum's table
 
 namespace step15_wgmma_backward {
 
@@ -93,10 +93,10 @@ inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br
 // Per head: whole tiles of each document.
 inline int padded_rows(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
-  return int(step15::count_tiles(p, &fa::Document::rows, Br)) * Br;
+  return int(step15_backward::count_tiles(p, &fa::Document::rows, Br)) * Br;
 }
 
-// Tiles of keys of all heads, of each document's, in the order of blocks. As in 4_wgmma, work is
+// Tiles of keys of all heads, of each document's, in the order of blocks. As in 3_wgmma, work is
 // cut into sections, of which Q, dO and dQ_sum stay in the L2; within a section the longest walks
 // come first.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,

@@ -12,8 +12,12 @@
 //           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B, and the tables of a pack
 // Launch    delta; backward (key tiles * B*Hkv), 256 threads (d = 128, 128 keys) or 128; convert
 // Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
-// Still bad masks that are not windows: beyond/lists forward, beyond/backward
+// Still bad masks that are not windows: backward
 #pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
 
 #include "steps/08_tensor_core_backward/5_atomics.cuh"  // its kernels delta and convert, as a whole
 #include "steps/15_masks/parts.cuh"
@@ -74,7 +78,7 @@ struct Walk {
 // All rows and keys are one document.
 struct OneDocument {
   Window window;
-  int N, Nk;
+  int rows, keys;
   bool grows;  // window.right is limited: the last keys have the shortest walks
 
   // The block's tile of keys and key head: all heads' longest walks first, if they differ.
@@ -83,7 +87,7 @@ struct OneDocument {
     const int Tc = gridDim.x / kv_heads, b = blockIdx.x;
     const int j = grows ? b / kv_heads : b % Tc;
     *kv_head = grows ? b % kv_heads : b / Tc;
-    return {0, N, j * Bc, Nk - j * Bc, 0};
+    return {0, rows, j * Bc, keys - j * Bc, 0};
   }
 };
 
@@ -286,6 +290,24 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 }
 
 // --- host ---------------------------------------------------------------------------------------
+
+// Tiles as a table, the longest walks first. The last number of a tile is the length of its walk:
+// tiles are sorted by it, and it is not stored.
+template <size_t n>
+fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
+  fa::Table table{name, {}};
+  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
+  return table;
+}
+
+// How many tiles all documents have, per head: tiles of rows (of = &fa::Document::rows) or of keys.
+inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
+  unsigned tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
+  return tiles;
+}
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 template <class F>
