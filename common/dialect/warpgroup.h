@@ -72,10 +72,26 @@ __device__ inline void multiply_features(uint64_t A, uint64_t B, float (&rC)[n])
 template <int d, int depth>
 __device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
                                      float (&rC)[d / 2]) {
-  wgmma_fence();
+  wgmma_fence();  // again: a wait may be between this product and the one before
   UNROLL
   for (int r = 0; r < depth; ++r) {
     wgmma<Major::mn>(rC, rA[r], wgmma_advance(B, r * kMma * kRowBytes));
+  }
+  wgmma_commit();
+}
+
+/// C = A^T B, or with `add` C += A^T B, a sum over `keys` rows of both: dQ = dS K of 64 rows of Q.
+/// A is a panel of dS^T, [keys][64]; B are tiles of 64 keys and d features, of which C has 2 n from
+/// B's first one on. Both are MN-major. Issued, and not waited for.
+template <int d, int keys, int n>
+__device__ inline void multiply_transposed(uint64_t A, uint64_t B, float (&rC)[n],
+                                           bool add = false) {
+  wgmma_fence();
+  UNROLL
+  for (int c = 0; c < keys; c += kMma) {
+    wgmma<Major::mn, Major::mn>(rC, wgmma_advance(A, c * kRowBytes),
+                                wgmma_advance(B, c / 64 * 64 * d * 2 + c % 64 * kRowBytes),
+                                add || c > 0);
   }
   wgmma_commit();
 }
@@ -120,24 +136,38 @@ __device__ inline void put_rows(const float (&rD)[d / 2], const float (&factor)[
   }
 }
 
-/// 32 features of an accumulator [64, d], times `factor`, in bf16 and in order to device memory:
-/// the rows r and r + 8 of the lane, below `rows`. sums: the lane's numbers of four groups of 8
-/// features, four each. to: row r of [rows, d], feature 8 * (lane % 4) of the 32. All lanes of the
-/// warp must call it: those of a row exchange pairs until each has 8 adjacent features, 16 bytes.
-template <int d>
-__device__ inline void put_rounded(const float4 (&sums)[4], float factor, bf16* to, int r,
-                                   int rows) {
-  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+/// 32 features of an accumulator [64, d], times `factor`, in bf16 and in order, of a lane's rows r
+/// (low) and r + 8 (high). sums: the lane's numbers of four groups of 8 features, four each. The
+/// four lanes of a row exchange pairs until each has 8 adjacent features: lane `quad`, which is
+/// lane % 4, those from 8 * quad on. All lanes of the warp must call it.
+__device__ inline void round_features(const float4 (&sums)[4], float factor, int quad,
+                                      uint32_t (&low)[4], uint32_t (&high)[4]) {
   UNROLL
   for (int x = 0; x < 4; ++x) {
     low[x] = pack_bf16(sums[x].x * factor, sums[x].y * factor);
     high[x] = pack_bf16(sums[x].z * factor, sums[x].w * factor);
   }
-  transpose_pairs(threadIdx.x % 4, low, high);
+  transpose_pairs(quad, low, high);
+}
+
+/// What round_features() has made, to device memory, of the rows below `rows`: 16 bytes each. to:
+/// row r of [rows, d], the lane's first feature.
+template <int d>
+__device__ inline void store_features(const uint32_t (&low)[4], const uint32_t (&high)[4], bf16* to,
+                                      int r, int rows) {
   if (r < rows) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
   if (r + 8 < rows) {
     *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
   }
+}
+
+/// round_features(), then store_features().
+template <int d>
+__device__ inline void put_rounded(const float4 (&sums)[4], float factor, bf16* to, int r,
+                                   int rows) {
+  uint32_t low[4], high[4];
+  round_features(sums, factor, threadIdx.x % 4, low, high);
+  store_features<d>(low, high, to, r, rows);
 }
 
 /// The tensor map of [heads, rows, d] in tiles of `box` rows of a head. Coordinates of a tile:

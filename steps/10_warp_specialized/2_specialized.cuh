@@ -96,8 +96,8 @@ struct Consumer {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
   // This warp has read the ring's stage. On to the next one.
-  template <class Ring>
-  __device__ void release(Ring& ring, uint64_t* empty) {
+  template <int kStages>
+  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
@@ -107,12 +107,12 @@ struct Consumer {
 
   // S = Q K^T of tile j, without waiting for the product.
   __device__ void issue_scores() {
-    multiply_scores<T>(q, k0 + k.stage * (sizeof smem.K[0] >> 4), rS);
+    multiply_features<d>(q, k0 + k.stage * (sizeof smem.K[0] >> 4), rS);
   }
   // O += P V of the tile before, once its V is there, without waiting for the product.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+    multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   template <int pending>
   __device__ void wait_scores() {
@@ -137,8 +137,8 @@ struct Consumer {
   // S of tile j becomes P. True when O must follow m.
   __device__ bool softmax() {
     if (is_cut()) mask_tile();
-    const bool grown = !kLazy || has_grown(rS, m, shape.scale_log2, kLazyRescale);
-    if (grown) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    const bool grown = !kLazy || needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
+    if (grown) update_max(rS, shape.scale_log2, m, l, alpha);
     compute_p(rS, shape.scale_log2, m, l);
     return grown;
   }

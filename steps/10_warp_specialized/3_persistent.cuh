@@ -126,20 +126,21 @@ struct Consumer {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
   // This warp has read the ring's stage. On to the next one.
-  template <class Ring>
-  __device__ void release(Ring& ring, uint64_t* empty) {
+  template <int kStages>
+  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
   // S = Q K^T of tile j, without waiting for the product. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
-    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+    multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
+                         rS);
   }
   // O += P V of the tile before, once its V is there, without waiting for the product.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+    multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   template <int pending>
   __device__ void wait_scores() {
@@ -175,7 +176,7 @@ struct Consumer {
     if (is_cut()) mask_tile();
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      m[h] = fmaxf(kNoMaximum, row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
     }
     compute_p(rS, shape.scale_log2, m, l);
@@ -190,8 +191,8 @@ struct Consumer {
     wait_scores<1>();
     release(k, smem.k_empty);
     if (is_cut()) mask_tile();
-    const bool grown = has_grown(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) update_max(rS, shape.scale_log2, m, l, alpha);
     compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     pack_operand(rS, rP);

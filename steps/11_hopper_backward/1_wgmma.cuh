@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     // dK += dS^T Q, and dQ = dS K
     float rdQ[d / 2];
     multiply_rows<d>(rP, tile_descriptor(sQ, Br * kRowBytes), rdK);
-    multiply_keys<d>(ds, k_all, rdQ);
+    multiply_transposed<d, Bc>(ds, k_all, rdQ);
     fa::wgmma_wait<0>();
     fa::pin_registers(rdK);
     fa::pin_registers(rdQ);

@@ -144,7 +144,7 @@ struct Group {
   // dQ = dS K of tile i, once the other warpgroup's dS is there.
   __device__ void issue_dq(unsigned i, float (&rdQ)[d / 2]) {
     fa::mbarrier_wait(&smem.ds_full, i & 1);
-    multiply_keys<d>(first_tile() + kDs, first_tile() + kKAll, rdQ);
+    multiply_transposed<d, Bc>(first_tile() + kDs, first_tile() + kKAll, rdQ);
   }
   // dS, from dP^T = V dO^T: to registers and, once the dS before has been read, to shared memory.
   __device__ void differentiate() {

@@ -166,8 +166,8 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
     for (int part = 0; part < kParts; ++part) {
       const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
       float rdQ[kPanel / 2];
-      multiply_keys<d>(ds + (rows * Bc * kRowBytes >> 4),
-                       k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
+      multiply_transposed<d, Bc>(ds + (rows * Bc * kRowBytes >> 4),
+                                 k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
         copier.load_rows(n - 1 + kStages, ahead);
         ahead.next(work, shape.Tr);

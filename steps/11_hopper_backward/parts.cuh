@@ -32,7 +32,8 @@ namespace step11 {
 using fa::bf16;
 using fa::distance, fa::init_mbarriers, fa::pack_operand, fa::put_rows;
 using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
-using fa::multiply_features, fa::multiply_rows, fa::tile_descriptor, fa::wait_for, fa::warp_arrive;
+using fa::multiply_features, fa::multiply_rows, fa::multiply_transposed, fa::tile_descriptor;
+using fa::wait_for, fa::warp_arrive;
 
 constexpr int kGroups = 2;                // warpgroups that own keys
 constexpr int kGroupKeys = 64;            // of a warpgroup: the rows of a wgmma
@@ -102,22 +103,7 @@ __device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* 
   }
 }
 
-// --- dQ's product, and what is between the products ----------------------------------------------
-
-// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row]: dQ's
-// rows run along memory, so A is MN-major.
-template <int d, int n>
-__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
-  fa::wgmma_fence();
-  UNROLL
-  for (int c = 0; c < Bc; c += kMma) {
-    const int group = c / kGroupKeys, inside = c % kGroupKeys;  // K: the tiles of the warpgroups
-    fa::wgmma<fa::Major::mn, fa::Major::mn>(
-        rdQ, fa::wgmma_advance(dS, c * kRowBytes),
-        fa::wgmma_advance(K, group * kGroupKeys * d * 2 + inside * kRowBytes), c > 0);
-  }
-  fa::wgmma_commit();
-}
+// --- between the products ------------------------------------------------------------------------
 
 // How many rows, from `row` on, do not see the key; past the last key at least all of a tile.
 __device__ inline int hidden(const Shape& p, int key, int row) {
@@ -240,20 +226,14 @@ __global__ void convert_kernel(FloatSums dQ_sum,
   const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
   const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
   const auto from = dQ_sum.part<d>(half);
-  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+  float4 sums[4];
   UNROLL
-  for (int x = 0; x < 4; ++x) {
-    const float4 sum = from.get(part * 4 + x);
-    low[x] = fa::pack_bf16(sum.x * scale, sum.y * scale);
-    high[x] = fa::pack_bf16(sum.z * scale, sum.w * scale);
-  }
-  fa::transpose_pairs(quad, low, high);
+  for (int x = 0; x < 4; ++x) sums[x] = from.get(part * 4 + x);
+  uint32_t low[4], high[4];  // row r, row r + 8
+  fa::round_features(sums, scale, quad, low, high);
   const int r = half % (2 * Tr) * 64 + warp * 16 + fa::row_of(lane);
   bf16* to = dQ + (size_t(half / (2 * Tr)) * N + r) * d + (part * 4 + quad) * 8;
-  if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
-  if (r + 8 < N) {
-    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
-  }
+  fa::store_features<d>(low, high, to, r, N);
 }
 
 // --- host ----------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
                                  float (&l)[2]) {
   const float below[2] = {m[0] - kOffset, m[1] - kOffset};
-  step10::compute_p(rS, scale_log2, below, l);
+  fa::compute_p(rS, scale_log2, below, l);
 }
 
 // A warpgroup that owns 64 rows of each work tile.
@@ -126,7 +126,7 @@ struct Consumer {
     if (is_cut()) mask_tile();
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * scale_log2);
+      m[h] = fmaxf(kNoMaximum, row_max(rS, h) * scale_log2);
       l[h] = 0.f;
     }
     compute_p(rS, scale_log2, m, l);
@@ -139,8 +139,8 @@ struct Consumer {
   // P of a tile, the maximum first. Returns whether it has moved; O must then be scaled by alpha.
   __device__ bool careful_softmax() {
     if (is_cut()) mask_tile();
-    const bool grown = has_grown(rS, m, scale_log2, kGrowth);
-    if (__builtin_expect(grown, 0)) raise_maximum(rS, scale_log2, m, l, alpha);
+    const bool grown = needs_rescale(rS, m, scale_log2, kGrowth);
+    if (__builtin_expect(grown, 0)) update_max(rS, scale_log2, m, l, alpha);
     compute_p(rS, scale_log2, m, l);
     return grown;
   }

@@ -1,5 +1,5 @@
 // Step 12 -- what its two attention kernels share: products of 8-bit operands, and the roles around
-//            the consumers. The softmax is step 10's, parts.cuh.
+//            the consumers. The softmax is the dialect's, as in step 10.
 // Changed   since 10 4_scheduled: operands of 1 byte in panels, 32 deep; V^T; P packed to bytes; O
 //           with V's scales and means, stored from a buffer of its own, since it is twice as large
 //           as Q
@@ -7,6 +7,7 @@
 
 #include "common/dialect/ptx/fp8.h"
 #include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/softmax.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/parts.cuh"
@@ -14,9 +15,9 @@
 namespace step12 {
 
 using fa::bf16, fa::init_mbarriers, fa::kGroupThreads, fa::Ring, fa::wait_for;
-using step10::has_grown, step10::kGroupRows, step10::kNoMaximum, step10::mask;
-using step10::raise_maximum, step10::row_maximum, step10::Shape, step10::tiles_for;
-using step10::visible, step10::WorkTile;
+using fa::kNoMaximum, fa::needs_rescale, fa::row_max, fa::update_max;
+using step10::kGroupRows, step10::mask, step10::Shape, step10::tiles_for, step10::visible;
+using step10::WorkTile;
 
 // --- products ------------------------------------------------------------------------------------
 

@@ -23,18 +23,18 @@ template <int d>
 struct Walk {
   int low, high;  // row r of the tile sees the keys from r + low up to, but not including, r + high
   int keys;       // all lie in 0 .. keys - 1
-  int first, last;  // tiles: first .. last - 1
-  __device__ Walk(const Band& band, int rows, int keys)
-      : low(keys - rows - band.left), high(keys - rows + band.right + 1), keys(keys) {
-    const int begin = max(0, low), end = min(keys, min(Br, rows) - 1 + high);
-    first = begin / Bc<d>;
-    last = begin < end ? (end + Bc<d> - 1) / Bc<d> : first;
+  int first, end;  // tiles: first .. end - 1
+  __device__ Walk(const Window& window, int rows, int keys)
+      : low(keys - rows - window.left), high(keys - rows + window.right + 1), keys(keys) {
+    const int first_key = max(0, low), end_key = min(keys, min(Br, rows) - 1 + high);
+    first = first_key / Bc<d>;
+    end = first_key < end_key ? (end_key + Bc<d> - 1) / Bc<d> : first;
   }
 
-  // Scores that their row does not see become -inf, if an edge cuts tile n for any of the warp's
+  // Scores that their row does not see become -inf, if an edge cuts the tile for any of the warp's
   // rows: the first one sees least on the right, the last one least on the left.
-  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n, int warp_row) const {
-    const int key = n * Bc<d>, lane = threadIdx.x % fa::kWarp;
+  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int tile, int warp_row) const {
+    const int key = tile * Bc<d>, lane = threadIdx.x % fa::kWarp;
     if (warp_row + kWarpRows - 1 + low <= key && min(keys, warp_row + high) >= key + Bc<d>) return;
     const int row = warp_row + fa::row_of(lane), c = key + fa::column_of(lane);  // of this lane
     UNROLL
@@ -53,10 +53,11 @@ struct Walk {
   }
 };
 
-struct Window {
-  Band band;
-  int N, Nk;
-  bool grows;  // right is limited: the first rows have the shortest walks
+// All rows and keys are one document.
+struct OneDocument {
+  Window window;
+  int rows, keys;
+  bool grows;  // window.right is limited: the first rows have the shortest walks
 };
 
 // Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      const bf16* V,  // [B*Hkv, Nk, d]
                      bf16* O,        // [B*H, N, d]
                      float* LSE,     // [B*H, N]
-                     Window mask, int heads, int group, int N, int Nk, float scale) {
+                     OneDocument mask, int heads, int group, int N, int Nk, float scale) {
   // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
   Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -76,18 +77,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int Tr = gridDim.x / heads, b = blockIdx.x;
   const int i = mask.grows ? Tr - 1 - b / heads : b % Tr;
   const int bh = mask.grows ? b % heads : b / Tr;
-  const int rows = mask.N - i * Br, keys = mask.Nk;  // rows: from the tile's first one on
-  const Walk<d> walk(mask.band, rows, keys);
+  const int rows = mask.rows - i * Br, keys = mask.keys;  // rows: from the tile's first one on
+  const Walk<d> walk(mask.window, rows, keys);
   const size_t row0 = size_t(bh) * N + i * Br;
   const size_t key0 = size_t(bh / group) * Nk;  // `group` heads share K and V
   if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
-  auto load_keys = [&](int n, size_t key0) {  // key0: in the loop smem.key, to save registers
-    const int first = n * Bc<d>, stage = n % kStages;
+  auto load_keys = [&](int j, size_t key0) {  // key0: in the loop smem.key, to save registers
+    const int first = j * Bc<d>, stage = j % kStages;
     load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
     load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
   };
   load_tile<d, Br>(Q + row0 * d, smem.Q, rows);
-  if (walk.first < walk.last) load_keys(walk.first, key0);
+  if (walk.first < walk.end) load_keys(walk.first, key0);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
@@ -95,10 +96,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
-  for (int j = walk.first; j < walk.last; ++j) {
+  for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
     __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    if (j + 1 < walk.last) load_keys(j + 1, smem.key);
+    if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
     walk.hide(rS, j, warp * kWarpRows);
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   // --- epilogue
-  store_output<d>(smem, walk.first == walk.last, first_row, warp, lane, m, l, rO, O, LSE);
+  store_output<d>(smem, walk.first == walk.end, first_row, warp, lane, m, l, rO, O, LSE);
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -135,8 +136,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const bool grows = p.causal || p.mask.right != fa::Mask::kNoLimit;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K,
-               t.V, t.O, t.LSE, Window{band_of(p), p.N, p.Nk, grows}, int(BH), p.H / p.Hkv, p.N,
-               p.Nk, p.scale());
+               t.V, t.O, t.LSE, OneDocument{window_of(p), p.N, p.Nk, grows}, int(BH), p.H / p.Hkv,
+               p.N, p.Nk, p.scale());
   });
 }
 

@@ -3,11 +3,20 @@
 //           each into tiles of its own and writes all of them to one table, the longest walk first.
 //           A block reads its 16 bytes, and from there on it is a block of 1_window
 // Changed   since 15 1_window: a block's rows and keys are looked up instead of computed
-// Traffic   requested as 1_window, of each document's tiles; and 16 B of `work` per thread
+// Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys visited by all documents' tiles of rows
+//                           2,048 B of `work` per block, 16 B a thread
+//                     write 2*BH*N*d + 4*BH*N B      O, LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the table: 16 B per tile
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
-// Owns      as 1_window
-// Still bad the backward: 3_backward; masks that are not bands: 4_lists
+// Owns      block: 128 rows of a document; warp: 32 of them; lane: of 4 rows every fourth pair of
+//           columns
+// Still bad a warp's tensor core waits for its softmax: 3_wgmma on Hopper; masks that are not
+//           windows: beyond/lists
 #pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
 
 #include "steps/15_masks/1_window.cuh"
 
@@ -17,7 +26,7 @@ using namespace step15;
 using step15_window::Walk;
 
 struct Packed {
-  Band band;
+  Window window;
   // [tiles]: the first row, rows from there on; the document's first key, and how many it has.
   const int4* works;
 };
@@ -37,17 +46,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int bh = blockIdx.x % heads;
   const int4 work = mask.works[blockIdx.x / heads];
   const int row = work.x, rows = work.y, key = work.z, keys = work.w;
-  const Walk<d> walk(mask.band, rows, keys);
+  const Walk<d> walk(mask.window, rows, keys);
   const size_t row0 = size_t(bh) * N + row;
   const size_t key0 = size_t(bh / group) * Nk + key;  // `group` heads share K and V
   if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
-  auto load_keys = [&](int n, size_t key0) {
-    const int first = n * Bc<d>, stage = n % kStages;
+  auto load_keys = [&](int j, size_t key0) {
+    const int first = j * Bc<d>, stage = j % kStages;
     load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
     load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
   };
   load_tile<d, Br>(Q + row0 * d, smem.Q, rows);
-  if (walk.first < walk.last) load_keys(walk.first, key0);
+  if (walk.first < walk.end) load_keys(walk.first, key0);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
@@ -55,10 +64,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
-  for (int j = walk.first; j < walk.last; ++j) {
+  for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
     __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    if (j + 1 < walk.last) load_keys(j + 1, smem.key);
+    if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
     walk.hide(rS, j, warp * kWarpRows);
@@ -67,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   // --- epilogue
-  store_output<d>(smem, walk.first == walk.last, first_row, warp, lane, m, l, rO, O, LSE);
+  store_output<d>(smem, walk.first == walk.end, first_row, warp, lane, m, l, rO, O, LSE);
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -78,6 +87,7 @@ inline fa::Support support() {
   return s;
 }
 
+// The table, the longest walks first: tiles are sorted by their last number, which is not stored.
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<std::array<int, 5>> tiles;
   for (const fa::Document& doc : p.documents()) {
@@ -87,12 +97,18 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
       tiles.push_back({r, doc.rows.last - r, doc.keys.first, doc.keys.size(), visits});
     }
   }
-  return {longest_first("work", tiles)};
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
+  fa::Table table{"work", {}};
+  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
+  return {table};
 }
 
 // Of all documents, per head.
 inline unsigned count_row_tiles(const fa::Problem& p) {
-  return count_tiles(p, &fa::Document::rows, Br);
+  unsigned tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), Br);
+  return tiles;
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
@@ -105,7 +121,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BH = p.heads();
-  const Packed mask = {band_of(p), t.scratch<const int4>("work")};
+  const Packed mask = {window_of(p), t.scratch<const int4>("work")};
   const dim3 grid(count_row_tiles(p) * BH);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V, t.O,

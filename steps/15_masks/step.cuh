@@ -6,7 +6,7 @@
 #include "steps/15_masks/beyond/backward.cuh"
 #include "steps/15_masks/predicates.h"
 #ifndef FA_NO_WGMMA
-#include "steps/15_masks/beyond/hopper_lists.cuh"
+#include "steps/15_masks/beyond/wgmma_lists.cuh"
 #endif
 
 namespace step15 {

@@ -1,7 +1,7 @@
 // Tests of step 15. steps/CMakeLists.txt says what it is linked with.
 #include <bit>
 
-#include "steps/15_masks/4_lists.cuh"
+#include "steps/15_masks/beyond/lists.cuh"
 #include "steps/15_masks/predicates.h"
 #include "tests/backward.h"
 #include "tests/masks.h"

@@ -89,20 +89,14 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   if (dQ_sum.has_no_sums(half)) return;
   const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
   const auto from = dQ_sum.part(half);
-  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
+  float4 sums[4];
   UNROLL
-  for (int x = 0; x < 4; ++x) {
-    const float4 sum = from.get(part * 4 + x);
-    low[x] = fa::pack_bf16(sum.x * scale, sum.y * scale);
-    high[x] = fa::pack_bf16(sum.z * scale, sum.w * scale);
-  }
-  fa::transpose_pairs(quad, low, high);
+  for (int x = 0; x < 4; ++x) sums[x] = from.get(part * 4 + x);
+  uint32_t low[4], high[4];  // row r, row r + 8
+  fa::round_features(sums, scale, quad, low, high);
   const int r = half % (2 * Tr) * 64 + warp * 16 + fa::row_of(lane);
   bf16* to = dQ + (size_t(half / (2 * Tr)) * N + r) * d + (part * 4 + quad) * 8;
-  if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
-  if (r + 8 < N) {
-    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
-  }
+  fa::store_features<d>(low, high, to, r, N);
 }
 
 // dQ of each tile, 64 features at a time, once both warpgroups' dS is there. One thread
@@ -132,7 +126,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
     UNROLL_BY(1)
     for (int part = 0; part < kParts; ++part) {
       float rdQ[kPanel / 2];
-      multiply_keys<d>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
+      multiply_transposed<d, Bc>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
         copier.load_rows(n - 1 + kStages, ahead);
         ahead.next(work, shape.Tr);

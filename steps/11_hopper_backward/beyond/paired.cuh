@@ -89,18 +89,6 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
 
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
-// dQ = dS K, or dQ += dS K, of 64 rows and 64 features, a sum over a block's keys.
-template <bool add>
-__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[kPanel / 2]) {
-  fa::wgmma_fence();
-  UNROLL
-  for (int c = 0; c < kKeys; c += kMma) {
-    fa::wgmma<fa::Major::mn, fa::Major::mn>(rdQ, fa::wgmma_advance(dS, c * kRowBytes),
-                                            fa::wgmma_advance(K, c * kRowBytes), add || c > 0);
-  }
-  fa::wgmma_commit();
-}
-
 // dQ of each tile, 64 features at a time, once dS of both blocks is there.
 __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTile& work,
                                    const FloatSums& dQ_sum) {
@@ -121,9 +109,9 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTi
     UNROLL_BY(1)
     for (int panel = 0; panel < kHalf / kPanel; ++panel) {
       float rdQ[kPanel / 2];
-      multiply_keys<false>(ds, k + panel * (kKeys * kRowBytes >> 4), rdQ);
+      multiply_transposed<d, kKeys>(ds, k + panel * (kKeys * kRowBytes >> 4), rdQ);
       if (panel == 0) fa::mbarrier_wait(&smem.other_full, n & 1);
-      multiply_keys<true>(other_ds, other + panel * (kKeys * kRowBytes >> 4), rdQ);
+      multiply_transposed<d, kKeys>(other_ds, other + panel * (kKeys * kRowBytes >> 4), rdQ, true);
       const int half = (at.head * shape.Np + at.i * Br) / 64;
       const auto dQ_part = dQ_sum.part<d>(half, rank * kHalf + panel * kPanel);
       fa::wgmma_wait<0>();

@@ -250,20 +250,6 @@ struct OwnSums {
 
 // --- a warpgroup multiplies dQ -------------------------------------------------------------------
 
-// dQ = dS K, or dQ += dS K: as step11's.
-template <int d, bool add>
-__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[d / 2]) {
-  fa::wgmma_fence();
-  UNROLL
-  for (int c = 0; c < Bc; c += kMma) {
-    const int group = c / kGroupKeys, inside = c % kGroupKeys;  // K: the tiles of the warpgroups
-    fa::wgmma<fa::Major::mn, fa::Major::mn>(
-        rdQ, fa::wgmma_advance(dS, c * kRowBytes),
-        fa::wgmma_advance(K, group * kGroupKeys * d * 2 + inside * kRowBytes), add || c > 0);
-  }
-  fa::wgmma_commit();
-}
-
 // dQ of each tile, 64 rows at a time, once both warpgroups' dS is there.
 template <int d, class Sums>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Sums& dQ_sum) {
@@ -286,8 +272,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Sum
         float rdQ[d / 2];
         part.begin(rdQ);
         if (half == 0) fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
-        step11_persistent::multiply_keys<d, Sums::kBegins>(ds + (half * Bc * kRowBytes >> 4), k,
-                                                           rdQ);
+        multiply_transposed<d, Bc>(ds + (half * Bc * kRowBytes >> 4), k, rdQ, Sums::kBegins);
         fa::wgmma_wait<0>();
         fa::pin_registers(rdQ);
         if (half > 0 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);

@@ -174,7 +174,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
     UNROLL_BY(1)
     for (int part = 0; part < kParts; ++part) {
       float rdQ[kPanel / 2];
-      multiply_keys<d>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
+      multiply_transposed<d, Bc>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
         copier.load_rows(n - 1 + kStages, ahead);
         ahead.next(work, shape.Tr);

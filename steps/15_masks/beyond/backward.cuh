@@ -1,17 +1,21 @@
 // Step 15 -- the backward of any mask, and of changed scores.
-// Changed   since 15 3_backward: a walk's tiles of rows are looked up in 4_lists' lists, turned
-//           around, and a test by bits, in the order of the transposed scores; or scores change,
-//           and dS takes the cap's derivative; sink_kernel
-// Traffic   requested as 3_backward, of visited tiles. Lists: per thread of a block 16 B of
-//           `key_work`, for each head of the group 8 B of `row_entries` for each visited tile and,
-//           for each cut one, 4 B and a bit for each of its scores. Sinks: 8 B per row, 4 B per
-//           thread of sink_kernel
+// Idea      A block owns keys, so it walks the tiles of rows in lists that are turned around. What
+//           changed a score changes it again, and its derivative multiplies dS
+// Changed   since window_backward: a walk's tiles of rows are looked up in lists, and a test by
+//           bits, in the order of the transposed scores; or scores change, and dS takes the cap's
+//           derivative; sink_kernel
+// Traffic   requested as window_backward's formula, of visited tiles. Lists: per thread of a block
+//           16 B of `key_work`, for each head of the group 8 B of `row_entries` for each visited
+//           tile and, for each cut one, 4 B and a bit for each of its scores. Sinks: 8 B per row,
+//           4 B per thread of sink_kernel
 // Launch    delta; backward (tiles of keys * B*Hkv); convert; sinks (B*H)
+// Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
+// Still bad mma.sync: no backward of changed scores by wgmma
 #pragma once
 
-#include "steps/15_masks/3_backward.cuh"
-#include "steps/15_masks/4_lists.cuh"
+#include "steps/15_masks/beyond/lists.cuh"
 #include "steps/15_masks/beyond/scores.cuh"
+#include "steps/15_masks/beyond/window_backward.cuh"
 
 namespace step15_masks_backward {
 
@@ -21,25 +25,25 @@ using step15::ListMaker, step15::TileLists, step15_scores::ScoreMod;
 // --- any mask: lists -----------------------------------------------------------------------------
 
 struct ListWork : KeyWork {
-  int first, full, last;  // entries: first .. full - 1 are cut, full .. last - 1 are not
+  int first, first_full, end;  // entries: from `first` on cut tiles, from first_full on full ones
 };
 
-// A thread has 32 scores at a time, or 16, and so a word of bits: [places, Br / kRows, kThreads].
+// A thread has 32 scores at a time, or 16, and so a word of bits: [patterns, Br / kRows, kThreads].
 template <int d, int Br, int Bc>
 constexpr int kParts = Br / Tiles<d, Br, Bc>::kRows;
 
 template <int Br>
 struct ListWalk {
-  const int* entries;  // [visited tiles, 2]: the tile of rows; the place of its bits
+  const int* entries;  // [visited tiles, 2]: the tile of rows; the pattern of its bits
   const int* bits;
-  int first, full, last;
+  int first, first_full, end;
 
-  __device__ int tile(int n) const { return entries[2 * n]; }
+  __device__ int tile(int entry) const { return entries[2 * entry]; }
 
   template <int kBands, int Cols>
-  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int, int) const {
-    if (n >= full) return;
-    const size_t part = size_t(entries[2 * n + 1]) * (Br / Cols) + q / Cols;
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int entry, int q, int, int) const {
+    if (entry >= first_full) return;
+    const size_t part = size_t(entries[2 * entry + 1]) * (Br / Cols) + q / Cols;
     const uint32_t word = bits[part * blockDim.x + threadIdx.x];
     UNROLL
     for (int t = 0; t < kBands; ++t) {
@@ -69,7 +73,7 @@ struct Lists {
   }
   template <int Br, int Bc>
   __device__ ListWalk<Br> walk(const ListWork& work) const {
-    return {entries, bits, work.first, work.full, work.last};
+    return {entries, bits, work.first, work.first_full, work.end};
   }
 };
 
@@ -84,8 +88,8 @@ struct ScoredWalk : Walk<Br, Bc> {
   ScoreMod mod;
   int head, left;
 
-  __device__ ScoredWalk(const Band& band, const ScoredWork& work, const ScoreMod& of)
-      : Walk<Br, Bc>(band, work), mod(of), head(work.head), left(band.left) {}
+  __device__ ScoredWalk(const Window& window, const ScoredWork& work, const ScoreMod& of)
+      : Walk<Br, Bc>(window, work), mod(of), head(work.head), left(window.left) {}
 
   __device__ int tile(int n) const { return n; }
   // Row q's own key less the lane's first key, of tile n.
@@ -153,7 +157,7 @@ struct Scored : Packed {
   }
   template <int Br, int Bc>
   __device__ ScoredWalk<Br, Bc> walk(const ScoredWork& work) const {
-    return {band, work, mod};
+    return {window, work, mod};
   }
 };
 
@@ -182,7 +186,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   const auto walk = mask.template walk<Br, Bc>(work);
   const size_t key0 = size_t(kv_head) * Nk + work.key;
   if (threadIdx.x == 0) {
-    smem.first = walk.first, smem.last = walk.last;
+    smem.first = walk.first, smem.end = walk.end;
     smem.row = size_t(kv_head) * group * N + work.row;
     smem.sums = size_t(kv_head) * group * Tr + work.sums;
     smem.key = key0, smem.rows = work.rows, smem.keys = work.keys;
@@ -211,12 +215,12 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
       query_gradient<d, Br, Bc>(smem.dS[n % kStages], smem.K,
                                 dQ_sum + (smem.sums + size_t(h) * Tr + walk.tile(n)) * Br * d);
     };
-    if (smem.first == smem.last) break;  // no row sees the block's keys
+    if (smem.first == smem.end) break;  // no row sees the block's keys
     load_rows(smem.first);
-    for (int step = smem.first; step < smem.last; ++step) {
+    for (int step = smem.first; step < smem.end; ++step) {
       fa::cp_async_wait_all();
       __syncthreads();  // this tile is here; the one before has been read, and its dS is complete
-      if (step + 1 < smem.last) load_rows(step + 1);
+      if (step + 1 < smem.end) load_rows(step + 1);
       const int stage = step % kStages;
       UNROLL
       for (int q = 0; q < Br; q += T::kRows) {
@@ -270,7 +274,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
       if (step > smem.first) add_dQ(step - 1);
     }
     __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
-    add_dQ(smem.last - 1);
+    add_dQ(smem.end - 1);
   }
 
   // --- epilogue: dK and dV go through the warp's keys of K and V
@@ -316,7 +320,8 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) 
   dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
     const dim3 grid(count_tiles(p, &fa::Document::keys, Bc) * BHkv);
     using T = Tiles<d, Br, Bc>;
-    fa::launch(delta_kernel<d>, row_blocks(p), t.O, t.dO, t.LSE, delta, LSE2, dQ_sum, p.N, Np);
+    fa::launch(step08::delta_kernel<d>, row_blocks(p), t.O, t.dO, t.LSE, delta, LSE2, dQ_sum, p.N,
+               Np);
     fa::launch(step15_masks_backward::backward_kernel<d, Br, Bc, Mask>,
                {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K, t.V, t.dO, LSE2, delta, dQ_sum, t.dK,
                t.dV, mask, BHkv, p.H / p.Hkv, p.N, p.Nk, Np / Br, p.scale());
@@ -329,9 +334,9 @@ namespace step15_lists_backward {
 
 using namespace step15_masks_backward;
 
-// Where the scores of a thread's bits lie in a tile.
+// (row, key), in the tile, of the score that bit b of word w decides about.
 template <int d, int Br, int Bc>
-std::pair<int, int> place(int w, int b) {
+std::pair<int, int> score_of(int w, int b) {
   using T = Tiles<d, Br, Bc>;
   const int part = w / T::kThreads, warp = w % T::kThreads / fa::kWarp;
   const int t = b / 4 / (T::kRows / 8), n = b / 4 % (T::kRows / 8);
@@ -344,7 +349,7 @@ inline TileLists lists_of(const fa::Problem& p) {
   TileLists lists;
   dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
     constexpr int kWords = kParts<d, Br, Bc> * Tiles<d, Br, Bc>::kThreads;
-    lists = ListMaker(p, {Br, Bc, /*by_keys=*/true, kWords, place<d, Br, Bc>})();
+    lists = ListMaker(p, {Br, Bc, /*by_keys=*/true, kWords, score_of<d, Br, Bc>})();
   });
   return lists;
 }
@@ -378,7 +383,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
                    .write = 4 * BH * Np * d,
                    .atomic = 4 * BH * lists.visited() * Br * d};
     t["key_work"].read = sizeof(int4) * p.kv_heads() * fa::ceil_div(p.Nk, Bc) * T::kThreads;
-    // Of a tile: to copy it, to add its share of dQ, and the place of its bits.
+    // Of a tile: to copy it, to add its share of dQ, and the pattern of its bits.
     const uint64_t parts = kParts<d_, Br, Bc>;
     t["row_entries"].read =
         sizeof(int) * BH * (2 * lists.visited() + parts * lists.cut) * T::kThreads;
@@ -418,7 +423,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const Packed packed{band_of(p), t.scratch<const int>("key_work")};
+  const Packed packed{window_of(p), t.scratch<const int>("key_work")};
   const ScoreMod mod = step15_scores::score_mod_of(p, t.sinks);
   step15_masks_backward::launch(p, t, Scored{packed, mod, p.H / p.Hkv});
   step15_packed_backward::convert(p, t);

@@ -15,11 +15,12 @@
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/reduce.h"
 #include "common/dialect/warp.h"
-#include "steps/15_masks/hopper_parts.cuh"
+#include "steps/15_masks/wgmma_parts.cuh"
 
 namespace step15_wgmma_backward {
 
 using fa::bf16, fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;
+using fa::distance, fa::multiply_rows, fa::multiply_transposed, fa::wait_for, fa::warp_arrive;
 
 constexpr int kGroups = 2;                // warpgroups
 constexpr int kGroupKeys = 64;            // of a warpgroup: the rows of a wgmma
@@ -47,33 +48,6 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
   fa::wgmma_commit();
 }
 
-// C += A B of 64 keys and d features, a sum over a tile's rows: dV += P^T dO, dK += dS^T Q.
-template <int d, int depth>
-__device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
-                                     float (&rC)[d / 2]) {
-  fa::wgmma_fence();
-  UNROLL
-  for (int r = 0; r < depth; ++r) {
-    fa::wgmma<fa::Major::mn>(rC, rA[r], fa::wgmma_advance(B, r * kMma * kRowBytes));
-  }
-  fa::wgmma_commit();
-}
-
-// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as
-// [key][row]: its rows are contiguous, so it is MN-major.
-template <int d, int keys, int n>
-__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
-  fa::wgmma_fence();
-  UNROLL
-  for (int c = 0; c < keys; c += kMma) {
-    const int group = c / kGroupKeys, inside = c % kGroupKeys;  // K: the tiles of the warpgroups
-    fa::wgmma<fa::Major::mn, fa::Major::mn>(
-        rdQ, fa::wgmma_advance(dS, c * kRowBytes),
-        fa::wgmma_advance(K, group * kGroupKeys * d * 2 + inside * kRowBytes), c > 0);
-  }
-  fa::wgmma_commit();
-}
-
 // --- between the products ------------------------------------------------------------------------
 
 // Two elements of rX = P rX. P is the bf16 pair that was multiplied; its lower half is the first.
@@ -91,6 +65,28 @@ __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   UNROLL
   for (int r = 0; r < depth * kMma; r += kMma) {
     fa::stmatrix_x4(sdS + r / kPanel * Bc * kPanel + (at ^ r % kPanel), rdS[r / kMma]);
+  }
+}
+
+// Zeroes rows `first` .. n - 1 of a tile in panels, by a warpgroup.
+template <int d, int n>
+__device__ inline void clear_rows(bf16* tile, int first, int thread) {
+  UNROLL_BY(2)
+  for (int i = first * kPanel + thread * 8; i < n * kPanel; i += kGroupThreads * 8) {
+    for (int x = 0; x < d; x += kPanel) {
+      *reinterpret_cast<uint4*>(tile + x * n + i) = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+// Stores the first `rows` rows of a tile of 64, which lie as TMA has them, by a warpgroup.
+template <int d>
+__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread) {
+  constexpr int kLanes = d / 8;  // of a row, with 16 bytes each
+  const int x = thread % kLanes * 8;
+  UNROLL_BY(2)
+  for (int r = thread / kLanes; r < rows; r += kGroupThreads / kLanes) {
+    const int at = (x / kPanel * kGroupKeys + r) * kPanel + (x % kPanel / 8 ^ r % 8) * 8;
+    *reinterpret_cast<uint4*>(to + size_t(r) * d + x) = *reinterpret_cast<const uint4*>(tile + at);
   }
 }
 
@@ -125,39 +121,6 @@ struct FloatSums {
     return {sums + size_t(half) * kGroupKeys * d + (group * fa::kWarp + lane) * 4};
   }
 };
-
-// 4 x 4 pairs of a quad's lanes: each round exchanges one bit of the lane with one of the pair's
-// index.
-__device__ inline void transpose_pairs(int quad, uint32_t (&low)[4], uint32_t (&high)[4]) {
-  UNROLL
-  for (int k = 1; k <= 2; k *= 2) {
-    const bool upper = quad & k;
-    UNROLL
-    for (int x = 0; x < 4; ++x) {
-      if (x & k) continue;
-      const uint32_t l = __shfl_xor_sync(fa::kFullMask, upper ? low[x] : low[x | k], k);
-      const uint32_t h = __shfl_xor_sync(fa::kFullMask, upper ? high[x] : high[x | k], k);
-      (upper ? low[x] : low[x | k]) = l, (upper ? high[x] : high[x | k]) = h;
-    }
-  }
-}
-
-// 32 features of dQ, rounded and in order, of the rows r and r + 8, the first to `to`. sums: as
-// convert_kernel's.
-template <int d>
-__device__ inline void put_rounded(const float4 (&sums)[4], float scale, bf16* to, int r, int N) {
-  uint32_t low[4], high[4];  // row r, row r + 8: [pair of features]
-  UNROLL
-  for (int x = 0; x < 4; ++x) {
-    low[x] = fa::pack_bf16(sums[x].x * scale, sums[x].y * scale);
-    high[x] = fa::pack_bf16(sums[x].z * scale, sums[x].w * scale);
-  }
-  transpose_pairs(threadIdx.x % 4, low, high);
-  if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
-  if (r + 8 < N) {
-    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
-  }
-}
 
 // --- before and after the walks ------------------------------------------------------------------
 
@@ -263,12 +226,9 @@ __global__ void convert_kernel(FloatSums dQ_sum,
     low[x] = fa::pack_bf16(sum.x * scale, sum.y * scale);
     high[x] = fa::pack_bf16(sum.z * scale, sum.w * scale);
   }
-  transpose_pairs(quad, low, high);
+  fa::transpose_pairs(quad, low, high);
   bf16* to = dQ + (size_t(half / (Np / 64)) * N + rows.x + r) * d + (part * 4 + quad) * 8;
-  if (r < rows.y) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
-  if (r + 8 < rows.y) {
-    *reinterpret_cast<uint4*>(to + 8 * d) = make_uint4(high[0], high[1], high[2], high[3]);
-  }
+  fa::store_features<d>(low, high, to, r, rows.y);
 }
 
 // dQ of 64 rows and 64 features, to which no other walk adds. first: row of [B*H, N].
@@ -286,7 +246,7 @@ __device__ inline void store_dq(const float (&rdQ)[kPanel / 2], bf16* dQ, int fi
       const float* sum = rdQ + x / 2 + 4 * i;
       sums[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
-    put_rounded<d>(sums, scale, to + x, r, rows);
+    fa::put_rounded<d>(sums, scale, to + x, r, rows);
   }
 }
 

@@ -1,6 +1,15 @@
 // Step 15 -- what changes a score and not the list: a soft cap, ALiBi, attention sinks.
+// Idea      A score changes between the product and the maximum, in every tile. A sink is a term of
+//           the softmax's sum without a key, so m and l start with it
 // Changed   since 15 2_packed: scores change before they are hidden; m and l start with the sink
-// Traffic   requested as 2_packed, and 4 B of `sinks` per thread
+// Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys visited by all documents' tiles of rows
+//                           2,048 B of `work` per block, and 512 B of `sinks`
+//                     write 2*BH*N*d + 4*BH*N B      O, LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
+// Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
+// Owns      block: 128 rows of a document; warp: 32 of them; lane: of 4 rows every fourth pair of
+//           columns
+// Still bad a warp's tensor core waits for its softmax: wgmma_forward
 #pragma once
 
 #include "steps/15_masks/2_packed.cuh"
@@ -33,9 +42,9 @@ struct ScoredWalk : Walk<d> {
   float slope, sink;
   int shift;  // the own key of row 0
 
-  __device__ ScoredWalk(const Band& band, int rows, int keys, const ScoreMod& mod, float slope,
+  __device__ ScoredWalk(const Window& window, int rows, int keys, const ScoreMod& mod, float slope,
                         float sink)
-      : Walk<d>(band, rows, keys), mod(mod), slope(slope), sink(sink), shift(keys - rows) {}
+      : Walk<d>(window, rows, keys), mod(mod), slope(slope), sink(sink), shift(keys - rows) {}
 
   // m and l start with the sink, a term of the sum like any other, of no key. One lane of each quad
   // has it.
@@ -51,10 +60,10 @@ struct ScoredWalk : Walk<d> {
     }
   }
 
-  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n, int warp_row) const {
+  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int tile, int warp_row) const {
     const int lane = threadIdx.x % fa::kWarp;
     const int own = warp_row + fa::row_of(lane) + shift;
-    const float back = own - (n * Bc<d> + fa::column_of(lane));
+    const float back = own - (tile * Bc<d> + fa::column_of(lane));
     UNROLL
     for (int t = 0; t < kBands; ++t) {
       UNROLL
@@ -68,12 +77,12 @@ struct ScoredWalk : Walk<d> {
         }
       }
     }
-    Walk<d>::hide(rS, n, warp_row);
+    Walk<d>::hide(rS, tile, warp_row);
   }
 };
 
 struct Scored {
-  Band band;
+  Window window;
   const int4* works;  // as Packed
   ScoreMod mod;
 };
@@ -94,17 +103,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int4 work = mask.works[blockIdx.x / heads];
   const int row = work.x, rows = work.y, key = work.z, keys = work.w;
   const float slope = mask.mod.slope(bh % mask.mod.H), sink = mask.mod.sink(bh);
-  const ScoredWalk<d> walk(mask.band, rows, keys, mask.mod, slope, sink);
+  const ScoredWalk<d> walk(mask.window, rows, keys, mask.mod, slope, sink);
   const size_t row0 = size_t(bh) * N + row;
   const size_t key0 = size_t(bh / group) * Nk + key;  // `group` heads share K and V
   if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
-  auto load_keys = [&](int n, size_t key0) {
-    const int first = n * Bc<d>, stage = n % kStages;
+  auto load_keys = [&](int j, size_t key0) {
+    const int first = j * Bc<d>, stage = j % kStages;
     load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
     load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
   };
   load_tile<d, Br>(Q + row0 * d, smem.Q, rows);
-  if (walk.first < walk.last) load_keys(walk.first, key0);
+  if (walk.first < walk.end) load_keys(walk.first, key0);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
@@ -113,10 +122,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
-  for (int j = walk.first; j < walk.last; ++j) {
+  for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
     __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    if (j + 1 < walk.last) load_keys(j + 1, smem.key);
+    if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
     walk.hide(rS, j, warp * kWarpRows);
@@ -125,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   // --- epilogue
-  store_output<d>(smem, walk.first == walk.last, first_row, warp, lane, m, l, rO, O, LSE);
+  store_output<d>(smem, walk.first == walk.end, first_row, warp, lane, m, l, rO, O, LSE);
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -157,7 +166,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BH = p.heads();
-  const Scored mask = {band_of(p), t.scratch<const int4>("work"), score_mod_of(p, t.sinks)};
+  const Scored mask = {window_of(p), t.scratch<const int4>("work"), score_mod_of(p, t.sinks)};
   const dim3 grid(step15_packed::count_row_tiles(p) * BH);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V, t.O,

@@ -1,21 +1,31 @@
 // Step 15 -- the backward of windows and packs.
-// Idea      The same mask, seen from the keys: the rows that see a tile of keys are a band, too.
+// Idea      The same mask, seen from the keys: the rows that see a tile of keys are neighbours.
 //           Their first and last tile follow from the edges that rows have, turned around. Tiles of
 //           dQ_sum begin with each document: a table says where their rows belong
 // Changed   since 08 5_atomics: causal becomes a window; gradients of keys that no row sees are 0;
 //           of a pack, keys and rows are looked up, and dQ is converted tile by tile
-// Traffic   requested as 08 5_atomics, of visited tiles; of a pack 20 B of `key_work` per thread of
-//           a block, 8 B of `sum_rows` per thread that converts
+// Traffic   requested read   2*BH*(2*N + 2*v)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*v) B   v: rows
+//                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B   visited by all tiles
+//                     atomic 4*BH*t*Br*d B                   of keys; t: tiles of rows among them
+//                     a pack 20 B of `key_work` per thread of a block, 8 B of `sum_rows` per thread
+//                            that converts                  Np: N in whole tiles, per document
+//           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B, and the tables of a pack
 // Launch    delta; backward (key tiles * B*Hkv), 256 threads (d = 128, 128 keys) or 128; convert
 // Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
-// Still bad masks that are not bands: 4_lists forward, beyond/ backward
+// Still bad masks that are not windows: backward
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "steps/08_tensor_core_backward/5_atomics.cuh"  // its kernels delta and convert, as a whole
 #include "steps/15_masks/parts.cuh"
 
 namespace step15_backward {
 
 using namespace step15;
+using fa::add_product, fa::put_tile, fa::store_tile, step08::kRowThreads;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
 
@@ -30,23 +40,23 @@ struct KeyWork {
 // The tiles of rows that see some of a block's keys, and the test in those that are cut.
 template <int Br, int Bc>
 struct Walk {
-  int low, high;    // row r sees the tile's keys from r + low up to, but not including, r + high
-  int keys;         // of the document, from the tile's first one on
-  int first, last;  // tiles of rows of the document: first .. last - 1
-  __device__ Walk(const Band& band, const KeyWork& w)
-      : low(w.keys - w.rows - band.left), high(w.keys - w.rows + band.right + 1), keys(w.keys) {
+  int low, high;   // row r sees the tile's keys from r + low up to, but not including, r + high
+  int keys;        // of the document, from the tile's first one on
+  int first, end;  // tiles of rows of the document: first .. end - 1
+  __device__ Walk(const Window& window, const KeyWork& w)
+      : low(w.keys - w.rows - window.left), high(w.keys - w.rows + window.right + 1), keys(w.keys) {
     // From the first row whose right edge is past key 0 of the tile, r + high > 0, to the last row
     // whose left edge is not past the tile's last key, r + low < min(Bc, keys).
-    const int begin = max(0, 1 - high), end = min(w.rows, min(Bc, keys) - low);
-    first = begin / Br;
-    last = begin < end ? (end + Br - 1) / Br : first;
+    const int first_row = max(0, 1 - high), end_row = min(w.rows, min(Bc, keys) - low);
+    first = first_row / Br;
+    end = first_row < end_row ? (end_row + Br - 1) / Br : first;
   }
 
   // Scores that their row does not see become -inf, if an edge cuts the warp's keys and these rows
-  // of tile n, from row q of the tile on.
+  // of the tile, from its row q on.
   template <int kBands, int Cols>
-  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int n, int q, int warp_key) const {
-    const int row = n * Br + q, lane = threadIdx.x % fa::kWarp;
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int tile, int q, int warp_key) const {
+    const int row = tile * Br + q, lane = threadIdx.x % fa::kWarp;
     if (row + Cols - 1 + low <= warp_key && min(keys, row + high) >= warp_key + kBands * kMma) {
       return;
     }
@@ -66,10 +76,10 @@ struct Walk {
 };
 
 // All rows and keys are one document.
-struct Window {
-  Band band;
-  int N, Nk;
-  bool grows;  // right is limited: the last keys have the shortest walks
+struct OneDocument {
+  Window window;
+  int rows, keys;
+  bool grows;  // window.right is limited: the last keys have the shortest walks
 
   // The block's tile of keys and key head: all heads' longest walks first, if they differ.
   template <int Bc>
@@ -77,13 +87,13 @@ struct Window {
     const int Tc = gridDim.x / kv_heads, b = blockIdx.x;
     const int j = grows ? b / kv_heads : b % Tc;
     *kv_head = grows ? b % kv_heads : b / Tc;
-    return {0, N, j * Bc, Nk - j * Bc, 0};
+    return {0, rows, j * Bc, keys - j * Bc, 0};
   }
 };
 
 // The host has written all tiles of keys to a table, the longest walks first.
 struct Packed {
-  Band band;
+  Window window;
   const int* works;  // [tiles, 5]: KeyWork of each
 
   template <int Bc>
@@ -108,11 +118,11 @@ struct Tiles {
   bf16 dS[kStages][Bc * Br];                    // [key][row]: as the registers have it
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
   // What a block needs once per tile or per head: too rarely to spend a register on.
-  int first, last;  // of the walk
-  size_t row;       // the document's first, of the group's first head
-  size_t sums;      // likewise: where the document's tiles of dQ_sum begin
-  size_t key;       // the block's first
-  int rows, keys;   // of the document; of keys those from the block's first one on
+  int first, end;  // of the walk
+  size_t row;      // the document's first, of the group's first head
+  size_t sums;     // likewise: where the document's tiles of dQ_sum begin
+  size_t key;      // the block's first
+  int rows, keys;  // of the document; of keys those from the block's first one on
 };
 
 // One tile's share of dQ = dS K, a sum over the block's keys. Other blocks add to the same rows at
@@ -180,10 +190,10 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   const int tx = fa::column_of(lane);  // this lane's first row
   int kv_head;
   const KeyWork work = mask.template key_work<Bc>(kv_heads, &kv_head);
-  const Walk<Br, Bc> walk(mask.band, work);
+  const Walk<Br, Bc> walk(mask.window, work);
   const size_t key0 = size_t(kv_head) * Nk + work.key;
   if (threadIdx.x == 0) {
-    smem.first = walk.first, smem.last = walk.last;
+    smem.first = walk.first, smem.end = walk.end;
     smem.row = size_t(kv_head) * group * N + work.row;
     smem.sums = size_t(kv_head) * group * Tr + work.sums;
     smem.key = key0, smem.rows = work.rows, smem.keys = work.keys;
@@ -212,12 +222,12 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
       query_gradient<d, Br, Bc>(smem.dS[n % kStages], smem.K,
                                 dQ_sum + (smem.sums + size_t(h) * Tr + n) * Br * d);
     };
-    if (smem.first == smem.last) break;  // no row sees the block's keys
+    if (smem.first == smem.end) break;  // no row sees the block's keys
     load_rows(smem.first);
-    for (int step = smem.first; step < smem.last; ++step) {
+    for (int step = smem.first; step < smem.end; ++step) {
       fa::cp_async_wait_all();
       __syncthreads();  // this tile is here; the one before has been read, and its dS is complete
-      if (step + 1 < smem.last) load_rows(step + 1);
+      if (step + 1 < smem.end) load_rows(step + 1);
       const int stage = step % kStages;
       UNROLL
       for (int q = 0; q < Br; q += T::kRows) {
@@ -268,7 +278,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
       if (step > smem.first) add_dQ(step - 1);
     }
     __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
-    add_dQ(smem.last - 1);
+    add_dQ(smem.end - 1);
   }
 
   // --- epilogue: dK and dV go through the warp's keys of K and V
@@ -279,41 +289,30 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   store_tile<d, kBands>(rdV, 1.f, sV, dV + at, smem.keys - key);
 }
 
-// 8 features of a row of dQ = scale * dQ_sum, rounded and in order. In dQ_sum the four even ones,
-// of four lanes, are side by side, and the odd ones 32 numbers further.
-__device__ inline uint4 features(const float* from, float scale) {
-  const float4 even = *reinterpret_cast<const float4*>(from);
-  const float4 odd = *reinterpret_cast<const float4*>(from + fa::kWarp);
-  return make_uint4(
-      fa::pack_bf16(even.x * scale, odd.x * scale), fa::pack_bf16(even.y * scale, odd.y * scale),
-      fa::pack_bf16(even.z * scale, odd.z * scale), fa::pack_bf16(even.w * scale, odd.w * scale));
-}
-
-// A thread makes 8 features of a row; neighbours make 8 rows, which lie side by side in dQ_sum.
-template <int d>
-__global__ void convert_kernel(const float* dQ_sum,  // [B*H, Np / 16, d / 8, 4, 32]
-                               bf16* dQ,             // [B*H, N, d]
-                               int N, int Np, float scale) {
-  const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a fragment's 16 rows
-  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);  // of 16 rows
-  const int r = band * 16 % Np + half * 8 + v % 8;
-  if (r >= N) return;
-  *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + r) * d + x * 8) =
-      features(dQ_sum + (band * (d / 8) + x) * 128 + half * 64 + v % 8 * 4, scale);
-}
-
 // --- host ---------------------------------------------------------------------------------------
+
+// Tiles as a table, the longest walks first. The last number of a tile is the length of its walk:
+// tiles are sorted by it, and it is not stored.
+template <size_t n>
+fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
+  fa::Table table{name, {}};
+  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
+  return table;
+}
+
+// How many tiles all documents have, per head: tiles of rows (of = &fa::Document::rows) or of keys.
+inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
+  unsigned tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div((doc.*of).size(), size);
+  return tiles;
+}
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 template <class F>
 void dispatch_tiles(const fa::Problem& p, F&& f) {
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    if (d == 64 || sizeof(Tiles<128, 64, 128>) <= p.gpu.block_shared_bytes) {
-      f(d, std::integral_constant<int, 64>(), std::integral_constant<int, 128>());
-    } else if constexpr (d == 128) {
-      f(d, std::integral_constant<int, 32>(), std::integral_constant<int, 64>());
-    }
-  });
+  step08::dispatch_tiles<Tiles>(p, f);
 }
 
 // Rows of dQ_sum, per head: whole tiles of each document.
@@ -350,12 +349,12 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return t;
 }
 
-// Of delta_kernel and convert_kernel: a thread makes 8 features of a row.
+// Of the kernels before and after: a thread makes 8 features of a row.
 inline fa::LaunchConfig row_blocks(const fa::Problem& p) {
   return {dim3(unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads)), dim3(kRowThreads)};
 }
 
-// delta_kernel and backward_kernel.
+// delta_kernel, which also zeroes dQ_sum, and backward_kernel.
 template <class Mask>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
@@ -364,7 +363,8 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) 
   dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
     const dim3 grid(count_tiles(p, &fa::Document::keys, Bc) * BHkv);
     using T = Tiles<d, Br, Bc>;
-    fa::launch(delta_kernel<d>, row_blocks(p), t.O, t.dO, t.LSE, delta, LSE2, dQ_sum, p.N, Np);
+    fa::launch(step08::delta_kernel<d>, row_blocks(p), t.O, t.dO, t.LSE, delta, LSE2, dQ_sum, p.N,
+               Np);
     fa::launch(backward_kernel<d, Br, Bc, Mask>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
                t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, mask, BHkv, p.H / p.Hkv, p.N, p.Nk,
                Np / Br, p.scale());
@@ -373,13 +373,14 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) 
 
 inline void convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(convert_kernel<d>, row_blocks(p), t.scratch<float>("dQ_sum"), t.dQ, p.N,
+    fa::launch(step08::convert_kernel<d>, row_blocks(p), t.scratch<float>("dQ_sum"), t.dQ, p.N,
                padded_rows(p), p.scale());
   });
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  launch(p, t, Window{band_of(p), p.N, p.Nk, p.causal || p.mask.right != fa::Mask::kNoLimit});
+  const bool grows = p.causal || p.mask.right != fa::Mask::kNoLimit;
+  launch(p, t, OneDocument{window_of(p), p.N, p.Nk, grows});
   convert(p, t);
 }
 
@@ -389,19 +390,36 @@ namespace step15_packed_backward {
 
 using namespace step15_backward;
 
-// A tile's rows lie together in dQ; past the document's last row it has no more.
+// dQ = scale * dQ_sum, rounded and in order, as step 08's. A tile's rows lie together in dQ; past
+// the document's last row it has no more. A thread makes 8 features of a row: in dQ_sum the four
+// even ones are side by side, and the odd ones 32 numbers further.
 template <int d, int Br>
 __global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, d / 8, 4, 32]
                                bf16* dQ,              // [B*H, N, d]
                                const int2* sum_rows,  // [tiles]: first row, rows from there on
                                int N, int Np, float scale) {
-  const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a fragment's 16 rows
-  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);  // of 16 rows
+  const int v = threadIdx.x, x = v / 8 % (d / 8), half = v / d % 2;  // of a band's 16 rows
+  const size_t band = size_t(blockIdx.x) * (kRowThreads / (2 * d)) + v / (2 * d);
   const int2 rows = sum_rows[band * 16 % Np / Br];
   const int r = band * 16 % Br + half * 8 + v % 8;  // of the tile
   if (r >= rows.y) return;
-  *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + rows.x + r) * d + x * 8) =
-      features(dQ_sum + (band * (d / 8) + x) * 128 + half * 64 + v % 8 * 4, scale);
+  const float* from = dQ_sum + (band * (d / 8) + x) * 128 + half * 64 + v % 8 * 4;
+  const float4 even = *reinterpret_cast<const float4*>(from);
+  const float4 odd = *reinterpret_cast<const float4*>(from + fa::kWarp);
+  *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + rows.x + r) * d + x * 8) = make_uint4(
+      fa::pack_bf16(even.x * scale, odd.x * scale), fa::pack_bf16(even.y * scale, odd.y * scale),
+      fa::pack_bf16(even.z * scale, odd.z * scale), fa::pack_bf16(even.w * scale, odd.w * scale));
+}
+
+// Of each document's tiles of Br rows the first row, and how many rows the document has from there.
+inline fa::Table sum_rows_of(const fa::Problem& p, int Br) {
+  fa::Table table{"sum_rows", {}};
+  for (const fa::Document& doc : p.documents()) {
+    for (int r = doc.rows.first; r < doc.rows.last; r += Br) {
+      table.values.insert(table.values.end(), {r, doc.rows.last - r});
+    }
+  }
+  return table;
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
@@ -443,7 +461,7 @@ inline void convert(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  launch(p, t, Packed{band_of(p), t.scratch<const int>("key_work")});
+  launch(p, t, Packed{window_of(p), t.scratch<const int>("key_work")});
   step15_packed_backward::convert(p, t);
 }
 

@@ -1,19 +1,23 @@
 // Step 15 -- the backward of windows and packs on Hopper.
+// Idea      Step 11's walk, of rows and keys that a table names. The warpgroups that own keys zero
+//           what a box has of the next document
 // Changed   since 11 3_columns: keys and rows from a table; walks end at the last row that sees the
 //           keys; a test by bits; the ends of documents, by the warpgroups that own keys; keys that
 //           no row sees; dQ of rows that no other walk visits is rounded and stored at once
-// Traffic   requested as 11 3_columns, of each document's visited tiles; at a document's end boxes
-//           go on; 40 B of `key_work` for each block; 8 B of `sum_rows` for each thread of the
-//           kernels before and after
+// Traffic   requested as 11 3_columns' formula, of each document's visited tiles; boxes reach past
+//           a document's end; 40 B of `key_work` for each block; 8 B of `sum_rows` for each thread
+//           of the kernels before and after
 // Launch    columns; backward (tiles of keys of all documents * B*Hkv), 384 threads; convert
+// Owns      block: dK and dV of 128 keys, of which each of two warpgroups has 64; the third: dQ
+// Still bad a short walk loses 5 to 6 us at its ends, where no other block fills the SM
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/15_masks/beyond/hopper_tables.cuh"
+#include "steps/15_masks/beyond/wgmma_tables.cuh"
 
 namespace step15_wgmma_backward {
 
-using step15_wgmma::clear_rows, step15_wgmma::hide, step15_wgmma::store_rows;
+using step15_wgmma::hide;
 
 // Three stages of Q and dO, two of dS; registers of a thread that owns keys.
 constexpr int kThreads = (kGroups + 1) * kGroupThreads, kStages = 3, kDsStages = 2;
@@ -106,8 +110,9 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
   const Mask& mask = copier.mask;
   const int ends_at = end_of_rows<Br<d>>(work, shape.N), end = work.tiles - 1;
   const bool first_is_half =
-      skips_first(mask.template places<Br<d>>(work, kGroupKeys), ends_at, tiles);
-  const bool last_is_half = skips_last(mask.template places<Br<d>>(work, 0), ends_at, end, tiles);
+      skips_first(mask.template visible_tiles<Br<d>>(work, kGroupKeys), ends_at, tiles);
+  const bool last_is_half =
+      skips_last(mask.template visible_tiles<Br<d>>(work, 0), ends_at, end, tiles);
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work)) {
     const unsigned stage = n % kDsStages;
@@ -124,12 +129,12 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
       const uint64_t A = ds + (rows * Bc * kRowBytes >> 4);
       const uint64_t B = k + (features * kGroupKeys * kRowBytes >> 4);
       if (n == 0 && first_is_half) {
-        multiply_keys<d, kGroupKeys>(A, B, rdQ);
+        multiply_transposed<d, kGroupKeys>(A, B, rdQ);
       } else if (n + 1 == tiles && last_is_half) {
-        multiply_keys<d, kGroupKeys>(A + (kGroupKeys * kRowBytes >> 4),
-                                     B + (kGroupKeys * d * 2 >> 4), rdQ);
+        multiply_transposed<d, kGroupKeys>(A + (kGroupKeys * kRowBytes >> 4),
+                                           B + (kGroupKeys * d * 2 >> 4), rdQ);
       } else {
-        multiply_keys<d, Bc>(A, B, rdQ);
+        multiply_transposed<d, Bc>(A, B, rdQ);
       }
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
         copier.load_rows(n - 1 + kStages, ahead);
@@ -168,9 +173,6 @@ struct Group {
   // 0, which the compiler cannot know: it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
-    return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
-  }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
   static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
   static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
@@ -178,11 +180,11 @@ struct Group {
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;  // number of the tile whose scores come next,
-  int place = 0;   // and its place in the walk
-  const Places places;
-  const int ends_at;  // the place where the document's rows end before the tile does, or -1
-  const int end;      // the last place
+  unsigned n = 0;         // number of the tile whose scores come next,
+  int place = 0;          // and its place in the walk
+  const TileRange range;  // of the walk: what this warpgroup's keys are seen by
+  const int ends_at;      // the place where the document's rows end before the tile does, or -1
+  const int end;          // the last place
   const bool skips_last;
   const unsigned tiles;  // of the walk, of all heads that share the keys, but a skipped last one
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
@@ -196,10 +198,10 @@ struct Group {
         shape(shape),
         mask(mask),
         work(smem.work),
-        places(mask.template places<Br>(work, wg * kGroupKeys)),
+        range(mask.template visible_tiles<Br>(work, wg * kGroupKeys)),
         ends_at(end_of_rows<Br>(work, shape.N)),
         end(work.tiles - 1),
-        skips_last(step15_wgmma_backward::skips_last(places, ends_at, end, tiles)),
+        skips_last(step15_wgmma_backward::skips_last(range, ends_at, end, tiles)),
         tiles(tiles - skips_last) {
     constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
     const int pair = lane % 4;                                // of columns
@@ -212,30 +214,20 @@ struct Group {
 
   __device__ unsigned stage() const { return n % kStages; }
   __device__ void next_place() { place = place == end ? 0 : place + 1; }
-  // One arrival of a warp, after what all its lanes have read.
-  __device__ void arrive(uint64_t* bar) {
-    __syncwarp();
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int pending, int n>
-  __device__ void wait_for(float (&r)[n]) {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(r);
-  }
 
   // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
 
-  // Behind a document's last key others follow: K of them would be multiplied by dS = 0 in dQ, and
+  // Other keys follow a document's last one. Their K would be multiplied by dS = 0 in dQ, and
   // 0 * NaN is NaN.
   __device__ void clear_keys() {
     const int keys = work.keys - wg * kGroupKeys;
     if (keys >= kGroupKeys || work.key + work.keys == shape.Nk) return;
     fa::mbarrier_wait(&smem.v_full, 0);
-    clear_rows<d, kGroupKeys>(smem.K[wg], max(0, keys), thread, kGroupThreads);
-    clear_rows<d, kGroupKeys>(smem.V[wg], max(0, keys), thread, kGroupThreads);
+    clear_rows<d, kGroupKeys>(smem.K[wg], max(0, keys), thread);
+    clear_rows<d, kGroupKeys>(smem.V[wg], max(0, keys), thread);
     fa::fence_proxy_async();              // wgmma sees what this thread wrote ...
     fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
   }
@@ -243,7 +235,7 @@ struct Group {
   __device__ void clear_tile() {
     const int rows = work.rows % Br;
     fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
-    clear_rows<d, Br>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread, kGroupThreads);
+    clear_rows<d, Br>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread);
     fa::fence_proxy_async();                   // wgmma sees what this thread wrote ...
     fa::bar_sync(3, kGroups * kGroupThreads);  // ... and what both warpgroups have
   }
@@ -255,7 +247,7 @@ struct Group {
     multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
                              columns(), rS);
   }
-  __device__ bool is_cut() const { return place <= places.left || place > places.full; }
+  __device__ bool is_cut() const { return place <= range.last_left || place > range.last_full; }
   __device__ void test(uint32_t (&bits)[2]) const {
     const int key = wg * kGroupKeys + thread / fa::kWarp * 16 + fa::row_of(lane);
     mask.template seen<Br>(work, place, key, bits);
@@ -295,27 +287,27 @@ struct Group {
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
     fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
-    arrive(&smem.o_empty[stage()]);
+    warp_arrive(&smem.o_empty[stage()]);
     fa::pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
     fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
-    arrive(&smem.ds_full[(n - 1) % kDsStages]);
+    warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
   // dS of a tile that is skipped is not read. (Inside the walk, in other heads, it is computed.)
   __device__ void skip_first() {
-    if (!skips_first(places, ends_at, tiles)) return;
-    arrive(&smem.q_empty[0]), arrive(&smem.o_empty[0]), arrive(&smem.ds_full[0]);
+    if (!skips_first(range, ends_at, tiles)) return;
+    warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.o_empty[0]), warp_arrive(&smem.ds_full[0]);
     ++n;
     next_place();
   }
   __device__ void skip_last() {
     if (!skips_last) return;
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
-    arrive(&smem.ds_full[n++ % kDsStages]);
+    warp_arrive(&smem.ds_full[n++ % kDsStages]);
   }
 
   // dK and dV, which have taken the place of K and V: as boxes, or by rows at a document's end.
@@ -326,8 +318,8 @@ struct Group {
     fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
     if (keys < kGroupKeys) {
       const size_t at = (size_t(work.bh) * shape.Nk + key) * d;
-      store_rows<d>(smem.K[wg], gdK + at, keys, thread, kGroupThreads);
-      store_rows<d>(smem.V[wg], gdV + at, keys, thread, kGroupThreads);
+      store_rows<d>(smem.K[wg], gdK + at, keys, thread);
+      store_rows<d>(smem.V[wg], gdV + at, keys, thread);
     } else if (thread == 0) {
       fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh});
       fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh});
@@ -362,7 +354,7 @@ struct Group {
       softmax(rS, bits);
       wait_for<0>(rdK);
       fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
-      arrive(&smem.q_empty[(n - 1) % kStages]);
+      warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       fa::pack_operand(rS, rP);
       differentiate();
     }
@@ -464,7 +456,7 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   int tiles = 0;
   for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.keys.size(), Bc);
-  launch(p, t, KeyBands{t.scratch<const int>("key_work"), step15::band_of(p)},
+  launch(p, t, KeyTable{t.scratch<const int>("key_work"), step15_wgmma::window_of(p)},
          tiles * int(p.kv_heads()));
 }
 

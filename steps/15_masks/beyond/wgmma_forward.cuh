@@ -1,17 +1,27 @@
-// Step 15 -- changed scores on Hopper, and the kernel of hopper_lists.
-// Changed   since 15 5_hopper: a mask names a walk's tiles and their bits, and may change scores; a
-//           sink, which has no walk's start to begin from, joins the maximum and the sum of the
-//           first tile
-// Traffic   requested as 5_hopper; and 4 B of `sinks` per work tile and thread of the consumers
+// Step 15 -- changed scores on Hopper, and the kernel of wgmma_lists.
+// Idea      3_wgmma's kernel for any mask that names a walk's tiles and their bits, and may change
+//           scores. A sink, which has no walk's start to begin from, joins the maximum and the sum
+//           of the first tile
+// Changed   since 15 3_wgmma: the mask is a template argument; scores change before they are hidden
+// Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
+//                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
+//           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
+//                           tile and per block, 8 B written to reset it; 4 B of `sinks` per work
+//                           tile and thread of the consumers
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
+// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, zeroes, 2 or 4 multiply
+// Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
+// Still bad changed scores have their backward by mma.sync: backward
 #pragma once
 
-#include "steps/15_masks/5_hopper.cuh"
+#include "steps/15_masks/3_wgmma.cuh"
 #include "steps/15_masks/beyond/scores.cuh"
 
-namespace step15_wgmma_masks {
+namespace step15_wgmma_forward {
 
 using namespace step15_wgmma;
-struct Scored : Bands {
+
+struct Scored : WorkTable {
   static constexpr bool kChangesScores = true;
   step15_scores::ScoreMod mod;
 
@@ -106,7 +116,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// As 5_hopper's, whose comments hold where nothing else is said.
+// As 3_wgmma's, whose comments hold where nothing else is said.
 template <class T, class Mask>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
@@ -120,7 +130,7 @@ struct Consumer {
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  Places at;         // .first: the place whose scores come next
+  TileRange at;      // at.first: the place whose scores come next
   int trailing = 0;  // places after at.last
   int skipped = 0;   // tiles of which K was released, and V not yet
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
@@ -134,18 +144,19 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  template <class Ring>
-  __device__ void release(Ring& ring, uint64_t* empty) {
+  template <int kStages>
+  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
   __device__ void issue_scores(unsigned b, unsigned stage) {
-    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+    fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
+                             rS);
   }
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+    fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   template <int pending>
   __device__ void wait_scores() {
@@ -153,17 +164,19 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // P is computed here, not after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // and packed from here on: until now the product read the old rP
     release(v, smem.v_empty);
   }
 
-  template <class Ring>
-  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+  template <int kStages>
+  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
+    // the stage by then.
+    __syncwarp();
     release(ring, empty);
   }
   __device__ void skip_keys(int tiles) {
@@ -177,18 +190,18 @@ struct Consumer {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
-    const Places places = mask.template places<Bc>(work, wg * kGroupRows);
-    at.first = __shfl_sync(fa::kFullMask, places.first, 0);
-    at.left = __shfl_sync(fa::kFullMask, places.left, 0);
-    at.full = __shfl_sync(fa::kFullMask, places.full, 0);
-    at.last = __shfl_sync(fa::kFullMask, places.last, 0);
+    const TileRange range = mask.template visible_tiles<Bc>(work, wg * kGroupRows);
+    at.first = __shfl_sync(fa::kFullMask, range.first, 0);
+    at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
+    at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
+    at.last = __shfl_sync(fa::kFullMask, range.last, 0);
     trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
     skip_keys(at.first);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     return true;
   }
 
-  __device__ bool is_cut() const { return at.first <= at.left || at.first > at.full; }
+  __device__ bool is_cut() const { return at.first <= at.last_left || at.first > at.last_full; }
   __device__ void test(unsigned b, uint32_t (&bits)[2]) const {
     mask.template seen<Bc>(smem.work[b][wg], at.first, row(), bits);
   }
@@ -203,7 +216,7 @@ struct Consumer {
     if (is_cut()) hide(rS, bits);
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
     }
     if constexpr (Mask::kChangesScores) mask.start(m, l, work);
@@ -211,7 +224,7 @@ struct Consumer {
     for (int h = 0; h < 2; ++h) {
       if (row() + 8 * h >= work.rows) m[h] = INFINITY;  // past the document: P is 0
     }
-    compute_p(rS, shape.scale_log2, m, l);
+    fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
   template <bool kCut>
@@ -226,9 +239,9 @@ struct Consumer {
     release(k, smem.k_empty);
     change(b);
     if (kCut) hide(rS, bits);
-    const bool grown = has_grown(rS, m, shape.scale_log2);
-    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
+    fa::compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     fa::pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) {
@@ -255,11 +268,11 @@ struct Consumer {
       UNROLL
       for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
 
-      // --- mainloop: cut, full and, in a second round, cut
+      // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
-        while (at.first < at.left) next_tile<true>(b);
-        while (at.first < at.full) next_tile<false>(b);
-        at.left = at.last;
+        while (at.first < at.last_left) next_tile<true>(b);
+        while (at.first < at.last_full) next_tile<false>(b);
+        at.last_left = at.last;
       }
       skip_keys(trailing);
 
@@ -338,7 +351,7 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) 
   constexpr int d = T::d;
   const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
   const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
-  fa::launch(step15_wgmma_masks::flash_fwd_kernel<T, Mask>,
+  fa::launch(step15_wgmma_forward::flash_fwd_kernel<T, Mask>,
              {.grid = dim3(std::min(p.gpu.sms, mask.count)),
               .block = dim3(T::kThreads),
               .smem = sizeof(Tiles<T>),
@@ -348,11 +361,11 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) 
              t.LSE, mask, shape, t.template scratch<unsigned>("taken"));
 }
 
-}  // namespace step15_wgmma_masks
+}  // namespace step15_wgmma_forward
 
 namespace step15_wgmma_scores {
 
-using namespace step15_wgmma_masks;
+using namespace step15_wgmma_forward;
 
 inline fa::Support support() {
   fa::Support s = step15_wgmma::support();
@@ -365,7 +378,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   if (!p.score_mod.sinks) return t;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
-    const unsigned tiles = step15::count_tiles(p, &fa::Document::rows, T::Br) * p.heads();
+    const unsigned tiles = count_row_tiles(p, T::Br) * p.heads();
     t["sinks"].read = sizeof(float) * (T::kThreads - kGroupThreads) * tiles;
   });
   t.hbm.read += sizeof(float) * p.H;
@@ -375,10 +388,10 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
-    const int count = step15::count_tiles(p, &fa::Document::rows, T::Br) * p.heads();
-    const Bands bands{{t.scratch<const int4>("work_tiles"), count}, step15::band_of(p)};
-    const Scored mask{bands, step15_scores::score_mod_of(p, t.sinks)};
-    step15_wgmma_masks::launch<T>(p, t, mask);
+    const int count = count_row_tiles(p, T::Br) * int(p.heads());
+    const WorkTable table{t.scratch<const int4>("work_tiles"), count, window_of(p)};
+    const Scored mask{table, step15_scores::score_mod_of(p, t.sinks)};
+    step15_wgmma_forward::launch<T>(p, t, mask);
   });
 }
 

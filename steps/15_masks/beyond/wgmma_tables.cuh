@@ -1,16 +1,18 @@
 // Step 15 -- Hopper's backward: tiles of keys from a table, and the bytes of its kernels.
-// Changed   since 15 5_hopper: an entry is 128 keys of a document and the tiles of rows, of all
+// Idea      The rows that see 128 keys of a document are neighbours, too, so a walk is two numbers.
+//           dQ of rows that no other keys' walk visits needs no sums
+// Changed   since 15 3_wgmma: an entry is 128 keys of a document and the tiles of rows, of all
 //           heads that share the keys, that see them; the places where rows end, or where a
 //           warpgroup begins later
 #pragma once
 
-#include "steps/15_masks/5_hopper.cuh"
+#include "steps/15_masks/3_wgmma.cuh"
 #include "steps/15_masks/beyond/parts.cuh"
+#include "steps/15_masks/beyond/window_backward.cuh"  // dQ_sum's table
 
 namespace step15_wgmma_backward {
 
-using step15::Band;
-using step15_wgmma::columns_below, step15_wgmma::Places;
+using step15_wgmma::columns_below, step15_wgmma::TileRange, step15_wgmma::Window;
 
 // 128 keys of a document, and the tiles of its rows that see them; an entry of the table.
 struct KeyWork {
@@ -23,22 +25,22 @@ struct KeyWork {
   int cut;           // of a list of tiles: how many of them the mask cuts
 };
 
-// The rows that see a tile of keys are a band, too.
-struct KeyBands {
+// The table of keys, and the window of keys that each row sees.
+struct KeyTable {
   const int* works;  // [blocks, 10]: KeyWork of each
-  Band band;
+  Window window;
 
   // The tile of rows at a place of the walk.
   __device__ int tile(const KeyWork& work, int place) const { return work.first + place; }
 
   // Of 64 of the keys, from k on: the first place with a row that sees one, and which are cut.
   template <int Br>
-  __host__ __device__ Places places(const KeyWork& work, int k) const {
+  __host__ __device__ TileRange visible_tiles(const KeyWork& work, int k) const {
     const int end = work.tiles - 1, shift = work.keys - work.rows;
     const int last_key = min(k + kGroupKeys, work.keys) - 1;
-    const int first_row = max(0, k - band.right - shift);        // that sees the first key,
-    const int full_row = max(0, last_key - band.right - shift);  // that sees all,
-    const int last_row = k + band.left - shift;                  // and the last one that does
+    const int first_row = max(0, k - window.right - shift);        // that sees the first key,
+    const int full_row = max(0, last_key - window.right - shift);  // that sees all,
+    const int last_row = k + window.left - shift;                  // and the last one that does
     const int first = min(max(first_row / Br - work.first, 0), end);
     if (k + kGroupKeys > work.keys) return {first, end, end, end};
     const int last = min(end, (last_row + kGroupKeys - 1) / Br - work.first);
@@ -52,7 +54,7 @@ struct KeyBands {
     UNROLL
     for (int h = 0; h < 2; ++h) {
       const int key = k + 8 * h, own = key - (work.keys - work.rows) - row;
-      bits[h] = columns_below(own + band.left + 1) & ~columns_below(own - band.right);
+      bits[h] = columns_below(own + window.left + 1) & ~columns_below(own - window.right);
       if (key >= work.keys) bits[h] = 0;
     }
   }
@@ -65,15 +67,15 @@ __host__ __device__ int end_of_rows(const KeyWork& work, int N) {
   return work.rows % Br > 0 && work.row + work.rows < N && place < work.tiles ? place : -1;
 }
 
-// A warpgroup begins after the walk's first tile if none of its rows sees one of its keys, unless
-// it must help to zero that tile, or there is no other; likewise it ends before the last tile. end:
-// the last place, of `tiles` in all heads.
-__host__ __device__ inline bool skips_first(const Places& places, int ends_at, unsigned tiles) {
-  return places.first > 0 && ends_at != 0 && tiles > 1;
+// A warpgroup begins after the walk's first tile if none of the tile's rows sees one of its keys,
+// unless it must help to zero that tile, or there is no other; likewise it ends before the last
+// tile. end: the last place, of `tiles` in all heads.
+__host__ __device__ inline bool skips_first(const TileRange& range, int ends_at, unsigned tiles) {
+  return range.first > 0 && ends_at != 0 && tiles > 1;
 }
-__host__ __device__ inline bool skips_last(const Places& places, int ends_at, int end,
+__host__ __device__ inline bool skips_last(const TileRange& range, int ends_at, int end,
                                            unsigned tiles) {
-  return places.last < end && ends_at != end && tiles > 2;
+  return range.last < end && ends_at != end && tiles > 2;
 }
 
 // A tile of rows on the walk, which visits all heads that share the keys.
@@ -91,15 +93,42 @@ inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br
 // Per head: whole tiles of each document.
 inline int padded_rows(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
-  return int(step15::count_tiles(p, &fa::Document::rows, Br)) * Br;
+  return int(step15_backward::count_tiles(p, &fa::Document::rows, Br)) * Br;
 }
 
-// Tiles of keys in order; of a section Q, dO and dQ_sum stay in the L2.
+// Tiles of keys of all heads, of each document's, in the order of blocks. As in 3_wgmma, work is
+// cut into sections, of which Q, dO and dQ_sum stay in the L2; within a section the longest walks
+// come first.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,
-                                     const std::vector<std::vector<KeyWork>>& documents) {
-  const int group = p.H / p.Hkv;
-  return step15::in_order(documents, int(p.kv_heads()), 1, 1 << 30,
-                          [&](const KeyWork& w) { return 8 * size_t(p.d) * w.rows * group; });
+                                     std::vector<std::vector<KeyWork>> documents) {
+  const auto longer = [](const KeyWork& a, const KeyWork& b) { return a.tiles > b.tiles; };
+  std::erase_if(documents, [](const auto& doc) { return doc.empty(); });
+  for (auto& doc : documents) std::stable_sort(doc.begin(), doc.end(), longer);
+  std::stable_sort(documents.begin(), documents.end(),
+                   [&](const auto& a, const auto& b) { return longer(a[0], b[0]); });
+  std::vector<KeyWork> all;
+  size_t begun = 0, in_section = 0;
+  const auto end_section = [&] {
+    std::stable_sort(all.begin() + begun, all.end(), longer);
+    begun = all.size(), in_section = 0;
+  };
+  for (const auto& doc : documents) {
+    const size_t bytes = 8 * size_t(p.d) * doc[0].rows * (p.H / p.Hkv);
+    for (int head = 0; head < int(p.kv_heads()); ++head) {
+      if (in_section + bytes > 16 << 20) end_section();
+      for (KeyWork tile : doc) tile.bh = head, all.push_back(tile);
+      in_section += bytes;
+    }
+  }
+  end_section();
+  return all;
+}
+
+// A table of structs that have only int members.
+template <class Entry>
+fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
+  const int* first = reinterpret_cast<const int*>(entries.data());
+  return {name, {first, first + entries.size() * sizeof(Entry) / sizeof(int)}};
 }
 
 // Of each document, without a head.
@@ -131,7 +160,7 @@ inline std::vector<KeyWork> key_tiles(const fa::Problem& p) { return in_order(p,
 // The rows of tiles without sums are negative.
 inline fa::Table sum_rows_of(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
-  fa::Table table = step15::sum_rows_of(p, Br);
+  fa::Table table = step15_packed_backward::sum_rows_of(p, Br);
   for (const auto& walks : walks_of(p)) {
     for (const KeyWork& walk : walks) {
       for (int t = 0; t < walk.direct; ++t) {
@@ -153,9 +182,9 @@ fa::Prediction traffic_of(const fa::Problem& p, const std::vector<KeyWork>& work
     keys += std::min(Bc, p.Nk - w.key);
     tiles += uint64_t(w.tiles) * (p.H / p.Hkv), direct += uint64_t(w.direct) * (p.H / p.Hkv);
     for (int k = 0; k < Bc; k += kGroupKeys) {
-      const Places places = mask.template places<Br>(w, k);
+      const TileRange range = mask.template visible_tiles<Br>(w, k);
       const int ends_at = end_of_rows<Br>(w, p.N), all = w.tiles * (p.H / p.Hkv);
-      skipped += skips_first(places, ends_at, all) + skips_last(places, ends_at, w.tiles - 1, all);
+      skipped += skips_first(range, ends_at, all) + skips_last(range, ends_at, w.tiles - 1, all);
     }
   }
   fa::Prediction t;
@@ -190,7 +219,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<fa::Table> all = step15_wgmma::tables(p);
-  all.push_back(step15::table_of("key_work", key_tiles(p)));
+  all.push_back(table_of("key_work", key_tiles(p)));
   all.push_back(sum_rows_of(p));
   return all;
 }
@@ -204,7 +233,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
       const int first = w.row + w.first * Br<d>;
       rows += uint64_t(std::clamp(p.N - first, 0, w.tiles * Br<d>)) * (p.H / p.Hkv);
     }
-    t = traffic_of<Br<d>>(p, work, rows, KeyBands{nullptr, step15::band_of(p)});
+    t = traffic_of<Br<d>>(p, work, rows, KeyTable{nullptr, step15_wgmma::window_of(p)});
   });
   return t;
 }

@@ -38,7 +38,7 @@ struct Test {
   bool by_keys;  // own tiles are of keys
   int words;     // of a tile, in all
   // (row, key), in the tile, of bit b of word w; (-1, -1) if no score has this bit
-  std::pair<int, int> (*place)(int w, int b);
+  std::pair<int, int> (*score_of)(int w, int b);
 };
 
 class ListMaker {
@@ -65,7 +65,7 @@ class ListMaker {
           whole.push_back(b);
         } else {
           ++lists_.cut;
-          add(b, place_of_bits(i, j));
+          add(b, pattern_of(i, j));
         }
       }
       const int full = static_cast<int>(lists_.visited());
@@ -109,15 +109,16 @@ class ListMaker {
     for (int j = 0, rows = 0; j < Tc_; ++j) rows += more[j], tiles[j] += rows * Bc;
   }
 
-  void add(int other, int place) {
+  void add(int other, int pattern) {
     lists_.entries.push_back(other);
-    lists_.entries.push_back(place);
+    lists_.entries.push_back(pattern);
   }
 
   // Of 32 bits those below the n-th.
   static uint32_t below(int n) { return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1; }
 
-  int place_of_bits(int i, int j) {
+  // The number of the cut tile's pattern of bits, which is stored if it is new.
+  int pattern_of(int i, int j) {
     const auto sees = p_.mask.predicate.sees;
     const int words = fa::ceil_div(test_.Bc, 32);  // of a row: bit c of all says whether it sees c
     std::vector<uint32_t> seen(test_.Br * words);
@@ -134,11 +135,11 @@ class ListMaker {
         seen[row * words + w] = bits;
       }
     }
-    const auto [at, is_new] = places_.try_emplace(std::move(seen), int(places_.size()));
+    const auto [at, is_new] = patterns_.try_emplace(std::move(seen), int(patterns_.size()));
     for (int w = 0; is_new && w < test_.words; ++w) {
       uint32_t bits = 0;
       for (int b = 0; b < 32; ++b) {
-        const auto [row, key] = test_.place(w, b);
+        const auto [row, key] = test_.score_of(w, b);
         if (row >= 0) bits |= (at->first[row * words + key / 32] >> key % 32 & 1) << b;
       }
       lists_.bits.push_back(static_cast<int>(bits));
@@ -150,7 +151,7 @@ class ListMaker {
   const Test test_;
   const int Tr_, Tc_;
   std::vector<int> visible_;  // [Tr, Tc]
-  std::map<std::vector<uint32_t>, int> places_;
+  std::map<std::vector<uint32_t>, int> patterns_;
   TileLists lists_;
 };
 

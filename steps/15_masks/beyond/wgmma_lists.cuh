@@ -1,31 +1,47 @@
 // Step 15 -- any mask on Hopper: lists of tiles, and transposed lists for the backward.
-// Changed   since 15 4_lists: the order of the bits; a tile of rows that sees nothing has one tile,
+// Idea      The producer looks up which tile it copies; a thread that owns rows, or keys, looks up
+//           the bits of a cut tile while its product runs
+// Changed   since lists: the order of the bits; a tile of rows that sees nothing has one tile,
 //           all of it hidden, because a walk has at least one
-// Traffic   requested as 5_hopper and hopper_backward, of visited tiles. Forward 4 B of `entries`
-//           for each; per thread of the consumers 4 B of `entries` and Bc/16 B of `bits` for each
-//           cut one. Backward, for each head of the group: 4 B of `row_entries` for each visited
-//           tile per thread of dQ's warpgroup and once more; for each cut one 4 B per thread that
-//           owns keys and a bit for each of its scores
+// Traffic   requested as the formulas of 3_wgmma and wgmma_backward, of visited tiles. Forward 4 B
+//           of `entries` for each; per thread of the consumers 4 B of `entries` and Bc/16 B of
+//           `bits` for each cut one. Backward, for each head of the group: 4 B of `row_entries` for
+//           each visited tile per thread of dQ's warpgroup and once more; for each cut one 4 B per
+//           thread that owns keys and a bit for each of its scores
+// Launch    forward (SMs, or fewer work tiles); columns, backward (tiles of keys * B*Hkv), convert
+// Owns      block: as in 3_wgmma and wgmma_backward, of the whole problem instead of a document
+// Still bad a border of documents inside a tile makes a cut tile more, and lets a NaN through
 #pragma once
 
-#include "steps/15_masks/beyond/hopper_backward.cuh"
-#include "steps/15_masks/beyond/hopper_forward.cuh"
-#include "steps/15_masks/lists.h"
+#include "steps/15_masks/beyond/list_maker.h"
+#include "steps/15_masks/beyond/wgmma_backward.cuh"
+#include "steps/15_masks/beyond/wgmma_forward.cuh"
 
 namespace step15_wgmma_lists {
 
-using namespace step15_wgmma_masks;
+using namespace step15_wgmma_forward;
 using step15::ListMaker, step15::TileLists;
 
 // Words of bits per thread: 16 keys of two rows each, or 32.
 template <int Bc>
 constexpr int kWords = Bc / 64;
 
-struct Lists : Table {
+// How many of a work tile's tiles the mask cuts: the number that 3_wgmma leaves unused.
+__host__ __device__ inline int cut_tiles(const WorkTile& work) { return work.unused; }
+
+struct Lists {
   static constexpr bool kChangesScores = false;
-  const int* entries;  // [visited tiles, 2]: the tile of keys; the place of its bits
-  const int* bits;     // [places, threads of the consumers, kWords]
+  const int4* works;  // [count, 2]: WorkTile of each; .first: its first entry
+  int count;
+  const int* entries;  // [visited tiles, 2]: the tile of keys; the pattern of its bits
+  const int* bits;     // [patterns, threads of the consumers, kWords]
   int threads;         // of the consumers
+
+  __device__ WorkTile work(int t) const {
+    if (t >= count) return {};
+    const int4 a = works[2 * t], b = works[2 * t + 1];
+    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  }
 
   // From the last entry to the first: entries of cut tiles come first.
   __device__ const int* entry(const WorkTile& work, int place) const {
@@ -34,8 +50,8 @@ struct Lists : Table {
   __device__ int tile(const WorkTile& work, int place) const { return entry(work, place)[0]; }
 
   template <int>
-  __host__ __device__ Places places(const WorkTile& work, int) const {
-    return {0, -1, work.tiles - 1 - work.cut, work.tiles - 1};
+  __host__ __device__ TileRange visible_tiles(const WorkTile& work, int) const {
+    return {0, -1, work.tiles - 1 - cut_tiles(work), work.tiles - 1};
   }
   template <int Bc>
   __device__ void seen(const WorkTile& work, int place, int, uint32_t (&of)[2]) const {
@@ -52,23 +68,16 @@ struct Lists : Table {
 
 // --- host ---------------------------------------------------------------------------------------
 
-template <class T>
-std::vector<WorkTile> in_order(const fa::Problem& p,
-                               const std::vector<std::vector<WorkTile>>& documents) {
-  return step15::in_order(documents, int(p.kv_heads()), p.H / p.Hkv, /*most=*/4096 / T::d,
-                          [&](const WorkTile& w) { return 4 * size_t(p.d) * w.keys; });
-}
-
 inline fa::Support support() {
   fa::Support s = step15_wgmma::support();
   s.predicate = true;
   return s;
 }
 
-// Where the scores of a thread's bits lie in a tile: bits of its row r first, then of r + 8. The
-// next warpgroup's threads count on, and so do its rows.
+// (row, key), in the tile, of the score that bit b of word w decides about: bits of a thread's row
+// r first, then of r + 8. The next warpgroup's threads count on, and so do its rows.
 template <int Bc>
-std::pair<int, int> place(int w, int b) {
+std::pair<int, int> score_of(int w, int b) {
   const int bit = w % kWords<Bc> * 32 + b, h = bit / (Bc / 4), x = bit % (Bc / 4);
   const auto [row, key] = fa::wgmma_d_element(w / kWords<Bc>, x / 2 * 4 + h * 2 + x % 2);
   return {row, key};
@@ -78,8 +87,8 @@ std::pair<int, int> place(int w, int b) {
 template <class T>
 std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
   constexpr int kBits = (T::kThreads - kGroupThreads) * kWords<T::Bc>;
-  TileLists lists = ListMaker(p, {T::Br, T::Bc, /*by_keys=*/false, kBits, place<T::Bc>})();
-  int hidden = -1;  // the place of bits that are 0
+  TileLists lists = ListMaker(p, {T::Br, T::Bc, /*by_keys=*/false, kBits, score_of<T::Bc>})();
+  int hidden = -1;  // the pattern whose bits are 0
   std::vector<std::vector<WorkTile>> tiles(1);
   for (size_t i = 0; i < lists.work.size(); i += 4) {
     int first = lists.work[i + 1], full = lists.work[i + 2], last = lists.work[i + 3];
@@ -95,14 +104,16 @@ std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
     const int row = lists.work[i] * T::Br;
     tiles[0].push_back({row, p.N - row, 0, p.Nk, 0, first, last - first, full - first});
   }
-  return {lists, in_order<T>(p, tiles)};
+  return {lists, in_order(p, tiles)};
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<fa::Table> all;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const auto [lists, work] = lists_of<Tiling<d>>(p);
-    all = {step15::table_of("work_tiles", work), {"entries", lists.entries}, {"bits", lists.bits}};
+    all = {step15_wgmma_backward::table_of("work_tiles", work),
+           {"entries", lists.entries},
+           {"bits", lists.bits}};
   });
   return all;
 }
@@ -141,11 +152,9 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
     const int count = fa::ceil_div(p.N, T::Br) * int(p.heads());
-    const Lists mask{{t.scratch<const int4>("work_tiles"), count},
-                     t.scratch<const int>("entries"),
-                     t.scratch<const int>("bits"),
-                     T::kThreads - kGroupThreads};
-    step15_wgmma_masks::launch<T>(p, t, mask);
+    const Lists mask{t.scratch<const int4>("work_tiles"), count, t.scratch<const int>("entries"),
+                     t.scratch<const int>("bits"), T::kThreads - kGroupThreads};
+    step15_wgmma_forward::launch<T>(p, t, mask);
   });
 }
 
@@ -163,8 +172,8 @@ constexpr int kWords = Br / 64;
 
 struct KeyLists {
   const int* works;    // [blocks, 10]: KeyWork of each
-  const int* entries;  // [visited tiles, 2]: the tile of rows; the place of its bits
-  const int* bits;     // [places, kOwners, kWords]
+  const int* entries;  // [visited tiles, 2]: the tile of rows; the pattern of its bits
+  const int* bits;     // [patterns, kOwners, kWords]
 
   __device__ const int* entry(const KeyWork& work, int place) const {
     return entries + 2 * (work.first + place);
@@ -172,7 +181,7 @@ struct KeyLists {
   __device__ int tile(const KeyWork& work, int place) const { return entry(work, place)[0]; }
 
   template <int>
-  __host__ __device__ Places places(const KeyWork& work, int) const {
+  __host__ __device__ TileRange visible_tiles(const KeyWork& work, int) const {
     return {0, work.cut - 1, work.tiles - 1, work.tiles - 1};
   }
   template <int Br>
@@ -194,10 +203,10 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return step15_wgmma_backward::workspace(step15::in_one(p));
 }
 
-// Where the scores of a thread's bits lie in a tile: bits of its key k first, then of k + 8. The
-// next warpgroup's threads count on, and so do its keys.
+// (row, key), in the tile, of the score that bit b of word w decides about: bits of a thread's key
+// k first, then of k + 8. The next warpgroup's threads count on, and so do its keys.
 template <int Br>
-std::pair<int, int> place(int w, int b) {
+std::pair<int, int> score_of(int w, int b) {
   const int bit = w % kWords<Br> * 32 + b, h = bit / (Br / 4), x = bit % (Br / 4);
   const auto [key, row] = fa::wgmma_d_element(w / kWords<Br>, x / 2 * 4 + h * 2 + x % 2);
   return {row, key};
@@ -207,7 +216,7 @@ std::pair<int, int> place(int w, int b) {
 template <int Br>
 std::pair<TileLists, std::vector<KeyWork>> lists_of(const fa::Problem& p) {
   const TileLists lists =
-      ListMaker(p, {Br, Bc, /*by_keys=*/true, kOwners * kWords<Br>, place<Br>})();
+      ListMaker(p, {Br, Bc, /*by_keys=*/true, kOwners * kWords<Br>, score_of<Br>})();
   std::vector<KeyWork> tiles;
   for (size_t i = 0; i < lists.work.size(); i += 4) {
     const int key = lists.work[i] * Bc, first = lists.work[i + 1];
@@ -221,10 +230,10 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
   std::vector<fa::Table> all = step15_wgmma_lists::tables(p);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const auto [lists, work] = lists_of<Br<d>>(p);
-    all.push_back(step15::table_of("key_work", work));
+    all.push_back(table_of("key_work", work));
     all.push_back({"row_entries", lists.entries}), all.push_back({"row_bits", lists.bits});
   });
-  all.push_back(step15::sum_rows_of(step15::in_one(p), rows_of_a_tile(p)));
+  all.push_back(step15_packed_backward::sum_rows_of(step15::in_one(p), rows_of_a_tile(p)));
   return all;
 }
 

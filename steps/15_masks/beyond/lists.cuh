@@ -4,14 +4,17 @@
 //           test of a cut tile is a bit per score, in the order in which threads hold the scores:
 //           one load of 16 bytes decides about all that a thread has
 // Changed   since 15 2_packed: a block's tiles are looked up, too; a test by bits
-// Traffic   requested as 1_window, of visited tiles; and per thread 16 B of `work`, 4 B of
-//           `entries` for each visited tile and each cut one, Bc/8 B of `bits` for each cut one
+// Traffic   requested read  2*BH*(N*d + 2*v*d) B     v: keys of all visited tiles
+//                           per thread 16 B of `work`, 4 B of `entries` for each visited tile and
+//                           each cut one, Bc/8 B of `bits` for each cut one
+//                     write 2*BH*N*d + 4*BH*N B       O, LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the three tables
 // Launch    grid (Tr * B*H), 128 threads; the longest walks of all heads first
-// Owns      as 1_window
-// Still bad a warp's tensor core waits for its softmax: on Hopper, beyond/ (5_hopper has bands)
+// Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
+// Still bad a warp's tensor core waits for its softmax: wgmma_lists
 #pragma once
 
-#include "steps/15_masks/lists.h"
+#include "steps/15_masks/beyond/list_maker.h"
 #include "steps/15_masks/parts.cuh"
 
 namespace step15_lists {
@@ -24,15 +27,15 @@ constexpr int kWords = kBands* Bc<d> / 8 * 4 / 32;
 
 template <int d>
 struct ListWalk {
-  const int* entries;     // [visited tiles, 2]: the tile of keys; the pattern of its bits
-  const int* bits;        // [patterns, kThreads, kWords]
-  int first, full, last;  // entries: first .. full - 1 are cut, full .. last - 1 are not
+  const int* entries;          // [visited tiles, 2]: the tile of keys; the pattern of its bits
+  const int* bits;             // [patterns, kThreads, kWords]
+  int first, first_full, end;  // entries: from `first` on cut tiles, from first_full on full ones
 
-  __device__ int tile(int n) const { return entries[2 * n]; }
-  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int n) const {
-    if (n >= full) return;
+  __device__ int tile(int entry) const { return entries[2 * entry]; }
+  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int entry) const {
+    if (entry >= first_full) return;
     __align__(16) uint32_t words[kWords<d>];
-    const int* from = bits + (size_t(entries[2 * n + 1]) * kThreads + threadIdx.x) * kWords<d>;
+    const int* from = bits + (size_t(entries[2 * entry + 1]) * kThreads + threadIdx.x) * kWords<d>;
     if constexpr (kWords<d> == 4) {
       *reinterpret_cast<uint4*>(words) = *reinterpret_cast<const uint4*>(from);
     } else {
@@ -53,7 +56,7 @@ struct ListWalk {
 };
 
 struct Lists {
-  const int4* works;   // [Tr]: the tile of rows, and its walk's first, full and last
+  const int4* works;   // [Tr]: the tile of rows, and its walk's first, first_full and end
   const int* entries;  // as ListWalk
   const int* bits;
   int N, Nk;
@@ -78,13 +81,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const size_t row0 = size_t(bh) * N + i * Br;
   const size_t key0 = size_t(bh / group) * Nk;  // `group` heads share K and V
   if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
-  auto load_keys = [&](int n, size_t key0) {
-    const int first = walk.tile(n) * Bc<d>, stage = n % kStages;
+  auto load_keys = [&](int j, size_t key0) {
+    const int first = walk.tile(j) * Bc<d>, stage = j % kStages;
     load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
     load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
   };
   load_tile<d, Br>(Q + row0 * d, smem.Q, rows);
-  if (walk.first < walk.last) load_keys(walk.first, key0);
+  if (walk.first < walk.end) load_keys(walk.first, key0);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
@@ -92,10 +95,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
-  for (int j = walk.first; j < walk.last; ++j) {
+  for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    if (j + 1 < walk.last) load_keys(j + 1, smem.key);
+    __syncthreads();  // all copies of entry j are here, and all warps are done with entry j - 1
+    if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
     walk.hide(rS, j);
@@ -104,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   // --- epilogue
-  store_output<d>(smem, walk.first == walk.last, first_row, warp, lane, m, l, rO, O, LSE);
+  store_output<d>(smem, walk.first == walk.end, first_row, warp, lane, m, l, rO, O, LSE);
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -117,7 +120,7 @@ inline fa::Support support() {
 
 // (row, key), in the tile, of the score that bit b of word w decides about.
 template <int d>
-std::pair<int, int> place(int w, int b) {
+std::pair<int, int> score_of(int w, int b) {
   const int thread = w / kWords<d>, fragment = w % kWords<d> * 8 + b / 4;
   const int t = fragment / (Bc<d> / 8), n = fragment % (Bc<d> / 8);
   const auto [row, key] = fa::mma_d_element(thread % fa::kWarp, b % 4);
@@ -127,7 +130,7 @@ std::pair<int, int> place(int w, int b) {
 inline TileLists lists_of(const fa::Problem& p) {
   TileLists lists;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    lists = ListMaker(p, {Br, Bc<d>, /*by_keys=*/false, kThreads * kWords<d>, place<d>})();
+    lists = ListMaker(p, {Br, Bc<d>, /*by_keys=*/false, kThreads * kWords<d>, score_of<d>})();
   });
   return lists;
 }

@@ -10,7 +10,7 @@
 //                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
 //           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
 //                           tile and per block, 8 B written to reset it
-//           compulsory      as 1_window
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the table
 // Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, zeroes, 2 or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad a walk of few tiles pays as much for its seam as a long one
@@ -18,42 +18,49 @@
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/15_masks/hopper_parts.cuh"
+#include "steps/15_masks/wgmma_parts.cuh"
 
 namespace step15_wgmma {
 
-// The table of work tiles, and the band of keys that each of their rows sees.
-struct Bands : Table {
-  step15::Band band;
+// The table of work tiles, and the window of keys that each of their rows sees.
+struct WorkTable {
+  const int4* works;  // [count, 2]: WorkTile of each
+  int count;
+  alignas(8) Window window;  // one load has both limits
 
+  __device__ WorkTile work(int t) const {
+    if (t >= count) return {};
+    const int4 a = works[2 * t], b = works[2 * t + 1];
+    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+  }
   // Which tiles of the walk a warpgroup's 64 rows see, r the first of them. `own` is its own key,
   // counted from the document's first. At least one tile, even if no row sees a key: it is then
   // cut, and all its scores are hidden. A warpgroup without a row multiplies every tile, untested,
   // and stores nothing: to skip them, V's ring would have to hold the walk (see kMostSkipped).
   template <int Bc>
-  __host__ __device__ Places places(const WorkTile& work, int r) const {
+  __host__ __device__ TileRange visible_tiles(const WorkTile& work, int r) const {
     const int end = work.tiles - 1;
     if (r >= work.rows) return {0, -1, end, end};  // no row
     const int own = r + work.keys - work.rows, rows = min(kGroupRows, work.rows - r);
-    const int low = max(0, own - band.left), low_of_last = max(0, own + rows - 1 - band.left);
-    const int high = min(work.keys, own + band.right + 1);
-    const int high_of_last = min(work.keys, own + rows + band.right);
+    const int low = max(0, own - window.left), low_of_last = max(0, own + rows - 1 - window.left);
+    const int high = min(work.keys, own + window.right + 1);
+    const int high_of_last = min(work.keys, own + rows + window.right);
     const int first = min(max(low / Bc - work.first, 0), end);
     const int last = min(max((high_of_last + Bc - 1) / Bc - 1 - work.first, first), end);
-    // Cut on the left: tiles that begin before the last row's first key. Full: up to the last tile
-    // whose last key the first row sees.
+    // The left edge cuts tiles that begin before the last row's first key; up to the last tile
+    // whose last key the first row sees, the others are full.
     return {first, min((low_of_last + Bc - 1) / Bc - 1 - work.first, last),
             min(high / Bc - 1 - work.first, last), last};
   }
   // Which of a lane's keys of a cut tile its rows r and r + 8 see: bits as in columns_below().
   template <int Bc>
-  __device__ void seen(const WorkTile& work, int place, int r, uint32_t (&bits)[2]) const {
-    const int key = (work.first + place) * Bc + fa::column_of(threadIdx.x % fa::kWarp);
+  __device__ void seen(const WorkTile& work, int tile, int r, uint32_t (&bits)[2]) const {
+    const int key = (work.first + tile) * Bc + fa::column_of(threadIdx.x % fa::kWarp);
     UNROLL
     for (int h = 0; h < 2; ++h) {
       const int own = r + 8 * h + work.keys - work.rows - key;
-      bits[h] = columns_below(min(work.keys - key, own + band.right + 1)) &
-                ~columns_below(own - band.left);
+      bits[h] = columns_below(min(work.keys - key, own + window.right + 1)) &
+                ~columns_below(own - window.left);
     }
   }
 };
@@ -64,7 +71,7 @@ struct Bands : Table {
 // of V must be zeroed.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
-                               const fa::TensorMap* V, const Bands& mask, const Shape& shape,
+                               const fa::TensorMap* V, const WorkTable& mask, const Shape& shape,
                                unsigned* taken) {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
@@ -123,13 +130,13 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// A warpgroup that owns 64 rows of each work tile. Its registers: see hopper_parts.cuh.
+// A warpgroup that owns 64 rows of each work tile. Its registers: see wgmma_parts.cuh.
 template <class T>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
-  const Bands& mask;
+  const WorkTable& mask;
   const Shape& shape;
   const int wg;  // which consumer
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -137,8 +144,8 @@ struct Consumer {
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  Places at;         // .first: the place whose scores come next
-  int trailing = 0;  // places after at.last
+  TileRange at;      // at.first: the tile whose scores come next
+  int trailing = 0;  // tiles after at.last
   int skipped = 0;   // tiles of which K was released, and V not yet
   // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
   // skipped after it. Of those skipped before that K, the producer loads all but the last one's V
@@ -149,7 +156,7 @@ struct Consumer {
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
-  __device__ Consumer(Tiles<T>& smem, float* LSE, const Bands& mask, const Shape& shape, int wg)
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const WorkTable& mask, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
 
   // The lane's first row of the work tile; the other one is 8 further down.
@@ -160,20 +167,21 @@ struct Consumer {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
   // This warp has read the ring's stage. On to the next one.
-  template <class Ring>
-  __device__ void release(Ring& ring, uint64_t* empty) {
+  template <int kStages>
+  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
   // S = Q K^T of a tile, without waiting for the product. b: which Q. A descriptor counts 16 bytes.
   __device__ void issue_scores(unsigned b, unsigned stage) {
-    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
+    fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
+                             rS);
   }
   // O += P V of the tile before, once its V is there, without waiting for the product.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+    fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   template <int pending>
   __device__ void wait_scores() {
@@ -188,8 +196,8 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  template <class Ring>
-  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
+  template <int kStages>
+  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
     // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
     // the stage by then.
@@ -206,23 +214,23 @@ struct Consumer {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
   // The block's n-th work tile, up to its first K that is used; false when there is none. The
-  // shuffles tell the compiler that all lanes have the same places.
+  // shuffles tell the compiler that all lanes have the same range.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
-    const Places places = mask.places<Bc>(work, wg * kGroupRows);
-    at.first = __shfl_sync(fa::kFullMask, places.first, 0);
-    at.left = __shfl_sync(fa::kFullMask, places.left, 0);
-    at.full = __shfl_sync(fa::kFullMask, places.full, 0);
-    at.last = __shfl_sync(fa::kFullMask, places.last, 0);
+    const TileRange range = mask.visible_tiles<Bc>(work, wg * kGroupRows);
+    at.first = __shfl_sync(fa::kFullMask, range.first, 0);
+    at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
+    at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
+    at.last = __shfl_sync(fa::kFullMask, range.last, 0);
     trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
     skip_keys(at.first);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     return true;
   }
 
-  __device__ bool is_cut() const { return at.first <= at.left || at.first > at.full; }
+  __device__ bool is_cut() const { return at.first <= at.last_left || at.first > at.last_full; }
   __device__ void test(unsigned b, uint32_t (&bits)[2]) const {
     mask.seen<Bc>(smem.work[b][wg], at.first, row(), bits);
   }
@@ -230,13 +238,13 @@ struct Consumer {
     if (is_cut()) hide(rS, bits);
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * shape.scale_log2);
+      m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
       // A row past the document's end: P is 0, and it never makes its warp rescale. Otherwise the
       // next document would decide about this one's rounding.
       if (row() + 8 * h >= smem.work[b][wg].rows) m[h] = INFINITY;
     }
-    compute_p(rS, shape.scale_log2, m, l);
+    fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
   // The next tile's Q K^T and softmax, while this tile's P V runs.
@@ -251,9 +259,9 @@ struct Consumer {
     wait_scores<1>();
     release(k, smem.k_empty);
     if (kCut) hide(rS, bits);
-    const bool grown = has_grown(rS, m, shape.scale_log2);
-    if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
+    fa::compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     fa::pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) {
@@ -282,9 +290,9 @@ struct Consumer {
 
       // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
-        while (at.first < at.left) next_tile<true>(b);
-        while (at.first < at.full) next_tile<false>(b);
-        at.left = at.last;
+        while (at.first < at.last_left) next_tile<true>(b);
+        while (at.first < at.last_full) next_tile<false>(b);
+        at.last_left = at.last;
       }
       skip_keys(trailing);
 
@@ -337,7 +345,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d]
                      bf16* O,     // the same, for rows that are stored one by one
                      float* LSE,  // [B*H, N]
-                     const __grid_constant__ Bands mask, const __grid_constant__ Shape shape,
+                     const __grid_constant__ WorkTable mask, const __grid_constant__ Shape shape,
                      unsigned* taken) {  // [2]: work tiles, blocks that left
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
@@ -367,7 +375,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem&) {
 }
 
 // Work tiles of all heads, in order. Rows that see no key have a walk of one tile, all hidden, and
-// store zeros. most: as measured for step 10.
+// store zeros.
 template <class T>
 std::vector<WorkTile> work_tiles(const fa::Problem& p) {
   std::vector<std::vector<WorkTile>> documents;
@@ -376,19 +384,18 @@ std::vector<WorkTile> work_tiles(const fa::Problem& p) {
     for (int r = doc.rows.first; r < doc.rows.last; r += T::Br) {
       const fa::Range rows{r, std::min(r + T::Br, doc.rows.last)};
       const fa::Range seen = fa::tiles_seen(p, doc, rows, T::Bc);
-      documents.back().push_back({r, doc.rows.last - r, doc.keys.first, doc.keys.size(), 0,
-                                  seen.size() > 0 ? seen.first : 0, std::max(1, seen.size())});
+      documents.back().push_back({r, doc.rows.last - r, doc.keys.first, doc.keys.size(), /*bh=*/0,
+                                  seen.first, std::max(1, seen.size()), /*unused=*/0});
     }
   }
-  return step15::in_order(documents, int(p.kv_heads()), p.H / p.Hkv, /*most=*/4096 / T::d,
-                          [&](const WorkTile& w) { return 4 * size_t(p.d) * w.keys; });
+  return in_order(p, documents);
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  fa::Table table;
-  fa::dispatch_d<64, 128>(
-      p.d, [&](auto d) { table = step15::table_of("work_tiles", work_tiles<Tiling<d>>(p)); });
-  return {table};
+  std::vector<WorkTile> work;
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) { work = work_tiles<Tiling<d>>(p); });
+  const int* first = reinterpret_cast<const int*>(work.data());
+  return {{"work_tiles", {first, first + work.size() * sizeof(WorkTile) / sizeof(int)}}};
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
@@ -397,14 +404,14 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d_) {
     using T = Tiling<d_>;
     const std::vector<WorkTile> work = work_tiles<T>(p);
-    const Bands mask{{}, step15::band_of(p)};
+    const WorkTable mask{nullptr, 0, window_of(p)};
     const uint64_t tiles = work.size(), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
     uint64_t rows = 0, keys = 0, products = 0;  // of boxes; of 64 rows and Bc keys
     for (const WorkTile& w : work) {
       keys += std::min(w.tiles * T::Bc, p.Nk - w.key - w.first * T::Bc);
       for (int r = 0; r < T::Br; r += kGroupRows) {
-        const Places places = mask.places<T::Bc>(w, r);
-        products += places.last - places.first + 1;
+        const TileRange range = mask.visible_tiles<T::Bc>(w, r);
+        products += range.last - range.first + 1;
         rows += std::clamp(p.N - w.row - r, 0, kGroupRows);
       }
     }
@@ -427,8 +434,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
-    const int count = step15::count_tiles(p, &fa::Document::rows, T::Br) * BH;
-    const Bands mask{{t.scratch<const int4>("work_tiles"), count}, step15::band_of(p)};
+    const int count = count_row_tiles(p, T::Br) * int(BH);
+    const WorkTable mask{t.scratch<const int4>("work_tiles"), count, window_of(p)};
     fa::launch(flash_fwd_kernel<T>,
                {.grid = dim3(std::min(p.gpu.sms, count)),
                 .block = dim3(T::kThreads),

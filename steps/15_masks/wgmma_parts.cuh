@@ -1,7 +1,7 @@
-// Step 15 -- what its kernels for Hopper share: products and softmax of a warpgroup with 64 rows, a
-// test by bits, and the two warps that handle the ends of documents.
-// Changed   since 10 4_scheduled: products and softmax are copied; its storing thread becomes a
-//           warp, and another one zeroes V
+// Step 15 -- what 3_wgmma is made of, beside its roles: shared memory and its barriers, a test by
+// bits, the two warps that handle the ends of documents, and the order of work.
+// Changed   since 10 4_scheduled: its storing thread becomes a warp, and another one zeroes V; the
+//           host makes the order of work
 //
 // Registers of a lane, of its two rows r and r + 8 (r = 16 warp + row_of(lane)):
 //
@@ -11,23 +11,21 @@
 //     m[h], l[h]  of row r + 8 h; l of this lane's keys only
 #pragma once
 
-#include <cfloat>
-
-#include "common/harness/step.h"
+#include <algorithm>
+#include <vector>
 
 #include "common/dialect/fragment.h"
-#include "common/dialect/ptx/math.h"
+#include "common/dialect/softmax.h"
 #include "common/dialect/warpgroup.h"
-#include "steps/15_masks/bands.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step15_wgmma {
 
-using fa::bf16, fa::Ring;
+using fa::bf16, fa::kLazyRescale, fa::kNoMaximum, fa::Ring;
 using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
 
-constexpr int kGroupRows = 64;          // of a warpgroup: the rows of a wgmma
-constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
-constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
+constexpr int kGroupRows = 64;  // of a warpgroup: the rows of a wgmma
 
 // An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number,
 // and setmaxnreg moves what the producer does not need to the consumers.
@@ -49,24 +47,20 @@ struct Shape {
   float scale_log2;
 };
 
-// Rows of a head's document, and the tiles of keys that they visit: 32 bytes of the table.
+// Row r of a document has its own key, r + keys - rows: the last row has the last key. It sees the
+// keys from `left` before its own to `right` after it.
+struct Window {
+  int left, right;  // 0 .. kFarAway
+};
+constexpr int kFarAway = 1 << 30;  // no limit: further than any key, and no sum overflows
+
+// Rows of a head's document, and the tiles of keys that they visit.
 struct WorkTile {
   int row, rows;     // the first row, and how many are left in the document
   int key, keys;     // the document's first key, and how many it has
   int bh;            // head of Q and O
   int first, tiles;  // tiles of the document's keys: at least one; 0: there is no more work
-  int cut;           // only of lists (beyond/): how many of the tiles the mask cuts
-};
-
-struct Table {
-  const int4* works;  // [count, 2]: WorkTile of each
-  int count;
-
-  __device__ WorkTile work(int t) const {
-    if (t >= count) return {};
-    const int4 a = works[2 * t], b = works[2 * t + 1];
-    return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-  }
+  int unused;        // a table entry is two int4
 };
 
 // The producer is one thread of warp 0; warp 1 runs store(), warp 2 clear(). wg: each consumer.
@@ -107,102 +101,13 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
   fa::mbarrier_init_fence();
 }
 
-// --- the forward's products, issued and not waited for, and its softmax --------------------------
-
-// S = Q K^T of 64 rows and a tile's keys, without waiting for the product.
-template <class T>
-__device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc / 2]) {
-  fa::wgmma_fence();
-  UNROLL
-  for (int x = 0; x < T::d; x += kMma) {
-    const int panel = x / kPanel, inside = x % kPanel * 2;
-    fa::wgmma(rS, fa::wgmma_advance(Q, panel * kGroupRows * kRowBytes + inside),
-              fa::wgmma_advance(K, panel * T::Bc * kRowBytes + inside), x > 0);
-  }
-  fa::wgmma_commit();
-}
-
-// O += P V of a tile's keys, without waiting for the product.
-template <class T>
-__device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kMma][4], uint64_t V,
-                                       float (&rO)[T::d / 2]) {
-  fa::wgmma_fence();  // again: the wait for V is between the two products
-  UNROLL
-  for (int c = 0; c < T::Bc; c += kMma) {
-    fa::wgmma<fa::Major::mn>(rO, rP[c / kMma], fa::wgmma_advance(V, c * kRowBytes));
-  }
-  fa::wgmma_commit();
-}
-
-// Maximum of a lane's first (h = 0) or second row, over the four lanes that share it.
-template <int n>
-__device__ inline float row_maximum(const float (&rS)[n], int h) {
-  float s = -INFINITY;
-  UNROLL
-  for (int i = 2 * h; i < n; i += 4) s = fmaxf(s, fmaxf(rS[i], rS[i + 1]));
-  return fa::quad_max(s);
-}
-
-// m, l and the factor for O, when a row's maximum rises.
-template <int n>
-__device__ inline void raise_maximum(const float (&rS)[n], float scale_log2, float (&m)[2],
-                                     float (&l)[2], float (&alpha)[2]) {
-  UNROLL
-  for (int h = 0; h < 2; ++h) {
-    const float m_new = fmaxf(m[h], row_maximum(rS, h) * scale_log2);
-    alpha[h] = fa::exp2_approx(m[h] - m_new);
-    m[h] = m_new;
-    l[h] *= alpha[h];
-  }
-}
-
-// Has a score of this warp passed its row's m by more than kLazyRescale? Compares raw scores: no
-// scaling, no shuffles. Non-negative floats sort like their bits, so one integer maximum of three
-// takes two scores, and drops negative ones. If m + 8 is below 0 the answer may be a false
-// yes, which costs time and not accuracy.
-template <int n>
-__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2) {
-  int top[2] = {};
-  UNROLL
-  for (int i = 0; i < n; i += 2) {
-    int& x = top[fa::half_of(i)];
-    x = __vimax3_s32_relu(x, __float_as_int(rS[i]), __float_as_int(rS[i + 1]));
-  }
-  const float to_raw = 1.f / scale_log2;
-  bool grown = false;
-  UNROLL
-  for (int h = 0; h < 2; ++h) {
-    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, kLazyRescale * to_raw);
-  }
-  return __any_sync(fa::kFullMask, grown);
-}
-
-// P = 2^(S - m) in S's registers, l += its row sums. In three passes: a warp issues in order, so an
-// addition right after its exponential would stall.
-template <int n>
-__device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
-                                 float (&l)[2]) {
-  UNROLL
-  for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], scale_log2, -m[fa::half_of(i)]);
-  UNROLL
-  for (int i = 0; i < n; ++i) rS[i] = fa::exp2_approx(rS[i]);
-  if (n > 32) {  // shorter chains of additions, or fewer additions: measured
-    UNROLL
-    for (int i = 0; i < n; i += 2) l[fa::half_of(i)] += rS[i] + rS[i + 1];
-  } else {
-    float odd[2] = {};
-    UNROLL
-    for (int i = 0; i < n; i += 2) l[fa::half_of(i)] += rS[i], odd[fa::half_of(i)] += rS[i + 1];
-    l[0] += odd[0], l[1] += odd[1];
-  }
-}
-
 // --- a test by bits ------------------------------------------------------------------------------
 
-// Of the places 0 .. tiles - 1 of a walk a warpgroup visits `first` to `last`, both included. Those
-// up to `left` and those after `full` are cut; all others are full.
-struct Places {
-  int first, left, full, last;
+// Which tiles of a walk a warpgroup's rows see, counted from the walk's first one: `first` to
+// `last`. The left edge cuts those up to `last_left`, the right edge those after `last_full`; all
+// others are full. What is named `last` is included.
+struct TileRange {
+  int first, last_left, last_full, last;
 };
 
 // A bit for each of a lane's columns, two of each eight: is it below x, counted from the first one?
@@ -222,23 +127,23 @@ __device__ inline void hide(float (&rS)[n], const uint32_t (&bits)[2]) {
 
 // --- the ends of documents, which a box of TMA does not know -------------------------------------
 
-// Zeroes rows `first` .. n - 1 of a tile in panels. Of `threads` threads, this is the `thread`-th.
+// A warp zeroes rows `first` .. n - 1 of a tile in panels.
 template <int d, int n>
-__device__ inline void clear_rows(bf16* tile, int first, int thread, int threads) {
+__device__ inline void clear_rows(bf16* tile, int first, int lane) {
   UNROLL_BY(2)
-  for (int i = first * kPanel + thread * 8; i < n * kPanel; i += threads * 8) {
+  for (int i = first * kPanel + lane * 8; i < n * kPanel; i += fa::kWarp * 8) {
     for (int x = 0; x < d; x += kPanel) {
       *reinterpret_cast<uint4*>(tile + x * n + i) = make_uint4(0, 0, 0, 0);
     }
   }
 }
-// Stores the first `rows` rows of a tile of 64, which lie as TMA has them.
+// A warp stores the first `rows` rows of a tile of 64, which lie as TMA has them.
 template <int d>
-__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread, int threads) {
+__device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int lane) {
   constexpr int kLanes = d / 8;  // of a row, with 16 bytes each
-  const int x = thread % kLanes * 8;
+  const int x = lane % kLanes * 8;
   UNROLL_BY(2)
-  for (int r = thread / kLanes; r < rows; r += threads / kLanes) {
+  for (int r = lane / kLanes; r < rows; r += fa::kWarp / kLanes) {
     const int at = (x / kPanel * kGroupRows + r) * kPanel + (x % kPanel / 8 ^ r % 8) * 8;
     *reinterpret_cast<uint4*>(to + size_t(r) * d + x) = *reinterpret_cast<const uint4*>(tile + at);
   }
@@ -268,7 +173,7 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
     if (keys < T::Bc) {
       const int stage = (loaded - 1) % T::kStagesV;
       fa::mbarrier_wait(&smem.v_landed[landed.stage], landed.parity);
-      clear_rows<T::d, T::Bc>(smem.V[stage], max(0, keys), lane, fa::kWarp);
+      clear_rows<T::d, T::Bc>(smem.V[stage], max(0, keys), lane);
       fa::fence_proxy_async();  // wgmma sees what this thread wrote ...
       __syncwarp();             // ... and what the other lanes have
       if (lane == 0) fa::mbarrier_arrive(&smem.v_full[stage]);
@@ -301,7 +206,7 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
       const int row = work.row + wg * kGroupRows, rows = work.rows - wg * kGroupRows;
       if (rows < kGroupRows) {
         bf16* to = O + (size_t(work.bh) * shape.N + row) * T::d;
-        store_rows<T::d>(smem.Q[b][wg], to, rows, lane, fa::kWarp);
+        store_rows<T::d>(smem.Q[b][wg], to, rows, lane);
       } else if (lane == 0) {
         fa::tma_store(map, smem.Q[b][wg], {0, row, 0, work.bh});
         fa::tma_store_commit();
@@ -311,6 +216,52 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
       if (lane == 0) fa::mbarrier_arrive(&smem.q_empty[b][wg]);
     }
   }
+}
+
+// --- host: windows, and the order of work --------------------------------------------------------
+
+inline Window window_of(const fa::Problem& p) {
+  const auto limit = [](int given) { return given == fa::Mask::kNoLimit ? kFarAway : given; };
+  return {limit(p.mask.left), p.causal ? 0 : limit(p.mask.right)};
+}
+
+// How many tiles of `size` rows all documents have, per head.
+inline int count_row_tiles(const fa::Problem& p, int size) {
+  int tiles = 0;
+  for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), size);
+  return tiles;
+}
+
+// Work tiles of all heads in the order in which blocks draw them, of each document's. As in 10,
+// work is cut into sections whose K and V together stay in the L2 (16 MB), each of at most 4096 / d
+// pairs of a document and a query head. Within a section the longest walks come first; documents
+// with the longest walks are in the first sections.
+inline std::vector<WorkTile> in_order(const fa::Problem& p,
+                                      std::vector<std::vector<WorkTile>> documents) {
+  const auto longer = [](const WorkTile& a, const WorkTile& b) { return a.tiles > b.tiles; };
+  std::erase_if(documents, [](const auto& doc) { return doc.empty(); });
+  for (auto& doc : documents) std::stable_sort(doc.begin(), doc.end(), longer);
+  std::stable_sort(documents.begin(), documents.end(),
+                   [&](const auto& a, const auto& b) { return longer(a[0], b[0]); });
+  std::vector<WorkTile> all;
+  size_t begun = 0, in_section = 0;
+  int heads = 0, group = p.H / p.Hkv;  // `group` heads share K and V
+  const auto end_section = [&] {
+    std::stable_sort(all.begin() + begun, all.end(), longer);
+    begun = all.size(), in_section = heads = 0;
+  };
+  for (const auto& doc : documents) {
+    const size_t bytes = 4 * size_t(p.d) * doc[0].keys;  // of K and V
+    for (int head = 0; head < int(p.kv_heads()); ++head) {
+      if (in_section + bytes > 16 << 20 || heads + group > 4096 / p.d) end_section();
+      for (int bh = head * group; bh < (head + 1) * group; ++bh) {
+        for (WorkTile tile : doc) tile.bh = bh, all.push_back(tile);
+      }
+      in_section += bytes, heads += group;
+    }
+  }
+  end_section();
+  return all;
 }
 
 }  // namespace step15_wgmma
