@@ -4,8 +4,7 @@
 #include "steps/10_warp_specialized/beyond/wide.cuh"
 #include "steps/12_fp8/2_tensor.cuh"
 #include "steps/12_fp8/4_blocks.cuh"
-#include "steps/12_fp8/5_norms.cuh"
-#include "steps/12_fp8/6_late.cuh"
+#include "steps/12_fp8/beyond/late.cuh"
 
 namespace step12 {
 

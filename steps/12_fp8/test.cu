@@ -1,7 +1,6 @@
 // Tests of step 12. steps/CMakeLists.txt says what it is linked with.
 #include "steps/12_fp8/2_tensor.cuh"
-#include "steps/12_fp8/5_norms.cuh"
-#include "steps/12_fp8/6_late.cuh"
+#include "steps/12_fp8/beyond/late.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
@@ -269,9 +268,6 @@ TEST_CASE("step 12: where its quantisation takes longer than it saves, it says s
 // --- the quantisation ----------------------------------------------------------------------------
 
 // The prepare and the attention know these sizes each for itself.
-template <int d>
-constexpr bool kSameTiles = step12_late::key_rows(d) == step12_late::Tiling<d, true>::Bc;
-static_assert(kSameTiles<64> && kSameTiles<128> && kSameTiles<256>);
 static_assert(step12::kKeyRows == step12_tensor::Tiling<64, true>::Bc);
 static_assert(step12::kKeyRows == step12_tensor::Tiling<128, true>::Bc);
 static_assert(step12::kQueryRows == step12::kGroupRows);

@@ -1,24 +1,73 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
 // Idea      P, not S, is checked against the range of e4m3 while exponentials are computed: nothing
 //           waits for the answer. When a P exceeds it, which is rare, P, l and O are scaled down
-//           afterwards. It must not be infinite by then: norms show where it cannot be, 5_norms
+//           afterwards. It must not be infinite by then: no score exceeds |q| |k| (Cauchy and
+//           Schwarz), and prepare stores the largest norm of 64 rows of Q, and of a head of K
 // Changed   since 12 2_tensor: late_softmax() where the norms allow it; tiles of 96 or 64 keys, so
-//           that registers suffice for one consumer more
-// Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
+//           that registers suffice for one consumer more; d = 256, too. Since 12 4_blocks: norms,
+//           of numbers that a block has in registers; no variant without rotation
+// Traffic   prepare         as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
+//           requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales and norms: traffic()
 //           compulsory      the same with Tr = 1
-// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
+// Launch    prepare: one block per 64 rows of Q, tile of keys; V as 3_centred
+//           grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
 //           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
 // Still bad d = 64: one exponential per 256 FLOP, and the exponentials are the limit
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "steps/12_fp8/4_blocks.cuh"
 #include "steps/12_fp8/parts.cuh"
 
 namespace step12_late {
 
-using namespace step12;  // parts.cuh
+using namespace step12;  // parts.cuh, and 1_quantise to 4_blocks
+
+constexpr int key_rows(int d) { return d == 128 ? 96 : 64; }  // of a tile of keys
+
+// --- prepare -------------------------------------------------------------------------------------
+
+// The largest norm of a row. What is null is not stored.
+struct Norms {
+  float* of_blocks = nullptr;    // Q: [heads, ceil(n / rows)]
+  unsigned* of_heads = nullptr;  // K: [heads], 0 before: a non-negative float
+  unsigned* zeros = nullptr;     // Q: [zero], where K's launch has of_heads
+  unsigned zero = 0;
+};
+
+// A block of `rows` rows, 16 for each warp: its scale, its numbers, its largest norm.
+template <int d, int rows>
+__global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
+    const bf16* x,  // [heads, n, d]
+    e4m3* out,      // [heads, n, d]
+    float* scales,  // [heads, ceil(n / rows)]
+    const Norms norms, int n) {
+  constexpr float kOverRoot = d == 64 ? 0.125f : d == 128 ? 0.088388348f : 0.0625f;
+  const int blocks = (n + rows - 1) / rows, head = blockIdx.x / blocks;
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int row = blockIdx.x % blocks * rows + warp * 16 + fa::row_of(lane);
+  float v[d / 16][2][4], squares[2] = {};
+  const float scale = load_rows<d, rows, /*kRotate=*/true>(x, head, row, n, v);
+  const float inverse = 1.f / scale;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale * kOverRoot;
+  UNROLL
+  for (int i = 0; i < d / 2; ++i) {
+    float& number = v[i / 8][i / 4 % 2][i % 4];
+    number *= inverse, squares[fa::half_of(i)] += number * number;
+  }
+  if (norms.of_blocks || norms.of_heads) {  // always: else nvcc's code is not what was measured
+    const float most = fmaxf(fa::quad_sum(squares[0]), fa::quad_sum(squares[1]));
+    const float norm = sqrtf(block_max<2 * rows>(most)) * scale * kOverRoot;
+    if (threadIdx.x == 0 && norms.of_blocks) norms.of_blocks[blockIdx.x] = norm;
+    if (threadIdx.x == 0 && norms.of_heads) atomicMax(&norms.of_heads[head], __float_as_uint(norm));
+    if (threadIdx.x == 0 && blockIdx.x < norms.zero) norms.zeros[blockIdx.x] = 0;
+  }
+  store_rows<d>(v, out, head, row, n);
+}
+
+// --- attention -----------------------------------------------------------------------------------
 
 // A row's largest P is 2^5, exact in e4m3; checked early, by an older maximum, at most 2^8.8 = 445.
 constexpr float kOffset = 5.f, kGrowth = 3.8f;
@@ -287,12 +336,43 @@ struct Tiling {
   static constexpr int d = d_;
   static constexpr bool kCausal = kCausal_;
   static constexpr int kConsumers = d == 64 ? 4 : d == 128 ? 3 : 2, Br = kConsumers * kGroupRows;
-  static constexpr int Bc = d == 128 ? 96 : 64;
+  static constexpr int Bc = key_rows(d);
   static constexpr int kStages = d == 64 ? 8 : d == 128 ? 4 : 3;
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kProducerRegisters = d == 256 ? 40 : 32;
   static constexpr int kConsumerRegisters = d == 64 ? 112 : d == 128 ? 160 : 232;
 };
+
+inline void prepare(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  unsigned* K_norm = t.scratch<unsigned>("K_norm");
+  const Norms of_q = {
+      .of_blocks = t.scratch<float>("Q_norm"), .zeros = K_norm, .zero = unsigned(p.kv_heads())};
+  fa::dispatch_d<64, 128, 256>(p.d, [&](auto d) {
+    fa::launch(quantise_block_kernel<d, kQueryRows>, {dim3(query_blocks(p)), dim3(2 * kQueryRows)},
+               t.Q, t.scratch<e4m3>("Q8"), t.scratch<float>("Q_scale"), of_q, p.N);
+    fa::launch(quantise_block_kernel<d, key_rows(d)>,
+               {dim3(key_blocks(p, key_rows(d))), dim3(2 * key_rows(d))}, t.K,
+               t.scratch<e4m3>("K8"), t.scratch<float>("K_scale"), Norms{.of_heads = K_norm}, p.Nk);
+    quantise_centred_values<d>(p, t);
+  });
+}
+inline fa::Prediction prepare_traffic(const fa::Problem& p) {
+  const uint64_t k_blocks = key_blocks(p, key_rows(p.d));
+  fa::Prediction t = blocks_traffic(p);
+  t["K_scale"].write = sizeof(float) * k_blocks;
+  t["Q_norm"].write = sizeof(float) * query_blocks(p);
+  t["K_norm"] = {.write = 4 * p.kv_heads(), .atomic = 4 * k_blocks};
+  return t;
+}
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  std::vector<fa::Scratch> all = workspace_blocks(p);
+  for (fa::Scratch& piece : all) {
+    if (piece.name == "K_scale") piece.bytes = sizeof(float) * key_blocks(p, key_rows(p.d));
+  }
+  all.push_back({.name = "Q_norm", .bytes = sizeof(float) * query_blocks(p)});
+  all.push_back({.name = "K_norm", .bytes = sizeof(float) * p.kv_heads()});
+  return all;
+}
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Scales scales{scales_of(t), t.scratch<float>("Q_norm"), t.scratch<float>("K_norm")};
