@@ -7,8 +7,8 @@
 #include "steps/13_decode/3_groups.cuh"
 #include "steps/13_decode/4_pages.cuh"
 #include "steps/13_decode/5_once.cuh"
-#include "steps/13_decode/6_early.cuh"
-#include "steps/13_decode/7_fp8.cuh"
+#include "steps/13_decode/6_fp8.cuh"
+#include "steps/13_decode/beyond/early.cuh"
 
 namespace step13 {
 

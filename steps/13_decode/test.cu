@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "steps/13_decode/2_splits.cuh"
-#include "steps/13_decode/7_fp8.cuh"
+#include "steps/13_decode/6_fp8.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
 
