@@ -7,7 +7,7 @@
 #include "steps/11_hopper_backward/1_wgmma.cuh"
 #include "steps/11_hopper_backward/2_late.cuh"
 #include "steps/11_hopper_backward/3_columns.cuh"
-#include "steps/11_hopper_backward/4_deterministic.cuh"
+#include "steps/11_hopper_backward/beyond/deterministic.cuh"
 #include "steps/11_hopper_backward/beyond/direct.cuh"
 #include "steps/11_hopper_backward/beyond/paired.cuh"
 #include "steps/11_hopper_backward/beyond/persistent.cuh"

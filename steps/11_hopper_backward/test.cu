@@ -1,5 +1,5 @@
 // Tests of step 11. steps/CMakeLists.txt says what it is linked with.
-#include "steps/11_hopper_backward/4_deterministic.cuh"
+#include "steps/11_hopper_backward/beyond/deterministic.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
 #if !FA_BACKEND_GPU

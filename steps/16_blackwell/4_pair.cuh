@@ -13,7 +13,7 @@
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 512 threads; causal: the longest walks of all heads first
 // Owns      block: 256 rows of O; a thread of the softmax: a row; one of the correction: two
-// Still bad each SM copies all of K and V for itself; a pair of them could share each tile: 5_ctas
+// Still bad each SM copies all of K and V for itself; a pair of them could share each tile
 #pragma once
 
 #include "common/dialect/cuda.h"

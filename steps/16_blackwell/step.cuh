@@ -5,7 +5,7 @@
 #include "steps/16_blackwell/2_issuer.cuh"
 #include "steps/16_blackwell/3_roles.cuh"
 #include "steps/16_blackwell/4_pair.cuh"
-#include "steps/16_blackwell/5_ctas.cuh"
+#include "steps/16_blackwell/beyond/ctas.cuh"
 
 namespace step16 {
 

@@ -22,21 +22,19 @@ OPENS = {
     "08": (3, 800),
     "09": (2, 650),
     "10": (2, 650),
-    "11": (4, 1050),
-    "12": (4, 850),
+    "11": (3, 850),
+    "12": (3, 700),
     "13": (3, 700),
     "14": (4, 750),
-    "15": (4, 1000),
+    "15": (3, 750),
     "16": (2, 600),
 }
 OTHERS = (4, 1000)  # of a step that has no row
 RUNGS, UNNUMBERED = 2, 1  # earlier numbered files that one opens, and unnumbered ones of its step
 # A chapter with its lesson's files, at 200 words and 18 lines a minute; lines of a file of beyond/.
-MINUTES, LONGEST_BEYOND = 90, 450
+MINUTES, LONGEST_BEYOND = 90, 500
 # Where a limit does not hold yet: what there is, which may not grow.
-MINUTES_OF = {"08": 95, "11": 99, "12": 102, "13": 104, "15": 144, "16": 105}
-BEYOND_OF = {"11": 602, "14": 495, "15": 471}
-UNNUMBERED_OF = {"15": 3}
+BEYOND_OF = {"11": 602}
 
 
 def lines(path):
@@ -93,7 +91,7 @@ class Lessons(unittest.TestCase):
                 self.at_most(files, len(there), *there)
                 self.at_most(most, sum(map(lines, there)), *there)
                 self.at_most(RUNGS, sum(map(is_numbered, there)) - 1, *there)
-                self.at_most(UNNUMBERED_OF.get(step, UNNUMBERED), len(unnumbered), *unnumbered)
+                self.at_most(UNNUMBERED, len(unnumbered), *unnumbered)
                 other = changed_since((ROOT / path).read_text())
                 self.assertIn(other, {None, *known})
 
@@ -122,7 +120,7 @@ class Lessons(unittest.TestCase):
                 text = (folder / "README.md").read_text()
                 self.at_most(LONGEST_CHAPTER, len(text.splitlines()), "lines")
                 minutes = sum(map(lines, sources(folder))) / 18 + len(text.split()) / 200
-                self.at_most(MINUTES_OF.get(step, MINUTES), minutes, "minutes")
+                self.at_most(MINUTES, minutes, "minutes")
 
 
 if __name__ == "__main__":
