@@ -667,6 +667,12 @@ void require_forward(const Variant& v, [[maybe_unused]] bool predicted) {
   if (v.support && !v.support->cross) return;
   SECTION("right where heads share keys") { require_right_with_shared_heads(v); }
   SECTION("right for as many keys as one likes") { require_right_for_lengths(v); }
+#if !FA_BACKEND_GPU
+  SECTION("no race in a walk longer than any ring of stages") {
+    const Problem p = bf16_problem(65, 1100, 64, /*causal=*/false, 1, /*H=*/1);
+    require_right_counted(v, as_supported(v, p), /*analyse=*/true);
+  }
+#endif
   SECTION("a row without keys gives O = 0 and LSE = -inf") { require_blind_rows(v); }
   SECTION("right whatever remains of a tile") { require_right_for_every_remainder(v); }
   SECTION("two runs give the same bits") { require_same_bits(v); }

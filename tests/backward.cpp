@@ -240,6 +240,12 @@ void require_backward(const Kernels& of, const Variant& parent) {
   SECTION("the analysis finds nothing") { require_no_finding_in_backward(of); }
 #endif
   if (of.square) return;
+#if !FA_BACKEND_GPU
+  SECTION("no race in a walk longer than any ring of stages") {
+    const Problem p = problem_of(of, 1100, 65, /*causal=*/false, /*H=*/1, /*Hkv=*/1);
+    require_right_counted(*of.variant, p, /*analyse=*/true);
+  }
+#endif
   SECTION("right whatever remains of a tile") { require_backward_right_for_every_remainder(of); }
   SECTION("right where heads share keys") { require_backward_right_with_shared_heads(of); }
   SECTION("right for few rows and keys") { require_backward_right_for_few(of); }

@@ -23,6 +23,7 @@ namespace ns {
 __device__ unsigned long long big = 1ull << 40;
 }
 __managed__ int both = 5;
+__device__ __managed__ int shared = 7;
 
 __global__ void read_constants(float* out) {
   const int i = threadIdx.x;
@@ -37,6 +38,7 @@ __global__ void change() {
     ns::big += 2;
     flag = flag + 1;
     both = both * 2;
+    shared += both;
     pointer[0] = half_pi;
   }
 }
@@ -98,7 +100,9 @@ int main() {
   EXPECT(changed == 2);
   CHECK(cudaDeviceSynchronize());
   EXPECT(both == 10);
+  EXPECT(shared == 17);
   both = 50;
+  shared = 1;
   EXPECT(both == 50);
   CHECK(cudaMemcpy(host, out, 4, cudaMemcpyDeviceToHost));
   EXPECT(host[0] == 1.5707964f);

@@ -21,6 +21,7 @@ FFMA R1, R2, R3, R4 20
 @P0 BRA `(.L_x_2)
 FMUL R1, R2, R3 3
 .L_x_2: FFMA2 R1, R2, R3, R4
+BRA.U UP1, `(.L_x_7)
 @!PT IADD3 R1, R2, R3, RZ
 @P1 BRA `(.L_x_1)
 @P2 BRA `(.L_x_0)
@@ -56,13 +57,13 @@ def listing(code):
 
 class MachineCode(unittest.TestCase):
     def test_a_trip_is_the_shortest_way_of_each_warp(self):
-        # The softmax's 25 instructions, the correction's 23, the products' and the copies'.
-        wanted = {"all": 25 * 8 + 23 * 4, "fma": 22 * 8 + 20 * 4, "alu": 8, "special": 8}
+        # The softmax's 26 instructions, the correction's 23, the products' and the copies'.
+        wanted = {"all": 26 * 8 + 23 * 4, "fma": 22 * 8 + 20 * 4, "alu": 8, "special": 8}
         for d, warps, products in ((64, 8, 2), (128, 8, 16 * 2 / 12), (64, 4, 1)):
             found = sass.trip_of(sass.Kernel(listing(CODE)), d, warps)
             more = {"all": 23 * products + 24, "fma": 0, "alu": 10 * products + 21, "special": 0}
             for key, value in wanted.items():
-                of_softmax = {"all": 25, "fma": 22, "alu": 1, "special": 1}[key] * (warps - 8)
+                of_softmax = {"all": 26, "fma": 22, "alu": 1, "special": 1}[key] * (warps - 8)
                 self.assertAlmostEqual(found[key], value + of_softmax + more[key], msg=key)
 
     @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
