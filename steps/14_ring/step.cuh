@@ -7,6 +7,7 @@
 #include "steps/14_ring/beyond/ampere.cuh"
 #include "steps/14_ring/beyond/cuda_cores.cuh"
 #ifndef FA_NO_WGMMA
+#include "steps/10_warp_specialized/beyond/wide.cuh"  // traffic of 10 scheduled
 #include "steps/14_ring/beyond/fused.cuh"
 #include "steps/14_ring/hopper.cuh"
 #endif
@@ -60,7 +61,7 @@ inline fa::Variant plain() {
           .idea = "a ring; each rank has one chunk of the rows",
           .newer = true,
           .forward = step10::forward,
-          .traffic = step10::traffic,
+          .traffic = step10_wide::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "10 scheduled",
