@@ -20,7 +20,7 @@ struct Fp8 {
   uint8_t __x;
   Fp8() = default;
 
-  /// Rounds to nearest even. Too large, and infinity: the largest number. NaN: 0x7f.
+  /// Rounds to nearest even. Too large or infinite: the largest number. NaN: 0x7f.
   explicit __attribute__((always_inline)) Fp8(float f) {
     const uint32_t u = std::bit_cast<uint32_t>(f), size = u & 0x7fffffff;
     uint32_t rounded;

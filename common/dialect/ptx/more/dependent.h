@@ -1,10 +1,10 @@
 /// \file
 /// Programmatic dependent launch (sm_90): launch_early() prepares the launch while the preceding
-/// kernel runs. The blocks start when all of that kernel's have returned; their stores need not be
+/// kernel runs. The blocks start when all of that kernel's have returned, but its stores may not be
 /// visible yet, hence the wait.
 ///
-/// Older GPUs start the kernel after the other one, and the wait does nothing. The simulator runs
-/// the kernels one after the other; it refuses an access to device memory before the wait.
+/// Older GPUs run the kernels in order, and the wait does nothing. The simulator runs them in order
+/// and refuses an access to device memory before the wait.
 #pragma once
 
 #include <stdexcept>
@@ -14,7 +14,7 @@
 #if !FA_BACKEND_GPU
 namespace sim {
 
-/// While it lives, the launches of this host thread are early ones. `strict`: each access to device
+/// During its lifetime the launches of this host thread are early. `strict`: each access to device
 /// memory before the wait is a fault; else only one to what the preceding kernel uses.
 struct EarlyLaunch {
   explicit EarlyLaunch(bool strict = true);

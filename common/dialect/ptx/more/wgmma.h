@@ -17,7 +17,7 @@ namespace fa {
 template <int N>
 struct WgmmaOfWidth;
 
-// in0 .. in6: the names of the operands behind the N / 2 accumulators.
+// in0 .. in6: the names of the operands after the N / 2 accumulators.
 #define FA_WGMMA(N, REGS, ACCS, in0, in1, in2, in3, in4, in5, in6)                               \
   template <>                                                                                    \
   struct WgmmaOfWidth<N> {                                                                       \
