@@ -113,7 +113,7 @@ struct TensorMap {
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
               Where);
 /// The same with cta_group::2: the signal goes to `bar` in the block of rank `told`, this one or
-/// the other of its pair; for each further block, to `bar` in the block of its pair with the same parity.
+/// the other of its pair; for each further block to `bar` in its pair's block of the same parity.
 void tma_load_of_pair(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
                       unsigned told, Where, unsigned blocks = 0);
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
