@@ -61,15 +61,15 @@ struct Consumer {
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     wait_for<0>(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
@@ -116,7 +116,7 @@ struct Consumer {
     compute_p(rS, scale_log2, m, l);
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     --j;
@@ -161,9 +161,9 @@ struct Consumer {
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one that product multiplies stale tiles and its result is unused: a branch around it would
+      // make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];

@@ -135,11 +135,11 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
   fa::mbarrier_init_fence();
 }
 
-// One arrival of a warp: its 32 lanes are at the same place.
+// One arrival per warp, whose 32 lanes have converged.
 __device__ inline void arrive(uint64_t* bar) {
   if (threadIdx.x % fa::kWarp == 0) fa::mbarrier_arrive(bar);
 }
-// This warp has read the ring's stage. On to the next one.
+// Releases the ring's stage, which this warp has read.
 template <int kStages>
 __device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {
   arrive(&empty[ring.stage]);
@@ -149,7 +149,7 @@ __device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {
 template <int kStages>
 __device__ inline void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
   fa::mbarrier_wait(&full[ring.stage], ring.parity);
-  __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+  __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
   release(ring, empty);
 }
 
@@ -317,7 +317,7 @@ fa::Prediction forward_traffic(const fa::Problem& p) {
   t["O"].write = 2 * BH * N * d, t["LSE"].write = 4 * BH * N;
   if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
   t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
   t.hbm = {.read = BH * N * d + p.kv_size() + p.kv_heads() * d * stored_keys(p),
            .write = 2 * BH * N * d + 4 * BH * N};
   return t;

@@ -122,8 +122,8 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);  // arrives while V's stage is waited for
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters for the next launch. Concurrent launches need
+  // separate counters.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -166,7 +166,7 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // This warp has read the ring's stage. On to the next one.
+  // Releases the ring's stage, which this warp has read.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
@@ -178,7 +178,7 @@ struct Consumer {
     fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                              rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -296,9 +296,9 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one that product multiplies stale tiles and its result is unused: a branch around it would
+      // make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
@@ -422,7 +422,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     t["work_tiles"].read = sizeof(WorkTile) * tiles;
     t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
     t.flops = 4 * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
     t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(WorkTile) * tiles,
              .write = 2 * BH * N * d + 4 * BH * N};
   });

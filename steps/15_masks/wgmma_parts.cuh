@@ -165,7 +165,7 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
   Ring<2> landed;
   for (int n = 0;; ++n) {
     const int b = n % 2;
-    fa::mbarrier_wait(&smem.q_full[b][0], n / 2 & 1);  // the work tile is there, too
+    fa::mbarrier_wait(&smem.q_full[b][0], n / 2 & 1);  // the work tile has arrived, too
     const WorkTile& work = smem.work[b][0];
     if (work.tiles == 0) return;
     loaded += work.tiles;
@@ -199,7 +199,7 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
     const int b = n % 2;
     UNROLL_BY(1)
     for (int wg = 0; wg < T::kConsumers; ++wg) {
-      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile has arrived, too
       const WorkTile& work = smem.work[b][wg];
       if (work.tiles == 0) return;
       fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);

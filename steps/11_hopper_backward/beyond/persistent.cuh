@@ -98,8 +98,8 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap* Q, const fa:
       at.next(work, shape.Tr);
     }
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters for the next launch. Concurrent launches need
+  // separate counters.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }

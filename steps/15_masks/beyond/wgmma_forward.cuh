@@ -108,8 +108,8 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);  // arrives while V's stage is waited for
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters for the next launch. Concurrent launches need
+  // separate counters.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -276,9 +276,9 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one that product multiplies stale tiles and its result is unused: a branch around it would
+      // make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

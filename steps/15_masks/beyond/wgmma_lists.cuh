@@ -139,7 +139,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     t["entries"].read = sizeof(int) * BH * (lists.visited() + threads * lists.cut);
     t["bits"].read = BH * lists.cut * T::Br * T::Bc / 8;
     t.flops = 4 * products * kGroupRows * T::Bc * p.d;
-    t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is not used
+    t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is unused
     const uint64_t tables =
         sizeof(WorkTile) * tiles + sizeof(int) * (lists.entries.size() + lists.bits.size());
     t.hbm = {.read = 2 * (BH * p.N * p.d + 2 * p.kv_size()) + tables,
