@@ -40,7 +40,6 @@ struct Tiling {
   static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
 };
 
-// What is the same for all blocks.
 struct Shape {
   int heads, group;  // query heads of all batches; how many of them share K and V
   int N, Nk;

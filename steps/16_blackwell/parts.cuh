@@ -120,7 +120,7 @@ __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r
       *reinterpret_cast<uint4*>(sO + swizzle(r, x + c)) = make_uint4(o[0], o[1], o[2], o[3]);
     }
   }
-  fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
+  fa::fence_proxy_async();  // TMA sees this thread's writes
 }
 
 // --- products -----------------------------------------------------------------------------------

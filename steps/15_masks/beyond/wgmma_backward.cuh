@@ -26,7 +26,6 @@ constexpr int kGroupRegisters = d == 64 ? 208 : 216;
 template <int d>
 constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
 
-// What is the same for all blocks.
 struct Shape {
   int group, N, Nk, Np;
   float scale;
@@ -94,7 +93,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
                                    bf16* dQ) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const KeyWork& work = copier.work;
-  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the tile to copy next
+  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     copier.load_keys(smem.K, &smem.k_full, copier.K);
     UNROLL_BY(1)
@@ -215,7 +214,7 @@ struct Group {
   __device__ unsigned stage() const { return n % kStages; }
   __device__ void next_place() { place = place == end ? 0 : place + 1; }
 
-  // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
+  // No swizzle: rows of 16 bytes, in groups of eight; columns 8 to 15 are multiplied by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
@@ -293,7 +292,7 @@ struct Group {
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
+    fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
@@ -324,7 +323,7 @@ struct Group {
       fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh});
       fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh});
       fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+      fa::tma_store_wait_read<0>();  // shared memory must outlive the copies
     }
   }
 
