@@ -191,8 +191,7 @@ struct Consumer {
     release(ring, empty);
   }
   // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring; otherwise a ring of few stages could fill
-  // up.
+  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
