@@ -24,9 +24,8 @@
 namespace step10 {
 
 template <class T>
-struct alignas(1024) Tiles {  // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers]
-        [kGroupRows * T::d];  // of this work tile and the next; O before its store
+struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
   bf16 K[T::kStagesK][T::Bc * T::d];
   bf16 V[T::kStagesV][T::Bc * T::d];
   uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];

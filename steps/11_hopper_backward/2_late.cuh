@@ -223,8 +223,7 @@ struct Group {
     show_ds();
     issue_dk(n - 1);
     issue_dq(n - 1, rdQ);
-    put_rows<d>(rdV, ones,
-                smem.V[wg]);  // over the warp's 16 keys of V, which only its own dP reads
+    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
     wait_for<0>(rdK);
     fa::pin_registers(rdQ);
     dQ_sum.part<d>(half()).add(rdQ);

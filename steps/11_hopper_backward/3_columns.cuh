@@ -31,8 +31,7 @@ constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kStages = 3, kDsStages = 2;  // of Q and dO; of dS
 constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta, two of 0
 template <int d>
-constexpr int kGroupRegisters =
-    d == 64 ? 208 : 216;  // by setmaxnreg; the third warpgroup has the rest
+constexpr int kGroupRegisters = d == 64 ? 208 : 216;  // by setmaxnreg; the third has the rest
 template <int d>
 constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;  // 65536 / 384: 168; 88 or 72
 
@@ -341,8 +340,7 @@ struct Group {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
-    put_rows<d>(rdV, ones,
-                smem.V[wg]);  // over the warp's 16 keys of V, which only its own dP reads
+    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
     wait_for<0>(rdK);
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);

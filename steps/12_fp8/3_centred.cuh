@@ -1,8 +1,7 @@
 // Step 12 -- V without its mean.
-// Idea      A sum of 13 bits loses terms that are small relative to it, and P V grows with V's
-//           mean. Without the mean over all keys it stays near 0, unless a row attends to keys of
-//           another mean. A row of P / l sums to 1: O lacks exactly that mean, and the epilogue
-//           adds it
+// Idea      A sum of 13 bits loses terms that are relatively small, and P V grows with V's mean.
+//           Without the mean over all keys it stays near 0, unless a row attends to keys of another
+//           mean. A row of P / l sums to 1: O lacks exactly that mean, and the epilogue adds it
 // Changed   since 12 1_quantise: V's sums and extremes, which give each feature a mean and a scale.
 //           Q and K are quantised as there, per head; the attention is 2_tensor's
 // Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B: V once for its means and extremes, once to quantise

@@ -1,10 +1,10 @@
 // Step 15 -- sequences of different lengths, packed back to back.
-// Idea      No row and no tile is padding. Documents lie back to back in Q, K and V; the host cuts
-//           each into tiles of its own and writes all of them to one table, the longest walk first.
-//           A block reads its 16 bytes, and from there on it is a block of 1_window
+// Idea      No row and no tile is padding. Documents are contiguous in Q, K and V; the host cuts
+//           each into tiles and writes all of them to one table, the longest walk first. A block
+//           reads its 16 bytes and from then on works like a block of 1_window
 // Changed   since 15 1_window: a block's rows and keys are looked up instead of computed
 // Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys visited by all documents' tiles of rows
-//                           2,048 B of `work` per block, 16 B a thread
+//                           2,048 B of `work` per block, 16 B per thread
 //                     write 2*BH*N*d + 4*BH*N B      O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the table: 16 B per tile
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    __syncthreads();  // all copies of tile j have arrived, and all warps are done with tile j - 1
     if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);

@@ -67,8 +67,8 @@ struct WorkTable {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Of each work tile, in this order: K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no row
-// of V must be zeroed.
+// Copies per work tile, in this order: K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no
+// row of V must be zeroed.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const WorkTable& mask, const Shape& shape,
@@ -119,7 +119,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(now, bh_kv, true);
     }
     const bool whole = keys_of_last<T>(work, shape.Nk) == T::Bc;
-    work = mask.work(t);  // arrives while V's stage is waited for
+    work = mask.work(t);  // arrives during the wait for V's stage
     load_v(key, bh_kv, whole);
   }
   // The last block to leave resets the counters for the next launch. Concurrent launches need
@@ -138,15 +138,15 @@ struct Consumer {
   float* LSE;  // [B*H, N]
   const WorkTable& mask;
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = fa::tile_descriptor(smem.Q[0][wg]), k0 = fa::tile_descriptor(smem.K[0]);
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the tile whose scores come next
+  TileRange at;      // at.first: the tile whose scores are next
   int trailing = 0;  // tiles after at.last
-  int skipped = 0;   // tiles of which K was released, and V not yet
+  int skipped = 0;   // tiles whose K was released, and V not yet
   // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
   // skipped after it. Of those skipped before that K, the producer loads all but the last one's V
   // first (K_i+1, then V_i). Each of these needs a stage, or both wait for ever: at most
@@ -159,10 +159,10 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const WorkTable& mask, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
 
-  // The lane's first row of the work tile; the other one is 8 further down.
+  // The lane's first row of the work tile; the other is 8 rows below.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
 
-  // One arrival of a warp: a wait for a product, or __syncwarp, has brought its lanes together.
+  // One arrival per warp, whose lanes a wait for a product, or __syncwarp, has converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
@@ -173,7 +173,7 @@ struct Consumer {
     ring.next();
   }
 
-  // S = Q K^T of a tile, without waiting for the product. b: which Q. A descriptor counts 16 bytes.
+  // Issues S = Q K^T of a tile. b: which Q. A descriptor counts 16 bytes.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                              rS);
@@ -199,12 +199,12 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
-    // the stage by then.
+    // Lane 0 arrives for all: a lane that still polls could miss this phase if TMA has refilled the
+    // stage by then.
     __syncwarp();
     release(ring, empty);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K at once, V after the P V
+  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V after the P V
   // whose V is earlier in the ring.
   __device__ void skip_keys(int tiles) {
     skipped += tiles;
@@ -213,7 +213,7 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // The block's n-th work tile, up to its first K that is used; false when there is none. The
+  // Takes the block's n-th work tile, up to its first K that is used; false when there is none. The
   // shuffles tell the compiler that all lanes have the same range.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
@@ -241,13 +241,13 @@ struct Consumer {
       m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
       // A row past the document's end: P is 0, and it never makes its warp rescale. Otherwise the
-      // next document would decide about this one's rounding.
+      // next document would affect the rounding of this one.
       if (row() + 8 * h >= smem.work[b][wg].rows) m[h] = INFINITY;
     }
     fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // The next tile's Q K^T and softmax, while this tile's P V runs.
+  // The next tile's Q K^T and softmax overlap this tile's P V.
   template <bool kCut>
   __device__ void next_tile(unsigned b) {
     ++at.first;

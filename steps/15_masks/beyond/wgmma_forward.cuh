@@ -1,7 +1,7 @@
 // Step 15 -- changed scores on Hopper, and the kernel of wgmma_lists.
-// Idea      3_wgmma's kernel for any mask that names a walk's tiles and their bits, and may change
-//           scores. A sink, which has no walk's start to begin from, joins the maximum and the sum
-//           of the first tile
+// Idea      3_wgmma's kernel for any mask that gives a walk's tiles and their bits, and may change
+//           scores. A sink joins the maximum and the sum of the first tile, because a persistent
+//           block has no start of a walk to begin from
 // Changed   since 15 3_wgmma: the mask is a template argument; scores change before they are hidden
 // Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
 //                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
@@ -42,7 +42,7 @@ struct Scored : WorkTable {
       }
     }
   }
-  // The sink is a term of the sum like any other, of no key. One lane of each quad has it.
+  // The sink is a term of the sum like any other, without a key. One lane of each quad has it.
   __device__ void start(float (&m)[2], float (&l)[2], const WorkTile& work) const {
     const float sink = mod.sink(work.bh) * fa::kLog2e;
     UNROLL
@@ -116,7 +116,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// As 3_wgmma's, whose comments hold where nothing else is said.
+// As 3_wgmma's, whose comments apply unless this file has others.
 template <class T, class Mask>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
@@ -124,15 +124,15 @@ struct Consumer {
   float* LSE;  // [B*H, N]
   const Mask& mask;
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = fa::tile_descriptor(smem.Q[0][wg]), k0 = fa::tile_descriptor(smem.K[0]);
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the place whose scores come next
+  TileRange at;      // at.first: the place whose scores are next
   int trailing = 0;  // places after at.last
-  int skipped = 0;   // tiles of which K was released, and V not yet
+  int skipped = 0;   // tiles whose K was released, and V not yet
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -174,8 +174,8 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
-    // the stage by then.
+    // Lane 0 arrives for all: a lane that still polls could miss this phase if TMA has refilled the
+    // stage by then.
     __syncwarp();
     release(ring, empty);
   }
