@@ -67,8 +67,7 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 }
 #endif
 
-/// SMs of the GPU, in the simulator of the modelled one: a persistent kernel has one or a few
-/// blocks per SM.
+/// SMs of the GPU, or of the modelled one: a persistent kernel has one or a few blocks per SM.
 inline int multiprocessors() {
 #if FA_BACKEND_GPU
   return device_attribute(cudaDevAttrMultiProcessorCount);
@@ -103,8 +102,7 @@ struct LaunchConfig {
   dim3 block;
   size_t smem = 0;       ///< bytes of dynamic shared memory
   unsigned cluster = 1;  ///< blocks of a cluster, along x
-  /// A persistent kernel: its blocks, one per SM, share the work of all heads. The simulator
-  /// estimates its time accordingly.
+  /// A persistent kernel, whose blocks share the work of all heads, which the simulator times so.
   bool shares_work = false;
 };
 
@@ -126,9 +124,8 @@ P pass_as(A&& a) {
 
 #if defined(__CUDACC__)
 
-/// `launch(kernel, {grid, block, smem, cluster}, args...)` is
-/// `kernel<<<grid, block, smem, current_stream()>>>(args...)`; an argument that its parameter would
-/// narrow does not compile.
+/// `launch(kernel, {grid, block, smem, cluster}, args...)` is `kernel<<<grid, block, smem,
+/// current_stream()>>>(args...)`; an argument that its parameter would narrow does not compile.
 /// \throws ResourceError when a block needs more shared memory than this device has.
 /// \throws CudaError when CUDA refuses the launch.
 template <class... P, class... A>

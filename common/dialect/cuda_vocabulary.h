@@ -21,8 +21,7 @@
 
 // For other programs (program/) the translator, ../../scripts/sim, supplies CUDA's qualifiers.
 #ifndef FA_ANY_PROGRAM
-// Everything a kernel calls is inlined, as with nvcc, except recursion and calls through a pointer.
-// (Nothing is at -O0.)
+// All that a kernel calls is inlined, as by nvcc, but recursion and indirect calls. (Not at -O0.)
 #define __global__ __attribute__((flatten))
 #define __device__
 #define __host__
@@ -248,8 +247,7 @@ template <class T>
 __forceinline__ T __ldg(const T* p) {
   return *p;
 }
-// By value. Of a NaN and a number they return the number, as in CUDA. max<int>(a, b) is the C++
-// library's.
+// By value; of a NaN and a number the number, as in CUDA. max<int>(a, b) is the C++ library's.
 template <class... Explicit, class T>
 requires(std::is_arithmetic_v<T> && sizeof...(Explicit) == 0) __forceinline__ T max(T a, T b) {
   return a < b || a != a ? b : a;

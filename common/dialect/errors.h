@@ -9,8 +9,7 @@
 
 namespace fa {
 
-/// Bad use: wrong flags, an unsupported problem, a broken file. Programs print the sentence and
-/// exit with 2.
+/// Bad use: wrong flags, an unsupported problem, a broken file. Programs print it and exit with 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -37,8 +36,7 @@ struct Finding {
   std::string text;  ///< one sentence with kernel, block, thread and file:line
 };
 
-/// The simulator stopped a kernel, or refused a call of the runtime. Programs print the findings
-/// and exit with 1.
+/// The simulator stopped a kernel, or refused a call. Programs print the findings and exit with 1.
 class KernelStopped : public std::runtime_error {
  public:
   /// \param found at least one, in the order of discovery.

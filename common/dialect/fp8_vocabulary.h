@@ -8,8 +8,7 @@
 
 namespace sim {
 
-/// An 8-bit float with the bit fields of `__nv_fp8_e4m3` or `__nv_fp8_e5m2`. e4m3 has no infinity
-/// and one NaN of each sign.
+/// An 8-bit float with the bits of `__nv_fp8_e4m3` or `__nv_fp8_e5m2`. e4m3 has no inf and two NaN.
 template <int exponent_bits, int mantissa_bits>
 struct Fp8 {
   static constexpr int kBias = (1 << (exponent_bits - 1)) - 1;

@@ -36,8 +36,7 @@ __device__ __forceinline__ constexpr int column_at(int i) { return i / 4 * 8 + i
 /// Whether this lane is the first of its quad, which stores the numbers that a row has once.
 __device__ __forceinline__ constexpr bool leads_quad(const int& lane) { return lane % 4 == 0; }
 
-/// The largest x of a quad's four lanes, the same in all of them. All lanes of the warp must call
-/// it.
+/// The largest x of a quad's four lanes, the same in all of them. All lanes of the warp call it.
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
   return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));

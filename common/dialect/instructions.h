@@ -33,8 +33,7 @@ enum class Shuffle { idx, xor_, down, up };
 void sync_block(Where, const char* name = "__syncthreads");
 void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
 void sync_warp(uint32_t mask, Where);                    // __syncwarp
-/// The thread has reached the end of the kernel's text without a return statement. scripts/sim
-/// inserts this call there.
+/// The kernel's text ends without a return statement here; scripts/sim inserts this call.
 void reached_end();
 uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, unsigned bytes, int arg, int width, Where);
 uint32_t ballot(uint32_t mask, bool predicate, Where);
@@ -108,8 +107,7 @@ struct TensorMap {
   uint32_t box[kMaxRank];     ///< elements
 };
 
-/// `at`: `rank` coordinates. `blocks`: bit r = the block of rank r receives the box and the signal;
-/// 0 = this block alone.
+/// `at`: `rank` coordinates. `blocks`: bit r = box and signal to the block of rank r; 0 = this one.
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
               Where);
 /// The same with cta_group::2: the signal goes to `bar` in the block of rank `told`, this one or
@@ -119,8 +117,7 @@ void tma_load_of_pair(void* to, const TensorMap*, const int* at, int rank, uint6
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
 void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
 void bulk_store(void* to, const void* from, int bytes, Where);
-/// From this block's shared memory to the block of that rank, where `to` and `bar` have the same
-/// offsets as in this block.
+/// From this block's shared memory to that rank's, where `to` and `bar` have the same offsets.
 void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where);
 void bulk_commit();
 /// `read_only`: until shared memory has been read (.read).
@@ -138,7 +135,7 @@ enum class Factor { bf16, e4m3, f16, tf32 };
 struct Wgmma {
   Factor factor = Factor::bf16;
   int n = 0;
-  uint64_t a = 0;                         ///< descriptor, when A lies in shared memory
+  uint64_t a = 0;                         ///< descriptor, when A is in shared memory
   const uint32_t* a_registers = nullptr;  ///< [4], when it does not
   uint64_t b = 0;                         ///< descriptor
   bool a_mn_major = false;

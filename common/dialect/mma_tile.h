@@ -123,8 +123,7 @@ __device__ inline void put_tile(float (&rC)[bands][cols / 8][4], bf16* s, int co
   }
 }
 
-/// Stores a warp's result, times `scale`, in bf16 to device memory, 16 bytes per lane, through its
-/// rows of a tile in shared memory.
+/// Stores a warp's result, times `scale`, in bf16, 16 bytes per lane, through its rows of a tile.
 template <int d, int bands>
 __device__ inline void store_tile(float (&rC)[bands][d / 8][4], float scale,
                                   bf16* s,  // [16 * bands, d] swizzled: this warp's rows

@@ -6,8 +6,7 @@
 
 namespace fa {
 
-/// The largest x of `lanes` adjacent lanes, the same in all of them. `lanes` is a power of two; all
-/// lanes of the warp must call it.
+/// The largest x of `lanes` adjacent lanes (a power of two), the same in all. All lanes call it.
 template <int lanes = kWarp>
 __device__ inline float warp_max(float x) {
   for (int step = lanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kFullMask, x, step));

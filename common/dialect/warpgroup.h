@@ -46,14 +46,12 @@ __device__ inline uint64_t tile_descriptor(const bf16* tile, int panel_bytes = 1
   return wgmma_descriptor(tile, Swizzle::b128, panel_bytes, 8 * kRowBytes);
 }
 
-/// The difference between the descriptors of a tile and of the tile `bytes` before it. panel_bytes:
-/// see tile_descriptor().
+/// The descriptor of a tile minus that of the tile `bytes` before. panel_bytes: tile_descriptor().
 constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
   return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
 }
 
-/// Issues C = A B^T, a sum over d features, of 64 rows of A and 2 n rows of B, both tiles in shared
-/// memory: S = Q K^T. Does not wait.
+/// Issues C = A B^T, a sum over d features: S = Q K^T, 64 rows of A, 2 n rows of B. Does not wait.
 template <int d, int n>
 __device__ inline void multiply_features(uint64_t A, uint64_t B, float (&rC)[n]) {
   wgmma_fence();
@@ -95,8 +93,7 @@ __device__ inline void multiply_transposed(uint64_t A, uint64_t B, float (&rC)[n
   wgmma_commit();
 }
 
-/// Waits until at most `pending` of the last issued products are in flight. r: the accumulator of
-/// one that is then complete.
+/// Waits until at most `pending` products are in flight. r: the accumulator of one then complete.
 template <int pending, int n>
 __device__ inline void wait_for(float (&r)[n]) {
   wgmma_wait<pending>();
@@ -169,8 +166,7 @@ __device__ inline void put_rounded(const float4 (&sums)[4], float factor, bf16* 
   store_features<d>(low, high, to, r, rows);
 }
 
-/// The tensor map of [heads, rows, d] in tiles of `box` rows of a head, at coordinates
-/// {0, row, 0, head}.
+/// The tensor map of [heads, rows, d] in tiles of `box` rows, at coordinates {0, row, 0, head}.
 template <int d>
 TensorMap tile_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
   constexpr uint32_t kPanels = d / kPanel;

@@ -7,10 +7,8 @@
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (Tr * B*H), 128 threads per warpgroup: 1 producer, 2 (d = 128) or 4 consumers;
-//           causal: the longest walks of all heads first
-// Owns      block: Br rows of O; consumer: 64 of them; warp: 16; lane: of 2 rows every fourth pair
-//           of columns
+// Launch    grid (Tr * B*H), longest walks first; 1 warpgroup copies, 2 (d = 128) or 4 multiply
+// Owns      block: Br rows of O; consumer: 64; warp: 16; lane: of 2 rows every 4th pair of columns
 // Still bad a consumer alternates products and softmax; no other block fills the gaps
 #pragma once
 

@@ -7,8 +7,7 @@
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (Tr * B*H), 128 threads per warpgroup: 1 producer, 2 (d = 128) or 4 consumers;
-//           causal: the longest walks of all heads first
+// Launch    grid (Tr * B*H), longest walks first; 1 warpgroup copies, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows of O (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64 rows
 // Still bad at a block's start and end its SM's tensor cores idle
 #pragma once
@@ -94,7 +93,6 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // Releases the ring's stage, which this warp has read.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
@@ -104,7 +102,6 @@ struct Consumer {
   __device__ void my_turn() { fa::bar_sync(1 + wg, 2 * kGroupThreads); }
   __device__ void next_turn() { fa::bar_arrive(1 + (wg + 1) % T::kConsumers, 2 * kGroupThreads); }
 
-  // Issues S = Q K^T of tile j.
   __device__ void issue_scores() {
     multiply_features<d>(q, k0 + k.stage * (sizeof smem.K[0] >> 4), rS);
   }

@@ -1,14 +1,12 @@
 // Step 10 -- past FlashAttention-3: persistent blocks, which do not stop between work tiles.
 // Idea      One block per SM processes one work tile after another. The next one's Q has already
-//           arrived: its first product overlaps the last P V of this one, while a thread of the
-//           producer's warpgroup stores O
+//           arrived: its first product overlaps the last P V of this one, and the store of O
 // Changed   since 10 2_specialized: blocks loop over work tiles; two Q; a separate thread stores O;
 //           no turns, because consumers drift apart by themselves; always `lazy`
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
-//           2 (d = 128) or 4 consumers
+// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad causal: work tiles differ in length, and each block takes every gridDim.x-th one
 #pragma once
@@ -125,7 +123,6 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // Releases the ring's stage, which this warp has read.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
@@ -222,8 +219,7 @@ struct Consumer {
       while (j > 0) next_tile(b);
 
       // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one that product multiplies stale tiles and its result is unused: a branch around it would
-      // make ptxas wait for each product.
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];

@@ -9,8 +9,7 @@
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
-//           2 (d = 128) or 4 consumers
+// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad short walks: nothing overlaps the maximum of each work tile's first tile
 #pragma once
@@ -105,8 +104,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     }
     t += gridDim.x;
   }
-  // The last block to leave resets the counters for the next launch. Concurrent launches need
-  // separate counters.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   if (T::kCausal) {
     __threadfence();
     if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
@@ -163,7 +161,6 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // Releases the ring's stage, which this warp has read.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
@@ -281,8 +278,7 @@ struct Consumer {
       skip_keys();
 
       // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one that product multiplies stale tiles and its result is unused: a branch around it would
-      // make ptxas wait for each product.
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];

@@ -91,7 +91,6 @@ __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
 // The problems that the kernels support; all others are refused.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
-// Calls f(Tiling) for the problem's head dimension and mask.
 template <class F>
 void dispatch(const fa::Problem& p, F&& f) {
   fa::dispatch_d<64, 128>(p.d,

@@ -33,7 +33,6 @@ struct alignas(1024) Tiles {
   uint64_t kv_full, full[kStages];              // mbarriers: TMA's bytes have arrived
 };
 
-// The sources of the copies.
 struct Sources {
   const fa::TensorMap *Q, *K, *V, *dO;
   const float *LSE2, *delta;  // [B*H * Tr, Br]
@@ -50,7 +49,6 @@ __device__ inline void load_keys(Tiles<d>& smem, const Sources& from, const Work
   }
 }
 
-// Copies a tile of rows.
 template <int d>
 __device__ inline void load_rows(Tiles<d>& smem, const Sources& from, int stage, const RowTile& at,
                                  int Tr) {
@@ -103,8 +101,7 @@ __device__ inline void compute_ds(float (&rdP)[n], const uint32_t (&rP)[n / 8][4
 
 // --- the kernels ---------------------------------------------------------------------------------
 
-// Per row: delta = rowsum(dO * O), LSE2 = LSE * log2(e), and zeros for dQ_sum. Where LSE is -inf,
-// LSE2 is inf, so that P is 0.
+// Per row: delta = rowsum(dO * O), LSE2 = LSE * log2(e), inf for -inf (P = 0), and dQ_sum = 0.
 template <int d>
 __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
                              const bf16* dO,    // [B*H, N, d]

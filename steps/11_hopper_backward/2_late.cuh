@@ -1,10 +1,8 @@
 // Step 11 -- dQ one tile late.
 // Idea      A product is in flight while the warpgroup computes: dK of one tile overlaps P of the
 //           next, dV the additions to dQ. dQ of a tile is multiplied after the scores of the next
-//           one. By then the other warpgroup's dS is usually complete, so one can multiply while
-//           the other computes
-// Changed   since 11 1_wgmma: the order of a tile's products; mbarriers instead of __syncthreads,
-//           for Q, for dO and for dS
+//           one. By then the other warpgroup's dS is usually complete: one multiplies, one computes
+// Changed   since 11 1_wgmma: the order of a tile's products; mbarriers for Q, for dO and for dS
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*Np) B
 //                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
@@ -121,7 +119,6 @@ struct Group {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     multiply_features<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, rS);
   }
-  // Turns S into P.
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -131,12 +128,10 @@ struct Group {
     compute_p(rS, smem.LSE2[stage()], shape.scale * fa::kLog2e);
     fa::pin_registers(rS);
   }
-  // dV += P^T dO, once dO has arrived.
   __device__ void issue_dv() {
     fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
     multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
   }
-  // dK += dS^T Q of tile i.
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }

@@ -241,7 +241,6 @@ struct Group {
     multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
                              columns(), rS);
   }
-  // Turns S into P.
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -253,7 +252,6 @@ struct Group {
     for (int i = 0; i < Br / 2; ++i) rS[i] = fa::exp2_approx(rS[i] * scale_log2);
     fa::pin_registers(rS);
   }
-  // dK += dS^T Q of tile i.
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }

@@ -57,8 +57,7 @@ struct WorkTile {
   int head, first;  // the first of Q's heads, and of its tiles of rows
 };
 
-// Causal: within a section of heads, the longest walks first. The L2 holds a section's Q, dO and
-// dQ_sum.
+// Causal: a section's longest walks first. Its Q, dO and dQ_sum fit in the L2.
 __device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows) {
   const int first = t / (p.section * p.Tc) * p.section;
   const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;
@@ -75,8 +74,7 @@ struct RowTile {
   }
 };
 
-// Copies the block's K or V, a tile per warpgroup. By one thread. (1_wgmma has one mbarrier for
-// both, and a separate function.)
+// Copies the block's K or V, a tile per warpgroup. By one thread. (1_wgmma has another function.)
 template <int n>
 __device__ inline void load_keys(bf16 (&to)[kGroups][n], uint64_t* full, const fa::TensorMap* from,
                                  const WorkTile& work) {
@@ -86,8 +84,7 @@ __device__ inline void load_keys(bf16 (&to)[kGroups][n], uint64_t* full, const f
   }
 }
 
-// Stores a warpgroup's dK and dV, which have replaced its K and V. By all its threads; one issues
-// the copies.
+// Stores a warpgroup's dK and dV, which have replaced its K and V. By all its threads.
 template <int n>
 __device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* dV,
                                   const bf16 (&sdK)[kGroups][n], const bf16 (&sdV)[kGroups][n],
@@ -138,8 +135,7 @@ __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   }
 }
 
-// dQ's sums over the tiles of keys, in HBM, in the order of the registers: a lane adds 16 bytes at
-// a time, a warp 512 adjacent bytes.
+// dQ's sums over the tiles of keys, in HBM, in register order: a lane adds 16 bytes, a warp 512.
 struct FloatSums {
   float* sums;  // [B*H * Np / 64, warp 4, d / 8, lane 32, 4]
 
@@ -182,8 +178,7 @@ struct RowLanes {
   size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
   bool inside;
 
-  // A block has rows of one head. The last head runs first, so that the L2 keeps what the next
-  // kernel reads first.
+  // A block has rows of one head, the last first: the L2 keeps what the next kernel reads first.
   __device__ RowLanes(int N, int Np)
       : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
         r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),

@@ -193,10 +193,9 @@ TEST_CASE("step 11: deterministic: a row without a bound is not rounded", "[step
   }
 }
 
-// --- blocks that take one walk after another -----------------------------------------------------
+// --- blocks with one walk after another ----------------------------------------------------------
 
-// With so few blocks that one block has many walks, that `direct` draws whole heads, and that heads
-// reuse the places of earlier ones.
+// So few blocks that each has many walks, `direct` draws whole heads, and heads reuse places.
 static fa::Problem on_two_sms(fa::Problem p) {
   p.gpu.sms = 2;
   return p;
@@ -366,9 +365,8 @@ TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11
   const float k = GENERATE(1.f, 1.3f, 1.6f, 1.85f);  // a bound is rounded to a power of 2
   CAPTURE(d, k);
   if (!fa::test::one_in(5)) return;
-  // P = 1 / Nk, O is about 0. V and K have the same sign in the first half of the keys, and
-  // opposite ones in the second: dQ's parts add up to half of the bound and back to 0, where bf16
-  // shows each bit.
+  // P = 1 / Nk, O is about 0. V and K have the same sign in the first half of the keys, then
+  // opposite ones: dQ's parts add up to half of the bound and back to 0, where bf16 shows each bit.
   const auto p = bf16_problem(5, 1024, d, false);
   fa::Inputs in = fa::normal_inputs(p, 19);
   std::fill(in.Q.begin(), in.Q.end(), 0.f);

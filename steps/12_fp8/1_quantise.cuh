@@ -58,8 +58,7 @@ __device__ inline float scale_of(float largest) {
   return fmaxf(largest, 0x1p-116f) / fa::kLargestE4m3;
 }
 
-// The largest absolute value of each n numbers, by `blocks` blocks. Non-negative floats sort as
-// integers do.
+// The largest absolute value of each n numbers, by `blocks` blocks. Floats >= 0 sort as integers.
 static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n, int blocks) {
   const int part = blockIdx.x / blocks, block = blockIdx.x % blocks;
   x += part * n;
@@ -75,8 +74,7 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
   if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
 }
 
-// Q or K; a block of threads quantises a block of `rows` rows with the scale of its head, or of the
-// tensor.
+// Quantises a block of `rows` rows of Q or K with the scale of its head, or of the tensor.
 template <int d, int rows>
 __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
                                 e4m3* out,                // [heads, n, d]
@@ -107,8 +105,7 @@ __host__ __device__ constexpr int part_tiles(int d) { return 512 / d; }
 constexpr int blocks_per_sm(int d) { return 512 / d < 4 ? 512 / d : 4; }
 constexpr int kPlaces = 16;  // adjacent places in a row of V^T, whose keys key_at() gives
 
-// Each feature has a scale, and a mean that the epilogue adds to O. Here all features of a head
-// have the same scale, and mean 0.
+// Each feature has a scale, and a mean that the epilogue adds to O: here a head's scale, and 0.
 static __global__ void features_kernel(float* mean,              // [B*Hkv, d]
                                        float* scale,             // [B*Hkv, d]
                                        const unsigned* largest,  // [B*Hkv], or [1]
@@ -142,8 +139,7 @@ __global__ __launch_bounds__(kQuantiseThreads, blocks_per_sm(d)) void transpose_
   __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kPlaces * kPad];
   const auto word = [](int key, int four) { return key * kWords + key / kPlaces * kPad + four; };
   constexpr int kRows = kQuantiseThreads / kLanes, kEach = kTileKeys / kRows;
-  // The last tile of each part of 128 KB first: an earlier kernel has read V, and what it read last
-  // is in the L2.
+  // The last tile of each 128 KB first: an earlier kernel has read V, so that tile is in the L2.
   const int tiles = Nkp / kTileKeys, parts = (tiles + part_tiles(d) - 1) / part_tiles(d);
   const int all_parts = gridDim.x / part_tiles(d), part = blockIdx.x % all_parts;
   const int head = part / parts;

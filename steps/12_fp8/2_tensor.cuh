@@ -73,7 +73,6 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  // Takes the block's n-th work tile; false when there is none.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -162,8 +161,7 @@ struct Consumer {
       while (j > 0) next_tile<false>(b);
 
       // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one that product multiplies stale tiles and its result is unused: a branch around it would
-      // make ptxas wait for each product.
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];

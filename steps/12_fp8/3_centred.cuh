@@ -97,9 +97,8 @@ __device__ inline bool is_last_block(unsigned* counter, int blocks) {
   return last;
 }
 
-// Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two, bf16
-// numbers lie on the midpoints between those of e4m3; minus a small mean they are all slightly
-// below, and all rounded down.
+// Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two bf16
+// numbers are midpoints of e4m3's: minus a small mean all would be rounded down.
 __device__ inline float scale_off_midpoints(float largest) {
   constexpr float kRoot2 = 1.4142136f;
   const uint32_t bits = __float_as_uint(scale_of(largest) / kRoot2);

@@ -23,8 +23,7 @@ using step10::WorkTile;
 
 constexpr int kK = 32;  // keys or features of one wgmma
 
-// Tiles in shared memory consist of panels with this many bytes per row, swizzled by TMA: features
-// of Q and K, keys of V^T.
+// Bytes per row of a tile's panels, swizzled by TMA: features of Q and K, keys of V^T.
 template <int d>
 constexpr int kFeatures = d < 128 ? d : 128;
 template <int Bc>
@@ -50,7 +49,6 @@ __device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc
   fa::wgmma_commit();
 }
 
-// Issues O += P V of a tile's keys.
 template <class T>
 __device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kK][4], uint64_t V,
                                        float (&rO)[T::d / 2]) {
@@ -81,9 +79,8 @@ __device__ inline void pack_operand(const float (&rS)[n], uint32_t (&rP)[n / 16]
 
 // --- O -------------------------------------------------------------------------------------------
 
-// Stores rO times V's scales and `normalise` of its row, plus V's mean times `seen`, in bf16: a
-// warp's rows of `tile`, panels of 64 features, as TMA reads them. scale, mean: of this lane's
-// first feature.
+// Stores rO times V's scales and `normalise` of its row, plus V's mean times `seen`, in bf16 as TMA
+// reads it: panels of 64 features. scale, mean: of this lane's first feature.
 template <int d>
 __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalise)[2],
                                 const float (&seen)[2], const float* scale, const float* mean,
@@ -139,7 +136,6 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
 __device__ inline void arrive(uint64_t* bar) {
   if (threadIdx.x % fa::kWarp == 0) fa::mbarrier_arrive(bar);
 }
-// Releases the ring's stage, which this warp has read.
 template <int kStages>
 __device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {
   arrive(&empty[ring.stage]);
@@ -294,7 +290,6 @@ inline Scales scales_of(const fa::Tensors<bf16>& t) {
           t.scratch<float>("V_mean")};
 }
 
-// Of the attention kernel.
 template <class T>
 fa::Prediction forward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, lanes = kGroupThreads;

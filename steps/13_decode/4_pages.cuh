@@ -2,8 +2,7 @@
 // Idea      A cache grows by one key per token, to a length that is not known. It consists of pages
 //           of 16 to 256 keys anywhere in a pool, found by a table: one more load before the copies
 //           of 16 keys. What a page holds past the last key is garbage and is never read
-// Changed   since 13 3_groups: keys are looked up in the table; each batch entry has a length, and
-//           as many splits as its keys need
+// Changed   since 13 3_groups: keys from the table; each batch entry has its length and splits
 // Traffic   requested read  as 3_groups, for each entry's own keys and splits
 //                           + 8*BHkv*t*Nk B              table: by each lane, for 16 keys at once
 //                           + 4 B per thread             lengths

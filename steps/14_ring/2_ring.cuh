@@ -134,8 +134,7 @@ class RingForward : public fa::RankAttention {
   Keys<T> left_;                // of the last hop: the backward begins with them
 
  private:
-  // Thread blocks of 10's persistent kernel, one per SM that messages leave free: NCCL copies with
-  // SMs; the copy engines need none.
+  // Blocks of 10's persistent kernel, one per SM that messages leave free: only NCCL's use SMs.
   int thread_blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
 
   // Computes O and LSE of block b, and merges them with those so far.
@@ -154,8 +153,7 @@ class RingForward : public fa::RankAttention {
     if (!own) merge_block(t, b);
   }
 
-  // O so far is bf16, in O, before a row's first merge and after its last; in between it is fp32,
-  // in sum_.
+  // O so far is bf16, in O, before a row's first merge and after its last; else fp32, in sum_.
   void merge_block(const fa::Tensors<T>& t, const Block& b) {
     const std::vector<fa::Rows> chunks = rows_of(cut, whole_.N, me_, R_);
     int row0 = 0;  // of chunk i, in this rank's tensors

@@ -18,8 +18,7 @@
 namespace step14 {
 
 // The backward turns the other way and begins with the keys that the forward's last hop left here.
-// Each rank's own keys are then the last, and their dK and dV, to which all others have added,
-// arrive during that hop.
+// A rank's own keys are last, and their dK and dV, with all others' shares, arrive during that hop.
 inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
 
 // Gradients merge by addition. Without old ones (null) the partial ones are the whole sum.

@@ -11,10 +11,9 @@
 
 namespace step14 {
 
-// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one. They have
-// the layout of 11's registers: 16 rows x 8 features are four numbers in each of 32 lanes, lane by
-// lane. A thread owns a number of the shorter tensor; if row0 is a multiple of 16, adjacent numbers
-// are adjacent in both.
+// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one, in the
+// layout of 11's registers: 16 rows x 8 features are four numbers in each of 32 lanes, lane by
+// lane. A thread per number of the shorter tensor; row0 % 16 = 0 keeps adjacent ones adjacent.
 template <int d>
 __global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
                                 const float* partial,  // [B*H, np, d]

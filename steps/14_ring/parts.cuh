@@ -28,13 +28,11 @@ enum class Cut {
   zigzag,  // rank r has chunks r and 2R-1-r of 2R
 };
 
-// Chunk i of `chunks` nearly equal ones.
 inline fa::Rows chunk_of(int N, int i, int chunks) {
   return {int(int64_t(N) * i / chunks), int(int64_t(N) * (i + 1) / chunks)};
 }
 
-// The rows of a rank, held in the order of the sequence. Its own keys therefore need only the usual
-// causal mask.
+// A rank's rows, in the order of the sequence, so its own keys need only the usual causal mask.
 inline std::vector<fa::Rows> rows_of(Cut cut, int N, int rank, int ranks) {
   if (cut == Cut::plain) return {chunk_of(N, rank, ranks)};
   return {chunk_of(N, rank, 2 * ranks), chunk_of(N, 2 * ranks - 1 - rank, 2 * ranks)};
@@ -103,7 +101,6 @@ struct RowsOf {
   int rows;         // rows in the range
 };
 
-// The row, and its eight features, that a thread owns.
 template <int d>
 struct Place {
   int bh, r, x;

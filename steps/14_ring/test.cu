@@ -212,8 +212,7 @@ TEST_CASE("step 14: the analysis finds nothing on ranks that are threads", "[ste
   const fa::Variant& v = variant_number(GENERATE(range(0, 6)));
   const int some = GENERATE(2, 3);
   if (!fa::test::one_in(5)) return;
-  // At d = 128 the kernel of fused merges partial results; the middle one of three ranks loads into
-  // each buffer of Q twice.
+  // At d = 128 fused merges in its kernel; the middle one of three ranks reuses each buffer of Q.
   const bool inside = v.name == "fused", fp32 = v.forward.dtype() == fa::DType::f32;
   const int ranks = inside ? 3 : some, Hkv = v.name == "heads" || inside ? ranks : 1;
   const int N = fp32 ? 78 : 79;

@@ -53,7 +53,6 @@ struct Walk {
   }
 };
 
-// All rows and keys are one document.
 struct OneDocument {
   Window window;
   int rows, keys;
@@ -72,8 +71,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
   Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  // If walks grow, all heads' longest ones start first; else the blocks of a head are adjacent and
-  // find K and V in the L2.
+  // If walks grow, the longest of all heads first; else a head's blocks share K and V in the L2.
   const int Tr = gridDim.x / heads, b = blockIdx.x;
   const int i = mask.grows ? Tr - 1 - b / heads : b % Tr;
   const int bh = mask.grows ? b % heads : b / Tr;

@@ -8,10 +8,8 @@
 //                     write 2*BH*N*d + 4*BH*N B      O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the table: 16 B per tile
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of a document; warp: 32 of them; lane: of 4 rows every fourth pair of
-//           columns
-// Still bad a warp's tensor core waits for its softmax: 3_wgmma on Hopper; masks that are not
-//           windows: beyond/lists
+// Owns      block: 128 rows of a document; warp: 32; lane: of 4 rows every 4th pair of columns
+// Still bad tensor cores wait for softmax: 3_wgmma on Hopper; masks but windows: beyond/lists
 #pragma once
 
 #include <algorithm>
@@ -104,7 +102,6 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
   return {table};
 }
 
-// Of all documents, per head.
 inline unsigned count_row_tiles(const fa::Problem& p) {
   unsigned tiles = 0;
   for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), Br);

@@ -67,8 +67,7 @@ struct WorkTable {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Copies per work tile, in this order: K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no
-// row of V must be zeroed.
+// Copies K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no row of V must be zeroed.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const WorkTable& mask, const Shape& shape,
@@ -122,8 +121,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);  // arrives during the wait for V's stage
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters for the next launch. Concurrent launches need
-  // separate counters.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -166,7 +164,6 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // Releases the ring's stage, which this warp has read.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
@@ -199,13 +196,11 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase if TMA has refilled the
-    // stage by then.
+    // Lane 0 arrives for all: a lane that still polls could miss this phase after a refill.
     __syncwarp();
     release(ring, empty);
   }
-  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V after the P V
-  // whose V is earlier in the ring.
+  // Releases unseen tiles unread: K at once, V after the P V whose V is earlier in the ring.
   __device__ void skip_keys(int tiles) {
     skipped += tiles;
     for (int s = 0; s < tiles; ++s) skip(k, smem.k_full, smem.k_empty);
@@ -297,8 +292,7 @@ struct Consumer {
       skip_keys(trailing);
 
       // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one that product multiplies stale tiles and its result is unused: a branch around it would
-      // make ptxas wait for each product.
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
@@ -374,8 +368,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem&) {
   return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
 }
 
-// Work tiles of all heads, in order. Rows that see no key have a walk of one tile, all hidden, and
-// store zeros.
+// Work tiles of all heads, in order. Rows without keys have a walk of one hidden tile: zeros.
 template <class T>
 std::vector<WorkTile> work_tiles(const fa::Problem& p) {
   std::vector<std::vector<WorkTile>> documents;

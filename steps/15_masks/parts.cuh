@@ -1,7 +1,6 @@
 // Step 15 -- what its kernels for sm_80 share: which keys a row of a window sees, the forward's
 // tiles, softmax and output.
-// Changed   since 07 4_lazy: copied; the epilogue is store_output(), and the products are the
-//           dialect's, as in 08
+// Changed   since 07 4_lazy: the epilogue is store_output(); the products are the dialect's (08)
 #pragma once
 
 #include "common/dialect/cuda.h"

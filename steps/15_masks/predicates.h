@@ -10,8 +10,7 @@ inline bool prefix(const fa::Problem& p, int r, int c) {
   return c < p.mask.predicate.n || c <= r + p.Nk - p.N;
 }
 
-// Of the keys up to its own a row sees the last n, and every n-th before those (arXiv 1904.10509,
-// section 4.3).
+// Of the keys up to its own a row sees the last n, and every n-th before (arXiv 1904.10509, 4.3).
 inline bool strided(const fa::Problem& p, int r, int c) {
   const int back = r + p.Nk - p.N - c, n = p.mask.predicate.n;
   return back >= 0 && (back < n || back % n == 0);

@@ -11,7 +11,6 @@
 
 namespace step15 {
 
-// The tables of a forward and of its backward.
 inline std::vector<fa::Table> joined(std::vector<fa::Table> all,
                                      const std::vector<fa::Table>& more) {
   all.insert(all.end(), more.begin(), more.end());

@@ -186,7 +186,6 @@ std::vector<float> share(const std::vector<float>& t, int heads, int length, con
   return part;
 }
 
-/// The inputs of one document.
 fa::Inputs inputs_of(const Problem& p, const fa::Inputs& in, const fa::Document& doc) {
   fa::Inputs part;
   const size_t d = p.d;

@@ -1,7 +1,6 @@
 // Step 15 -- what 3_wgmma consists of, besides its roles: shared memory and its barriers, a test by
 // bits, the two warps that handle the ends of documents, and the order of work.
-// Changed   since 10 4_scheduled: its storing thread becomes a warp, and another one zeroes V; the
-//           host determines the order of work
+// Changed   since 10 4_scheduled: warps store and zero V; the host determines the order of work
 //
 // Registers of a lane, for its two rows r and r + 8 (r = 16 warp + row_of(lane)):
 //

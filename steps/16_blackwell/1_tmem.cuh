@@ -10,10 +10,8 @@
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; causal: the longest walks of all heads first
-// Owns      block: 128 rows of O; warp: 32 of them, its lanes of tensor memory;
-//           thread: a row
-// Still bad softmax and products alternate, and each tile moves O to the registers and back:
-//           2_issuer
+// Owns      block: 128 rows of O; warp: 32 of them, its lanes of tensor memory; thread: a row
+// Still bad softmax and products alternate; each tile moves O to registers and back: 2_issuer
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -36,8 +34,7 @@ constexpr int kStages = 2;  // of K and V: one is multiplied while the other is 
 //     | P        |
 constexpr int kColumns = 256, kColumnS = 0, kColumnP = 0, kColumnO = Bc;
 
-// A block's shared memory: 81 KB when d = 64, 161 KB when d = 128. Panels of 64 features, swizzled
-// by TMA.
+// A block's shared memory: 81 KB when d = 64, 161 KB when d = 128. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[Br * d];  // reused for O in the epilogue

@@ -31,9 +31,8 @@ constexpr int kRowBytes = 128;          // of a panel
 constexpr int kChunk = 16;              // columns of tensor memory that a thread moves at a time
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 
-// Where element (r, x) of a tile of Br rows is stored, x a multiple of 8. In each panel it is step
-// 07's place: chunk c of row r at c ^ (r % 8). TMA and tcgen05.mma apply this order by themselves:
-// only O needs it.
+// Where element (r, x) of a tile of Br rows is stored, x a multiple of 8: in each panel chunk c of
+// row r at c ^ (r % 8), as in step 07. TMA and tcgen05.mma do so themselves: only O needs it.
 __device__ inline int swizzle(int r, int x) {
   return (x / kPanel * Br + r) * kPanel + (x % kPanel ^ r % 8 * 8);
 }
@@ -60,8 +59,7 @@ __device__ inline void mask(Row& rS, int visible) {  // keys of the tile that th
   }
 }
 
-// The row's maximum, in powers of two. O and l are relative to m; returns the factor that rescales
-// them to the new one.
+// The row's maximum, in powers of two. O and l are relative to m; returns their factor.
 __device__ inline float update_maximum(const Row& rS, float scale_log2, float& m) {
   float s[2] = {-INFINITY, -INFINITY};  // two chains
   UNROLL
@@ -101,8 +99,7 @@ __device__ inline void rescale(uint32_t tO, float alpha) {
   fa::tcgen05_wait_st();
 }
 
-// Stores the row of O, divided by l, in a tile [d / 64][128][64], as TMA reads it; zeros where no
-// product has written O.
+// Stores the row of O / l in a tile [d / 64][128][64], as TMA reads it; zeros without a product.
 template <int d>
 __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r, bf16* sO) {
   UNROLL
@@ -178,8 +175,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-// A tensor [heads, rows, d] in boxes of `box` rows of a head, cut into panels.
-// Coordinates: feature in its panel, row, panel, head.
+// A tensor [heads, rows, d] in boxes of `box` rows: feature in its panel, row, panel, head.
 template <int d>
 fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
   constexpr uint32_t kPanels = d / kPanel;

@@ -17,8 +17,7 @@ FA_PTX void bar_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Arrives at barrier `id` without waiting: the producer's half; bar_sync is the consumer's.
-/// `threads` counts both.
+/// Arrives at barrier `id` without waiting, for a bar_sync of others. `threads` counts both.
 FA_PTX void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

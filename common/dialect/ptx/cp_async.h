@@ -1,6 +1,5 @@
 /// \file
-/// cp.async (sm_80): a thread copies from device memory to shared memory without registers and
-/// without waiting.
+/// cp.async (sm_80): asynchronous copies from device memory to shared memory without registers.
 ///
 /// Copies are collected in groups: copy, copy, ..., commit; and later wait<n>. Scalar meaning of a
 /// copy: memcpy(to, from, bytes), at some time between the call and the wait that covers it. A

@@ -28,8 +28,7 @@ FA_LAYOUT uint64_t wgmma_e4m3_offset(const WgmmaOperand& o, int mn, int k) {
 
 #if defined(__CUDACC__)
 
-/// Four floats as one register, x0 in the lowest byte. Rounds to nearest even; more than 448
-/// becomes 448, a NaN 0x7f.
+/// Four floats as one register, x0 in the lowest byte, to nearest even; above 448: 448, NaN: 0x7f.
 FA_PTX uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
   uint32_t r;
   asm("{ .reg .b16 low, high;\n"

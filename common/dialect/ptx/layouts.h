@@ -1,7 +1,6 @@
 /// \file
 /// Which thread holds which element: fragments of the tensor-core instructions, swizzles, wgmma's
-/// operands in shared memory. Plain constexpr arithmetic, by which the simulator executes the
-/// instructions.
+/// operands in shared memory. The simulator executes the instructions by the same arithmetic.
 #pragma once
 
 #include <cstdint>

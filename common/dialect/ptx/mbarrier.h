@@ -43,8 +43,7 @@ FA_PTX void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes) {
                "r"(bytes)
                : "memory");
 }
-/// Waits until the last phase with parity `parity` is complete, that is, until the current phase
-/// has the other parity.
+/// Waits until the last phase with this parity is complete: the current phase has the other one.
 FA_PTX void mbarrier_wait(uint64_t* bar, int parity) {
   asm volatile(
       "{ .reg .pred complete;\n"

@@ -77,8 +77,7 @@ FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Two floats as one fragment register: `lo` in the low half (the smaller column). Rounds to
-/// nearest even.
+/// Two floats as one fragment register, `lo` in the low half (smaller column), to nearest even.
 FA_PTX uint32_t pack_bf16(float lo, float hi) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));

@@ -56,8 +56,7 @@ FA_LAYOUT uint64_t tcgen05_advance(uint64_t descriptor, int bytes) {
 }
 
 /// The instruction descriptor of D[m][n] += A[m][16] B[16][n]: bf16 factors, fp32 sums. Bits 4-5
-/// are D's type, 7-9 A's, 10-12 B's; 15 and 16 mean that A and B are MN-major ("transposed"); 17-22
-/// are n / 8, 24-28 m / 16.
+/// are D's type, 7-9 A's, 10-12 B's; 15 and 16: A and B are MN-major; 17-22: n / 8; 24-28: m / 16.
 /// \param m  128; 256 for two blocks (more/tcgen05_2cta.h)
 /// \param n  a multiple of 16, for two blocks of 32, up to 256
 FA_LAYOUT uint32_t tcgen05_instruction(int m, int n, Major a = Major::k, Major b = Major::k) {
@@ -195,8 +194,7 @@ FA_TCGEN05(32, "%32")
 FA_TCGEN05(64, "%64")
 
 /// Loads n columns of tensor memory (16, 32 or 64). All lanes of a warp pass the same address, of
-/// lane 32 (warp % 4), the first that the warp can access. Scalar meaning, at some time before
-/// tcgen05_wait_ld returns:
+/// lane 32 (warp % 4), its first one. Scalar meaning, at some time before tcgen05_wait_ld returns:
 ///
 ///     for (i = 0..n-1) r[i] = tensor_memory[lane of `from` + this thread's lane][column + i];
 ///

@@ -43,8 +43,7 @@ constexpr TensorSum kE4m3Sum{32, 13, 13, -6, -133};
 /// bf16 of mma.sync. \param arch 80 for sm_80
 constexpr const TensorSum& mma_bf16_sum(int arch) { return arch < 90 ? kAmpereBf16Sum : kBf16Sum; }
 
-/// x truncated toward zero to `bits` of mantissa, or fewer below 2^-126, as in subnormal floats. A
-/// zero has no sign.
+/// x truncated toward zero to `bits` of mantissa, below 2^-126 to subnormals. A zero has no sign.
 inline float cut_mantissa(double x, int bits) {
   if (x == 0) return 0;
   const double unit = std::ldexp(1., std::max(std::ilogb(x), -126) - bits);

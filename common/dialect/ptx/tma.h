@@ -150,9 +150,8 @@ TensorMap tensor_map(const T* base, std::initializer_list<TensorDim> dims, Swizz
 FA_PTX void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Copies the box at `at` (innermost coordinate first; each may be outside the tensor) to shared
-/// memory, then signals its bytes to `bar`. By one thread. The innermost coordinate must be a
-/// multiple of 16 bytes, or an H200 stops with "illegal instruction". Scalar meaning, in two
-/// dimensions:
+/// memory, then signals its bytes to `bar`. By one thread. The innermost coordinate: a multiple of
+/// 16 bytes, or an H200 stops with "illegal instruction". Scalar meaning, in two dimensions:
 ///
 ///     for (y = 0 .. box[1] - 1) for (x = 0 .. box[0] - 1)
 ///       to[swizzled(y * box[0] + x)] = inside(at[0] + x, at[1] + y) ? T[at[1] + y][at[0] + x] : 0;

@@ -3,8 +3,7 @@
 /// statement, for the simulator a function of the same meaning (common/sim/instructions/). In a
 /// plain .cpp of a GPU build only what the host needs is declared.
 ///
-/// Shared-memory operands are ordinary pointers; a wrapper converts them to PTX's 32-bit shared
-/// addresses.
+/// Shared-memory operands are ordinary pointers; wrappers convert them to 32-bit shared addresses.
 #pragma once
 
 #include <cstdint>

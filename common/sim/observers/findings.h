@@ -1,7 +1,6 @@
 /// \file
-/// The races and uninitialised reads found in a launch. The search continues after a finding, so
-/// that one does not hide the next; the launch ends with one report of them all. Private to
-/// observers/.
+/// The races and uninitialised reads of a launch, private to observers/. The search continues after
+/// a finding, so that one does not hide the next; the launch ends with one report.
 #pragma once
 
 #include <cstdint>

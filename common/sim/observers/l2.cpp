@@ -200,8 +200,7 @@ class Resident {
 
 // A launch on the modelled GPU. Blocks arrive as the simulator ends them, in any order, and become
 // resident in the grid's order. All resident blocks advance at the same pace, a few lines of each
-// warp in turn; when one ends, the next replaces it. The result depends on the blocks' requests
-// alone.
+// warp in turn; when one ends, the next replaces it. So only the blocks' requests matter.
 class Machine {
  public:
   void begin_recording(double l2_bytes) {
@@ -250,8 +249,7 @@ class Machine {
   }
 
  private:
-  // Memory for resident blocks, and as much again for those that wait. When the resident blocks
-  // need more, fewer are resident.
+  // Memory for resident blocks, and as much for waiting ones. Larger blocks: fewer are resident.
   static constexpr size_t kMaxBytes = 256 << 20;
 
   // Returns false if the next block to become resident has not arrived.

@@ -34,9 +34,8 @@ struct L2Requests {
   }
 };
 
-/// Collects the requests of one block after the other. Blocks run on several OS workers, each with
-/// its own stream; the model processes the blocks in the grid's order, so its figures do not depend
-/// on the number of workers.
+/// Collects the requests of one block after the other. Each OS worker has its own stream; the model
+/// processes the blocks in the grid's order, so the number of workers has no effect.
 class L2Stream {
  public:
   /// \param l1_bytes of an SM

@@ -405,8 +405,7 @@ void RaceObserver::use_ticket(Block& b, uint64_t word) {
   me.tickets = std::make_shared<const Tickets>(std::move(tickets));
 }
 
-// Whether the access of the other block's entry at its stamp happens before what is visible to a
-// thread of this block.
+// Whether the other block's access happens before what is visible to a thread of this block.
 bool RaceObserver::ordered_across_blocks(const ThreadState& me, const Block& b, uint64_t block,
                                          unsigned entry, Stamp stamp, uint64_t word,
                                          bool atomic) const {
@@ -523,8 +522,7 @@ void RaceObserver::check_neighbour(Block& b, const Access& a, const RaceObserver
   refuse("may not have begun (a cluster_sync() would tell)");
 }
 
-// Accesses of the cluster's other blocks to its shared memory must happen before a block ends, or
-// it could have ended first.
+// Other blocks' accesses to its shared memory must happen before a block ends.
 void RaceObserver::check_guests(Block& b) {
   if (guests_.empty()) return;
   Clock known;
@@ -835,8 +833,7 @@ void RaceObserver::wait_for_kernel(Block& b) {
   waited_for_front_[entry(b.current->id)] = threads_[b.current->id].stamp;
 }
 
-// A kernel launched early: no wait for the preceding kernel happens before the access, not even one
-// by another thread of the cluster.
+// A kernel launched early: no wait for the preceding kernel happens before the access.
 void RaceObserver::check_front(const Block& b, const Access& a) {
   auto& front = launch_state.front;
   const uint64_t end = a.at + a.size;

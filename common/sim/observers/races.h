@@ -49,8 +49,7 @@ struct Ticket {
     SharedFenced fenced;  ///< with all that it had published before
     SharedFenced added;   ///< what the publishing thread had fenced
   };
-  /// By cluster of blocks, the latest last. A cluster that has ended keeps one entry: all later
-  /// accesses happen after its entries.
+  /// By cluster of blocks, the latest last. A cluster that has ended keeps one entry.
   std::unordered_map<uint64_t, std::vector<Entry>> published;
   uint64_t latest = 0;  ///< the cluster that used it last
 
@@ -191,8 +190,7 @@ extern LaunchState launch_state;
 
 // --- shared memory: by word a row of one SharedCell and one SharedRead per warp ------------------
 //
-// After an access to a part of a word its four bytes have such rows instead, until one thread
-// stores to the whole word.
+// After an access to part of a word its bytes have such rows, until a thread stores the whole word.
 
 struct SharedCell {
   Stamp wrote, read;  // read: the latest
@@ -257,8 +255,7 @@ struct Operation {
   std::vector<Need> needs;
 };
 
-/// The later access of a pair: a thread's load or store (both null), or an operation, by its words
-/// ("TMA load into") and its line.
+/// The later access of a pair: a thread's (both null), or an operation's words ("TMA load into").
 struct Actor {
   const char* words = nullptr;
   const Where* where = nullptr;
@@ -388,14 +385,12 @@ class RaceObserver final : public Observer {
   void check_atomics(Block&, const RaceObserver& by, const Access&, uint64_t byte);
   void note_unwritten(UnwrittenReads&, const Block&, const Access&, uint64_t byte,
                       const char* why) const;
-  /// Before a store. `ordered(read)`: the store is ordered after that read; `race(read)`: it is
-  /// not.
+  /// Before a store. `ordered(read)`: it is after that read; `race(read)`: it is not.
   static void explain(UnwrittenReads&, const Access&, uint64_t byte, auto&& ordered, auto&& race);
   void explain_shared(Block&, const RaceObserver& by, const Access&, uint64_t byte);
   void check_readers(Block&, const RaceObserver& by, const Access&, uint64_t byte, const SharedRow&,
                      const Actor&);
-  /// The current thread, of this block, accesses shared memory of `home`, a block of the same
-  /// cluster.
+  /// The current thread, of this block, accesses shared memory of `home`, in the same cluster.
   void check_neighbour(Block&, const Access&, const RaceObserver& home, const Actor&) const;
   void check_guests(Block&);
   void access_device(Block&, const Access&);
@@ -417,8 +412,7 @@ class RaceObserver final : public Observer {
   // --- asynchronous operations -------------------------------------------------------------------
 
   void begin_async();
-  /// By this block, issued by the current thread of `by`. `channel_of`: an address that identifies
-  /// the channel.
+  /// By this block, issued by the current thread of `by`. `channel_of`: the channel's address.
   void keep_past(unsigned thread, Operation&);
   uint32_t new_operation(Block&, RaceObserver& by, Operation::Engine, const void* channel_of,
                          const Where&);
@@ -440,8 +434,7 @@ class RaceObserver final : public Observer {
   void check_init(const Block&, const void* bar, const Actor&) const;
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
   std::string describe(const Block&, const Operation&) const;
-  /// A thread has waited for another phase of the load's mbarrier since the load was issued; the
-  /// words that say so.
+  /// Says that a thread has waited for another phase of the load's mbarrier since its issue.
   std::string other_phase(const void* bar, const Operation&) const;
   static std::string missing(const RaceObserver& by, const Block&, const Operation&);
 

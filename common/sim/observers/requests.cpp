@@ -693,9 +693,8 @@ class RequestObserver final : public Observer {
     return missing;
   }
 
-  // Wide accesses are split: 8 bytes into half warps, 16 into quarters, and loads into twice as
-  // many lanes where all lanes agree with a neighbour. Idle parts cost nothing. Measured on an
-  // H200: tests/sim/banks.cu.
+  // Wide accesses are split: 8 bytes into half warps, 16 into quarters, loads into twice as many
+  // lanes if all agree with a neighbour. Idle parts are free. Measured (H200): tests/sim/banks.cu.
   static void find_wavefronts(Pattern& p, const Instruction& i, const PerLane& at) {
     const unsigned width = p.size <= 4 ? 1 : p.size <= 8 ? 2 : 4;
     const bool merged = width > 1 && i.kind() == Kind::load && i.by() == By::thread &&

@@ -1,5 +1,4 @@
-// Races on tensor memory, which mma, ld and st of tcgen05 access asynchronously, ordered only among
-// one thread's products.
+// Races on tensor memory. mma, ld and st of tcgen05 are ordered only among one thread's products.
 //
 // As in async_proxy_races.cpp an operation lasts from its issue to its completion, an entry of the
 // vector clocks. A later access to the same columns must be ordered after it; tcgen05 instructions
@@ -13,9 +12,8 @@
 //
 // A channel has two entries. For a warp's loads, and for its stores: complete before a
 // before_thread_sync; and complete. For a thread's products: complete; and issued before a
-// before_thread_sync. after_thread_sync keeps a copy of its thread's clock (behind_fence_), on
-// which later instructions may rely. Freeing columns is synchronous and needs completion and a
-// barrier only.
+// before_thread_sync. after_thread_sync copies its thread's clock to behind_fence_, on which later
+// instructions rely. Freeing columns is synchronous and needs only completion and a barrier.
 //
 // What is not found: among the lanes of a warp, which access tensor memory together, one to which
 // less is visible than to the last one.
@@ -204,8 +202,7 @@ std::string RaceObserver::missing(TensorUse use, unsigned thread, const Operatio
   return "no barrier";
 }
 
-// The current thread of the observer `by`, or its warp, uses this block's tensor memory by
-// operation `number`.
+// The current thread (or warp) of `by` uses this block's tensor memory by operation `number`.
 void RaceObserver::use_tensor(const RaceObserver& by, const Block& b, TensorUse use,
                               const TensorAccess& a, uint32_t number, const Where& where) {
   const unsigned me = b.current->id, warp = me / 32;

@@ -14,8 +14,7 @@ class RequestSink {
   virtual ~RequestSink() = default;
   /// Number of the event of the latest access.
   virtual uint32_t event() const = 0;
-  /// A request whose first lane made that event. `at`: by lane, the word of device memory or the
-  /// byte of shared memory.
+  /// A request whose first lane made that event. `at`: per lane a word, or a byte of shared memory.
   virtual void request(uint32_t event, uint32_t lanes, uint32_t lane_bytes,
                        const uint32_t (&at)[32], unsigned transfers) = 0;
 };

@@ -101,8 +101,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(j, work.bh_kv);
     }
   }
-  // The last block to leave resets the counters for the next launch. Concurrent launches need
-  // separate counters.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   if (T::kCausal) {
     __threadfence();
     if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
@@ -140,14 +139,12 @@ struct Consumer {
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // Releases the ring's stage, which this warp has read.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
-  // Issues S = Q K^T of tile j.
   __device__ void issue_scores(unsigned stage) {
     multiply_features<d>(q0, k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
@@ -366,7 +363,6 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
-// Calls f(Tiling) for the problem's mask.
 template <class F>
 void dispatch(const fa::Problem& p, F&& f) {
   fa::dispatch_d<256>(p.d,

@@ -35,7 +35,6 @@ __device__ inline float units_of(float bound) {
   return __uint_as_float(__float_as_uint(above) & 0x7f800000);
 }
 
-// Eight features.
 __device__ inline void load_eight(const bf16* from, float (&x)[8]) {
   __align__(16) bf16 packed[8];
   *reinterpret_cast<uint4*>(packed) = *reinterpret_cast<const uint4*>(from);

@@ -2,8 +2,7 @@
 // Idea      With the mask the first rows of a head see keys of one block only, whose dQ of them is
 //           complete. That block rounds and stores dQ, without zeros, additions and conversion. All
 //           other problems run the kernel that is the fastest for their size
-// Changed   since 11 3_columns: where dQ of such rows is stored; the kernels before and after omit
-//           them
+// Changed   since 11 3_columns: where dQ of such rows is stored; the other kernels omit them
 // Traffic   as 3_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
 // Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      as 3_columns

@@ -213,7 +213,6 @@ struct Group {
     fa::pin_registers(rSum[0]), fa::pin_registers(rSum[1]);
   }
 
-  // Turns S into P.
   __device__ void softmax() {
     const int row = at.i * Br, last = key + kKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -374,7 +373,7 @@ inline fa::TensorMap map_of(const bf16* x, uint64_t heads, uint64_t rows) {
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   Shape shape = shape_of(p, Br);
-  if (p.causal) {  // sections of heads that take 32 MB
+  if (p.causal) {  // sections of heads that need 32 MB
     const size_t head = 8 * size_t(d) * p.N * shape.group;
     shape.section = int(std::clamp<size_t>((size_t{32} << 20) / head, 1, p.kv_heads()));
   }

@@ -29,7 +29,7 @@ using step11_columns::kColumns, step11_columns::multiply_with_columns;
 
 constexpr int kThreads = (kGroups + 2) * kGroupThreads;
 constexpr int kPlaces = 2;                                   // of K and V
-constexpr int kQStages = 3, kDoStages = 2;                   // columns come with Q
+constexpr int kQStages = 3, kDoStages = 2;                   // columns arrive with Q
 constexpr int kGroupRegisters = 208, kCopierRegisters = 32;  // setmaxnreg: of 4 x 128
 constexpr int kThirdRegisters = 4 * 128 - 2 * kGroupRegisters - kCopierRegisters;
 
@@ -98,8 +98,7 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap* Q, const fa:
       at.next(work, shape.Tr);
     }
   }
-  // The last block to leave resets the counters for the next launch. Concurrent launches need
-  // separate counters.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -129,8 +128,7 @@ __device__ inline void store(Tiles<d>& smem, const fa::TensorMap* dK, const fa::
   }
 }
 
-// The work tile of a place, once its K has arrived. Lane 0 reads it, because lane 0's later
-// arrivals release the place.
+// A place's work tile, once its K has arrived, read by lane 0, whose arrivals release the place.
 template <int d>
 __device__ inline WorkTile wait_for_work(Tiles<d>& smem, unsigned w) {
   fa::mbarrier_wait(&smem.k_full[w % kPlaces], w / kPlaces & 1);
@@ -352,7 +350,6 @@ struct Group {
     multiply_with_columns<d>(first_tile() + kK + place() * kPlaceOf,
                              first_tile() + kQ + q_stage() * kStageOf, lse_ones, columns(), rS);
   }
-  // Turns S into P.
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -364,7 +361,6 @@ struct Group {
     for (int i = 0; i < Br / 2; ++i) rS[i] = fa::exp2_approx(rS[i] * scale_log2);
     fa::pin_registers(rS);
   }
-  // dK += dS^T Q of tile n.
   __device__ void issue_dk(unsigned n) {
     multiply_rows<d>(rP, first_tile() + kQRows + n % kQStages * kStageOf, rdK);
   }
@@ -458,8 +454,7 @@ struct Group {
   }
 };
 
-// A block owns 128 keys at a time and walks the tiles of rows that see them, of all heads that
-// share them.
+// A block owns 128 keys at a time and walks the tiles of rows that see them, of all their heads.
 template <int d, class Sums>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -528,8 +523,7 @@ inline bool heads_supported(const fa::Problem& p) {
 
 inline int blocks_of(const fa::Problem& p) { return std::min<int>(p.gpu.sms, p.kv_heads()); }
 
-// Where the sums, and Q and dO that each walk reads again, stay in the L2 (measured on an H100),
-// and each SM has several heads.
+// Where the sums, Q and dO stay in the L2 (measured on an H100), and each SM has several heads.
 inline bool heads_pay(const fa::Problem& p) {
   const size_t most = p.causal ? size_t{20} << 20 : size_t{10} << 20;
   const size_t sums = 4 * size_t(p.gpu.sms) * (p.H / p.Hkv) * padded_rows(p) * p.d;

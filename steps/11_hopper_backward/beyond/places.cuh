@@ -25,8 +25,7 @@ constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
 constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
 constexpr int kThirdRegisters = step11_columns::kThirdRegisters<d>;
 
-// As convert_kernel, by the warpgroups of a block: dQ of a group of heads. A lane loads the sums of
-// 64 rows while it rounds others.
+// As convert_kernel, for a group of heads: a lane loads sums of 64 rows while it rounds others.
 __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in the sums
                                   const Shape& shape,
                                   bf16* dQ,  // [B*H, N, d]
@@ -61,8 +60,7 @@ __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in 
   }
 }
 
-// dQ's sums of the heads in flight. A walk that finds no place for its head uses the head's own, so
-// no walk waits.
+// dQ's sums of the heads in flight. A walk without a place for its head uses the head's own.
 struct Places {
   float* sums;      // [B*Hkv places, group * Np / 64, 4, d / 8, 32, 4]; zeros between launches
   unsigned* given;  // how many heads have handed on their place
@@ -101,8 +99,7 @@ struct Places {
     }
     fa::bar_arrive(4, kThreads);
   }
-  // For the head's last walk: dQ of all its rows, then zeros for the next head. By the other
-  // warpgroups, when they are done.
+  // For the head's last walk: dQ of all its rows, then zeros. By the other warpgroups, finally.
   template <int n>
   __device__ void round(const Shape& shape, const WorkTile& work, bf16 (&zeros)[n]) const {
     fa::bar_sync(4, kThreads);

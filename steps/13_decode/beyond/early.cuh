@@ -157,7 +157,6 @@ __global__ void __launch_bounds__(1024)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Threads of the merge that share a row.
 inline int merge_threads(const fa::Problem& p, const Splits& splits) {
   return fa::ceil_div(splits.count, kBatch) * (p.d / 4);
 }

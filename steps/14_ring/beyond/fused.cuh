@@ -22,9 +22,8 @@ namespace step14 {
 
 using step10::kGroupRows, fa::kPanel, step10::WorkTile;
 
-// d = 128, and no mask: only the first hop has one. Merging warps need more registers than a
-// storing thread, and an SM has only 65,536 >= 128 * 56 + 256 * 224. At d = 64 there are four
-// consumers, which can spare none.
+// d = 128, and no mask: only the first hop has one. Merging needs more registers than storing, and
+// an SM has 65,536 >= 128 * 56 + 256 * 224. At d = 64 the four consumers can spare none.
 struct FusedTiling : step10::Tiling<128, false> {  // tiles of Br = 128 rows, Bc = 128 keys
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 };

@@ -14,8 +14,7 @@
 
 namespace step15 {
 
-// A block owns one tile, of rows in the forward, of keys in the backward, and visits others, of
-// keys or rows.
+// A block owns a tile, of rows in the forward, of keys in the backward, and visits the others.
 struct TileLists {
   std::vector<int> work;  // [own tiles, 4]: the tile; its first entry, its first full one, the end
   std::vector<int> entries;     // [visited tiles, 2]: the other tile; its pattern of bits, or -1

@@ -132,8 +132,7 @@ struct RowLanes {
   size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
   bool inside;
 
-  // A block has rows of one head. The last head is first, so that the L2 keeps what the next kernel
-  // reads first.
+  // A block has rows of one head, the last first: the L2 keeps what the next kernel reads first.
   __device__ RowLanes(int N, int Np)
       : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
         r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
@@ -171,9 +170,8 @@ __device__ inline void split(float x, bf16* to) {
   }
 }
 
-// Writes a row's columns, the last two 0. Both products read all of them: an inf or a NaN in one is
-// NaN in both. A row without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0
-// would be NaN.
+// Writes a row's columns, the last two 0. Both products read all: an inf or NaN in one is NaN in
+// both. A row without a key, or past the end, gets -1e30: P is 0, and -inf times 0 would be NaN.
 __device__ inline void put_columns(bf16* to, float scaled_lse, float delta) {
   __align__(16) bf16 row[kColumns];
   split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);

@@ -7,8 +7,7 @@
 //                     write 2*BH*N*d + 4*BH*N B      O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of a document; warp: 32 of them; lane: of 4 rows every fourth pair of
-//           columns
+// Owns      block: 128 rows of a document; warp: 32; lane: of 4 rows every 4th pair of columns
 // Still bad a warp's tensor core waits for its softmax: wgmma_forward
 #pragma once
 
@@ -46,8 +45,7 @@ struct ScoredWalk : Walk<d> {
                         float sink)
       : Walk<d>(window, rows, keys), mod(mod), slope(slope), sink(sink), shift(keys - rows) {}
 
-  // m and l start with the sink, a term of the sum like any other, without a key. One lane of each
-  // quad has it.
+  // m and l start with the sink, a term of the sum without a key, in one lane of each quad.
   __device__ void start(float (&m)[kBands][2], float (&l)[kBands][2]) const {
     const bool has_it = sink > -INFINITY;
     UNROLL

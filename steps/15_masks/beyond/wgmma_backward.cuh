@@ -219,8 +219,7 @@ struct Group {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
 
-  // Other keys follow a document's last one. Their K would be multiplied by dS = 0 in dQ, and 0 *
-  // NaN is NaN.
+  // Other keys follow a document's last one: their K times dS = 0 would be NaN in dQ if K is NaN.
   __device__ void clear_keys() {
     const int keys = work.keys - wg * kGroupKeys;
     if (keys >= kGroupKeys || work.key + work.keys == shape.Nk) return;
@@ -251,7 +250,6 @@ struct Group {
     const int key = wg * kGroupKeys + thread / fa::kWarp * 16 + fa::row_of(lane);
     mask.template seen<Br>(work, place, key, bits);
   }
-  // Turns S into P.
   __device__ void softmax(float (&rS)[Br / 2], const uint32_t (&bits)[2]) {
     if (is_cut()) hide(rS, bits);
     const float scale_log2 = shape.scale * fa::kLog2e;
@@ -259,7 +257,6 @@ struct Group {
     for (int i = 0; i < Br / 2; ++i) rS[i] = fa::exp2_approx(rS[i] * scale_log2);
     fa::pin_registers(rS);
   }
-  // dK += dS^T Q of tile i.
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
@@ -411,8 +408,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const unsigned tiles = __shfl_sync(fa::kFullMask, shape.group * smem.work.tiles, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
-    // In registers: if the copying thread read shared memory, ptxas would use no uniform registers
-    // in dQ's loop.
+    // In registers: if the copying thread read shared memory, dQ's loop had no uniform registers.
     const KeyWork work = smem.work;
     const Copier<d, Mask> copier{smem, &Q, &K, &V, &dO, columns, mask, work, shape.Np};
     multiply_dq<d>(smem, shape, tiles, copier, dQ_sum, gdQ);

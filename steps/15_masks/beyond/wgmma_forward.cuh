@@ -108,8 +108,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);  // arrives while V's stage is waited for
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters for the next launch. Concurrent launches need
-  // separate counters.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -174,8 +173,7 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase if TMA has refilled the
-    // stage by then.
+    // Lane 0 arrives for all: a lane that still polls could miss this phase after a refill.
     __syncwarp();
     release(ring, empty);
   }
@@ -277,8 +275,7 @@ struct Consumer {
       skip_keys(trailing);
 
       // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one that product multiplies stale tiles and its result is unused: a branch around it would
-      // make ptxas wait for each product.
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);

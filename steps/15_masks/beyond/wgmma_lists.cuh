@@ -43,7 +43,7 @@ struct Lists {
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
   }
 
-  // From the last entry to the first: entries of cut tiles come first.
+  // From the last entry to the first: entries of cut tiles are first.
   __device__ const int* entry(const WorkTile& work, int place) const {
     return entries + 2 * (work.first + work.tiles - 1 - place);
   }
@@ -83,7 +83,6 @@ std::pair<int, int> score_of(int w, int b) {
   return {row, key};
 }
 
-// The lists, and the work tiles in order.
 template <class T>
 std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
   constexpr int kBits = (T::kThreads - kGroupThreads) * kWords<T::Bc>;
@@ -212,7 +211,6 @@ std::pair<int, int> score_of(int w, int b) {
   return {row, key};
 }
 
-// The lists, and the work of the blocks in order.
 template <int Br>
 std::pair<TileLists, std::vector<KeyWork>> lists_of(const fa::Problem& p) {
   const TileLists lists =

@@ -30,7 +30,6 @@ struct KeyTable {
   const int* works;  // [blocks, 10]: KeyWork of each
   Window window;
 
-  // The tile of rows at a place of the walk.
   __device__ int tile(const KeyWork& work, int place) const { return work.first + place; }
 
   // Of 64 of the keys, from k on: the first place with a row that sees one, and which are cut.
@@ -144,7 +143,7 @@ inline std::vector<std::vector<KeyWork>> walks_of(const fa::Problem& p) {
       walks.push_back({doc.rows.first, doc.rows.size(), c, doc.keys.last - c, sums, 0, first / Br,
                        tiles, tiles});
     }
-    for (size_t j = 1; j < walks.size(); ++j) {  // both ends of a walk lie after those before
+    for (size_t j = 1; j < walks.size(); ++j) {  // both ends of a walk are after the previous ones
       KeyWork &before = walks[j - 1], &walk = walks[j];
       if (walk.tiles == 0) continue;
       if (walk.first < before.first + before.tiles) walk.direct = 0;

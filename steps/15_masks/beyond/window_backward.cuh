@@ -29,8 +29,7 @@ using fa::add_product, fa::put_tile, fa::store_tile, step08::kRowThreads;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
 
-// A block's tile of keys. Row r of the document has its own key r + keys - rows, counted from the
-// tile's first one.
+// A block's tile of keys. Row r's own key is r + keys - rows, counted from the tile's first one.
 struct KeyWork {
   int row, rows;  // the document's first row, and how many it has
   int key, keys;  // the tile's first key, and how many are left in the document
@@ -52,8 +51,7 @@ struct Walk {
     end = first_row < end_row ? (end_row + Br - 1) / Br : first;
   }
 
-  // Scores that their row does not see become -inf, if an edge cuts the warp's keys and these rows
-  // of the tile, from its row q on.
+  // Hides scores that their row does not see, if an edge cuts the warp's keys and rows from q on.
   template <int kBands, int Cols>
   __device__ void hide(float (&rS)[kBands][Cols / 8][4], int tile, int q, int warp_key) const {
     const int row = tile * Br + q, lane = threadIdx.x % fa::kWarp;
@@ -75,7 +73,6 @@ struct Walk {
   }
 };
 
-// All rows and keys are one document.
 struct OneDocument {
   Window window;
   int rows, keys;
@@ -291,8 +288,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Tiles as a table, the longest walks first: sorted by the length of the walk, the last number of a
-// tile, which is not stored.
+// Tiles as a table, sorted by the length of their walk: the last number, which is not stored.
 template <size_t n>
 fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
   std::stable_sort(tiles.begin(), tiles.end(),

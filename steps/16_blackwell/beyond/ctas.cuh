@@ -176,10 +176,9 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
 
 // --- a thread of the leader multiplies ----------------------------------------------------------
 
-// P V of the keys j - 1, then S of the keys j, of one tile of rows and then of the other. S
-// overwrites P, which P V reads. PTX guarantees that order only for products of one accumulator and
-// shape; FlashAttention-4's flash_fwd_sm100.py relies on it, as we do. The first tile may see fewer
-// keys.
+// P V of the keys j - 1, then S of the keys j (the first tile may see fewer), of one tile of rows
+// and then of the other. S overwrites P, which P V reads. PTX guarantees that order only for
+// products of one accumulator and shape; like FlashAttention-4 (flash_fwd_sm100.py) we rely on it.
 template <int d>
 __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
   const int most = tiles.longest();

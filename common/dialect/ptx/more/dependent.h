@@ -1,7 +1,6 @@
 /// \file
 /// Programmatic dependent launch (sm_90): launch_early() prepares the launch while the preceding
-/// kernel runs. The blocks start when all of that kernel's have returned, but its stores may not be
-/// visible yet, hence the wait.
+/// kernel runs. When its blocks have returned, this one's start, but wait until stores are visible.
 ///
 /// Older GPUs run the kernels in order, and the wait does nothing. The simulator runs them in order
 /// and refuses an access to device memory before the wait.
@@ -38,9 +37,8 @@ inline void require_early(const LaunchConfig& c) {
 
 #if defined(__CUDACC__)
 
-/// Waits until the preceding kernel has ended and its stores to device memory are visible. By all
-/// threads of a kernel launched early, even those that read nothing of it: the kernel after this
-/// one waits for this one alone.
+/// Waits until the preceding kernel has ended and its stores are visible. By all threads of an
+/// early kernel, even those that read nothing of it: the next kernel waits for this one only.
 FA_PTX void griddep_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -25,9 +25,8 @@
 ///     cluster_sync();                                    // neither reads or writes any more
 ///     if (warp == 0) tcgen05_dealloc<2>(base, 128);
 ///
-/// The odd block's accesses to tensor memory are ordered before the leader's by
-/// tcgen05_fence_before_thread_sync() and mbarrier_release_remote() (cluster.h): the fence orders
-/// them, so the arrival need not.
+/// tcgen05_fence_before_thread_sync() orders the odd block's accesses to tensor memory before the
+/// leader's; mbarrier_release_remote() (cluster.h), the arrival, need not.
 #pragma once
 
 #include "common/dialect/ptx/more/cluster.h"
@@ -38,8 +37,7 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// As tcgen05_commit(), with one arrival at the offset of `bar` in each block r of the cluster
-/// whose bit r is set in `blocks`.
+/// As tcgen05_commit(), with an arrival at the offset of `bar` in each block of the mask `blocks`.
 FA_PTX void tcgen05_commit_2cta(uint64_t* bar, uint16_t blocks) {
   asm volatile(
       "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 "
@@ -47,8 +45,7 @@ FA_PTX void tcgen05_commit_2cta(uint64_t* bar, uint16_t blocks) {
       "h"(blocks)
       : "memory");
 }
-/// As tma_load(), to this block; its bytes are signalled to the mbarrier at the offset of `bar` in
-/// block `rank` of the pair.
+/// As tma_load(), but its bytes are signalled at the offset of `bar` in block `rank` of the pair.
 template <int dims>
 FA_PTX void tma_load_2cta(void* to, const TensorMap* map, uint64_t* bar, unsigned rank,
                           const int (&at)[dims]) requires(dims == 4) {

@@ -1,6 +1,5 @@
 /// \file
-/// wgmma of more widths than ../wgmma.h has, and with A in either order. N is a multiple of 32 up
-/// to 256.
+/// wgmma of more widths than ../wgmma.h, multiples of 32 up to 256, and with A in either order.
 #pragma once
 
 #include "common/dialect/ptx/registers.h"
