@@ -28,7 +28,7 @@
 /// `UNROLL_BY(4)`: four rounds at a time.
 #define UNROLL_BY(rounds) FA_PRAGMA(unroll rounds)
 #else
-#define UNROLL             ///< only nvcc unrolls when told
+#define UNROLL
 #define UNROLL_BY(rounds)  ///< only nvcc unrolls when told
 #endif
 
@@ -39,7 +39,7 @@ constexpr unsigned kFullMask = 0xffffffff;     ///< all lanes take part
 constexpr float kLog2e = 1.4426950408889634f;  ///< exp(x) = 2^(x * log2 e)
 constexpr float kLn2 = 0.6931471805599453f;    ///< log(x) = log2(x) * ln 2
 
-/// CUDA refused a call, or reports what happened to work that was queued before it.
+/// CUDA refused a call, or reports a fault of work queued before it.
 struct CudaError : std::runtime_error {
   explicit CudaError(cudaError_t s) : std::runtime_error(cudaGetErrorString(s)), status(s) {}
   cudaError_t status;
@@ -51,8 +51,8 @@ inline void cuda_check(cudaError_t status) {
 }
 
 #if FA_BACKEND_GPU
-/// Where this thread's launches go. The programs leave it at the default stream; a step's library
-/// (common/harness/library) sets it to the caller's. The simulator runs a launch where it stands.
+/// The stream of this thread's launches: the default stream in the programs; a step's library
+/// (common/harness/library) sets the caller's. The simulator runs a launch at once.
 inline cudaStream_t& current_stream() {
   static thread_local cudaStream_t stream = nullptr;
   return stream;
@@ -67,8 +67,7 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 }
 #endif
 
-/// SMs of the GPU: as many blocks as a persistent kernel has, one or a few on each. In the
-/// simulator those of the modelled one.
+/// SMs of the GPU, or of the modelled one: a persistent kernel has one or a few blocks per SM.
 inline int multiprocessors() {
 #if FA_BACKEND_GPU
   return device_attribute(cudaDevAttrMultiProcessorCount);
@@ -78,7 +77,7 @@ inline int multiprocessors() {
 }
 
 /// Bytes of shared memory that the GPU gives to a block: 65536 on a T4, 101376 on an RTX 3090 or
-/// 4090, 232448 on an H100 or H200. In the simulator those of the modelled one. A step's host
+/// 4090, 232448 on an H100 or H200; in the simulator that of the modelled GPU. A step's host
 /// functions choose the sizes of its tiles by it.
 inline size_t shared_memory_per_block() {
 #if FA_BACKEND_GPU
@@ -88,7 +87,7 @@ inline size_t shared_memory_per_block() {
 #endif
 }
 
-/// \throws ResourceError when the GPU cannot give a block so many bytes of shared memory.
+/// \throws ResourceError when the GPU cannot give a block this many bytes of shared memory.
 inline void require_shared_memory(size_t bytes) {
   if (bytes <= shared_memory_per_block()) return;
   throw ResourceError("needs " + std::to_string(bytes) +
@@ -97,24 +96,23 @@ inline void require_shared_memory(size_t bytes) {
                       ": try a smaller --d, or --smem where the program has it");
 }
 
-/// Shape of a launch: what stands between <<< and >>>, and the cluster size.
+/// Shape of a launch: what is written between <<< and >>>, and the cluster size.
 struct LaunchConfig {
   dim3 grid;
   dim3 block;
   size_t smem = 0;       ///< bytes of dynamic shared memory
   unsigned cluster = 1;  ///< blocks of a cluster, along x
-  /// A persistent kernel: its blocks, one on each SM, share the work of all heads. The simulator
-  /// estimates its time by that.
+  /// A persistent kernel, whose blocks share the work of all heads, which the simulator times so.
   bool shares_work = false;
 };
 
-/// An A becomes a P without narrowing, as between braces.
+/// Converts an A to a P without narrowing, as between braces.
 template <class P, class A>
 concept PassesAs = std::is_convertible_v<A, P> && requires(A&& a) {
   P{static_cast<A&&>(a)};
 };
 
-/// A kernel's argument as its parameter.
+/// Converts a kernel's argument to the type of its parameter.
 template <class P, class A>
 P pass_as(A&& a) {
   static_assert(PassesAs<P, A>,
@@ -126,19 +124,18 @@ P pass_as(A&& a) {
 
 #if defined(__CUDACC__)
 
-/// `launch(kernel, {grid, block, smem, cluster}, args...)` is
-/// `kernel<<<grid, block, smem, current_stream()>>>(args...)`; an argument that its parameter would
-/// narrow does not compile.
-/// \throws ResourceError when a block asks for more shared memory than this device has.
+/// `launch(kernel, {grid, block, smem, cluster}, args...)` is `kernel<<<grid, block, smem,
+/// current_stream()>>>(args...)`; an argument that its parameter would narrow does not compile.
+/// \throws ResourceError when a block needs more shared memory than this device has.
 /// \throws CudaError when CUDA refuses the launch.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
-  if (c.smem > 48 * 1024) {  // above 48 KiB a kernel must opt in
+  if (c.smem > 48 * 1024) {  // more than 48 KiB: a kernel must opt in
     require_shared_memory(c.smem);
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(c.smem)));
   }
-  if (c.cluster > 8) {  // and above the portable cluster size too
+  if (c.cluster > 8) {  // and above the portable cluster size
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
   if (c.cluster == 1) {

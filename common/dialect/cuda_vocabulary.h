@@ -1,7 +1,7 @@
 /// \file
-/// The words of CUDA C++ for g++. Included by dialect/cuda.h when nvcc does not compile the file; a
-/// kernel never includes it itself. What stands behind the words: scheduler/, memory/,
-/// instructions/ (README.md has the map).
+/// The words of CUDA C++ for g++. dialect/cuda.h includes it when nvcc does not compile the file; a
+/// kernel never includes it itself. The implementation: scheduler/, memory/, instructions/ of
+/// common/sim (README.md has the map).
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,15 @@
 
 // --- qualifiers ---------------------------------------------------------------------------------
 
-// Anybody's program (program/) brings CUDA's qualifiers to its translator, ../../scripts/sim.
+// For other programs (program/) the translator, ../../scripts/sim, supplies CUDA's qualifiers.
 #ifndef FA_ANY_PROGRAM
-// Everything that a kernel calls becomes part of it, as with nvcc, except for recursion and what is
-// called through a pointer. (At -O0 nothing does.)
+// All that a kernel calls is inlined, as by nvcc, but recursion and indirect calls. (Not at -O0.)
 #define __global__ __attribute__((flatten))
 #define __device__
 #define __host__
 // One OS thread hosts one block at a time, so "one copy per block" is "one copy per OS thread".
 // thread_local in a function implies static; constinit makes the access a plain %fs: address. Each
-// array begins at the first bank. The assembler leaves a gap behind it (memory/as.in).
+// array begins at the first bank. The assembler leaves a gap after it (memory/as.in).
 #define __shared__ constinit thread_local __attribute__((aligned(128)))
 #define __launch_bounds__(...)
 #else
@@ -79,8 +78,8 @@ __forceinline__ uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 
 // --- who am I -----------------------------------------------------------------------------------
 
-// Constant for the life of a CUDA thread; the scheduler rewrites them at each switch. `const` also
-// tells the compiler's pass that reading them is no memory access.
+// Constant during the life of a CUDA thread; the scheduler rewrites them at each switch. `const`
+// also tells the compiler's pass that reading them is no memory access.
 extern const __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
@@ -132,7 +131,7 @@ void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
       {reinterpret_cast<const void*>(kernel), config, call, &closure, sizeof closure, nullptr});
 }
 
-/// Whether the compiler makes a plain load and store of a copy, which its pass then sees.
+/// Whether the compiler turns a copy into one plain load and store, which its pass then sees.
 constexpr bool is_one_access(size_t bytes) { return bytes <= 16 && std::has_single_bit(bytes); }
 
 template <class T>
@@ -224,7 +223,7 @@ __forceinline__ unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) {
 
 // --- arithmetic ----------------------------------------------------------------------------------
 
-// The fast intrinsics compute the accurate function here: a GPU's error in them is not modelled.
+// The fast intrinsics compute the accurate function: a GPU's error in them is not modelled.
 __forceinline__ float __expf(float x) { return std::exp(x); }
 __forceinline__ float __logf(float x) { return std::log(x); }
 __forceinline__ float __log2f(float x) { return std::log2(x); }
@@ -233,7 +232,7 @@ __forceinline__ float __frcp_rn(float x) { return 1.0f / x; }
 __forceinline__ float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 __forceinline__ float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 __forceinline__ float __int_as_float(int x) { return std::bit_cast<float>(x); }
-/// To the nearest, ties to even; NaN becomes 0, and what is too large the largest or smallest int.
+/// To the nearest, ties to even. NaN becomes 0; values out of range become the limit of int.
 __forceinline__ int __float2int_rn(float x) {
   if (!(std::abs(x) < 0x1p31f)) return x > 0 ? INT_MAX : x < 0 ? INT_MIN : 0;
   return static_cast<int>(std::nearbyint(x));
@@ -248,7 +247,7 @@ template <class T>
 __forceinline__ T __ldg(const T* p) {
   return *p;
 }
-// By value, and of a NaN and a number the number, as in CUDA. max<int>(a, b) is the C++ library's.
+// By value; of a NaN and a number the number, as in CUDA. max<int>(a, b) is the C++ library's.
 template <class... Explicit, class T>
 requires(std::is_arithmetic_v<T> && sizeof...(Explicit) == 0) __forceinline__ T max(T a, T b) {
   return a < b || a != a ? b : a;
@@ -257,7 +256,7 @@ template <class... Explicit, class T>
 requires(std::is_arithmetic_v<T> && sizeof...(Explicit) == 0) __forceinline__ T min(T a, T b) {
   return b < a || a != a ? b : a;
 }
-/// The largest or smallest of three integers, with _relu of it and 0: one instruction on sm_90.
+/// The largest or smallest of three integers; with _relu also of 0. One instruction on sm_90.
 __forceinline__ int __vimax3_s32(int a, int b, int c) { return max(max(a, b), c); }
 __forceinline__ int __vimin3_s32(int a, int b, int c) { return min(min(a, b), c); }
 __forceinline__ unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) {
@@ -269,8 +268,8 @@ __forceinline__ unsigned __vimin3_u32(unsigned a, unsigned b, unsigned c) {
 __forceinline__ int __vimax3_s32_relu(int a, int b, int c) { return max(max(max(a, b), c), 0); }
 __forceinline__ int __vimin3_s32_relu(int a, int b, int c) { return max(min(min(a, b), c), 0); }
 
-/// Four of the eight bytes of x (0 to 3) and y (4 to 7), as the last four hexadecimal digits of
-/// `selector` say, the lowest first.
+/// Four of the eight bytes of x (0 to 3) and y (4 to 7), selected by the last four hexadecimal
+/// digits of `selector`, lowest first.
 __forceinline__ unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const uint64_t both = static_cast<uint64_t>(y) << 32 | x;
   unsigned out = 0;
@@ -330,8 +329,8 @@ inline const char* cudaGetErrorString(cudaError_t e) {
 
 // --- the C library in a kernel -------------------------------------------------------------------
 
-// The pass that plants the callbacks leaves these to its own library. A definition that is only for
-// inlining stands in front of the C library's, as in the latter's <bits/string_fortified.h>.
+// The compiler's pass leaves calls to these to its own library. A definition for inlining only
+// overrides the C library's, as in the latter's <bits/string_fortified.h>.
 #ifdef __SANITIZE_THREAD__  // not in the simulator itself
 #define FA_C_LIBRARY extern "C" inline __attribute__((always_inline, gnu_inline, artificial)) void*
 FA_C_LIBRARY memcpy(void* to, const void* from, size_t bytes) noexcept {

@@ -1,5 +1,5 @@
 /// \file
-/// What a program may have to tell its user, by exit status.
+/// Errors that a program reports to its user, by exit status.
 #pragma once
 
 #include <stdexcept>
@@ -9,8 +9,7 @@
 
 namespace fa {
 
-/// Bad use: wrong flags, an unsupported problem, a broken file. Programs print the sentence and
-/// exit with 2.
+/// Bad use: wrong flags, an unsupported problem, a broken file. Programs print it and exit with 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -20,7 +19,7 @@ struct ResourceError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What may be wrong with a kernel.
+/// Kinds of fault in a kernel.
 enum class FaultKind {
   race,
   uninitialised,
@@ -28,7 +27,7 @@ enum class FaultKind {
   endless_loop,   ///< stopped by the watchdog
   misaligned,     ///< an address that is not a multiple of what the access needs
   out_of_bounds,  ///< in space, or after the end of a buffer's or a block's life
-  refused,        ///< whatever else CUDA does not allow
+  refused,        ///< anything else that CUDA does not allow
 };
 
 /// One fault of a kernel.
@@ -37,12 +36,11 @@ struct Finding {
   std::string text;  ///< one sentence with kernel, block, thread and file:line
 };
 
-/// The simulator stopped a kernel, or refused a call of the runtime. Programs print what it found
-/// and exit with 1.
+/// The simulator stopped a kernel, or refused a call. Programs print the findings and exit with 1.
 class KernelStopped : public std::runtime_error {
  public:
-  /// \param found at least one, the first one first.
-  /// \param unsaid how many others there are, at other lines.
+  /// \param found at least one, in the order of discovery.
+  /// \param unsaid how many more there are, at other lines.
   explicit KernelStopped(std::vector<Finding> found, size_t unsaid = 0)
       : std::runtime_error(joined(found, unsaid)), findings(std::move(found)), more(unsaid) {}
   KernelStopped(FaultKind kind, const std::string& text)
@@ -51,7 +49,7 @@ class KernelStopped : public std::runtime_error {
   std::vector<Finding> findings;
   size_t more;
 
-  /// One for each finding, and perhaps "3 more, at other lines". what() has them below each other.
+  /// One per finding, and perhaps "3 more, at other lines". what() has them one per line.
   std::vector<std::string> sentences() const { return sentences(findings, more); }
 
  private:

@@ -8,8 +8,7 @@
 
 namespace sim {
 
-/// An 8-bit float with the bit fields of `__nv_fp8_e4m3` or `__nv_fp8_e5m2`. e4m3 has no infinity
-/// and one NaN of each sign.
+/// An 8-bit float with the bits of `__nv_fp8_e4m3` or `__nv_fp8_e5m2`. e4m3 has no inf and two NaN.
 template <int exponent_bits, int mantissa_bits>
 struct Fp8 {
   static constexpr int kBias = (1 << (exponent_bits - 1)) - 1;
@@ -20,7 +19,7 @@ struct Fp8 {
   uint8_t __x;
   Fp8() = default;
 
-  /// Rounds to nearest even. Too large, and infinity: the largest number. NaN: 0x7f.
+  /// Rounds to nearest even. Too large or infinite: the largest number. NaN: 0x7f.
   explicit __attribute__((always_inline)) Fp8(float f) {
     const uint32_t u = std::bit_cast<uint32_t>(f), size = u & 0x7fffffff;
     uint32_t rounded;

@@ -1,5 +1,5 @@
 /// \file
-/// What a lane holds of a tensor core's result: of each 8 x 8 numbers two neighbours in a row.
+/// What a lane holds of a tensor core's result: in each 8 x 8 block two adjacent numbers of a row.
 ///
 ///        columns 0 1   2 3   4 5   6 7
 ///   row 0   lane 0  lane 1  lane 2  lane 3     four lanes, a quad, share a row
@@ -7,12 +7,12 @@
 ///   ...
 ///   row 7   lane 28 lane 29 lane 30 lane 31
 ///
-/// A result has 16 rows for each warp: a lane has two of them, 8 apart. Number i of mma's D, or of
+/// A result has 16 rows per warp, of which a lane has two, 8 apart. Number i of mma's D, or of
 /// wgmma's, is in row row_of(lane) + 8 * half_of(i), column column_of(lane) + column_at(i). The
 /// layouts of all operands: common/dialect/ptx/layouts.h.
 ///
-/// A lane's number is taken by reference and the functions are always inlined: nvcc then makes the
-/// machine code of the expression, which it does not always do of a copy.
+/// A lane's number is passed by reference and the functions are always inlined, so nvcc generates
+/// the same machine code as for the expression; for a copy it does not always.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,22 @@
 
 namespace fa {
 
-/// The first of a lane's two rows; the other one is 8 further down.
+/// The first of a lane's two rows; the other is 8 rows below.
 __device__ __forceinline__ constexpr int row_of(const int& lane) { return lane / 4; }
 
-/// The first of a lane's two columns in each 8; the other one is the next.
+/// The first of a lane's two adjacent columns in each 8.
 __device__ __forceinline__ constexpr int column_of(const int& lane) { return lane % 4 * 2; }
 
-/// Which of a lane's two rows its number i is in, 0 or 1.
+/// Which of a lane's two rows has its number i, 0 or 1.
 __device__ __forceinline__ constexpr int half_of(int i) { return i / 2 % 2; }
 
 /// The column of a lane's number i, counted from column_of(lane).
 __device__ __forceinline__ constexpr int column_at(int i) { return i / 4 * 8 + i % 2; }
 
-/// Is this lane the first of its quad? It stores what is one number for a row.
+/// Whether this lane is the first of its quad, which stores the numbers that a row has once.
 __device__ __forceinline__ constexpr bool leads_quad(const int& lane) { return lane % 4 == 0; }
 
-/// The largest x of the four lanes of a quad, the same in all of them. All lanes of the warp must
-/// call it.
+/// The largest x of a quad's four lanes, the same in all of them. All lanes of the warp call it.
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
   return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
@@ -49,9 +48,9 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(kFullMask, x, 2);
 }
 
-/// 4 x 4 numbers of a quad's lanes, transposed, for two rows at once: lane l of a quad has number i
-/// of lane i as its number l afterwards. Each round exchanges one bit of the lane with one of the
-/// number's index. All lanes of the warp must call it. quad: lane % 4.
+/// Transposes the 4 x 4 numbers of a quad, for two rows at once: afterwards number i of lane l is
+/// what lane i had as number l. Each round exchanges one bit of the lane with one of the number's
+/// index. All lanes of the warp must call it. quad: lane % 4.
 __device__ inline void transpose_pairs(int quad, uint32_t (&low)[4], uint32_t (&high)[4]) {
   UNROLL
   for (int k = 1; k <= 2; k *= 2) {

@@ -1,11 +1,10 @@
 /// \file
-/// All that a kernel asks of the simulator by name: what stands behind CUDA's words
-/// (cuda_vocabulary.h) and behind the wrappers of common/dialect/ptx/. Each function is one
-/// instruction of the current CUDA thread; what it means stands at its wrapper there. `Where` is
-/// the kernel's line, for messages.
+/// The simulator's instructions, which CUDA's words (cuda_vocabulary.h) and the wrappers of
+/// common/dialect/ptx/ call. Each function is one instruction of the current CUDA thread; its
+/// wrapper documents its meaning. `Where` is the kernel's line, for messages.
 ///
-/// Whatever the hardware does asynchronously happens here as late as the kernel's waits allow, so a
-/// missing wait gives a wrong answer on a laptop too.
+/// What the hardware does asynchronously happens here as late as the kernel's waits allow, so a
+/// missing wait gives a wrong answer without a GPU too.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +29,11 @@ enum class Shuffle { idx, xor_, down, up };
 
 // --- warp.cpp, and scheduler/rendezvous.cpp: where threads meet ----------------------------------
 
-// `name`: as the source has it, for messages.
+// `name`: as in the source, for messages.
 void sync_block(Where, const char* name = "__syncthreads");
 void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
 void sync_warp(uint32_t mask, Where);                    // __syncwarp
-/// The thread is at the end of the kernel's text: no return statement has ended it. scripts/sim
-/// puts this call there.
+/// The kernel's text ends without a return statement here; scripts/sim inserts this call.
 void reached_end();
 uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, unsigned bytes, int arg, int width, Where);
 uint32_t ballot(uint32_t mask, bool predicate, Where);
@@ -80,10 +78,9 @@ void cp_async_wait_all();
 void mbarrier_init(uint64_t* bar, int count, Where);
 void mbarrier_init_fence();  // fence.mbarrier_init
 void mbarrier_inval(uint64_t* bar, Where);
-/// What an arrival hands over, and a wait takes. `relaxed`: nothing that threads or TMA wrote; only
-/// that reads and other asynchronous operations are over. So it is with PTX's .relaxed, and with an
-/// arrival in another block at the scope of the own one, PTX's default, as CUTLASS releases a
-/// stage.
+/// What an arrival releases and a wait acquires. `relaxed`: no writes of threads or of TMA, only
+/// that reads and other asynchronous operations are complete. That is PTX's .relaxed, and also an
+/// arrival in another block with CTA scope, PTX's default, by which CUTLASS releases a stage.
 struct Order {
   bool relaxed = false;
 };
@@ -92,7 +89,7 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where, Order = {}, int count = 1)
 void mbarrier_expect(uint64_t* bar, int bytes, Where);  // expect_tx alone
 void mbarrier_wait(uint64_t* bar, int parity, Where);
 /// mbarrier.try_wait: waits, but not for ever. Returns false at a thread's first try in a phase
-/// that is not complete, and later when nothing else can happen either.
+/// that is not complete, and later when nothing else can run.
 bool mbarrier_try_wait(uint64_t* bar, int parity, Where, Order = {});
 
 // --- tma.cpp -------------------------------------------------------------------------------------
@@ -110,19 +107,17 @@ struct TensorMap {
   uint32_t box[kMaxRank];     ///< elements
 };
 
-/// `at`: `rank` coordinates. `blocks`: bit r = the block of rank r receives the box and the signal;
-/// 0 = this block alone.
+/// `at`: `rank` coordinates. `blocks`: bit r = box and signal to the block of rank r; 0 = this one.
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
               Where);
-/// The same with cta_group::2: the signal to `bar` in the block of rank `told`, which is this one
-/// or the other one of its pair. Each further block's signal likewise, to the even or the odd one.
+/// The same with cta_group::2: the signal goes to `bar` in the block of rank `told`, this one or
+/// the other of its pair; for each further block to `bar` in its pair's block of the same parity.
 void tma_load_of_pair(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
                       unsigned told, Where, unsigned blocks = 0);
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
 void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
 void bulk_store(void* to, const void* from, int bytes, Where);
-/// From this block's shared memory to the block of that rank; `to` and `bar` are there where they
-/// are in this block.
+/// From this block's shared memory to that rank's, where `to` and `bar` have the same offsets.
 void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where);
 void bulk_commit();
 /// `read_only`: until shared memory has been read (.read).
@@ -140,7 +135,7 @@ enum class Factor { bf16, e4m3, f16, tf32 };
 struct Wgmma {
   Factor factor = Factor::bf16;
   int n = 0;
-  uint64_t a = 0;                         ///< descriptor, when A lies in shared memory
+  uint64_t a = 0;                         ///< descriptor, when A is in shared memory
   const uint32_t* a_registers = nullptr;  ///< [4], when it does not
   uint64_t b = 0;                         ///< descriptor
   bool a_mn_major = false;
@@ -150,7 +145,7 @@ struct Wgmma {
 };
 uint64_t wgmma_descriptor(const void* tile, fa::Swizzle, int leading_bytes, int stride_bytes,
                           Where);
-/// Of PTX's bits, whose start is an address that __cvta_generic_to_shared() gives to any program.
+/// From PTX's bits, whose start is an address as __cvta_generic_to_shared() returns it.
 uint64_t wgmma_operand(uint64_t descriptor, Where);
 void wgmma(float* d, const Wgmma&, Where);
 void wgmma_fence();
@@ -162,21 +157,20 @@ void setmaxnreg(int registers, Where);
 
 // --- tcgen05.cpp ---------------------------------------------------------------------------------
 
-/// cta_group: how many blocks an instruction belongs to. 2: a pair, ranks 2 i and 2 i + 1 of a
-/// cluster.
+/// How many blocks an instruction belongs to. 2: a pair, ranks 2 i and 2 i + 1 of a cluster.
 enum class CtaGroup { one = 1, two = 2 };
 
-/// PTX's kind. The instruction's descriptor tells fp16 from bf16.
+/// PTX's kind. The instruction descriptor distinguishes fp16 from bf16.
 enum class TensorKind { f16, tf32 };
 
 /// One tcgen05.mma: m128nNk16 of bf16 or fp16, m128nNk8 of tf32; of two blocks m256.
 struct TensorProduct {
-  uint32_t d = 0;                   ///< address in tensor memory
-  uint64_t a = 0;                   ///< descriptor, or address in tensor memory
-  bool a_in_tensor_memory = false;  ///< which of them
-  uint64_t b = 0;                   ///< descriptor
-  uint32_t instruction = 0;         ///< descriptor of the instruction
-  bool accumulate = true;           ///< false: D = A B
+  uint32_t d = 0;  ///< address in tensor memory
+  uint64_t a = 0;  ///< descriptor, or address in tensor memory
+  bool a_in_tensor_memory = false;
+  uint64_t b = 0;            ///< descriptor
+  uint32_t instruction = 0;  ///< instruction descriptor
+  bool accumulate = true;    ///< false: D = A B
   CtaGroup group = CtaGroup::one;
   TensorKind kind = TensorKind::f16;
 };
@@ -185,7 +179,7 @@ void tcgen05_relinquish_alloc_permit(Where, CtaGroup = CtaGroup::one);
 void tcgen05_dealloc(uint32_t address, int columns, Where, CtaGroup = CtaGroup::one);
 uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle, int leading_bytes, int stride_bytes,
                             Where);
-/// Of PTX's bits, whose start is an address that __cvta_generic_to_shared() gives to any program.
+/// From PTX's bits, whose start is an address as __cvta_generic_to_shared() returns it.
 uint64_t tcgen05_operand(uint64_t descriptor, Where);
 void tcgen05_mma(const TensorProduct&, Where);
 constexpr unsigned kThisBlock = ~0u;
@@ -200,9 +194,9 @@ void tcgen05_wait(bool loads, Where);  // else stores
 
 void cluster_arrive(Where, const char* name = "barrier.cluster.arrive");
 void cluster_wait(Where, const char* name = "barrier.cluster.wait");
-/// Is it a cooperative launch, whose grid has a barrier?
+/// Whether the launch is cooperative, so that its grid has a barrier.
 bool grid_is_together();
-/// What a barrier of the grid needs.
+/// Stops the kernel unless grid_is_together().
 void require_grid_together(Where);
 unsigned cluster_rank();
 unsigned cluster_size();

@@ -1,9 +1,9 @@
 /// \file
-/// Tiles of bf16 for a warp's mma.sync (sm_80): in shared memory, swizzled, and the two products of
-/// attention, whose results and A operands stay in registers.
+/// Tiles of bf16 for a warp's mma.sync (sm_80): their swizzled layout in shared memory, and the two
+/// products of attention, whose results and A operands stay in registers.
 ///
-/// A warp multiplies `bands` bands of 16 rows, each with all fragments of B that it loads. A result
-/// rC[t][n][i] is number i (fragment.h) of the band t and the columns 8 n .. 8 n + 7.
+/// A warp multiplies `bands` bands of 16 rows, so each fragment of B that it loads serves them all.
+/// Result rC[t][n][i] is number i (fragment.h) of band t and the columns 8 n .. 8 n + 7.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace fa {
 
 using bf16 = __nv_bfloat16;
 
-/// Where element (r, x) of a tile lies, x a multiple of 8. A row is cut into chunks of 16 bytes,
-/// and chunk c of row r is stored as chunk c ^ (r % 8): eight rows of one chunk, which ldmatrix
-/// reads at a time, then lie in all 32 banks. 16 features further is an XOR, too: with 16. A row of
-/// 32 numbers has only four chunks, and two rows fill the 32 banks: c ^ (r / 2 % 4).
+/// Where element (r, x) of a tile is stored, x a multiple of 8. A row consists of chunks of 16
+/// bytes; chunk c of row r is stored as chunk c ^ (r % 8), so the eight rows of a chunk that
+/// ldmatrix reads at a time cover all 32 banks. 16 features further is an XOR with 16, too. A row
+/// of 32 numbers has only four chunks, and two rows fill the 32 banks: c ^ (r / 2 % 4).
 template <int d>
 __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (d >= 64 ? r % 8 * 8 : r / 2 % 4 * 8));
 }
 
-/// Rows 0 .. tile_rows - 1 of a matrix to shared memory, without waiting; from `rows` on they are
-/// zero. All `threads` threads of the block must call it.
+/// Issues the copies of rows 0 .. tile_rows - 1 of a matrix to shared memory; rows from `rows` on
+/// are zero. All `threads` threads of the block must call it.
 template <int d, int tile_rows, int threads = 128>
 __device__ inline void load_tile(const bf16* g,  // [rows, d]
                                  bf16* s,        // [tile_rows, d] swizzled
@@ -60,7 +60,7 @@ __device__ inline void dot_rows(const bf16* sA,  // [16 * bands, d] swizzled: th
     for (int t = 0; t < bands; ++t) ldmatrix_x4(a[t], sA + t * 16 * d + (q ^ x));
     UNROLL
     for (int c = 0; c < cols; c += 16) {
-      uint32_t b[2][2];  // B^T of 16 features and two times 8 rows
+      uint32_t b[2][2];  // B^T of 16 features and 2 x 8 rows
       ldmatrix_x4(b, sB + c * d + (k ^ x));
       UNROLL
       for (int n = 0; n < 2; ++n) {
@@ -72,7 +72,7 @@ __device__ inline void dot_rows(const bf16* sA,  // [16 * bands, d] swizzled: th
 }
 
 /// C += A B, a sum over the `depth` columns of A: dV += P^T dO, dK += dS^T Q, dQ += dS K. A is in
-/// the registers as dot_rows() left it, and is rounded to bf16 here.
+/// registers, as dot_rows() leaves it, and is rounded to bf16 here.
 template <int d, int bands, int depth>
 __device__ inline void add_product(const float (&rA)[bands][depth / 8][4],
                                    const bf16* sB,  // [depth, d] swizzled
@@ -81,7 +81,7 @@ __device__ inline void add_product(const float (&rA)[bands][depth / 8][4],
   const int v = swizzle<d>(lane % 16, lane / 16 * 8);
   UNROLL
   for (int c = 0; c < depth; c += 16) {
-    uint32_t a[bands][4];  // 16 columns of A: two neighbouring 8-column tiles, rounded to bf16
+    uint32_t a[bands][4];  // 16 columns of A: two adjacent 8-column tiles, rounded to bf16
     UNROLL
     for (int t = 0; t < bands; ++t) {
       UNROLL
@@ -92,7 +92,7 @@ __device__ inline void add_product(const float (&rA)[bands][depth / 8][4],
     }
     UNROLL
     for (int x = 0; x < d; x += 16) {
-      uint32_t b[2][2];  // 16 rows of B and two times 8 features
+      uint32_t b[2][2];  // 16 rows of B and 2 x 8 features
       ldmatrix_x4_trans(b, sB + c * d + (v ^ x));
       UNROLL
       for (int n = 0; n < 2; ++n) {
@@ -103,9 +103,9 @@ __device__ inline void add_product(const float (&rA)[bands][depth / 8][4],
   }
 }
 
-/// A warp's result to its rows of a tile in shared memory, s [16 * bands, stride], from `column`
-/// on: two neighbours in 4 bytes, which pack(low, high) makes. The rows are swizzled, so that the
-/// 32 lanes write to all 32 banks.
+/// Stores a warp's result to its rows of a tile in shared memory, s [16 * bands, stride], from
+/// `column` on: two adjacent numbers as 4 bytes, made by pack(low, high). The rows are swizzled so
+/// that the 32 lanes write to all 32 banks.
 template <int stride, int bands, int cols, class Pack>
 __device__ inline void put_tile(float (&rC)[bands][cols / 8][4], bf16* s, int column, Pack pack) {
   const int lane = threadIdx.x % kWarp;
@@ -123,8 +123,7 @@ __device__ inline void put_tile(float (&rC)[bands][cols / 8][4], bf16* s, int co
   }
 }
 
-/// A warp's result, times `scale`, in bf16 to device memory, 16 bytes a lane, by way of its rows of
-/// a tile in shared memory.
+/// Stores a warp's result, times `scale`, in bf16, 16 bytes per lane, through its rows of a tile.
 template <int d, int bands>
 __device__ inline void store_tile(float (&rC)[bands][d / 8][4], float scale,
                                   bf16* s,  // [16 * bands, d] swizzled: this warp's rows

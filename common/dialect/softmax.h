@@ -1,10 +1,10 @@
 /// \file
-/// The online softmax of a warpgroup with 64 rows (sm_90), on the accumulator S of a wgmma: of its
-/// two rows, 8 apart, a lane has every fourth pair of keys (fragment.h).
+/// The online softmax of a warpgroup with 64 rows (sm_90), on the accumulator S of a wgmma. A lane
+/// has two rows, 8 apart, and every fourth pair of keys of each (fragment.h).
 ///
-/// The index h of m, l and alpha is a lane's row, 0 or 1. m, the row maximum so far, is in powers
-/// of two: of scores times scale_log2 = scale * log2(e). l, the row sum of P, is of this lane's
-/// keys only; quad_sum() completes it.
+/// The index h of m, l and alpha is a lane's row, 0 or 1. m is the row maximum so far, as an
+/// exponent of two: of S * scale_log2, with scale_log2 = scale * log2(e). l, the row sum of P,
+/// covers this lane's keys only; quad_sum() completes it.
 #pragma once
 
 #include <cfloat>
@@ -18,8 +18,8 @@ namespace fa {
 constexpr float kNoMaximum = -FLT_MAX;  ///< below all scores, but finite: -inf - -inf is NaN
 constexpr float kLazyRescale = 8.f;     ///< P may grow to 2^8 before O, l and m follow
 
-/// The largest score of a lane's first (h = 0) or second row, the same in the four lanes that share
-/// it. All lanes of the warp must call it.
+/// The largest score of a lane's first (h = 0) or second row, the same in the four lanes of the
+/// row. All lanes of the warp must call it.
 template <int n>
 __device__ inline float row_max(const float (&rS)[n], int h) {
   float s = -INFINITY;
@@ -28,8 +28,8 @@ __device__ inline float row_max(const float (&rS)[n], int h) {
   return quad_max(s);
 }
 
-/// Raises m to this tile's maxima. alpha: the factor 2^(m_old - m_new), by which l is rescaled
-/// here; O is the caller's. All lanes of the warp must call it.
+/// Raises m to this tile's maxima and multiplies l by alpha = 2^(m_old - m_new); the caller
+/// rescales O. All lanes of the warp must call it.
 template <int n>
 __device__ inline void update_max(const float (&rS)[n], float scale_log2, float (&m)[2],
                                   float (&l)[2], float (&alpha)[2]) {
@@ -42,11 +42,11 @@ __device__ inline void update_max(const float (&rS)[n], float scale_log2, float 
   }
 }
 
-/// Whether a score of this warp has passed its row's m by more than `threshold`, a power of two:
+/// Whether a score of this warp exceeds its row's m by more than `threshold`, an exponent of two:
 /// the vote of the lazy rescale. It compares raw scores: no scaling, no shuffles. Non-negative
-/// floats sort like their bits, so one integer maximum of three takes two scores, and drops
-/// negative ones. If m + threshold is below 0 the answer may be a false yes, which costs time and
-/// not accuracy. All lanes of the warp must call it.
+/// floats sort as their bits do, so one integer maximum of three operands tests two scores, and
+/// negative ones drop out. If m + threshold is below 0, the answer may be a false yes, which costs
+/// time but no accuracy. All lanes of the warp must call it.
 template <int n>
 __device__ inline bool needs_rescale(const float (&rS)[n], const float (&m)[2], float scale_log2,
                                      float threshold) {
@@ -65,8 +65,8 @@ __device__ inline bool needs_rescale(const float (&rS)[n], const float (&m)[2], 
   return __any_sync(kFullMask, grown);
 }
 
-/// P = 2^(S * scale_log2 - m) in S's registers; l gains its row sums. In three passes: a warp
-/// issues in order, so an addition right after its exponential would stall.
+/// Replaces S by P = 2^(S * scale_log2 - m) and adds its row sums to l. Three passes: a warp issues
+/// in order, so an addition right after its exponential would stall.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
                                  float (&l)[2]) {

@@ -1,10 +1,10 @@
 /// \file
-/// Hopper's kernels by warpgroups (sm_90): tiles of bf16 in panels of 64 features, rings of
-/// pipeline stages, products, and an accumulator on its way to the next product or to memory.
+/// Warpgroups (sm_90): tiles of bf16 in panels of 64 features, rings of pipeline stages, products,
+/// and an accumulator's conversion for the next product or for memory.
 ///
-/// A tile of `rows` rows and d features lies as [d / 64][rows][64]. A panel's row has 128 bytes,
-/// the widest swizzle, and each panel starts at a multiple of 1024 bytes, the swizzle's period:
-/// TMA, wgmma and stmatrix then mean the same place.
+/// A tile of `rows` rows and d features is stored as [d / 64][rows][64]. A panel's row has 128
+/// bytes, the widest swizzle, and each panel starts at a multiple of 1024 bytes, the swizzle's
+/// period, so TMA, wgmma and stmatrix address the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ constexpr int kMma = 16;            ///< bf16 elements that a wgmma sums over
 constexpr int kPanel = 64;          ///< features side by side
 constexpr int kRowBytes = 128;      ///< of a panel
 
-/// A stage of a ring, and the parity of the round: the parity for which a consumer waits.
+/// A stage of a ring, and the parity of the round, for which a consumer waits.
 template <int kStages>
 struct Ring {
   unsigned stage = 0, parity = 0;
@@ -40,20 +40,18 @@ __device__ inline void init_mbarriers(uint64_t (&bars)[n], int arrivals) {
   for (uint64_t& bar : bars) mbarrier_init(&bar, arrivals);
 }
 
-/// wgmma's descriptor of a tile. panel_bytes: of a panel, for an operand that is MN-major, as V is;
-/// one that is K-major, as Q and K are, needs none.
+/// wgmma's descriptor of a tile. panel_bytes: the size of a panel, for an MN-major operand such as
+/// V; a K-major one, such as Q or K, needs none.
 __device__ inline uint64_t tile_descriptor(const bf16* tile, int panel_bytes = 16) {
   return wgmma_descriptor(tile, Swizzle::b128, panel_bytes, 8 * kRowBytes);
 }
 
-/// By how much the descriptor of a tile exceeds that of the tile `bytes` before it. panel_bytes:
-/// see tile_descriptor().
+/// The descriptor of a tile minus that of the tile `bytes` before. panel_bytes: tile_descriptor().
 constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
   return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
 }
 
-/// C = A B^T, a sum over d features, of 64 rows of A and 2 n rows of B, both tiles in shared
-/// memory: S = Q K^T. Issued, and not waited for.
+/// Issues C = A B^T, a sum over d features: S = Q K^T, 64 rows of A, 2 n rows of B. Does not wait.
 template <int d, int n>
 __device__ inline void multiply_features(uint64_t A, uint64_t B, float (&rC)[n]) {
   wgmma_fence();
@@ -66,9 +64,8 @@ __device__ inline void multiply_features(uint64_t A, uint64_t B, float (&rC)[n])
   wgmma_commit();
 }
 
-/// C += A B, a sum over the 16 * depth rows of the tile B, of d features: O += P V. A lies packed
-/// in registers, which nothing may touch before the product is complete. Issued, and not waited
-/// for.
+/// Issues C += A B, a sum over the 16 * depth rows of the tile B, of d features: O += P V. Does not
+/// wait. A is packed in registers, which must not be touched before the product is complete.
 template <int d, int depth>
 __device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
                                      float (&rC)[d / 2]) {
@@ -80,9 +77,9 @@ __device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
   wgmma_commit();
 }
 
-/// C = A^T B, or with `add` C += A^T B, a sum over `keys` rows of both: dQ = dS K of 64 rows of Q.
-/// A is a panel of dS^T, [keys][64]; B are tiles of 64 keys and d features, of which C has 2 n from
-/// B's first one on. Both are MN-major. Issued, and not waited for.
+/// Issues C = A^T B, or with `add` C += A^T B, a sum over `keys` rows of both: dQ = dS K of 64 rows
+/// of Q. Does not wait. A is a panel of dS^T, [keys][64]; B are tiles of 64 keys and d features, of
+/// which C has 2 n from B's first one on. Both are MN-major.
 template <int d, int keys, int n>
 __device__ inline void multiply_transposed(uint64_t A, uint64_t B, float (&rC)[n],
                                            bool add = false) {
@@ -96,21 +93,20 @@ __device__ inline void multiply_transposed(uint64_t A, uint64_t B, float (&rC)[n
   wgmma_commit();
 }
 
-/// Waits until at most `pending` of the products issued last are in flight; r: the accumulator of
-/// one that is then complete.
+/// Waits until at most `pending` products are in flight. r: the accumulator of one then complete.
 template <int pending, int n>
 __device__ inline void wait_for(float (&r)[n]) {
   wgmma_wait<pending>();
   pin_registers(r);
 }
 
-/// One arrival of a warp, after what all its lanes have read or written.
+/// One arrival per warp, after the reads and writes of all its lanes.
 __device__ inline void warp_arrive(uint64_t* bar) {
   __syncwarp();
   if (threadIdx.x % kWarp == 0) mbarrier_arrive(bar);
 }
 
-/// An accumulator in bf16, as the A operand of the next product: both have the same layout.
+/// An accumulator in bf16, as the A operand of the next product, whose layout is the same.
 template <int n>
 __device__ inline void pack_operand(const float (&rD)[n], uint32_t (&rA)[n / 8][4]) {
   UNROLL
@@ -119,8 +115,8 @@ __device__ inline void pack_operand(const float (&rD)[n], uint32_t (&rA)[n / 8][
   for (int c = 0; c < n / 8; ++c) pin_registers(rA[c]);
 }
 
-/// A warp's 16 rows of an accumulator [64, d], times `factor` of a lane's two rows, in bf16 to a
-/// tile of 64 rows in shared memory.
+/// Stores a warp's 16 rows of an accumulator [64, d], times `factor` of a lane's two rows, in bf16
+/// to a tile of 64 rows in shared memory.
 template <int d>
 __device__ inline void put_rows(const float (&rD)[d / 2], const float (&factor)[2], bf16* tile) {
   const int warp = threadIdx.x % kGroupThreads / kWarp, lane = threadIdx.x % kWarp;
@@ -136,9 +132,9 @@ __device__ inline void put_rows(const float (&rD)[d / 2], const float (&factor)[
   }
 }
 
-/// 32 features of an accumulator [64, d], times `factor`, in bf16 and in order, of a lane's rows r
-/// (low) and r + 8 (high). sums: the lane's numbers of four groups of 8 features, four each. The
-/// four lanes of a row exchange pairs until each has 8 adjacent features: lane `quad`, which is
+/// Rounds 32 features of an accumulator [64, d], times `factor`, to bf16, for a lane's rows r (low)
+/// and r + 8 (high). sums: the lane's numbers of four groups of 8 features, four each. The four
+/// lanes of a row exchange pairs until each has 8 adjacent features: lane `quad`, which is
 /// lane % 4, those from 8 * quad on. All lanes of the warp must call it.
 __device__ inline void round_features(const float4 (&sums)[4], float factor, int quad,
                                       uint32_t (&low)[4], uint32_t (&high)[4]) {
@@ -150,8 +146,8 @@ __device__ inline void round_features(const float4 (&sums)[4], float factor, int
   transpose_pairs(quad, low, high);
 }
 
-/// What round_features() has made, to device memory, of the rows below `rows`: 16 bytes each. to:
-/// row r of [rows, d], the lane's first feature.
+/// Stores the result of round_features() to device memory, 16 bytes each, for the rows below
+/// `rows`. to: row r of [rows, d], the lane's first feature.
 template <int d>
 __device__ inline void store_features(const uint32_t (&low)[4], const uint32_t (&high)[4], bf16* to,
                                       int r, int rows) {
@@ -170,8 +166,7 @@ __device__ inline void put_rounded(const float4 (&sums)[4], float factor, bf16* 
   store_features<d>(low, high, to, r, rows);
 }
 
-/// The tensor map of [heads, rows, d] in tiles of `box` rows of a head. Coordinates of a tile:
-/// {0, row, 0, head}.
+/// The tensor map of [heads, rows, d] in tiles of `box` rows, at coordinates {0, row, 0, head}.
 template <int d>
 TensorMap tile_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
   constexpr uint32_t kPanels = d / kPanel;

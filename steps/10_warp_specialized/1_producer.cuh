@@ -1,16 +1,14 @@
 // Step 10 -- a producer warpgroup.
-// Idea      The thread that copies does nothing else. It alone waits for a free stage, so it runs
-//           ahead as far as the stages reach, and no product waits for it to issue a copy. Its
-//           warpgroup needs few registers: setmaxnreg gives the others to the consumers
+// Idea      The copying thread does nothing else. It alone waits for a free stage, so it runs ahead
+//           as far as the stages reach, and no product waits for it to issue a copy. Its warpgroup
+//           needs few registers: setmaxnreg gives the others to the consumers
 // Changed   since 09 2_wgmma: one more warpgroup, the producer, of which one thread copies; the
 //           consumers only multiply and compute softmax; one block per SM, with more rows or stages
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (Tr * B*H), 128 threads a warpgroup: 1 producer, 2 (d = 128) or 4 consumers;
-//           causal: the longest walks of all heads first
-// Owns      block: Br rows of O; consumer: 64 of them; warp: 16; lane: of 2 rows every fourth pair
-//           of columns
+// Launch    grid (Tr * B*H), longest walks first; 1 warpgroup copies, 2 (d = 128) or 4 multiply
+// Owns      block: Br rows of O; consumer: 64; warp: 16; lane: of 2 rows every 4th pair of columns
 // Still bad a consumer alternates products and softmax; no other block fills the gaps
 #pragma once
 
@@ -20,18 +18,18 @@
 namespace step10_producer {
 
 using fa::bf16;
-using namespace step09;  // 2_wgmma.cuh: what a warpgroup does with 64 rows and a tile of keys
+using namespace step09;  // 2_wgmma.cuh: a warpgroup's work on 64 rows and a tile of keys
 
 template <int d>
 constexpr int kConsumers = d == 64 ? 4 : 2;  // warpgroups
 template <int d>
-constexpr int Br = kGroupRows* kConsumers<d>;  // rows of a tile of Q
+constexpr int Br = kGroupRows* kConsumers<d>;
 template <int d>
 constexpr int kThreads = kGroupThreads*(1 + kConsumers<d>);
 template <int d>
-constexpr int kStages = d == 64 ? 6 : 5;  // of K and V: what shared memory holds
+constexpr int kStages = d == 64 ? 6 : 5;  // of K and V: what fits in shared memory
 
-// What a block keeps in shared memory: 129 KB when d = 64, 193 KB when d = 128. Panels as in 09.
+// A block's shared memory: 129 KB when d = 64, 193 KB when d = 128. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[kConsumers<d>][kGroupRows * d];  // reused for O in the epilogue
@@ -42,7 +40,7 @@ struct alignas(1024) Tiles {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Q, then all tiles of K and V, each as soon as its stage is free.
+// Issues Q, then all tiles of K and V, each as soon as its stage is free.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
@@ -72,14 +70,14 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells the compiler that all lanes have the same wg, and so the same addresses.
+  // The shuffle tells the compiler that wg, and so each address, is the same in all lanes.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) - 1;  // -1: producer
-  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
+  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
-  const int seen = causal ? min(Nk, (i + 1) * Br<d> + Nk - N) : Nk;  // keys, by the last row
+  const int seen = causal ? min(Nk, (i + 1) * Br<d> + Nk - N) : Nk;  // keys that the last row sees
   const int tiles = seen <= 0 ? 0 : (seen + Bc - 1) / Bc;
   if (threadIdx.x == 0) {
     fa::mbarrier_init(&smem.q_full, 1);
@@ -119,7 +117,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
     if (lane == 0) fa::mbarrier_arrive(&smem.empty[stage]);  // the warp's products are complete
   }
 
-  // --- epilogue: O goes through the warpgroup's tile of Q, and leaves it as a box
+  // --- epilogue: O is staged in the warpgroup's tile of Q and stored as a box
   float normalise[2];
   UNROLL
   for (int h = 0; h < 2; ++h) {
@@ -139,10 +137,10 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
     }
     fa::stmatrix_x4(smem.Q[wg] + swizzle<kGroupRows>(warp * 16 + lane % 16, x + lane / 16 * 8), o);
   }
-  fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
+  fa::fence_proxy_async();  // makes this thread's writes visible to TMA, the async proxy
   fa::bar_sync(1 + wg, kGroupThreads);  // the warpgroup's 64 rows are complete
   if (thread == 0) {
-    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // not the rows past the end
+    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // rows past the end are not written
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }

@@ -1,15 +1,13 @@
 // Step 10 -- FlashAttention-3: products during the softmax.
-// Idea      During the softmax of tile j a consumer has a product of its own running: P V of the
-//           tile before. And consumers take turns: while one computes its softmax, another
-//           multiplies
-// Changed   since 10 1_producer: Q K^T of a tile is issued with P V of the one before; K and V have
-//           stages of their own, in the order of their use; named barriers give the turns; 128 keys
-//           a tile when d = 128. `lazy` moves the maximum only when a score has passed it by 8
+// Idea      During the softmax of tile j a consumer runs a product, P V of the previous tile. The
+//           consumers also take turns: while one computes its softmax, another multiplies
+// Changed   since 10 1_producer: Q K^T of a tile is issued with P V of the previous one; K and V
+//           have separate stages, in the order of their use; named barriers give the turns; 128
+//           keys per tile when d = 128. `lazy` moves the maximum only when a score exceeds it by 8
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (Tr * B*H), 128 threads a warpgroup: 1 producer, 2 (d = 128) or 4 consumers;
-//           causal: the longest walks of all heads first
+// Launch    grid (Tr * B*H), longest walks first; 1 warpgroup copies, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows of O (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64 rows
 // Still bad at a block's start and end its SM's tensor cores idle
 #pragma once
@@ -26,7 +24,7 @@ using namespace step10;  // parts.cuh
 
 template <class T>
 struct alignas(1024) Tiles {                 // each as panels of 64 features, swizzled by TMA
-  bf16 Q[T::kConsumers][kGroupRows * T::d];  // O on its way out
+  bf16 Q[T::kConsumers][kGroupRows * T::d];  // O before its store
   bf16 K[T::kStagesK][T::Bc * T::d];
   bf16 V[T::kStagesV][T::Bc * T::d];
   uint64_t q_full;
@@ -75,14 +73,14 @@ struct Consumer {
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q = tile_descriptor(smem.Q[wg]), k0 = tile_descriptor(smem.K[0]);
   const uint64_t v0 = tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = work.tiles - 1;  // the tile of keys whose scores come next
+  int j = work.tiles - 1;  // the tile of keys whose scores are next
   float rS[Bc / 2], rO[d / 2] = {}, m[2] = {kNoMaximum, kNoMaximum}, l[2] = {}, alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -91,25 +89,23 @@ struct Consumer {
     this->work.row += wg * kGroupRows;
   }
 
-  // One arrival of a warp: its 32 lanes are at the same place.
+  // One arrival per warp, whose 32 lanes have converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // This warp has read the ring's stage. On to the next one.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
-  // The consumers issue their products in turn, so that they do not all compute softmax at once.
+  // Consumers issue products in turn, so that they do not all compute softmax at the same time.
   __device__ void my_turn() { fa::bar_sync(1 + wg, 2 * kGroupThreads); }
   __device__ void next_turn() { fa::bar_arrive(1 + (wg + 1) % T::kConsumers, 2 * kGroupThreads); }
 
-  // S = Q K^T of tile j, without waiting for the product.
   __device__ void issue_scores() {
     multiply_features<d>(q, k0 + k.stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -121,10 +117,10 @@ struct Consumer {
   }
 
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
@@ -134,7 +130,7 @@ struct Consumer {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
-  // S of tile j becomes P. True when O must follow m.
+  // Turns S of tile j into P. True when O must follow m.
   __device__ bool softmax() {
     if (is_cut()) mask_tile();
     const bool grown = !kLazy || needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
@@ -143,7 +139,7 @@ struct Consumer {
     return grown;
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   __device__ void next_tile() {
     --j;
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -182,7 +178,7 @@ struct Consumer {
     fa::pin_registers(rO);
     if (wg == 0) my_turn();  // takes the last turn, so that no barrier is left half full
 
-    // --- epilogue: O through the place of this warpgroup's Q
+    // --- epilogue: O is staged in this warpgroup's Q
     float normalise[2];
     UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -201,7 +197,7 @@ struct Consumer {
     if (threadIdx.x % kGroupThreads == 0) {
       fa::tma_store(O, smem.Q[wg], {0, work.row, 0, work.bh});
       fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+      fa::tma_store_wait_read<0>();  // shared memory must outlive the block's copies
     }
   }
 };
@@ -224,7 +220,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at<T>(blockIdx.x, shape);
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

@@ -1,14 +1,12 @@
 // Step 10 -- past FlashAttention-3: persistent blocks, which do not stop between work tiles.
-// Idea      As many blocks as SMs, and each takes one work tile after another. The next one's Q is
-//           already there: its first product runs beside the last P V of this one, and a thread of
-//           the producer's warpgroup stores O meanwhile
-// Changed   since 10 2_specialized: blocks loop over work tiles; Q twice; O stored by a thread of
-//           its own; no turns, because consumers drift apart by themselves; always `lazy`
+// Idea      One block per SM processes one work tile after another. The next one's Q has already
+//           arrived: its first product overlaps the last P V of this one, and the store of O
+// Changed   since 10 2_specialized: blocks loop over work tiles; two Q; a separate thread stores O;
+//           no turns, because consumers drift apart by themselves; always `lazy`
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
-//           2 (d = 128) or 4 consumers
+// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad causal: work tiles differ in length, and each block takes every gridDim.x-th one
 #pragma once
@@ -25,7 +23,7 @@ using namespace step10;  // parts.cuh
 
 template <class T>
 struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
   bf16 K[T::kStagesK][T::Bc * T::d];
   bf16 V[T::kStagesV][T::Bc * T::d];
   uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
@@ -36,8 +34,8 @@ struct alignas(1024) Tiles {                    // each as panels of 64 features
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th work tile.
+// Q of each work tile, K and V of its tiles of keys from the last to the first, in the order of
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. A block has every gridDim.x-th work tile.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape) {
@@ -80,13 +78,13 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- another thread of its warpgroup stores ------------------------------------------------------
 
-// Stores O of each work tile and consumer from where its Q was. Then that buffer is free.
+// Stores O of each work tile and consumer from its Q's buffer, then releases the buffer.
 template <class T>
 __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
   for (int n = 0;; ++n) {
     const int b = n % 2;
     for (int wg = 0; wg < T::kConsumers; ++wg) {
-      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile has arrived, too
       const WorkTile work = smem.work[b][wg];
       if (work.tiles == 0) return;
       fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
@@ -107,37 +105,36 @@ struct Consumer {
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = tile_descriptor(smem.Q[0][wg]), k0 = tile_descriptor(smem.K[0]);
   const uint64_t v0 = tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = 0;  // the tile of keys whose scores come next
+  int j = 0;  // the tile of keys whose scores are next
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), shape(shape), wg(wg) {}
 
-  // One arrival of a warp: its 32 lanes are at the same place.
+  // One arrival per warp, whose 32 lanes have converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // This warp has read the ring's stage. On to the next one.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
-  // S = Q K^T of tile j, without waiting for the product. b: which Q.
+  // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                          rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -148,15 +145,15 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
-  // arrives for it: racecheck can follow this order.
+  // Takes the block's n-th work tile; false when there is none. Lane 0 reads it for its warp and
+  // also arrives for it, an order that racecheck can follow.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -182,7 +179,7 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   __device__ void next_tile(unsigned b) {
     --j;
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -221,9 +218,8 @@ struct Consumer {
       // --- mainloop
       while (j > 0) next_tile(b);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
@@ -284,7 +280,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
@@ -298,7 +294,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// With fewer blocks than SMs for tests.
+// Tests use fewer blocks than SMs.
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;
@@ -329,7 +325,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     t["K"].read = t["V"].read = 2 * BH * keys * d;
     t["LSE"].write = 4 * BH * N;
     t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
   });
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
   return t;

@@ -1,7 +1,7 @@
 // Step 10 -- past FlashAttention-3: a tile scheduler for causal work.
 // Idea      Causal work tiles differ in length. The producer draws the next one from a counter that
-//           all blocks share, the longest first, one section of heads after another, so that K and
-//           V stay in the L2. 64 rows skip the tiles of keys that only later rows see
+//           all blocks share, longest first, one section of heads after another, so that K and V
+//           stay in the L2. 64 rows skip the tiles of keys that only later rows see
 // Changed   since 10 3_persistent: work tiles from a counter instead of every gridDim.x-th one;
 //           sections of heads; skipped tiles, whose stages are released unread; causal: keys from
 //           the first tile to the last, and the mask only in the last rounds of the loop
@@ -9,10 +9,9 @@
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
-//           2 (d = 128) or 4 consumers
+// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
-// Still bad short walks: the first tile of each work tile has its maximum to compute
+// Still bad short walks: nothing overlaps the maximum of each work tile's first tile
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
@@ -25,7 +24,7 @@ namespace step10 {
 
 template <class T>
 struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
   bf16 K[T::kStagesK][T::Bc * T::d];
   bf16 V[T::kStagesV][T::Bc * T::d];
   uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
@@ -34,18 +33,18 @@ struct alignas(1024) Tiles {                    // each as panels of 64 features
   WorkTile work[2][T::kConsumers];  // arrives with Q
 };
 
-// The i-th tile of keys of a walk. The last one may be cut: it is the first without a causal mask,
+// The i-th tile of keys of a walk. The last one may be cut: it is the first without a causal mask
 // and the last with one, because a mask costs less in the loop than at the seam.
 template <class T>
 __device__ inline int tile_at(int i, int tiles) {
   return T::kCausal ? i : tiles - 1 - i;
 }
 
-// The producer draws the next work tile this many keys before a walk ends. Drawn earlier, it could
-// wait for a long walk's end while other blocks are idle; drawn later, its copies would wait.
+// The producer draws the next work tile this many keys before a walk ends. Earlier, it could be
+// stuck with a long walk while other blocks idle; later, its copies would wait.
 constexpr int kDrawBefore = 256;
 
-// Work tile t of all. Causal: one section of heads after another, the longest walks of each first.
+// Work tile t. Causal: one section of heads after another, the longest walks of each first.
 template <class T>
 __device__ inline WorkTile scheduled(int t, const Shape& shape, int section) {
   const int Tr = (shape.N + T::Br - 1) / T::Br;
@@ -62,7 +61,7 @@ __device__ inline WorkTile scheduled(int t, const Shape& shape, int section) {
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys in the order of their use: K_0 Q K_1 V_0 K_2
-// V_1 ... V_n. It takes every gridDim.x-th work tile or, when they differ in length, the next one.
+// V_1 ... V_n. A block has every gridDim.x-th work tile or, when they differ in length, the next.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape, int section,
@@ -105,8 +104,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     }
     t += gridDim.x;
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   if (T::kCausal) {
     __threadfence();
     if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
@@ -115,13 +113,13 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- another thread of its warpgroup stores ------------------------------------------------------
 
-// Stores O of each work tile and consumer from where its Q was. Then that buffer is free.
+// Stores O of each work tile and consumer from its Q's buffer, then releases the buffer.
 template <class T>
 __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
   for (int n = 0;; ++n) {
     const int b = n % 2;
     for (int wg = 0; wg < T::kConsumers; ++wg) {
-      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile has arrived, too
       const WorkTile work = smem.work[b][wg];
       if (work.tiles == 0) return;
       fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
@@ -142,14 +140,14 @@ struct Consumer {
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = tile_descriptor(smem.Q[0][wg]), k0 = tile_descriptor(smem.K[0]);
   const uint64_t v0 = tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int at = 0, j = 0;          // place in the walk and tile of keys whose scores come next
+  int at = 0, j = 0;          // place in the walk and tile of keys whose scores are next
   int last = 0, skipped = 0;  // this warpgroup's last place; tiles after it: K released, V not yet
   // V of the tile in use and of all skipped ones must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc + 1 <= T::kStagesV);
@@ -159,23 +157,22 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), shape(shape), wg(wg) {}
 
-  // One arrival of a warp: its 32 lanes are at the same place.
+  // One arrival per warp, whose 32 lanes have converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // This warp has read the ring's stage. On to the next one.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
-  // S = Q K^T of tile j, without waiting for the product. b: which Q.
+  // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                          rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -186,15 +183,15 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
-  // arrives for it: racecheck can follow this order.
+  // Takes the block's n-th work tile; false when there is none. Lane 0 reads it for its warp and
+  // also arrives for it, an order that racecheck can follow.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -208,10 +205,10 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
     release(ring, empty);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K before the seam, V after its
+  // Releases unread the tiles that this warpgroup's rows do not see: K before the seam, V after its
   // P V, whose V is earlier in the ring.
   __device__ void skip_keys() {
     skipped = work.tiles - 1 - last;
@@ -236,7 +233,7 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     j = tile_at<T>(++at, work.tiles);
@@ -280,9 +277,8 @@ struct Consumer {
       while (T::kCausal && at < last) next_tile<true>(b);
       skip_keys();
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
@@ -345,7 +341,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
@@ -364,7 +360,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
 }
 
-// With fewer blocks than SMs for tests.
+// Tests use fewer blocks than SMs.
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;
@@ -397,7 +393,7 @@ fa::Prediction traffic_of(const fa::Problem& p) {
   t["LSE"].write = 4 * BH * N;
   if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
   t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
   return t;
 }

@@ -1,8 +1,8 @@
 // Step 10 -- what the rungs from 2_specialized on share: the tiling, work tiles and the mask.
-// Changed   since 09 2_wgmma: products are issued and not waited for (dialect/warpgroup.h); softmax
-//           in parts: the vote whether a maximum has grown, the maximum, P (dialect/softmax.h)
+// Changed   since 09 2_wgmma: products are issued without waiting (dialect/warpgroup.h); softmax in
+//           parts: the vote whether a maximum has grown, the maximum, P (dialect/softmax.h)
 //
-// Registers of a lane, of its two rows r and r + 8 (r = 16 warp + row_of(lane)):
+// Registers of a lane, for its two rows r and r + 8 (r = 16 warp + row_of(lane)):
 //
 //     rS[i]       row r + 8 half_of(i), key     column_of(lane) + column_at(i); then P
 //     rO[i]       row r + 8 half_of(i), feature column_of(lane) + column_at(i)
@@ -25,10 +25,10 @@ using fa::compute_p, fa::kLazyRescale, fa::kNoMaximum, fa::needs_rescale, fa::ro
 using fa::init_mbarriers, fa::multiply_features, fa::multiply_rows, fa::pack_operand, fa::put_rows;
 using fa::kGroupThreads, fa::kMma, fa::kRowBytes;  // 128, 16, 128
 using fa::tile_descriptor, fa::tile_map, fa::update_max;
-constexpr int kGroupRows = 64;  // of a warpgroup: the rows of a wgmma
+constexpr int kGroupRows = 64;  // rows of a warpgroup, and of a wgmma
 
-// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number,
-// and setmaxnreg moves what the producer does not need to the consumers.
+// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number;
+// setmaxnreg moves those that the producer does not need to the consumers.
 template <int d_, bool kCausal_>
 struct Tiling {
   static constexpr int d = d_;
@@ -41,7 +41,6 @@ struct Tiling {
   static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
 };
 
-// What is the same for all blocks.
 struct Shape {
   int heads, group;  // query heads; how many of them share K and V
   int N, Nk;
@@ -52,10 +51,10 @@ struct Shape {
 struct WorkTile {
   int bh, bh_kv;  // head of Q and O, of K and V
   int row;        // the first one
-  int tiles;      // of keys, at least one; 0: there is no more work
+  int tiles;      // of keys, at least one; 0: no more work
 };
 
-// Keys that a row sees.
+// How many keys a row sees.
 template <class T>
 __device__ inline int visible(const Shape& shape, int row) {
   return T::kCausal ? min(shape.Nk, row + 1 + shape.Nk - shape.N) : shape.Nk;
@@ -67,7 +66,7 @@ __device__ inline int tiles_for(const Shape& shape, int last_row) {
   return max(1, (visible<T>(shape, last_row) + T::Bc - 1) / T::Bc);
 }
 
-// Work tile t of all. Causal: the longest walks of all heads first.
+// Work tile t. Causal: the longest walks of all heads first.
 template <class T>
 __device__ inline WorkTile work_tile_at(int t, const Shape& shape) {
   const int Tr = (shape.N + T::Br - 1) / T::Br;
@@ -78,7 +77,7 @@ __device__ inline WorkTile work_tile_at(int t, const Shape& shape) {
 }
 
 // Scores that their row does not see become -inf. visible0, visible1: keys that the lane's two rows
-// see, counted from its first key on.
+// see, counted from its first key.
 template <int n>
 __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
   UNROLL
@@ -89,10 +88,9 @@ __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
 
 // --- host ---------------------------------------------------------------------------------------
 
-// What the kernels are made for; anything else is refused.
+// The problems that the kernels support; all others are refused.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
-// f(Tiling) for the problem's head dimension and mask.
 template <class F>
 void dispatch(const fa::Problem& p, F&& f) {
   fa::dispatch_d<64, 128>(p.d,

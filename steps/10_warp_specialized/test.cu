@@ -1,4 +1,4 @@
-// Tests of step 10. steps/CMakeLists.txt says what it is linked with.
+// Tests of step 10. steps/CMakeLists.txt has the sources that it is linked with.
 #include "steps/10_warp_specialized/4_scheduled.cuh"
 #include "tests/attention.h"
 
@@ -11,7 +11,7 @@ static const fa::Variant& lazy() { return fa::linked_variant("10 lazy"); }
 static const fa::Variant& persistent() { return fa::linked_variant("10 persistent"); }
 static const fa::Variant& scheduled() { return fa::linked_variant("10 scheduled"); }
 
-// The persistent kernels with so many blocks instead of one on each SM.
+// The persistent kernels with this many blocks instead of one per SM.
 template <int kBlocks>
 static const fa::Variant& on_blocks() {
   static const fa::Variant variant = fa::test::on_blocks(scheduled(), kBlocks);
@@ -27,7 +27,7 @@ static const fa::Variant& few_blocks_in_turn() { return in_turn_on_blocks<0>(); 
 
 static constexpr int kWarpRows = step10::kGroupRows / 4;
 
-// One of them; a test runs once with each.
+// One of them per run of the test.
 static const fa::Variant& any() {
   const fa::Variant* variant =
       GENERATE(&producer(), &specialized(), &lazy(), &few_blocks_in_turn(), &few_blocks());
@@ -62,7 +62,7 @@ TEST_CASE("step 10: maxima that grow slowly, fast, not at all, and lie far from 
 }
 
 TEST_CASE("step 10: maxima, one product after the other", "[step10][all]") {
-  constexpr int kTileKeys = 64;  // those of step 09
+  constexpr int kTileKeys = 64;  // as in step 09
   fa::test::require_right_for_any_maxima(producer(), kWarpRows, kTileKeys);
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("step 10: heads in more than one section", "[step10]") {
 }
 
 TEST_CASE("step 10: more work tiles than SMs", "[step10][all]") {
-  // The last one: 64 rows that skip a tile of keys, behind a seam.
+  // The last one: 64 rows that skip a tile of keys after a seam.
   const auto [d, N, Nk] =
       GENERATE(std::tuple(64, 20, 30), std::tuple(128, 20, 30), std::tuple(256, 100, 100));
   const bool causal = GENERATE(false, true);
@@ -151,8 +151,7 @@ TEST_CASE("step 10: d = 256, and keys around each multiple of 16", "[step10][all
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 10: predicted bytes are counted bytes, and those of HBM", "[step10][all]") {
-  const fa::Variant& variant =
-      *GENERATE(&persistent(), &scheduled());  // on as many as there are SMs
+  const fa::Variant& variant = *GENERATE(&persistent(), &scheduled());  // with one block per SM
   SECTION("requested") { fa::test::require_predicted_for_lengths(variant); }
   SECTION("HBM") {
     if (fa::test::is_now(true)) fa::test::require_compulsory_hbm(variant);
@@ -182,7 +181,7 @@ TEST_CASE("step 10: the formulas of the headers", "[step10][all]") {
   const uint64_t Br = d == 64 ? 256 : 128, Tr = (N + Br - 1) / Br;
   const fa::Bytes counted = *fa::test::count_forward(variant, p).requested;
   if (!causal) CHECK(counted.read == 2 * BH * (N * d + 2 * Tr * Nk * d));
-  // A work tile and a block each 4 B; all work tiles fit on SMs.
+  // 4 B per work tile and per block; all work tiles fit on SMs.
   const bool counters = variant.name == "scheduled" && causal;
   CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + (counters ? 8 : 0));
   CHECK(counted.atomic == (counters ? 4 * (BH * Tr + BH * Tr) : 0));

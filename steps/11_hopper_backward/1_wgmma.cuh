@@ -1,6 +1,6 @@
 // Step 11 -- the backward with TMA and wgmma.
 // Idea      Step 08's loop with Hopper's copies and products. A warpgroup waits for its products
-//           right after it has issued them: it computes nothing beside them
+//           right after issuing them: nothing overlaps
 // Changed   since 08 5_atomics: TMA and wgmma; 128 rows per tile; each warpgroup multiplies half of
 //           the tile's dQ over the keys of both
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
@@ -21,25 +21,24 @@ using namespace step11;  // tiles of Br = 128 rows, blocks of Bc = 128 keys
 constexpr int kStages = 2;  // of Q and dO
 constexpr int kThreads = kGroups * kGroupThreads;
 
-// What a block keeps in shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09.
+// A block's shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kGroups][kGroupKeys * d];  // later dK, on its way to HBM
+  bf16 K[kGroups][kGroupKeys * d];  // later dK, before its store
   bf16 V[kGroups][kGroupKeys * d];  // later dV
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
   bf16 dS[Bc * Br];                             // dS^T: [Br / 64][Bc][64]
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: LSE * log2(e)
-  uint64_t kv_full, full[kStages];              // mbarriers: TMA's bytes are there
+  uint64_t kv_full, full[kStages];              // mbarriers: TMA's bytes have arrived
 };
 
-// What one thread copies.
 struct Sources {
   const fa::TensorMap *Q, *K, *V, *dO;
   const float *LSE2, *delta;  // [B*H * Tr, Br]
 };
 
-// K and V of the block, a tile for each warpgroup. One thread copies.
+// Copies the block's K and V, a tile per warpgroup. By one thread.
 template <int d>
 __device__ inline void load_keys(Tiles<d>& smem, const Sources& from, const WorkTile& work) {
   fa::mbarrier_arrive_expect_tx(&smem.kv_full, sizeof smem.K + sizeof smem.V);
@@ -50,7 +49,6 @@ __device__ inline void load_keys(Tiles<d>& smem, const Sources& from, const Work
   }
 }
 
-// A tile of rows.
 template <int d>
 __device__ inline void load_rows(Tiles<d>& smem, const Sources& from, int stage, const RowTile& at,
                                  int Tr) {
@@ -73,7 +71,7 @@ __device__ inline float2 of_rows(const float (&tile)[rows], int g) {
   return *reinterpret_cast<const float2*>(&tile[8 * g + fa::column_of(lane)]);
 }
 
-// P = 2^(scale_log2 S - LSE2), which is normalised, in S's registers.
+// Turns S into P = 2^(scale_log2 S - LSE2), which is normalised.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], const float (&LSE2)[2 * n], float scale_log2) {
   UNROLL
@@ -86,7 +84,7 @@ __device__ inline void compute_p(float (&rS)[n], const float (&LSE2)[2 * n], flo
   }
 }
 
-// dS = P (dP - delta) in dP's registers.
+// Turns dP into dS = P (dP - delta).
 template <int n>
 __device__ inline void compute_ds(float (&rdP)[n], const uint32_t (&rP)[n / 8][4],
                                   const float (&delta)[2 * n]) {
@@ -103,8 +101,7 @@ __device__ inline void compute_ds(float (&rdP)[n], const uint32_t (&rP)[n / 8][4
 
 // --- the kernels ---------------------------------------------------------------------------------
 
-// Once per row: delta = rowsum(dO * O), LSE2 = LSE * log2(e), and zeros for dQ_sum. Where LSE is
-// -inf, LSE2 is inf, so that P is 0.
+// Per row: delta = rowsum(dO * O), LSE2 = LSE * log2(e), inf for -inf (P = 0), and dQ_sum = 0.
 template <int d>
 __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
                              const bf16* dO,    // [B*H, N, d]
@@ -137,12 +134,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br);
   const int tiles = shape.group * (shape.Tr - work.first);
   const Sources from{&Q, &K, &V, &dO, LSE2, delta};
-  RowTile at = work, ahead = at;  // ahead: the tile to copy next
+  RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (threadIdx.x == 0) {
     fa::mbarrier_init(&smem.kv_full, 1);
     init_mbarriers(smem.full, 1);
@@ -158,8 +155,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   // For dQ: K of both warpgroups, MN-major, and this warpgroup's 64 rows of dS.
   const uint64_t k_all = tile_descriptor(smem.K[0], kGroupKeys * kRowBytes);
   const uint64_t ds = tile_descriptor(smem.dS + wg * Bc * kPanel);
-  const int key = work.j * Bc + wg * kGroupKeys;            // the warpgroup's first,
-  const int lane_key = key + warp * 16 + fa::row_of(lane);  // and this lane's
+  const int key = work.j * Bc + wg * kGroupKeys;            // the warpgroup's first key
+  const int lane_key = key + warp * 16 + fa::row_of(lane);  // this lane's
   float rdK[d / 2] = {}, rdV[d / 2] = {};
   fa::mbarrier_wait(&smem.kv_full, 0);
 
@@ -192,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     compute_ds(rX, rP, smem.delta[stage]);
     pack_operand(rX, rP);
     put_ds(rP, smem.dS);
-    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
+    fa::fence_proxy_async();  // wgmma sees this thread's writes
     __syncthreads();          // dS of all keys is complete
 
     // dK += dS^T Q, and dQ = dS K
@@ -210,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     dQ_sum.part<d>((at.head * shape.Tr + at.i) * kGroups + wg).add(rdQ);
   }
 
-  // --- epilogue: dK and dV by way of shared memory, where this warpgroup's K and V were
+  // --- epilogue: dK and dV are staged where this warpgroup's K and V were
   const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
   put_rows<d>(rdK, scales, smem.K[wg]);
   put_rows<d>(rdV, ones, smem.V[wg]);
@@ -220,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::tma_store(&dK, smem.K[wg], {0, key, 0, work.bh_kv});
     fa::tma_store(&dV, smem.V[wg], {0, key, 0, work.bh_kv});
     fa::tma_store_commit();
-    fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+    fa::tma_store_wait_read<0>();  // shared memory must outlive the copies
   }
 }
 

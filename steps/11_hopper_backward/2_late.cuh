@@ -1,10 +1,8 @@
 // Step 11 -- dQ one tile late.
-// Idea      A product is in flight while the warpgroup computes: dK of one tile beside P of the
-//           next, dV beside the additions to dQ. dQ of a tile is multiplied after the scores of the
-//           next one. By then the other warpgroup's dS is usually complete, so one can multiply
-//           while the other computes
-// Changed   since 11 1_wgmma: the order of a tile's products; mbarriers instead of __syncthreads,
-//           for Q, for dO and for dS
+// Idea      A product is in flight while the warpgroup computes: dK of one tile overlaps P of the
+//           next, dV the additions to dQ. dQ of a tile is multiplied after the scores of the next
+//           one. By then the other warpgroup's dS is usually complete: one multiplies, one computes
+// Changed   since 11 1_wgmma: the order of a tile's products; mbarriers for Q, for dO and for dS
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*Np) B
 //                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
@@ -12,8 +10,8 @@
 // Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
 // Still bad each warpgroup waits for the other's dS and, at d = 128, until the additions have read
-//           dQ's registers; the one that copies also waits until the other has read Q; no product
-//           is in flight during dS, because dV reads P's registers
+//           dQ's registers; the copying one also waits until the other has read Q; no product is in
+//           flight during dS, because dV reads P's registers
 #pragma once
 
 #include "steps/11_hopper_backward/1_wgmma.cuh"
@@ -26,19 +24,18 @@ using step11_wgmma::compute_ds, step11_wgmma::compute_p;
 constexpr int kStages = 2;  // of Q and dO
 constexpr int kThreads = kGroups * kGroupThreads;
 
-// What a block keeps in shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09.
-// Its mbarriers:
-//                     a phase is complete when                        who waits
+// A block's shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09. Its mbarriers:
+//                     a phase is complete when                        waiting
 //     k_full, v_full  TMA has written K, or V                         all
 //     q_full, o_full  TMA has written Q and LSE2, or dO and delta     all
-//     q_empty         each warp's dK has read Q; delta is read, too   the thread that copies
-//     o_empty         each warp's dV and dP have read dO              the thread that copies
+//     q_empty         each warp's dK has read Q; delta is read, too   the copying thread
+//     o_empty         each warp's dV and dP have read dO              the copying thread
 //     ds_full         each warp has written its dS                    all, before dQ
 //     ds_empty        each warp's dQ has read dS                      all, before the next dS
 //     k_read          each warp's last dQ has read K                  all, before dK overwrites K
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kGroups][kGroupKeys * d];  // later dK, on its way to HBM
+  bf16 K[kGroups][kGroupKeys * d];  // later dK, before its store
   bf16 V[kGroups][kGroupKeys * d];  // later dV
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
@@ -60,7 +57,7 @@ struct Copier {
   const WorkTile& work;
   int Tr;
 
-  // A tile of rows, the n-th of the walk, once its stage is empty.
+  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = (size_t(at.head) * Tr + at.i) * Br;
@@ -90,7 +87,7 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
-  // Always 0, but nvcc cannot know it. Added to a descriptor when d = 128, it keeps nvcc from
+  // Always 0, which nvcc cannot know. Added to a descriptor when d = 128, it keeps nvcc from
   // computing all 24 descriptors of K, V and dS before the loop: no registers are left for them.
   __device__ unsigned zero() const { return d == 128 ? n >> 31 : 0; }
   __device__ uint64_t first_tile() const { return first + zero(); }
@@ -103,7 +100,7 @@ struct Group {
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kDs = distance(offsetof(Memory, dS) + wg * Bc * kPanel * 2);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;     // number of the tile whose scores come next,
+  unsigned n = 0;     // number of the tile whose scores are next,
   RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
@@ -111,18 +108,17 @@ struct Group {
   __device__ Group(Tiles<d>& smem, const Shape& shape, const WorkTile& work)
       : smem(smem), shape(shape), work(work) {}
 
-  // Of the walk, of all heads that share the keys. + 0: see zero().
+  // Tiles of the walk, of all heads that share the keys. + 0: see zero().
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first) + zero(); }
   __device__ unsigned stage() const { return n % kStages; }
-  // This warpgroup's rows of dQ of the tile `at`.
+  // This warpgroup's 64 rows of dQ of the tile `at`.
   __device__ int half() const { return (at.head * shape.Tr + at.i) * kGroups + wg; }
 
-  // S^T = K Q^T, once Q is there.
+  // S^T = K Q^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     multiply_features<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, rS);
   }
-  // S becomes P.
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -132,21 +128,19 @@ struct Group {
     compute_p(rS, smem.LSE2[stage()], shape.scale * fa::kLog2e);
     fa::pin_registers(rS);
   }
-  // dV += P^T dO, once dO is there.
   __device__ void issue_dv() {
     fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
     multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
   }
-  // dK += dS^T Q of tile i.
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
-  // dQ = dS K of tile i, once the other warpgroup's dS is there.
+  // dQ = dS K of tile i, once the other warpgroup's dS is complete.
   __device__ void issue_dq(unsigned i, float (&rdQ)[d / 2]) {
     fa::mbarrier_wait(&smem.ds_full, i & 1);
     multiply_transposed<d, Bc>(first_tile() + kDs, first_tile() + kKAll, rdQ);
   }
-  // dS, from dP^T = V dO^T: to registers and, once the dS before has been read, to shared memory.
+  // dS, from dP^T = V dO^T: to registers and, once the previous dS has been read, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
     multiply_features<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, rdP);
@@ -159,19 +153,19 @@ struct Group {
     fa::mbarrier_wait(&smem.ds_empty, (n & 1) ^ 1);
     put_ds(rP, smem.dS);
   }
-  // In the loop S of the next tile and dK are issued first: they need not wait for the fence.
+  // Called after S of the next tile and dK are issued, which need not wait for the fence.
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
+    fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full);
   }
 
   __device__ void run(const Copier<d>& copier, const FloatSums& dQ_sum, const fa::TensorMap* dK,
                       const fa::TensorMap* dV) {
     // --- prologue: P and dS of the first tile
-    // The thread that copies: its warp waits until both warpgroups have read a stage.
+    // The copying thread: its warp waits until both warpgroups have read a stage.
     const bool copies = wg == kGroups - 1 && thread == 0;
     if (copies) {
-      RowTile ahead = at;  // the tile to copy next
+      RowTile ahead = at;  // the next tile to copy
       load_keys(smem.K, &smem.k_full, copier.K, work);
       for (unsigned i = 0; i < min(tiles(), unsigned(kStages)); ++i) {
         copier.load_rows(i, ahead);
@@ -201,7 +195,7 @@ struct Group {
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
-      fa::pin_registers(rS);  // or ptxas packs P over dS, which dK reads, before the wait
+      fa::pin_registers(rS);  // else ptxas packs P over dS, which dK reads, before the wait
       warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       if (copies && n + 1 < tiles()) {
         RowTile ahead = at;
@@ -219,12 +213,12 @@ struct Group {
       differentiate();
     }
 
-    // --- epilogue: dK and dQ of the last tile; dK and dV leave from where K and V were
+    // --- epilogue: dK and dQ of the last tile; dK and dV are staged where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
     issue_dq(n - 1, rdQ);
-    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V: only its own dP reads them
+    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
     wait_for<0>(rdK);
     fa::pin_registers(rdQ);
     dQ_sum.part<d>(half()).add(rdQ);

@@ -1,13 +1,13 @@
-// Step 11 -- a warpgroup of its own for dQ, and LSE and delta subtracted by the products.
+// Step 11 -- a third warpgroup for dQ, and products that subtract LSE and delta.
 // Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. dS has two stages, so the
 //           other two wait only when about a tile ahead of each other, or of the third. At d = 128
 //           three warpgroups have registers for 64 rows only; without dQ there is room for a copy
-//           of P, so that dS is computed beside dV. S - LSE / scale is itself a product: of K with
-//           a column of ones, and Q with a column of -LSE / scale; dP - delta is one of V with
-//           ones, and dO with -delta. One more wgmma, of 16 columns, replaces the loads of LSE and
-//           delta, which wait for the additions. Three bf16 hold the 24 bits of a float
-// Changed   since 11 2_late: who multiplies dQ and who copies; the order of dV and dP; a first tile
-//           that sees no key is skipped; LSE and delta, and the kernel before, which writes columns
+//           of P, so that dS overlaps dV. S - LSE / scale is itself a product: of K with a column
+//           of ones, and Q with a column of -LSE / scale; dP - delta is one of V with ones, and dO
+//           with -delta. One more wgmma, of 16 columns, replaces the loads of LSE and delta, which
+//           would queue with the additions. Three bf16 hold the 24 bits of a float
+// Changed   since 11 2_late: the third warpgroup; the order of dV and dP; a first tile that sees no
+//           key is skipped; LSE and delta, and the preceding kernel, which writes columns
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 4*Tc*Nv) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 4*Np) B
 //                     atomic 4*BH*Tc*Nv*d B   Np: N in tiles of 128; Nv: in tiles of 128 (d = 64)
@@ -46,8 +46,8 @@ __device__ inline void split(float x, bf16* to) {
   }
 }
 
-// A row's columns. Both products read all of them: an inf or a NaN in one is NaN in both. A row
-// without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would be NaN.
+// Writes a row's columns. Both products read all of them: an inf or a NaN in one is NaN in both. A
+// row without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would be NaN.
 __device__ inline void put_columns(bf16* to, float scaled_lse, float delta) {
   __align__(16) bf16 row[kColumns];
   split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
@@ -56,7 +56,7 @@ __device__ inline void put_columns(bf16* to, float scaled_lse, float delta) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
 }
 
-// Once per row: its columns, with delta = rowsum(dO * O), and zeros for dQ_sum.
+// Per row: its columns, with delta = rowsum(dO * O), and zeros for dQ_sum.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
@@ -70,8 +70,8 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   if (at.lane == 0) put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// C = A B^T, 64 keys by a tile's rows, plus each row's sum of the columns that `ones` selects,
-// by a last wgmma with A in registers. Issued, and not waited for.
+// Issues C = A B^T, 64 keys by a tile's rows, plus each row's sum of the columns that `ones`
+// selects, by a last wgmma with A in registers. Does not wait.
 template <int d, int half_rows>
 __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
                                              uint64_t columns, float (&rC)[half_rows]) {
@@ -88,18 +88,18 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
 
 // --- a block's shared memory, and the thread that copies -----------------------------------------
 
-// What a block keeps in shared memory: 199 KB when d = 64, 196 KB when d = 128. Panels as in 09.
-// Its mbarriers, where owners are the warps of the two warpgroups that own keys:
-//                     a phase is complete when                     who waits
+// A block's shared memory: 199 KB when d = 64, 196 KB when d = 128. Panels as in 09. Its
+// mbarriers, where owners are the warps of the two warpgroups that own keys:
+//                     a phase is complete when                     waiting
 //     k_full, v_full  TMA has written K, or V                      all for K, the owners for V
 //     q_full, o_full  TMA has written Q and columns, or dO         the owners
-//     q_empty         each owner's dP and dK are done              the thread that copies
-//     o_empty         each owner's dP and dV are done              the thread that copies
+//     q_empty         each owner's dP and dK are done              the copying thread
+//     o_empty         each owner's dP and dV are done              the copying thread
 //     ds_full         each owner has written its dS                the third warpgroup, before dQ
 //     ds_empty        each warp's dQ has read dS, and K            the owners, two tiles later
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kGroups][kGroupKeys * d];  // later dK, on its way to HBM
+  bf16 K[kGroups][kGroupKeys * d];  // later dK, before its store
   bf16 V[kGroups][kGroupKeys * d];  // later dV
   bf16 Q[kStages][Br<d> * d];
   bf16 dO[kStages][Br<d> * d];
@@ -119,7 +119,7 @@ struct Copier {
   const WorkTile& work;
   int Np;
 
-  // A tile of rows, the n-th of the walk, once its stage is empty.
+  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = size_t(at.head) * Np + at.i * Br<d>;
@@ -137,14 +137,14 @@ struct Copier {
 
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
-// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
-// also copies: when dS of a tile is there, the tile before it has been read, so its stage is empty.
+// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is complete. One
+// thread also copies: a complete dS of a tile means that the previous tile's stage is empty.
 template <int d>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                    const Copier<d>& copier, const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the tile to copy next
+  RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     load_keys(smem.K, &smem.k_full, copier.K, work);
     UNROLL_BY(1)
@@ -175,7 +175,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part<d>(half, features * 64);
-      fa::wgmma_wait<0>();  // a warp's lanes wait together: no __syncwarp() below
+      fa::wgmma_wait<0>();  // the lanes of a warp wait together: no __syncwarp() below
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       dQ_part.add(rdQ);
@@ -197,7 +197,7 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
-  // Always 0, but nvcc cannot know it, so it does not compute all descriptors before the loop.
+  // Always 0, which nvcc cannot know: else it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -207,12 +207,12 @@ struct Group {
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;     // number of the tile whose scores come next,
+  unsigned n = 0;     // number of the tile whose scores are next,
   RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
-  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
-  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
+  // 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, const WorkTile& work)
@@ -226,22 +226,21 @@ struct Group {
     fa::pin_registers(delta_ones);
   }
 
-  // Of the walk, of all heads that share the keys.
+  // Tiles of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
   __device__ unsigned stage() const { return n % kStages; }
-  // No swizzle: eight columns of eight rows are a core matrix. The next in a row is 0 bytes further
-  // on: as columns 8 to 15 wgmma reads the same eight again, and A multiplies them by 0.
+  // No swizzle: eight columns of eight rows are a core matrix. The next one in a row is 0 bytes
+  // further: as columns 8 to 15 wgmma reads the same eight again, and A multiplies them by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
 
-  // (S - LSE / scale)^T, once Q is there.
+  // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
                              columns(), rS);
   }
-  // S becomes P.
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -253,15 +252,14 @@ struct Group {
     for (int i = 0; i < Br / 2; ++i) rS[i] = fa::exp2_approx(rS[i] * scale_log2);
     fa::pin_registers(rS);
   }
-  // dK += dS^T Q of tile i.
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
-  // (dP - delta)^T and dV += P^T dO, once dO is there. dS, computed beside dV, goes to registers,
-  // and to shared memory once its stage is empty.
+  // (dP - delta)^T and dV += P^T dO, once dO has arrived. dS, which overlaps dV, goes to registers
+  // and, once its stage is empty, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of dV's A behind dV's wait
+    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of dV's A after dV's wait
     UNROLL
     for (int r = 0; r < Br / kMma; ++r) {
       UNROLL
@@ -279,21 +277,21 @@ struct Group {
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // or ptxas packs dS over P, which dV reads, before the wait
+    fa::pin_registers(rdP);  // else ptxas packs dS over P, which dV reads, before the wait
     warp_arrive(&smem.o_empty[stage()]);
     pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
-  // In the loop S of the next tile and dK are issued first: they need not wait for the fence.
+  // Called after S of the next tile and dK are issued, which need not wait for the fence.
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
+    fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask, it may be that no row of the walk's first tile sees a key of warpgroup 1. Its dS
-  // is then 0, and it begins with the next tile, if there is one: the epilogue needs a tile. (In
-  // the other heads that share the keys it computes the zeros.)
+  // With the mask, no row of the walk's first tile may see a key of warpgroup 1. Its dS is then 0,
+  // and it begins with the next tile, if there is one, because the epilogue needs a tile. (In the
+  // other heads that share the keys it computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -321,7 +319,7 @@ struct Group {
     fa::mbarrier_wait(&smem.v_full, 0);
     differentiate();
 
-    // --- mainloop: S of the next tile beside dK of this one
+    // --- mainloop: S of the next tile overlaps dK of this one
     while (++n < tiles()) {
       at.next(work, shape.Tr);
       issue_scores(rS);
@@ -330,17 +328,17 @@ struct Group {
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
-      fa::pin_registers(rS);  // or ptxas packs P over dS, which dK reads, before the wait
+      fa::pin_registers(rS);  // else ptxas packs P over dS, which dK reads, before the wait
       warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       pack_operand(rS, rP);
       differentiate();
     }
 
-    // --- epilogue: dK of the last tile; dK and dV leave from where K and V were
+    // --- epilogue: dK of the last tile; dK and dV are staged where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
-    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V: only its own dP reads them
+    put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
     wait_for<0>(rdK);
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
@@ -390,8 +388,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br<128>; }
 
-// Scores of the tiles that skip_hidden() skips: of warpgroup 1, since a row of each walk's first
-// tile sees the first key of warpgroup 0. rows: of a tile.
+// Scores of the tiles that skip_hidden() skips, all of warpgroup 1, since a row of each walk's
+// first tile sees the first key of warpgroup 0. rows: per tile.
 inline uint64_t skipped_scores(const fa::Problem& p, int rows) {
   const Shape shape = shape_of(p, rows);
   uint64_t tiles = 0;

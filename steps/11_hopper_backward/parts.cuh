@@ -1,15 +1,15 @@
-// Step 11: what all its kernels share: a block's walk, the five products and what is between them,
-// the kernels before and after the walk, and the host's sizes.
+// Step 11: what all its kernels share: a block's walk, the work between the five products, the
+// kernels before and after the walk, and the host's sizes.
 //
 // A warpgroup owns 64 keys. S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are
-// already in the registers from which dV and dK read their A operand. dQ sums over the keys of both
-// warpgroups, so dS^T also goes to shared memory, where wgmma reads it transposed.
+// already in the registers of dV's and dK's A operand. dQ sums over the keys of both warpgroups, so
+// dS^T also goes to shared memory, where wgmma reads it transposed.
 //
-// A lane's registers. It has keys k and k + 8 (k = 16 warp + row_of(lane)):
+// Registers of a lane, for its keys k and k + 8 (k = 16 warp + row_of(lane)):
 //
 //     rX[i]       key k + 8 half_of(i), row     column_of(lane) + column_at(i); S, P, dP, dS
 //     rdK[i]      key k + 8 half_of(i), feature column_of(lane) + column_at(i); rdV, too
-//     rP[r]       of the rows 16 r .. 16 r + 15, packed as wgmma's A: P, then dS
+//     rP[r]       rows 16 r .. 16 r + 15, packed as wgmma's A: P, then dS
 //     rdQ[i]      as rdK, but of rows of Q instead of keys
 #pragma once
 
@@ -36,19 +36,18 @@ using fa::multiply_features, fa::multiply_rows, fa::multiply_transposed, fa::til
 using fa::wait_for, fa::warp_arrive;
 
 constexpr int kGroups = 2;                // warpgroups that own keys
-constexpr int kGroupKeys = 64;            // of a warpgroup: the rows of a wgmma
+constexpr int kGroupKeys = 64;            // of a warpgroup, and rows of a wgmma
 constexpr int Bc = kGroups * kGroupKeys;  // keys of a block
-// Rows of a tile of Q and dO in 1_wgmma and 2_late; in all, dQ_sum is padded to tiles of 128.
+// Rows of a tile of Q and dO in 1_wgmma and 2_late; everywhere dQ_sum is padded to tiles of 128.
 constexpr int Br = 128;
 
-// --- what a block walks through ------------------------------------------------------------------
+// --- a block's walk ------------------------------------------------------------------------------
 
-// What is the same for all blocks.
 struct Shape {
   int kv_heads, group;  // heads of K and V; how many of Q share each
   int Np, Nk, Tr, Tc;   // Np: N in whole tiles of 128; Tr, Tc: tiles of rows, of keys
   int shift;            // row r sees the keys up to r + shift
-  int section;          // heads whose work tiles are mixed; causal: as many as the L2 has room for
+  int section;          // heads whose work tiles are mixed; causal: as many as fit in the L2
   float scale;
 };
 
@@ -58,8 +57,7 @@ struct WorkTile {
   int head, first;  // the first of Q's heads, and of its tiles of rows
 };
 
-// Causal: within a section of heads, the longest walks first. The L2 holds a section's Q, dO and
-// dQ_sum.
+// Causal: a section's longest walks first. Its Q, dO and dQ_sum fit in the L2.
 __device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows) {
   const int first = t / (p.section * p.Tc) * p.section;
   const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;
@@ -76,8 +74,7 @@ struct RowTile {
   }
 };
 
-// K or V of the block, a tile for each warpgroup. One thread calls. (1_wgmma has one mbarrier for
-// both, and its own function.)
+// Copies the block's K or V, a tile per warpgroup. By one thread. (1_wgmma has another function.)
 template <int n>
 __device__ inline void load_keys(bf16 (&to)[kGroups][n], uint64_t* full, const fa::TensorMap* from,
                                  const WorkTile& work) {
@@ -87,8 +84,7 @@ __device__ inline void load_keys(bf16 (&to)[kGroups][n], uint64_t* full, const f
   }
 }
 
-// dK and dV of a warpgroup, which have taken the place of its K and V. All its threads call; one
-// copies.
+// Stores a warpgroup's dK and dV, which have replaced its K and V. By all its threads.
 template <int n>
 __device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* dV,
                                   const bf16 (&sdK)[kGroups][n], const bf16 (&sdV)[kGroups][n],
@@ -99,7 +95,7 @@ __device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* 
     fa::tma_store(dK, sdK[wg], {0, key, 0, bh_kv});
     fa::tma_store(dV, sdV[wg], {0, key, 0, bh_kv});
     fa::tma_store_commit();
-    fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+    fa::tma_store_wait_read<0>();  // shared memory must outlive the copies
   }
 }
 
@@ -111,8 +107,8 @@ __device__ inline int hidden(const Shape& p, int key, int row) {
 }
 
 // Scores of rows that do not see the key become -inf. hidden0, hidden1: hidden() of the lane's
-// first row, for its first and its second key. Past the last row P is 0: LSE2 is inf there, and the
-// column of -LSE / scale -1e30.
+// first row, for its first and second key. Past the last row P is 0, since LSE2 is inf there, or
+// the column of -LSE / scale is -1e30.
 template <int n>
 __device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   UNROLL
@@ -121,13 +117,13 @@ __device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   }
 }
 
-// Two elements of rX = P rX. P is the bf16 pair that dV multiplies; its lower half is the first.
+// Two elements of rX = P rX. pair: P in bf16, as dV multiplies it; the lower half is the first.
 __device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
   first *= __uint_as_float(pair << 16);
   second *= __uint_as_float(pair & 0xffff0000u);
 }
 
-// dS^T of the warp's 16 keys to shared memory: [rows / 64][Bc][64], panels of 64 rows, swizzled.
+// Stores dS^T of the warp's 16 keys: [rows / 64][Bc][64], panels of 64 rows, swizzled.
 template <int depth>
 __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -139,16 +135,15 @@ __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   }
 }
 
-// dQ's sums over the tiles of keys, in HBM, in the order of the registers: a lane adds 16 bytes at
-// once, a warp 512 adjacent bytes.
+// dQ's sums over the tiles of keys, in HBM, in register order: a lane adds 16 bytes, a warp 512.
 struct FloatSums {
   float* sums;  // [B*H * Np / 64, warp 4, d / 8, lane 32, 4]
 
-  // A lane's part of 64 rows, which a warpgroup multiplies.
+  // A lane's part of the 64 rows that a warpgroup multiplies.
   struct Part {
     float* at;
 
-    // RED: an addition that returns nothing, so no thread waits for it.
+    // RED: an addition without a result, so no thread waits for it.
     template <int n>
     __device__ void add(const float (&rdQ)[n]) const {
       UNROLL
@@ -162,7 +157,7 @@ struct FloatSums {
     }
   };
   // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8, where a
-  // warpgroup does not multiply all d at once.
+  // warpgroup multiplies only some of the d at once.
   template <int d>
   __device__ Part part(int half, int feature = 0) const {
     const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -175,7 +170,7 @@ struct FloatSums {
 
 constexpr int kRowThreads = 256;  // of a block
 
-// The lanes of the kernel before: d / 8 of them own a row, padded ones included.
+// The lanes of the preceding kernel: d / 8 of them own a row, padded rows included.
 template <int d>
 struct RowLanes {
   static constexpr int kLanes = d / 8, kRows = kRowThreads / kLanes;  // rows of a block
@@ -183,8 +178,7 @@ struct RowLanes {
   size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
   bool inside;
 
-  // A block has rows of one head. The last head comes first: the L2 keeps what the next kernel
-  // reads first.
+  // A block has rows of one head, the last first: the L2 keeps what the next kernel reads first.
   __device__ RowLanes(int N, int Np)
       : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
         r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
@@ -213,9 +207,9 @@ struct RowLanes {
   }
 };
 
-// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
-// rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
-// last head comes first, because it is still in the L2.
+// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of rows
+// r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The last
+// head runs first, because it is still in the L2.
 template <int d>
 __global__ void convert_kernel(FloatSums dQ_sum,
                                bf16* dQ,  // [B*H, N, d]
@@ -242,9 +236,9 @@ inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = tru
 
 inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br; }
 
-// rows: of a tile.
+// rows: per tile.
 inline Shape shape_of(const fa::Problem& p, int rows) {
-  const size_t l2 = size_t{16} << 20;  // bytes that a section's heads may need
+  const size_t l2 = size_t{16} << 20;                         // bytes for a section's heads
   const size_t head = 8 * size_t(p.d) * p.N * (p.H / p.Hkv);  // Q, dO: 2 bytes each; dQ_sum: 4
   return {.kv_heads = int(p.kv_heads()),
           .group = p.H / p.Hkv,

@@ -15,7 +15,7 @@
 
 namespace step11 {
 
-// The forward's workspace and the backward's.
+// The workspaces of the forward and the backward.
 template <std::vector<fa::Scratch> backward(const fa::Problem&)>
 std::vector<fa::Scratch> both(const fa::Problem& p) {
   std::vector<fa::Scratch> all = step10::workspace(p);
@@ -23,7 +23,7 @@ std::vector<fa::Scratch> both(const fa::Problem& p) {
   return all;
 }
 
-// What all variants share: the forward is step 10's.
+// The part that all variants share: the forward is step 10's.
 inline fa::Variant over_step_10(const char* name, const char* idea) {
   return {.name = name,
           .idea = idea,

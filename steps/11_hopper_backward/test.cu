@@ -1,4 +1,4 @@
-// Tests of step 11. steps/CMakeLists.txt says what it is linked with.
+// Tests of step 11. steps/CMakeLists.txt has the sources that it is linked with.
 #include "steps/11_hopper_backward/beyond/deterministic.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
@@ -18,7 +18,7 @@ static const fa::Variant& places() { return fa::linked_variant("11 places"); }
 static const fa::Variant& direct() { return fa::linked_variant("11 direct"); }
 static const fa::Variant& paired() { return fa::linked_variant("11 paired"); }
 
-// A test runs once with each variant and head dimension.
+// A variant and a head dimension per run of the test.
 static Kernels any() {
   const auto* variant = GENERATE(&wgmma(), &late(), &deterministic(), &columns(), &paired());
   const int d = GENERATE_COPY(from_range(variant->support->d));
@@ -132,7 +132,7 @@ TEST_CASE("step 11: deterministic: parts are whole units, 2^24 of which hold any
   const test::Buffer<float> units("units", 1), sums("sums", std::vector<float>(4, 0.f));
   fa::launch(add_rounded, {1, 1}, bound, units, sums);
   const float unit = units.download()[0] * 0x1p-23f;
-  // With the sixteenth for errors; no smaller unit would do.
+  // With the sixteenth for errors; no smaller unit would suffice.
   CHECK(bound * 1.0625f < 0x1p24f * unit);
   CHECK(bound * 1.0625f >= 0x1p23f * unit);
   for (const float sum : sums.download()) {
@@ -193,10 +193,9 @@ TEST_CASE("step 11: deterministic: a row without a bound is not rounded", "[step
   }
 }
 
-// --- blocks that take one walk after another -----------------------------------------------------
+// --- blocks with one walk after another ----------------------------------------------------------
 
-// With so few blocks that one takes many walks, that `direct` takes whole heads, and that heads
-// take the places of earlier ones.
+// So few blocks that each has many walks, `direct` draws whole heads, and heads reuse places.
 static fa::Problem on_two_sms(fa::Problem p) {
   p.gpu.sms = 2;
   return p;
@@ -274,7 +273,7 @@ TEST_CASE("step 11: places: heads' sums take the places of earlier heads", "[ste
   const fa::Problem p = of_heads(60, 30, false, 6, 6, 128);
   const fa::Variant variant = on_few_blocks<places>();
   sim::Options options = sim::options();
-  options.workers = 2;  // as the SMs: of more blocks at a time some find no place
+  options.workers = 2;  // as the SMs: with more blocks at a time some find no place
   const sim::test::WithOptions with(options);
   const auto written = double(fa::test::count_backward(variant, p).hbm->write);
   CHECK(written == Approx(variant.backward_traffic(p).hbm.write).epsilon(0.01));
@@ -282,7 +281,7 @@ TEST_CASE("step 11: places: heads' sums take the places of earlier heads", "[ste
 #endif
 
 TEST_CASE("step 11: direct: rows that one walk sees have no sums", "[step11]") {
-  // Both tiles of 64 rows; one, as a row more sees a second block of keys; none; no others.
+  // Both tiles of 64 rows; one, as one more row sees a second block of keys; none; no others.
   const auto [N, Nk, tiles] = GENERATE(std::tuple(300, 300, 2), std::tuple(260, 261, 1),
                                        std::tuple(200, 265, 0), std::tuple(65, 65, 2));
   const int Hkv = GENERATE(1, 2);
@@ -339,7 +338,7 @@ TEST_CASE("step 11: direct: any other problem is another kernel's work", "[step1
 }
 
 #if !FA_BACKEND_GPU
-// In eight orders of the blocks: deterministic()'s dQ keeps its bits, that of floats does not, or
+// In eight orders of the blocks deterministic()'s dQ keeps its bits; that of floats does not, or
 // the orders would test nothing. With the mask so few bits of bf16 differ that none may.
 void require_same_bits_in_any_order(const fa::Problem& p, const fa::Inputs& in) {
   const std::vector<float> first = fa::test::run_in_order(0, deterministic(), p, in).dQ;
@@ -366,8 +365,8 @@ TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11
   const float k = GENERATE(1.f, 1.3f, 1.6f, 1.85f);  // a bound is rounded to a power of 2
   CAPTURE(d, k);
   if (!fa::test::one_in(5)) return;
-  // P = 1 / Nk, O is about 0. In the first half of the keys V and K have the same sign, in the
-  // other not: dQ's parts add up to half of the bound and back to 0, where bf16 shows each bit.
+  // P = 1 / Nk, O is about 0. V and K have the same sign in the first half of the keys, then
+  // opposite ones: dQ's parts add up to half of the bound and back to 0, where bf16 shows each bit.
   const auto p = bf16_problem(5, 1024, d, false);
   fa::Inputs in = fa::normal_inputs(p, 19);
   std::fill(in.Q.begin(), in.Q.end(), 0.f);
@@ -453,7 +452,7 @@ TEST_CASE("step 11: no bank conflicts, coalesced accesses, full atomic sectors",
 TEST_CASE("step 11: HBM sees each operand once a kernel", "[step11]") {
   const Kernels of = any();
   CAPTURE(of.variant->name, of.d);
-  // One tile each way: what the kernels ask for is what they stream. An atomic reads and writes.
+  // One tile each way: requested bytes equal compulsory ones. An atomic reads and writes.
   const auto p = bf16_problem(60, 30, of.d, GENERATE(false, true), 1, 2, 2);
   CAPTURE(p.causal);
   const fa::Counts counts = fa::test::count_backward(*of.variant, p);

@@ -1,8 +1,8 @@
 // Step 12 -- Q, K and V in 8 bits.
-// Idea      e4m3 has 3 bits of mantissa and ends at 448. A tensor, or each head of it, is divided
-//           by a scale that maps its largest number to 448. V is transposed, because wgmma reads
-//           8-bit operands K-major only
-// Changed   since step 10: new. The operands of the attention are made here, before its kernel
+// Idea      e4m3 has 3 bits of mantissa and a maximum of 448. A tensor, or each of its heads, is
+//           divided by a scale that maps its largest number to 448. V is transposed, because wgmma
+//           reads 8-bit operands K-major only
+// Changed   since step 10: new. Prepares the operands of the attention, before its kernel
 // Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B, once for the scales, once to quantise
 //           write BH*N*d + 2*BHkv*Nk*d B
 // Launch    per tensor: blocks that find its largest numbers; one per 64 rows of Q, 128 of K or V
@@ -23,7 +23,7 @@ using fa::bf16;
 using e4m3 = __nv_fp8_e4m3;
 
 constexpr int kQuantiseThreads = 256;
-constexpr int kQuantiseBlocks = 1024;  // at most, for one largest number
+constexpr int kQuantiseBlocks = 1024;  // at most, per largest number
 // Rows of Q, and of K, that the attention multiplies by one scale: a warpgroup's and a tile's.
 constexpr int kQueryRows = 64, kKeyRows = 128;
 
@@ -58,8 +58,7 @@ __device__ inline float scale_of(float largest) {
   return fmaxf(largest, 0x1p-116f) / fa::kLargestE4m3;
 }
 
-// The largest absolute value of each n numbers, by `blocks` blocks. Non-negative floats compare as
-// integers do.
+// The largest absolute value of each n numbers, by `blocks` blocks. Floats >= 0 sort as integers.
 static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n, int blocks) {
   const int part = blockIdx.x / blocks, block = blockIdx.x % blocks;
   x += part * n;
@@ -75,8 +74,7 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
   if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
 }
 
-// Q or K; a block of threads quantises a block of `rows` rows. Its scale is that of its head, or of
-// the tensor.
+// Quantises a block of `rows` rows of Q or K with the scale of its head, or of the tensor.
 template <int d, int rows>
 __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
                                 e4m3* out,                // [heads, n, d]
@@ -100,15 +98,14 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
 
 // --- V -------------------------------------------------------------------------------------------
 
-constexpr int kTileKeys = 128;  // that a block transposes
+constexpr int kTileKeys = 128;  // per block
 // Tiles of 128 KB in all.
 __host__ __device__ constexpr int part_tiles(int d) { return 512 / d; }
-// Blocks that an SM is to hold, of threads that have d / 4 registers of V in flight.
+// Blocks per SM, of threads that have d / 4 registers of V in flight.
 constexpr int blocks_per_sm(int d) { return 512 / d < 4 ? 512 / d : 4; }
-constexpr int kPlaces = 16;  // neighbours in a row of V^T; key_at() says which keys
+constexpr int kPlaces = 16;  // adjacent places in a row of V^T, whose keys key_at() gives
 
-// Each feature has a scale, and a mean that the epilogue adds to O. Here all features of a head
-// have the same scale, and their mean is 0.
+// Each feature has a scale, and a mean that the epilogue adds to O: here a head's scale, and 0.
 static __global__ void features_kernel(float* mean,              // [B*Hkv, d]
                                        float* scale,             // [B*Hkv, d]
                                        const unsigned* largest,  // [B*Hkv], or [1]
@@ -118,7 +115,7 @@ static __global__ void features_kernel(float* mean,              // [B*Hkv, d]
 }
 
 // The key at place p of 16 keys in a row of V^T. A lane of S holds keys 2t, 2t + 1, 2t + 8 and
-// 2t + 9. As P it must hold four neighbouring places: they are the places 4t to 4t + 3.
+// 2t + 9; as P it must hold four adjacent places, 4t to 4t + 3.
 __host__ __device__ constexpr int key_at(int p) { return p / 4 * 2 + p % 2 + p % 4 / 2 * 8; }
 
 // x[e]: the same four features of key e, a byte each. y[f] becomes feature f of the four keys.
@@ -135,15 +132,14 @@ __global__ __launch_bounds__(kQuantiseThreads, blocks_per_sm(d)) void transpose_
     const bf16* V,       // [B*Hkv, Nk, d]
     const float* mean,   // [B*Hkv, d]
     const float* scale,  // [B*Hkv, d]
-    e4m3* Vt,            // [B*Hkv, d, Nkp]: 16 keys as key_at says
+    e4m3* Vt,            // [B*Hkv, d, Nkp]: 16 keys in key_at()'s order
     int Nk, int Nkp) {
   constexpr int kLanes = d / 8, kWords = d / 4;  // threads, and words of four features, of a key
   constexpr int kPad = 4;                        // words after 16 keys: lanes read other banks
   __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kPlaces * kPad];
   const auto word = [](int key, int four) { return key * kWords + key / kPlaces * kPad + four; };
   constexpr int kRows = kQuantiseThreads / kLanes, kEach = kTileKeys / kRows;
-  // The last tile of each part of 128 KB first. An earlier kernel has read V, and what it read last
-  // is in the L2.
+  // The last tile of each 128 KB first: an earlier kernel has read V, so that tile is in the L2.
   const int tiles = Nkp / kTileKeys, parts = (tiles + part_tiles(d) - 1) / part_tiles(d);
   const int all_parts = gridDim.x / part_tiles(d), part = blockIdx.x % all_parts;
   const int head = part / parts;
@@ -208,7 +204,7 @@ inline uint64_t key_blocks(const fa::Problem& p, int rows) {
 }
 inline int part_keys(int d) { return part_tiles(d) * kTileKeys; }
 
-// A tensor's largest number, or each head's: `parts` of n numbers each, to `largest`.
+// The largest number of a tensor, or of each head: `parts` of n numbers each, to `largest`.
 inline unsigned blocks_for_largest(size_t n) {
   const size_t each = 8 * kQuantiseThreads;
   return std::min<size_t>((n + each - 1) / each, kQuantiseBlocks);
@@ -224,7 +220,7 @@ inline fa::Bytes find_largest_traffic(size_t parts, size_t n) {
   return {.read = 0, .write = bytes, .atomic = bytes * blocks_for_largest(n)};
 }
 
-// Where the tensors' largest numbers are stored: those of Q, then K, then V.
+// Where the tensors' largest numbers are stored, Q's first, then K's and V's.
 struct Largest {
   size_t q_parts, kv_parts, k = q_parts, v = k + kv_parts;
   Largest(const fa::Problem& p, bool per_head)
@@ -260,7 +256,7 @@ inline fa::Prediction queries_and_keys_traffic(const fa::Problem& p, bool per_he
   return t;
 }
 
-// V8 from V, its means and scales.
+// Quantises V with its means and scales to V8.
 template <int d>
 void transpose(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned blocks = key_blocks(p, part_keys(d)) * part_tiles(d);
@@ -268,19 +264,19 @@ void transpose(const fa::Problem& p, const fa::Tensors<bf16>& t) {
              t.scratch<float>("V_mean"), t.scratch<float>("V_scale"), t.scratch<e4m3>("V8"), p.Nk,
              int(padded_keys(p)));
 }
-// And of one kernel before it that reads V, to find the scales.
+// Including the preceding kernel, which reads V to find the scales.
 inline void add_values_traffic(const fa::Problem& p, fa::Prediction& t) {
   const uint64_t blocks = p.kv_heads() * (padded_keys(p) / kTileKeys);
   t["V"].read = 2 * 2 * p.kv_size();
   t["V8"].write = p.kv_heads() * p.d * padded_keys(p);
-  for (const char* name : {"V_mean", "V_scale"}) {  // eight features a thread
+  for (const char* name : {"V_mean", "V_scale"}) {  // eight features per thread
     t[name].read = sizeof(float) * 8 * kQuantiseThreads * blocks;
     t[name].write = sizeof(float) * p.kv_heads() * p.d;
   }
   t.hbm += {.read = t["V"].read, .write = t["V8"].write};
 }
 
-// What the attention kernel reads, and the counters of its scheduler.
+// The attention kernel's operands, and the counters of its scheduler.
 inline std::vector<fa::Scratch> operands(const fa::Problem& p) {
   const size_t features = p.kv_heads() * p.d;
   std::vector<fa::Scratch> all = {{"Q8", p.q_size()},

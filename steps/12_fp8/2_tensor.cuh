@@ -1,7 +1,7 @@
 // Step 12 -- FlashAttention in fp8, converted from step 10.
 // Idea      Operands of one byte: twice the tensor cores' rate, half of the shared memory. A tensor
 //           has one scale, or one per head. P is at most 2^5 when its maximum is new, and may grow
-//           by 2^3.8 before the maximum moves; with step 10's 2^8 it would exceed 448, e4m3's end
+//           by 2^3.8 before the maximum moves; step 10's 2^8 would exceed 448, e4m3's maximum
 // Changed   since 10 4_scheduled: operands of e4m3; scales; P times 2^5; see also parts.cuh
 // Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales: forward_traffic()
@@ -9,8 +9,8 @@
 // Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
 //           2 (d = 128) or 3 (d = 64) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
-// Still bad sums: a tensor core adds with 13 bits and cuts off what is below them. With a V of
-//           normal numbers around 1 and 16,384 keys, O is 19% too small: 3_centred
+// Still bad sums: a tensor core adds with 13 bits and truncates the rest. With a V of normal
+//           numbers around 1 and 16,384 keys, O is 19% too small: 3_centred
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
@@ -23,7 +23,7 @@ using namespace step12;  // parts.cuh
 // A row's largest P is 2^5, exact in e4m3; with an older maximum at most 2^8.8 = 445.
 constexpr float kOffset = 5.f, kGrowth = 3.8f;
 
-// P = 2^(S - m + kOffset) in S's registers, l += its row sums.
+// Replaces S by P = 2^(S - m + kOffset) and adds its row sums to l.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
                                  float (&l)[2]) {
@@ -39,7 +39,7 @@ struct Consumer {
   float* LSE;  // [B*H, N]
   const Scales& scales;
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = tile_descriptor<kFeatures<d>>(smem.Q[0][wg]);
   const uint64_t k0 = tile_descriptor<kFeatures<d>>(smem.K[0]);
@@ -48,7 +48,7 @@ struct Consumer {
   WorkTile work;
   float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
   int j = 0;                              // the tile of keys whose scores are next
-  int skipped = 0;                        // tiles of which K was released, and V not yet
+  int skipped = 0;                        // tiles whose K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
@@ -57,23 +57,22 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
 
-  // S = Q K^T of tile j, without waiting for the product. b: which Q.
+  // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     wait_for<0>(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // The block's n-th work tile; false when there is none.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -85,12 +84,12 @@ struct Consumer {
     q_scale = scales.Q[query_block(shape, work)] * shape.scale_log2;
     return true;
   }
-  // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 are 0 beside their maximum.
+  // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 vanish against their maximum.
   __device__ void load_scale() {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
+  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
   // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
@@ -116,7 +115,7 @@ struct Consumer {
     compute_p(rS, scale_log2, m, l);
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     --j;
@@ -161,9 +160,8 @@ struct Consumer {
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];

@@ -1,12 +1,12 @@
 // Step 12 -- V without its mean.
-// Idea      A sum of 13 bits loses terms that are small beside it, and P V grows with V's mean.
+// Idea      A sum of 13 bits loses terms that are relatively small, and P V grows with V's mean.
 //           Without the mean over all keys it stays near 0, unless a row attends to keys of another
-//           one. A row of P / l sums to 1: O lacks exactly that mean, and the epilogue adds it
-// Changed   since 12 1_quantise: V's sums and extremes, of which each feature gets a mean and a
-//           scale. Q and K are quantised as there, per head; the attention is 2_tensor's
+//           mean. A row of P / l sums to 1: O lacks exactly that mean, and the epilogue adds it
+// Changed   since 12 1_quantise: V's sums and extremes, which give each feature a mean and a scale.
+//           Q and K are quantised as there, per head; the attention is 2_tensor's
 // Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B: V once for its means and extremes, once to quantise
 //           write BH*N*d + 2*BHkv*Nk*d B; statistics 12 B per feature and part, read and written
-// Launch    Q, K: per head blocks that find its largest number; one per 64 rows of Q, 128 of K
+// Launch    Q, K: blocks per head that find its largest number; one per 64 rows of Q, 128 of K
 //           V: one per part of a head, 128 KB; one per 128 keys
 // Owns      block: a part of a head; thread: eight features of some keys
 // Still bad scores: an outlier has a large rounding error, and a large score decides a row
@@ -16,7 +16,7 @@
 
 namespace step12 {
 
-// A part of a head's keys: each feature's share of the mean, least, largest. All threads call. A
+// A part of a head's keys: each feature's share of the mean, least, largest. All threads call it. A
 // thread keeps three numbers for each of its eight features; the block's threads then merge theirs,
 // in registers within a warp and in shared memory between warps.
 template <int d>
@@ -30,7 +30,7 @@ __device__ inline void part_statistics(const bf16* V,      // [B*Hkv, Nk, d]
   const int key = blockIdx.x % parts * part_tiles(d) * kTileKeys + threadIdx.x / kLanes;
   const bf16* from = V + (size_t(head) * Nk + key) * d + lane * 8;
   int left = Nk - key;
-  const float share = 1.f / Nk;  // not afterwards: the sum of V may exceed fp32
+  const float share = 1.f / Nk;  // applied first: the sum of V may exceed fp32
   float x[3][8];                 // sum, least, largest
   UNROLL
   for (int e = 0; e < 8; ++e) x[0][e] = 0.f, x[1][e] = INFINITY, x[2][e] = -INFINITY;
@@ -83,8 +83,7 @@ __device__ inline void part_statistics(const bf16* V,      // [B*Hkv, Nk, d]
   }
 }
 
-// Returns whether this block is the last of `blocks` to arrive. Then it sees what the others have
-// stored.
+// Whether this block is the last of `blocks` to arrive. The others' stores are then visible to it.
 __device__ inline bool is_last_block(unsigned* counter, int blocks) {
   __shared__ bool last;
   __syncthreads();  // this block's threads have stored
@@ -98,16 +97,15 @@ __device__ inline bool is_last_block(unsigned* counter, int blocks) {
   return last;
 }
 
-// Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two, bf16
-// numbers lie on the midpoints between those of e4m3. Minus a small mean they are all a little
-// below, and all rounded down.
+// Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two bf16
+// numbers are midpoints of e4m3's: minus a small mean all would be rounded down.
 __device__ inline float scale_off_midpoints(float largest) {
   constexpr float kRoot2 = 1.4142136f;
   const uint32_t bits = __float_as_uint(scale_of(largest) / kRoot2);
   return kRoot2 * __uint_as_float((bits + 0x7fffff) & 0x7f800000);
 }
 
-// The mean of a head's features, and their scale; one feature for each of d threads.
+// The mean of a head's features, and their scale; one feature per thread.
 template <int d>
 __device__ inline void centre(const float* statistics,  // [parts, 3, d]
                               float* mean,              // [d]
@@ -122,7 +120,7 @@ __device__ inline void centre(const float* statistics,  // [parts, 3, d]
   mean[threadIdx.x] = m, scale[threadIdx.x] = scale_off_midpoints(fmaxf(most - m, m - least));
 }
 
-// The last block of a head makes its means and scales of the statistics of all parts.
+// The last block of a head computes its means and scales from the statistics of all parts.
 template <int d>
 __global__ __launch_bounds__(kQuantiseThreads, blocks_per_sm(d)) void statistics_kernel(
     const bf16* V,      // [B*Hkv, Nk, d]

@@ -1,7 +1,7 @@
 // Step 12 -- a scale per block of Q and K, whose rows are rotated so that none has an outlier.
-// Idea      Each 64 rows of Q and each tile of K have a scale, as in FlashAttention-3. First, rows
-//           are rotated: random signs and Hadamard's matrix (incoherent processing) change no score
-//           and make d small numbers of a large one
+// Idea      Each 64 rows of Q and each tile of K have a scale, as in FlashAttention-3. Rows are
+//           rotated first: random signs and Hadamard's matrix (incoherent processing) change no
+//           score and spread a large number over d small ones
 // Changed   since 12 1_quantise: quantise_kernel rotates, and finds its block's scale itself: a
 //           block has all numbers of a scale in registers, and reads them once. V is 3_centred's
 // Traffic   read  2*BH*N*d + 3*2*BHkv*Nk*d B: Q and K once, V twice
@@ -17,7 +17,7 @@
 
 namespace step12 {
 
-// A lane's eight neighbours in each of two rows, for each 32 features: words[r][i].
+// A lane's eight adjacent numbers in each of two rows, per 32 features: words[r][i].
 template <int d>
 using Words = uint32_t[2][d / 8];
 
@@ -28,11 +28,11 @@ __device__ inline uint32_t signs_of(uint32_t lane) {
   return lane ^ lane >> 13;
 }
 
-// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, which has 1 and -1. It is
-// the Kronecker product of one of d / 16 and one of 16. Tensor cores multiply by the small one, and
-// are exact but for the rounding of sums; the other one is log(d / 16) rounds of additions between
-// a lane's registers. Without kRotate the numbers stay what they are. Either way the features have
-// a new order, the same for Q and K, which no score notices.
+// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, of 1 and -1, the
+// Kronecker product of one of d / 16 and one of 16. Tensor cores multiply by the small one, exactly
+// except for the rounding of sums; the other is log(d / 16) rounds of additions between a lane's
+// registers. Without kRotate the numbers do not change. Either way the features have a new order,
+// the same for Q and K, which changes no score.
 template <int d, bool kRotate>
 __device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -68,7 +68,7 @@ __device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
   for (int step = 1; kRotate && step < d / 16; step *= 2) {
     UNROLL
     for (int i = 0; i < d / 4; ++i) {
-      const int low = i / 8 / step * 2 * step + i / 8 % step;  // a bit `step` that is 0 put in
+      const int low = i / 8 / step * 2 * step + i / 8 % step;  // inserts a bit `step` that is 0
       float &a = y[low][i / 4 % 2][i % 4], &b = y[low + step][i / 4 % 2][i % 4];
       const float sum = a + b;
       b = a - b, a = sum;
@@ -76,8 +76,8 @@ __device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
   }
 }
 
-// Two of a warp's 16 rows, `row` and row + 8, for a lane, rotated; 0 past the last row. Returns the
-// scale of the block's `rows` rows.
+// Loads two of a warp's 16 rows, `row` and row + 8, for a lane, rotated; 0 past the last row.
+// Returns the scale of the block's `rows` rows.
 template <int d, int rows, bool kRotate>
 __device__ inline float load_rows(const bf16* x,  // [heads, n, d]
                                   int head, int row, int n, float (&v)[d / 16][2][4]) {
@@ -121,7 +121,7 @@ __device__ inline void store_rows(const float (&v)[d / 16][2][4],
   }
 }
 
-// A block of `rows` rows, 16 for each warp: its scale and its numbers.
+// Quantises a block of `rows` rows, 16 per warp, and stores its scale.
 template <int d, int rows, bool kRotate>
 __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
     const bf16* x,  // [heads, n, d]

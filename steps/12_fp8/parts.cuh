@@ -1,7 +1,7 @@
 // Step 12 -- what its two attention kernels share: products of 8-bit operands, and the roles around
 //            the consumers. The softmax is the dialect's, as in step 10.
 // Changed   since 10 4_scheduled: operands of 1 byte in panels, 32 deep; V^T; P packed to bytes; O
-//           with V's scales and means, stored from a buffer of its own, since it is twice as large
+//           with V's scales and means, stored from a separate buffer, since it is twice as large
 //           as Q
 #pragma once
 
@@ -23,8 +23,7 @@ using step10::WorkTile;
 
 constexpr int kK = 32;  // keys or features of one wgmma
 
-// Tiles in shared memory consist of panels of so many bytes per row, swizzled by TMA: features of Q
-// and K, keys of V^T.
+// Bytes per row of a tile's panels, swizzled by TMA: features of Q and K, keys of V^T.
 template <int d>
 constexpr int kFeatures = d < 128 ? d : 128;
 template <int Bc>
@@ -36,7 +35,7 @@ __device__ inline uint64_t tile_descriptor(const uint8_t* tile) {
   return fa::wgmma_descriptor(tile, fa::Swizzle(panel), 16, 8 * panel);
 }
 
-// S = Q K^T of 64 rows and a tile's keys, without waiting for the product.
+// Issues S = Q K^T of 64 rows and a tile's keys.
 template <class T>
 __device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc / 2]) {
   constexpr int kPanel = kFeatures<T::d>;
@@ -50,7 +49,6 @@ __device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc
   fa::wgmma_commit();
 }
 
-// O += P V of a tile's keys, without waiting for the product.
 template <class T>
 __device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kK][4], uint64_t V,
                                        float (&rO)[T::d / 2]) {
@@ -81,9 +79,8 @@ __device__ inline void pack_operand(const float (&rS)[n], uint32_t (&rP)[n / 16]
 
 // --- O -------------------------------------------------------------------------------------------
 
-// rO times V's scales and `normalise` of its row, plus V's mean times `seen`, in bf16: a warp's
-// rows of `tile`, panels of 64 features, as TMA stores them. scale, mean: of this lane's first
-// feature.
+// Stores rO times V's scales and `normalise` of its row, plus V's mean times `seen`, in bf16 as TMA
+// reads it: panels of 64 features. scale, mean: of this lane's first feature.
 template <int d>
 __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalise)[2],
                                 const float (&seen)[2], const float* scale, const float* mean,
@@ -135,25 +132,24 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
   fa::mbarrier_init_fence();
 }
 
-// One arrival of a warp: its 32 lanes are at the same place.
+// One arrival per warp, whose 32 lanes have converged.
 __device__ inline void arrive(uint64_t* bar) {
   if (threadIdx.x % fa::kWarp == 0) fa::mbarrier_arrive(bar);
 }
-// This warp has read the ring's stage. On to the next one.
 template <int kStages>
 __device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {
   arrive(&empty[ring.stage]);
   ring.next();
 }
-// It does not read the stage.
+// The same for a stage that is not read.
 template <int kStages>
 __device__ inline void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
   fa::mbarrier_wait(&full[ring.stage], ring.parity);
-  __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+  __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
   release(ring, empty);
 }
 
-// What the numbers of Q8, K8 and V8 are multiplied by, and what V8 lacks.
+// The factors of the numbers of Q8, K8 and V8, and the means that V8 lacks.
 struct Scales {
   const float* Q;     // [B*H, ceil(N / 64)]
   const float* K;     // [B*Hkv, ceil(Nk / Bc)]
@@ -161,17 +157,17 @@ struct Scales {
   const float* mean;  // [B*Hkv, d]
 };
 
-// Where the scale of a warpgroup's rows is, which may all be beyond the last one.
+// The index of the scale of a warpgroup's rows, all of which may be past the last one.
 __device__ inline int query_block(const Shape& shape, const WorkTile& work) {
   const int blocks = (shape.N + kGroupRows - 1) / kGroupRows;
   return work.bh * blocks + min(work.row / kGroupRows, blocks - 1);
 }
 
-// Heads whose work tiles are mixed, when causal; chosen by measurement.
+// Causal: heads whose work tiles are mixed, chosen by measurement.
 template <class T>
 constexpr int kSection = 4096 / T::d;
 
-// Work tile t of all. Causal: the longest walks of a section of heads first, then shorter ones.
+// Work tile t. Causal: the longest walks of a section of heads first, then shorter ones.
 template <class T>
 __device__ inline WorkTile scheduled(int t, const Shape& shape) {
   const int Tr = (shape.N + T::Br - 1) / T::Br;
@@ -257,7 +253,7 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
 // Keys of a head in V8: whole tiles of the kernel that transposes V.
 inline uint64_t stored_keys(const fa::Problem& p) { return fa::ceil_div(p.Nk, 128) * 128; }
 
-// f(Tiling) for the problem's head dimension, one of ds, and mask.
+// Calls f(Tiling) for the problem's head dimension, one of ds, and mask.
 template <template <int, bool> class Tiling, int... ds, class F>
 void dispatch(const fa::Problem& p, F&& f) {
   fa::dispatch_d<ds...>(p.d,
@@ -294,7 +290,6 @@ inline Scales scales_of(const fa::Tensors<bf16>& t) {
           t.scratch<float>("V_mean")};
 }
 
-// Of the attention kernel.
 template <class T>
 fa::Prediction forward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, lanes = kGroupThreads;
@@ -317,7 +312,7 @@ fa::Prediction forward_traffic(const fa::Problem& p) {
   t["O"].write = 2 * BH * N * d, t["LSE"].write = 4 * BH * N;
   if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
   t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
   t.hbm = {.read = BH * N * d + p.kv_size() + p.kv_heads() * d * stored_keys(p),
            .write = 2 * BH * N * d + 4 * BH * N};
   return t;

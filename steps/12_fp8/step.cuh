@@ -8,8 +8,8 @@
 
 namespace step12 {
 
-// Where quantising takes longer than 8 bits save, as measured on an H100 for d = 64 and 128, N = Nk
-// and H = Hkv. In general, scores per row that is quantised, three for each query there, count.
+// Where quantising takes longer than 8 bits save, measured on an H100 for d = 64 and 128, N = Nk
+// and H = Hkv. In general the ratio of scores to quantised rows decides, three per query there.
 inline std::string advice(const fa::Problem& p) {
   const double queries = double(p.H) * p.N, rows = queries + 2. * p.Hkv * p.Nk;
   const double least = 524288, work = 3 * queries * p.Nk / rows * p.d / (p.causal ? 2 : 1);

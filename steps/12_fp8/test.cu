@@ -1,4 +1,4 @@
-// Tests of step 12. steps/CMakeLists.txt says what it is linked with.
+// Tests of step 12. steps/CMakeLists.txt has the sources that it is linked with.
 #include "steps/12_fp8/2_tensor.cuh"
 #include "steps/12_fp8/beyond/late.cuh"
 #include "tests/attention.h"
@@ -13,7 +13,7 @@ static const fa::Variant& blocks() { return fa::linked_variant("12 blocks"); }
 static const fa::Variant& rotated() { return fa::linked_variant("12 rotated"); }
 static const fa::Variant& late() { return fa::linked_variant("12 late"); }
 
-// With so many blocks instead of one on each SM.
+// With this many blocks instead of one per SM.
 template <int kBlocks>
 static const fa::Variant& late_on() {
   static const fa::Variant variant = fa::test::on_blocks(late(), kBlocks);
@@ -25,14 +25,14 @@ static const fa::Variant& rotated_on_few_blocks() {
   return variant;
 }
 
-// One of them; a test runs once with each.
+// One of them per run of the test.
 static const fa::Variant& any() {
   const fa::Variant* variant =
       GENERATE(&tensor(), &heads(), &centred(), &blocks(), &rotated_on_few_blocks(), &few_blocks());
   UNSCOPED_INFO("variant " << variant->name);
   return *variant;
 }
-// One of those whose kernels of the attention, or of V, differ.
+// One of those whose attention kernels, or V's, differ.
 static const fa::Variant& any_kernel() {
   const fa::Variant* variant = GENERATE(&tensor(), &rotated_on_few_blocks(), &few_blocks());
   UNSCOPED_INFO("variant " << variant->name);
@@ -116,7 +116,7 @@ TEST_CASE("step 12: near step 10", "[step12][all]") {
 // With step 10's growth of 2^8 it does: see the exercise full_scale.
 TEST_CASE("step 12: a P that a stale maximum lets grow does not saturate", "[step12]") {
   const auto p = bf16_problem(128, 640, 64, false);
-  // The maximum of the tile that comes last is e^4 times the others: 2^5.8.
+  // The maximum of the last tile is e^4 times the others: 2^5.8.
   const auto in = fa::test::inputs_with_scores(p, step12::kGroupRows / 4,
                                                [](int c) { return c < 128 ? 4.f : 0.f; });
   fa::test::require_right(centred(), p, in);
@@ -161,7 +161,7 @@ TEST_CASE("step 12: each block of Q and each feature of V has its own scale", "[
   for (size_t i = 0; i < in.V.size(); ++i)
     in.V[i] *= std::exp2(float((i % d + 3 * (i / head)) % 7));
   const fa::Outputs out = fa::run(variant, p, in), bf16 = fa::run(parent(), p, in);
-  // Relative to each feature's size: the check's bound is that of the row's largest.
+  // Relative to each feature's size: the check's bound is relative to the row's largest.
   const size_t group = p.H / p.Hkv;
   for (size_t i = 0; i < out.O.size(); ++i) {
     const size_t kv = i / (p.N * d) / group;
@@ -196,7 +196,7 @@ TEST_CASE("step 12: a constant V is exact without its mean", "[step12]") {
 TEST_CASE("step 12: a scale for each head is for each head", "[step12]") {
   const auto p = bf16_problem(64, 128, 64, false, 1, /*H=*/2, /*Hkv=*/2);
   auto in = fa::normal_inputs(p, 3);
-  // Most of Q's head 1 is below what the tensor's scale keeps; its scores are not small.
+  // Most of Q's head 1 is below what the tensor's scale preserves; its scores are not small.
   for (size_t i = in.Q.size() / 2; i < in.Q.size(); ++i) in.Q[i] *= 0x1p-17f;
   for (size_t i = in.K.size() / 2; i < in.K.size(); ++i) in.K[i] *= 0x1p14f;
   for (size_t i = in.V.size() / 2; i < in.V.size(); ++i) in.V[i] *= 0x1p10f;
@@ -267,7 +267,7 @@ TEST_CASE("step 12: where its quantisation takes longer than it saves, it says s
 
 // --- the quantisation ----------------------------------------------------------------------------
 
-// The prepare and the attention know these sizes each for itself.
+// The prepare and the attention define these sizes separately.
 static_assert(step12::kKeyRows == step12_tensor::Tiling<64, true>::Bc);
 static_assert(step12::kKeyRows == step12_tensor::Tiling<128, true>::Bc);
 static_assert(step12::kQueryRows == step12::kGroupRows);
@@ -381,7 +381,7 @@ TEST_CASE("step 12: HBM sees each operand of the forward once, of the quantisati
   REQUIRE(counts.hbm);
   CHECK(double(counts.hbm->read) == Approx(double(forward.read)).epsilon(0.02));
   CHECK(double(counts.hbm->write) == Approx(double(forward.write)).epsilon(0.02));
-  // Scales of a block need no kernel that looks for the largest of all first. V is looked at twice.
+  // Scales of a block need no kernel that first finds the largest of all. V is read twice.
   const std::string name = variant.name;
   const uint64_t passes = name == "tensor" || name == "heads" || name == "centred" ? 6 : 4;
   const fa::Bytes prepare = variant.prepare_traffic(p).hbm;

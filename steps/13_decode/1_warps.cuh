@@ -1,6 +1,6 @@
 // Step 13 -- one query: one block per head, whose warps share the keys.
 // Idea      A new token has one query per head. A tile of 128 rows would hold one row and 127
-//           zeros, and three of four warps would be idle. Instead, all warps hold the same 16 rows,
+//           zeros, and three of four warps would idle. Instead, all warps hold the same 16 rows,
 //           the fewest of an mma, and share the keys. Each number of K or V is multiplied once per
 //           row, so bandwidth is the only limit: two tiles per warp are in flight
 // Changed   since 07 4_lazy: 16 rows for all warps, Q in registers; a warp copies its own tiles of
@@ -19,24 +19,23 @@ namespace step13_warps {
 
 using namespace step13;  // parts.cuh
 
-constexpr int kPad = 8;  // floats: two numbers of each of four rows lie in all 32 banks
+constexpr int kPad = 8;  // floats: two numbers of each of four rows cover all 32 banks
 
-// A warp's shared memory.
 template <int d>
 struct Tiles {
   bf16 K[kStages][kWarpKeys<d> * d];
   bf16 V[kStages][kWarpKeys<d> * d];
 };
 
-// Where element (r, x) of a tile lies, x a multiple of 8. A row consists of chunks of 16 bytes, and
-// chunk c of row r is stored at c ^ (r % 8). Eight rows of one chunk, which ldmatrix reads at a
-// time, then lie in all 32 banks. A step of 16 features is an XOR, too: place ^ 16.
+// Where element (r, x) of a tile is stored, x a multiple of 8. A row consists of chunks of 16
+// bytes; chunk c of row r is stored at c ^ (r % 8), so the eight rows of a chunk that ldmatrix
+// reads at a time cover all 32 banks. A step of 16 features is an XOR, too: place ^ 16.
 template <int d>
 __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (r % 8 * 8));
 }
 
-// Copies rows of a matrix to a warp's shared memory, asynchronously; from `rows` on they are zero.
+// Issues the copies of a matrix's rows to a warp's shared memory; rows from `rows` on are zero.
 template <int d, int kRows>
 __device__ inline void load_tile(const bf16* g,  // [rows, d]
                                  bf16* s,        // [kRows, d] swizzled
@@ -51,7 +50,7 @@ __device__ inline void load_tile(const bf16* g,  // [rows, d]
   }
 }
 
-// The A fragments of all bands, 16 rows each; from `rows` on they are zero.
+// Loads the A fragments of all bands, 16 rows each; rows from `rows` on are zero.
 template <int d, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
@@ -81,7 +80,7 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
   for (int x = 0; x < d; x += kMma) {
     UNROLL
     for (int c = 0; c < kWarpKeys<d>; c += 16) {
-      uint32_t b[2][2];  // K^T of 16 features and two times 8 keys
+      uint32_t b[2][2];  // K^T of 16 features and 2 x 8 keys
       fa::ldmatrix_x4(b, sK + c * d + (k ^ x));
       UNROLL
       for (int n = 0; n < 2; ++n) {
@@ -106,7 +105,7 @@ __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8
     exponentials(rS, c / 8, scale_log2, m, l, a);
     UNROLL
     for (int x = 0; x < d; x += 16) {
-      uint32_t b[2][2];  // V of 16 keys and two times 8 features
+      uint32_t b[2][2];  // V of 16 keys and 2 x 8 features
       fa::ldmatrix_x4_trans(b, sV + c * d + (v ^ x));
       UNROLL
       for (int n = 0; n < 2; ++n) {
@@ -117,7 +116,7 @@ __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8
   }
 }
 
-// Stores a warp's part, as it lies in registers, in shared memory.
+// Stores a warp's part, in the order of its registers, in shared memory.
 template <int d, int bands>
 __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
                                   const float (&rO)[bands][d / 8][4], int rows,

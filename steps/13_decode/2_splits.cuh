@@ -8,7 +8,7 @@
 //                     write 2*BH*N*d + 4*BH*N B          O, LSE
 //                           + 4*BH*s*N*(d + 1) B         parts of O and LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (s, B*H): one block per split; then one thread for four features of O
+// Launch    grid (s, B*H): one block per split; then one thread per four features of O
 // Owns      block: a split of a head; warp: every fourth tile of its keys
 // Still bad query heads that share K and V each read them again
 #pragma once

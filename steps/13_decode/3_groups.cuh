@@ -1,7 +1,7 @@
 // Step 13 -- the query heads of a group in one tile.
 // Idea      With GQA `group` query heads share keys and values, and the tile has 15 empty rows. In
-//           memory the group's queries are neighbours: as one matrix of group * N rows they form
-//           one head, and K and V are read once for all of them
+//           memory the group's queries are adjacent: as one matrix of group * N rows they form one
+//           head, and K and V are read once for all of them
 // Changed   since 13 2_splits: a head is one of K and V; row r of its group is query r % N; two
 //           bands for more than 16 rows, so that a fragment of K or V serves 32 (07 3_bands)
 // Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   g = H/Hkv heads per group,
@@ -11,7 +11,7 @@
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows; then the merge
 // Owns      block: a split for up to 32 rows; warp: every fourth tile of its keys, all rows
-// Still bad the cache must lie in one piece, as long as the longest sequence
+// Still bad the cache must be contiguous, as long as the longest sequence
 #pragma once
 
 #include "steps/13_decode/1_warps.cuh"
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
-  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are adjacent
   const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, key0 = head * Nk;
   const size_t part = (split * gridDim.y + head) * rows + row0;

@@ -1,10 +1,9 @@
 // Step 13 -- a paged cache, with sequences of different lengths.
-// Idea      A cache grows by one key per token, to a length that is not known. It lies in pages of
-//           16 to 256 keys anywhere in a pool, and a table says where: one more load before the
-//           copies of 16 keys. What a page holds past the last key is garbage and is never read
-// Changed   since 13 3_groups: keys are looked up in the table; each batch entry has a length, and
-//           as many splits as its keys need
-// Traffic   requested read  as 3_groups, of each entry's own keys and splits
+// Idea      A cache grows by one key per token, to a length that is not known. It consists of pages
+//           of 16 to 256 keys anywhere in a pool, found by a table: one more load before the copies
+//           of 16 keys. What a page holds past the last key is garbage and is never read
+// Changed   since 13 3_groups: keys from the table; each batch entry has its length and splits
+// Traffic   requested read  as 3_groups, for each entry's own keys and splits
 //                           + 8*BHkv*t*Nk B              table: by each lane, for 16 keys at once
 //                           + 4 B per thread             lengths
 //                     write as 3_groups
@@ -29,14 +28,14 @@ template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
     flash_decode_kernel(const bf16* Q,          // [B*Hkv, rows, d], which is [B*H, N, d]
                         const bf16* K,          // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
-                        const bf16* V,          // likewise
+                        const bf16* V,          // the same shape
                         fa::Cache cache, int log2_page, int heads, SplitParts parts, int rows,
                         int N, int most_keys, int split_keys, float scale, bool causal) {
   // --- prologue: fill all stages but one
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
-  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are adjacent
   const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;

@@ -4,7 +4,7 @@
 //           part, and the last one merges. Rows with a single split need no parts at all
 // Changed   since 13 4_pages: the merge is at the end of the kernel, with one counter per 32 rows
 // Traffic   requested read  as 4_pages, parts of rows with more than one split only
-//                     write likewise; 4 B per 32 rows with parts
+//                     write the same; 4 B per 32 rows with parts
 //                    atomic 4 B per block with parts
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows
@@ -27,7 +27,7 @@ template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
     flash_decode_kernel(const bf16* Q,          // [B*Hkv, rows, d], which is [B*H, N, d]
                         const bf16* K,          // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
-                        const bf16* V,          // likewise
+                        const bf16* V,          // the same shape
                         fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
                         SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
                         int split_keys, float scale, bool causal) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
-  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are adjacent
   const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   }
   if (splits == 1) return;
 
-  // --- the last block of these rows merges; concurrent launches need counters of their own
+  // --- the last block of these rows merges; concurrent launches need separate counters
   __threadfence();  // all threads' parts are in device memory,
   __syncthreads();  // before one thread counts the block
   __shared__ bool last;

@@ -1,10 +1,10 @@
 // Step 13 -- a cache in 8 bits.
-// Idea      e4m3 halves the bytes, and bytes are what decoding costs. The tensor cores still
+// Idea      e4m3 halves the bytes, and bytes are the cost of decoding. The tensor cores still
 //           multiply bf16: e4m3 shifted right by four bits is the same number in bf16, except for a
-//           factor of 2^-120. ldmatrix moves pairs of numbers, so a lane receives four neighbouring
+//           factor of 2^-120. ldmatrix moves pairs of numbers, so a lane receives four adjacent
 //           features of a key. Any order is right, provided Q and O have the same one
 // Changed   since 13 5_once: K and V are e4m3, converted after ldmatrix; the order of features;
-//           twice as many keys in a tile; one scale per key head: K's joins 1/sqrt(d), V's
+//           twice as many keys per tile; one scale per key head: K's joins 1/sqrt(d), V's
 //           multiplies O at the end
 // Traffic   requested read  as 5_once, K and V 1 B per number
 //                           + 4 B per thread             K_scale
@@ -13,7 +13,7 @@
 //           compulsory      2*2*BH*N*d + 2*BHkv*Nk*d + 4*BH*N + 8*BHkv + 4*B*(Nk/page + 1) B
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows
 // Owns      block: a split for up to 32 rows; the last of them: the rows' results
-// Still bad with few keys the launch and the merge take longer than the reading
+// Still bad with few keys the launch and the merge take longer than the reads
 #pragma once
 
 #include <bit>
@@ -26,12 +26,11 @@ namespace step13 {
 using e4m3 = __nv_fp8_e4m3;
 
 template <int d>
-constexpr int kWarpKeys8 = 2 * kWarpKeys<d>;  // of a tile, which is as many bytes as before
+constexpr int kWarpKeys8 = 2 * kWarpKeys<d>;  // per tile, which has as many bytes as before
 template <int d>
 constexpr int Bc8 = kWarps* kWarpKeys8<d>;
-constexpr int kPad = 16;  // floats: four numbers of each of two rows lie in all 32 banks
+constexpr int kPad = 16;  // floats: four numbers of each of two rows cover all 32 banks
 
-// A warp's shared memory.
 template <int d>
 struct Tiles {
   e4m3 K[kStages][kWarpKeys8<d> * d];
@@ -45,14 +44,14 @@ __device__ inline uint32_t bf16_of_e4m3(uint32_t two) {
   return fa::multiply_bf16x2(moved, 0x7b807b80);
 }
 
-// Where element (r, x) of a tile lies, x a multiple of 16: chunk c of row r is stored at
-// c ^ (r % 8), or at c ^ (r / 2 % 4) where two rows share 128 bytes.
+// Where element (r, x) of a tile is stored, x a multiple of 16: chunk c of row r at c ^ (r % 8), or
+// at c ^ (r / 2 % 4) where two rows share 128 bytes.
 template <int d>
 __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (d == 128 ? r % 8 * 16 : r / 2 % 4 * 16));
 }
 
-// Copies rows of a matrix to a warp's shared memory, asynchronously; from `rows` on they are zero.
+// Issues the copies of a matrix's rows to a warp's shared memory; rows from `rows` on are zero.
 template <int d, int kRows>
 __device__ inline void load_tile(const e4m3* g,  // [rows, d]
                                  e4m3* s,        // [kRows, d] swizzled
@@ -67,8 +66,8 @@ __device__ inline void load_tile(const e4m3* g,  // [rows, d]
   }
 }
 
-// The A fragments of all bands; from `rows` on they are zero. Out of 16 features a lane has four
-// neighbours, where 1_warps has two neighbours and the two that are 8 further.
+// Loads the A fragments of all bands; rows from `rows` on are zero. Out of 16 features a lane has
+// four adjacent ones, where 1_warps has two and the two that are 8 further.
 template <int d, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
@@ -98,7 +97,7 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
   for (int x = 0; x < d; x += 2 * kMma) {
     UNROLL
     for (int c = 0; c < kWarpKeys8<d>; c += 16) {
-      uint32_t four[2][2];  // of two times 8 keys and two times 16 features
+      uint32_t four[2][2];  // of 2 x 8 keys and 2 x 16 features
       fa::ldmatrix_x4(four, sK + c * d + (k ^ x));
       UNROLL
       for (int i = 0; i < 4; ++i) {
@@ -113,8 +112,8 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
 }
 
 // O += P V of a warp's keys, 16 at a time. ldmatrix transposes pairs of features: bytes 0 and 2 are
-// two keys' even feature, bytes 1 and 3 their odd one. Out of every 16 features a lane has four
-// neighbours: the even ones in rO[t][2 g], the odd ones in rO[t][2 g + 1].
+// two keys' even feature, bytes 1 and 3 their odd one. Out of 16 features a lane has four adjacent
+// ones: the even ones in rO[t][2 g], the odd ones in rO[t][2 g + 1].
 template <int d, int bands>
 __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys8<d> / 8][4],
                                        float scale_log2, const float (&m)[bands][2],
@@ -128,7 +127,7 @@ __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys8<d> / 
     exponentials(rS, c / 8, scale_log2, m, l, a);
     UNROLL
     for (int x = 0; x < d; x += 32) {
-      uint32_t four[2][2];  // of two times 16 features and two times 8 keys
+      uint32_t four[2][2];  // of 2 x 16 features and 2 x 8 keys
       fa::ldmatrix_x4_trans(four, sV + c * d + (v ^ x));
       UNROLL
       for (int f = 0; f < 2; ++f) {
@@ -146,7 +145,7 @@ __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys8<d> / 
   }
 }
 
-// Stores a warp's part in shared memory: four neighbouring features per lane.
+// Stores a warp's part in shared memory: four adjacent features per lane.
 template <int d, int bands>
 __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
                                   const float (&rO)[bands][d / 8][4], int rows,
@@ -176,7 +175,7 @@ template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
     flash_decode8_kernel(const bf16* Q,         // [B*Hkv, rows, d], which is [B*H, N, d]
                          const e4m3* K,         // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
-                         const e4m3* V,         // likewise
+                         const e4m3* V,         // the same shape
                          fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
                          SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
                          int split_keys, float scale, bool causal) {
@@ -184,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
-  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are adjacent
   const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;

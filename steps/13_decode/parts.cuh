@@ -1,7 +1,7 @@
 // Step 13 -- what all rungs share: the softmax of a warp's scores, merges, splits, bytes.
 //
 // All warps of a block hold the same rows, `bands` times the 16 of an mma, and each warp computes
-// some of their keys. Registers of a lane, of its rows r = 16 t + row_of(lane) + 8 h in band t:
+// some of their keys. Registers of a lane, for its rows r = 16 t + row_of(lane) + 8 h in band t:
 //
 //     rS[t][n][2 h + e]   key     8 n + column_of(lane) + e of the warp's tile
 //     rO[t][n][2 h + e]   feature 8 n + column_of(lane) + e
@@ -27,9 +27,9 @@ constexpr int kThreads = kWarps * fa::kWarp;
 constexpr int kMma = 16;     // rows of an mma's A, and keys or features that it sums over
 constexpr int kTile = 2048;  // numbers of K in a warp's tile, and of V
 template <int d>
-constexpr int kWarpKeys = kTile / d;  // of a tile
+constexpr int kWarpKeys = kTile / d;  // per tile
 template <int d>
-constexpr int Bc = kWarps* kWarpKeys<d>;  // keys of a round: one tile per warp
+constexpr int Bc = kWarps* kWarpKeys<d>;  // keys per round: one tile per warp
 constexpr int kStages = 3;  // per warp: one tile is multiplied while the others are copied
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
@@ -40,7 +40,7 @@ constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m f
 template <int bands, int n_tiles>
 __device__ inline void mask(float (&rS)[bands][n_tiles][4],
                             const int (&visible)[bands][2],  // keys that this lane's rows see
-                            int key) {                       // the tile's first one
+                            int key) {                       // the tile's first key
   const int c = key + threadIdx.x % 4 * 2;
   UNROLL
   for (int t = 0; t < bands; ++t) {
@@ -81,7 +81,7 @@ __device__ inline void update_maximum(const float (&rS)[bands][n_tiles][4], floa
   }
 }
 
-// P of 16 keys from their scores, as an A fragment: two neighbouring 8-key tiles, rounded to bf16.
+// P of 16 keys from their scores, as an A fragment: two adjacent 8-key tiles, rounded to bf16.
 template <int bands, int n_tiles>
 __device__ inline void exponentials(const float (&rS)[bands][n_tiles][4], int first,  // 8-key tile
                                     float scale_log2, const float (&m)[bands][2],
@@ -121,7 +121,7 @@ __device__ inline void store_statistics(const float (&m)[bands][2], const float 
   }
 }
 
-// Four neighbouring features of a row, over all keys of its parts.
+// Four adjacent features of a row, over all keys of its parts.
 struct Merged {
   float O[4];  // normalised; 0 where no key was seen
   float LSE;   // in powers of two; -inf where no key was seen
@@ -175,8 +175,8 @@ struct SplitParts {
     if (x == 0) LSE[r] = row.LSE;
   }
 
-  // Merges row r of `splits` splits, `rows` apart. The maximum stays finite, which gives a split
-  // without keys the factor 0: -inf - -inf would be NaN.
+  // Merges row r of `splits` splits, `rows` apart. The maximum stays finite, so that a split
+  // without keys has the factor 0: -inf - -inf would be NaN.
   template <int d>
   __device__ Merged merge(int splits, size_t rows, size_t r, int x) const {
     float m = kNoMaximum, l = 0.f;
@@ -197,7 +197,7 @@ struct SplitParts {
 
 // --- host ---------------------------------------------------------------------------------------
 
-// How blocks divide the rows that read the same keys: those of `group` query heads.
+// How the rows that read the same keys, those of `group` query heads, are divided among blocks.
 struct Rows {
   Rows(const fa::Problem& p, int group)
       : count(group * p.N),
@@ -234,7 +234,7 @@ inline Splits splits_of(const fa::Problem& p, const Rows& rows, int merged) {
   return {fa::ceil_div(longest, each), each * Bc};
 }
 
-// Of all but the parts of splits. A lane looks up the page of 16 keys at once.
+// All bytes except the parts of splits. A lane looks up the page of 16 keys at once.
 inline fa::Prediction traffic_of(const fa::Problem& p, const Rows& rows, const Splits& splits,
                                  int tile_keys) {
   const uint64_t all_rows = p.rows(), d = p.d;
@@ -248,7 +248,7 @@ inline fa::Prediction traffic_of(const fa::Problem& p, const Rows& rows, const S
     t["table"].read += 4 * fa::kWarp * uint64_t(fa::ceil_div(Nk, kMma)) * rows.readers;
     t.hbm.read += 4 * fa::ceil_div(Nk, p.cache.page);
   }
-  if (!p.cache.lengths.empty()) {  // which blocks of empty splits read, too
+  if (!p.cache.lengths.empty()) {  // blocks of empty splits read them, too
     t["lengths"].read = 4 * uint64_t(p.B) * splits.count * rows.readers * kThreads;
     t.hbm.read += 4 * p.B;
   }

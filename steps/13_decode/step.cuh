@@ -12,7 +12,7 @@
 
 namespace step13 {
 
-// What the kernels are made for; anything else is refused.
+// The problems that the kernels support; all others are refused.
 inline fa::Support limits(bool paged) {
   return {
       .d = {64, 128}, .gqa = true, .cross = true, .most_n = kMma, .lengths = paged, .pages = paged};

@@ -1,4 +1,4 @@
-// Tests of step 13. steps/CMakeLists.txt says what it is linked with.
+// Tests of step 13. steps/CMakeLists.txt has the sources that it is linked with.
 #include <cmath>
 
 #include "steps/13_decode/2_splits.cuh"
@@ -30,7 +30,7 @@ static step13::Splits splits_of(const fa::Problem& p, int group) {
 
 static step13::Splits splits_of_groups(const fa::Problem& p) { return splits_of(p, p.H / p.Hkv); }
 
-/// Those that take a table and lengths.
+/// Those that accept a table and lengths.
 static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8(), &early()); }
 
 /// Keys of several batch entries: none, one, ends of tiles, of pages and of a split (768); if d is
@@ -237,7 +237,7 @@ TEST_CASE("step 13: agrees with step 07", "[step13]") {
 TEST_CASE("step 13: any order of the blocks gives the same bits", "[step13]") {
   const fa::Variant& variant = any();
   CAPTURE(variant.name);
-  // 33 rows per group: two blocks for each split, so that each of the two groups has two counters.
+  // 33 rows per group: two blocks per split, so that each of the two groups has two counters.
   const auto p =
       fa::problem_for(variant, bf16_problem(11, FA_BACKEND_GPU ? 2000 : 700, 128, true, 1, 6, 2));
   REQUIRE(splits_of_groups(p).count > 2);
@@ -329,7 +329,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
     const fa::Bytes counted = *fa::test::count_forward(splits(), p).requested;
     CHECK(counted.read == 2 * BH * (4 * s * N * d + 2 * Nk * d) + 4 * BH * s * N * (d + d / 2));
     CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + 4 * BH * s * N * (d + 1));
-    CHECK(least(splits()) == compulsory + 2 * 4 * BH * s * N * (d + 1));  // parts there and back
+    CHECK(least(splits()) == compulsory + 2 * 4 * BH * s * N * (d + 1));  // parts written and read
   }
   {
     const uint64_t s = splits_of_groups(p).count, t = (g * N + 31) / 32;
@@ -338,7 +338,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
     CHECK(counted.read ==
           2 * BHkv * s * 4 * g * N * d + 2 * BHkv * t * 2 * Nk * d + 4 * BH * s * N * (d + d / 2));
     CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + 4 * BH * s * N * (d + 1));
-    CHECK(least(groups()) == compulsory + 2 * 4 * BH * s * N * (d + 1));  // parts there and back
+    CHECK(least(groups()) == compulsory + 2 * 4 * BH * s * N * (d + 1));  // parts written and read
   }
 }
 

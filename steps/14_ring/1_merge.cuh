@@ -3,11 +3,11 @@
 //           with its own LSE, and O over all keys is the mean of the blocks' O, weighted by
 //           exp(LSE). O and LSE therefore merge as m and l did: with 03's merge, in any order
 // Changed   since 03 1_merge: merges results of a softmax, not scores: LSE stands for m and l; O is
-//           merged too, weighted by what the merge did with LSE
+//           merged too, with weights from the merge of LSE
 // Traffic   requested per row   read  d*(2 + 2) + 4*2*d/8 B    O of both in bf16, LSE of both
 //                               write d*2 + 4 B                where O so far is fp32: 4, not 2
 //           compulsory          the same, each LSE once
-// Launch    blocks of 256 threads, d/8 threads for each row
+// Launch    blocks of 256 threads, d/8 threads per row
 // Owns      thread: eight features of a row
 // Still bad a block's partial O is stored in HBM and loaded again: 10's epilogue could merge it
 #pragma once
@@ -21,13 +21,13 @@ struct RowStats {
   float m, l;
 };
 
-// exp(LSE) is l in units of exp(m): a result has m = LSE and l = 1. That of no key has LSE = -inf.
+// exp(LSE) is l in units of exp(m): a result has m = LSE and l = 1. Without a key LSE is -inf.
 __host__ __device__ inline RowStats stats_of(float LSE) {
   return {LSE, LSE == -INFINITY ? 0.f : 1.f};
 }
 
-// 03's merge. The sum with the smaller maximum is rescaled to the larger one. Where the smaller
-// maximum is -inf there is nothing to rescale, and -inf - -inf, a NaN, is not computed.
+// 03's merge: the sum with the smaller maximum is rescaled to the larger one. If the smaller
+// maximum is -inf, nothing is rescaled, which avoids -inf - -inf, a NaN.
 __host__ __device__ inline RowStats merge(RowStats a, RowStats b) {
   const bool a_larger = a.m >= b.m;
   const RowStats large = a_larger ? a : b, small = a_larger ? b : a;
@@ -46,8 +46,8 @@ __host__ __device__ inline Merged merge(float old_LSE, float new_LSE) {
   return {all.m + logf(all.l), expf(old_LSE - all.m) / all.l, expf(new_LSE - all.m) / all.l};
 }
 
-// Merges O and LSE of the keys so far with those of one block of keys. Between its first merge and
-// its last, O is fp32: a sum rounded to bf16 at each hop has an error that grows with the ranks.
+// Merges O and LSE of the keys so far with those of one block of keys. Between a row's first merge
+// and its last, O is fp32: rounded to bf16 at each hop, it would have an error that grows with R.
 template <int d, class Old, class New, class T>
 __global__ void merge_kernel(const Old* O_old,          // [B*H, N, d]
                              New* O,                    // [B*H, N, d], perhaps the same memory

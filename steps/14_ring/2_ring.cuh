@@ -2,7 +2,7 @@
 // Idea      Each rank computes with the K and V that it has while those of the next hop arrive.
 //           After as many hops as ranks, each row has seen all keys. No rank holds more than three
 //           shards of K and V: its own and two in transit (zig-zag with a mask: half of one more)
-// Changed   new: the host's loop over the hops. 10's kernels and 1_merge run in it as they are
+// Changed   new: the host's loop over the hops, which calls 10's kernels and 1_merge unchanged
 // Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: of R - 1 ranks
 //           HBM            10's of each block; the merge's; zig-zag with a mask: the copies'
 // Launch    per hop: 10's; after hop 0 the merge, once per chunk. Zig-zag with a mask also copies
@@ -15,18 +15,18 @@
 
 namespace step14 {
 
-// Hop h of the forward has the keys of the rank h places behind: K and V travel to the next rank.
+// In hop h of the forward a rank has the keys of rank - h: K and V travel to the next rank.
 inline int forward_source(int rank, int hop, int ranks) { return (rank - hop + ranks) % ranks; }
 
-// K and V of a rank, wherever they are now: [B*Hkv, rows, d] each.
+// K and V of a rank, in whichever buffer: [B*Hkv, rows, d] each.
 template <class T>
 struct Keys {
   const T *K = nullptr, *V = nullptr;
 };
 
 // A rank's part of the problem: its tensors have only its own rows. Kernels: the functions that
-// launch the kernels of 10 and 11 (hopper.cuh). They are a parameter because the same ring runs
-// other steps' kernels in fp32 and on GPUs before Hopper.
+// launch the kernels of 10 and 11 (hopper.cuh), a parameter because the same ring also runs other
+// steps' kernels, in fp32 and on GPUs before Hopper.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
  public:
@@ -43,7 +43,7 @@ class RingForward : public fa::RankAttention {
   }
 
   // Messages wait for the kernels that were queued before start(), so a hop may receive into the
-  // buffer that the hop before computed with, hop % 2. This hop's kernels, queued next, run beside
+  // buffer that the previous hop computed with, hop % 2. This hop's kernels, queued next, overlap
   // the messages. Kernels queued after finish() wait for them.
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
@@ -100,9 +100,9 @@ class RingForward : public fa::RankAttention {
             fa::message(peer, keys.V, key_elements(rank))};
   }
 
-  // Where this rank's late rows, those of its late chunk, lie in its tensors; in a tensor of their
-  // own they begin at 0. The kernels of 10 and 11 expect each head's rows directly after those of
-  // the head before. Half of each head's rows do not lie so: late rows and early keys are copied.
+  // Where this rank's late rows, those of its late chunk, are in its tensors; in separate tensors
+  // they begin at 0. Late rows and early keys, half of each head's rows, are copied, because the
+  // kernels of 10 and 11 expect each head's rows directly after the previous head's.
   RowsOf late_rows() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
     return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
@@ -112,7 +112,7 @@ class RingForward : public fa::RankAttention {
     cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late_rows());
   }
   static bool is_late(const Block& b) { return b.rows.begin > 0; }
-  // With a mask only late rows see keys of larger ranks, of which the last rank meets none.
+  // With a mask only late rows see keys of larger ranks, of which the last rank has none.
   bool meets_larger_ranks() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
 
   // The keys of a block: all of a rank's, or a copy of its early ones, half of them, rounded up.
@@ -134,15 +134,14 @@ class RingForward : public fa::RankAttention {
   Keys<T> left_;                // of the last hop: the backward begins with them
 
  private:
-  // Of 10's persistent kernel, one for each SM that messages leave free: NCCL copies with SMs, and
-  // the copy engines need none.
+  // Blocks of 10's persistent kernel, one per SM that messages leave free: only NCCL's use SMs.
   int thread_blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
 
   // Computes O and LSE of block b, and merges them with those so far.
   void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
               int thread_blocks) {
     const bool own = from == me_;  // the first hop: nothing to merge with
-    if (!own && !partial_O_) {     // here: with a mask, rank 0 of plain merges nothing
+    if (!own && !partial_O_) {     // allocated here: with a mask, rank 0 of plain merges nothing
       partial_O_ = buffer_of<T>("O of a hop", whole_.heads() * most_ * whole_.d);
     }
     const Keys<T> keys = keys_of(b, held, from);
@@ -154,8 +153,7 @@ class RingForward : public fa::RankAttention {
     if (!own) merge_block(t, b);
   }
 
-  // O so far is bf16, in O, before a row's first merge and after its last, and fp32, in sum_, in
-  // between.
+  // O so far is bf16, in O, before a row's first merge and after its last; else fp32, in sum_.
   void merge_block(const fa::Tensors<T>& t, const Block& b) {
     const std::vector<fa::Rows> chunks = rows_of(cut, whole_.N, me_, R_);
     int row0 = 0;  // of chunk i, in this rank's tensors
@@ -178,7 +176,7 @@ class RingForward : public fa::RankAttention {
     }
   }
 
-  // How many merges the rows of a chunk have: one for each other rank with keys that they see.
+  // How many merges the rows of a chunk have: one per other rank with keys that they see.
   int merges_of(int row0) const {
     int n = 0;
     for (int from = 0; from < R_; ++from) {

@@ -1,6 +1,6 @@
 // Step 14 -- the ring's backward.
 // Idea      dQ belongs to a rank's rows and stays. dK and dV belong to keys that travel, so their
-//           sums travel too, in fp32, one hop behind. A rank begins with the keys that the forward
+//           sums travel too, in fp32, one hop later. A rank begins with the keys that the forward
 //           left, those of the rank after it. In the forward's direction its own would be next; in
 //           the other direction they are last, and their sums arrive during the last hop
 // Changed   since 14 2_ring, whose class it extends: K and V travel the other way, dK and dV with
@@ -18,8 +18,7 @@
 namespace step14 {
 
 // The backward turns the other way and begins with the keys that the forward's last hop left here.
-// Each rank's own keys are then the last, and their dK and dV, to which all others have added,
-// arrive during that hop.
+// A rank's own keys are last, and their dK and dV, with all others' shares, arrive during that hop.
 inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
 
 // Gradients merge by addition. Without old ones (null) the partial ones are the whole sum.
@@ -66,7 +65,7 @@ class Ring : public RingForward<Kernels, cut> {
     Kernels::prepare_rows(rank_problem, rank_tensors);
     if (meets_larger_ranks()) late_tensors = prepare_late_rows(rank_tensors);
 
-    Keys<T> held = left_;  // later hops may overwrite it: each backward needs its own forward
+    Keys<T> held = left_;  // later hops may overwrite it: each backward needs a forward before it
     for (int hop = 0; hop < R_; ++hop) {
       const int from = backward_source(me_, hop, R_);
       const bool last = hop + 1 == R_;
@@ -121,7 +120,7 @@ class Ring : public RingForward<Kernels, cut> {
     return p;
   }
 
-  // Copies the late rows to tensors of their own, with their own sums of dQ. The forward copied Q.
+  // Copies the late rows to separate tensors, with separate sums of dQ. The forward copied Q.
   fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& rank_tensors) {
     if (!late_workspace_) allocate_late();
     cut_late(rank_tensors.O, late_O_.get());
@@ -133,13 +132,13 @@ class Ring : public RingForward<Kernels, cut> {
     return late;
   }
 
-  // dK and dV of a block, and its share of dQ. 11 launches a block for each 128 keys of a head, not
-  // for each SM, so it leaves no SM to messages.
+  // dK and dV of a block, and its share of dQ. 11 launches a block per 128 keys of a head, not per
+  // SM, so it leaves no SM to messages.
   void differentiate(const fa::Tensors<T>& t, fa::Tensors<T> of_block, const Block& b,
                      const Keys<T>& held, int from) {
     const Keys<T> keys = keys_of(b, held, from);
     of_block.K = keys.K, of_block.V = keys.V;
-    // Where one rank runs alone, the block's dK and dV are the results.
+    // With a single rank the block's dK and dV are the results.
     of_block.dK = R_ == 1 ? t.dK : partial_.get();
     of_block.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
     Kernels::backward(block_problem(b), of_block);
@@ -149,7 +148,7 @@ class Ring : public RingForward<Kernels, cut> {
 
   // Receives K and V of the next hop, unless they are this rank's own. The forward's last arrived
   // in its hop R - 2, in buffer R % 2, so hop 0 receives into the other one. Sends dK and dV of the
-  // hop before, to which this rank has added, and receives those of this hop.
+  // previous hop, to which this rank has added, and receives those of this hop.
   Keys<T> exchange(int hop, int from, const Keys<T>& held) {
     const int to = (me_ + R_ - 1) % R_, back = (me_ + 1) % R_;
     std::vector<fa::Message> send, receive;
@@ -191,7 +190,7 @@ class Ring : public RingForward<Kernels, cut> {
     }
   }
 
-  // Of prepare_rows, with dQ's sums: of all rows; of the late ones.
+  // For prepare_rows, with dQ's sums: of all rows; of the late ones.
   std::optional<Workspace> row_workspace_, late_workspace_;
   fa::DeviceMemory<T> partial_;      // dK and dV of one block
   fa::DeviceMemory<float> sums_[2];  // dK and dV so far, which travel
@@ -201,7 +200,7 @@ class Ring : public RingForward<Kernels, cut> {
 
 // --- for the program -----------------------------------------------------------------------------
 
-// The scores of a block that the mask leaves.
+// The scores of a block that the mask leaves visible.
 inline uint64_t scores_of(const Block& b) {
   const uint64_t rows = b.rows.size(), keys = b.keys.size();
   return b.causal ? rows * (rows + 1) / 2 : rows * keys;

@@ -3,8 +3,8 @@
 //           the heads that the other one owns, and afterwards the results are sent back: two
 //           all-to-all exchanges (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole
 //           sequences: no merge, and a causal mask is balanced
-// Changed   since 14 2_ring: no hops and no merge: rows are exchanged by heads, before 10's kernel,
-//           which is called once, and after it; the backward likewise, with 11's
+// Changed   since 14 2_ring: no hops and no merge: rows are exchanged by heads before and after
+//           10's kernel, which is called once; the same in the backward, with 11's
 // Traffic   sent per rank  forward   2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B
 //                                    Q, K, V; O, LSE
 //                          backward  2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d B   dO; dQ, dK, dV
@@ -83,7 +83,7 @@ class Heads : public fa::RankAttention {
     size_t row_bytes() const { return vectors ? 16 * size_t(vectors) : sizeof(float); }
   };
 
-  int row_vectors() const { return whole_.d * int(sizeof(T)) / 16; }  // 16 bytes each
+  int row_vectors() const { return whole_.d * int(sizeof(T)) / 16; }
   fa::Rows rows(int rank) const { return chunk_of(whole_.N, rank, R_); }
   template <class E>
   fa::DeviceMemory<E> buffer(const char* name, size_t n) {
@@ -108,7 +108,7 @@ class Heads : public fa::RankAttention {
     return static_cast<std::byte*>(m.heads) + size_t(b) * m.count * whole_.N * m.row_bytes();
   }
 
-  // f(tensor, rank, batch entry) for all of them.
+  // Calls f(tensor, rank, batch entry) for all of them.
   template <class F>
   void for_all(const std::vector<Moved>& tensors, F&& f) const {
     for (const Moved& m : tensors) {
@@ -120,7 +120,7 @@ class Heads : public fa::RankAttention {
   fa::Message message(const Moved& m, int peer, std::byte* at, int n) const {
     return fa::message(peer, at, size_t(m.count) * n * m.row_bytes());
   }
-  // Where rows of a rank lie in a tensor of whole heads.
+  // Where rows of a rank are in a tensor of whole heads.
   RowsOf place(int rank) const {
     const fa::Rows r = rows(rank);
     return {.N = whole_.N, .row0 = r.begin, .n = r.size(), .partial0 = 0, .rows = r.size()};

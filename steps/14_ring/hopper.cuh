@@ -1,7 +1,7 @@
 // Step 14 -- the kernels of steps 10 and 11, as the ring calls them. 11's backward has three parts:
 // prepare_rows, 11's columns kernel: LSE and delta of each row, and zeros in dQ's sums; backward,
-// once for each block of keys: dK and dV, and additions to dQ's sums in fp32; finish_rows, 11's
-// convert: dQ from its sums. Before it, add_sums: late rows have sums of their own.
+// per block of keys: dK and dV, and additions to dQ's sums in fp32; finish_rows, 11's convert: dQ
+// from its sums. Before it, add_sums, because late rows have separate sums.
 #pragma once
 
 #include "common/dialect/fragment.h"
@@ -11,10 +11,9 @@
 
 namespace step14 {
 
-// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one. They have
-// the layout of 11's registers: 16 rows x 8 features are four numbers in each of 32 lanes, lane by
-// lane. A thread owns a number of the shorter tensor; if row0 is a multiple of 16, neighbours are
-// neighbours in both.
+// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one, in the
+// layout of 11's registers: 16 rows x 8 features are four numbers in each of 32 lanes, lane by
+// lane. A thread per number of the shorter tensor; row0 % 16 = 0 keeps adjacent ones adjacent.
 template <int d>
 __global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
                                 const float* partial,  // [B*H, np, d]
@@ -47,7 +46,7 @@ struct Hopper {  // steps 10 and 11
   static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
     fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11_columns::launch_backward<d>(p, t); });
   }
-  // p, t: of a rank's rows. late_problem, late: of its late rows, which lie at `at` in those.
+  // p, t: of a rank's rows. late_problem, late: of its late rows, which begin at `at` in those.
   static void add_sums(const fa::Problem& p, const fa::Tensors<T>& t,
                        const fa::Problem& late_problem, const fa::Tensors<T>& late,
                        const RowsOf& at) {

@@ -28,13 +28,11 @@ enum class Cut {
   zigzag,  // rank r has chunks r and 2R-1-r of 2R
 };
 
-// Chunk i of `chunks` nearly equal ones.
 inline fa::Rows chunk_of(int N, int i, int chunks) {
   return {int(int64_t(N) * i / chunks), int(int64_t(N) * (i + 1) / chunks)};
 }
 
-// The rows of a rank, which it holds in the order of the sequence. Its own keys therefore need
-// only the usual causal mask.
+// A rank's rows, in the order of the sequence, so its own keys need only the usual causal mask.
 inline std::vector<fa::Rows> rows_of(Cut cut, int N, int rank, int ranks) {
   if (cut == Cut::plain) return {chunk_of(N, rank, ranks)};
   return {chunk_of(N, rank, 2 * ranks), chunk_of(N, 2 * ranks - 1 - rank, 2 * ranks)};
@@ -48,9 +46,9 @@ struct Block {
   bool empty() const { return rows.size() == 0 || keys.size() == 0; }
 };
 
-// Zig-zag: early chunks are earlier than all late chunks, and a smaller rank's late chunk is later
-// than everything that this rank has. All rows see the early chunk of a smaller rank; the late rows
-// see all keys of a larger rank. Either way, each hop computes half of the scores, on each rank.
+// Zig-zag: early chunks precede all late chunks, and a smaller rank's late chunk follows everything
+// that this rank has. All rows see the early chunk of a smaller rank; the late rows see all keys of
+// a larger rank. Either way, each hop computes half of the scores, on each rank.
 inline Block block_of(Cut cut, int N, bool causal, int rank, int from, int ranks) {
   const std::vector<fa::Rows> mine = rows_of(cut, N, rank, ranks),
                               theirs = rows_of(cut, N, from, ranks);
@@ -68,7 +66,7 @@ inline void require_rows(Cut cut, const fa::Problem& p, int ranks) {
                        " ranks need at least " + std::to_string(chunks) + " rows");
 }
 
-// --- eight numbers at once -----------------------------------------------------------------------
+// --- eight numbers at a time ---------------------------------------------------------------------
 
 constexpr int kRowThreads = 256;  // threads per block of these kernels
 constexpr int kFeatures = 8;      // features of a row per thread
@@ -99,11 +97,10 @@ __device__ inline void store(bf16* to, const float (&x)[kFeatures]) {
 // A range of rows in a longer tensor and in a shorter one; the same in each head.
 struct RowsOf {
   int N, row0;      // longer tensor (kept): its rows per head, and the range's first row
-  int n, partial0;  // shorter tensor (partial): likewise
+  int n, partial0;  // shorter tensor (partial): the same
   int rows;         // rows in the range
 };
 
-// The row, and its eight features, that a thread owns.
 template <int d>
 struct Place {
   int bh, r, x;
@@ -137,7 +134,7 @@ inline fa::LaunchConfig row_blocks(size_t heads, int rows, int threads) {
           dim3(kRowThreads)};
 }
 
-// `from` is longer; `width` elements of E make a row.
+// `from` is longer; a row has `width` elements of E.
 template <class E>
 void cut_rows(size_t heads, int width, const void* from, void* to, const RowsOf& at) {
   fa::launch(copy_rows_kernel<E, false>, row_blocks(heads, at.rows, width),

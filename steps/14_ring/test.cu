@@ -1,5 +1,5 @@
-// Tests of step 14 in one process: its formulas, its merge, and ranks that are threads. Ranks that
-// mpirun starts: tests/programs/test_ranks.py.
+// Tests of step 14 in one process: its formulas, its merge, and ranks that are threads. Ranks
+// started by mpirun: tests/programs/test_ranks.py.
 #include "common/ranks/threads.h"
 #include "steps/14_ring/3_backward.cuh"
 #include "tests/attention.h"
@@ -21,10 +21,10 @@ static const fa::Variant& zigzag() {
   return fa::linked_variant(has("14 zigzag") ? "14 zigzag" : "14 mma");  // mma is cut as zigzag
 }
 
-// The variant on so many ranks, as one that a session can run: forward and backward at once, as the
-// backward, since what a forward leaves to it ends with the ranks.
+// The variant on this many ranks, as one that a session can run: its backward runs both, since what
+// a forward leaves to it ends with the ranks.
 // \param sent      the bytes of each rank, or null
-// \param busy_sms  that messages pretend to take
+// \param busy_sms  that messages pretend to use
 // \param times     how often the ranks run
 static fa::Variant on_ranks(const fa::Variant& v, int ranks, std::vector<uint64_t>* sent = nullptr,
                             int busy_sms = 0, int times = 1) {
@@ -136,9 +136,9 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
     int N = 143;  // which no number of ranks divides
     int times = 1;
   };
-  // Of plain, fp32 sums stand between the merges of more than two ranks. Of fused, the late rows of
-  // the ranks 0 and 1 of 3 begin a tile of 128 rows if N = 770, and are read in place. Of rank 1
-  // of 3 the early chunk is the larger one if N = 141.
+  // plain has fp32 sums between the merges of more than two ranks. In fused, the late rows of ranks
+  // 0 and 1 of 3 begin a tile of 128 rows if N = 770, and are read in place. The early chunk of
+  // rank 1 of 3 is the larger one if N = 141.
   const Case c = GENERATE(Case{"14 fp32", 2, 64, true, 140}, Case{"14 fp32", 4, 128, false, 140},
                           Case{"14 mma", 2, 64, true}, Case{"14 mma", 3, 128, false},
                           Case{"14 plain", 4, 64, true}, Case{"14 heads", 2, 128, true},
@@ -160,7 +160,7 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
   fa::test::require_right(on_ranks(v, ranks, nullptr, 0, c.times), p);
 }
 
-// Whose merging warps then change between the two places of Q, and come to each again.
+// Merging warps then alternate between the two places of Q, and reuse each.
 TEST_CASE("step 14: right where a block has many work tiles", "[step14][all]") {
   if (!has("14 fused")) return;
   const bool causal = GENERATE(false, true);
@@ -212,8 +212,7 @@ TEST_CASE("step 14: the analysis finds nothing on ranks that are threads", "[ste
   const fa::Variant& v = variant_number(GENERATE(range(0, 6)));
   const int some = GENERATE(2, 3);
   if (!fa::test::one_in(5)) return;
-  // At d = 128 the kernel of fused merges partial results; of three ranks the middle one's block
-  // loads into each buffer of Q twice.
+  // At d = 128 fused merges in its kernel; the middle one of three ranks reuses each buffer of Q.
   const bool inside = v.name == "fused", fp32 = v.forward.dtype() == fa::DType::f32;
   const int ranks = inside ? 3 : some, Hkv = v.name == "heads" || inside ? ranks : 1;
   const int N = fp32 ? 78 : 79;

@@ -1,8 +1,8 @@
 // Step 15 -- a sliding window: the first and the last tile of a walk.
-// Idea      A mask is a list of tiles to visit, and a test only in the tiles that it cuts. Of a
+// Idea      A mask is a list of tiles to visit, and a test only in the tiles that it cuts. For a
 //           window the list needs no memory: two divisions give the first and the last tile
 // Changed   since 07 4_lazy: causal becomes a window; a walk has a first tile, a cut tile two
-//           edges; what a block needs once per tile or at its end lies in shared memory
+//           edges; values that a block needs once per tile or at its end are in shared memory
 // Traffic   requested read  2*BH*(N*d + 2*v*d) B         v: keys visited by all N/128 tiles of rows
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -18,7 +18,7 @@ namespace step15_window {
 using namespace step15;
 
 // The tiles of keys that a block's rows visit, and the test in those that are cut. rows: from the
-// block's first one to the document's last one; keys: the document's.
+// block's first to the document's last; keys: the document's.
 template <int d>
 struct Walk {
   int low, high;  // row r of the tile sees the keys from r + low up to, but not including, r + high
@@ -53,7 +53,6 @@ struct Walk {
   }
 };
 
-// All rows and keys are one document.
 struct OneDocument {
   Window window;
   int rows, keys;
@@ -72,8 +71,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
   Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  // If walks grow, all heads' longest ones start first; else the blocks of a head follow each other
-  // and find K and V in L2.
+  // If walks grow, the longest of all heads first; else a head's blocks share K and V in the L2.
   const int Tr = gridDim.x / heads, b = blockIdx.x;
   const int i = mask.grows ? Tr - 1 - b / heads : b % Tr;
   const int bh = mask.grows ? b % heads : b / Tr;
@@ -98,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    __syncthreads();  // all copies of tile j have arrived, and all warps are done with tile j - 1
     if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
@@ -113,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// What the kernels are made for; anything else is refused.
+// The problems that the kernels support; all others are refused.
 inline fa::Support support() {
   return {.d = {64, 128}, .gqa = true, .cross = true, .window = true};
 }

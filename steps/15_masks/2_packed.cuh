@@ -1,17 +1,15 @@
 // Step 15 -- sequences of different lengths, packed back to back.
-// Idea      No row and no tile is padding. Documents lie back to back in Q, K and V; the host cuts
-//           each into tiles of its own and writes all of them to one table, the longest walk first.
-//           A block reads its 16 bytes, and from there on it is a block of 1_window
+// Idea      No row and no tile is padding. Documents are contiguous in Q, K and V; the host cuts
+//           each into tiles and writes all of them to one table, the longest walk first. A block
+//           reads its 16 bytes and from then on works like a block of 1_window
 // Changed   since 15 1_window: a block's rows and keys are looked up instead of computed
 // Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys visited by all documents' tiles of rows
-//                           2,048 B of `work` per block, 16 B a thread
+//                           2,048 B of `work` per block, 16 B per thread
 //                     write 2*BH*N*d + 4*BH*N B      O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the table: 16 B per tile
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of a document; warp: 32 of them; lane: of 4 rows every fourth pair of
-//           columns
-// Still bad a warp's tensor core waits for its softmax: 3_wgmma on Hopper; masks that are not
-//           windows: beyond/lists
+// Owns      block: 128 rows of a document; warp: 32; lane: of 4 rows every 4th pair of columns
+// Still bad tensor cores wait for softmax: 3_wgmma on Hopper; masks but windows: beyond/lists
 #pragma once
 
 #include <algorithm>
@@ -66,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    __syncthreads();  // all copies of tile j have arrived, and all warps are done with tile j - 1
     if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
@@ -104,7 +102,6 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
   return {table};
 }
 
-// Of all documents, per head.
 inline unsigned count_row_tiles(const fa::Problem& p) {
   unsigned tiles = 0;
   for (const fa::Document& doc : p.documents()) tiles += fa::ceil_div(doc.rows.size(), Br);

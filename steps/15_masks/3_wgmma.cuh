@@ -67,8 +67,7 @@ struct WorkTable {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Of each work tile, in this order: K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no row
-// of V must be zeroed.
+// Copies K_0 Q K_1 V_0 K_2 V_1 ... K_last V_last-1 V_last. whole: no row of V must be zeroed.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const WorkTable& mask, const Shape& shape,
@@ -119,11 +118,10 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(now, bh_kv, true);
     }
     const bool whole = keys_of_last<T>(work, shape.Nk) == T::Bc;
-    work = mask.work(t);  // arrives while V's stage is waited for
+    work = mask.work(t);  // arrives during the wait for V's stage
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -138,15 +136,15 @@ struct Consumer {
   float* LSE;  // [B*H, N]
   const WorkTable& mask;
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = fa::tile_descriptor(smem.Q[0][wg]), k0 = fa::tile_descriptor(smem.K[0]);
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the tile whose scores come next
+  TileRange at;      // at.first: the tile whose scores are next
   int trailing = 0;  // tiles after at.last
-  int skipped = 0;   // tiles of which K was released, and V not yet
+  int skipped = 0;   // tiles whose K was released, and V not yet
   // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
   // skipped after it. Of those skipped before that K, the producer loads all but the last one's V
   // first (K_i+1, then V_i). Each of these needs a stage, or both wait for ever: at most
@@ -159,26 +157,25 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const WorkTable& mask, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
 
-  // The lane's first row of the work tile; the other one is 8 further down.
+  // The lane's first row of the work tile; the other is 8 rows below.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
 
-  // One arrival of a warp: a wait for a product, or __syncwarp, has brought its lanes together.
+  // One arrival per warp, whose lanes a wait for a product, or __syncwarp, has converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // This warp has read the ring's stage. On to the next one.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
-  // S = Q K^T of a tile, without waiting for the product. b: which Q. A descriptor counts 16 bytes.
+  // Issues S = Q K^T of a tile. b: which Q. A descriptor counts 16 bytes.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                              rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -199,13 +196,11 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
-    // the stage by then.
+    // Lane 0 arrives for all: a lane that still polls could miss this phase after a refill.
     __syncwarp();
     release(ring, empty);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K at once, V after the P V
-  // whose V is earlier in the ring.
+  // Releases unseen tiles unread: K at once, V after the P V whose V is earlier in the ring.
   __device__ void skip_keys(int tiles) {
     skipped += tiles;
     for (int s = 0; s < tiles; ++s) skip(k, smem.k_full, smem.k_empty);
@@ -213,7 +208,7 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // The block's n-th work tile, up to its first K that is used; false when there is none. The
+  // Takes the block's n-th work tile, up to its first K that is used; false when there is none. The
   // shuffles tell the compiler that all lanes have the same range.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
@@ -241,13 +236,13 @@ struct Consumer {
       m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
       // A row past the document's end: P is 0, and it never makes its warp rescale. Otherwise the
-      // next document would decide about this one's rounding.
+      // next document would affect the rounding of this one.
       if (row() + 8 * h >= smem.work[b][wg].rows) m[h] = INFINITY;
     }
     fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // The next tile's Q K^T and softmax, while this tile's P V runs.
+  // The next tile's Q K^T and softmax overlap this tile's P V.
   template <bool kCut>
   __device__ void next_tile(unsigned b) {
     ++at.first;
@@ -296,9 +291,8 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
@@ -350,7 +344,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
@@ -374,8 +368,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem&) {
   return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
 }
 
-// Work tiles of all heads, in order. Rows that see no key have a walk of one tile, all hidden, and
-// store zeros.
+// Work tiles of all heads, in order. Rows without keys have a walk of one hidden tile: zeros.
 template <class T>
 std::vector<WorkTile> work_tiles(const fa::Problem& p) {
   std::vector<std::vector<WorkTile>> documents;
@@ -422,7 +415,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     t["work_tiles"].read = sizeof(WorkTile) * tiles;
     t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
     t.flops = 4 * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
+    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
     t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(WorkTile) * tiles,
              .write = 2 * BH * N * d + 4 * BH * N};
   });

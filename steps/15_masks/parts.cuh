@@ -1,7 +1,6 @@
 // Step 15 -- what its kernels for sm_80 share: which keys a row of a window sees, the forward's
 // tiles, softmax and output.
-// Changed   since 07 4_lazy: copied; the epilogue is store_output(), and the products are the
-//           dialect's, as in 08
+// Changed   since 07 4_lazy: the epilogue is store_output(); the products are the dialect's (08)
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -19,7 +18,7 @@ namespace step15 {
 using fa::bf16, fa::dot_rows, fa::kLazyRescale, fa::kNoMaximum, fa::load_tile, fa::swizzle;
 
 constexpr int kMma = 16;    // rows of an mma's A, and keys or features that it sums over
-constexpr int kStages = 2;  // of a tile that changes on the walk: one in use, one on its way
+constexpr int kStages = 2;  // of a tile that changes on the walk: one in use, one arriving
 
 // Row r of a document has its own key, r + keys - rows: the last row has the last key. It sees the
 // keys from `left` before its own to `right` after it.
@@ -32,12 +31,12 @@ constexpr int kFarAway = 1 << 30;  // no limit: further than any key, and no sum
 
 constexpr int kWarps = 4, kThreads = kWarps * fa::kWarp;
 constexpr int kBands = 2;  // of 16 rows per warp: each fragment of K and V serves both
-constexpr int kWarpRows = kBands * kMma;  // of a warp
-constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
+constexpr int kWarpRows = kBands * kMma;
+constexpr int Br = kWarps * kWarpRows;  // rows per tile of Q
 template <int d>
-constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
+constexpr int Bc = d == 64 ? 128 : 64;  // keys per tile: what the registers hold besides O
 
-// In shared memory: tiles, and what a block needs too rarely to spend a register on.
+// Shared memory: tiles, and values that a block needs too rarely to spend a register on.
 template <int d>
 struct Shared {
   bf16 Q[Br * d];  // reused for O in the epilogue
@@ -50,7 +49,7 @@ struct Shared {
 // --- the forward's softmax and output ------------------------------------------------------------
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 8 they all stay as they are: P is then at most 2^8, which costs no accuracy.
+// more than 8 they all stay unchanged: P is then at most 2^8, which costs no accuracy.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                       float (&m)[kBands][2], float (&l)[kBands][2],
@@ -82,8 +81,8 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
   }
 }
 
-// O += P V, 16 keys at a time: their P, then their products. The tensor cores work on these while
-// the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
+// O += P V, 16 keys at a time: their P, then their products. The tensor cores compute these while
+// the next keys' exponentials are computed: the only overlap of a warp's two kinds of work.
 template <int d>
 __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                        const float (&m)[kBands][2],
@@ -93,7 +92,7 @@ __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], 
   const int v = swizzle<d>(lane % 16, lane / 16 * 8);
   UNROLL
   for (int c = 0; c < Bc<d>; c += kMma) {
-    uint32_t a[kBands][4];  // P of 16 keys: two neighbouring 8-key tiles of S, rounded to bf16
+    uint32_t a[kBands][4];  // P of 16 keys: two adjacent 8-key tiles of S, rounded to bf16
     UNROLL
     for (int t = 0; t < kBands; ++t) {
       UNROLL
@@ -107,7 +106,7 @@ __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], 
     }
     UNROLL
     for (int x = 0; x < d; x += 16) {
-      uint32_t b[2][2];  // V of 16 keys and two times 8 features
+      uint32_t b[2][2];  // V of 16 keys and 2 x 8 features
       fa::ldmatrix_x4_trans(b, sV + c * d + (v ^ x));
       UNROLL
       for (int n = 0; n < 2; ++n) {
@@ -118,7 +117,7 @@ __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], 
   }
 }
 
-// O and LSE of a block to device memory, O by way of the warp's rows of Q: each lane stores 16
+// Stores O and LSE of a block to device memory, O through the warp's rows of Q: each lane stores 16
 // bytes of a whole row. empty: the walk had no tile.
 template <int d>
 __device__ inline void store_output(Shared<d>& smem, bool empty, int first_row, int warp, int lane,
@@ -126,7 +125,7 @@ __device__ inline void store_output(Shared<d>& smem, bool empty, int first_row, 
                                     const float (&rO)[kBands][d / 8][4],
                                     bf16* O,       // [B*H, N, d]
                                     float* LSE) {  // [B*H, N]
-  if (empty) {  // no tile was waited for: the copies of Q may still be under way
+  if (empty) {  // no tile was waited for: the copies of Q may still be in flight
     fa::cp_async_wait_all();
     __syncthreads();  // other warps' threads copied to this warp's rows, too
   }

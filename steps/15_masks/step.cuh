@@ -11,7 +11,6 @@
 
 namespace step15 {
 
-// The tables of a forward, and of the backward beside it.
 inline std::vector<fa::Table> joined(std::vector<fa::Table> all,
                                      const std::vector<fa::Table>& more) {
   all.insert(all.end(), more.begin(), more.end());
@@ -37,7 +36,7 @@ inline fa::Variant window() {
 
 inline fa::Variant packed() {
   return {.name = "packed",
-          .idea = "documents behind each other: a table of all their tiles, longest first",
+          .idea = "documents back to back: a table of all their tiles, longest first",
           .parent = "15 window",
           .support = step15_packed::support(),
           .forward = step15_packed::forward,
@@ -129,7 +128,7 @@ inline fa::Variant wgmma_scores() {
 }
 #endif
 
-// What any of the variants supports.
+// The union of what the variants support.
 inline fa::Support support() {
   fa::Support s = step15_lists::support();
   s.score_mod = true;

@@ -1,4 +1,4 @@
-// Tests of step 15. steps/CMakeLists.txt says what it is linked with.
+// Tests of step 15. steps/CMakeLists.txt has the sources that it is linked with.
 #include <bit>
 
 #include "steps/15_masks/beyond/lists.cuh"
@@ -26,14 +26,14 @@ std::vector<const fa::Variant*> both(const std::string& sm_80, const std::string
 }
 std::vector<const fa::Variant*> packs() { return both("packed", "wgmma"); }
 
-/// Each combination of a case's values is for one of them. The order is Thue's and Morse's: turns
-/// would be in step with a case's innermost parameter.
+/// Each combination of a case's values is for one of them. The order is Thue and Morse's:
+/// alternation would be in step with a case's innermost parameter.
 const fa::Variant& in_turn(const std::vector<const fa::Variant*>& variants) {
   static size_t n = 0;
   return *variants[std::popcount(n++) % variants.size()];
 }
 
-/// Calls f(part), each in a section, so that processes can share a case: `-c "part 3"` is one's.
+/// Calls f(part), each in a section, so that several processes can share a case: `-c "part 3"`.
 template <class F>
 void in_parts(int parts, const F& f) {
   for (int part = 0; part < parts; ++part) {
@@ -42,7 +42,7 @@ void in_parts(int parts, const F& f) {
 }
 
 #if !FA_BACKEND_GPU
-/// Predicted is counted; where a mask leaves no tile, some buffers are not touched.
+/// Predicted equals counted; where a mask leaves no tile, some buffers are not touched.
 void require_predicted(fa::Prediction prediction, const fa::Counts& counts) {
   std::erase_if(prediction.buffers, [](const auto& b) { return b.second == fa::Bytes{}; });
   fa::test::require_equal(prediction, counts);
@@ -50,7 +50,7 @@ void require_predicted(fa::Prediction prediction, const fa::Counts& counts) {
 }
 #endif
 
-/// Right, and, in the simulator, as predicted, without a finding of the analysis.
+/// Right and, in the simulator, as predicted and without a finding of the analysis.
 void require_all(const fa::Variant& v, const Problem& p) {
   CAPTURE(v.name, fa::describe(p));
 #if FA_BACKEND_GPU
@@ -63,7 +63,7 @@ void require_all(const fa::Variant& v, const Problem& p) {
 }
 
 void require_same_results(const fa::Outputs& a, const fa::Outputs& b) {
-  CHECK((a.O == b.O));  // without their numbers, of which there are too many
+  CHECK((a.O == b.O));  // CHECK would print too many numbers
   CHECK((a.LSE == b.LSE));
 }
 
@@ -186,7 +186,6 @@ std::vector<float> share(const std::vector<float>& t, int heads, int length, con
   return part;
 }
 
-/// Of what there is of one document.
 fa::Inputs inputs_of(const Problem& p, const fa::Inputs& in, const fa::Document& doc) {
   fa::Inputs part;
   const size_t d = p.d;
@@ -433,7 +432,7 @@ using fa::test::with_score_mod;
 
 std::vector<const fa::Variant*> scores() { return both("scores", "wgmma_scores"); }
 
-/// Those of changed scores, and what computes the same masks without.
+/// Variants that change scores, each with one of the same masks that does not.
 std::vector<std::pair<const fa::Variant*, const fa::Variant*>> pairs() {
   std::vector<std::pair<const fa::Variant*, const fa::Variant*>> found;
   for (size_t i = 0; i < scores().size(); ++i) found.emplace_back(scores()[i], packs()[i]);

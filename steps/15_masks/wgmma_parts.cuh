@@ -1,9 +1,8 @@
-// Step 15 -- what 3_wgmma is made of, beside its roles: shared memory and its barriers, a test by
+// Step 15 -- what 3_wgmma consists of, besides its roles: shared memory and its barriers, a test by
 // bits, the two warps that handle the ends of documents, and the order of work.
-// Changed   since 10 4_scheduled: its storing thread becomes a warp, and another one zeroes V; the
-//           host makes the order of work
+// Changed   since 10 4_scheduled: warps store and zero V; the host determines the order of work
 //
-// Registers of a lane, of its two rows r and r + 8 (r = 16 warp + row_of(lane)):
+// Registers of a lane, for its two rows r and r + 8 (r = 16 warp + row_of(lane)):
 //
 //     rS[i]       row r + 8 half_of(i), key     column_of(lane) + column_at(i); then P
 //     rO[i]       row r + 8 half_of(i), feature column_of(lane) + column_at(i)
@@ -25,10 +24,10 @@ namespace step15_wgmma {
 using fa::bf16, fa::kLazyRescale, fa::kNoMaximum, fa::Ring;
 using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
 
-constexpr int kGroupRows = 64;  // of a warpgroup: the rows of a wgmma
+constexpr int kGroupRows = 64;  // rows of a warpgroup, and of a wgmma
 
-// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number,
-// and setmaxnreg moves what the producer does not need to the consumers.
+// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number;
+// setmaxnreg moves those that the producer does not need to the consumers.
 template <int d_>
 struct Tiling {
   static constexpr int d = d_;
@@ -40,7 +39,6 @@ struct Tiling {
   static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
 };
 
-// What is the same for all blocks.
 struct Shape {
   int heads, group;  // query heads of all batches; how many of them share K and V
   int N, Nk;
@@ -59,26 +57,26 @@ struct WorkTile {
   int row, rows;     // the first row, and how many are left in the document
   int key, keys;     // the document's first key, and how many it has
   int bh;            // head of Q and O
-  int first, tiles;  // tiles of the document's keys: at least one; 0: there is no more work
+  int first, tiles;  // tiles of the document's keys: at least one; 0: no more work
   int unused;        // a table entry is two int4
 };
 
 // The producer is one thread of warp 0; warp 1 runs store(), warp 2 clear(). wg: each consumer.
 //
-//     barrier           arrivals  who arrives         who waits       what is then true
-//     q_full[wg]           1      producer, TMA       wg, warps 1, 2  Q and the work tile are there
-//     o_full[wg]           4      wg's warps          warp 1          O lies where Q was
+//     barrier           arrivals  by                  waiting         then true
+//     q_full[wg]           1      producer, TMA       wg, warps 1, 2  Q, work tile have arrived
+//     o_full[wg]           4      wg's warps          warp 1          O is where Q was
 //     q_empty[wg]          2      warps 1 and 2       producer        O is stored, V zeroed
-//     k_full               1      producer, TMA       consumers       K is there
-//     v_full               1      these, or warp 2    consumers       V is there, if need be zeroed
+//     k_full               1      producer, TMA       consumers       K has arrived
+//     v_full               1      these, or warp 2    consumers       V has arrived, is zeroed
 //     k_empty, v_empty  4 per wg  consumers' warps    producer        all have read or skipped it
-//     v_landed             1      producer, TMA       warp 2          V is there, to be zeroed
+//     v_landed             1      producer, TMA       warp 2          V has arrived, to be zeroed
 //
-// v_landed has no barrier for "empty": before V of work tile n + 2 the producer loads its Q, which
-// waits until warp 2 is done with V of n. At most two such tiles of V are on their way.
+// v_landed needs no "empty" barrier: before V of work tile n + 2 the producer loads its Q, which
+// waits until warp 2 is done with V of n. At most two such tiles of V are in flight.
 template <class T>
 struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
   bf16 K[T::kStagesK][T::Bc * T::d];
   bf16 V[T::kStagesV][T::Bc * T::d];
   uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
@@ -105,12 +103,12 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
 
 // Which tiles of a walk a warpgroup's rows see, counted from the walk's first one: `first` to
 // `last`. The left edge cuts those up to `last_left`, the right edge those after `last_full`; all
-// others are full. What is named `last` is included.
+// others are full. Each `last` is included.
 struct TileRange {
   int first, last_left, last_full, last;
 };
 
-// A bit for each of a lane's columns, two of each eight: is it below x, counted from the first one?
+// A bit for each of a lane's columns, two of each eight: whether it is below x.
 __device__ inline uint32_t columns_below(int x) {
   const int n = x <= 0 ? 0 : min(x / 8 * 2 + min(x % 8, 2), 32);
   return n == 32 ? ~0u : (1u << n) - 1;
@@ -125,9 +123,9 @@ __device__ inline void hide(float (&rS)[n], const uint32_t (&bits)[2]) {
   }
 }
 
-// --- the ends of documents, which a box of TMA does not know -------------------------------------
+// --- the ends of documents, which a box of TMA ignores -------------------------------------------
 
-// A warp zeroes rows `first` .. n - 1 of a tile in panels.
+// Zeroes rows `first` .. n - 1 of a tile in panels. By one warp.
 template <int d, int n>
 __device__ inline void clear_rows(bf16* tile, int first, int lane) {
   UNROLL_BY(2)
@@ -137,10 +135,10 @@ __device__ inline void clear_rows(bf16* tile, int first, int lane) {
     }
   }
 }
-// A warp stores the first `rows` rows of a tile of 64, which lie as TMA has them.
+// Stores the first `rows` rows of a tile of 64 in TMA's layout. By one warp.
 template <int d>
 __device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int lane) {
-  constexpr int kLanes = d / 8;  // of a row, with 16 bytes each
+  constexpr int kLanes = d / 8;  // per row, with 16 bytes each
   const int x = lane % kLanes * 8;
   UNROLL_BY(2)
   for (int r = lane / kLanes; r < rows; r += fa::kWarp / kLanes) {
@@ -165,7 +163,7 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
   Ring<2> landed;
   for (int n = 0;; ++n) {
     const int b = n % 2;
-    fa::mbarrier_wait(&smem.q_full[b][0], n / 2 & 1);  // the work tile is there, too
+    fa::mbarrier_wait(&smem.q_full[b][0], n / 2 & 1);  // the work tile has arrived, too
     const WorkTile& work = smem.work[b][0];
     if (work.tiles == 0) return;
     loaded += work.tiles;
@@ -174,23 +172,23 @@ __device__ inline void clear(Tiles<T>& smem, const Shape& shape) {
       const int stage = (loaded - 1) % T::kStagesV;
       fa::mbarrier_wait(&smem.v_landed[landed.stage], landed.parity);
       clear_rows<T::d, T::Bc>(smem.V[stage], max(0, keys), lane);
-      fa::fence_proxy_async();  // wgmma sees what this thread wrote ...
+      fa::fence_proxy_async();  // wgmma sees this thread's writes ...
       __syncwarp();             // ... and what the other lanes have
       if (lane == 0) fa::mbarrier_arrive(&smem.v_full[stage]);
       landed.next();
     }
     __syncwarp();  // all lanes have read the work tile
     if (lane < T::kConsumers) {
-      // Not before this consumer's Q is there: an earlier arrival would count for the phase before,
-      // in which O may not be stored yet.
+      // Not before this consumer's Q has arrived: an earlier arrival would count for the previous
+      // phase, in which O may not be stored yet.
       fa::mbarrier_wait(&smem.q_full[b][lane], n / 2 & 1);
       fa::mbarrier_arrive(&smem.q_empty[b][lane]);
     }
   }
 }
 
-// Stores O of each work tile and consumer from where its Q was. Then that buffer is free. A box
-// that ends past its document would overwrite the next one: its rows are stored one by one.
+// Stores O of each work tile and consumer from its Q's buffer, then releases the buffer. A box that
+// ends past its document would overwrite the next one: its rows are stored one by one.
 template <class T>
 __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
                              const Shape& shape) {
@@ -199,7 +197,7 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* map, bf16* O,
     const int b = n % 2;
     UNROLL_BY(1)
     for (int wg = 0; wg < T::kConsumers; ++wg) {
-      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile has arrived, too
       const WorkTile& work = smem.work[b][wg];
       if (work.tiles == 0) return;
       fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
@@ -232,9 +230,9 @@ inline int count_row_tiles(const fa::Problem& p, int size) {
   return tiles;
 }
 
-// Work tiles of all heads in the order in which blocks draw them, of each document's. As in 10,
-// work is cut into sections whose K and V together stay in the L2 (16 MB), each of at most 4096 / d
-// pairs of a document and a query head. Within a section the longest walks come first; documents
+// Work tiles of all heads, of each document's, in the order in which blocks draw them. As in 10,
+// work is cut into sections whose K and V together fit in the L2 (16 MB), each of at most 4096 / d
+// pairs of a document and a query head. Within a section the longest walks are first; documents
 // with the longest walks are in the first sections.
 inline std::vector<WorkTile> in_order(const fa::Problem& p,
                                       std::vector<std::vector<WorkTile>> documents) {

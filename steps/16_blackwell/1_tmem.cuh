@@ -1,19 +1,17 @@
 // Step 16 -- Blackwell's tensor memory. Compiled for sm_100a and run in the simulator; not yet run
 //            on a card.
-// Idea      S, P and O leave the registers: one thread issues a product of 128 rows, and its result
-//           lies in a memory of the tensor cores, 128 lanes of 512 columns. The second product
-//           reads P from there. A lane is a row of the tile, and one thread owns it: the row's
-//           maximum and its sum need no shuffle
+// Idea      S, P and O leave the registers: one thread issues a product of 128 rows, whose result
+//           is in a memory of the tensor cores, 128 lanes of 512 columns. The second product reads
+//           P from there. A lane is a row of the tile, and one thread owns it: the row's maximum
+//           and its sum need no shuffle
 // Changed   since 09 2_wgmma: products by tcgen05.mma into tensor memory; one warpgroup owns 128
 //           rows, a thread one of them; 128 keys per tile
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; causal: the longest walks of all heads first
-// Owns      block: 128 rows of O; warp: 32 of them, the lanes of tensor memory that it reaches;
-//           thread: a row
-// Still bad softmax and products alternate, and each tile moves O to the registers and back:
-//           2_issuer
+// Owns      block: 128 rows of O; warp: 32 of them, its lanes of tensor memory; thread: a row
+// Still bad softmax and products alternate; each tile moves O to registers and back: 2_issuer
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -24,20 +22,19 @@
 
 namespace step16_tmem {
 
-using namespace step16;  // parts.cuh: products, and what a thread does with its row
+using namespace step16;  // parts.cuh: products, and a thread's work on its row
 
 constexpr int kStages = 2;  // of K and V: one is multiplied while the other is copied
 
 // The block's columns of tensor memory, 32 bits in each of 128 lanes. P overwrites S: a thread has
-// all of its row of S in registers before it writes P, two keys per column.
+// loaded all of its row of S before it writes P, two keys per column.
 //
 //     0          64         128              256
 //     | S                   | O, d columns   |
 //     | P        |
 constexpr int kColumns = 256, kColumnS = 0, kColumnP = 0, kColumnO = Bc;
 
-// What a block keeps in shared memory: 81 KB when d = 64, 161 KB when d = 128. Panels of 64
-// features, swizzled by TMA.
+// A block's shared memory: 81 KB when d = 64, 161 KB when d = 128. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[Br * d];  // reused for O in the epilogue
@@ -47,8 +44,8 @@ struct alignas(1024) Tiles {
   uint32_t tmem;                            // address of the block's first column
 };
 
-// Copies tile j of K and V to its stage, without waiting. One thread calls it. `full` completes
-// after one arrival, this one, and the bytes of both boxes. Rows past the end are zeros and count.
+// Issues the copies of tile j of K and V to its stage. By one thread. `full` completes after one
+// arrival, this one, and the bytes of both boxes. Rows past the end are zeros and count.
 template <int d>
 __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const fa::TensorMap& V,
                                  int j, int head) {
@@ -70,8 +67,8 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
   // --- prologue: which tile; copies of Q_i, K_0 and V_0; tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp;
-  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
+  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
@@ -82,18 +79,18 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
     fa::mbarrier_init(&smem.q_full, 1);
     for (int stage = 0; stage < kStages; ++stage) fa::mbarrier_init(&smem.full[stage], 1);
     fa::mbarrier_init(&smem.product, 1);
-    fa::mbarrier_init_fence();  // TMA sees them; this thread itself needs no barrier
+    fa::mbarrier_init_fence();  // visible to TMA; this thread itself needs no barrier
     fa::mbarrier_arrive_expect_tx(&smem.q_full, sizeof smem.Q);
     fa::tma_load(smem.Q, &map_Q, &smem.q_full, {0, i * Br, 0, bh});
     if (tiles > 0) load_tile<d>(smem, map_K, map_V, 0, kv_head);
   }
   if (warp == 0) {
-    __syncwarp();  // thread 0 is back with its warp, which allocates as a whole
+    __syncwarp();  // reconverges thread 0 with its warp, which allocates as a whole
     fa::tcgen05_alloc(&smem.tmem, kColumns);
     fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
     fa::tcgen05_fence_before_thread_sync();
   }
-  __syncthreads();  // all threads see the mbarriers and the address
+  __syncthreads();  // the mbarriers and the address are visible to all threads
   fa::tcgen05_fence_after_thread_sync();
   const uint32_t tmem = smem.tmem;
   const uint32_t lanes = fa::tmem_address(tmem, warp * fa::kWarp, 0);  // those of this warp
@@ -115,7 +112,7 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
     fa::mbarrier_wait(&smem.product, j & 1);  // S, and before it P V of tile j - 1
     fa::tcgen05_fence_after_thread_sync();
     if (threadIdx.x == 0 && j + 1 < tiles) load_tile<d>(smem, map_K, map_V, j + 1, kv_head);
-    __syncwarp();  // thread 0 is back with its warp, which reads tensor memory as a whole
+    __syncwarp();  // reconverges thread 0 with its warp, which reads tensor memory as a whole
     Row rS;
     load_row(lanes + kColumnS, rS);
     if (cut < (j + 1) * Bc) mask(rS, visible - j * Bc);
@@ -141,21 +138,21 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
   fa::tcgen05_fence_after_thread_sync();
   __syncwarp();
 
-  // --- epilogue: O goes through the tile of Q, and leaves it as a box
+  // --- epilogue: O is staged in the tile of Q and stored as a box
   const float normalise = l > 0.f ? 1.f / l : 0.f;  // no key seen: O = 0
   if (row < N) LSE[size_t(bh) * N + row] = (m + log2f(l)) * fa::kLn2;
   store_o<d>(lanes + kColumnO, tiles > 0, normalise, threadIdx.x, smem.Q);
   fa::tcgen05_fence_before_thread_sync();
   __syncthreads();  // the 128 rows are complete, and tensor memory is read
   if (threadIdx.x == 0) {
-    fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // not the rows past the end
+    fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // rows past the end are not written
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }
   if (warp == 0) {
     __syncwarp();
     fa::tcgen05_fence_after_thread_sync();
-    fa::tcgen05_dealloc(tmem, kColumns);  // or the SM starts no block that allocates
+    fa::tcgen05_dealloc(tmem, kColumns);  // else the SM starts no block that allocates
   }
 }
 

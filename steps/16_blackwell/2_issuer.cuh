@@ -2,9 +2,9 @@
 // Idea      One thread issues all products and a softmax needs a warpgroup, so no thread does both.
 //           A warp copies, another multiplies, a warpgroup owns the rows. Each waits at mbarriers
 //           for what it needs, and otherwise runs ahead
-// Changed   since 16 1_tmem: two more warps, and mbarriers instead of __syncthreads; P has columns
-//           of its own, so S of the next tile is computed during the softmax; the products
-//           themselves release a stage
+// Changed   since 16 1_tmem: two more warps, and mbarriers instead of __syncthreads; P has separate
+//           columns, so S of the next tile is computed during the softmax; the products themselves
+//           release a stage
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -22,7 +22,7 @@
 
 namespace step16_issuer {
 
-using namespace step16;  // parts.cuh: products, and what a thread does with its row
+using namespace step16;  // parts.cuh: products, and a thread's work on its row
 
 constexpr int kThreads = kGroupThreads + 2 * fa::kWarp;
 constexpr int kStages = 3;  // of K and of V
@@ -33,13 +33,13 @@ constexpr int kStages = 3;  // of K and of V
 //     | S          | P       |         | O, d columns     |         |
 constexpr int kColumns = 512, kColumnS = 0, kColumnP = 128, kColumnO = 256;
 
-// What a block keeps in shared memory: 113 KB when d = 64, 225 KB when d = 128. Panels as before.
+// A block's shared memory: 113 KB when d = 64, 225 KB when d = 128. Panels as before.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[Br * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
-  // mbarriers                                       who arrives
+  // mbarriers                                       arrivals by
   uint64_t q_full, k_full[kStages], v_full[kStages];  // the copies
   uint64_t k_empty[kStages], v_empty[kStages];        // Q K^T and P V
   uint64_t s_full, o_full;                            // Q K^T and P V
@@ -49,7 +49,7 @@ struct alignas(1024) Tiles {
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread: Q, then all tiles of K and V, each as soon as its stage is free.
+// One thread copies Q, then all tiles of K and V, each as soon as its stage is free.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
@@ -69,7 +69,7 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
 // --- a thread multiplies ------------------------------------------------------------------------
 
 // S of tile j is issued before P V of tile j - 1, which waits for the softmax. A commit arrives
-// when all products that this thread issued before it are complete: it releases a stage.
+// when all earlier products of this thread are complete, and so releases a stage.
 template <int d>
 __device__ inline void multiply(Tiles<d>& smem, int tiles) {
   fa::mbarrier_wait(&smem.q_full, 0);
@@ -105,10 +105,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tile; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  // The shuffle tells the compiler that all lanes have the same warp, and so the same role.
+  // The shuffle tells the compiler that the warp, and so the role, is the same in all lanes.
   const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0);
-  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
+  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
     fa::tcgen05_fence_before_thread_sync();
   }
-  __syncthreads();  // all threads see the mbarriers and the address
+  __syncthreads();  // the mbarriers and the address are visible to all threads
   fa::tcgen05_fence_after_thread_sync();
   if (warp >= kGroupThreads / fa::kWarp) {  // the issuers
     if (fa::elect_one()) {
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     Row rS;
     load_row(lanes + kColumnS, rS);
     fa::tcgen05_fence_before_thread_sync();
-    fa::mbarrier_arrive(&smem.s_empty);  // S is in registers: on to the next one
+    fa::mbarrier_arrive(&smem.s_empty);  // S is in registers: the next one may be computed
     if (cut < (j + 1) * Bc) mask(rS, visible - j * Bc);
     const float alpha = update_maximum(rS, scale_log2, m);
     l *= alpha;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       uint32_t rP[kHalf / 2];
       l += compute_p(rS[h], scale_log2, m, rP);
       if (h == 0) {
-        fa::mbarrier_wait(&smem.o_full, (j & 1) ^ 1);  // P V of the tile before has read P
+        fa::mbarrier_wait(&smem.o_full, (j & 1) ^ 1);  // P V of the previous tile has read P
         fa::tcgen05_fence_after_thread_sync();
       }
       fa::tcgen05_st(lanes + kColumnP + h * kHalf / 2, rP);
@@ -177,21 +177,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   fa::mbarrier_wait(&smem.o_full, (tiles & 1) ^ 1);  // the last P V, and all Q K^T before it
   fa::tcgen05_fence_after_thread_sync();
 
-  // --- epilogue: O goes through the tile of Q, and leaves it as a box
+  // --- epilogue: O is staged in the tile of Q and stored as a box
   const float normalise = l > 0.f ? 1.f / l : 0.f;  // no key seen: O = 0
   if (row < N) LSE[size_t(bh) * N + row] = (m + log2f(l)) * fa::kLn2;
   store_o<d>(lanes + kColumnO, tiles > 0, normalise, threadIdx.x, smem.Q);
   fa::tcgen05_fence_before_thread_sync();
   fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
   if (threadIdx.x == 0) {
-    fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // not the rows past the end
+    fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // rows past the end are not written
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }
   if (warp == 0) {
     __syncwarp();
     fa::tcgen05_fence_after_thread_sync();
-    fa::tcgen05_dealloc(tmem, kColumns);  // or the SM starts no block that allocates
+    fa::tcgen05_dealloc(tmem, kColumns);  // else the SM starts no block that allocates
   }
 }
 

@@ -1,6 +1,6 @@
 // Step 16 -- roles. Compiled for sm_100a and run in the simulator; not yet run on a card.
-// Idea      Each warpgroup reaches all lanes of tensor memory, so another one can rescale O. The
-//           softmax passes it a factor per row and goes on with its exponentials
+// Idea      Each warpgroup can access all lanes of tensor memory, so another one can rescale O. The
+//           softmax passes it a factor per row and continues with its exponentials
 // Changed   since 16 2_issuer: a warpgroup corrects O; two mbarriers for the factors and one for O
 //           rescaled; setmaxnreg gives each role its registers
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
@@ -21,7 +21,7 @@
 
 namespace step16_roles {
 
-using namespace step16;  // parts.cuh: products, and what a thread does with its row
+using namespace step16;  // parts.cuh: products, and a thread's work on its row
 
 constexpr int kThreads = 3 * kGroupThreads;
 constexpr int kStages = 3;  // of K and of V
@@ -32,14 +32,14 @@ constexpr int kStages = 3;  // of K and of V
 //     | S          | P       |         | O, d columns     |         |
 constexpr int kColumns = 512, kColumnS = 0, kColumnP = 128, kColumnO = 256;
 
-// What a block keeps in shared memory: 113 KB when d = 64, 225 KB when d = 128. Panels as before.
+// A block's shared memory: 113 KB when d = 64, 225 KB when d = 128. Panels as before.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[Br * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
-  float factor[Br];  // of each row, from the softmax to the correction: alpha, and at last 1 / l
-  // mbarriers                                       who arrives
+  float factor[Br];  // of each row, from the softmax to the correction: alpha, finally 1 / l
+  // mbarriers                                       arrivals by
   uint64_t q_full, k_full[kStages], v_full[kStages];  // the copies
   uint64_t k_empty[kStages], v_empty[kStages];        // Q K^T and P V
   uint64_t s_full, o_full;                            // Q K^T and P V
@@ -50,7 +50,7 @@ struct alignas(1024) Tiles {
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread: Q, then all tiles of K and V, each as soon as its stage is free.
+// One thread copies Q, then all tiles of K and V, each as soon as its stage is free.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
@@ -70,7 +70,7 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
 // --- a thread multiplies ------------------------------------------------------------------------
 
 // S of tile j is issued before P V of tile j - 1, which waits for the softmax. A commit arrives
-// when all products that this thread issued before it are complete: it releases a stage.
+// when all earlier products of this thread are complete, and so releases a stage.
 template <int d>
 __device__ inline void multiply(Tiles<d>& smem, int tiles) {
   fa::mbarrier_wait(&smem.q_full, 0);
@@ -111,7 +111,7 @@ __device__ inline float softmax(Tiles<d>& smem, uint32_t lanes, int tiles, int v
     Row rS;
     load_row(lanes + kColumnS, rS);
     fa::tcgen05_fence_before_thread_sync();
-    fa::mbarrier_arrive(&smem.s_empty);  // S is in registers: on to the next one
+    fa::mbarrier_arrive(&smem.s_empty);  // S is in registers: the next one may be computed
     if (cut < (j + 1) * Bc) mask(rS, visible - j * Bc);
     const float alpha = update_maximum(rS, scale_log2, m);
     fa::mbarrier_wait(&smem.factor_empty, (j & 1) ^ 1);
@@ -123,7 +123,7 @@ __device__ inline float softmax(Tiles<d>& smem, uint32_t lanes, int tiles, int v
       uint32_t rP[kHalf / 2];
       l += compute_p(rS[h], scale_log2, m, rP);
       if (h == 0) {
-        fa::mbarrier_wait(&smem.o_full, (j & 1) ^ 1);  // P V of the tile before has read P
+        fa::mbarrier_wait(&smem.o_full, (j & 1) ^ 1);  // P V of the previous tile has read P
         fa::tcgen05_fence_after_thread_sync();
       }
       fa::tcgen05_st(lanes + kColumnP + h * kHalf / 2, rP);
@@ -140,7 +140,7 @@ __device__ inline float softmax(Tiles<d>& smem, uint32_t lanes, int tiles, int v
 
 // --- a warpgroup corrects O ---------------------------------------------------------------------
 
-// O *= alpha before each P V but the first, and at the end O / l to the place of Q.
+// O *= alpha before each P V but the first, and finally O / l to the place of Q.
 template <int d>
 __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, int tiles) {
   const int r = threadIdx.x % kGroupThreads;
@@ -148,14 +148,14 @@ __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, int tiles) {
     fa::mbarrier_wait(&smem.factor_full, j & 1);
     const float alpha = smem.factor[r];
     fa::mbarrier_arrive(&smem.factor_empty);
-    fa::mbarrier_wait(&smem.o_full, (j & 1) ^ 1);  // P V of the tile before
+    fa::mbarrier_wait(&smem.o_full, (j & 1) ^ 1);  // P V of the previous tile
     fa::tcgen05_fence_after_thread_sync();
     if (j > 0) rescale<d>(lanes + kColumnO, alpha);
     fa::tcgen05_fence_before_thread_sync();
     fa::mbarrier_arrive(&smem.o_scaled);
   }
   fa::mbarrier_wait(&smem.factor_full, tiles & 1);
-  fa::mbarrier_wait(&smem.q_full, 0);                // of no tile: Q's copy, too, must be complete
+  fa::mbarrier_wait(&smem.q_full, 0);  // even without a tile Q's copy must be complete
   fa::mbarrier_wait(&smem.o_full, (tiles & 1) ^ 1);  // the last P V, and all Q K^T before it
   fa::tcgen05_fence_after_thread_sync();
   store_o<d>(lanes + kColumnO, tiles > 0, smem.factor[r], r, smem.Q);
@@ -171,10 +171,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tile; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  // The shuffle tells the compiler that all lanes have the same warp, and so the same role.
+  // The shuffle tells the compiler that the warp, and so the role, is the same in all lanes.
   const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0), wg = warp / 4;
-  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
+  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
@@ -193,12 +193,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     fa::mbarrier_init_fence();
   }
-  if (warp == 4) {  // of the correction, which outlives the others
+  if (warp == 4) {  // of the correction, which ends last
     fa::tcgen05_alloc(&smem.tmem, kColumns);
     fa::tcgen05_relinquish_alloc_permit();
     fa::tcgen05_fence_before_thread_sync();
   }
-  __syncthreads();  // all threads see the mbarriers and the address
+  __syncthreads();  // the mbarriers and the address are visible to all threads
   fa::tcgen05_fence_after_thread_sync();
   const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);  // the warp's
   const int r = threadIdx.x % kGroupThreads;
@@ -216,14 +216,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::tcgen05_fence_before_thread_sync();
     fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
     if (r == 0) {
-      fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // not the rows past the end
+      fa::tma_store(&map_O, smem.Q, {0, i * Br, 0, bh});  // rows past the end are not written
       fa::tma_store_commit();
       fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
     }
     if (warp == 4) {
       __syncwarp();
       fa::tcgen05_fence_after_thread_sync();
-      fa::tcgen05_dealloc(smem.tmem, kColumns);  // or the SM starts no block that allocates
+      fa::tcgen05_dealloc(smem.tmem, kColumns);  // else the SM starts no block that allocates
     }
   } else {
     fa::setmaxnreg_dec<48>();

@@ -1,19 +1,19 @@
 // Step 16 -- a pair of tiles. Compiled for sm_100a and run in the simulator; not yet run on a card.
-// Idea      Two tiles of rows in turn, each with a softmax warpgroup of its own: during the softmax
+// Idea      Two tiles of rows in turn, each with a separate softmax warpgroup: during the softmax
 //           of one the tensor cores multiply for the other, and each quarter of an SM has two warps
 //           of softmax, of which one computes while the other waits. Both share each K and V.
 //           In the variant exp2 a polynomial computes a quarter of the exponentials, on the units
 //           that add and multiply: an SM's special function units compute 16 per clock, and need
 //           as long as the products of a tile. O is rescaled only where a maximum grew by over 8
 // Changed   since 16 3_roles: two of each column, barrier and softmax warpgroup; P overwrites S
-//           again, in FlashAttention-4's plan of columns: the other tile's products fill the time;
-//           the kernel has the softmax of a row as a parameter, Exact or Polynomial
+//           again, in FlashAttention-4's layout of columns: the other tile's products fill the
+//           time; the kernel has the softmax of a row as a parameter, Exact or Polynomial
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/256; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 512 threads; causal: the longest walks of all heads first
 // Owns      block: 256 rows of O; a thread of the softmax: a row; one of the correction: two
-// Still bad each SM copies all of K and V for itself; a pair of them could share each tile
+// Still bad each SM copies all of K and V; a pair of SMs could share each tile
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -27,7 +27,7 @@
 
 namespace step16_pair {
 
-using namespace step16;  // parts.cuh: products, and what a thread does with its row
+using namespace step16;  // parts.cuh: products, and a thread's work on its row
 
 constexpr int kThreads = 4 * kGroupThreads;
 constexpr int kTiles = 2, kRows = kTiles * Br;  // of a block
@@ -43,14 +43,14 @@ __device__ inline uint32_t column_s(int t) { return t * Bc; }
 __device__ inline uint32_t column_p(int t) { return t * Bc + Bc / 2; }
 __device__ inline uint32_t column_o(int t) { return 256 + t * 128; }
 
-// What a block keeps in shared memory: 98 KB when d = 64, 194 KB when d = 128. Panels as before.
+// A block's shared memory: 98 KB when d = 64, 194 KB when d = 128. Panels as before.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[kTiles][Br * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
-  float factor[kTiles][Br];  // of each row, from the softmax: alpha, and at last 1 / l
-  // mbarriers                                       who arrives
+  float factor[kTiles][Br];  // of each row, from the softmax: alpha, finally 1 / l
+  // mbarriers                                       arrivals by
   uint64_t q_full, k_full[kStages], v_full[kStages];  // the copies
   uint64_t k_empty[kStages], v_empty[kStages];        // Q K^T and P V
   uint64_t s_full[kTiles], o_full[kTiles];            // Q K^T and P V
@@ -80,16 +80,16 @@ struct Exact {
 };
 
 constexpr float kLazyRescale = 8.f;  // P may grow to 2^8 before O, l and m follow
-constexpr int kEvery = 4;            // of so many pairs of exponentials one is a polynomial
+constexpr int kEvery = 4;            // of this many pairs of exponentials one is a polynomial
 constexpr int kDegree = 5;           // of it: l is fp32, and LSE would show the error of degree 3
 
 // 2^x of two numbers, each at most 127, as 2^(n + f) with n an integer and 0 <= f < 1. Adding
-// 1.5 * 2^23, rounded down, leaves n in the low bits of the sum. Shifted to the place of a float's
-// exponent n is added to the bits of 2^f. Of -127 and less, a masked score's, the result is +0.
+// 1.5 * 2^23, rounded down, leaves n in the low bits of the sum; shifted to a float's exponent, n
+// is added to the bits of 2^f. For -127 and less, as for a masked score, the result is +0.
 template <int degree>
 __device__ inline float2 exp2_polynomial(float2 x) {
   constexpr float kShift = 12582912.f;
-  // Of degree 3, 4 and 5: the least largest relative error, with p(0) = 1.
+  // Of degree 3, 4 and 5: the smallest maximum relative error, with p(0) = 1.
   constexpr float c[3][6] = {
       {1.f, 0.69514614f, 0.22756439f, 0.077119089f},
       {1.f, 0.69304270f, 0.24129125f, 0.052225358f, 0.013434938f},
@@ -109,8 +109,8 @@ __device__ inline float2 exp2_polynomial(float2 x) {
 
 // A quarter of them by the polynomial; the maximum follows late.
 struct Polynomial {
-  // O, l and m stay as they are until a score passes m by more than 8. P is then at most 2^8, not
-  // 1, which costs neither fp32 nor bf16 accuracy.
+  // O, l and m stay unchanged until a score exceeds m by more than 8. P is then at most 2^8, not 1,
+  // which costs neither fp32 nor bf16 accuracy.
   static __device__ float maximum(const Row& rS, float scale_log2, float& m) {
     float m_new = m;
     const float alpha = update_maximum(rS, scale_log2, m_new);
@@ -138,7 +138,7 @@ struct Polynomial {
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread: Q, then all tiles of K and V, each as soon as its stage is free.
+// One thread copies Q, then all tiles of K and V, each as soon as its stage is free.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
@@ -160,10 +160,9 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
 
 // --- a thread multiplies ------------------------------------------------------------------------
 
-// P V of the keys j - 1, then S of the keys j, of one tile of rows and then of the other. S
-// overwrites P, which P V reads. That the tensor cores begin S later, PTX promises for products of
-// one accumulator and shape only; FlashAttention-4's flash_fwd_sm100.py relies on it, as we do. The
-// first tile may see fewer keys.
+// P V of the keys j - 1, then S of the keys j (the first tile may see fewer), of one tile of rows
+// and then of the other. S overwrites P, which P V reads. PTX guarantees that order only for
+// products of one accumulator and shape; like FlashAttention-4 (flash_fwd_sm100.py) we rely on it.
 template <int d>
 __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
   const int most = tiles.longest();
@@ -202,7 +201,7 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
   const int r = threadIdx.x % kGroupThreads;
   float l = 0.f, m = kNoMaximum;
   for (int j = 0; j < tiles; ++j) {
-    fa::mbarrier_wait(&smem.s_full[t], j & 1);  // and P V of the tile before
+    fa::mbarrier_wait(&smem.s_full[t], j & 1);  // and P V of the previous tile
     fa::tcgen05_fence_after_thread_sync();
     Row rS;
     load_row(lanes + column_s(t), rS);
@@ -230,7 +229,7 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
 
 // --- a warpgroup corrects O ---------------------------------------------------------------------
 
-// O *= alpha before each P V but the first, and at the end O / l to the place of Q.
+// O *= alpha before each P V but the first, and finally O / l to the place of Q.
 template <int d>
 __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tiles) {
   const int r = threadIdx.x % kGroupThreads;
@@ -240,9 +239,9 @@ __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tile
       fa::mbarrier_wait(&smem.factor_full[t], j & 1);
       const float alpha = smem.factor[t][r];
       fa::mbarrier_arrive(&smem.factor_empty[t]);
-      fa::mbarrier_wait(&smem.o_full[t], (j & 1) ^ 1);  // P V of the tile before
+      fa::mbarrier_wait(&smem.o_full[t], (j & 1) ^ 1);  // P V of the previous tile
       fa::tcgen05_fence_after_thread_sync();
-      // Of the first tile there is no O, and where no maximum of the warp moved, nothing to do.
+      // The first tile has no O yet; without a moved maximum in the warp there is nothing to do.
       if (j > 0 && __any_sync(fa::kFullMask, alpha != 1.f)) {
         rescale<d>(lanes + column_o(t), alpha);
       }
@@ -250,7 +249,7 @@ __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tile
       fa::mbarrier_arrive(&smem.o_scaled[t]);
     }
   }
-  fa::mbarrier_wait(&smem.q_full, 0);  // of no tile: Q's copy, too, must be complete
+  fa::mbarrier_wait(&smem.q_full, 0);  // even without a tile Q's copy must be complete
   for (int t = 0; t < kTiles; ++t) {
     fa::mbarrier_wait(&smem.factor_full[t], tiles[t] & 1);
     fa::mbarrier_wait(&smem.o_full[t], (tiles[t] & 1) ^ 1);  // the last P V, all Q K^T before it
@@ -269,10 +268,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tiles; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  // The shuffle tells the compiler that all lanes have the same warp, and so the same role.
+  // The shuffle tells the compiler that the warp, and so the role, is the same in all lanes.
   const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0), wg = warp / 4;
-  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
+  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
@@ -297,12 +296,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     fa::mbarrier_init_fence();
   }
-  if (warp == 8) {  // of the correction, which outlives the others
+  if (warp == 8) {  // of the correction, which ends last
     fa::tcgen05_alloc(&smem.tmem, kColumns);
     fa::tcgen05_relinquish_alloc_permit();
     fa::tcgen05_fence_before_thread_sync();
   }
-  __syncthreads();  // all threads see the mbarriers and the address
+  __syncthreads();  // the mbarriers and the address are visible to all threads
   fa::tcgen05_fence_after_thread_sync();
   const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);  // the warp's
   const int r = threadIdx.x % kGroupThreads;
@@ -322,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
     if (r == 0) {
       UNROLL
-      for (int t = 0; t < kTiles; ++t) {  // not the rows past the end
+      for (int t = 0; t < kTiles; ++t) {  // rows past the end are not written
         fa::tma_store(&map_O, smem.Q[t], {0, i * kRows + t * Br, 0, bh});
       }
       fa::tma_store_commit();
@@ -331,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (warp == 8) {
       __syncwarp();
       fa::tcgen05_fence_after_thread_sync();
-      fa::tcgen05_dealloc(smem.tmem, kColumns);  // or the SM starts no block that allocates
+      fa::tcgen05_dealloc(smem.tmem, kColumns);  // else the SM starts no block that allocates
     }
   } else {
     fa::setmaxnreg_dec<48>();

@@ -5,7 +5,7 @@
 //           memory, by one thread
 //
 // A tile is cut into panels of 64 features, [d / 64][rows][64]. Each begins at a multiple of 1024
-// bytes, the period of the swizzle, so that TMA, tcgen05.mma and swizzle() mean the same place.
+// bytes, the period of the swizzle, so TMA, tcgen05.mma and swizzle() address the same bytes.
 #pragma once
 
 #include <cfloat>
@@ -23,7 +23,7 @@ namespace step16 {
 using fa::bf16;
 
 constexpr int Br = 128;                 // rows of a tile of Q, lanes of tensor memory
-constexpr int Bc = 128;                 // keys of a tile
+constexpr int Bc = 128;                 // keys per tile
 constexpr int kGroupThreads = 128;      // of a warpgroup, four warps
 constexpr int kMma = 16;                // keys or features that an mma sums over
 constexpr int kPanel = 64;              // features side by side: 128 bytes, the widest swizzle
@@ -31,9 +31,8 @@ constexpr int kRowBytes = 128;          // of a panel
 constexpr int kChunk = 16;              // columns of tensor memory that a thread moves at a time
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 
-// Where element (r, x) of a tile of Br rows lies, x a multiple of 8. In each panel it is the one
-// of step 07: chunk c of row r takes the place c ^ (r % 8). TMA writes and reads in this order by
-// itself, and so does tcgen05.mma: only O needs it.
+// Where element (r, x) of a tile of Br rows is stored, x a multiple of 8: in each panel chunk c of
+// row r at c ^ (r % 8), as in step 07. TMA and tcgen05.mma do so themselves: only O needs it.
 __device__ inline int swizzle(int r, int x) {
   return (x / kPanel * Br + r) * kPanel + (x % kPanel ^ r % 8 * 8);
 }
@@ -60,8 +59,7 @@ __device__ inline void mask(Row& rS, int visible) {  // keys of the tile that th
   }
 }
 
-// The row's maximum, in powers of two. O and l are relative to m: returns the factor that moves
-// them to the new one.
+// The row's maximum, in powers of two. O and l are relative to m; returns their factor.
 __device__ inline float update_maximum(const Row& rS, float scale_log2, float& m) {
   float s[2] = {-INFINITY, -INFINITY};  // two chains
   UNROLL
@@ -72,7 +70,7 @@ __device__ inline float update_maximum(const Row& rS, float scale_log2, float& m
   return alpha;
 }
 
-// P = 2^(S - m) of half a row, packed to bf16, two keys in a register; returns its sum.
+// P = 2^(S - m) of half a row, packed to bf16, two keys per register; returns its sum.
 __device__ inline float compute_p(const float (&rS)[kHalf], float scale_log2, float m,
                                   uint32_t (&rP)[kHalf / 2]) {
   float l[2] = {};
@@ -86,7 +84,7 @@ __device__ inline float compute_p(const float (&rS)[kHalf], float scale_log2, fl
   return l[0] + l[1];
 }
 
-// O *= alpha, a chunk of the row's columns at a time: to the registers and back.
+// O *= alpha, a chunk of the row's columns at a time, through registers.
 template <int d>
 __device__ inline void rescale(uint32_t tO, float alpha) {
   UNROLL
@@ -101,8 +99,7 @@ __device__ inline void rescale(uint32_t tO, float alpha) {
   fa::tcgen05_wait_st();
 }
 
-// The row of O, divided by l, to its place in a tile [d / 64][128][64], as TMA reads it. Where no
-// product has written O, all is 0.
+// Stores the row of O / l in a tile [d / 64][128][64], as TMA reads it; zeros without a product.
 template <int d>
 __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r, bf16* sO) {
   UNROLL
@@ -111,7 +108,7 @@ __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r
     if (written) fa::tcgen05_ld(rO, tO + x);
     fa::tcgen05_wait_ld(rO);
     UNROLL
-    for (int c = 0; c < kChunk; c += 8) {  // 16 bytes a store: eight rows fill all banks
+    for (int c = 0; c < kChunk; c += 8) {  // 16 bytes per store: eight rows fill all banks
       uint32_t o[4];
       UNROLL
       for (int e = 0; e < 4; ++e) {
@@ -120,18 +117,18 @@ __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r
       *reinterpret_cast<uint4*>(sO + swizzle(r, x + c)) = make_uint4(o[0], o[1], o[2], o[3]);
     }
   }
-  fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
+  fa::fence_proxy_async();  // TMA sees this thread's writes
 }
 
 // --- products -----------------------------------------------------------------------------------
 
-// S = Q K^T of 128 rows and a tile's keys, 16 features at a time. One thread issues the products,
-// which run in order because they share accumulator and shape, and waits for none.
+// Issues S = Q K^T of 128 rows and a tile's keys, 16 features at a time, and does not wait. By one
+// thread, whose products run in order because they share accumulator and shape.
 template <int d>
 __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swizzled
                                        const bf16* sK,  // [d / 64][Bc][64] swizzled
                                        uint32_t tS) {
-  // K-major, both: a row of memory is a row of Q or a key, and features are what is summed over.
+  // K-major, both: a row of memory is a row of Q or a key, and the sum is over features.
   const uint64_t q = fa::tcgen05_descriptor(sQ, fa::Swizzle::b128, /*unused*/ 16, 8 * kRowBytes);
   const uint64_t k = fa::tcgen05_descriptor(sK, fa::Swizzle::b128, /*unused*/ 16, 8 * kRowBytes);
   constexpr uint32_t kInstruction = fa::tcgen05_instruction(Br, Bc);
@@ -149,7 +146,7 @@ template <int d>
 __device__ inline void multiply_values(uint32_t tP,
                                        const bf16* sV,  // [d / 64][Bc][64] swizzled
                                        uint32_t tO, bool first) {
-  // MN-major: a row of memory is a key, the index that is summed over; its features are columns.
+  // MN-major: a row of memory is a key, the index of the sum; its features are columns.
   const uint64_t v =
       fa::tcgen05_descriptor(sV, fa::Swizzle::b128, /*panels*/ Bc * kRowBytes, 8 * kRowBytes);
   constexpr uint32_t kInstruction = fa::tcgen05_instruction(Br, d, fa::Major::k, fa::Major::mn);
@@ -162,10 +159,10 @@ __device__ inline void multiply_values(uint32_t tP,
 
 // --- host ---------------------------------------------------------------------------------------
 
-// What the kernels are made for; anything else is refused.
+// The problems that the kernels support; all others are refused.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
-// Of blocks that own a tile of 128 rows.
+// For blocks that own a tile of 128 rows.
 inline fa::Prediction traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
@@ -178,8 +175,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-// A tensor [heads, rows, d] in boxes of `box` rows of a head, cut into panels.
-// Coordinates: feature in its panel, row, panel, head.
+// A tensor [heads, rows, d] in boxes of `box` rows: feature in its panel, row, panel, head.
 template <int d>
 fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
   constexpr uint32_t kPanels = d / kPanel;

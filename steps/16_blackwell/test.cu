@@ -1,4 +1,4 @@
-// Tests of step 16. steps/CMakeLists.txt says what it is linked with.
+// Tests of step 16. steps/CMakeLists.txt has the sources that it is linked with.
 #include "steps/16_blackwell/4_pair.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
@@ -13,7 +13,7 @@ static const fa::Variant& exp2() { return fa::linked_variant("16 exp2"); }
 static const fa::Variant& ctas() { return fa::linked_variant("16 ctas"); }
 static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 
-// One of them; a test runs once with each.
+// One of them per run of the test.
 static const fa::Variant& any() {
   const fa::Variant* variant = GENERATE(&tmem(), &issuer(), &roles(), &pair(), &exp2(), &ctas());
   UNSCOPED_INFO("variant " << variant->name);

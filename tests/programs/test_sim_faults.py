@@ -38,7 +38,7 @@ ANALYSED = {
     "overrun": "4-byte store at @ past the end of the shared array s, at byte 120 of 120",
     "global array": "uninitialised shared memory: .* load of s, byte 0 at @",
     "handed over": "race on device memory: kernel last_sums<0>, .*: load of x, byte 4 at @",
-    "reads": "host code at @ reads byte 3072 of most, copied at .*, which nobody has written",
+    "reads": "host code at @ reads byte 3072 of most, copied at .*, which nothing has written",
     "all": "the host copies 40 bytes of other at @",
     # Short gaps belong to a struct, except at the end of an array.
     "ends": "host code at @ reads byte 62 of some, copied at ",

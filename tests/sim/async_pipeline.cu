@@ -250,7 +250,7 @@ ANALYSED("each fault planted in the pipeline is found", "[sim][races][async]") {
        "(128,0,0) ... no fence.proxy.async (fence_proxy_async) between them"},
       {Fault::late_proxy_fence,
        "TMA store that reads ... a store by thread ( ... no fence.proxy.async (fence_proxy_async "
-       "by the storing thread, in front of the barrier)"},
+       "by the storing thread, before the barrier)"},
       {Fault::no_store_barrier,
        "TMA store that reads ... a store by thread (144,0,0) ... no barrier between them"},
       {Fault::no_read_wait,

@@ -651,7 +651,7 @@ ANALYSED("a read of A's registers before wgmma_wait is a remark", "[sim][races][
   CAPTURE(read);
   CHECK(says(read,
              "thread (0,0,0): load of A's registers, element 2, at async_races.cu: ... before a "
-             "wgmma_wait for the wgmma at async_races.cu: ... the compiler moves it behind that "
+             "wgmma_wait for the wgmma at async_races.cu: ... the compiler moves it after that "
              "wait"));
   CHECK(says(of(Registers::store_a), "load of A's registers, element 0, at "));
   CHECK(of(Registers::read_older) != "");
@@ -776,8 +776,8 @@ ANALYSED("stores to device memory need fence.proxy.async before TMA reads them",
   FOUND(
       "race on device memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load that reads x, "
       "byte 0 at async_races.cu: ... and a store by thread (0,0,0) at async_races.cu: ... have no "
-      "fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, in "
-      "front of the barrier, or behind it by the thread that issues)",
+      "fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, "
+      "before the barrier, or after it by the thread that issues)",
       through_device, kTwoWarps, map, x, y, Fence::none, Way::plain);
   for (const Fence fence : {Fence::shared, Fence::early}) {
     FOUND("for device memory", through_device, kTwoWarps, map, x, y, fence, Way::plain);

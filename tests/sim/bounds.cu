@@ -134,9 +134,8 @@ TEST_CASE("stores past either end of a buffer are found", "[sim]") {
       store, {2, 64}, x, 0);
   FOUND("4 bytes before the start of buffer x", store, {1, 64}, x, -1);
   SILENT(store, {1, 100}, x, 0);
-  FOUND(
-      "of an address that no cudaMalloc returned, 8589934336 bytes behind the end of buffer after",
-      store, {1, 1}, far(after, int64_t{1} << 33), 0);
+  FOUND("of an address that no cudaMalloc returned, 8589934336 bytes past the end of buffer after",
+        store, {1, 1}, far(after, int64_t{1} << 33), 0);
   FOUND("of an address at which nothing is, 8589934592 bytes before the start of buffer before",
         store, {1, 1}, far(before, -(int64_t{1} << 33)), 0);
   FOUND("of an address at which nothing is", store, {1, 1}, far(x, int64_t{1} << 60), 0);
@@ -217,7 +216,7 @@ TEST_CASE("use after cudaFree is found", "[sim]") {
   FOUND("of buffer x after cudaFree", load, {1, 64}, x, y);
   FOUND("freed twice", [&] { cudaFree(x); });
   cudaFree(first);  // a freed buffer on either side of y is nearer, and is not named
-  FOUND("no cudaMalloc returned, 8589934336 bytes behind the end of buffer y", store, {1, 1},
+  FOUND("no cudaMalloc returned, 8589934336 bytes past the end of buffer y", store, {1, 1},
         far(y, int64_t{1} << 33), 0);
   FOUND("nothing is, 8589934592 bytes before the start of buffer y", store, {1, 1},
         far(y, -(int64_t{1} << 33)), 0);

@@ -672,7 +672,7 @@ ANALYSED("shared memory that this block has not written is uninitialised", "[sim
   SILENT(partly_written, {2, 64}, y, 64u, 2u);
 }
 
-ANALYSED("device memory that nobody has written is uninitialised", "[sim][races]") {
+ANALYSED("device memory that no thread has written is uninitialised", "[sim][races]") {
   Buffer<float> x("x", 64, false), y("y", 64, false), z("z", 64);
   FOUND("load of x, byte 0 at races.cu:", copy, {1, 64}, x, y, 64);
   SILENT(across_blocks, {2, 32}, x, y, true);  // the reads of the launch before are forgotten

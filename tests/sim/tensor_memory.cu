@@ -418,7 +418,7 @@ ANALYSED("tensor memory is used after waits and fences", "[sim][tcgen05]") {
         "tcgen05.ld of column 0 at ... have no wait on the mbarrier of a tcgen05_commit");
   FAULT(no_after_fence,
         "tcgen05.ld of column 0 at ... and a tcgen05.mma by thread (0,0,0) at ... have no "
-        "tcgen05_fence_after_thread_sync (behind the wait or barrier)");
+        "tcgen05_fence_after_thread_sync (after the wait or barrier)");
   FAULT(no_wait_ld,
         "tcgen05.mma that writes column 0 at ... and a tcgen05.ld by warp 0 at ... have no "
         "tcgen05_wait_ld between them");
@@ -426,20 +426,20 @@ ANALYSED("tensor memory is used after waits and fences", "[sim][tcgen05]") {
   CHECK(y.download()[1] == kK);
   FAULT(no_load_wait,
         "tcgen05.dealloc that writes column 0 at ... and a tcgen05.ld by warp 0 at ... have no "
-        "tcgen05_wait_ld (by the other warp, in front of a barrier)");
+        "tcgen05_wait_ld (by the other warp, before a barrier)");
   FAULT(no_wait_st,
         "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 0 at ... have no tcgen05_wait_st "
         "between them");
   FAULT(no_before_fence,
         "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
-        "tcgen05_fence_before_thread_sync (by the other warp, in front of the barrier)");
+        "tcgen05_fence_before_thread_sync (by the other warp, before the barrier)");
   FAULT(no_after_barrier,
         "tcgen05.mma of column 32 at ... and a tcgen05.st by warp 1 at ... have no "
-        "tcgen05_fence_after_thread_sync (behind the wait or barrier)");
+        "tcgen05_fence_after_thread_sync (after the wait or barrier)");
   SILENT(two_products, kFiveWarps, y, Fault::other_thread);
   FAULT(unwritten,
         "uninitialised tensor memory: ... thread (0,0,0): tcgen05.mma of column 0 at ... which "
-        "nobody has written yet");
+        "no thread has written yet");
 }
 
 ANALYSED("columns that are allocated again are new, and have readers of several warps",
@@ -450,7 +450,7 @@ ANALYSED("columns that are allocated again are new, and have readers of several 
         true);
   FOUND(
       "tcgen05.st that writes column 0 at ... and a tcgen05.ld by warp 0 at ... have no "
-      "tcgen05_wait_ld (by the other warp, in front of a barrier) between them",
+      "tcgen05_wait_ld (by the other warp, before a barrier) between them",
       again, five_warps, true, false);
 }
 

@@ -239,12 +239,12 @@ ANALYSED("fences, arrivals and commits order two blocks that multiply together",
         "race on tensor memory: ... block (0,0,0), thread (0,0,0): tcgen05.mma of column 32 of the "
         "pair's other block at ... and a tcgen05.st by warp 0 of block (1,0,0) at ... have no "
         "tcgen05_fence_before_thread_sync");
-  FAULT(no_after_fence, "have no tcgen05_fence_after_thread_sync (behind the wait or barrier)");
-  FAULT(
-      leader_waits_for_itself,
-      "thread (0,0,0): tcgen05.mma of column 32 of the pair's other block at ... which nobody has "
-      "written yet ... block (1,0,0), thread (31,0,0): tcgen05.st that writes column 32 at ... and "
-      "a tcgen05.mma by block (0,0,0), thread (0,0,0) at ... have no wait on the mbarrier");
+  FAULT(no_after_fence, "have no tcgen05_fence_after_thread_sync (after the wait or barrier)");
+  FAULT(leader_waits_for_itself,
+        "thread (0,0,0): tcgen05.mma of column 32 of the pair's other block at ... which no thread "
+        "has written yet ... block (1,0,0), thread (31,0,0): tcgen05.st that writes column 32 at "
+        "... and "
+        "a tcgen05.mma by block (0,0,0), thread (0,0,0) at ... have no wait on the mbarrier");
   FAULT(commit_to_leader, "deadlock in kernel ... wait at mbarrier wait");
   FOUND("tcgen05.commit at ... is multicast to no block", commits_to_nobody, kWarps);
   FAULT(one_does_not_wait,

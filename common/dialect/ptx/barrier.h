@@ -1,6 +1,6 @@
 /// \file
-/// Named barriers (bar.sync, bar.arrive): __syncthreads for a part of the block's warps. And the
-/// choice of one lane of a warp.
+/// Named barriers (bar.sync, bar.arrive), which are __syncthreads for some of the block's warps,
+/// and the election of one lane of a warp.
 #pragma once
 
 #include "common/dialect/ptx/wrapper.h"
@@ -11,22 +11,21 @@ namespace fa {
 
 /// Waits until `threads` threads have arrived at barrier `id`, and orders their memory accesses.
 /// \param id       1..15; 0 is the barrier of __syncthreads
-/// \param threads  a multiple of 32; the same for all who use the barrier at this time
+/// \param threads  a multiple of 32; the same for all that use the barrier at this time
 /// Whole warps take part; all threads of a warp must call it.
 FA_PTX void bar_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Arrives at barrier `id` without waiting: the producer's half, bar_sync is the consumer's.
-/// `threads` counts both halves.
+/// Arrives at barrier `id` without waiting, for a bar_sync of others. `threads` counts both.
 FA_PTX void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// True in one lane of the warp, always the same one; all lanes must call it together (sm_90).
 /// Scalar meaning: __syncwarp(), then lane == 0. ptxas knows that one thread enters
-/// `if (elect_one())`. It does not know so of `if (lane == 0)`, and makes a loop around each
-/// instruction whose operands a warp must share, as those of TMA and tcgen05.mma.
+/// `if (elect_one())`. For `if (lane == 0)` it does not, and wraps each instruction whose operands
+/// must be uniform in a warp, such as TMA and tcgen05.mma, in a loop.
 FA_PTX bool elect_one() {
   uint32_t elected;
   asm volatile(

@@ -8,8 +8,8 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// Two products of bf16 in one instruction (sm_80): of the low halves and of the high halves, each
-/// rounded to nearest even. Subnormal operands and results keep their value. Scalar meaning:
+/// Two products of bf16 (sm_80), of the low halves and of the high halves, each rounded to nearest
+/// even. Subnormal operands and results keep their value. Scalar meaning:
 ///
 ///     for (h = 0..1) r.half[h] = a.half[h] * b.half[h];
 FA_PTX uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {

@@ -1,11 +1,10 @@
 /// \file
-/// cp.async (sm_80): a thread copies from device memory to shared memory without registers and
-/// without waiting.
+/// cp.async (sm_80): asynchronous copies from device memory to shared memory without registers.
 ///
 /// Copies are collected in groups: copy, copy, ..., commit; and later wait<n>. Scalar meaning of a
-/// copy: memcpy(to, from, bytes), at some time between the call and the wait that covers it. Only
-/// the issuing thread's own copies are waited for: __syncthreads() after the wait shows them to the
-/// others. Reading or writing `to` before is undefined (the simulator copies at the wait).
+/// copy: memcpy(to, from, bytes), at some time between the call and the wait that covers it. A
+/// thread waits for the copies that it issued; __syncthreads() after the wait shows them to the
+/// others. Accessing `to` earlier is undefined (the simulator copies at the wait).
 #pragma once
 
 #include "common/dialect/ptx/wrapper.h"
@@ -14,19 +13,19 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// 16 bytes, both addresses 16-byte aligned, past L1 (.cg).
+/// 16 bytes, both addresses 16-byte aligned, bypassing L1 (.cg).
 FA_PTX void cp_async_16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from)
                : "memory");
 }
-/// 16 bytes of which the first `from_bytes` (0..16) come from `from` and the rest are zero. With 0
-/// nothing is read, but `from` must still be a device address: the tail of a ragged tile.
+/// 16 bytes, of which the first `from_bytes` (0..16) are copied and the rest are zero, for the tail
+/// of a ragged tile. With 0 nothing is read, but `from` must still be a device address.
 FA_PTX void cp_async_16(void* to, const void* from, int from_bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(from_bytes)
                : "memory");
 }
-/// 4 bytes, 4-byte aligned, through L1 (.ca, the only way for less than 16).
+/// 4 bytes, 4-byte aligned, through L1 (.ca, the only mode for less than 16).
 FA_PTX void cp_async_4(void* to, const void* from, int from_bytes = 4) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(from_bytes)

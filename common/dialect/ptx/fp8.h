@@ -14,22 +14,21 @@ namespace fa {
 
 constexpr float kLargestE4m3 = 448;  ///< and the smallest is -448
 
-// Of 1-byte operands, always K-major, a pair of neighbours in k lies where a 2-byte element would.
+// Of 1-byte operands, always K-major, two adjacent elements in k occupy the place of a 2-byte one.
 
-/// Element i (0..15) of an A that comes from registers, k = 32: byte i % 4 of register i / 4.
+/// Element i (0..15) of an A in registers, k = 32: byte i % 4 of register i / 4.
 FA_LAYOUT RowCol wgmma_e4m3_a_element(int thread, int i) {
   const RowCol pair = wgmma_a_element(thread, i / 2);
   return {pair.row, pair.col * 2 + i % 2};
 }
-/// Where element (mn, k) of an operand lies, as wgmma_offset() says it of 2-byte elements.
+/// Where element (mn, k) of an operand is, as wgmma_offset() gives it for 2-byte elements.
 FA_LAYOUT uint64_t wgmma_e4m3_offset(const WgmmaOperand& o, int mn, int k) {
   return wgmma_offset(o, Major::k, mn, k / 2) + static_cast<uint64_t>(k % 2);
 }
 
 #if defined(__CUDACC__)
 
-/// Four floats as one register, x0 in the lowest byte. Rounds to nearest even; what is larger than
-/// 448 becomes 448, a NaN 0x7f.
+/// Four floats as one register, x0 in the lowest byte, to nearest even; above 448: 448, NaN: 0x7f.
 FA_PTX uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
   uint32_t r;
   asm("{ .reg .b16 low, high;\n"
@@ -45,7 +44,7 @@ FA_PTX uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
 template <int N>
 struct E4m3OfWidth;
 
-// in0 .. in5: the names of the operands behind the N / 2 accumulators.
+// in0 .. in5: the names of the operands after the N / 2 accumulators.
 #define FA_WGMMA_E4M3(N, REGS, ACCS, in0, in1, in2, in3, in4, in5)                               \
   template <>                                                                                    \
   struct E4m3OfWidth<N> {                                                                        \
@@ -82,8 +81,8 @@ FA_WGMMA_E4M3(224, FA_REGS_112, FA_ARGS(FA_OPERANDS_112("+f", d)), "%112", "%113
 FA_WGMMA_E4M3(256, FA_REGS_128, FA_ARGS(FA_OPERANDS_128("+f", d)), "%128", "%129", "%130", "%131", "%132", "%133")
 // clang-format on
 
-/// D[64][N] = A[64][32] B[32][N] (+ D when `accumulate`), N = 2 r: e4m3 inputs, added as
-/// tensor_sum(kE4m3Sum) says, which is not full fp32. Both operands are K-major, 1 byte an element:
+/// D[64][N] = A[64][32] B[32][N] (+ D when `accumulate`), N = 2 r: e4m3 inputs, added as in
+/// tensor_sum(kE4m3Sum), which is not full fp32. Both operands are K-major, 1 byte per element:
 /// A at wgmma_e4m3_offset(a, m, k), B at wgmma_e4m3_offset(b, n, k) in shared memory; d[i] = D at
 /// wgmma_d_element(thread, i). Fence, commit and wait as for wgmma().
 template <int r>

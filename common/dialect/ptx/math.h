@@ -16,8 +16,8 @@ namespace fa {
 ///     y = exp2(x), wrong by up to 2 units in the last place;
 ///     return y < 2^-126 ? 0 : y;   // no subnormal results
 ///
-/// exp2_approx(-inf) = +0, so a masked score gets the weight 0 without a branch. exp2f() is this
-/// instruction with a multiplication on either side, which save the subnormal results.
+/// exp2_approx(-inf) = +0, so a masked score has P = 0 without a branch. exp2f() is this
+/// instruction between two multiplications, which preserve subnormal results.
 FA_PTX float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -27,7 +27,7 @@ FA_PTX float exp2_approx(float x) {
 /// 1 / x, by the special function unit. Scalar meaning:
 ///
 ///     y = 1 / x, wrong by up to 1 unit in the last place;
-///     return |y| < 2^-126 ? 0 : y;   // of its sign; no subnormal results, and x as if it were 0
+///     return |y| < 2^-126 ? 0 : y;   // with y's sign; a subnormal x counts as 0
 FA_PTX float rcp_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -51,7 +51,7 @@ FA_PTX float log2_approx(float x) {
 
 FA_PTX float add_round_down(float a, float b) {
   const float sum = a + b, from_b = sum - a;
-  const float error = (a - (sum - from_b)) + (b - from_b);  // of the sum, exactly
+  const float error = (a - (sum - from_b)) + (b - from_b);  // of the sum, exact
   return error < 0.0f ? std::nextafter(sum, -std::numeric_limits<float>::infinity()) : sum;
 }
 

@@ -1,6 +1,6 @@
 /// \file
-/// Tensor cores as Ampere has them: one warp multiplies, fragments live in registers.
-/// ldmatrix brings them from shared memory, stmatrix (sm_90) takes them back.
+/// Ampere's tensor cores: one warp multiplies, fragments are in registers. ldmatrix loads them from
+/// shared memory, stmatrix (sm_90) stores them there.
 ///
 /// Layouts, as functions: common/dialect/ptx/layouts.h. A fragment register holds two bf16.
 #pragma once
@@ -12,8 +12,8 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// Loads four 8x8 matrices of bf16. Lanes 8m .. 8m + 7 pass the addresses of the rows 0 .. 7 of
-/// matrix m (16 bytes each, 16-byte aligned, in shared memory). Scalar meaning:
+/// Loads four 8x8 matrices of bf16. Lanes 8m .. 8m + 7 pass the addresses of rows 0 .. 7 of matrix
+/// m (16 bytes each, 16-byte aligned, in shared memory). Scalar meaning:
 ///
 ///     for (m = 0..3) for (i = 0..1) {
 ///       [row, col] = ldmatrix_element(lane, i);   // row lane / 4, columns 2 (lane % 4) + i
@@ -36,7 +36,7 @@ FA_PTX void ldmatrix_x4(uint32_t (&r)[2][2], const void* row) {
                : "memory");
 }
 /// As ldmatrix_x4, each matrix transposed: r[m].half[i] = matrix[m][col][row]. It turns rows of V
-/// (keys) into the B fragment of P V, whose registers want neighbours in k.
+/// (keys) into the B fragment of P V, whose registers hold pairs adjacent in k.
 FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -52,8 +52,8 @@ FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row) {
 }
 
 /// Stores four 8x8 matrices of bf16, the reverse of ldmatrix_x4 (sm_90):
-/// matrix[m][row][col] = r[m].half[i]. It writes rows of 16 bytes where the D fragment of an mma,
-/// packed to bf16, would give each lane only 4 bytes of a row.
+/// matrix[m][row][col] = r[m].half[i]. It writes rows of 16 bytes, where a plain store of an mma's
+/// D fragment, packed to bf16, would write 4 bytes per lane.
 FA_PTX void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)),
@@ -68,7 +68,7 @@ FA_PTX void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
 /// lane holds  a[i / 2].half[i % 2] = A at mma_a_element(lane, i), i = 0..7
 ///             b[i / 2].half[i % 2] = B at mma_b_element(lane, i), i = 0..3
 ///             d[i]                 = D at mma_d_element(lane, i), i = 0..3
-/// All 32 lanes take part. It adds as tensor_sum(mma_bf16_sum()) says: tensor_sum.h.
+/// All 32 lanes take part. It adds as in tensor_sum(mma_bf16_sum()): tensor_sum.h.
 FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -77,8 +77,7 @@ FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Two floats as one fragment register: `lo` in the low half (the smaller column). Rounds to
-/// nearest even.
+/// Two floats as one fragment register, `lo` in the low half (smaller column), to nearest even.
 FA_PTX uint32_t pack_bf16(float lo, float hi) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));

@@ -1,7 +1,6 @@
 /// \file
-/// Long register lists for asm statements, which need their operands spelled out: "%0,%1,..." in
-/// the text (FA_REGS_n) and "=f"(r[0]), "=f"(r[1]), ... as operands (FA_OPERANDS_n), in steps
-/// of 16.
+/// Long register lists for asm statements, in steps of 16: "%0,%1,..." in the text (FA_REGS_n) and
+/// "=f"(r[0]), "=f"(r[1]), ... as operands (FA_OPERANDS_n).
 #pragma once
 
 // clang-format off

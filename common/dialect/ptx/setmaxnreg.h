@@ -1,6 +1,5 @@
 /// \file
-/// setmaxnreg (sm_90): warpgroups of one block trade registers, so that the consumers' accumulators
-/// fit.
+/// setmaxnreg (sm_90): a block's warpgroups trade registers, to make room for accumulators.
 #pragma once
 
 #include "common/dialect/ptx/wrapper.h"
@@ -16,9 +15,8 @@ __host__ __device__ constexpr bool valid_register_count(int n) {
 
 /// Raises the registers of each thread of this warpgroup to `n` (a multiple of 8, 24..256); waits
 /// until the pool has them. All warps of the warpgroup take part.
-/// The pool is what the launch gave the block, so the kernel needs __launch_bounds__(threads, 1);
-/// sums over all warpgroups that exceed it wait for ever (the simulator finds those that exceed
-/// what any launch of so many threads can have).
+/// The pool is what the launch gave the block, so the kernel needs __launch_bounds__(threads, 1); a
+/// larger sum over all warpgroups waits for ever (the simulator finds the impossible ones).
 template <int n>
 FA_PTX void setmaxnreg_inc() {
   static_assert(valid_register_count(n));

@@ -1,6 +1,6 @@
 /// \file
-/// Tensor cores as Blackwell has them (sm_100a): one thread issues a product, which runs
-/// asynchronously, and whose result lies in tensor memory instead of registers.
+/// Blackwell's tensor cores (sm_100a): one thread issues a product, which runs asynchronously and
+/// whose result is in tensor memory instead of registers.
 ///
 /// Tensor memory: 128 lanes of 512 columns of 32 bits in each SM, shared by its blocks. An address
 /// has the lane in its high 16 bits and the column in its low ones (tmem_address).
@@ -26,17 +26,16 @@
 ///     __syncthreads();
 ///     if (warp == 0) tcgen05_dealloc(base, 128);        // before the block ends
 ///
-/// mma, ld and st run asynchronously and complete in any order, but for the products of one thread.
-/// Whoever uses the same tensor memory next needs
+/// mma, ld and st run asynchronously and complete in any order, except the products of one thread.
+/// The next access to the same tensor memory needs
 ///
-///   behind  mma   tcgen05_commit and a wait on its mbarrier, then fence_after
-///           ld    tcgen05_wait_ld      the same warp: that is enough
-///           st    tcgen05_wait_st      another one: then fence_before, a barrier or mbarrier, and
-///                                      there fence_after
+///   after  mma   tcgen05_commit and a wait on its mbarrier, then fence_after
+///          ld    tcgen05_wait_ld      in the same warp: that is enough
+///          st    tcgen05_wait_st      in another warp: then fence_before, a barrier or mbarrier,
+///                                     and fence_after there
 ///
-/// mma reads shared memory as TMA and wgmma do: operands written by plain stores need
-/// fence_proxy_async() and a barrier first, and may be overwritten when the commit's mbarrier says
-/// so.
+/// mma reads shared memory as TMA and wgmma do: operands written by plain stores first need
+/// fence_proxy_async() and a barrier; they may be overwritten when the commit's mbarrier completes.
 #pragma once
 
 #include "common/dialect/ptx/layouts.h"
@@ -45,7 +44,7 @@
 
 namespace fa {
 
-/// `lane` lanes and `column` columns behind an address in tensor memory.
+/// The address `lane` lanes and `column` columns after an address in tensor memory.
 FA_LAYOUT uint32_t tmem_address(uint32_t base, int lane, int column) {
   return base + (static_cast<uint32_t>(lane) << 16) + static_cast<uint32_t>(column);
 }
@@ -57,10 +56,9 @@ FA_LAYOUT uint64_t tcgen05_advance(uint64_t descriptor, int bytes) {
 }
 
 /// The instruction descriptor of D[m][n] += A[m][16] B[16][n]: bf16 factors, fp32 sums. Bits 4-5
-/// are D's type, 7-9 A's, 10-12 B's, 15 and 16 say that A and B are MN-major ("transposed"), 17-22
-/// are n / 8, 24-28 m / 16.
-/// \param m  128; of two blocks (more/tcgen05_2cta.h) 256
-/// \param n  a multiple of 16, of two blocks of 32, up to 256
+/// are D's type, 7-9 A's, 10-12 B's; 15 and 16: A and B are MN-major; 17-22: n / 8; 24-28: m / 16.
+/// \param m  128; 256 for two blocks (more/tcgen05_2cta.h)
+/// \param n  a multiple of 16, for two blocks of 32, up to 256
 FA_LAYOUT uint32_t tcgen05_instruction(int m, int n, Major a = Major::k, Major b = Major::k) {
   constexpr uint32_t kFp32 = 1, kBf16 = 1;
   return kFp32 << 4 | kBf16 << 7 | kBf16 << 10 | static_cast<uint32_t>(a) << 15 |
@@ -76,10 +74,10 @@ FA_LAYOUT uint32_t tcgen05_instruction(int m, int n, Major a = Major::k, Major b
 
 #if defined(__CUDACC__)
 
-// `group`: the blocks that work together, 1 or 2; of two more/tcgen05_2cta.h says how.
+// `group`: the blocks that an instruction belongs to, 1 or 2 (more/tcgen05_2cta.h).
 
 /// Allocates `columns` columns (32, 64, ... 512; all lanes) and stores their address to shared
-/// memory; waits while other blocks of the SM have too many. All lanes of one warp take part.
+/// memory; waits while other blocks of the SM hold too many. All lanes of one warp take part.
 template <int group = 1>
 FA_PTX void tcgen05_alloc(uint32_t* address, int columns) {
   asm volatile("tcgen05.alloc.cta_group::%2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(
@@ -87,14 +85,14 @@ FA_PTX void tcgen05_alloc(uint32_t* address, int columns) {
                "r"(columns), "n"(group)
                : "memory");
 }
-/// This block allocates no more, so that others may. All lanes of one warp take part.
+/// This block will allocate no more, so others may. All lanes of one warp take part.
 template <int group = 1>
 FA_PTX void tcgen05_relinquish_alloc_permit() {
   asm volatile("tcgen05.relinquish_alloc_permit.cta_group::%0.sync.aligned;" ::"n"(group)
                : "memory");
 }
-/// Frees what tcgen05_alloc gave; a block must do so before it ends. All lanes of one warp take
-/// part, when all who used it have finished.
+/// Frees the columns of tcgen05_alloc; a block must do so before it ends. All lanes of one warp
+/// take part, after the last use by any thread.
 template <int group = 1>
 FA_PTX void tcgen05_dealloc(uint32_t address, int columns) {
   asm volatile("tcgen05.dealloc.cta_group::%2.sync.aligned.b32 %0, %1;" ::"r"(address),
@@ -102,8 +100,8 @@ FA_PTX void tcgen05_dealloc(uint32_t address, int columns) {
                : "memory");
 }
 
-/// Names an operand in shared memory. Which element lies where: wgmma_offset() in layouts.h, as for
-/// wgmma_descriptor(), whose bits differ.
+/// Describes an operand in shared memory. Which element is where: wgmma_offset() in layouts.h, as
+/// for wgmma_descriptor(), whose bits differ.
 /// \param tile           first element, 16-byte aligned
 /// \param leading_bytes  MN-major: between panels of W / 2 columns; K-major: not used.
 ///                       Without swizzle: between core matrices in k
@@ -140,7 +138,7 @@ FA_PTX void tcgen05_mma(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction
       "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate)), "n"(group)
       : "memory");
 }
-/// The same with A from tensor memory, two bf16 in a column: A[m][k] is half k % 2 (0: the low one)
+/// The same with A from tensor memory, two bf16 per column: A[m][k] is half k % 2 (0: the low one)
 /// of lane m, column a + k / 2. A is K-major.
 template <int group = 1>
 FA_PTX void tcgen05_mma_tmem(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction,
@@ -151,27 +149,27 @@ FA_PTX void tcgen05_mma_tmem(uint32_t d, uint32_t a, uint64_t b, uint32_t instru
       "r"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate)), "n"(group)
       : "memory");
 }
-/// When all products that this thread has issued are complete, `bar` receives one arrival.
+/// `bar` receives one arrival when all products that this thread has issued are complete.
 FA_PTX void tcgen05_commit(uint64_t* bar) {
   asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
                    shared_address(bar))
                : "memory");
 }
 
-/// What this thread has waited for stays before the barrier or arrival that follows.
+/// Keeps what this thread has waited for before the barrier or arrival that follows.
 FA_PTX void tcgen05_fence_before_thread_sync() {
   asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 }
-/// The mma, ld and st that follow stay after the barrier or wait that precedes them.
+/// Keeps the mma, ld and st that follow after the preceding barrier or wait.
 FA_PTX void tcgen05_fence_after_thread_sync() {
   asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 }
 
-/// tcgen05.ld and st of one number of columns; see below.
+/// tcgen05.ld and st of n columns; see below.
 template <int n>
 struct Tcgen05OfWidth;
 
-// reg: the constraint of T's registers; address: the name of the operand behind the n registers.
+// reg: the constraint of T's registers; address: the name of the operand after the n registers.
 #define FA_TCGEN05_OF(N, T, reg, address)                                                       \
   static FA_PTX void ld(T(&r)[N], uint32_t from) {                                              \
     asm volatile("tcgen05.ld.sync.aligned.32x32b.x" #N ".b32 {" FA_REGS_##N "}, [" address "];" \
@@ -196,32 +194,31 @@ FA_TCGEN05(32, "%32")
 FA_TCGEN05(64, "%64")
 
 /// Loads n columns of tensor memory (16, 32 or 64). All lanes of a warp pass the same address, of
-/// lane 32 (warp % 4), the first that the warp reaches. Scalar meaning, at some time before
-/// tcgen05_wait_ld returns:
+/// lane 32 (warp % 4), its first one. Scalar meaning, at some time before tcgen05_wait_ld returns:
 ///
 ///     for (i = 0..n-1) r[i] = tensor_memory[lane of `from` + this thread's lane][column + i];
 ///
-/// An instruction of this thread that reads one of the registers follows the load, with or without
-/// the wait (PTX ISA, "Register dependencies, same thread").
+/// An instruction of this thread that reads one of the registers is ordered after the load even
+/// without the wait (PTX ISA, "Register dependencies, same thread").
 template <class T, int n>
 FA_PTX void tcgen05_ld(T (&r)[n], uint32_t from) {
   FA_NEED_TENSOR_COLUMNS(n);
   Tcgen05OfWidth<n>::ld(r, from);
 }
-/// Stores n columns, the reverse of tcgen05_ld. The registers are free at once.
+/// Stores n columns, the reverse of tcgen05_ld. The registers may be reused at once.
 template <class T, int n>
 FA_PTX void tcgen05_st(uint32_t to, const T (&r)[n]) {
   FA_NEED_TENSOR_COLUMNS(n);
   Tcgen05OfWidth<n>::st(to, r);
 }
-/// This warp's loads are complete: the columns may be overwritten, or freed. Pass the register
-/// arrays of the loads, whose uses the compiler then keeps after the wait.
+/// Waits until this warp's loads are complete: the columns may be overwritten or freed. Pass the
+/// register arrays of the loads, whose uses the compiler then keeps after the wait.
 template <class... R>
 FA_PTX void tcgen05_wait_ld(R&... r) {
   asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");
   (pin_registers(r), ...);
 }
-/// This warp's stores are complete.
+/// Waits until this warp's stores are complete.
 FA_PTX void tcgen05_wait_st() { asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory"); }
 
 #elif !FA_BACKEND_GPU

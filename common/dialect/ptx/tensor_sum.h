@@ -1,5 +1,5 @@
 /// \file
-/// How tensor cores add, to the bit. The simulator's mma.sync and wgmma obey these functions;
+/// How tensor cores add, to the bit. The simulator's mma.sync and wgmma use these functions;
 /// tests/ptx/sm_80_mma.cu and sm_90a_tensor_sum.cu compare a GPU with them.
 #pragma once
 
@@ -10,21 +10,22 @@
 
 namespace fa {
 
-/// Some products and what stood in D before, C, are added in one step:
+/// Some products and C, the previous D, are added in one step:
 ///
 ///  1. E is the largest exponent of all terms. A product's exponent is the sum of its factors'
-///     exponents, although its significand may be as large as 4. A subnormal number has the
-///     exponent of the smallest normal number, a term that is 0 has `zero_exponent`.
-///  2. Each term, C too, is cut off toward zero below 2^(E - aligned_bits).
-///  3. What is left is added without rounding, and the sum is cut off, toward zero, to `kept_bits`
-///     of mantissa. This also happens to a C that comes back alone.
+///     exponents, although its significand may be close to 4. A subnormal number has the exponent
+///     of the smallest normal number, a term that is 0 has `zero_exponent`.
+///  2. Each term, C too, is truncated toward zero below 2^(E - aligned_bits).
+///  3. The rest is added without rounding, and the sum is truncated toward zero to `kept_bits` of
+///     mantissa, also where all other terms are 0.
 ///
 /// So the order of the products does not matter, and a product that is smaller than C by more than
 /// `aligned_bits` adds nothing. A longer sum is one step after another, in the order of k.
 ///
-/// The rule and the numbers of GPUs other than Hopper are those of MMA-Sim (Xie et al.,
-/// "MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and Matrix Cores", arXiv 2511.10909:
-/// truncated fused dot-product-add), whose authors compared it with the cards.
+///
+/// The rule and the numbers of GPUs other than Hopper are from MMA-Sim (Xie et al., "MMA-Sim:
+/// Bit-Accurate Reference Model of Tensor Cores and Matrix Cores", arXiv 2511.10909: truncated
+/// fused dot-product-add), whose authors compared it with the GPUs.
 struct TensorSum {
   int products;        ///< of a step: at most k of an instruction
   int aligned_bits;    ///< below the largest term
@@ -32,19 +33,17 @@ struct TensorSum {
   int least_exponent;  ///< of a factor
   int zero_exponent;   ///< of a term that is 0
 };
-/// bf16 of wgmma and of mma.sync since Hopper, compared with an H200. The same numbers are
-/// Blackwell's, also for tcgen05.mma.
+/// bf16 of wgmma and mma.sync on Hopper, compared with an H200; also of Blackwell's tcgen05.mma.
 constexpr TensorSum kBf16Sum{16, 25, 23, -126, -133};
 /// bf16 of mma.sync on Ampere and Ada: m16n8k16 is two steps.
 constexpr TensorSum kAmpereBf16Sum{8, 24, 23, -126, -132};
 /// e4m3 of Hopper's wgmma.
 constexpr TensorSum kE4m3Sum{32, 13, 13, -6, -133};
 
-/// Of mma.sync in bf16. \param arch 80 for sm_80
+/// bf16 of mma.sync. \param arch 80 for sm_80
 constexpr const TensorSum& mma_bf16_sum(int arch) { return arch < 90 ? kAmpereBf16Sum : kBf16Sum; }
 
-/// x toward zero, with `bits` of mantissa; below 2^-126, as subnormal floats have them. A zero has
-/// no sign.
+/// x truncated toward zero to `bits` of mantissa, below 2^-126 to subnormals. A zero has no sign.
 inline float cut_mantissa(double x, int bits) {
   if (x == 0) return 0;
   const double unit = std::ldexp(1., std::max(std::ilogb(x), -126) - bits);
@@ -66,7 +65,7 @@ inline float tensor_sum(const TensorSum& rule, const float* a, const float* b, f
   const auto exponent = [](float x, int least) { return std::max(std::ilogb(x), least); };
   int largest = c == 0 ? rule.zero_exponent : exponent(c, -126);
   for (int k = 0; k < rule.products; ++k) {
-    if (double{a[k]} * b[k] == 0) continue;  // below that of any C
+    if (double{a[k]} * b[k] == 0) continue;  // its exponent is below that of any C
     largest = std::max(largest,
                        exponent(a[k], rule.least_exponent) + exponent(b[k], rule.least_exponent));
   }

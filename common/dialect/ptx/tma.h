@@ -1,17 +1,16 @@
 /// \file
-/// The tensor memory accelerator (sm_90): one thread issues the copy of a whole box of a tensor
-/// between device and shared memory. Other ranks, multicast: more/tma.h.
+/// The tensor memory accelerator (sm_90): one thread issues the copy of a box of a tensor between
+/// device and shared memory. Other ranks, multicast: more/tma.h.
 ///
 /// A tensor map, made on the host, describes tensor and box; the kernel takes it as
-/// `const __grid_constant__ TensorMap`. Elements of a box that lie outside the tensor arrive as
-/// zero and are never written. In shared memory a box is dense, innermost dimension first, its
-/// 16-byte chunks permuted by the map's swizzle (layouts.h); where that is wider than the box's
-/// rows, each row begins at a multiple of its width. Such addresses must be multiples of
-/// 128 bytes; with a swizzle of W bytes tiles start at multiples of 8 W, so that offsets decide
-/// alone.
+/// `const __grid_constant__ TensorMap`. A box's elements outside the tensor are loaded as zero and
+/// never stored. In shared memory a box is dense, innermost dimension first, its 16-byte chunks
+/// permuted by the map's swizzle (layouts.h); where that is wider than the box's rows, each row
+/// begins at a multiple of its width. Its address must be a multiple of 128 bytes; with a swizzle
+/// of W bytes, of 8 W, so that the offset in the tile alone determines a chunk's place.
 ///
-/// Loads end at an mbarrier, which receives the box's bytes (the zeros included). Stores are waited
-/// for by groups, like cp.async.
+/// Loads complete at an mbarrier, which receives the box's bytes (zeros included). Stores are
+/// waited for by groups, as for cp.async.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +44,7 @@ struct TensorDim {
   uint32_t box;     ///< elements of a box, at most 256
 };
 
-/// What the hardware asks of a tensor map. \throws std::invalid_argument with one sentence.
+/// Checks the hardware's rules for a tensor map. \throws std::invalid_argument with one sentence.
 inline void check_tensor_map(const void* base, size_t element_bytes,
                              std::initializer_list<TensorDim> dims, Swizzle swizzle) {
   const auto refuse = [](const std::string& why) {
@@ -150,10 +149,9 @@ TensorMap tensor_map(const T* base, std::initializer_list<TensorDim> dims, Swizz
 /// "async proxy"). Needed between writing a tile and a tma_store or wgmma that reads it.
 FA_PTX void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// Copies the box at `at` (innermost coordinate first; any coordinate may be outside the tensor) to
-/// shared memory, then tells `bar` its bytes. By one thread. The innermost coordinate must be a
-/// multiple of 16 bytes, or an H200 stops with "illegal instruction". Scalar meaning, in two
-/// dimensions:
+/// Copies the box at `at` (innermost coordinate first; each may be outside the tensor) to shared
+/// memory, then signals its bytes to `bar`. By one thread. The innermost coordinate: a multiple of
+/// 16 bytes, or an H200 stops with "illegal instruction". Scalar meaning, in two dimensions:
 ///
 ///     for (y = 0 .. box[1] - 1) for (x = 0 .. box[0] - 1)
 ///       to[swizzled(y * box[0] + x)] = inside(at[0] + x, at[1] + y) ? T[at[1] + y][at[0] + x] : 0;
@@ -170,8 +168,8 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar,
       : "memory");
 }
 
-/// Copies a box from shared memory to the tensor; elements behind its end are dropped (a negative
-/// coordinate is an illegal instruction, unlike in a load). By one thread, after
+/// Copies a box from shared memory to the tensor; elements past the tensor's end are dropped (a
+/// negative coordinate is an illegal instruction, unlike in a load). By one thread, after
 /// fence_proxy_async() by the writers and a barrier. Belongs to the thread's open group.
 template <int rank>
 FA_PTX void tma_store(const TensorMap* map, const void* from,
@@ -185,8 +183,8 @@ FA_PTX void tma_store(const TensorMap* map, const void* from,
 
 /// Closes the group of the stores that this thread issued since the last commit.
 FA_PTX void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Waits until at most the `pending` newest groups still read shared memory: from then on the tile
-/// may be overwritten. A block must not end before.
+/// Waits until at most the `pending` newest groups still read shared memory: then the tiles of the
+/// others may be overwritten. A block must not end before this wait.
 template <int pending>
 FA_PTX void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");

@@ -1,5 +1,5 @@
 /// \file
-/// Tensor cores as Hopper has them: a warpgroup (4 warps, 128 threads) orders a product, which runs
+/// Hopper's tensor cores: a warpgroup (4 warps, 128 threads) issues a product, which runs
 /// asynchronously with operands in shared memory.
 ///
 ///     wgmma_fence();                                   // registers are ready
@@ -7,11 +7,11 @@
 ///     wgmma_commit();                                  // close the group
 ///     wgmma_wait<0>();                                 // now S may be read
 ///
-/// From the wgmma to the wait that covers it the accumulators, A's registers and the operands in
-/// shared memory must not be touched (so give each product of a group its own array for A); the
-/// compiler then has no reason to serialise ("wgmma serialized" in ptxas's output is a finding).
-/// Operands written by plain stores need fence_proxy_async() and a barrier first. All threads of
-/// the warpgroup issue the same operations.
+/// From the wgmma to the wait that covers it, the accumulators, A's registers and the operands in
+/// shared memory must not be touched (so each product of a group needs its own array for A);
+/// otherwise the compiler serialises ("wgmma serialized" in ptxas's output is a finding). Operands
+/// written by plain stores first need fence_proxy_async() and a barrier. All threads of the
+/// warpgroup issue the same operations.
 #pragma once
 
 #include "common/dialect/ptx/layouts.h"
@@ -27,7 +27,7 @@ FA_LAYOUT uint64_t wgmma_advance(uint64_t descriptor, int bytes) {
 
 #if defined(__CUDACC__)
 
-/// Names an operand in shared memory. Which element lies where: wgmma_offset() in layouts.h.
+/// Describes an operand in shared memory. Which element is where: wgmma_offset() in layouts.h.
 /// \param tile           first element, 16-byte aligned
 /// \param leading_bytes  MN-major: between panels of W / 2 columns; K-major: not used.
 ///                       Without swizzle: between core matrices in k
@@ -44,8 +44,8 @@ FA_PTX uint64_t wgmma_descriptor(const void* tile, Swizzle swizzle, int leading_
          static_cast<uint64_t>(stride_bytes >> 4) << 32 | code << 62;
 }
 
-/// The registers that the next wgmma reads or accumulates into are written. Needed before the first
-/// wgmma and whenever such a register was touched.
+/// Orders earlier accesses to the registers that the next wgmma reads or accumulates into. Needed
+/// before the first wgmma and after any such access.
 FA_PTX void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 /// Closes the group of the wgmma issued since the last commit.
 FA_PTX void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -55,7 +55,7 @@ FA_PTX void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-// A product of N columns has N / 2 accumulators a thread, and the instruction names each of them.
+// A product of N columns has N / 2 accumulators per thread; the instruction names each of them.
 
 /// D[64][64] = A[64][16] B[16][64] (+ D when `accumulate`): bf16 inputs, fp32 accumulators. Scalar
 /// meaning, at some time before the wait returns:

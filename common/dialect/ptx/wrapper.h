@@ -1,10 +1,9 @@
 /// \file
-/// What the wrappers of this folder share. A wrapper is one instruction: nvcc sees one asm
-/// statement, the simulator a function of the same meaning (common/sim/instructions/). In a plain
-/// .cpp of a GPU build only what the host needs is declared.
+/// The common parts of this folder's wrappers. A wrapper is one instruction: for nvcc one asm
+/// statement, for the simulator a function of the same meaning (common/sim/instructions/). In a
+/// plain .cpp of a GPU build only what the host needs is declared.
 ///
-/// Shared-memory operands are ordinary pointers; the 32-bit shared address that PTX wants is made
-/// inside.
+/// Shared-memory operands are ordinary pointers; wrappers convert them to 32-bit shared addresses.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +22,13 @@
 namespace fa {
 
 #if defined(__CUDACC__)
-/// The shared-memory window's own 32-bit address of `p`.
+/// The 32-bit address of `p` in the shared-memory window.
 FA_PTX uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
 /// No instruction: the compiler may move no use of these registers across this point, for example a
-/// read of the accumulators above wgmma_wait.
+/// read of the accumulators to before wgmma_wait.
 template <int n>
 FA_PTX void pin_registers(float (&r)[n]) {
   UNROLL

@@ -54,7 +54,7 @@ void look_at_unwritten(uintptr_t address, unsigned size, Kind kind, const void* 
       fa::FaultKind::uninitialised,
       fmt::format(
           "uninitialised device memory: host code at {} reads byte {} of {}, copied at {}, which "
-          "nobody has written",
+          "nothing has written",
           source_of(pc), g.first + (at - it->first), g.buffer, source_of(g.copied)));
   std::erase_if(garbage(), [&](const auto& other) { return other.second.copied == g.copied; });
 }
@@ -90,7 +90,7 @@ void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from
     note_finding(
         fa::FaultKind::uninitialised,
         fmt::format(
-            "uninitialised device memory: the host copies {} bytes of {} at {}, which nobody has "
+            "uninitialised device memory: the host copies {} bytes of {} at {}, which nothing has "
             "written",
             fa::grouped(bytes), buffer.name, source_of(pc)));
     return;

@@ -38,10 +38,9 @@ std::string nearest_buffer(uint64_t offset) {
     const auto behind = static_cast<int64_t>(offset - b.end);
     if (std::max(before, behind) >= away) continue;
     away = std::max(before, behind);
-    text =
-        ", " + std::to_string(away) +
-        (before > 0 ? " bytes before the start of buffer " : " bytes behind the end of buffer ") +
-        b.name;
+    text = ", " + std::to_string(away) +
+           (before > 0 ? " bytes before the start of buffer " : " bytes past the end of buffer ") +
+           b.name;
   }
   return text;
 }

@@ -1,30 +1,30 @@
-// Races with TMA and wgmma, which read and write shared memory on their own (the "async proxy").
+// Races with TMA and wgmma, which access shared memory through the async proxy.
 //
-// An operation lasts from its issue to its completion, and only who has learnt of that may touch
-// what it writes, or write what it reads. Completions are entries of the vector clocks, so
-// barriers and mbarriers hand them on like anything else:
+// An operation lasts from its issue to its completion. Until its completion is visible to a thread,
+// the thread must not touch what the operation writes, nor write what it reads. Completions are
+// entries of the vector clocks, so barriers and mbarriers pass them on like anything else:
 //
-//   TMA load    writes until the phase of its mbarrier is complete: learnt by waiting on it
-//   wgmma       reads its operands until wgmma_wait: learnt by each thread of the warpgroup
-//   tcgen05.mma reads its operands until the mbarrier of a tcgen05.commit: learnt by waiting on it
-//   TMA store   reads until tma_store_wait_read, and has written the tensor at tma_store_wait:
-//               learnt by the thread that issued it
+//   TMA load    writes until the phase of its mbarrier is complete: visible by a wait on it
+//   wgmma       reads its operands until wgmma_wait, by each thread of the warpgroup
+//   tcgen05.mma reads its operands until the mbarrier of a tcgen05.commit: visible by a wait on it
+//   TMA store   reads until tma_store_wait_read, and has written the tensor at tma_store_wait, by
+//               the thread that issued it
 //
 // Before an operation reads what a thread stored, that thread must have executed fence.proxy.async
-// behind the store. The fences are entries of the clocks, too. Where a load overwrites what threads
+// after the store. The fences are entries of the clocks, too. Where a load overwrites what threads
 // read or wrote in shared memory, order is enough, as in CUTLASS.
 //
-// Device memory, of what threads of the launch have stored: likewise before a load reads it or a
-// store overwrites it, with either side's fence. Between
-// blocks the memory model wants it on the side of the load, published kernels have it on both.
+// Device memory that threads of the launch have stored to needs a fence before a load reads it or a
+// bulk store overwrites it, on either side. Between blocks the memory model requires it on the side
+// of the load; published kernels have it on both.
 //
-// An mbarrier that a load will signal must have been shown to TMA by the thread that initialised
-// it: by fence.mbarrier_init, or in its own block by fence.proxy.async. For the arrivals of threads
-// order is enough, also for those of other blocks: the cluster's barrier releases and acquires.
+// An mbarrier that a load will signal must have been made visible to TMA by the thread that
+// initialised it: by fence.mbarrier_init, or within its block by fence.proxy.async. For arrivals of
+// threads order is enough, also of other blocks: the cluster's barrier releases and acquires.
 //
-// What is not found: a missing fence.proxy.async in front of an operation of another block (but for
-// a product of two blocks), or of a bulk reduction; wgmma reading words that nobody wrote; that a
-// TMA load still reads device memory; of two bulk stores, or products of tcgen05, by different
+// What is not found: a missing fence.proxy.async before an operation of another block (except a
+// product of two blocks) or before a bulk reduction; wgmma reading words that no thread wrote; a
+// TMA load that still reads device memory; of two bulk stores, or products of tcgen05, by different
 // threads that read the same bytes, the earlier one.
 #include <algorithm>
 
@@ -33,7 +33,7 @@
 namespace sim {
 
 namespace {
-constexpr unsigned kStoreReads = 8;  // AsyncWord::reads, behind the warpgroups
+constexpr unsigned kStoreReads = 8;  // AsyncWord::reads, after the warpgroups
 
 uint64_t first_word(const Access& a) { return a.at / kWord; }
 uint64_t end_word(const Access& a) { return (a.at + a.size + kWord - 1) / kWord; }
@@ -63,7 +63,7 @@ uint32_t RaceObserver::new_operation(Block& b, RaceObserver& by, Operation::Engi
   return first_ + static_cast<uint32_t>(operations_.size()) - 1;
 }
 
-// What the thread knows will be handed over when the operation ends; not what it does from now on.
+// The completion will release what is visible to the thread now, not what it does from now on.
 void RaceObserver::keep_past(unsigned thread, Operation& o) {
   ThreadState& me = threads_[thread];
   Clock past;
@@ -126,7 +126,7 @@ void RaceObserver::note_waited(const void* object, const Clock& clock) {
   if (channel < clock.size()) found->second.waited = clock[channel];
 }
 
-// All loads have been waited for: a block that ends leaves its shared memory to the next one.
+// All loads must have been waited for: a block that ends leaves its shared memory to the next one.
 void RaceObserver::check_loads(const Block& b) {
   uint32_t first = 0;
   const void* signalled = nullptr;
@@ -155,7 +155,7 @@ uint32_t RaceObserver::issue_wgmma(Block& b, uint32_t number, const std::vector<
   const Actor actor{"wgmma that reads", &where};
   Access a = engine_access(b, 0, kChunk, Kind::load, pc);
   const ThreadState& mine = threads_[thread];
-  if (number) {  // the operands are known: only what this thread must know is to be checked
+  if (number) {  // the operands are known: check only what must be visible to this thread
     for (const Operation::Need& need : operations_[number - first_].needs) {
       const bool knows = need.entry - total_ < total_
                              ? fenced_for_async(mine, me, need.entry - total_, need.stamp)
@@ -248,7 +248,7 @@ void RaceObserver::proxy_fence(Block& b, ProxyFence of) {
   ThreadState& me = threads_[b.current->id];
   if (of == ProxyFence::device) at_device_fence_[b.current->id] = me;
   const Stamp covers = me.stamp;
-  me.stamp = ++launch_state.now;  // what follows is not fenced
+  me.stamp = ++launch_state.now;  // later accesses are not fenced
   if (of == ProxyFence::device) {
     launch_state.device_fences[thread_of(b.linear, entry(b.current->id))].push_back(
         {covers, me.stamp});
@@ -275,7 +275,7 @@ void RaceObserver::init_barrier(Block& b, const void* bar, const Where& where) {
   hidden_inits_ = true;
 }
 
-// The current thread shows what it has initialised, by a fence with this stamp.
+// A fence of the current thread, with this stamp, makes its initialised mbarriers visible.
 void RaceObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
   hidden_inits_ = false;
   for (auto& [bar, init] : inits_) {
@@ -289,8 +289,7 @@ void RaceObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
 
 // --- checks --------------------------------------------------------------------------------------
 
-// The current thread, of this observer, uses an mbarrier of the cluster, which must have been
-// shown.
+// The current thread, of this observer, uses an mbarrier of the cluster, which must be visible.
 void RaceObserver::check_init(const Block& b, const void* bar, const Actor& actor) const {
   Block& home = *home_of(bar);
   const auto& inits = observer_of<RaceObserver>(home).inits_;
@@ -309,11 +308,10 @@ void RaceObserver::check_init(const Block& b, const void* bar, const Actor& acto
       a, a.at, actor,
       "its mbarrier.init by " + who(b, init.thread, padded_) + " at " + at(init.where),
       "no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, "
-      "in front of the barrier)");
+      "before the barrier)");
 }
 
-// A TMA load reads, or a bulk store overwrites, what a thread of the launch has stored. In order
-// they are.
+// A TMA load reads, or a bulk store overwrites, what a thread of the launch stored before.
 void RaceObserver::check_device_fence(const Block& b, const Access& a, uint64_t byte,
                                       const DeviceCell& w) const {
   if (w.wrote_by >= total_) return;  // a bulk store: the same proxy
@@ -342,11 +340,11 @@ void RaceObserver::check_device_fence(const Block& b, const Access& a, uint64_t 
         earlier_across(b, a, w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by,
                        w.wrote_pc),
         "no fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, "
-        "in front of the barrier, or behind it by the thread that issues)");
+        "before the barrier, or after it by the thread that issues)");
   }
 }
 
-// The last thread's store to the word or byte has happened before.
+// The last thread's store to the word or byte must happen before.
 bool RaceObserver::check_writer(const RaceObserver& by, const Block& b, const Access& a,
                                 uint64_t byte, const SharedCell& w, const Actor& actor) const {
   const unsigned me = by.entry(b.current->id);
@@ -359,7 +357,7 @@ bool RaceObserver::check_writer(const RaceObserver& by, const Block& b, const Ac
   return false;
 }
 
-// An operation that the current thread, of the observer `by`, issues is about to read the word.
+// The current thread, of the observer `by`, issues an operation that reads the word.
 void RaceObserver::check_before_read(const RaceObserver& by, const Block& b, const Access& a,
                                      uint64_t word, const Actor& actor) {
   const unsigned me = by.entry(b.current->id);
@@ -374,7 +372,7 @@ void RaceObserver::check_before_read(const RaceObserver& by, const Block& b, con
     race_with(b, a, byte, actor, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc,
               w.thread == me ? "no fence.proxy.async (fence_proxy_async)"
                              : "no fence.proxy.async (fence_proxy_async by the storing thread, "
-                               "in front of the barrier)");
+                               "before the barrier)");
   });
   if (word_of(word).async) check_async(by, b, a, word, false, actor);
 }
@@ -478,7 +476,7 @@ void RaceObserver::touch_busy(Block&, RegisterUse use, size_t element, Kind kind
                              source_and_caller(pc);
   if (slow) {
     finding.text = access + " before a wgmma_wait for the wgmma at " + at(user) +
-                   ": the compiler moves it behind that wait, so it does not overlap with the "
+                   ": the compiler moves it after that wait, so it does not overlap with the "
                    "product";
     return;
   }

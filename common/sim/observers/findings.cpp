@@ -14,8 +14,8 @@ std::string Line::text() const {
   return where ? sim::at(*where) : pc ? source_of(pc) : std::string();
 }
 
-// Two instructions of one line have two addresses, but one finding. Equal addresses are asked for
-// again and again, so they are looked up before the lines' names.
+// Two instructions of one line have two addresses, but one finding. The same addresses recur, so
+// they are looked up before the lines' names.
 static uintptr_t place_of(const Line& line) {
   if (!line.where) return reinterpret_cast<uintptr_t>(line.pc);
   return reinterpret_cast<uintptr_t>(line.where->file) * 31 +

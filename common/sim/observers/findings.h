@@ -1,7 +1,6 @@
 /// \file
-/// What the search for races and uninitialised reads has found in a launch. It goes on behind a
-/// finding, so that one does not hide the next; the launch ends with all of them in one report.
-/// Private to observers/.
+/// The races and uninitialised reads of a launch, private to observers/. The search continues after
+/// a finding, so that one does not hide the next; the launch ends with one report.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ struct Where;
 /// How many findings a report spells out.
 constexpr size_t kSpelledOut = 8;
 
-/// Where an access stands in the source: by its code address, or as its instruction told it.
+/// The source line of an access: by its code address, or as its instruction gave it.
 struct Line {
   const void* pc = nullptr;
   const Where* where = nullptr;
@@ -36,8 +35,8 @@ enum class Fault : uint8_t {
   other_layout,
   uninitialised,
   left_behind,
-  // Remarks, no faults:
-  register_read,  ///< right, and slower than it looks
+  // Remarks, not faults:
+  register_read,  ///< correct, but slower than it looks
   remark
 };
 
@@ -46,8 +45,8 @@ class Findings {
  public:
   struct Finding {
     fa::FaultKind kind;
-    std::string text;          ///< empty: found now, the caller says what
-    bool same_value = false;   ///< a race of stores that all store what is there already
+    std::string text;          ///< empty: a new finding, to which the caller gives its text
+    bool same_value = false;   ///< a race of stores that all store the value already there
     bool remark = false;       ///< nothing is wrong
     uint64_t unexplained = 0;  ///< uninitialised: reads that no race explains; none: not reported
   };
@@ -57,17 +56,16 @@ class Findings {
   Finding& at(Fault, const Line&, const Line&);
   size_t number(const Finding& finding) const { return &finding - all_.data(); }
   Finding& operator[](size_t number) { return all_[number]; }
-  /// `finding` is a race of two stores: the one of the access has its value behind this event.
+  /// `finding` is a race of two stores; the later one's value is in memory after this event.
   void compare_later(const Finding&, const void* p, unsigned size);
-  /// Called before anything else stores. The values of compare_later() are there.
+  /// Called before the next store: the values of compare_later() are in memory now.
   void compare() {
     if (!pending_.empty()) compare_now();
   }
   /// \param fatal what ended the launch, or nothing.
-  /// \throws fa::KernelStopped when there is anything to report. What only stores the same value
-  /// comes last.
+  /// \throws fa::KernelStopped when there is anything to report. Races of equal values are last.
   void report(const std::optional<fa::Finding>& fatal);
-  /// What is no fault, in the order in which it was seen.
+  /// Remarks, in the order in which they were found.
   std::vector<std::string> remarks() const;
 
  private:

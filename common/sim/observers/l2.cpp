@@ -1,34 +1,34 @@
-// The L2 and, behind it, DRAM traffic.
+// The L2 and DRAM traffic.
 //
 // A sectored write-back cache: 128-byte lines of four 32-byte sectors, 16 ways, hashed sets. A read
 // fetches the sectors that are absent. A write fetches nothing: the hardware keeps byte masks, and
-// the rest of a sector is nearly always written before it leaves.
+// the rest of a sector is nearly always written before its eviction.
 //
-// Which line leaves? GPUs do not use LRU. Measured on an H200 (50 MB): after writing X MiB and
-// reading them back, this share of X came from DRAM; and below it, what the rule used here gives,
-// "a random one of the older half of the set", in a cache full of other lines:
+// Replacement: GPUs do not use LRU. Measured on an H200 (50 MB): after writing X MiB and reading
+// them back, this share of X came from DRAM. The model evicts a random line of the older half of
+// the set, in a cache full of other lines:
 //
 //   X          32     40     48     64     96     128
 //   measured   0.8%   11%    48%    72%    82%    94%
 //   modelled   2%     15%    36%    72%    94%    99%
 //
-// So within 5 points up to 0.8 times the L2 and again at 2.5 times; between the two no better than
-// 12. tests/sim/l2.cu holds these figures.
+// The model is within 5 points up to 0.8 times the L2 and again at 2.5 times, and within 12 between
+// the two. tests/sim/l2.cu holds these figures.
 //
-// Who comes when? The simulator runs one warp after the other, a GPU thousands side by side, and
-// that decides what is still there: a warp that passes three times over its own row of 29 KB would
-// find it in the L2, if it were alone; with 7232 such rows in flight every pass goes to DRAM. So
-// the requests of all blocks that fit on the GPU at a time are kept until they advance together.
+// Order: the simulator runs one warp after the other, a GPU thousands at a time, and that decides
+// what is still cached. A warp that makes three passes over its row of 29 KB would find it in the
+// L2 if it were alone; with 7232 such rows in flight every pass misses. So the requests of all
+// blocks that fit on the GPU at a time are kept until they advance together.
 //
-// Textbook attention with such a softmax, one head, d = 32: MB that an H200 read from DRAM, and
-// what the model says (S is 0.24, 0.5, 1.02 and 4 times the L2):
+// Textbook attention with such a softmax, one head, d = 32: MB read from DRAM, measured on an H200
+// and modelled (S is 0.24, 0.5, 1.02 and 4 times the L2):
 //
 //   N          1792   2560   3648   7232
 //   measured   0.73   1.20   159    836
 //   modelled   0.69   1.84   93     831
 //
-// Near the size of the L2 the model is no good. One reason may be that it knows nothing of the two
-// halves of an H200's L2: if both keep a copy of what SMs on both sides read, less fits.
+// Near the size of the L2 the model is poor. One reason may be that it ignores the two halves of an
+// H200's L2: if both keep a copy of what SMs on both sides read, less fits.
 #include <algorithm>
 #include <bit>
 #include <condition_variable>
@@ -43,7 +43,7 @@ namespace sim {
 
 namespace {
 
-// Of the four sectors of a line, those in a mask. std::popcount() is a call on a plain x86-64.
+// How many of a line's four sectors are in a mask. std::popcount() is a call on a plain x86-64.
 unsigned count(uint64_t sectors) {
   constexpr uint64_t kOnes = 0x4332'3221'3221'2110;  // by nibble
   return kOnes >> 4 * (sectors & kAllSectors) & 15;
@@ -65,7 +65,7 @@ class L2Model {
   }
 
   void touch_all(const std::vector<uint64_t>& requests) {
-    constexpr size_t kAhead = 8;  // the sets are larger than this machine's own L2
+    constexpr size_t kAhead = 8;  // the sets exceed the L2 of this machine
     for (size_t i = 0; i < requests.size(); ++i) {
       if (i + kAhead < requests.size()) {
         const uint64_t ahead = requests[i + kAhead];
@@ -77,15 +77,15 @@ class L2Model {
     }
   }
 
-  /// Empty from now on, and of this size.
+  /// Empties the cache and sets its size.
   void resize(double bytes) {
     write_back();
     sets_.assign(std::max<uint64_t>(1, static_cast<uint64_t>(bytes) / (kLine * kWays)), Set{});
   }
 
   uint64_t dram_read() const { return dram_read_; }
-  uint64_t dram_write() const { return dram_write_; }  ///< of lines that left
-  /// Everything that was written so far and, from now on, clean.
+  uint64_t dram_write() const { return dram_write_; }  ///< by evictions
+  /// \returns the bytes of dirty lines, which become clean.
   uint64_t write_back() {
     for (Set& set : sets_) {
       for (uint8_t& state : set.state) {
@@ -107,10 +107,10 @@ class L2Model {
     uint8_t used = 0;                        // ways that hold a line
   };
 
-  // Fibonacci hashing: neighbours, and lines at any fixed stride, spread evenly over the sets.
+  // Fibonacci hashing spreads neighbours, and lines at any fixed stride, evenly over the sets.
   Set& set_of(uint32_t line) { return sets_[uint64_t{line * 2654435769u} * sets_.size() >> 32]; }
 
-  // The way that holds `line` now, brought in if need be; it becomes the latest of its set.
+  // The way that holds `line`, after a fetch if needed; it becomes the latest of its set.
   unsigned find(Set& set, uint32_t line) {
     const unsigned latest = set.order & 15;
     if (set.tag[latest] == line && latest < set.used) return latest;
@@ -150,7 +150,7 @@ class L2Model {
   uint64_t dram_read_ = 0, dram_write_ = 0;
 };
 
-// A block on its SM: the warps of the current phase advance side by side.
+// A resident block: the warps of the current phase advance together.
 class Resident {
  public:
   explicit Resident(L2Requests requests) : requests_(std::move(requests)) { begin_phase(); }
@@ -158,7 +158,7 @@ class Resident {
   size_t size() const { return requests_.size(); }
   bool ended() const { return warps_.empty(); }
 
-  /// Appends what each warp asks for next.
+  /// Appends the next requests of each warp.
   void advance(std::vector<uint64_t>& out) {
     constexpr unsigned kPace = 8;  // lines; with 1 or 32 the figures differ by 4% at most
     constexpr unsigned kCountShift = L2Requests::kCountShift, kLineShift = L2Requests::kLineShift;
@@ -179,7 +179,7 @@ class Resident {
 
  private:
   struct Warp {
-    uint32_t run, end;  // the run that it is in, and the end of its segment
+    uint32_t run, end;  // the current run, and the end of its segment
     uint32_t done;      // lines of this run
   };
 
@@ -198,10 +198,9 @@ class Resident {
   std::vector<Warp> warps_;
 };
 
-// A launch on the modelled GPU. Blocks arrive here as the simulator ends them, in any order. They
-// become resident in the grid's order; all that are resident advance at the same pace, a few lines
-// of each warp in turn; and when one ends the next takes its place. So what happens depends on the
-// blocks' requests alone.
+// A launch on the modelled GPU. Blocks arrive as the simulator ends them, in any order, and become
+// resident in the grid's order. All resident blocks advance at the same pace, a few lines of each
+// warp in turn; when one ends, the next replaces it. So only the blocks' requests matter.
 class Machine {
  public:
   void begin_recording(double l2_bytes) {
@@ -216,7 +215,7 @@ class Machine {
     places_ = places;
     next_ = 0;
     if (times == 1 || !model_) return;
-    // Other problems have passed since the last launch, and this one shares the L2 with those whose
+    // Other problems have run since the last launch, and this one shares the L2 with those whose
     // blocks are resident beside its own.
     const double together = static_cast<double>(places) / static_cast<double>(blocks);
     model_->resize(bytes_ / std::clamp(together, 1.0, times));
@@ -242,7 +241,7 @@ class Machine {
     room_.notify_all();
   }
 
-  /// Forgets what an abandoned launch left.
+  /// Discards an abandoned launch.
   void end_launch() {
     waiting_.clear();
     resident_.clear();
@@ -250,8 +249,7 @@ class Machine {
   }
 
  private:
-  // Memory for blocks that are resident, and as much again for those that wait. When the resident
-  // ones need more, fewer are resident.
+  // Memory for resident blocks, and as much for waiting ones. Larger blocks: fewer are resident.
   static constexpr size_t kMaxBytes = 256 << 20;
 
   // Returns false if the next block to become resident has not arrived.
@@ -271,7 +269,6 @@ class Machine {
     return true;
   }
 
-  // Every warp of every resident block takes a step.
   void advance() {
     constexpr size_t kBatch = 1024;
     bool some_ended = false;
@@ -317,7 +314,7 @@ void L2Stream::begin(uint64_t block) {
   block_ = block;
   requests_.runs.clear();
   requests_.segments.clear();
-  clock_ += near_;  // all is long ago
+  clock_ += near_;  // all earlier requests are long ago
   warps_ = 0;
   begins_phase_ = false;
 }
@@ -352,7 +349,7 @@ void L2Stream::end_segment(unsigned warp) {
 }
 
 void L2Stream::end(std::atomic<uint64_t>& progress) {
-  end_segment(0);  // copies that nobody waited for
+  end_segment(0);  // copies that no thread waited for
   machine.hand_over(block_, requests_, progress);
 }
 

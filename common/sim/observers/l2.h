@@ -1,5 +1,5 @@
 /// \file
-/// What one block asks of the L2, on its way to the model. Private to observers/.
+/// The requests of one block to the L2 model. Private to observers/.
 #pragma once
 
 #include <atomic>
@@ -11,12 +11,12 @@
 
 namespace sim {
 
-/// The lines that a block touches, warp by warp. Warps that run side by side on a GPU run one after
-/// the other here, each a *segment* at a time: until it waits for other warps, or ends. A *phase*
+/// The lines that a block touches, warp by warp. Warps that run at the same time on a GPU run one
+/// after the other here, each for a *segment*: until it waits for other warps, or ends. A *phase*
 /// is a sequence of segments of different warps: these ran between the same barriers, so on a GPU
-/// they run together. When a warp comes again, the block has passed a barrier.
+/// they run together. When a warp runs again, the block has passed a barrier.
 struct L2Requests {
-  /// A run of neighbouring lines of which the same sectors are touched:
+  /// A run of adjacent lines of which the same sectors are touched:
   /// lines << 40 | the first line's number << 8 | sectors written << 4 | sectors read.
   std::vector<uint64_t> runs;
   struct Segment {
@@ -34,9 +34,8 @@ struct L2Requests {
   }
 };
 
-/// Collects the requests of one block after the other. Blocks run on several OS workers, each with
-/// a stream of its own; the model takes the blocks in the grid's order, and its figures do not
-/// depend on the number of workers.
+/// Collects the requests of one block after the other. Each OS worker has its own stream; the model
+/// processes the blocks in the grid's order, so the number of workers has no effect.
 class L2Stream {
  public:
   /// \param l1_bytes of an SM
@@ -64,16 +63,16 @@ class L2Stream {
     }
     open_ |= news;
   }
-  /// The warp gives way to another one.
+  /// The warp yields to another one.
   void end_segment(unsigned warp);
-  /// Hands the block over to the model; counts `progress` up while the model works.
+  /// Hands the block to the model; increments `progress` while the model works.
   void end(std::atomic<uint64_t>& progress);
 
  private:
-  // A warp comes back to its latest sectors (32 strided rows, feature after feature) without asking
-  // the L2 again: those that fit into its share of the L1, 4 KiB on an H200. More would hide that a
-  // warp's second pass over a row finds it gone from the L2.
-  static constexpr uint64_t kWarps = 64;   // that share an L1
+  // A warp that returns to its latest sectors (32 strided rows, feature after feature) sends the L2
+  // no request for those that fit into its share of the L1, 4 KiB on an H200. A larger share would
+  // hide that a warp's second pass over a row misses the L2.
+  static constexpr uint64_t kWarps = 64;   // sharing an L1
   static constexpr uint64_t kSlots = 256;  // more than 32, since rows lie a stride apart
   struct Recent {
     uint64_t line = ~uint64_t{0}, bits = 0, fetched = 0;
@@ -83,9 +82,9 @@ class L2Stream {
 
   const uint64_t near_;  // sectors
   Recent recent_[kSlots];
-  uint64_t clock_ = 0;         // sectors asked for, in all blocks
-  uint64_t open_ = 0;          // the line that the warp touches now, as a run without a count
-  uint64_t neighbour_ = 0;     // what `open_` must be to prolong the last run
+  uint64_t clock_ = 0;         // sectors requested, in all blocks
+  uint64_t open_ = 0;          // the line being touched, as a run without a count
+  uint64_t neighbour_ = 0;     // what `open_` must be to extend the last run
   uint64_t warps_ = 0;         // that ran in this phase
   bool begins_phase_ = false;  // so does the next segment that is not empty
   uint64_t block_ = 0;
@@ -93,14 +92,13 @@ class L2Stream {
 };
 
 void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero
-/// The modelled GPU has room for `resident` blocks of this launch at a time. With `times` > 1 so
-/// many problems like this one run in it, and the L2 is empty at first.
+/// `resident` blocks of this launch fit on the modelled GPU at a time. With `times` > 1 that many
+/// problems like this one run in it, and the L2 is empty at first.
 void l2_begin_launch(uint64_t blocks, uint64_t resident, double times);
-/// What was written goes to DRAM now.
+/// Writes dirty lines to DRAM now.
 void l2_write_back();
 void l2_end_launch();  ///< of an abandoned one too
-/// Bytes that have moved to and from DRAM since the recording began; what waits in the L2 to be
-/// written back is not among them.
+/// Bytes moved to and from DRAM since the recording began, without dirty lines still in the L2.
 fa::Bytes l2_dram();
 /// cudaMemset, cudaMemcpy on the device
 void l2_copy(uint64_t offset, uint64_t bytes, bool write);

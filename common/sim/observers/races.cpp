@@ -1,27 +1,27 @@
-// Races, and reads of words that nobody wrote.
+// Races, and reads of words that no thread wrote.
 //
-// A race: two accesses of the same bytes, at least one of them a store, that no synchronisation
-// puts in order, whatever order this run happened to take. Found with vector clocks. Every thread
-// has a stamp, which grows when the thread synchronises; each 4-byte word remembers the stamp of
-// its last store and of its latest loads; and each thread knows up to which stamp the past of every
-// other thread is visible to it. Stamps come from one counter, so a barrier of the whole block is
-// one number: everything up to now. A word that is touched in parts has this for each of its bytes.
+// A race: two accesses of the same bytes, at least one of them a store, of which neither happens
+// before the other, whatever their order in this run. Found with vector clocks. Every thread has a
+// stamp, which grows when the thread synchronises; each 4-byte word remembers the stamps of its
+// last store and of its latest loads; and each thread knows up to which stamp the past of every
+// other thread is visible to it. Stamps are drawn from one counter, so a barrier of the whole block
+// is one number: everything up to now. A word that is accessed in parts has this for each byte.
 //
-// What orders accesses: barriers, __syncwarp for its own lanes, mbarriers, the cluster's barrier.
-// Shuffles do not. Who arrives without waiting (bar.arrive, mbarrier arrive) hands over what it did
-// until then, not what it does until the others have come. Blocks of different clusters are ordered
-// by one thing only: __threadfence() and then an atomic on some word by one block, and later an
-// atomic on the same word by the other ("the last block done"), also over a third block. An atomic
-// of 16 bytes is data: its old value, which would tell who came before, goes to no thread.
+// What orders accesses: barriers, __syncwarp among its lanes, mbarriers, the cluster's barrier.
+// Shuffles do not. An arrival that does not wait (bar.arrive, mbarrier arrive) releases what its
+// thread did before it and nothing later. Blocks of different clusters are ordered by one thing
+// only: __threadfence() and then an atomic on some word by one block, and later an atomic on the
+// same word by the other ("the last block done"), also through a third block. An atomic of 16 bytes
+// is data: it returns no old value that would tell a thread which atomic was first.
 //
-// A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
-// the copying thread too. TMA and wgmma: async_proxy_races.cpp. tcgen05:
-// tensor_memory_races.cpp.
+// A cp.async writes from its issue to its wait: an access in between races with it, also one of the
+// copying thread. TMA and wgmma: async_proxy_races.cpp. tcgen05: tensor_memory_races.cpp.
 //
-// The search goes on behind a finding (findings.h).
+// The search continues after a finding (findings.h).
 //
 // What is not found: a load that races with a later store when other loads of the same word or byte
-// (shared: by the same warp) came between; in device memory, an atomic that races with a later
+// (shared: by the same warp) are between them; in device memory, an atomic that races with a later
+// plain access when other atomics on the same word are between them.
 // plain access when other atomics on the same word came between.
 #include "common/sim/observers/races.h"
 
@@ -207,7 +207,7 @@ void RaceObserver::release(Block& b, const void* object, uint32_t phase) {
   if (me.clock) released.added = me.clock;
   if (me.fenced) raise(released.fenced, *me.fenced);
   if (me.tickets) note(released.tickets, *me.tickets);
-  me.stamp = ++launch_state.now;  // what follows is not released
+  me.stamp = ++launch_state.now;  // later accesses are not released
 }
 
 void RaceObserver::acquire(Block& b, const void* object, uint32_t phase) {
@@ -230,8 +230,8 @@ void RaceObserver::acquire(Block& b, const void* object, uint32_t phase) {
   me.clock = latest.result;
 }
 
-// What a relaxed arrival or wait hands on: that reads and asynchronous operations are over. Not so
-// what a thread wrote, or, to a relaxed wait, what loads brought.
+// A relaxed arrival or wait releases and acquires only that reads and asynchronous operations are
+// complete: not what a thread wrote nor, in a relaxed wait, what loads wrote.
 void RaceObserver::hand_over_reads(Clock& to, const Clock& from, bool loads) const {
   auto& channels = launch_state.channels;
   unsigned& reads = launch_state.reads;
@@ -278,10 +278,10 @@ void RaceObserver::fence(Block& b) {
   add(fenced.clock, b.current->id, me);
   if (me.tickets) fenced.tickets = *me.tickets;
   me.fenced = std::make_shared<const Fenced>(std::move(fenced));
-  me.stamp = ++launch_state.now;  // what follows is not fenced
+  me.stamp = ++launch_state.now;  // later accesses are not fenced
 }
 
-// --- who knows what ------------------------------------------------------------------------------
+// --- happens before ------------------------------------------------------------------------------
 
 // Adds what the thread did and what is visible to it.
 void RaceObserver::add(Clock& clock, unsigned id, const ThreadState& thread, bool acquired) const {
@@ -302,7 +302,7 @@ void RaceObserver::for_each(unsigned first_warp, unsigned last_warp, const uint3
   }
 }
 
-// A barrier of the whole block: everything until now is visible to everybody.
+// A barrier of the whole block makes everything until now visible to all its threads.
 void RaceObserver::join_all(Block& b) {
   if (extended_) join(b, 0, b.nwarps, b.member);
   const Stamp floor = launch_state.now++;
@@ -315,7 +315,7 @@ void RaceObserver::join_all(Block& b) {
   if (!extended_ && launch_state.fences) join_blocks(b, 0, b.nwarps, b.member, nullptr);
 }
 
-// The threads of `set` meet; `released`: what others have handed over to them.
+// The threads of `set` meet; `released`: what others have released to them.
 void RaceObserver::join(Block& b, unsigned first_warp, unsigned last_warp, const uint32_t* set,
                         const Released* released) {
   Clock clock(total_);
@@ -341,7 +341,7 @@ void RaceObserver::join(Block& b, unsigned first_warp, unsigned last_warp, const
   if (launch_state.fences) join_blocks(b, first_warp, last_warp, set, released);
 }
 
-// The same for what goes beyond the block: fenced stores, tickets seen.
+// The same across blocks: fenced stores, tickets seen.
 void RaceObserver::join_blocks(Block&, unsigned first_warp, unsigned last_warp, const uint32_t* set,
                                const Released* released) {
   Fenced fenced;
@@ -382,7 +382,7 @@ void RaceObserver::note(Tickets& tickets, const Tickets& others) {
   for (const Seen& seen : others) note(tickets, seen);
 }
 
-// An atomic on a word of device memory: publishes what was fenced, and sees what others published.
+// An atomic on a word of device memory publishes what was fenced, and sees what others published.
 void RaceObserver::use_ticket(Block& b, uint64_t word) {
   ThreadState& me = threads_[b.current->id];
   Ticket& ticket = launch_state.tickets[word];
@@ -405,15 +405,14 @@ void RaceObserver::use_ticket(Block& b, uint64_t word) {
   me.tickets = std::make_shared<const Tickets>(std::move(tickets));
 }
 
-// Has what the other block's entry stands for, at its stamp, happened before what a thread of this
-// block knows?
+// Whether the other block's access happens before what is visible to a thread of this block.
 bool RaceObserver::ordered_across_blocks(const ThreadState& me, const Block& b, uint64_t block,
                                          unsigned entry, Stamp stamp, uint64_t word,
                                          bool atomic) const {
   if (!me.tickets) return false;
   const auto own = launch_state.tickets.find(word);
   const auto ordered = [&](const Seen& seen) {
-    // Atomics on one word come one after the other.
+    // Atomics on one word are ordered.
     if (atomic && own != launch_state.tickets.end() && seen.ticket == &own->second &&
         stamp <= seen.when) {
       return true;
@@ -424,7 +423,7 @@ bool RaceObserver::ordered_across_blocks(const ThreadState& me, const Block& b, 
     return shown && has(shown->fenced->clock, entry, stamp);
   };
   if (std::any_of(me.tickets->begin(), me.tickets->end(), ordered)) return true;
-  // What those had seen who published: the blocks in between.
+  // What the publishers had seen: the blocks in between.
   Tickets all = *me.tickets;
   for (size_t i = 0; i < all.size(); ++i) {
     const Seen seen = all[i];
@@ -447,7 +446,7 @@ bool RaceObserver::ordered_across_blocks(const ThreadState& me, const Block& b, 
 
 // --- shared memory -------------------------------------------------------------------------------
 
-// From now on the bytes of the word have rows of their own.
+// Gives each byte of the word its own row.
 void RaceObserver::split(const Block& b, uint64_t word) {
   if (!bytes_) {
     bytes_ = std::make_unique<SharedShadow>(b.shared_size + kWord, total_ / 32);
@@ -476,7 +475,7 @@ void RaceObserver::mark(uint64_t word, bool in_flight) {
   for_each_cell(word, [&](const SharedRow& row, uint64_t) { row.cell.in_flight = in_flight; });
 }
 
-// As a store for whoever comes, but nothing is written yet.
+// For later accesses the same as a store, but nothing is written yet.
 void RaceObserver::begin_copy(Block& b, const Access& a) {
   for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
     access_word<false>(b, *this, a, word, kAllBytes);
@@ -508,7 +507,7 @@ void RaceObserver::access_shared(Block& b, const Access& a) {
   }
 }
 
-// A block whose shared memory another one uses must have begun, and not have ended.
+// A block whose shared memory another one accesses must have begun and must not have ended.
 void RaceObserver::check_neighbour(Block& b, const Access& a, const RaceObserver& home,
                                    const Actor& actor) const {
   const auto refuse = [&](const char* why) {
@@ -523,8 +522,7 @@ void RaceObserver::check_neighbour(Block& b, const Access& a, const RaceObserver
   refuse("may not have begun (a cluster_sync() would tell)");
 }
 
-// What other blocks of the cluster did to its shared memory has happened before a block ends, or it
-// could have ended first.
+// Other blocks' accesses to its shared memory must happen before a block ends.
 void RaceObserver::check_guests(Block& b) {
   if (guests_.empty()) return;
   Clock known;
@@ -568,8 +566,8 @@ template <bool kCluster>
     const uint64_t byte = word * kWord + i;
     if (bytes >> i & 1) access_cell<kCluster>(b, by, a, byte, row_of_byte(byte));
   }
-  // Who comes behind a store and is in order with it is so with all that came in front of it. Not
-  // so behind an atomic, which other atomics need not be in order with.
+  // An access ordered after a store is ordered after all that happened before the store. This does
+  // not hold for an atomic, which need not be ordered after other atomics.
   if (bytes == kAllBytes && a.kind == Kind::store) {
     SharedCell& w = word_of(word);
     w = row_of_byte(word * kWord).cell;
@@ -622,7 +620,7 @@ template <bool kCluster>
   }
 }
 
-// Atomics are in order among each other, but each of them must be so with the last plain store.
+// Atomics are ordered among themselves, but each must also be ordered after the last plain store.
 void RaceObserver::check_under_atomics(Block& b, const RaceObserver& by, const Access& a,
                                        uint64_t byte, const SharedCell& w) {
   if (!w.atomic) {
@@ -637,8 +635,8 @@ void RaceObserver::check_under_atomics(Block& b, const RaceObserver& by, const A
   race_with(b, a, byte, {}, Kind::store, s.thread, s.pc);
 }
 
-// Before an atomic takes the place of the earlier one `w`. What all of the block knows of is no
-// longer needed: who comes behind the new atomic comes behind that, too.
+// Before an atomic replaces the earlier one `w`. One that is visible to the whole block is dropped:
+// what is ordered after the new atomic is ordered after that, too.
 void RaceObserver::note_atomic(const RaceObserver& by, const Block& b, uint64_t byte,
                                const SharedCell& w) {
   Atomics& atomics = atomics_[byte];
@@ -647,7 +645,7 @@ void RaceObserver::note_atomic(const RaceObserver& by, const Block& b, uint64_t 
   atomics.by_thread[w.thread] = {w.wrote, w.pc};
 }
 
-// A plain access behind atomics must be in order with each of them.
+// A plain access after atomics must be ordered after each of them.
 void RaceObserver::check_atomics(Block& b, const RaceObserver& by, const Access& a, uint64_t byte) {
   const auto found = atomics_.find(byte);
   if (found == atomics_.end()) return;
@@ -655,14 +653,14 @@ void RaceObserver::check_atomics(Block& b, const RaceObserver& by, const Access&
   for (const auto& [thread, one] : found->second.by_thread) {
     if (thread == me || by.sees(by.threads_[b.current->id], thread, one.stamp)) continue;
     race_with(b, a, byte, {}, Kind::atomic, thread, one.pc);
-    break;  // the other threads' are the same line, mostly
+    break;  // the other threads' are mostly at the same line
   }
   if (a.kind == Kind::store) atomics_.erase(found);
 }
 
 void RaceObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const Access& a,
                                   uint64_t byte, const char* why) const {
-  constexpr size_t kWatched = 100'000;  // beyond them no race explains a read
+  constexpr size_t kWatched = 100'000;  // reads beyond these are not explained by a race
   const Findings::Finding& finding = report_unwritten(a, byte, {}, why);
   if (reads.size() >= kWatched) return;
   const unsigned me = b.current->id;
@@ -696,7 +694,7 @@ void RaceObserver::explain_shared(Block& b, const RaceObserver& by, const Access
           [&](const UnwrittenRead& r) { race_with(b, a, byte, {}, r.kind, r.entry, low(r.pc)); });
 }
 
-// A store after loads: all of them must be visible to the thread that stores.
+// A store after loads: all of them must be visible to the storing thread.
 void RaceObserver::check_readers(Block& b, const RaceObserver& by, const Access& a, uint64_t byte,
                                  const SharedRow& row, const Actor& actor) {
   const unsigned me = by.entry(b.current->id);
@@ -708,7 +706,7 @@ void RaceObserver::check_readers(Block& b, const RaceObserver& by, const Access&
     for (uint32_t m = r.lanes; m; m &= m - 1) {
       const unsigned other = w * 32 + std::countr_zero(m);
       if (other == me || by.sees_read(mine, other, r.stamp)) continue;
-      // `s[t] += x` is a load, too, shortly in front of the store: another lane's is the other one.
+      // `s[t] += x` also loads, shortly before the store: the racing load is another lane's.
       const bool mine_too = me / 32 == w && r.lanes >> me % 32 & 1;
       const bool first = mine_too && low(a.pc) - r.first_pc > low(a.pc) - r.pc;
       race_with(b, a, byte, actor, Kind::load, other, first ? r.first_pc : r.pc);
@@ -729,7 +727,7 @@ void RaceObserver::race_with(const Block& b, const Access& a, uint64_t byte, con
 
 inline void RaceObserver::note_load(const Block& b, const Access& a, DeviceCell& w) const {
   const auto block = static_cast<uint32_t>(b.linear);
-  // A reader in another block stays on record: whoever stores later races with it.
+  // A reader in another block stays recorded: any later store races with it.
   if (w.read && w.read_block != block) return;
   const auto me = static_cast<uint16_t>(entry(b.current->id));
   if (w.read && w.read_by != me) {
@@ -744,7 +742,7 @@ inline void RaceObserver::note_load(const Block& b, const Access& a, DeviceCell&
 [[gnu::always_inline]] inline void RaceObserver::check_device_cell(Block& b, const Access& a,
                                                                    uint64_t byte, DeviceCell& w) {
   const ThreadState& mine = threads_[b.current->id];
-  // Who will have done it: the thread, or the bulk store that it issues.
+  // The writer: the thread, or the bulk store that it issues.
   const bool bulk_store = a.by == By::engine && a.kind == Kind::store;
   const unsigned me = bulk_store ? store_entry_ : entry(b.current->id);
   const Stamp now = bulk_store ? store_stamp_ : mine.stamp;
@@ -823,7 +821,7 @@ inline void RaceObserver::note_load(const Block& b, const Access& a, DeviceCell&
   }
 }
 
-// Most words that a kernel loads nobody stores to in the same launch.
+// Most words that a kernel loads are not stored to in the same launch.
 inline bool RaceObserver::note_plain_load(const Block& b, const Access& a, uint64_t word) {
   DeviceCell& w = launch_state.words[word];
   if (a.kind != Kind::load || w.wrote || w.split) return false;
@@ -835,8 +833,7 @@ void RaceObserver::wait_for_kernel(Block& b) {
   waited_for_front_[entry(b.current->id)] = threads_[b.current->id].stamp;
 }
 
-// Launched early, and no wait for the preceding kernel comes before: not even one by another thread
-// of the cluster, of which the current thread knows.
+// A kernel launched early: no wait for the preceding kernel happens before the access.
 void RaceObserver::check_front(const Block& b, const Access& a) {
   auto& front = launch_state.front;
   const uint64_t end = a.at + a.size;

@@ -1,7 +1,6 @@
 /// \file
-/// The search for races. Private to observers/: races.cpp has the accesses that threads make
-/// themselves, async_proxy_races.cpp those of TMA and of wgmma, tensor_memory_races.cpp those
-/// of tcgen05.
+/// The search for races. Private to observers/: races.cpp has the accesses of threads,
+/// async_proxy_races.cpp those of TMA and wgmma, tensor_memory_races.cpp those of tcgen05.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +20,10 @@ namespace sim {
 
 using Stamp = uint32_t;
 
-/// What is visible, up to and including which stamp. Entries, in this order (those behind the
-/// vector's end are zero):
+/// A vector clock: up to and including which stamp each entry is visible. Entries, in this order
+/// (those after the vector's end are zero):
 ///  - the threads of the cluster, block after block, each block padded to whole warps;
-///  - the same again: of each thread the stores that lie in front of its fence.proxy.async;
+///  - for each thread again, its stores before its last fence.proxy.async;
 ///  - channels: asynchronous operations that complete in order (LaunchState::channels).
 using Clock = std::vector<Stamp>;
 using SharedClock = std::shared_ptr<const Clock>;
@@ -36,7 +35,7 @@ struct Seen {
   Stamp when;
 };
 using Tickets = std::vector<Seen>;
-/// What lies in front of a __threadfence(): of the own cluster, and the tickets seen.
+/// What happens before a __threadfence(): by threads of this cluster, and the tickets seen.
 struct Fenced {
   Clock clock;
   Tickets tickets;
@@ -48,14 +47,13 @@ struct Ticket {
   struct Entry {
     Stamp since;          ///< when the block or cluster published this
     SharedFenced fenced;  ///< with all that it had published before
-    SharedFenced added;   ///< what the thread had fenced that published
+    SharedFenced added;   ///< what the publishing thread had fenced
   };
-  /// By cluster of blocks, the latest last. Of one that has ended there is one entry: whoever comes
-  /// now comes behind them all.
+  /// By cluster of blocks, the latest last. A cluster that has ended keeps one entry.
   std::unordered_map<uint64_t, std::vector<Entry>> published;
   uint64_t latest = 0;  ///< the cluster that used it last
 
-  /// What the cluster has published up to a time, or null.
+  /// The last entry that the cluster had published by `when`, or null.
   static const Entry* until(const std::vector<Entry>& entries, Stamp when) {
     const auto later = [](Stamp t, const Entry& e) { return t < e.since; };
     const auto next = std::upper_bound(entries.begin(), entries.end(), when, later);
@@ -71,20 +69,20 @@ struct Released {
   Clock clock;        ///< until now; empty: nothing
   Clock before;       ///< before this phase
   SharedClock added;  ///< whose entries `clock` has; may be null
-  Fenced fenced;      ///< the like of ThreadState
+  Fenced fenced;      ///< as ThreadState::fenced
   Tickets tickets;
 };
 
 struct ThreadState {
   Stamp stamp = 0;
-  Stamp floor = 0;      ///< the past of everybody in the block up to here is visible, ...
-  SharedClock clock;    ///< ... and of each entry perhaps more; may be null
-  Stamp proxied = 0;    ///< its stores up to here lie in front of its fence.proxy.async
+  Stamp floor = 0;      ///< all that threads of the block did up to here is visible, ...
+  SharedClock clock;    ///< ... and perhaps more of each entry; may be null
+  Stamp proxied = 0;    ///< its stores up to here precede its last fence.proxy.async
   SharedFenced fenced;  ///< what an atomic of this thread publishes; may be null
   std::shared_ptr<const Tickets> tickets;
 };
 
-/// kPages * kPageSize elements, zero until they are used; clear() makes them so again.
+/// kPages * kPageSize elements, zero until they are used and again after clear().
 template <class T, size_t kPages, size_t kPageSize>
 class PagedShadow {
  public:
@@ -117,8 +115,8 @@ class PagedShadow {
 
 // --- what all workers share: with races on, only one of them runs at a time ----------------------
 
-/// A word that all accesses touch whole, or a byte of one that they do not. Of a block two threads
-/// that read it are on record: `x[t] += x[t + 1]` loads what it stores to.
+/// A word that all accesses touch whole, or a byte of one that they touch in parts. Two threads of
+/// a block that read it are recorded, because `x[t] += x[t + 1]` also loads what it stores to.
 struct DeviceCell {
   Stamp wrote, read, also_read;
   uint32_t wrote_block, read_block;
@@ -127,14 +125,14 @@ struct DeviceCell {
   bool atomic;
   bool split;  // a word: LaunchState::bytes has the rest
 };
-/// The last plain store to a cell that atomics have changed since.
+/// The last plain store to a cell that has since been changed by atomics.
 struct PlainStore {
   Stamp stamp;
   uint32_t block, pc;
   uint16_t thread;
 };
-/// Reads of a word that nobody had written. A store that comes later, to one of the same bytes and
-/// in no order with one of them, is a race that explains it.
+/// A read of a word that no thread had written. A later store to one of the same bytes that is not
+/// ordered after the read is a race that explains it.
 struct UnwrittenRead {
   size_t finding;
   Stamp stamp;
@@ -145,25 +143,25 @@ struct UnwrittenRead {
   uint8_t bytes;  ///< of the word
 };
 using UnwrittenReads = std::unordered_multimap<uint64_t, UnwrittenRead>;  // by word
-/// The atomics of a cell of shared memory behind its last plain store, without the last of them.
+/// The atomics on a cell of shared memory since its last plain store, except the last of them.
 struct Atomics {
   struct One {
     Stamp stamp;
     uint32_t pc;
   };
   Stamp latest = 0;
-  std::map<uint16_t, One> by_thread;  ///< the latest one of each
+  std::map<uint16_t, One> by_thread;
 };
 
 /// A fence.proxy.async of one thread for device memory.
 struct DeviceFence {
-  Stamp covers;  ///< what the thread did up to here lies in front of it
-  Stamp seen;    ///< who sees the thread up to here comes behind it
+  Stamp covers;  ///< what the thread did up to here precedes it
+  Stamp seen;    ///< a thread that sees up to here is ordered after it
 };
 
 struct LaunchState {
   Stamp now = 0;
-  bool fences = false;  // somebody has called __threadfence(): only then atomics are tickets
+  bool fences = false;  // some thread has called __threadfence(): only then are atomics tickets
   PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
   PagedShadow<DeviceCell, kHbmSpan / kPage, kPage> bytes;
   std::unordered_map<uint64_t, PlainStore> under_atomics;  // by the cell's first byte
@@ -173,14 +171,13 @@ struct LaunchState {
   // Of the block or cluster that runs:
   std::unordered_map<const void*, Released> objects;
   /// Clock entries of what completes in order: the loads of an mbarrier, the products of a
-  /// warpgroup, the bulk stores of a thread (and one entry further on: that they are written).
+  /// warpgroup, the bulk stores of a thread (the next entry: they are written).
   std::unordered_map<const void*, unsigned> channels;
-  std::vector<unsigned> load_channels;  ///< of them, the loads'
-  /// The first of as many entries as there are threads, for what each has read; 0: no arrival was
-  /// relaxed.
+  std::vector<unsigned> load_channels;  ///< the loads' entries among them
+  /// The first of one entry per thread, for what each has read; 0: no arrival was relaxed.
   unsigned reads = 0;
 
-  /// The preceding kernel, beside which this one may run: what it did, until a thread waits for it.
+  /// The accesses of the preceding kernel, until a thread of this one waits for it.
   struct Front {
     std::string kernel;  ///< empty: it is over
     PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
@@ -193,13 +190,12 @@ extern LaunchState launch_state;
 
 // --- shared memory: by word a row of one SharedCell and one SharedRead per warp ------------------
 //
-// From an access to a part of a word on, its four bytes have such rows instead, until one thread
-// stores to the whole word.
+// After an access to part of a word its bytes have such rows, until a thread stores the whole word.
 
 struct SharedCell {
-  Stamp wrote, read;  // read: the latest of all
+  Stamp wrote, read;  // read: the latest
   uint32_t pc;
-  uint16_t thread;  // entry of the clock
+  uint16_t thread;
   bool stored : 1;  // by a thread, not by TMA
   bool atomic : 1;
   bool in_flight : 1;  // cp.async, issued and not waited for
@@ -217,7 +213,7 @@ struct SharedRow {
   size_t rows;
   SharedRead& read(unsigned warp) const { return reads[warp * rows]; }
 };
-/// The columns lie apart: a warp touches neighbouring words, of its own column.
+/// Columns are stored apart: a warp touches adjacent words of its own column.
 class SharedShadow {
  public:
   SharedShadow(size_t rows, unsigned warps) : rows_(rows), cells_(rows), reads_(rows * warps) {}
@@ -229,8 +225,7 @@ class SharedShadow {
   LazyArray<SharedRead> reads_;
 };
 
-/// The latest asynchronous operations on a word, by number. Numbers of earlier blocks count for
-/// nothing.
+/// The latest asynchronous operations on a word, by number. Numbers of earlier blocks are ignored.
 struct AsyncWord {
   uint32_t write;      // a TMA load
   uint32_t reads[10];  // by warpgroup: a wgmma; [8] a bulk store; [9] a product of tcgen05
@@ -242,16 +237,16 @@ struct TensorCell {
   uint32_t reads[9];  // by warpgroup: a load; [8] a product
 };
 
-/// What TMA or the tensor cores do to shared memory, from its issue to its completion.
+/// An operation of TMA or the tensor cores on shared memory, from its issue to its completion.
 struct Operation {
   enum Engine { load, wgmma, store, product, tensor_load, tensor_store } engine;
   Where where;
   unsigned issuer;   ///< entry of the (first) thread that issued it
-  unsigned channel;  ///< its completion: who has this entry up to `stamp` knows that it is over
+  unsigned channel;  ///< its completion: visible to a thread that has this entry up to `stamp`
   Stamp stamp;
-  SharedClock past;       ///< load: what the issuer knew, handed over with the data
+  SharedClock past;       ///< load: what was visible to the issuer, released with the data
   fa::Swizzle swizzle{};  ///< load: as in the tensor map
-  /// wgmma: what each thread of the warpgroup must know when it issues its part.
+  /// wgmma: what must be visible to each thread of the warpgroup when it issues its part.
   struct Need {
     unsigned entry;
     Stamp stamp;
@@ -260,14 +255,13 @@ struct Operation {
   std::vector<Need> needs;
 };
 
-/// Who meets an earlier access: a thread's own load or store (both null), or an operation, by its
-/// words ("TMA load into") and its line.
+/// The later access of a pair: a thread's (both null), or an operation's words ("TMA load into").
 struct Actor {
   const char* words = nullptr;
   const Where* where = nullptr;
 };
 
-/// Races in shared and global memory, and reads of words that nobody wrote.
+/// Races in shared and global memory, and reads of words that no thread wrote.
 class RaceObserver final : public Observer {
  public:
   bool wants_operands() const override { return true; }
@@ -309,7 +303,7 @@ class RaceObserver final : public Observer {
   void remark(Block&, const Where&, const std::string& sentence) override;
 
  private:
-  // --- who knows what ----------------------------------------------------------------------------
+  // --- happens before ----------------------------------------------------------------------------
 
   unsigned entry(unsigned thread) const { return base_ + thread; }
   static bool has(const Clock& clock, unsigned entry, Stamp s) {
@@ -321,7 +315,7 @@ class RaceObserver final : public Observer {
   bool sees(const ThreadState& thread, unsigned entry, Stamp s) const {
     return (s <= thread.floor && entry - base_ < padded_) || has(thread.clock, entry, s);
   }
-  /// The same of a read.
+  /// The same for a read.
   bool sees_read(const ThreadState& thread, unsigned entry, Stamp s) const {
     return sees(thread, entry, s) ||
            (launch_state.reads && has(thread.clock, launch_state.reads + entry, s));
@@ -355,7 +349,7 @@ class RaceObserver final : public Observer {
     return block == b.linear ||
            (b.cluster && block / b.cluster->blocks.size() == b.linear / b.cluster->blocks.size());
   }
-  /// Before what `by` knows.
+  /// Whether it happens before what is visible to `by`.
   bool ordered_across_blocks(const ThreadState& by, const Block&, uint64_t block, unsigned entry,
                              Stamp, uint64_t word, bool atomic) const;
 
@@ -391,12 +385,12 @@ class RaceObserver final : public Observer {
   void check_atomics(Block&, const RaceObserver& by, const Access&, uint64_t byte);
   void note_unwritten(UnwrittenReads&, const Block&, const Access&, uint64_t byte,
                       const char* why) const;
-  /// Before a store. `ordered(read)`: it is in order behind that read; `race(read)`: it is not.
+  /// Before a store. `ordered(read)`: it is after that read; `race(read)`: it is not.
   static void explain(UnwrittenReads&, const Access&, uint64_t byte, auto&& ordered, auto&& race);
   void explain_shared(Block&, const RaceObserver& by, const Access&, uint64_t byte);
   void check_readers(Block&, const RaceObserver& by, const Access&, uint64_t byte, const SharedRow&,
                      const Actor&);
-  /// The current thread, of this block, uses shared memory of `home`, another block of the cluster.
+  /// The current thread, of this block, accesses shared memory of `home`, in the same cluster.
   void check_neighbour(Block&, const Access&, const RaceObserver& home, const Actor&) const;
   void check_guests(Block&);
   void access_device(Block&, const Access&);
@@ -412,14 +406,13 @@ class RaceObserver final : public Observer {
   /// The access races with an earlier one by a thread of the block or cluster.
   void race_with(const Block&, const Access&, uint64_t byte, const Actor&, Kind, unsigned entry,
                  uint32_t pc, const char* missing = "no barrier", bool stores = false) const;
-  /// A name for a thread of the launch.
+  /// A number for a thread of the launch.
   static uint64_t thread_of(uint64_t block, unsigned entry) { return block << 16 | entry; }
 
   // --- asynchronous operations -------------------------------------------------------------------
 
   void begin_async();
-  /// Of this block, by the current thread of `by`. `channel_of`: an address that stands for the
-  /// channel.
+  /// By this block, issued by the current thread of `by`. `channel_of`: the channel's address.
   void keep_past(unsigned thread, Operation&);
   uint32_t new_operation(Block&, RaceObserver& by, Operation::Engine, const void* channel_of,
                          const Where&);
@@ -429,10 +422,10 @@ class RaceObserver final : public Observer {
   void note_waited(const void* object, const Clock&);
   void check_loads(const Block&);
   bool fenced_for_async(const ThreadState&, unsigned me, unsigned writer, Stamp) const;
-  /// What is under way in this block's `word` and must be over before the access.
+  /// Operations in flight on this block's `word` that must be complete before the access.
   void check_async(const RaceObserver& by, const Block&, const Access&, uint64_t word, bool writes,
                    const Actor&) const;
-  /// Returns whether it is right.
+  /// \returns whether it is ordered.
   bool check_writer(const RaceObserver& by, const Block&, const Access&, uint64_t byte,
                     const SharedCell&, const Actor&) const;
   void check_before_read(const RaceObserver& by, const Block&, const Access&, uint64_t word,
@@ -441,8 +434,7 @@ class RaceObserver final : public Observer {
   void check_init(const Block&, const void* bar, const Actor&) const;
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
   std::string describe(const Block&, const Operation&) const;
-  /// After the issue of the load, which signals this mbarrier, a thread has waited for another
-  /// phase.
+  /// Says that a thread has waited for another phase of the load's mbarrier since its issue.
   std::string other_phase(const void* bar, const Operation&) const;
   static std::string missing(const RaceObserver& by, const Block&, const Operation&);
 
@@ -460,11 +452,11 @@ class RaceObserver final : public Observer {
   unsigned padded_ = 0;       // threads of a block, rounded up to whole warps
   unsigned total_ = 0;        // of the cluster
   Stamp block_floor_ = 0;     // before the block's first access
-  bool extended_ = false;     // clocks say more than floors can
-  unsigned store_entry_ = 0;  // who writes device memory for the bulk store being issued
+  bool extended_ = false;     // clocks hold more than floors can
+  unsigned store_entry_ = 0;  // the writer of device memory for the bulk store being issued
   Stamp store_stamp_ = 0;
 
-  // The latest answers, which other threads of a warp will ask for again.
+  // The latest answers, which the other threads of a warp will need again.
   struct Acquired {
     SharedClock from, result;
     const void* object = nullptr;
@@ -479,21 +471,21 @@ class RaceObserver final : public Observer {
   // This block's mbarriers.
   struct Init {
     Where where;
-    unsigned thread;  // entry of who initialised it
-    // Its first fences since then, as DeviceFence::seen; 0: none yet.
+    unsigned thread;  // entry of the thread that initialised it
+    // Its thread's first fences after it, as DeviceFence::seen; 0: none yet.
     Stamp shown;             // to TMA: of either kind
     Stamp shown_to_cluster;  // fence.mbarrier_init
   };
   std::unordered_map<const void*, Init> inits_;
   bool hidden_inits_ = false;  // one of them has not been shown
 
-  // By thread: what it knew at its last fence.proxy.async for device memory.
+  // By thread: what was visible to it at its last fence.proxy.async for device memory.
   std::unordered_map<unsigned, ThreadState> at_device_fence_;
 
-  // Who has waited for the preceding kernel, by entry, and when.
+  // The threads that have waited for the preceding kernel, by entry, and when.
   std::map<unsigned, Stamp> waited_for_front_;
 
-  // The latest uses of this block's shared memory by threads of other blocks, by entry.
+  // The latest accesses of other blocks' threads to this block's shared memory, by entry.
   struct Guest {
     Stamp stamp;
     Kind kind;
@@ -501,18 +493,18 @@ class RaceObserver final : public Observer {
   };
   std::map<unsigned, Guest> guests_;
 
-  // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
+  // Stamps only grow, so the shadow of shared memory survives from block to block.
   std::unique_ptr<SharedShadow> words_, bytes_;             // bytes_: null until a word is split
   std::unordered_map<uint64_t, PlainStore> under_atomics_;  // by the cell's first byte
   UnwrittenReads unwritten_;
-  std::unordered_map<uint64_t, Atomics> atomics_;  // likewise
+  std::unordered_map<uint64_t, Atomics> atomics_;  // by the cell's first byte
   uint64_t seen_ = 0;                              // accesses
   std::unique_ptr<LazyArray<AsyncWord>> async_;    // null until TMA or wgmma is used
   std::vector<Operation> operations_;              // of this block; number first_ + index
-  std::vector<uint32_t> need_at_;                  // by entry: place in Operation::needs, plus one
+  std::vector<uint32_t> need_at_;                  // by entry: index in Operation::needs, plus one
   uint32_t first_ = 1;
-  // Tensor memory: its cells, by quarter and column; by thread what it knew at its last
-  // after_thread_sync, and its latest product; by warp the latest store and load.
+  // Tensor memory: its cells, by quarter and column; by thread, what was visible to it at its last
+  // after_thread_sync, and its latest product; by warp, the latest store and load.
   struct Latest {
     unsigned channel = 0;
     Stamp stamp = 0;
@@ -525,7 +517,7 @@ class RaceObserver final : public Observer {
   struct Fencing {
     SharedClock from, result;
   } fencing_;  // the latest before_thread_sync
-  // Loads: by mbarrier the last one issued, and up to which stamp somebody has waited.
+  // Loads: the last one issued per mbarrier, and up to which stamp a thread has waited.
   struct Loads {
     uint32_t last;
     Stamp waited;
@@ -536,20 +528,20 @@ class RaceObserver final : public Observer {
     Where where;
     int parity;
     Stamp when;
-    SharedClock knows;  // the thread, after the wait
+    SharedClock knows;  // visible to the thread after the wait
   };
   std::unordered_map<const void*, Wait> waits_;
 };
 
-// --- words for both files ------------------------------------------------------------------------
+// --- phrases used by several files ---------------------------------------------------------------
 
 /// "tile, byte 132"
 std::string place(const Access&, uint64_t byte);
 std::string block_index(const Block&, uint64_t linear);
 uint64_t blocks_of_cluster(const Block&);
-/// The thread behind a clock's entry, seen from `b`.
+/// The thread of a clock's entry, as named in block `b`.
 std::string who(const Block& b, unsigned entry, unsigned padded);
-/// A race between the access, in the word or byte that begins at `byte`, and what stands at
+/// A race between the access, in the word or byte that begins at `byte`, and an earlier one at
 /// `other`. Returns the finding if it has no sentence yet. `stores`: both are stores of threads.
 Findings::Finding* note_race(const Access&, uint64_t byte, const Actor&, const Line& other,
                              bool stores);
@@ -560,7 +552,7 @@ Findings::Finding& report_unwritten(const Access&, uint64_t byte, const Actor&, 
 /// "a store by thread (0,0,0) at kernel.cuh:12"
 std::string earlier(const Block&, const Access&, Kind, unsigned entry, uint32_t pc,
                     unsigned padded);
-/// The program's code lies within 2 GiB, so a neighbour tells the high bits.
+/// The program's code lies within 2 GiB, so a nearby address supplies the high bits.
 const void* widen(uint32_t pc, const void* neighbour);
 
 }  // namespace sim

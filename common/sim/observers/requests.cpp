@@ -1,18 +1,17 @@
-// From accesses of single threads back to the requests of whole warps.
+// Groups the accesses of single threads into the requests of whole warps.
 //
 // On a GPU the lanes of a warp issue a load together. Here they run one after the other, each until
-// it meets a barrier or a shuffle. So the n-th execution of an instruction (its address in the
-// code) by one lane belongs to the n-th one by the other lanes, counted from the moment that the
-// warp began to run; when the warp gives way to another, its requests are complete and are counted.
+// it reaches a barrier or a shuffle. The n-th execution of an instruction (its address in the code)
+// by one lane therefore belongs to the n-th by the other lanes, counted from the moment that the
+// warp began to run; when the warp yields to another, its requests are complete and are counted.
 //
 // The first lane writes the log of requests; the others walk along it, and as long as all do the
 // same, the next entry is theirs. A lane that takes another path falls out of step: from then on
-// the executions of each instruction are counted, to find the entry that it belongs to.
+// the executions of each instruction are counted, to find their entries.
 //
 // The n-th execution is the wrong partner when a lane skipped an iteration (`if (c < N)` in a
-// loop): its later ones would be counted one iteration too early. So where lanes executed an
-// instruction unequally often, they are lined up once more, by the distance between their
-// addresses.
+// loop): its later ones would be counted one iteration too early. Where lanes executed an
+// instruction unequally often, they are aligned once more, by the distance between their addresses.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -37,11 +36,11 @@ constexpr unsigned kSectorWords = kSector / kWord;
 constexpr unsigned kUnrolled = 4;  // trips of a loop whose loads a compiler issues together
 constexpr unsigned kWidest = 16;   // bytes that one instruction moves for a lane
 
-/// One entry of the log. All lanes that are in step to the log's end have taken it, and `lanes`.
+/// One entry of the log, executed by all lanes that are in step to the log's end, and by `lanes`.
 struct Request {
   uint32_t site = 0;   ///< number of the site
   uint32_t next = 0;   ///< number of the entry that follows
-  uint32_t size = 0;   ///< bytes a lane
+  uint32_t size = 0;   ///< bytes per lane
   uint32_t lanes = 0;  ///< that are not in step to the end
 };
 
@@ -61,8 +60,8 @@ struct Site {
   bool waited = false;  ///< it was the first load
 };
 
-/// The latest request of a site, and what it needed. One whose addresses all lie the same distance
-/// further on needs as much, if it begins at the same place of a line.
+/// The latest request of a site, and its cost. A later one whose addresses are all shifted by the
+/// same distance has the same cost if it begins at the same place of a line.
 struct Pattern {
   uint32_t lanes = 0, size = 0, phase = 0;
   PerLane distance{};                           ///< from the first lane
@@ -71,9 +70,9 @@ struct Pattern {
   unsigned wavefronts = 0, ideal = 0;           ///< shared memory; ideal: of either
 };
 
-/// Who uses shared memory without a request of a warp.
+/// Users of shared memory without a request of a warp.
 enum Engine { kWgmma, kTmaLoad, kTmaStore, kTensorProduct };
-constexpr size_t kChunk = 16;  // bytes of an operand that lie together
+constexpr size_t kChunk = 16;  // contiguous bytes of an operand
 struct EngineSite {
   uint64_t count = 0, wavefronts = 0;
 };
@@ -82,7 +81,7 @@ struct PerBuffer {
   uint64_t requests[3] = {}, sectors[3] = {}, lines[3] = {};
 };
 
-// Keeps the first of equal numbers. \returns how many are left.
+// Keeps the first of equal numbers. \returns how many remain.
 unsigned unique(uint32_t* at, unsigned n) {
   unsigned changes = 0, descents = 0;
   for (unsigned i = 1; i < n; ++i) {
@@ -126,11 +125,11 @@ unsigned bank_cycles(const uint32_t* at, unsigned n, unsigned width) {
   return busiest;
 }
 
-/// Requests, sectors and bank wavefronts, and how long the warps' clocks walk.
+/// Requests, sectors and bank wavefronts, and the warps' clocks.
 class RequestObserver final : public Observer {
  public:
-  /// \param l2 the sectors feed the L2 model
-  /// \param sink told of each request; or null
+  /// \param l2 whether the sectors feed the L2 model
+  /// \param sink receives each request; or null
   RequestObserver(bool sites, bool l2, RequestSink* sink, const fa::ClockFigures& figures,
                   unsigned l1_bytes)
       : keep_sites_(sites),
@@ -173,7 +172,7 @@ class RequestObserver final : public Observer {
   void barrier(Block& b, ThreadSet met, const void* object) override {
     tell_loads(b);
     clocks_.barrier(met, object);
-    // Who came last has not left its warp: what that has loaded belongs to the phase that ends.
+    // The last thread to arrive has not left its warp, whose loads belong to the phase that ends.
     if (const unsigned w = b.current ? b.current->id / kLanes : 0;
         b.current && met[w] == b.member[w]) {
       count_log();
@@ -230,7 +229,7 @@ class RequestObserver final : public Observer {
 
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override {
-    // Only the first thread of the warpgroup brings the operands.
+    // Only the first thread of the warpgroup passes the operands.
     if (keep_sites_ && !chunks.empty()) count_engine(pc, kWgmma, chunks.size() * kChunk / kLine);
     return operation;
   }
@@ -296,7 +295,7 @@ class RequestObserver final : public Observer {
   }
   // A loop waits for its loads every kUnrolled trips; loads outside of loops are awaited at once.
   void tell_loads(unsigned warp) {
-    // waits: near, for shared memory; far, for the L2 or beyond, which covers those for the L1
+    // waits: [near] for shared memory; [far] for the L2 or beyond, which cover those for the L1
     unsigned waits[2] = {}, from_l1 = 0;
     for (; told_ < log_.end(); ++told_) {
       const Instruction& i = log_.instruction(told_);
@@ -305,7 +304,7 @@ class RequestObserver final : public Observer {
       const unsigned trip = ++site.trips;
       const bool again = trip == 2 ? !site.waited : trip > 2 && trip % kUnrolled == 1;
       const bool global = i.space() == Space::hbm;
-      const bool later = waited_ == 3 || (global && waited_ == 2);  // as an earlier load
+      const bool later = waited_ == 3 || (global && waited_ == 2);  // with an earlier load
       if (!again && later) continue;
       const bool far = global && !in_l1(told_);
       const bool first = !(waited_ >> far & 1);  // of all such loads since the warp began to run
@@ -315,9 +314,9 @@ class RequestObserver final : public Observer {
     clocks_.loads(warp, waits[1], waits[0] + (waits[1] ? 0 : from_l1));
   }
 
-  // Whether the block has loaded, before it began this log, what a lane reads here.
+  // Whether what a lane reads here was loaded by the block before it began this log.
   bool in_l1(uint32_t entry) const {
-    unsigned lane = 0;  // one that has executed it; mostly the first one
+    unsigned lane = 0;  // one that has executed it, mostly the first
     const auto executed = [&] {
       return (list_[entry].lanes >> lane & 1) || (log_.in_step(lane) && log_.next(lane) > entry);
     };
@@ -328,12 +327,12 @@ class RequestObserver final : public Observer {
            (l.sectors >> sector % kLineSectors & 1);
   }
 
-  // To who waits on the mbarrier, in whatever block of the cluster it is.
+  // To the threads that wait on the mbarrier, in any block of the cluster.
   static void signal(const void* bar, WarpClocks::Time time) {
     observer_of<RequestObserver>(*home_of(bar)).clocks_.signal(bar, time);
   }
 
-  // They go on over the blocks of a launch.
+  // These continue over the blocks of a launch.
   struct Counters {
     uint64_t shuffles = 0, mma = 0, wgmma = 0, wgmma_columns = 0;
   };
@@ -358,7 +357,7 @@ class RequestObserver final : public Observer {
 
   static uint64_t lines(const Access& a) { return (a.at + a.size - 1) / kLine - a.at / kLine + 1; }
   // Bytes that one instruction moves for a lane. A struct's alignment divides its size, and nothing
-  // else is known of it: at most this many, then (three loads of a float3).
+  // else is known of it, so at most this many (three loads of a float3).
   static uint64_t width(const Access& a) {
     if (a.aligned || a.by != By::thread) return a.size;
     return std::min<uint64_t>(kWidest, a.size & -uint64_t{a.size});
@@ -385,12 +384,12 @@ class RequestObserver final : public Observer {
       return;
     }
     const uint64_t step = std::min<uint64_t>(kWidest, width(a));
-    for (uint64_t at = a.at; at < end; at += step) {  // a struct takes as many as it needs
+    for (uint64_t at = a.at; at < end; at += step) {  // a struct needs several
       log_.put(lane, entry_for(lane, a, static_cast<uint32_t>(step)), a.space, at);
     }
   }
 
-  // The entry of this execution; a new one if the lane is the first to get there.
+  // The entry of this execution; a new one if the lane is the first.
   uint32_t entry_for(unsigned lane, const Access& a, uint32_t size) {
     const Instruction instruction(a);
     if (log_.in_step(lane)) {
@@ -419,7 +418,7 @@ class RequestObserver final : public Observer {
       return entry_for(lane, a, size);
     } else {
       if (next != kTail) {
-        // An entry in the middle: who is in step has not counted, but may walk past it.
+        // An entry in the middle: lanes in step have not counted it, but may walk past it.
         for (unsigned other = 0; other < kLanes; ++other) {
           if (log_.in_step(other)) fall_out_of_step(other);
         }
@@ -430,7 +429,7 @@ class RequestObserver final : public Observer {
     return last_[lane];
   }
 
-  // A new entry behind the lane's last one, so that the lanes to come find it in their order.
+  // A new entry after the lane's last one, where later lanes find it in their order.
   uint32_t insert(uint32_t last, uint32_t site, uint32_t size) {
     const uint32_t entry = log_.append(sites_[site].instruction);
     std::vector<uint32_t>& entries = sites_[site].entries;
@@ -441,8 +440,8 @@ class RequestObserver final : public Observer {
     return list_[last].next = entry;
   }
 
-  // In step, a lane has executed what stands in the log up to where it is. As long as any lane is
-  // in step, the entries follow each other in the order of their numbers.
+  // A lane in step has executed all entries of the log up to its own. As long as any lane is in
+  // step, the entries are linked in the order of their numbers.
   void fall_out_of_step(unsigned lane) {
     const uint32_t next = log_.next(lane);
     log_.set_next(lane, RequestLog::kNowhere);
@@ -453,7 +452,7 @@ class RequestObserver final : public Observer {
     }
   }
 
-  // Most warps do what the last one did: its log still stands behind the end of this one.
+  // Most warps do what the last one did, whose log still follows the end of this one.
   uint32_t expected_site(Instruction instruction, const void* pc, uint32_t size) {
     const uint32_t guess = list_[log_.end()].site;
     const bool right = guess < sites_.size() && sites_[guess].instruction == instruction;
@@ -485,7 +484,7 @@ class RequestObserver final : public Observer {
 
   // --- counting ----------------------------------------------------------------------------------
 
-  // Lines up the lanes that executed an instruction less often than others.
+  // Aligns the lanes that executed an instruction less often than others.
   void line_up(const std::vector<uint32_t>& entries) {
     const uint32_t all = lanes_of(entries.front()), most = lanes_of(entries.back());
     const unsigned model = std::countr_zero(most);  // a lane that took every entry
@@ -506,16 +505,16 @@ class RequestObserver final : public Observer {
     }
   }
 
-  // How far a lane's address lies from the model's. Swizzled, two lanes differ in each trip by the
-  // same bits within 128 bytes, where all banks lie side by side, and by the same number of those.
+  // The distance of a lane's address from the model's. Swizzled, two lanes differ in each trip by
+  // the same bits within 128 bytes, which span all banks, and by the same number of such rows.
   static uint32_t linear_distance(uint32_t at, uint32_t model) { return at - model; }
   static uint32_t swizzled_distance(uint32_t at, uint32_t model) {
     constexpr uint32_t kBanks = 128;
     return (at / kBanks - model / kBanks) * kBanks + (at ^ model) % kBanks;
   }
 
-  // For each of a lane's addresses the entry in which it lies at the same distance from the model
-  // lane's. \returns false when no distance fits all: then the order of execution has to do.
+  // For each of a lane's addresses the entry in which it has the same distance from the model
+  // lane's. \returns false when no distance fits all: then the order of execution decides.
   bool find_places(const std::vector<uint32_t>& entries, unsigned model,
                    const std::vector<uint32_t>& mine, std::vector<uint32_t>& place) {
     constexpr size_t kTries = 64;
@@ -595,7 +594,7 @@ class RequestObserver final : public Observer {
     }
   }
 
-  // Otherwise `p` becomes this request, and what it needs has to be found.
+  // Otherwise `p` becomes this request, and its cost is yet to be computed.
   static bool is_like(Pattern& p, uint32_t lanes, uint32_t size, uint32_t first, unsigned period,
                       const PerLane& at) {
     PerLane distance;
@@ -612,7 +611,7 @@ class RequestObserver final : public Observer {
     return false;
   }
 
-  // Of cp.async, each part of a warp that goes through at once looks up its own lines. Measured
+  // For cp.async each part of a warp that is processed at once looks up its own lines. Measured
   // where rows begin in the middle of a line; loads and stores look up a line once.
   static unsigned lines_of_parts(const Pattern& p, const PerLane& at) {
     const unsigned together = kLanes * kWord / std::max(p.size, kWord);  // lanes
@@ -628,7 +627,7 @@ class RequestObserver final : public Observer {
     return lines;
   }
 
-  // Idle lanes have the first one's address, which changes nothing.
+  // Idle lanes repeat the first one's address, which changes nothing.
   static void find_sectors(Pattern& p, By by, uint32_t first, const PerLane& at) {
     uint32_t numbers[kLanes];
     for (unsigned lane = 0; lane < kLanes; ++lane) numbers[lane] = at.of[lane] / kSectorWords;
@@ -638,7 +637,7 @@ class RequestObserver final : public Observer {
       numbers[i] /= kLineSectors;
     }
     p.lines = by == By::copy ? lines_of_parts(p, at) : unique(numbers, p.sectors);
-    // 32 lanes of 8 or 16 bytes go through in two or four parts.
+    // 32 lanes of 8 or 16 bytes are processed in two or four parts.
     const unsigned words = std::min(p.size, kWidest) / kWord;
     const unsigned active = std::popcount(p.lanes);
     p.clocks = std::max(p.lines, (active * words + kLanes - 1) / kLanes);
@@ -657,7 +656,7 @@ class RequestObserver final : public Observer {
     uint32_t sectors[kLanes];
     for (unsigned k = 0; k < n; ++k) sectors[k] = first / kSectorWords + p.sector[k];
     if (l2_) {
-      // The log keeps the low bits of a sector's number; the buffer's beginning tells the others.
+      // The log keeps the low bits of a sector's number; the buffer's start supplies the others.
       constexpr uint64_t kKept = (uint64_t{1} << 32) / kSectorWords - 1;
       const uint64_t begin = sim::buffers[i.buffer()].begin / kSector;
       for (unsigned k = 0; k < n; ++k) {
@@ -676,8 +675,8 @@ class RequestObserver final : public Observer {
     if (keep_sites_) count_site(site, n, p.ideal);
   }
 
-  // How many of the sectors the block has to load from the L2. What warps load between two barriers
-  // they load side by side on a GPU, not one after the other: one fetch serves all.
+  // How many of the sectors the block must load from the L2. Loads of several warps between two
+  // barriers run together on a GPU, not one after the other: one fetch serves all.
   unsigned missing_in_l1(const uint32_t* sectors, unsigned n) {
     unsigned missing = 0;
     for (unsigned i = 0; i < n; ++i) {
@@ -694,9 +693,8 @@ class RequestObserver final : public Observer {
     return missing;
   }
 
-  // Wide accesses go in parts: 8 bytes by half warps, 16 by quarters, and loads by twice as many
-  // lanes where all lanes agree with a neighbour. Idle parts cost nothing. Measured on an H200:
-  // tests/sim/banks.cu.
+  // Wide accesses are split: 8 bytes into half warps, 16 into quarters, loads into twice as many
+  // lanes if all agree with a neighbour. Idle parts are free. Measured (H200): tests/sim/banks.cu.
   static void find_wavefronts(Pattern& p, const Instruction& i, const PerLane& at) {
     const unsigned width = p.size <= 4 ? 1 : p.size <= 8 ? 2 : 4;
     const bool merged = width > 1 && i.kind() == Kind::load && i.by() == By::thread &&
@@ -730,7 +728,7 @@ class RequestObserver final : public Observer {
     if (keep_sites_) count_site(site, p.wavefronts, p.ideal);
   }
 
-  // Every lane reads what the lane reads whose number differs in `bit`, or that one is idle.
+  // Every lane reads what the lane whose number differs in `bit` reads, or that lane is idle.
   static bool agree(uint32_t lanes, const PerLane& at, unsigned bit) {
     uint32_t differ = 0;
     for (unsigned lane = 0; lane < kLanes; ++lane) {
@@ -748,15 +746,15 @@ class RequestObserver final : public Observer {
     s.ideal += ideal;
   }
 
-  // TMA and wgmma move 128 bytes of shared memory in a wavefront, without a request of a warp. Bank
-  // conflicts are not looked for: wgmma had none in any step (tests/programs/kernels_h200.json).
+  // TMA and wgmma move 128 bytes of shared memory per wavefront, without a request of a warp. Bank
+  // conflicts are not counted: wgmma had none in any step (tests/programs/kernels_h200.json).
   void count_engine(const void* pc, Engine engine, uint64_t wavefronts, bool first = true) {
     EngineSite& s = engine_sites_[{pc, engine}];
-    s.count += first;  // else a part of an instruction that has been counted
+    s.count += first;  // else a part of an instruction already counted
     s.wavefronts += wavefronts;
   }
 
-  // Several instructions of one line become one row.
+  // Merges the instructions of one line into one row.
   void merge_sites(fa::Counts& counts) const {
     static constexpr const char* kVerbs[] = {" load", " store", " atomic"};
     static constexpr const char* kEngines[] = {"shared wgmma", "shared TMA load",
@@ -804,7 +802,7 @@ class RequestObserver final : public Observer {
   LazyArray<Request> list_;    // by entry: the log as a list
   LazyArray<uint32_t> event_;  // by entry: of the sink
   WarpClocks clocks_;
-  uint32_t told_ = kFirst;       // the first entry that the warps' clocks do not know
+  uint32_t told_ = kFirst;       // the first entry not yet in the warps' clocks
   bool overflowed_ = false;      // the log had too little room
   unsigned waited_ = 0;          // since the warp began to run: 1 a load of near, 2 of far
   uint32_t last_[kLanes] = {};   // the last entry of a lane that is out of step
@@ -823,7 +821,7 @@ class RequestObserver final : public Observer {
   uint64_t load_wavefronts_ = 0, store_wavefronts_ = 0;
 
   LazyArray<L1Line> l1_;
-  const uint32_t l1_sectors_;  // that it holds
+  const uint32_t l1_sectors_;
   uint32_t l1_block_ = 0, l1_phase_ = 0,
            l1_fetched_ = 0;  // blocks begun, barriers, sectors fetched
   fa::BlockWork work_;       // of the block
@@ -853,7 +851,7 @@ class RequestWatcher final : public Watcher {
     blocks_ = launch.config.blocks();
     if (!models_l2()) return;
     before_ = l2_dram();
-    // Among many problems, a grid of a block for each SM walks them one after the other.
+    // Among many problems, a grid of one block per SM processes them one after the other.
     const bool walks = o.l2_times > 1 && blocks_ <= static_cast<uint64_t>(o.sms);
     l2_begin_launch(blocks_, walks ? blocks_ : resident, o.l2_times);
   }

@@ -1,24 +1,22 @@
-// Races on tensor memory, which mma, ld and st of tcgen05 use on their own, in no order but that of
-// one thread's products.
+// Races on tensor memory. mma, ld and st of tcgen05 are ordered only among one thread's products.
 //
-// As in async_proxy_races.cpp an operation lasts from its issue to its completion, an entry of
-// the vector clocks. Whoever uses the same columns next must know of it; tcgen05 instructions of
-// different threads are ordered by their fences alone:
+// As in async_proxy_races.cpp an operation lasts from its issue to its completion, an entry of the
+// vector clocks. A later access to the same columns must be ordered after it; tcgen05 instructions
+// of different threads are ordered by their fences alone:
 //
-//   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; whoever
-//        waits on it, the issuing thread too, needs an after_thread_sync. The mma of another thread
-//        needs no completion: before_thread_sync, a barrier, after_thread_sync
-//   ld   complete at the warp's wait::ld, st at its wait::st: enough for that warp. For others
-//        then before_thread_sync, a barrier or mbarrier, after_thread_sync
+//   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; a thread
+//        that waits on it, the issuing one included, needs an after_thread_sync. The mma of another
+//        thread needs no completion: before_thread_sync, a barrier, after_thread_sync
+//   ld   complete at the warp's wait::ld, st at its wait::st: enough for that warp. Others then
+//        need before_thread_sync, a barrier or mbarrier, after_thread_sync
 //
-// A channel has two entries. Of a warp's loads, and of its stores: complete and in front of a
-// before_thread_sync; one further on, complete. Of a thread's products: complete; one further on,
-// issued in front of a before_thread_sync. after_thread_sync keeps a thread's clock as it is then
-// (behind_fence_), which is what later instructions may rely on. Freeing columns is synchronous and
-// needs completion and a barrier only.
+// A channel has two entries. For a warp's loads, and for its stores: complete before a
+// before_thread_sync; and complete. For a thread's products: complete; and issued before a
+// before_thread_sync. after_thread_sync copies its thread's clock to behind_fence_, on which later
+// instructions rely. Freeing columns is synchronous and needs only completion and a barrier.
 //
-// What is not found: of the lanes of a warp, which use tensor memory together, one that knows less
-// than the last one.
+// What is not found: among the lanes of a warp, which access tensor memory together, one to which
+// less is visible than to the last one.
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/observers/races.h"
 
@@ -76,7 +74,7 @@ void RaceObserver::issue_product(Block& b, Block& home, std::span<const SharedOp
   }
 }
 
-// Its stamp covers the products in front of it.
+// Its stamp covers the preceding products.
 uint32_t RaceObserver::commit_products(Block& b, const void*, const Where& where) {
   const unsigned thread = b.current->id;
   const uint32_t number =
@@ -85,8 +83,8 @@ uint32_t RaceObserver::commit_products(Block& b, const void*, const Where& where
   return number;
 }
 
-// What TMA has brought, and no thread has stored to, lies as its tensor map says. (A store to the
-// whole word has ended `async`.)
+// Words that TMA wrote and no thread has stored to are laid out as their tensor map says. (A store
+// to the whole word has ended `async`.)
 void RaceObserver::check_swizzle(const Block& b, const SharedOperand& operand, uint64_t word,
                                  const Where& where) {
   const SharedCell& w = word_of(word);
@@ -164,7 +162,7 @@ void RaceObserver::tensor_fence(Block& b, bool before) {
 
 // --- checks --------------------------------------------------------------------------------------
 
-// Does the thread know of the operation what it needs for this use?
+// Whether enough of the operation is visible to the thread for this use.
 bool RaceObserver::ordered(TensorUse use, unsigned thread, const Operation& o) const {
   const unsigned issuer = o.issuer, me = entry(thread);
   const SharedClock &now = threads_[thread].clock, &fenced = behind_fence_[thread];
@@ -181,7 +179,7 @@ bool RaceObserver::ordered(TensorUse use, unsigned thread, const Operation& o) c
 
 std::string RaceObserver::missing(TensorUse use, unsigned thread, const Operation& o) const {
   const SharedClock& now = threads_[thread].clock;
-  const std::string after = "no tcgen05_fence_after_thread_sync (behind the wait or barrier)";
+  const std::string after = "no tcgen05_fence_after_thread_sync (after the wait or barrier)";
   if (o.engine == Operation::product) {
     if (has(now, o.channel, o.stamp)) return after;
     if (use == TensorUse::product) {
@@ -195,17 +193,16 @@ std::string RaceObserver::missing(TensorUse use, unsigned thread, const Operatio
   if (o.issuer / 32 == entry(thread) / 32) return "no " + wait;
   const auto& other = observer_of<RaceObserver>(block_of_rank(o.issuer / padded_));
   if (!has(other.threads_[o.issuer % padded_].clock, o.channel + 1, o.stamp)) {
-    return "no " + wait + " (by the other warp, in front of a barrier)";
+    return "no " + wait + " (by the other warp, before a barrier)";
   }
   if (use != TensorUse::free && has(now, o.channel, o.stamp)) return after;
   if (use != TensorUse::free && has(now, o.channel + 1, o.stamp)) {
-    return "no tcgen05_fence_before_thread_sync (by the other warp, in front of the barrier)";
+    return "no tcgen05_fence_before_thread_sync (by the other warp, before the barrier)";
   }
   return "no barrier";
 }
 
-// The current thread of the observer `by`, or its warp, uses this block's tensor memory by
-// operation `number`.
+// The current thread (or warp) of `by` uses this block's tensor memory by operation `number`.
 void RaceObserver::use_tensor(const RaceObserver& by, const Block& b, TensorUse use,
                               const TensorAccess& a, uint32_t number, const Where& where) {
   const unsigned me = b.current->id, warp = me / 32;
@@ -214,7 +211,7 @@ void RaceObserver::use_tensor(const RaceObserver& by, const Block& b, TensorUse 
            std::to_string(column) + (this == &by ? "" : " of the pair's other block") + " at " +
            at(where);
   };
-  uint32_t known = 0;  // the latest operation that is in order
+  uint32_t known = 0;  // the latest operation that is ordered before
   const auto check = [&](uint32_t earlier, unsigned column) {
     const Operation* o = earlier == known || earlier == number ? nullptr : find(earlier);
     if (!o) return;
@@ -236,8 +233,8 @@ void RaceObserver::use_tensor(const RaceObserver& by, const Block& b, TensorUse 
         Findings::Finding& finding = findings.at(Fault::uninitialised, {nullptr, &where}, {});
         ++finding.unexplained;
         if (finding.text.empty()) {
-          finding.text =
-              "uninitialised tensor memory: " + sentence(column) + ", which nobody has written yet";
+          finding.text = "uninitialised tensor memory: " + sentence(column) +
+                         ", which no thread has written yet";
         }
       }
       check(cell.write, column);

@@ -1,10 +1,10 @@
 // Records a trace (common/counts/trace.h): what every block did, in its order.
 //
-// Accesses become one event as long as they come from the same line by the same calls, go to the
-// same buffer or shared array in the same way, and no thread of theirs has waited for others in
-// between. A thread's clock counts these waits: behind a barrier all have the largest of their
-// clocks plus one, and so has who waited for an mbarrier; behind a __syncwarp all lanes have the
-// largest. So tile j of a loop is an event of its own, and a tile that eight warps load together
+// Accesses form one event as long as they are of the same line, reached by the same calls, access
+// the same buffer or shared array in the same way, and none of their threads has waited for others
+// in between. A thread's clock counts these waits: after a barrier all have the largest of their
+// clocks plus one, and so has a thread that waited for an mbarrier; after a __syncwarp all lanes
+// have the largest. So tile j of a loop is its own event, and a tile that eight warps load together
 // is one. What wgmma reads is an event per warpgroup, and so is what tcgen05.ld and st move.
 #include <unwind.h>
 
@@ -31,10 +31,10 @@ namespace sim {
 
 namespace {
 
-constexpr uint64_t kChunk = 16;  // bytes of a wgmma's operand that observers are told of
+constexpr uint64_t kChunk = 16;  // bytes of a wgmma's operand per call of an observer
 constexpr uint64_t kWavefront = 128;
 constexpr unsigned kQuarters = 4, kQuarter = 32, kColumns = 512;  // of tensor memory
-constexpr size_t kMostRectangles = 16;  // of an event; else one around them
+constexpr size_t kMostRectangles = 16;  // of an event; if more, one around them
 constexpr uint32_t kNone = ~0u;
 
 // --- which elements ------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Elements {
     return all;
   }
 
-  /// Rows with the same runs of columns, one below the other, make rectangles.
+  /// Merges consecutive rows with the same runs of columns into rectangles.
   std::vector<fa::TraceRectangle> rectangles(uint64_t columns, bool& exact) const {
     using Runs = std::vector<std::pair<uint64_t, uint64_t>>;
     std::vector<fa::TraceRectangle> all;
@@ -117,8 +117,8 @@ class Elements {
 
 // --- the recording -------------------------------------------------------------------------------
 
-// "steps/04_fused/2_fused.cuh": relative to the folder that this was built from, whatever its name.
-// What lies elsewhere keeps the part from the project's folder on, else its last name.
+// "steps/04_fused/2_fused.cuh": relative to the folder of the build's sources, whatever its name.
+// Other paths keep the part from the project's folder on, or their last name.
 std::string project_path(const std::string& frame_path) {
   namespace fs = std::filesystem;
   static const std::string root =
@@ -131,8 +131,8 @@ std::string project_path(const std::string& frame_path) {
   return path.front() == '/' ? path.substr(path.rfind('/') + 1) : path;
 }
 
-/// The bytes of device memory that have crossed HBM, were the L2 large enough for all: each sector
-/// is read when somebody needs it for the first time, and written once if anybody writes it.
+/// The bytes that would cross HBM if the L2 held everything: each sector is read at its first load
+/// and written once if it is stored to at all.
 class FirstTouches {
  public:
   void touch(uint64_t offset, uint64_t bytes, Kind kind, uint64_t& read, uint64_t& write) {
@@ -151,7 +151,7 @@ class FirstTouches {
   std::vector<uint8_t> state_;  // by sector
 };
 
-/// What all blocks of a recording share.
+/// The state that all blocks of a recording share.
 struct Recorder {
   fa::Trace trace;
   FirstTouches touches;
@@ -163,8 +163,8 @@ struct Recorder {
   std::vector<uint32_t> shared;  // of this launch: by word of shared memory, its place + 1
   std::map<uint64_t, uint32_t> shared_places;  // of this launch, by offset
   uint32_t tensor = kNone;                     // of this launch: the place of tensor memory
-  /// Shared arrays that lie over others, of a place that has them all. Members that have bytes of
-  /// their own stand in one of `sets`; a cut is where a member begins or ends.
+  /// Overlapping shared arrays, within a place that covers them all. Members that do not overlap
+  /// are in one of `sets`; a cut is where a member begins or ends.
   struct Union {
     std::vector<std::vector<uint32_t>> sets;
     std::vector<uint64_t> cuts;
@@ -205,7 +205,7 @@ struct Recorder {
         add_shared(member, dynamic);
       }
     }
-    // All of it at once: a look into the debug information takes long.
+    // The whole array at once: a search of the debug information is slow.
     const uint64_t end = (array.offset + array.bytes) / kWord;
     if (shared.size() < end) shared.resize(end);
     std::fill(shared.begin() + array.offset / kWord, shared.begin() + end, at->second + 1);
@@ -241,7 +241,7 @@ struct Recorder {
     return tensor;
   }
 
-  // The last axis of an array is its rows' length; what has no axes is one row of bytes.
+  // The last axis of an array is its rows' length; an array without axes is one row of bytes.
   static fa::Layout shape(const SharedArray& array) {
     uint64_t elements = 1;
     for (const uint64_t n : array.dimensions) elements *= n;
@@ -294,8 +294,8 @@ _Unwind_Reason_Code step_out(_Unwind_Context* context, void* p) {
   return done ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
-// The access, then the calls that led to it, out to the kernel. An operation that is carried out
-// for another place (cp.async, at its wait) has no calls.
+// The access, then the calls that led to it, out to the kernel. An operation carried out later than
+// its call (cp.async, at its wait) has no calls.
 std::vector<const void*> calls_to(const void* pc, const void* kernel) {
   Walk walk{pc, kernel, {}};
   _Unwind_Backtrace(step_out, &walk);
@@ -332,8 +332,8 @@ struct Key {
   uint32_t place, clock;
   Kind kind;
   By by;
-  uint32_t warpgroup;  // of a wgmma: its operands are those of one; of a tcgen05.ld or st
-  uint32_t callers;    // of a function that is not inlined: who called it
+  uint32_t warpgroup;  // of a wgmma, whose operands belong to one; of a tcgen05.ld or st
+  uint32_t callers;    // which calls led to a function that is not inlined
   uint32_t part;       // of a union, between two cuts; else 0
   bool operator==(const Key&) const = default;
 };
@@ -349,7 +349,7 @@ struct Hash {
   }
 };
 
-/// An event that is not over yet.
+/// An event in progress.
 struct Open {
   Key key;
   std::vector<const void*> calls;
@@ -398,8 +398,8 @@ class TraceRecorder final : public Observer, public RequestSink {
     for (const SharedOperand& operand : operands) {
       read_operands(b, home, kProduct, operand.chunks, pc);
     }
-    if (&home != &b) return;  // tensor memory is the block's own
-    // A in tensor memory; D, which is read only to be added to, and written, which comes last.
+    if (&home != &b) return;  // tensor memory is per block
+    // A in tensor memory; D, the last use, is read only when accumulated into, and written.
     const TensorAccess& d = uses.back();
     bool adds = false;
     for (const TensorAccess& use : uses) {
@@ -428,7 +428,7 @@ class TraceRecorder final : public Observer, public RequestSink {
     }
     e.transfers = e.bytes / kWavefront;
   }
-  // Its arrival follows later, but in the phase that runs now.
+  // Its arrival is later, but in the phase that runs now.
   uint32_t commit_products(Block& b, const void* bar, const Where&) override {
     release(b, bar, mbarrier_phase(*home_of(bar), bar));
     return 0;
@@ -454,7 +454,7 @@ class TraceRecorder final : public Observer, public RequestSink {
     each(met, [&](unsigned thread) { latest = std::max(latest, clock_[thread]); });
     each(met, [&](unsigned thread) { clock_[thread] = latest + 1; });
   }
-  // Often one lane waits for all.
+  // Often one lane waits on behalf of all.
   void warp_sync(Block&, unsigned warp, uint32_t lanes) override {
     uint32_t latest = 0;
     for (uint32_t m = lanes; m; m &= m - 1) {
@@ -499,7 +499,7 @@ class TraceRecorder final : public Observer, public RequestSink {
     std::vector<const void*> pcs;
     for (const Open& e : open_) pcs.insert(pcs.end(), e.calls.begin(), e.calls.end());
     resolve_sources(pcs);
-    // Several instructions of a line become one event.
+    // Merges the instructions of a line into one event.
     std::map<std::tuple<uint32_t, uint32_t, uint32_t, Kind, By, uint32_t>, uint32_t> of_line;
     std::vector<uint32_t> first;  // by event: its first open one
     std::vector<uint32_t> stacks;
@@ -552,7 +552,7 @@ class TraceRecorder final : public Observer, public RequestSink {
     }
   }
 
-  // The latest clock of who released to `object` in a phase in front of this one.
+  // The latest clock among the threads that released to `object` in an earlier phase.
   uint32_t released_before(const void* object, uint32_t phase) const {
     const auto at = known_.find(object);
     uint32_t latest = 0;
@@ -582,8 +582,8 @@ class TraceRecorder final : public Observer, public RequestSink {
     return open_[current_];
   }
 
-  // A number for the calls that have led to an access; 0: the kernel itself makes it, or an
-  // operation that is carried out for another place, and nothing must be unwound.
+  // A number for the calls that led to an access; 0: the kernel makes it itself, or the operation
+  // is carried out later than its call, so nothing needs unwinding.
   uint32_t callers_of(const void* pc, By by) {
     const void* kernel = home_->launch->kernel;
     if (by == By::copy || by == By::engine || is_inside(pc, kernel)) return 0;
@@ -604,8 +604,8 @@ class TraceRecorder final : public Observer, public RequestSink {
     return all == recorder.unions.end() ? 0 : all->second.part_of(offset);
   }
 
-  // Of a union, those members in which all that an instruction touches makes the fewest rectangles;
-  // of several, the smallest members.
+  // Chooses the members of a union in which an instruction's accesses form the fewest rectangles;
+  // of several choices, the smallest members.
   void choose_members() {
     std::map<std::tuple<const void*, uint32_t, uint32_t, Kind, By, uint32_t, uint32_t>,
              std::vector<uint32_t>>
@@ -640,7 +640,7 @@ class TraceRecorder final : public Observer, public RequestSink {
       }
       if (found < fewest) fewest = found, best = &set;
     }
-    if (!best) return;  // bytes between the members: the event stays with the whole
+    if (!best) return;  // bytes between the members: the event keeps the whole
     for (const uint32_t i : events) {
       Open& e = open_[i];
       const uint32_t member = member_of(*best, whole, e.elements.first());
@@ -650,7 +650,6 @@ class TraceRecorder final : public Observer, public RequestSink {
     }
   }
 
-  // Where a member of a union begins.
   static uint64_t skipped(uint32_t whole, uint32_t member) {
     return recorder.trace.places[member].offset - recorder.trace.places[whole].offset;
   }
@@ -717,7 +716,7 @@ class TraceWatcher final : public Watcher {
     recorder.tensor = kNone;
   }
 
-  // A block begins when one of those before it leaves its slot.
+  // A block begins when an earlier one leaves its slot.
   void end_launch() override {
     fa::TraceKernel& kernel = recorder.trace.kernels.back();
     std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> ends;

@@ -1,5 +1,5 @@
 /// \file
-/// All that may watch a launch, one function for each file of this folder that has one.
+/// The observers of a launch: one function for each file of this folder that has one.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,22 @@
 
 namespace sim {
 
-/// Who groups accesses to requests tells of them here.
+/// Receives the requests into which accesses are grouped.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
-  /// Number of the event that the latest access belongs to.
+  /// Number of the event of the latest access.
   virtual uint32_t event() const = 0;
-  /// A request whose first lane made that event. `at`: by lane, the word of device memory or the
-  /// byte of shared memory.
+  /// A request whose first lane made that event. `at`: per lane a word, or a byte of shared memory.
   virtual void request(uint32_t event, uint32_t lanes, uint32_t lane_bytes,
                        const uint32_t (&at)[32], unsigned transfers) = 0;
 };
 
-/// A trace. Its observer is a RequestSink, sees all accesses, and stands in front of the next one.
+/// A trace. Its observer is a RequestSink, sees all accesses, and precedes the next observer.
 Watcher& trace_watcher();
-/// What accesses become on the hardware: requests, sectors, bank wavefronts, L2 and DRAM traffic.
+/// The cost of accesses on the hardware: requests, sectors, bank wavefronts, L2 and DRAM traffic.
 Watcher& request_watcher();
-/// Races, and reads of what nobody wrote.
+/// Races, and reads of words that no thread wrote.
 Watcher& race_watcher();
 
 }  // namespace sim

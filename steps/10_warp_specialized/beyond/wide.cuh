@@ -1,16 +1,15 @@
 // Step 10 -- a head dimension of 256: what fits into registers and shared memory.
-// Idea      64 rows of O are 128 registers of each thread, and two Q would leave shared memory for
-//           three tiles of keys; one Q leaves five. It is free once the work tile's last S is
-//           there, and the next one arrives beside the last P V. O leaves from registers
+// Idea      64 rows of O need 128 registers per thread, and two Q would leave shared memory for
+//           three tiles of keys; one Q leaves five. It is free after the work tile's last S; the
+//           next one arrives during the last P V. O is stored from registers
 // Changed   since 10 4_scheduled: tiles of 64 keys, always from the last on; one Q, which consumers
 //           release; at the seam P V first, then Q; draws at a walk's start; sections by heads only
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies, 2 consumers
+// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies, 2 consumers
 // Owns      block: Br = 128 rows at a time by Bc = 64 keys; consumer: 64
-// Still bad short walks: nothing of a consumer's own overlaps its first softmax of a work tile
+// Still bad short walks: nothing of the same consumer overlaps a work tile's first softmax
 #pragma once
 
 #include "common/dialect/ptx/mbarrier.h"
@@ -44,8 +43,8 @@ struct alignas(1024) Tiles {                 // each as panels of 64 features, s
   WorkTile work[T::kConsumers];  // arrives with Q
 };
 
-// Work tile t of all. Causal: one section of heads after another, the longest walks of each first.
-// K and V of 16 heads stay in the L2, and of 32 where there are few keys; measured.
+// Work tile t. Causal: one section of heads after another, the longest walks of each first. K and V
+// of 16 heads stay in the L2, and of 32 where there are few keys; measured.
 template <class T>
 __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
   const int section = shape.Nk > 1024 ? 16 : 32, Tr = (shape.N + T::Br - 1) / T::Br;
@@ -61,8 +60,8 @@ __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th work tile or, when
+// Q of each work tile, K and V of its tiles of keys from the last to the first, in the order of
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. A block has every gridDim.x-th work tile or, when
 // they differ in length, the next one of all.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
@@ -102,8 +101,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(j, work.bh_kv);
     }
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   if (T::kCausal) {
     __threadfence();
     if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
@@ -120,15 +118,15 @@ struct Consumer {
   bf16* O;     // [B*H, N, d]
   float* LSE;  // [B*H, N]
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = tile_descriptor(smem.Q[wg]), k0 = tile_descriptor(smem.K[0]);
   const uint64_t v0 = tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = 0;        // the tile of keys whose scores come next
-  int skipped = 0;  // tiles of which K was released, and V not yet
+  int j = 0;        // the tile of keys whose scores are next
+  int skipped = 0;  // tiles whose K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStagesV);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
@@ -137,27 +135,25 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, bf16* O, float* LSE, const Shape& shape, int wg)
       : smem(smem), O(O), LSE(LSE), shape(shape), wg(wg) {}
 
-  // One arrival of a warp: its 32 lanes are at the same place.
+  // One arrival per warp, whose 32 lanes have converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
-  // This warp has read the ring's stage. On to the next one.
   template <int kStages>
   __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
   }
 
-  // S = Q K^T of tile j, without waiting for the product.
   __device__ void issue_scores(unsigned stage) {
     multiply_features<d>(q0, k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // S is there: its K is not needed any more, and after the last tile Q neither.
+  // S is complete: releases its K, and after the last tile Q too.
   __device__ void release_scores() {
     release(k, smem.k_empty);
     if (j == 0) arrive(&smem.q_empty[wg]);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -168,15 +164,15 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
-  // arrives for it: racecheck can follow this order.
+  // Takes the block's n-th work tile; false when there is none. Lane 0 reads it for its warp and
+  // also arrives for it, an order that racecheck can follow.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[wg], n & 1);
     if (lane == 0) work = smem.work[wg];
@@ -188,10 +184,10 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
+    __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
     release(ring, empty);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
+  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
   // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
@@ -216,7 +212,7 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile() {
     --j;
@@ -280,8 +276,8 @@ struct Consumer {
       while (j > 0) next_tile<false>();
 
       // --- the seam: the work tile's last P V, and the next one's first Q K^T, whose Q arrives
-      // meanwhile. Without a next one that product is of old tiles, and no thread reads it: a
-      // branch around it would make ptxas wait for each product.
+      // during that P V. Without a next one that product multiplies stale tiles and its result is
+      // unused: a branch around it would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
@@ -336,7 +332,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
@@ -349,7 +345,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// What step 10 supports with this kernel and 4_scheduled's, which computes d = 64 and d = 128.
+// Step 10's support with this kernel, and with 4_scheduled's for d = 64 and d = 128.
 inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross = true}; }
 
 template <class T>
@@ -367,7 +363,6 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
-// f(Tiling) for the problem's mask.
 template <class F>
 void dispatch(const fa::Problem& p, F&& f) {
   fa::dispatch_d<256>(p.d,

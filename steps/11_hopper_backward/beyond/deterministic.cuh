@@ -1,16 +1,16 @@
 // Step 11 -- the same bits in each run.
 // Idea      dQ depends on the order in which blocks add to it, because each addition of floats
 //           rounds. Here each part of a row's dQ is rounded to a multiple of the row's unit before
-//           it is added. No addition rounds any more, so all orders give the same bits (Demmel and
+//           it is added. The additions are then exact, so all orders give the same bits (Demmel and
 //           Nguyen, "Fast reproducible floating-point summation", 2013)
 // Changed   since 11 3_columns: parts of dQ are rounded before they are added, to units that the
 //           third warpgroup reads from the columns: it, too, waits for q_full and arrives at
-//           q_empty. Before the walk a kernel finds bounds, and the next one also writes units.
-//           The warpgroups that own keys are those of 3_columns
+//           q_empty. A kernel finds bounds before the walk, and the next one also writes units. The
+//           warpgroups that own keys are those of 3_columns
 // Traffic   as 3_columns; to find the units 2*BHkv*2*Nk*d + 8*BH*Tc*Np + 8*BHkv*Tc B more
 // Launch    bounds; units; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      as 3_columns
-// Still bad another kernel before, which reads K and V once more
+// Still bad one more kernel before the walk, which reads K and V once more
 #pragma once
 
 #include "steps/11_hopper_backward/3_columns.cuh"
@@ -26,16 +26,15 @@ using step11_columns::kGroupRegisters, step11_columns::kThirdRegisters, step11_c
 
 // m, 2^23 units of a row: the largest power of 2 that does not exceed 17/16 of the bound
 //     sum_c |dS_c K_cx| = sum_c P_c |dO (V_c - O)| |K_cx| <= |dO| max_c |V_c| max |K|
-// (docs/mathematics.md), so that all sums stay below 2^24 units. The sixteenth is for errors of P,
-// dS and O, and for the rounding of parts. This holds for |dO| and |V_c| from 2^-60 to 2^64, |LSE|
-// below 10^5 and bounds below 2^126. If the bound is larger, or K or V has an inf, m is 2^-100, the
+// (docs/mathematics.md), so all sums stay below 2^24 units. The sixteenth covers errors of P, dS
+// and O, and the rounding of parts. This holds for |dO| and |V_c| from 2^-60 to 2^64, |LSE| below
+// 10^5 and bounds below 2^126. If the bound is larger, or K or V has an inf, m is 2^-100, the
 // least, and sums round as in 3_columns. m must be finite: S and dP multiply it, as two bf16, by 0.
 __device__ inline float units_of(float bound) {
   const float above = bound < 0x1p126f ? fmaxf(bound * 1.0625f, 0x1p-100f) : 0x1p-100f;
   return __uint_as_float(__float_as_uint(above) & 0x7f800000);
 }
 
-// Eight features.
 __device__ inline void load_eight(const bf16* from, float (&x)[8]) {
   __align__(16) bf16 packed[8];
   *reinterpret_cast<uint4*>(packed) = *reinterpret_cast<const uint4*>(from);
@@ -43,14 +42,13 @@ __device__ inline void load_eight(const bf16* from, float (&x)[8]) {
   for (int i = 0; i < 8; ++i) x[i] = __bfloat162float(packed[i]);
 }
 
-// For each tile of 128 keys: the largest length |V_c| of a row of V, and the largest |K_cx| of an
-// element of K.
+// Per tile of 128 keys: the largest length |V_c| of a row of V, and the largest |K_cx| of K.
 template <int d>
 __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
                               const bf16* V,   // [B*Hkv, Nk, d]
                               float2* bounds,  // [B*Hkv, Tc]
                               int Nk, int Tc) {
-  constexpr int kLanes = d / 8;  // of a key
+  constexpr int kLanes = d / 8;  // per key
   __shared__ float2 of_warps[kRowThreads / fa::kWarp];
   const int bh = blockIdx.x / Tc, lane = threadIdx.x % kLanes;
   float length = 0.f, k = 0.f;  // length: squared, until it is stored
@@ -83,7 +81,7 @@ __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, floa
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
 }
 
-// As columns_kernel, with m of each row in the last two columns.
+// As columns_kernel, with each row's m in the last two columns.
 template <int d>
 __global__ void units_kernel(const bf16* O,         // [B*H, N, d]
                              const bf16* dO,        // [B*H, N, d]
@@ -134,15 +132,15 @@ __device__ inline void round_to_units(const float (&rdQ)[n], const float2& units
   }
 }
 
-// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
-// also copies: when dS of a tile is there, the tile before it has been read, except perhaps by the
-// other warps here, which read m.
+// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is complete. One
+// thread also copies: a complete dS of a tile means that the previous tile has been read, except
+// perhaps by the other warps here, which read m.
 template <int d>
 __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                            const Copier<d>& copier, const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the tile to copy next
+  RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     load_keys(smem.K, &smem.k_full, copier.K, work);
     UNROLL_BY(1)
@@ -173,12 +171,12 @@ __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, c
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part<d>(half, features * 64);
-      // Never blocks, as ds_full comes later: it makes what TMA wrote visible to this thread.
+      // Never blocks, as ds_full completes later: it makes TMA's writes visible to this thread.
       if (part == 0) fa::mbarrier_wait(&smem.q_full[n % kStages], n / kStages & 1);
       const float2 units = units_of_rows(smem.columns[n % kStages] + rows * 64 * kColumns);
       __syncwarp();  // all lanes have read m
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.q_empty[n % kStages]);
-      fa::wgmma_wait<0>();  // a warp's lanes wait together: no __syncwarp() below
+      fa::wgmma_wait<0>();  // the lanes of a warp wait together: no __syncwarp() below
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       float rounded[kPanel / 2];

@@ -1,9 +1,8 @@
 // Step 11 -- rows of dQ that need no sums, and the fastest kernel for each size.
-// Idea      With the mask the first rows of a head see keys of one block only: its dQ of them is
-//           complete. It rounds them and stores dQ, without zeros, additions and conversion. All
-//           other problems are the work of the kernel that is the fastest for their size
-// Changed   since 11 3_columns: where dQ of such rows is put, and the kernels before and after,
-//           which leave them out
+// Idea      With the mask the first rows of a head see keys of one block only, whose dQ of them is
+//           complete. That block rounds and stores dQ, without zeros, additions and conversion. All
+//           other problems run the kernel that is the fastest for their size
+// Changed   since 11 3_columns: where dQ of such rows is stored; the other kernels omit them
 // Traffic   as 3_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
 // Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      as 3_columns
@@ -25,7 +24,7 @@ constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
 constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
 constexpr int kThirdRegisters = step11_columns::kThirdRegisters<d>;
 
-// dQ's sums, of all rows but a head's first, which one walk sees.
+// dQ's sums, except those of a head's first rows, which one walk sees.
 struct DirectSums {
   FloatSums sums;
   bf16* dQ;  // [B*H, N, d]
@@ -99,13 +98,13 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   fa::store_features<d>(low, high, to, r, N);
 }
 
-// dQ of each tile, 64 features at a time, once both warpgroups' dS is there. One thread
-// also copies: when dS of a tile is there, the tile before it has been read.
+// dQ of each tile, 64 features at a time, once both warpgroups' dS is complete. One thread also
+// copies: a complete dS of a tile means that the previous tile has been read.
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                    const Copier<d>& copier, const DirectSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the tile to copy next
+  RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     load_keys(smem.K, &smem.k_full, copier.K, work);
     UNROLL_BY(1)
@@ -222,7 +221,7 @@ inline bool short_walks(const fa::Problem& p) {
   return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048);
 }
 
-// Without the mask the places gain 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
+// Without the mask `places` gains 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
 inline bool places_pay(const fa::Problem& p) {
   const int rows = p.H / p.Hkv * padded_rows(p), walks = fa::ceil_div(p.Nk, Bc);
   const size_t sums = 4 * size_t(step11_places::first_places(p)) * rows * p.d;

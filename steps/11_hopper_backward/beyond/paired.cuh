@@ -1,14 +1,14 @@
 // Step 11 -- wide heads, d = 256: two blocks share Q, dO and dQ.
 // Idea      dK and dV of 64 keys are 128 registers per thread each, so no warpgroup holds both. One
-//           owns dV, and with it S and P; another owns dK, dP and dS of the same keys. P reaches it
-//           through shared memory, where dS replaces P for the third warpgroup's dQ. Two blocks of
-//           a cluster own 64 keys each and walk together. Each copies half of Q and dO for both,
+//           owns dV, and with it S and P; another owns dK, dP and dS of the same keys. It reads P
+//           from shared memory, where dS then replaces P for the third warpgroup's dQ. Two blocks
+//           of a cluster own 64 keys each and walk together. Each copies half of Q and dO for both,
 //           and multiplies half of dQ's features over the keys of both: it has half of the other's
-//           K from the start, and is sent the other's dS, 8 KB per tile. So a block adds 32 KB per
+//           K from the start, and receives the other's dS, 8 KB per tile. So a block adds 32 KB per
 //           tile to HBM instead of 64
-// Changed   since 11 3_columns: a warpgroup per gradient instead of one per 64 keys; a warpgroup
-//           that copies; the product that ends a tile is issued before the next tile is awaited;
-//           copies to both blocks; dS is sent; barriers in both blocks
+// Changed   since 11 3_columns: a warpgroup per gradient instead of one per 64 keys; a copying
+//           warpgroup; the product that ends a tile is issued before the wait for the next tile;
+//           multicast copies; dS is sent; barriers in both blocks
 // Traffic   as 3_columns with tiles of 128 keys and 64 rows; K once and a half, the columns twice
 // Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 512 threads; convert
 // Owns      block: dK and dV of 64 keys, half of each tile's dQ; warpgroups: 0 dV, 1 dK, 2 dQ of a
@@ -34,12 +34,12 @@ constexpr int kBlocks = 2, kKeys = Bc / kBlocks;  // of a cluster; keys of a blo
 constexpr int kHalf = d / kBlocks;                // features whose dQ a block multiplies
 constexpr uint16_t kBoth = 3;                     // blocks of a cluster, as bits
 
-// What a block keeps in shared memory: 227 KB. Panels as in 09.
+// A block's shared memory: 227 KB. Panels as in 09.
 struct alignas(1024) Tiles {
   bf16 K[kKeys * d];
   bf16 other_K[kKeys * kHalf];  // of the other block's keys
   bf16 V[kKeys * d];
-  bf16 Q[kStages][Br * d];   // and dK on its way out
+  bf16 Q[kStages][Br * d];   // later dK, before its store
   bf16 dO[kStages][Br * d];  // and dV
   bf16 P[kKeys * Br];        // P^T, then dS^T: [kKeys][64]
   bf16 other_dS[kKeys * Br];
@@ -89,7 +89,7 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
 
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
-// dQ of each tile, 64 features at a time, once dS of both blocks is there.
+// dQ of each tile, 64 features at a time, once dS of both blocks is complete.
 __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTile& work,
                                    const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
@@ -136,7 +136,7 @@ struct Group {
   const int key = (work.j * kBlocks + fa::cluster_rank()) * kKeys;  // the first
   // Descriptors differ by constants from that of the first tile.
   const uint64_t first = tile_descriptor(smem.K);
-  // 0, which the compiler cannot know: it would compute all descriptors before the loop.
+  // Always 0, which nvcc cannot know: else it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kQ = offsetof(Tiles, Q), kDo = offsetof(Tiles, dO);
@@ -149,8 +149,8 @@ struct Group {
   RowTile at = work;                      // and the tile
   float rX[Br / 2], rSum[2][d / 4] = {};  // rSum: dV or dK, half of the features each
   uint32_t rP[Br / kMma][4];              // P or dS
-  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
-  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
+  // 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
   uint32_t ones[4];
 
   __device__ Group(Tiles& smem, const Shape& shape, const WorkTile& work)
@@ -167,20 +167,20 @@ struct Group {
     fa::pin_registers(ones);
   }
 
-  // Of the walk, of all heads that share the keys.
+  // Tiles of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
-  // One arrival of a warp in both blocks, after what all its lanes have read.
+  // One arrival per warp in both blocks, after the reads of all its lanes.
   __device__ void release(uint64_t* bar) {
     __syncwarp();
     if (lane < kBlocks) fa::mbarrier_release_remote(bar, lane);
   }
 
-  // (S - LSE / scale)^T or (dP - delta)^T of tile n, once it is there.
+  // (S - LSE / scale)^T or (dP - delta)^T of tile n, once it has arrived.
   __device__ void issue_features() {
     const unsigned stage = n % kStages;
     fa::mbarrier_wait(&smem.o_full[stage], n / kStages & 1);
     if (dv) fa::mbarrier_wait(&smem.q_full[stage], n / kStages & 1);
-    // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
+    // No swizzle: rows of 16 bytes, in groups of eight; columns 8 to 15 are multiplied by 0.
     const uint64_t columns =
         fa::wgmma_descriptor(smem.columns[stage], fa::Swizzle::none, 0, 8 * 2 * kColumns);
     multiply_with_columns<d>(first_tile() + kKv, first_tile() + kFeatures + stage * kStageOf, ones,
@@ -191,8 +191,8 @@ struct Group {
     fa::pin_registers(rX);
     release(dv ? &smem.q_empty[stage] : &smem.o_empty[stage]);
   }
-  // dV += P^T dO or dK += dS^T Q of tile i. The kernel is compiled for 128 registers, which are too
-  // few for a wgmma of 256 features, so two of 128.
+  // dV += P^T dO or dK += dS^T Q of tile i. The kernel is compiled for 128 registers, too few for a
+  // wgmma of 256 features, so two of 128.
   __device__ void issue_rows(unsigned i) {
     if (!dv) fa::mbarrier_wait(&smem.q_full[i % kStages], i / kStages & 1);
     const uint64_t rows = first_tile() + kRows + i % kStages * kStageOf;
@@ -213,7 +213,6 @@ struct Group {
     fa::pin_registers(rSum[0]), fa::pin_registers(rSum[1]);
   }
 
-  // S becomes P.
   __device__ void softmax() {
     const int row = at.i * Br, last = key + kKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -224,12 +223,12 @@ struct Group {
     UNROLL
     for (int i = 0; i < Br / 2; ++i) rX[i] = fa::exp2_approx(rX[i] * scale_log2);
   }
-  // In P: the lane's 16 bytes of the rows r .. r + 15, of the warp's 16 keys; swizzled.
+  // In P: the lane's 16 bytes of rows r .. r + 15, of the warp's 16 keys; swizzled.
   __device__ bf16* place(int r) {
     const int k = thread / fa::kWarp * 16 + lane % 16;
     return smem.P + ((k * kPanel + (lane / 16 ^ k % 8) * 8) ^ r);
   }
-  // dP becomes dS, once P is there. A warp reads what it will replace.
+  // Turns dP into dS, once P is complete. A warp reads what it will replace.
   __device__ void differentiate() {
     fa::mbarrier_wait(&smem.p_full, n & 1);
     UNROLL
@@ -247,13 +246,13 @@ struct Group {
     fa::pin_registers(rX);
     pack_operand(rX, rP);
   }
-  // P, or dS in its place, of tile i to shared memory; a warp's dS also to the other block.
+  // Stores P, or dS over it, of tile i to shared memory; a warp's dS also to the other block.
   __device__ void put(unsigned i) {
     if (dv) fa::mbarrier_wait(&smem.ds_empty, (i & 1) ^ 1);
     UNROLL
     for (int r = 0; r < Br; r += kMma) fa::stmatrix_x4(place(r), rP[r / kMma]);
     if (dv) return warp_arrive(&smem.p_full);
-    fa::fence_proxy_async();  // wgmma and TMA read by another path what this thread wrote
+    fa::fence_proxy_async();  // wgmma and TMA see this thread's writes
     warp_arrive(&smem.ds_full);
     constexpr int kPart = 16 * kPanel;  // of the warp's 16 keys
     const int from = thread / fa::kWarp * kPart;
@@ -271,7 +270,7 @@ struct Group {
     wait_for_features(0);
     compute();
 
-    // --- mainloop: dV or dK of this tile, which is there, before S or dP of the next one, which
+    // --- mainloop: dV or dK of this tile, which has arrived, before S or dP of the next one, which
     // may have to wait for its copy
     while (++n < tiles()) {
       at.next(work, shape.Tr);
@@ -285,7 +284,7 @@ struct Group {
       compute();
     }
 
-    // --- epilogue: dV or dK of the last tile; then through the place of a next one
+    // --- epilogue: dV or dK of the last tile, staged where a next tile would be
     const float factor = dv ? 1.f : shape.scale, factors[2] = {factor, factor};
     put(n - 1);
     issue_rows(n - 1);
@@ -300,7 +299,7 @@ struct Group {
       fa::tma_store(to, out, {0, key, 0, work.bh_kv});
       fa::tma_store(to, out + kKeys * kHalf, {0, key, kHalf / kPanel, work.bh_kv});
       fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+      fa::tma_store_wait_read<0>();  // shared memory must outlive the copies
     }
   }
 };
@@ -342,7 +341,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       Group<false>(smem, shape, work).run(&dK);
     }
   }
-  fa::cluster_sync();  // a block's memory must stay until the other's copies and arrivals are done
+  fa::cluster_sync();  // a block's memory must outlive the other's copies and arrivals
 }
 
 // --- host ----------------------------------------------------------------------------------------
@@ -374,7 +373,7 @@ inline fa::TensorMap map_of(const bf16* x, uint64_t heads, uint64_t rows) {
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   Shape shape = shape_of(p, Br);
-  if (p.causal) {  // sections of heads that take 32 MB
+  if (p.causal) {  // sections of heads that need 32 MB
     const size_t head = 8 * size_t(d) * p.N * shape.group;
     shape.section = int(std::clamp<size_t>((size_t{32} << 20) / head, 1, p.kv_heads()));
   }

@@ -1,25 +1,25 @@
-// Step 11 -- blocks that stay.
-// Idea      A block of `columns` waits for its first tiles, and nothing runs beside its first P and
-//           dS, or while dK and dV leave. Here as many blocks as SMs take one walk after another,
-//           and the loop goes on over the ends of walks: S of the next walk's first tile runs
-//           beside dK of this one's last. K and V have two places, so a thread can copy the next
-//           walk's while this one's are in use, and another store dK and dV. Where a head's sums
-//           fit, a block takes whole heads. d = 64 only: at d = 128 a fourth warpgroup leaves too
-//           few registers
-// Changed   since 11 3_columns: who copies and who stores; two places of K and V; walks, or heads,
-//           from a counter that all blocks share; dQ's sums
+// Step 11 -- persistent blocks.
+// Idea      A block of `columns` waits for its first tiles, and nothing overlaps its first P and
+//           dS, or the stores of dK and dV. Here one block per SM processes one walk after another,
+//           and the loop continues over the ends of walks: S of the next walk's first tile overlaps
+//           dK of this one's last. K and V have two places, so one thread can copy the next walk's
+//           while this one's are in use, and another store dK and dV. Where a head's sums fit, a
+//           block takes whole heads. d = 64 only: at d = 128 a fourth warpgroup leaves too few
+//           registers
+// Changed   since 11 3_columns: a copying and a storing thread; two places of K and V; walks, or
+//           heads, from a counter that all blocks share; dQ's sums
 // Traffic   as 3_columns, and 4 B per walk and per block, atomic, 8 B written: the counters.
 //           Heads: dQ_sum 4*d B per row that two walks or more see, written and read, and atomic
 //           for each walk between; no zeros
 // Launch    columns; backward (SMs, or fewer walks or heads), 512 threads; convert (not for heads)
 // Owns      block: dK and dV of 128 keys at a time; warpgroups as in 3_columns, and 3 that copies
 // Still bad walks: dQ_sum crosses HBM four times: zeros, twice for the additions, and once at the
-//           end. Heads pay only with two or more per SM, and sums that the L2 holds
+//           end. Heads pay only with two or more per SM, and sums that fit in the L2
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
 #include "steps/11_hopper_backward/3_columns.cuh"
-#include "steps/11_hopper_backward/beyond/places.cuh"  // its kernel before
+#include "steps/11_hopper_backward/beyond/places.cuh"  // its preceding kernel
 
 namespace step11_persistent {
 
@@ -29,14 +29,14 @@ using step11_columns::kColumns, step11_columns::multiply_with_columns;
 
 constexpr int kThreads = (kGroups + 2) * kGroupThreads;
 constexpr int kPlaces = 2;                                   // of K and V
-constexpr int kQStages = 3, kDoStages = 2;                   // columns come with Q
+constexpr int kQStages = 3, kDoStages = 2;                   // columns arrive with Q
 constexpr int kGroupRegisters = 208, kCopierRegisters = 32;  // setmaxnreg: of 4 x 128
 constexpr int kThirdRegisters = 4 * 128 - 2 * kGroupRegisters - kCopierRegisters;
 
-// What a block keeps in shared memory: 215 KB. Panels as in 09.
+// A block's shared memory: 215 KB. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kPlaces][kGroups][kGroupKeys * d];  // dK and dV on their way out
+  bf16 K[kPlaces][kGroups][kGroupKeys * d];  // later dK and dV, before their stores
   bf16 V[kPlaces][kGroups][kGroupKeys * d];
   bf16 Q[kQStages][Br<d> * d];
   bf16 dO[kDoStages][Br<d> * d];
@@ -50,15 +50,15 @@ struct alignas(1024) Tiles {
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
 };
 
-// Of a walk, of all heads that share the keys.
+// Tiles of a walk, of all heads that share the keys.
 __device__ inline unsigned tiles_of(const WorkTile& work, const Shape& shape) {
   return shape.group * (shape.Tr - work.first);
 }
 
 // --- a thread copies -----------------------------------------------------------------------------
 
-// K, V and the tiles of rows of each walk, in the order of their use. The next walk, or head, comes
-// from a counter that all blocks share, one ahead, so that no thread waits for it.
+// Copies K, V and the tiles of rows of each walk, in the order of their use. The next walk, or
+// head, is drawn from a counter that all blocks share, one ahead, so that no thread waits for it.
 template <int d, class Sums>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const fa::TensorMap* dO,
@@ -98,15 +98,14 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap* Q, const fa:
       at.next(work, shape.Tr);
     }
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
 
 // --- a thread stores -----------------------------------------------------------------------------
 
-// dK and dV of each walk, from the place of its K and V, which is free when TMA has read them.
+// Stores dK and dV of each walk from the place of its K and V, which is free when TMA has read it.
 template <int d>
 __device__ inline void store(Tiles<d>& smem, const fa::TensorMap* dK, const fa::TensorMap* dV,
                              const Shape& shape) {
@@ -129,8 +128,7 @@ __device__ inline void store(Tiles<d>& smem, const fa::TensorMap* dK, const fa::
   }
 }
 
-// The work tile of a place, once K is there. Lane 0 reads it, because it is lane 0 whose later
-// arrivals release the place.
+// A place's work tile, once its K has arrived, read by lane 0, whose arrivals release the place.
 template <int d>
 __device__ inline WorkTile wait_for_work(Tiles<d>& smem, unsigned w) {
   fa::mbarrier_wait(&smem.k_full[w % kPlaces], w / kPlaces & 1);
@@ -142,12 +140,12 @@ __device__ inline WorkTile wait_for_work(Tiles<d>& smem, unsigned w) {
 
 // --- dQ's sums -----------------------------------------------------------------------------------
 
-// dQ's sums when a block may take any walk: parts of a row are added by several blocks.
+// dQ's sums when a block may draw any walk: several blocks add parts of a row.
 struct SharedSums {
-  static constexpr bool kBegins = false;  // does a product begin with earlier sums?
+  static constexpr bool kBegins = false;  // whether a product begins with earlier sums
   FloatSums sums;
 
-  // What a block takes from the counter: here walks.
+  // The unit that a block draws from the counter: here walks.
   static __host__ __device__ int units(const Shape& shape) { return shape.Tc * shape.kv_heads; }
   static __device__ WorkTile first_walk(unsigned t, const Shape& shape, int rows) {
     return work_tile_at(t, shape, rows);
@@ -169,17 +167,17 @@ struct SharedSums {
   }
 };
 
-// dQ's sums of the head that a block is at, in a place of the block's own: it takes all walks of a
-// head, so no other block adds to the head's dQ. The first walk to see a row stores its sums, later
-// ones add, and the last one begins its product with them and rounds dQ. No zeros and no kernel
-// after; one thread adds an element's parts in order, so each run has the same bits.
+// dQ's sums of the block's current head, in a place per block: the block has all walks of a head,
+// so no other block adds to the head's dQ. The first walk to see a row stores its sums, later ones
+// add, and the last one begins its product with them and rounds dQ. No zeros and no kernel after;
+// one thread adds an element's parts in order, so each run has the same bits.
 struct OwnSums {
   static constexpr bool kBegins = true;
   float* sums;  // [blocks, group * Np / 64, 4, d / 8, 32, 4]: a place per block
   bf16* dQ;     // [B*H, N, d]
   int N;
 
-  // What a block takes from the counter: heads of K and V. Its walks follow each other.
+  // A block draws heads of K and V, whose walks follow each other.
   static __host__ __device__ int units(const Shape& shape) { return shape.kv_heads; }
   static __device__ WorkTile first_walk(unsigned t, const Shape& shape, int) {
     return {int(t), 0, int(t) * shape.group, 0};
@@ -250,7 +248,7 @@ struct OwnSums {
 
 // --- a warpgroup multiplies dQ -------------------------------------------------------------------
 
-// dQ of each tile, 64 rows at a time, once both warpgroups' dS is there.
+// dQ of each tile, 64 rows at a time, once both warpgroups' dS is complete.
 template <int d, class Sums>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Sums& dQ_sum) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -295,7 +293,7 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0][0]);
-  // 0, which the compiler cannot know: it would compute all descriptors before the loop.
+  // Always 0, which nvcc cannot know: else it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -306,13 +304,13 @@ struct Group {
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;                    // from stage to stage
   static constexpr uint64_t kPlaceOf = kGroups * kGroupKeys * d * 2 >> 4;  // of K, V
-  unsigned w = 0, n = 0;  // numbers of the work tile, and of the tile whose scores come next,
+  unsigned w = 0, n = 0;  // numbers of the work tile, and of the tile whose scores are next,
   int i, walk, key;       // its place among the head's tiles, and the walk's first; first key
   int left;               // tiles of the walk after it
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
-  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
-  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
+  // 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape) : smem(smem), shape(shape) {
@@ -329,30 +327,29 @@ struct Group {
   __device__ unsigned place() const { return w % kPlaces; }
   __device__ unsigned q_stage() const { return n % kQStages; }
   __device__ unsigned o_stage() const { return n % kDoStages; }
-  // The next walk, unless there is none.
+  // Takes the next walk, unless there is none.
   __device__ bool take() {
     const WorkTile work = wait_for_work(smem, w);
     i = walk = work.first, key = work.j * Bc + wg * kGroupKeys, left = tiles_of(work, shape) - 1;
     return work.j >= 0;
   }
-  // The next tile of a walk, of all heads that share the keys.
+  // Advances to the walk's next tile, of all heads that share the keys.
   __device__ void next() {
     if (++i == shape.Tr) i = walk;
     --left;
   }
 
-  // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
+  // No swizzle: rows of 16 bytes, in groups of eight; columns 8 to 15 are multiplied by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[q_stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
 
-  // (S - LSE / scale)^T, once Q is there.
+  // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[q_stage()], n / kQStages & 1);
     multiply_with_columns<d>(first_tile() + kK + place() * kPlaceOf,
                              first_tile() + kQ + q_stage() * kStageOf, lse_ones, columns(), rS);
   }
-  // S becomes P.
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
@@ -364,12 +361,11 @@ struct Group {
     for (int i = 0; i < Br / 2; ++i) rS[i] = fa::exp2_approx(rS[i] * scale_log2);
     fa::pin_registers(rS);
   }
-  // dK += dS^T Q of tile n.
   __device__ void issue_dk(unsigned n) {
     multiply_rows<d>(rP, first_tile() + kQRows + n % kQStages * kStageOf, rdK);
   }
-  // (dP - delta)^T and dV += P^T dO, once dO is there; beside dV, dS: to registers and, once its
-  // place has been read, to shared memory.
+  // (dP - delta)^T and dV += P^T dO, once dO has arrived. dS, which overlaps dV, goes to registers
+  // and, once its place has been read, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
     uint32_t copy[Br / kMma][4];  // of P: ptxas moves all reads of A's registers after dV's wait
@@ -390,25 +386,25 @@ struct Group {
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
+    fa::pin_registers(rdP);  // else ptxas packs dS before the wait, while P is in use
     warp_arrive(&smem.o_empty[o_stage()]);
     pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
+    fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // dK and dV of a walk to the place of its K and V.
+  // Writes a walk's dK and dV to the place of its K and V.
   __device__ void put_gradients(unsigned place) {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
-    put_rows<d>(rdV, ones, smem.V[place][wg]);  // a warp: where only its own part of dP read
+    put_rows<d>(rdV, ones, smem.V[place][wg]);  // a warp: where only its own part of dP reads
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     put_rows<d>(rdK, scales, smem.K[place][wg]);
-    fa::fence_proxy_async();  // TMA reads what this thread has written
+    fa::fence_proxy_async();  // TMA sees this thread's writes
     warp_arrive(&smem.out_full[place]);
   }
 
@@ -422,7 +418,7 @@ struct Group {
     fa::mbarrier_wait(&smem.v_full[0], 0);
     differentiate();
 
-    // --- mainloop: S of the next tile, of this walk or the next one, beside dK of this one
+    // --- mainloop: S of the next tile, of this walk or the next one, overlaps dK of this one
     for (;;) {
       ++n;
       const bool seam = left == 0;
@@ -438,7 +434,7 @@ struct Group {
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
-      fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
+      fa::pin_registers(rS);  // else ptxas packs P before the wait, while dS is in use
       warp_arrive(&smem.q_empty[(n - 1) % kQStages]);
       if (seam) {
         put_gradients((w - 1) % kPlaces);
@@ -458,8 +454,7 @@ struct Group {
   }
 };
 
-// A block owns 128 keys at a time and walks the tiles of rows that see them, of all heads that
-// share them.
+// A block owns 128 keys at a time and walks the tiles of rows that see them, of all their heads.
 template <int d, class Sums>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -521,15 +516,14 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return t;
 }
 
-// A row without a key would have no walk that writes its dQ.
+// A row without a key would have no walk to write its dQ.
 inline bool heads_supported(const fa::Problem& p) {
   return p.d == 64 && (!p.causal || p.Nk >= p.N);
 }
 
 inline int blocks_of(const fa::Problem& p) { return std::min<int>(p.gpu.sms, p.kv_heads()); }
 
-// Where the sums, and Q and dO that each walk reads again, stay in the L2 (measured on an H100),
-// and each SM has several heads.
+// Where the sums, Q and dO stay in the L2 (measured on an H100), and each SM has several heads.
 inline bool heads_pay(const fa::Problem& p) {
   const size_t most = p.causal ? size_t{20} << 20 : size_t{10} << 20;
   const size_t sums = 4 * size_t(p.gpu.sms) * (p.H / p.Hkv) * padded_rows(p) * p.d;

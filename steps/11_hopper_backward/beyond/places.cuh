@@ -1,6 +1,6 @@
 // Step 11 -- few places for dQ's sums.
-// Idea      The sums of the heads in flight take 17 MB (d = 128, N = Nk, H = Hkv), which the L2
-//           holds, if a head hands its place to a later one. The last walk of a head rounds dQ and
+// Idea      The sums of the heads in flight need 17 MB (d = 128, N = Nk, H = Hkv), which fit in the
+//           L2 if a head hands its place to a later one. The last walk of a head rounds dQ and
 //           leaves zeros: no kernel writes zeros before, and none converts after. d = 128 only: at
 //           d = 64 persistent.cuh is as fast
 // Changed   since 11 3_columns: where dQ's sums are; what the last walk of a head does
@@ -25,8 +25,7 @@ constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
 constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
 constexpr int kThirdRegisters = step11_columns::kThirdRegisters<d>;
 
-// As convert_kernel, by the warpgroups of a block: dQ of a group of heads. A lane has the sums
-// of 64 rows on their way while it rounds others.
+// As convert_kernel, for a group of heads: a lane loads sums of 64 rows while it rounds others.
 __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in the sums
                                   const Shape& shape,
                                   bf16* dQ,  // [B*H, N, d]
@@ -61,8 +60,7 @@ __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in 
   }
 }
 
-// dQ's sums of the heads in flight. A walk that finds no place for its head takes the head's own,
-// so no walk waits.
+// dQ's sums of the heads in flight. A walk without a place for its head uses the head's own.
 struct Places {
   float* sums;      // [B*Hkv places, group * Np / 64, 4, d / 8, 32, 4]; zeros between launches
   unsigned* given;  // how many heads have handed on their place
@@ -71,7 +69,7 @@ struct Places {
   bf16* dQ;         // [B*H, N, d]
   int N, first;     // first: the heads that begin with a place, their own
 
-  // What a block knows of its walk.
+  // A block's knowledge of its walk.
   struct Ends {
     unsigned place;
     bool last;  // of the head's walks
@@ -81,7 +79,7 @@ struct Places {
     return at;
   }
 
-  // The sums of the walk's head. The warpgroup that adds calls.
+  // The sums of the walk's head. By the warpgroup that adds.
   __device__ FloatSums of_walk(const Shape& shape, const WorkTile& work) const {
     if (threadIdx.x % kGroupThreads == 0) {
       const unsigned own = work.bh_kv + 1, given = atomicCAS(&place[work.bh_kv], 0u, own);
@@ -92,7 +90,7 @@ struct Places {
     const ptrdiff_t away = ptrdiff_t(ends().place) - work.bh_kv;
     return {sums + away * shape.group * shape.Np * d};
   }
-  // After its additions. The same warpgroup calls.
+  // After its additions. By the same warpgroup.
   __device__ void end_walk(const Shape& shape, const WorkTile& work) const {
     __threadfence();                 // all additions of this thread are in the L2,
     fa::bar_sync(3, kGroupThreads);  // and all of the others, before one thread counts the walk
@@ -101,8 +99,7 @@ struct Places {
     }
     fa::bar_arrive(4, kThreads);
   }
-  // Of the head's last walk: dQ of all its rows, then zeros for the next head. The other warpgroups
-  // call, when they are done.
+  // For the head's last walk: dQ of all its rows, then zeros. By the other warpgroups, finally.
   template <int n>
   __device__ void round(const Shape& shape, const WorkTile& work, bf16 (&zeros)[n]) const {
     fa::bar_sync(4, kThreads);
@@ -146,13 +143,13 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   step11_columns::put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// dQ of each tile, 64 features at a time, once both warpgroups' dS is there. One thread
-// also copies: when dS of a tile is there, the tile before it has been read.
+// dQ of each tile, 64 features at a time, once both warpgroups' dS is complete. One thread also
+// copies: a complete dS of a tile means that the previous tile has been read.
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                    const Copier<d>& copier, const Places& places) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the tile to copy next
+  RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     load_keys(smem.K, &smem.k_full, copier.K, work);
     UNROLL_BY(1)

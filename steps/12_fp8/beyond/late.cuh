@@ -1,10 +1,10 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
-// Idea      P, not S, is checked against the range of e4m3 while exponentials are computed: nothing
-//           waits for the answer. When a P exceeds it, which is rare, P, l and O are scaled down
-//           afterwards. It must not be infinite by then: no score exceeds |q| |k| (Cauchy and
+// Idea      P, not S, is checked against the range of e4m3, while exponentials are computed:
+//           nothing waits for the result. When a P exceeds it, which is rare, P, l and O are scaled
+//           down afterwards. It must not be infinite by then: no score exceeds |q| |k| (Cauchy and
 //           Schwarz), and prepare stores the largest norm of 64 rows of Q, and of a head of K
 // Changed   since 12 2_tensor: late_softmax() where the norms allow it; tiles of 96 or 64 keys, so
-//           that registers suffice for one consumer more; d = 256, too. Since 12 4_blocks: norms,
+//           that registers suffice for one more consumer; d = 256, too. Since 12 4_blocks: norms,
 //           of numbers that a block has in registers; no variant without rotation
 // Traffic   prepare         as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
 //           requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
@@ -25,11 +25,11 @@ namespace step12_late {
 
 using namespace step12;  // parts.cuh, and 1_quantise to 4_blocks
 
-constexpr int key_rows(int d) { return d == 128 ? 96 : 64; }  // of a tile of keys
+constexpr int key_rows(int d) { return d == 128 ? 96 : 64; }  // per tile of keys
 
 // --- prepare -------------------------------------------------------------------------------------
 
-// The largest norm of a row. What is null is not stored.
+// The largest norm of a row. Null pointers are not stored to.
 struct Norms {
   float* of_blocks = nullptr;    // Q: [heads, ceil(n / rows)]
   unsigned* of_heads = nullptr;  // K: [heads], 0 before: a non-negative float
@@ -37,7 +37,7 @@ struct Norms {
   unsigned zero = 0;
 };
 
-// A block of `rows` rows, 16 for each warp: its scale, its numbers, its largest norm.
+// Quantises a block of `rows` rows, 16 per warp, and stores its scale and largest norm.
 template <int d, int rows>
 __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
     const bf16* x,  // [heads, n, d]
@@ -72,18 +72,18 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
 // A row's largest P is 2^5, exact in e4m3; checked early, by an older maximum, at most 2^8.8 = 445.
 constexpr float kOffset = 5.f, kGrowth = 3.8f;
 
-constexpr float kLargestP = 445.f;  // a little below the end of e4m3
+constexpr float kLargestP = 445.f;  // a little below e4m3's maximum
 
 // With each |S| log2(e) below this, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
 constexpr float kSafeScore = 50.f;
 
-// And the largest norm of a row.
+// With the largest norm of a row.
 struct Scales : step12::Scales {
   const float* Q_norm;  // [B*H, ceil(N / 64)]
   const float* K_norm;  // [B*Hkv]
 };
 
-// P = 2^(S - m + kOffset) in S's registers, l += its row sums.
+// Replaces S by P = 2^(S - m + kOffset) and adds its row sums to l.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
                                  float (&l)[2]) {
@@ -99,7 +99,7 @@ struct Consumer {
   float* LSE;  // [B*H, N]
   const Scales& scales;
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = tile_descriptor<kFeatures<d>>(smem.Q[0][wg]);
   const uint64_t k0 = tile_descriptor<kFeatures<d>>(smem.K[0]);
@@ -107,9 +107,9 @@ struct Consumer {
   Ring<T::kStages> k, v;
   WorkTile work;
   float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
-  bool safe = false;                      // are this work tile's scores?
+  bool safe = false;                      // whether this work tile's scores are
   int j = 0;                              // the tile of keys whose scores are next
-  int skipped = 0;                        // tiles of which K was released, and V not yet
+  int skipped = 0;                        // tiles whose K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
@@ -118,23 +118,22 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
 
-  // S = Q K^T of tile j, without waiting for the product. b: which Q.
+  // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // O += P V of the tile before, once its V is there, without waiting for the product.
+  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or nvcc computes P after the wait
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     wait_for<0>(rO);
-    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // The block's n-th work tile; false when there is none.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -150,12 +149,12 @@ struct Consumer {
     safe = norms * (1.0625f * 1.0625f) * shape.scale_log2 < kSafeScore;
     return true;
   }
-  // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 are 0 beside their maximum.
+  // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 vanish against their maximum.
   __device__ void load_scale() {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
+  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
   // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
@@ -181,11 +180,11 @@ struct Consumer {
     compute_p(rS, scale_log2, m, l);
   }
 
-  // Is tile j - 1 checked before its exponentials? A row that has seen no key has no maximum yet.
+  // Whether tile j - 1 is checked before its exponentials: a row may have no maximum yet.
   __device__ bool careful() {
     return !safe || (T::kCausal && visible<T>(shape, work.row) <= j * Bc);
   }
-  // P of a tile, the maximum first. Returns whether it has moved; O must then be scaled by alpha.
+  // P of a tile, after its maximum. Returns whether it has moved; O must then be scaled by alpha.
   __device__ bool careful_softmax() {
     if (is_cut()) mask_tile();
     const bool grown = needs_rescale(rS, m, scale_log2, kGrowth);
@@ -196,7 +195,7 @@ struct Consumer {
   // P of a tile. Returns whether an element exceeded the range of e4m3 and was scaled down.
   __device__ bool late_softmax() {
     compute_p(rS, scale_log2, m, l);
-    int top[2] = {};  // non-negative floats compare as integers do
+    int top[2] = {};  // non-negative floats sort as integers do
     UNROLL
     for (int i = 0; i < Bc / 2; i += 2) {
       int& x = top[fa::half_of(i)];
@@ -206,7 +205,7 @@ struct Consumer {
     if (__builtin_expect(grown, 0)) lower(top);
     return grown;
   }
-  // m moves so that the P in `top` becomes 2^kOffset.
+  // Moves m so that the P in `top` becomes 2^kOffset.
   __device__ void lower(const int (&top)[2]) {
     UNROLL
     for (int h = 0; h < 2; ++h) {
@@ -218,7 +217,7 @@ struct Consumer {
     for (int i = 0; i < Bc / 2; ++i) rS[i] *= alpha[fa::half_of(i)];
   }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kCareful>
   __device__ void next_tile(unsigned b) {
     --j;
@@ -259,9 +258,8 @@ struct Consumer {
       while (j > 0 && careful()) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];

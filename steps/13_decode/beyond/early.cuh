@@ -1,7 +1,7 @@
 // Step 13 -- the merge on all SMs, launched early.
 // Idea      With 16 heads per key head the merge of one block takes 7 of 14 us at 4K keys on an
-//           H100. Here a second kernel merges each row in a block of its own; programmatic
-//           dependent launch prepares it while the first one runs
+//           H100. Here a second kernel has one block per row; programmatic dependent launch
+//           prepares it while the first one runs
 // Changed   since 13 5_once: the merge is a kernel again, launched early, with a block per row that
 //           loads all its parts at once; split i of s has rounds i, i + s, i + 2 s, ..., so that
 //           all splits read one region at a time
@@ -26,14 +26,14 @@ using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_p
 using step13_warps::multiply_scores, step13_warps::multiply_values;
 using step13_warps::Shared, step13_warps::Tiles;
 
-constexpr int kBatch = 8;       // splits of a row, which a thread of the merge loads at once
-constexpr int kMergedLike = 6;  // rows of 5_once, whose merge takes as long: measured
+constexpr int kBatch = 8;       // splits of a row that a thread of the merge loads at once
+constexpr int kMergedLike = 6;  // rows of 5_once whose merge takes as long: measured
 
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
     flash_decode_kernel(const bf16* Q,          // [B*Hkv, rows, d], which is [B*H, N, d]
                         const bf16* K,          // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
-                        const bf16* V,          // likewise
+                        const bf16* V,          // the same shape
                         fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
                         SplitParts parts, int rows, int N, int most_keys, int split_keys,
                         float scale, bool causal) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
-  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are adjacent
   const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
     fa::cp_async_commit();  // empty past the end: the wait below counts groups
   };
   const int first = split * Bc<d> + warp * kWarpKeys<d>;  // the warp's first key
-  const int step = splits * Bc<d>;  // all splits of a head read neighbouring rounds at a time
+  const int step = splits * Bc<d>;  // all splits of a head read adjacent rounds at a time
   for (int j = 0; j < kStages - 1; ++j) load(first + j * step, j);
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, rows - row0, rQ);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   }
 }
 
-// A block merges a row: each d/4 of its threads a batch of splits, and then the batches.
+// A block merges a row: each d/4 of its threads merge a batch of splits, and then the batches.
 template <int d>
 __global__ void __launch_bounds__(1024)
     merge_kernel(SplitParts parts, const int* lengths,  // [B], or null
@@ -157,7 +157,6 @@ __global__ void __launch_bounds__(1024)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Threads of the merge that share a row.
 inline int merge_threads(const fa::Problem& p, const Splits& splits) {
   return fa::ceil_div(splits.count, kBatch) * (p.d / 4);
 }

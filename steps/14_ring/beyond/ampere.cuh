@@ -1,11 +1,11 @@
 // Step 14 -- the kernels of steps 07 and 08, as the ring calls them (see hopper.cuh).
 // Idea      The lesson's ring on GPUs before Hopper. The backward has three parts: what depends on
 //           rows alone, one block of keys at a time, and dQ, which stays in fp32 until the last one
-// Changed   since hopper.cuh: the kernels; their sums of dQ lie in another order
-// Traffic   sent as 2_ring and 3_backward; HBM: 07's and 08's of each block in place of 10's, 11's
+// Changed   since hopper.cuh: the kernels; the layout of their sums of dQ
+// Traffic   sent as 2_ring and 3_backward; HBM: 07's and 08's per block in place of 10's, 11's
 // Launch    08's delta for columns, its backward and its convert; else as 2_ring and 3_backward
 // Owns      rank: N/R rows
-// Still bad no measured win: there for coverage
+// Still bad no measured gain: for coverage only
 #pragma once
 
 #include "common/dialect/fragment.h"

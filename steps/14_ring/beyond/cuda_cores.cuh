@@ -2,10 +2,10 @@
 // Idea      The lesson's ring in fp32. The kernels have one N for rows and keys, so each block is a
 //           square: no zig-zag, whose blocks are n by 2n, and as many rows on each rank
 // Changed   since hopper.cuh: the kernels; dQ is its own sum, to which they add by atomics
-// Traffic   sent as 2_ring and 3_backward, in fp32; HBM: 06's of each block in place of 10's, 11's
+// Traffic   sent as 2_ring and 3_backward, in fp32; HBM: 06's per block in place of 10's, 11's
 // Launch    05's delta for columns, 06's backward, no convert; else as 2_ring and 3_backward
 // Owns      rank: N/R rows
-// Still bad no measured win: there for coverage
+// Still bad no measured gain: for coverage only
 #pragma once
 
 #include "steps/06_work_partitioning/3_backward.cuh"

@@ -1,7 +1,7 @@
 // Step 14 -- the merge in the epilogue, and blocks in place.
 // Idea      A hop's O need not be stored in HBM and loaded again. In place of 10's thread that
 //           stores a tile of O, two idle warps of the producer's warpgroup merge the tile with O so
-//           far, from shared memory, while the consumers are at the next work tile. TMA reads late
+//           far, from shared memory, while the consumers compute the next work tile. TMA reads late
 //           rows and early keys in place: a tensor map accepts any stride between heads
 // Changed   since 14 3_backward, zigzag: 10's kernel with another epilogue (d = 128); no copies of
 //           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
@@ -22,14 +22,13 @@ namespace step14 {
 
 using step10::kGroupRows, fa::kPanel, step10::WorkTile;
 
-// d = 128, and no mask: only the first hop has one. Warps that merge need more registers than a
-// thread that stores, and an SM has only 65,536 >= 128 * 56 + 256 * 224. At d = 64 there are four
-// consumers, which can spare none.
+// d = 128, and no mask: only the first hop has one. Merging needs more registers than storing, and
+// an SM has 65,536 >= 128 * 56 + 256 * 224. At d = 64 the four consumers can spare none.
 struct FusedTiling : step10::Tiling<128, false> {  // tiles of Br = 128 rows, Bc = 128 keys
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 };
 
-// Is this merge a chunk's first in this forward; is it the last?
+// Whether this merge is a chunk's first, or last, in this forward.
 struct MergeTurn {
   bool first = false, last = false;
 };
@@ -56,9 +55,9 @@ __device__ inline float4 as_floats(uint4 x) {
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
 
-// Merges a consumer's 64 rows of each work tile, in place of step10::store. One warp runs it. Each
-// lane computes the weights of one row of 32. Then the warp merges row by row: a lane has 4
-// features (d / 32), and kAhead rows of O so far are loaded before the first of them is used.
+// Merges a consumer's 64 rows of each work tile, in place of step10::store. By one warp. Each lane
+// computes the weights of one row of 32. The warp then merges row by row: a lane has 4 features
+// (d / 32), and kAhead rows of O so far are loaded before the first of them is used.
 template <class T>
 __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  // [B*H, n]
                                    const SoFar& so_far, const step10::Shape& shape, int wg) {
@@ -86,7 +85,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
       }
       UNROLL_BY(1)
       for (int r1 = 0; r1 < fa::kWarp; r1 += kAhead) {
-        uint4 old[kAhead];  // four numbers, bf16 or fp32, as they are in HBM
+        uint4 old[kAhead];  // four numbers, bf16 or fp32, as in HBM
         UNROLL
         for (int a = 0; a < kAhead; ++a) {
           const int r = r0 + r1 + a;
@@ -129,7 +128,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
 }
 
 // step10::flash_fwd_kernel of 4_scheduled with another epilogue: its producer copies every
-// gridDim.x-th work tile, and its consumers store O where Q was, as before.
+// gridDim.x-th work tile, and its consumers still store O where Q was.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     hop_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, n, d], of a rank's [B*H, N, d]
@@ -169,9 +168,9 @@ fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t 
       fa::Swizzle::b128);
 }
 
-// The ring of 2_ring and 3_backward, zig-zag. At d = 128 the forward merges in the epilogue; at d =
-// 64 it is 2_ring's. The backward reads early keys in place, and late rows too where they begin a
-// tile of 128 rows: dQ's sums lie in fragments, and are padded to whole tiles.
+// The ring of 2_ring and 3_backward, zig-zag. At d = 128 the forward merges in the epilogue; at
+// d = 64 it is 2_ring's. The backward reads early keys in place, and late rows too where they begin
+// a tile of 128 rows: dQ's sums are stored as fragments, and padded to whole tiles.
 class FusedRing : public fa::RankAttention {
  public:
   FusedRing(const fa::Problem& p, fa::Ranks& ranks)
@@ -267,7 +266,7 @@ class FusedRing : public fa::RankAttention {
   bool merges_inside() const { return whole_.d == FusedTiling::d; }
   bool late_rows_begin_a_tile() const { return late_rows().row0 % step11::Br == 0; }
 
-  // --- as in 2_ring: what a rank holds
+  // --- as in 2_ring: a rank's tensors
 
   int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
   Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
@@ -308,7 +307,7 @@ class FusedRing : public fa::RankAttention {
 
   // --- forward
 
-  MergeTurn next_merge(bool late) {  // one for each other rank with keys that the chunk's rows see
+  MergeTurn next_merge(bool late) {  // one per other rank with keys that the chunk's rows see
     const bool first = merged_[late] == 0;
     return {first, ++merged_[late] == (late || !whole_.causal ? R_ - 1 : me_)};
   }
@@ -335,7 +334,7 @@ class FusedRing : public fa::RankAttention {
                partial_LSE_.get(), so_far, shape);
   }
 
-  // Of this rank's own keys; at d = 64 of all keys, with copies and a merge kernel, as in 2_ring.
+  // With this rank's own keys; at d = 64 with all, by copies and a merge kernel, as in 2_ring.
   void attend(const fa::Tensors<bf16>& t, const Block& b, const Keys<bf16>& held, int from,
               int thread_blocks) {
     const bool own = from == me_;

@@ -1,4 +1,4 @@
-// Step 14 -- for the exercises whose check runs no backward: its kernels need not be compiled.
+// Step 14 -- for exercises whose check runs no backward, so its kernels need not be compiled.
 #pragma once
 
 #include <stdexcept>

@@ -1,13 +1,13 @@
 // Step 15 -- the backward of any mask, and of changed scores.
-// Idea      A block owns keys, so it walks the tiles of rows in lists that are turned around. What
-//           changed a score changes it again, and its derivative multiplies dS
+// Idea      A block owns keys, so it walks the tiles of rows in transposed lists. A change of
+//           scores is applied again, and its derivative multiplies dS
 // Changed   since window_backward: a walk's tiles of rows are looked up in lists, and a test by
-//           bits, in the order of the transposed scores; or scores change, and dS takes the cap's
-//           derivative; sink_kernel
+//           bits, in the order of the transposed scores; or scores change, and dS is multiplied by
+//           the cap's derivative; sink_kernel
 // Traffic   requested as window_backward's formula, of visited tiles. Lists: per thread of a block
-//           16 B of `key_work`, for each head of the group 8 B of `row_entries` for each visited
-//           tile and, for each cut one, 4 B and a bit for each of its scores. Sinks: 8 B per row,
-//           4 B per thread of sink_kernel
+//           16 B of `key_work`; per head of the group 8 B of `row_entries` for each visited tile
+//           and, for each cut one, 4 B and a bit for each of its scores. Sinks: 8 B per row, 4 B
+//           per thread of sink_kernel
 // Launch    delta; backward (tiles of keys * B*Hkv); convert; sinks (B*H)
 // Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
 // Still bad mma.sync: no backward of changed scores by wgmma
@@ -28,7 +28,7 @@ struct ListWork : KeyWork {
   int first, first_full, end;  // entries: from `first` on cut tiles, from first_full on full ones
 };
 
-// A thread has 32 scores at a time, or 16, and so a word of bits: [patterns, Br / kRows, kThreads].
+// A thread tests 32 or 16 scores at a time, a word of bits: [patterns, Br / kRows, kThreads].
 template <int d, int Br, int Bc>
 constexpr int kParts = Br / Tiles<d, Br, Bc>::kRows;
 
@@ -92,13 +92,13 @@ struct ScoredWalk : Walk<Br, Bc> {
       : Walk<Br, Bc>(window, work), mod(of), head(work.head), left(window.left) {}
 
   __device__ int tile(int n) const { return n; }
-  // Row q's own key less the lane's first key, of tile n.
+  // Row q's own key minus the lane's first key, of tile n.
   __device__ float back(int n, int q, int key) const {
     const int lane = threadIdx.x % fa::kWarp;
     const int own = n * Br + q + fa::column_of(lane) + this->low + left;
     return own - (key + fa::row_of(lane));
   }
-  // That of element e of fragment (t, n), less back().
+  // The same of element e of fragment (t, n), minus back().
   __device__ static constexpr float step(int t, int n, int e) {
     return n * 8 + e % 2 - t * kMma - e / 2 * 8;
   }
@@ -121,7 +121,7 @@ struct ScoredWalk : Walk<Br, Bc> {
     Walk<Br, Bc>::template hide<kBands, Cols>(rS, n, q, key);
   }
 
-  // dS times the cap's derivative. What P was made of is log P + LSE, and ALiBi's line.
+  // dS times the cap's derivative. P was computed from log P + LSE and ALiBi's line.
   template <int kBands, int Cols>
   __device__ void chain_rule(const float (&rP)[kBands][Cols / 8][4], const float* sLSE2,  // [Cols]
                              float (&rdS)[kBands][Cols / 8][4], int n, int q, int c, int h) const {
@@ -161,8 +161,8 @@ struct Scored : Packed {
   }
 };
 
-// A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// so does P. It walks the rows of each of the `group` heads that share these keys.
+// A block owns a tile of keys and walks the tiles of rows that see it, for each of the `group`
+// heads that share these keys. dK, dV and P stay in registers.
 template <int d, int Br, int Bc, class Mask>
 __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     smem.sums = size_t(kv_head) * group * Tr + work.sums;
     smem.key = key0, smem.rows = work.rows, smem.keys = work.keys;
   }
-  __syncthreads();  // these numbers are there
+  __syncthreads();  // the block's numbers are visible
   load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, work.keys);
   load_tile<d, Bc, kThreads>(V + key0 * d, smem.V, work.keys);
   const int key = warp * kWarpKeys;  // the warp's first, in the tile
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     load_rows(smem.first);
     for (int step = smem.first; step < smem.end; ++step) {
       fa::cp_async_wait_all();
-      __syncthreads();  // this tile is here; the one before has been read, and its dS is complete
+      __syncthreads();  // this tile has arrived; the previous one has been read, and its dS is complete
       if (step + 1 < smem.end) load_rows(step + 1);
       const int stage = step % kStages;
       UNROLL
@@ -277,8 +277,8 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     add_dQ(smem.end - 1);
   }
 
-  // --- epilogue: dK and dV go through the warp's keys of K and V
-  fa::cp_async_wait_all();  // where no row was walked, their copies may still be under way
+  // --- epilogue: dK and dV are staged in the warp's keys of K and V
+  fa::cp_async_wait_all();  // where no row was walked, their copies may still be in flight
   __syncthreads();          // all warps are done with K
   const size_t at = (smem.key + key) * d;
   store_tile<d, kBands>(rdK, scale, sK, dK + at, smem.keys - key);
@@ -302,7 +302,7 @@ static __global__ void sink_kernel(const float* LSE2,   // [B*H, N]
   }
   sum = fa::warp_sum(sum);
   if (threadIdx.x % fa::kWarp == 0) parts[threadIdx.x / fa::kWarp] = sum;
-  __syncthreads();  // all parts are there
+  __syncthreads();  // all parts are complete
   if (threadIdx.x > 0) return;
   sum = 0.f;
   for (const float part : parts) sum += part;
@@ -334,7 +334,7 @@ namespace step15_lists_backward {
 
 using namespace step15_masks_backward;
 
-// (row, key), in the tile, of the score that bit b of word w decides about.
+// (row, key), in the tile, of the score of bit b of word w.
 template <int d, int Br, int Bc>
 std::pair<int, int> score_of(int w, int b) {
   using T = Tiles<d, Br, Bc>;
@@ -383,7 +383,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
                    .write = 4 * BH * Np * d,
                    .atomic = 4 * BH * lists.visited() * Br * d};
     t["key_work"].read = sizeof(int4) * p.kv_heads() * fa::ceil_div(p.Nk, Bc) * T::kThreads;
-    // Of a tile: to copy it, to add its share of dQ, and the pattern of its bits.
+    // Per tile: to copy it, to add its share of dQ, and the pattern of its bits.
     const uint64_t parts = kParts<d_, Br, Bc>;
     t["row_entries"].read =
         sizeof(int) * BH * (2 * lists.visited() + parts * lists.cut) * T::kThreads;

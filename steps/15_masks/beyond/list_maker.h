@@ -1,4 +1,4 @@
-// Step 15 -- lists of tiles of any mask, made on the host.
+// Step 15 -- lists of tiles for any mask, computed on the host.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,7 @@
 
 namespace step15 {
 
-// A block owns one tile, of rows in the forward, of keys in the backward, and visits others, of
-// keys or rows.
+// A block owns a tile, of rows in the forward, of keys in the backward, and visits the others.
 struct TileLists {
   std::vector<int> work;  // [own tiles, 4]: the tile; its first entry, its first full one, the end
   std::vector<int> entries;     // [visited tiles, 2]: the other tile; its pattern of bits, or -1
@@ -26,17 +25,17 @@ struct TileLists {
   uint64_t visited() const { return entries.size() / 2; }
 };
 
-// The problem without its documents: the lists have them.
+// The problem without its documents, which the lists contain.
 inline fa::Problem in_one(fa::Problem p) {
   p.mask.row_starts.clear(), p.mask.key_starts.clear();
   return p;
 }
 
-// How a kernel tests a cut tile of Br rows and Bc keys: which score each bit decides about.
+// A kernel's test of a cut tile of Br rows and Bc keys: the score of each bit.
 struct Test {
   int Br, Bc;
   bool by_keys;  // own tiles are of keys
-  int words;     // of a tile, in all
+  int words;     // per tile
   // (row, key), in the tile, of bit b of word w; (-1, -1) if no score has this bit
   std::pair<int, int> (*score_of)(int w, int b);
 };
@@ -79,7 +78,7 @@ class ListMaker {
   }
 
  private:
-  // Visible scores of each tile; each tile of rows by one thread.
+  // Counts the visible scores of each tile, one thread per tile of rows.
   void count() {
     visible_.assign(size_t(Tr_) * Tc_, 0);
     fa::parallel_for(Tr_,
@@ -114,13 +113,13 @@ class ListMaker {
     lists_.entries.push_back(pattern);
   }
 
-  // Of 32 bits those below the n-th.
+  // Of 32 bits, those below the n-th.
   static uint32_t below(int n) { return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1; }
 
   // The number of the cut tile's pattern of bits, which is stored if it is new.
   int pattern_of(int i, int j) {
     const auto sees = p_.mask.predicate.sees;
-    const int words = fa::ceil_div(test_.Bc, 32);  // of a row: bit c of all says whether it sees c
+    const int words = fa::ceil_div(test_.Bc, 32);  // per row: bit c of all tells whether it sees c
     std::vector<uint32_t> seen(test_.Br * words);
     for (int row = 0; row < std::min(test_.Br, p_.N - i * test_.Br); ++row) {
       const int r = i * test_.Br + row;

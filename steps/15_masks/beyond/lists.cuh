@@ -1,12 +1,12 @@
 // Step 15 -- any mask: lists of tiles, and a bit for each score of those that are cut.
 // Idea      Which tiles a tile of rows visits is a list in memory, first those that the mask cuts,
-//           then those that it leaves whole. The host makes it of a function of row and key. The
-//           test of a cut tile is a bit per score, in the order in which threads hold the scores:
-//           one load of 16 bytes decides about all that a thread has
+//           then those that it leaves whole. The host computes it from a function of row and key.
+//           The test of a cut tile is a bit per score, in the order of the threads' registers: one
+//           load of 16 bytes covers all of a thread's scores
 // Changed   since 15 2_packed: a block's tiles are looked up, too; a test by bits
 // Traffic   requested read  2*BH*(N*d + 2*v*d) B     v: keys of all visited tiles
-//                           per thread 16 B of `work`, 4 B of `entries` for each visited tile and
-//                           each cut one, Bc/8 B of `bits` for each cut one
+//                           per thread 16 B of `work`, 4 B of `entries` per visited tile and per
+//                           cut one, Bc/8 B of `bits` per cut one
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the three tables
 // Launch    grid (Tr * B*H), 128 threads; the longest walks of all heads first
@@ -21,7 +21,7 @@ namespace step15_lists {
 
 using namespace step15;
 
-// Words of a thread's bits: 4 bits for each 16 x 8 scores of its warp, two rows by two keys.
+// Words of a thread's bits: 4 bits per 16 x 8 scores of its warp, two rows by two keys.
 template <int d>
 constexpr int kWords = kBands* Bc<d> / 8 * 4 / 32;
 
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of entry j are here, and all warps are done with entry j - 1
+    __syncthreads();  // all copies of entry j have arrived, and all warps are done with entry j - 1
     if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
@@ -118,7 +118,7 @@ inline fa::Support support() {
   return s;
 }
 
-// (row, key), in the tile, of the score that bit b of word w decides about.
+// (row, key), in the tile, of the score of bit b of word w.
 template <int d>
 std::pair<int, int> score_of(int w, int b) {
   const int thread = w / kWords<d>, fragment = w % kWords<d> * 8 + b / 4;

@@ -1,12 +1,12 @@
-// Step 15 -- what Hopper's backward is made of: products, dQ's sums, the kernels before and after.
-// Changed   since 11 3_columns: copied. A document's rows in whole tiles: sum_rows says which a
-//           tile has; tiles whose rows are negative have no sums, neither zeros nor a conversion
+// Step 15 -- the parts of Hopper's backward: products, dQ's sums, the kernels before and after.
+// Changed   since 11 3_columns: copied. Documents' rows in whole tiles, given by sum_rows; a tile
+//           whose rows are negative has no sums, neither zeros nor a conversion
 //
-// A lane's registers. It has keys k and k + 8 (k = 16 warp + row_of(lane)):
+// Registers of a lane, for its keys k and k + 8 (k = 16 warp + row_of(lane)):
 //
 //     rX[i]       key k + 8 half_of(i), row     column_of(lane) + column_at(i); S, P, dP, dS
 //     rdK[i]      key k + 8 half_of(i), feature column_of(lane) + column_at(i); rdV, too
-//     rP[r]       of the rows 16 r .. 16 r + 15, packed as wgmma's A: P, then dS
+//     rP[r]       rows 16 r .. 16 r + 15, packed as wgmma's A: P, then dS
 //     rdQ[i]      as rdK, but of rows of Q instead of keys
 #pragma once
 
@@ -23,17 +23,17 @@ using fa::bf16, fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;
 using fa::distance, fa::multiply_rows, fa::multiply_transposed, fa::wait_for, fa::warp_arrive;
 
 constexpr int kGroups = 2;                // warpgroups
-constexpr int kGroupKeys = 64;            // of a warpgroup: the rows of a wgmma
+constexpr int kGroupKeys = 64;            // of a warpgroup, and rows of a wgmma
 constexpr int Bc = kGroups * kGroupKeys;  // keys of a block
 constexpr int kRowThreads = 256;          // of a block of the kernels before and after
 constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta, two of 0
 template <int d>
 constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO
 
-// --- products, issued and not waited for ---------------------------------------------------------
+// --- products, issued without waiting ------------------------------------------------------------
 
 // C = A B^T of 64 keys and a tile's rows, with the columns: the sum over the features and, for each
-// of the columns that `ones` chooses, the row's value.
+// of the columns that `ones` selects, the row's value.
 template <int d, int half_rows>
 __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
                                              uint64_t columns, float (&rC)[half_rows]) {
@@ -50,13 +50,13 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
 
 // --- between the products ------------------------------------------------------------------------
 
-// Two elements of rX = P rX. P is the bf16 pair that was multiplied; its lower half is the first.
+// Two elements of rX = P rX. pair: P in bf16, as it was multiplied; the lower half is the first.
 __device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
   first *= __uint_as_float(pair << 16);
   second *= __uint_as_float(pair & 0xffff0000u);
 }
 
-// dS^T of the warp's 16 keys to shared memory: [rows / 64][Bc][64], panels of 64 rows, swizzled.
+// Stores dS^T of the warp's 16 keys: [rows / 64][Bc][64], panels of 64 rows, swizzled.
 template <int depth>
 __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -68,7 +68,7 @@ __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   }
 }
 
-// Zeroes rows `first` .. n - 1 of a tile in panels, by a warpgroup.
+// Zeroes rows `first` .. n - 1 of a tile in panels. By a warpgroup.
 template <int d, int n>
 __device__ inline void clear_rows(bf16* tile, int first, int thread) {
   UNROLL_BY(2)
@@ -78,10 +78,10 @@ __device__ inline void clear_rows(bf16* tile, int first, int thread) {
     }
   }
 }
-// Stores the first `rows` rows of a tile of 64, which lie as TMA has them, by a warpgroup.
+// Stores the first `rows` rows of a tile of 64 in TMA's layout. By a warpgroup.
 template <int d>
 __device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thread) {
-  constexpr int kLanes = d / 8;  // of a row, with 16 bytes each
+  constexpr int kLanes = d / 8;  // per row, with 16 bytes each
   const int x = thread % kLanes * 8;
   UNROLL_BY(2)
   for (int r = thread / kLanes; r < rows; r += kGroupThreads / kLanes) {
@@ -96,11 +96,11 @@ __device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thre
 struct FloatSums {
   float* sums;  // [B*H * Np / 64, 4, d / 8, 32, 4]
 
-  // A lane's part of 64 rows, which a warpgroup multiplies.
+  // A lane's part of the 64 rows that a warpgroup multiplies.
   struct Part {
     float* at;
 
-    // No result is used, so each is a RED, and no thread waits for it.
+    // RED: an addition without a result, so no thread waits for it.
     template <int n>
     __device__ void add(const float (&rdQ)[n]) const {
       UNROLL
@@ -124,7 +124,7 @@ struct FloatSums {
 
 // --- before and after the walks ------------------------------------------------------------------
 
-// The lanes of the kernel before: d / 8 of them own a row, padded ones included.
+// The lanes of the preceding kernel: d / 8 of them own a row, padded rows included.
 template <int d>
 struct RowLanes {
   static constexpr int kLanes = d / 8, kRows = kRowThreads / kLanes;  // rows of a block
@@ -132,8 +132,7 @@ struct RowLanes {
   size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
   bool inside;
 
-  // A block has rows of one head. The last head is first: the L2 keeps what the next kernel reads
-  // first.
+  // A block has rows of one head, the last first: the L2 keeps what the next kernel reads first.
   __device__ RowLanes(int N, int Np)
       : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
         r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
@@ -171,9 +170,8 @@ __device__ inline void split(float x, bf16* to) {
   }
 }
 
-// A row's columns. Both products read all of them: an inf or a NaN in one is NaN in both. A row
-// without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would be NaN. The
-// last two are 0.
+// Writes a row's columns, the last two 0. Both products read all: an inf or NaN in one is NaN in
+// both. A row without a key, or past the end, gets -1e30: P is 0, and -inf times 0 would be NaN.
 __device__ inline void put_columns(bf16* to, float scaled_lse, float delta) {
   __align__(16) bf16 row[kColumns];
   split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
@@ -182,7 +180,7 @@ __device__ inline void put_columns(bf16* to, float scaled_lse, float delta) {
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
 }
 
-// Once per row: its columns, and zeros for dQ_sum. sum_rows says where the rows of a tile are.
+// Per row: its columns, and zeros for dQ_sum. sum_rows gives the rows of a tile.
 template <int d>
 __global__ void columns_kernel(const bf16* O,         // [B*H, N, d]
                                const bf16* dO,        // [B*H, N, d]
@@ -201,9 +199,9 @@ __global__ void columns_kernel(const bf16* O,         // [B*H, N, d]
   put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of the
-// rows r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The
-// last head is first, because it is still in the L2.
+// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of rows
+// r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The last
+// head is first, because it is still in the L2.
 template <int d>
 __global__ void convert_kernel(FloatSums dQ_sum,
                                bf16* dQ,              // [B*H, N, d]
@@ -231,7 +229,7 @@ __global__ void convert_kernel(FloatSums dQ_sum,
   fa::store_features<d>(low, high, to, r, rows.y);
 }
 
-// dQ of 64 rows and 64 features, to which no other walk adds. first: row of [B*H, N].
+// Stores dQ of 64 rows and 64 features, to which no other walk adds. first: row of [B*H, N].
 template <int d>
 __device__ inline void store_dq(const float (&rdQ)[kPanel / 2], bf16* dQ, int first, int rows,
                                 int feature, float scale) {

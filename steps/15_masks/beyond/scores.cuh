@@ -1,4 +1,4 @@
-// Step 15 -- what changes a score and not the list: a soft cap, ALiBi, attention sinks.
+// Step 15 -- changes of scores that leave the list unchanged: a soft cap, ALiBi, attention sinks.
 // Idea      A score changes between the product and the maximum, in every tile. A sink is a term of
 //           the softmax's sum without a key, so m and l start with it
 // Changed   since 15 2_packed: scores change before they are hidden; m and l start with the sink
@@ -7,8 +7,7 @@
 //                     write 2*BH*N*d + 4*BH*N B      O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
 // Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of a document; warp: 32 of them; lane: of 4 rows every fourth pair of
-//           columns
+// Owns      block: 128 rows of a document; warp: 32; lane: of 4 rows every 4th pair of columns
 // Still bad a warp's tensor core waits for its softmax: wgmma_forward
 #pragma once
 
@@ -19,7 +18,7 @@ namespace step15_scores {
 using namespace step15;
 using step15_window::Walk;
 
-// fa::ScoreMod, for products that are not scaled yet.
+// fa::ScoreMod, for products that are not yet scaled.
 struct ScoreMod {
   float bend, cap;     // 2 log2(e) * scale / cap; cap / scale. 0: none
   float per_cap;       // 1 / (log2(e) * cap)
@@ -30,7 +29,7 @@ struct ScoreMod {
   __device__ float slope(int h) const { return exp2f(-alibi * float(h + 1)) * scale; }
   __device__ float sink(int bh) const { return sinks ? sinks[bh % H] : -INFINITY; }
 
-  // tanh(x) = 1 - 2 / (e^2x + 1) is right to a few 2^-24, whatever its size.
+  // tanh(x) = 1 - 2 / (e^2x + 1), accurate to a few 2^-24 for any x.
   __device__ float capped(float s) const {
     return cap * (1.f - 2.f * fa::rcp_approx(fa::exp2_approx(s * bend) + 1.f));
   }
@@ -46,8 +45,7 @@ struct ScoredWalk : Walk<d> {
                         float sink)
       : Walk<d>(window, rows, keys), mod(mod), slope(slope), sink(sink), shift(keys - rows) {}
 
-  // m and l start with the sink, a term of the sum like any other, of no key. One lane of each quad
-  // has it.
+  // m and l start with the sink, a term of the sum without a key, in one lane of each quad.
   __device__ void start(float (&m)[kBands][2], float (&l)[kBands][2]) const {
     const bool has_it = sink > -INFINITY;
     UNROLL
@@ -124,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- mainloop
   for (int j = walk.first; j < walk.end; ++j) {
     fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    __syncthreads();  // all copies of tile j have arrived, and all warps are done with tile j - 1
     if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);

@@ -1,12 +1,12 @@
 // Step 15 -- the backward of windows and packs on Hopper.
-// Idea      Step 11's walk, of rows and keys that a table names. The warpgroups that own keys zero
-//           what a box has of the next document
+// Idea      Step 11's walk, over rows and keys from a table. The warpgroups that own keys zero what
+//           a box contains of the next document
 // Changed   since 11 3_columns: keys and rows from a table; walks end at the last row that sees the
 //           keys; a test by bits; the ends of documents, by the warpgroups that own keys; keys that
 //           no row sees; dQ of rows that no other walk visits is rounded and stored at once
 // Traffic   requested as 11 3_columns' formula, of each document's visited tiles; boxes reach past
-//           a document's end; 40 B of `key_work` for each block; 8 B of `sum_rows` for each thread
-//           of the kernels before and after
+//           a document's end; 40 B of `key_work` per block; 8 B of `sum_rows` per thread of the
+//           kernels before and after
 // Launch    columns; backward (tiles of keys of all documents * B*Hkv), 384 threads; convert
 // Owns      block: dK and dV of 128 keys, of which each of two warpgroups has 64; the third: dQ
 // Still bad a short walk loses 5 to 6 us at its ends, where no other block fills the SM
@@ -26,16 +26,15 @@ constexpr int kGroupRegisters = d == 64 ? 208 : 216;
 template <int d>
 constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
 
-// What is the same for all blocks.
 struct Shape {
   int group, N, Nk, Np;
   float scale;
 };
 
-// What a block keeps in shared memory. Panels as in 09.
+// A block's shared memory. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
+  bf16 K[kGroups][kGroupKeys * d];  // later dK and dV, before their stores
   bf16 V[kGroups][kGroupKeys * d];
   bf16 Q[kStages][Br<d> * d];
   bf16 dO[kStages][Br<d> * d];
@@ -67,7 +66,7 @@ struct Copier {
       fa::tma_load(to[wg], from, full, {0, work.key + wg * kGroupKeys, 0, work.bh});
     }
   }
-  // A tile of rows, the n-th of the walk, once its stage is empty.
+  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const int first = mask.tile(work, at.place) * Br<d>, row = work.row + first;
@@ -86,15 +85,15 @@ struct Copier {
 
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
-// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
-// also copies: when dS of a tile is there, the tile before it has been read.
+// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is complete. One
+// thread also copies: a complete dS of a tile means that the previous tile has been read.
 template <int d, class Mask>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned tiles,
                                    const Copier<d, Mask>& copier, const FloatSums& dQ_sum,
                                    bf16* dQ) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const KeyWork& work = copier.work;
-  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the tile to copy next
+  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
     copier.load_keys(smem.K, &smem.k_full, copier.K);
     UNROLL_BY(1)
@@ -170,7 +169,7 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = fa::tile_descriptor(smem.K[0]);
-  // 0, which the compiler cannot know: it would compute all descriptors before the loop.
+  // Always 0, which nvcc cannot know: else it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -180,17 +179,17 @@ struct Group {
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;         // number of the tile whose scores come next,
+  unsigned n = 0;         // number of the tile whose scores are next,
   int place = 0;          // and its place in the walk
-  const TileRange range;  // of the walk: what this warpgroup's keys are seen by
+  const TileRange range;  // of the walk: the places whose rows see this warpgroup's keys
   const int ends_at;      // the place where the document's rows end before the tile does, or -1
   const int end;          // the last place
   const bool skips_last;
-  const unsigned tiles;  // of the walk, of all heads that share the keys, but a skipped last one
+  const unsigned tiles;  // of the walk, of all heads that share the keys, except a skipped last one
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
-  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
-  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
+  // 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, unsigned tiles, const Mask& mask)
@@ -215,32 +214,31 @@ struct Group {
   __device__ unsigned stage() const { return n % kStages; }
   __device__ void next_place() { place = place == end ? 0 : place + 1; }
 
-  // No swizzle: rows of 16 bytes, in groups of eight; the columns 8 to 15 are multiplied by 0.
+  // No swizzle: rows of 16 bytes, in groups of eight; columns 8 to 15 are multiplied by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
 
-  // Other keys follow a document's last one. Their K would be multiplied by dS = 0 in dQ, and
-  // 0 * NaN is NaN.
+  // Other keys follow a document's last one: their K times dS = 0 would be NaN in dQ if K is NaN.
   __device__ void clear_keys() {
     const int keys = work.keys - wg * kGroupKeys;
     if (keys >= kGroupKeys || work.key + work.keys == shape.Nk) return;
     fa::mbarrier_wait(&smem.v_full, 0);
     clear_rows<d, kGroupKeys>(smem.K[wg], max(0, keys), thread);
     clear_rows<d, kGroupKeys>(smem.V[wg], max(0, keys), thread);
-    fa::fence_proxy_async();              // wgmma sees what this thread wrote ...
+    fa::fence_proxy_async();              // wgmma sees this thread's writes ...
     fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
   }
-  // Likewise rows: Q is multiplied by dS in dK, dO by P in dV. A tile for each warpgroup.
+  // The same for rows: Q is multiplied by dS in dK, dO by P in dV. A tile per warpgroup.
   __device__ void clear_tile() {
     const int rows = work.rows % Br;
     fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
     clear_rows<d, Br>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread);
-    fa::fence_proxy_async();                   // wgmma sees what this thread wrote ...
+    fa::fence_proxy_async();                   // wgmma sees this thread's writes ...
     fa::bar_sync(3, kGroups * kGroupThreads);  // ... and what both warpgroups have
   }
 
-  // (S - LSE / scale)^T, once Q is there.
+  // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     if (place == ends_at) clear_tile();
@@ -252,7 +250,6 @@ struct Group {
     const int key = wg * kGroupKeys + thread / fa::kWarp * 16 + fa::row_of(lane);
     mask.template seen<Br>(work, place, key, bits);
   }
-  // S becomes P.
   __device__ void softmax(float (&rS)[Br / 2], const uint32_t (&bits)[2]) {
     if (is_cut()) hide(rS, bits);
     const float scale_log2 = shape.scale * fa::kLog2e;
@@ -260,12 +257,11 @@ struct Group {
     for (int i = 0; i < Br / 2; ++i) rS[i] = fa::exp2_approx(rS[i] * scale_log2);
     fa::pin_registers(rS);
   }
-  // dK += dS^T Q of tile i.
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
-  // (dP - delta)^T and dV += P^T dO, once dO is there. dS, computed beside dV, goes to registers,
-  // and to shared memory once its stage is empty.
+  // (dP - delta)^T and dV += P^T dO, once dO has arrived. dS, which overlaps dV, goes to registers
+  // and, once its stage is empty, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
     uint32_t copy[Br / kMma][4];  // of P: ptxas moves all reads of A's registers after dV's wait
@@ -286,18 +282,18 @@ struct Group {
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
+    fa::pin_registers(rdP);  // else ptxas packs dS before the wait, while P is in use
     warp_arrive(&smem.o_empty[stage()]);
     fa::pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
+    fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // dS of a tile that is skipped is not read. (Inside the walk, in other heads, it is computed.)
+  // dS of a skipped tile is not read. (Inside the walk, in other heads, it is computed.)
   __device__ void skip_first() {
     if (!skips_first(range, ends_at, tiles)) return;
     warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.o_empty[0]), warp_arrive(&smem.ds_full[0]);
@@ -310,7 +306,7 @@ struct Group {
     warp_arrive(&smem.ds_full[n++ % kDsStages]);
   }
 
-  // dK and dV, which have taken the place of K and V: as boxes, or by rows at a document's end.
+  // Stores dK and dV, which have replaced K and V: as boxes, or by rows at a document's end.
   __device__ void store_keys(const fa::TensorMap* dK, const fa::TensorMap* dV, bf16* gdK,
                              bf16* gdV) const {
     const int keys = work.keys - wg * kGroupKeys, key = work.key + wg * kGroupKeys;
@@ -324,7 +320,7 @@ struct Group {
       fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh});
       fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh});
       fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+      fa::tma_store_wait_read<0>();  // shared memory must outlive the copies
     }
   }
 
@@ -343,7 +339,7 @@ struct Group {
     fa::mbarrier_wait(&smem.v_full, 0);
     differentiate();
 
-    // --- mainloop: S of the next tile beside dK of this one
+    // --- mainloop: S of the next tile overlaps dK of this one
     while (++n < tiles) {
       next_place();
       issue_scores(rS);
@@ -353,13 +349,13 @@ struct Group {
       wait_for<1>(rS);
       softmax(rS, bits);
       wait_for<0>(rdK);
-      fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
+      fa::pin_registers(rS);  // else ptxas packs P before the wait, while dS is in use
       warp_arrive(&smem.q_empty[(n - 1) % kStages]);
       fa::pack_operand(rS, rP);
       differentiate();
     }
 
-    // --- epilogue: dK of the last tile; dK and dV through the places of K and V
+    // --- epilogue: dK of the last tile; dK and dV are staged where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
@@ -412,8 +408,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const unsigned tiles = __shfl_sync(fa::kFullMask, shape.group * smem.work.tiles, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
-    // In registers: if the thread that copies tiles read shared memory, ptxas would use no uniform
-    // registers in dQ's loop.
+    // In registers: if the copying thread read shared memory, dQ's loop had no uniform registers.
     const KeyWork work = smem.work;
     const Copier<d, Mask> copier{smem, &Q, &K, &V, &dO, columns, mask, work, shape.Np};
     multiply_dq<d>(smem, shape, tiles, copier, dQ_sum, gdQ);

@@ -1,7 +1,7 @@
 // Step 15 -- changed scores on Hopper, and the kernel of wgmma_lists.
-// Idea      3_wgmma's kernel for any mask that names a walk's tiles and their bits, and may change
-//           scores. A sink, which has no walk's start to begin from, joins the maximum and the sum
-//           of the first tile
+// Idea      3_wgmma's kernel for any mask that gives a walk's tiles and their bits, and may change
+//           scores. A sink joins the maximum and the sum of the first tile, because a persistent
+//           block has no start of a walk to begin from
 // Changed   since 15 3_wgmma: the mask is a template argument; scores change before they are hidden
 // Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
 //                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
@@ -42,7 +42,7 @@ struct Scored : WorkTable {
       }
     }
   }
-  // The sink is a term of the sum like any other, of no key. One lane of each quad has it.
+  // The sink is a term of the sum like any other, without a key. One lane of each quad has it.
   __device__ void start(float (&m)[2], float (&l)[2], const WorkTile& work) const {
     const float sink = mod.sink(work.bh) * fa::kLog2e;
     UNROLL
@@ -108,15 +108,14 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);  // arrives while V's stage is waited for
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// As 3_wgmma's, whose comments hold where nothing else is said.
+// As 3_wgmma's, whose comments apply unless this file has others.
 template <class T, class Mask>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
@@ -124,15 +123,15 @@ struct Consumer {
   float* LSE;  // [B*H, N]
   const Mask& mask;
   const Shape& shape;
-  const int wg;  // which consumer
+  const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = fa::tile_descriptor(smem.Q[0][wg]), k0 = fa::tile_descriptor(smem.K[0]);
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the place whose scores come next
+  TileRange at;      // at.first: the place whose scores are next
   int trailing = 0;  // places after at.last
-  int skipped = 0;   // tiles of which K was released, and V not yet
+  int skipped = 0;   // tiles whose K was released, and V not yet
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -174,8 +173,7 @@ struct Consumer {
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase, if TMA has refilled
-    // the stage by then.
+    // Lane 0 arrives for all: a lane that still polls could miss this phase after a refill.
     __syncwarp();
     release(ring, empty);
   }
@@ -276,9 +274,8 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
-      // one that product is of old tiles, and no thread reads it: a branch around it would make
-      // ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
+      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
@@ -330,7 +327,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

@@ -5,12 +5,12 @@
 //           all of it hidden, because a walk has at least one
 // Traffic   requested as the formulas of 3_wgmma and wgmma_backward, of visited tiles. Forward 4 B
 //           of `entries` for each; per thread of the consumers 4 B of `entries` and Bc/16 B of
-//           `bits` for each cut one. Backward, for each head of the group: 4 B of `row_entries` for
-//           each visited tile per thread of dQ's warpgroup and once more; for each cut one 4 B per
+//           `bits` for each cut one. Backward, per head of the group: 4 B of `row_entries` for each
+//           visited tile per thread of dQ's warpgroup and once more; for each cut one 4 B per
 //           thread that owns keys and a bit for each of its scores
 // Launch    forward (SMs, or fewer work tiles); columns, backward (tiles of keys * B*Hkv), convert
 // Owns      block: as in 3_wgmma and wgmma_backward, of the whole problem instead of a document
-// Still bad a border of documents inside a tile makes a cut tile more, and lets a NaN through
+// Still bad a border of documents inside a tile makes one more cut tile, and lets a NaN through
 #pragma once
 
 #include "steps/15_masks/beyond/list_maker.h"
@@ -43,7 +43,7 @@ struct Lists {
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
   }
 
-  // From the last entry to the first: entries of cut tiles come first.
+  // From the last entry to the first: entries of cut tiles are first.
   __device__ const int* entry(const WorkTile& work, int place) const {
     return entries + 2 * (work.first + work.tiles - 1 - place);
   }
@@ -74,8 +74,8 @@ inline fa::Support support() {
   return s;
 }
 
-// (row, key), in the tile, of the score that bit b of word w decides about: bits of a thread's row
-// r first, then of r + 8. The next warpgroup's threads count on, and so do its rows.
+// (row, key), in the tile, of the score of bit b of word w: a thread's bits are first of its row r,
+// then of r + 8. The next warpgroup's threads continue the count, and so do its rows.
 template <int Bc>
 std::pair<int, int> score_of(int w, int b) {
   const int bit = w % kWords<Bc> * 32 + b, h = bit / (Bc / 4), x = bit % (Bc / 4);
@@ -83,7 +83,6 @@ std::pair<int, int> score_of(int w, int b) {
   return {row, key};
 }
 
-// The lists, and the work tiles in order.
 template <class T>
 std::pair<TileLists, std::vector<WorkTile>> lists_of(const fa::Problem& p) {
   constexpr int kBits = (T::kThreads - kGroupThreads) * kWords<T::Bc>;
@@ -139,7 +138,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     t["entries"].read = sizeof(int) * BH * (lists.visited() + threads * lists.cut);
     t["bits"].read = BH * lists.cut * T::Br * T::Bc / 8;
     t.flops = 4 * products * kGroupRows * T::Bc * p.d;
-    t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is not used
+    t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is unused
     const uint64_t tables =
         sizeof(WorkTile) * tiles + sizeof(int) * (lists.entries.size() + lists.bits.size());
     t.hbm = {.read = 2 * (BH * p.N * p.d + 2 * p.kv_size()) + tables,
@@ -203,8 +202,8 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return step15_wgmma_backward::workspace(step15::in_one(p));
 }
 
-// (row, key), in the tile, of the score that bit b of word w decides about: bits of a thread's key
-// k first, then of k + 8. The next warpgroup's threads count on, and so do its keys.
+// (row, key), in the tile, of the score of bit b of word w: a thread's bits are first of its key k,
+// then of k + 8. The next warpgroup's threads continue the count, and so do its keys.
 template <int Br>
 std::pair<int, int> score_of(int w, int b) {
   const int bit = w % kWords<Br> * 32 + b, h = bit / (Br / 4), x = bit % (Br / 4);
@@ -212,7 +211,6 @@ std::pair<int, int> score_of(int w, int b) {
   return {row, key};
 }
 
-// The lists, and the work of the blocks in order.
 template <int Br>
 std::pair<TileLists, std::vector<KeyWork>> lists_of(const fa::Problem& p) {
   const TileLists lists =
@@ -241,7 +239,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction t;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const auto [lists, work] = lists_of<Br<d>>(p);
-    const uint64_t BH = p.heads(), lookups = kGroupThreads + 1;  // who multiplies dQ; who copies
+    const uint64_t BH = p.heads(), lookups = kGroupThreads + 1;  // dQ's threads; the copying one
     t = traffic_of<Br<d>>(step15::in_one(p), work, BH * lists.rows, KeyLists{});
     t["row_entries"].read = sizeof(int) * BH * (lookups * lists.visited() + kOwners * lists.cut);
     t["row_bits"].read = BH * lists.cut * Br<d> * Bc / 8;

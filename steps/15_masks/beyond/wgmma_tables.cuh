@@ -1,9 +1,9 @@
 // Step 15 -- Hopper's backward: tiles of keys from a table, and the bytes of its kernels.
-// Idea      The rows that see 128 keys of a document are neighbours, too, so a walk is two numbers.
+// Idea      The rows that see 128 keys of a document are adjacent, too, so a walk is two numbers.
 //           dQ of rows that no other keys' walk visits needs no sums
-// Changed   since 15 3_wgmma: an entry is 128 keys of a document and the tiles of rows, of all
-//           heads that share the keys, that see them; the places where rows end, or where a
-//           warpgroup begins later
+// Changed   since 15 3_wgmma: an entry is 128 keys of a document and the tiles of rows that see
+//           them, of all heads that share the keys; the places where rows end, or where a warpgroup
+//           begins later
 #pragma once
 
 #include "steps/15_masks/3_wgmma.cuh"
@@ -30,7 +30,6 @@ struct KeyTable {
   const int* works;  // [blocks, 10]: KeyWork of each
   Window window;
 
-  // The tile of rows at a place of the walk.
   __device__ int tile(const KeyWork& work, int place) const { return work.first + place; }
 
   // Of 64 of the keys, from k on: the first place with a row that sees one, and which are cut.
@@ -38,9 +37,9 @@ struct KeyTable {
   __host__ __device__ TileRange visible_tiles(const KeyWork& work, int k) const {
     const int end = work.tiles - 1, shift = work.keys - work.rows;
     const int last_key = min(k + kGroupKeys, work.keys) - 1;
-    const int first_row = max(0, k - window.right - shift);        // that sees the first key,
-    const int full_row = max(0, last_key - window.right - shift);  // that sees all,
-    const int last_row = k + window.left - shift;                  // and the last one that does
+    const int first_row = max(0, k - window.right - shift);        // first that sees the first key
+    const int full_row = max(0, last_key - window.right - shift);  // first that sees all
+    const int last_row = k + window.left - shift;                  // last that sees any
     const int first = min(max(first_row / Br - work.first, 0), end);
     if (k + kGroupKeys > work.keys) return {first, end, end, end};
     const int last = min(end, (last_row + kGroupKeys - 1) / Br - work.first);
@@ -68,8 +67,8 @@ __host__ __device__ int end_of_rows(const KeyWork& work, int N) {
 }
 
 // A warpgroup begins after the walk's first tile if none of the tile's rows sees one of its keys,
-// unless it must help to zero that tile, or there is no other; likewise it ends before the last
-// tile. end: the last place, of `tiles` in all heads.
+// unless it must help to zero that tile, or there is no other; it ends before the last tile by the
+// same rule. end: the last place, of `tiles` in all heads.
 __host__ __device__ inline bool skips_first(const TileRange& range, int ends_at, unsigned tiles) {
   return range.first > 0 && ends_at != 0 && tiles > 1;
 }
@@ -90,15 +89,14 @@ struct RowTile {
 
 inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br<128>; }
 
-// Per head: whole tiles of each document.
+// Whole tiles of each document, per head.
 inline int padded_rows(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
   return int(step15_backward::count_tiles(p, &fa::Document::rows, Br)) * Br;
 }
 
-// Tiles of keys of all heads, of each document's, in the order of blocks. As in 3_wgmma, work is
-// cut into sections, of which Q, dO and dQ_sum stay in the L2; within a section the longest walks
-// come first.
+// Tiles of each document's keys, of all heads, in the order of blocks. As in 3_wgmma, sections have
+// Q, dO and dQ_sum that fit in the L2; within a section the longest walks are first.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,
                                      std::vector<std::vector<KeyWork>> documents) {
   const auto longer = [](const KeyWork& a, const KeyWork& b) { return a.tiles > b.tiles; };
@@ -131,7 +129,7 @@ fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
   return {name, {first, first + entries.size() * sizeof(Entry) / sizeof(int)}};
 }
 
-// Of each document, without a head.
+// Per document, without a head.
 inline std::vector<std::vector<KeyWork>> walks_of(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
   std::vector<std::vector<KeyWork>> documents;
@@ -145,7 +143,7 @@ inline std::vector<std::vector<KeyWork>> walks_of(const fa::Problem& p) {
       walks.push_back({doc.rows.first, doc.rows.size(), c, doc.keys.last - c, sums, 0, first / Br,
                        tiles, tiles});
     }
-    for (size_t j = 1; j < walks.size(); ++j) {  // both ends of a walk lie after those before
+    for (size_t j = 1; j < walks.size(); ++j) {  // both ends of a walk are after the previous ones
       KeyWork &before = walks[j - 1], &walk = walks[j];
       if (walk.tiles == 0) continue;
       if (walk.first < before.first + before.tiles) walk.direct = 0;
@@ -157,7 +155,7 @@ inline std::vector<std::vector<KeyWork>> walks_of(const fa::Problem& p) {
 }
 inline std::vector<KeyWork> key_tiles(const fa::Problem& p) { return in_order(p, walks_of(p)); }
 
-// The rows of tiles without sums are negative.
+// Tiles without sums have negative rows.
 inline fa::Table sum_rows_of(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
   fa::Table table = step15_packed_backward::sum_rows_of(p, Br);

@@ -1,7 +1,7 @@
 // Step 15 -- the backward of windows and packs.
-// Idea      The same mask, seen from the keys: the rows that see a tile of keys are neighbours.
-//           Their first and last tile follow from the edges that rows have, turned around. Tiles of
-//           dQ_sum begin with each document: a table says where their rows belong
+// Idea      The same mask, seen from the keys: the rows that see a tile of keys are adjacent. Their
+//           first and last tile follow from the transposed edges of rows. Tiles of dQ_sum begin
+//           with each document: a table gives their rows
 // Changed   since 08 5_atomics: causal becomes a window; gradients of keys that no row sees are 0;
 //           of a pack, keys and rows are looked up, and dQ is converted tile by tile
 // Traffic   requested read   2*BH*(2*N + 2*v)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*v) B   v: rows
@@ -29,8 +29,7 @@ using fa::add_product, fa::put_tile, fa::store_tile, step08::kRowThreads;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
 
-// What a block works on: a tile of keys. Row r of the document has its own key r + keys - rows,
-// counted from the tile's first one.
+// A block's tile of keys. Row r's own key is r + keys - rows, counted from the tile's first one.
 struct KeyWork {
   int row, rows;  // the document's first row, and how many it has
   int key, keys;  // the tile's first key, and how many are left in the document
@@ -52,8 +51,7 @@ struct Walk {
     end = first_row < end_row ? (end_row + Br - 1) / Br : first;
   }
 
-  // Scores that their row does not see become -inf, if an edge cuts the warp's keys and these rows
-  // of the tile, from its row q on.
+  // Hides scores that their row does not see, if an edge cuts the warp's keys and rows from q on.
   template <int kBands, int Cols>
   __device__ void hide(float (&rS)[kBands][Cols / 8][4], int tile, int q, int warp_key) const {
     const int row = tile * Br + q, lane = threadIdx.x % fa::kWarp;
@@ -75,7 +73,6 @@ struct Walk {
   }
 };
 
-// All rows and keys are one document.
 struct OneDocument {
   Window window;
   int rows, keys;
@@ -91,7 +88,7 @@ struct OneDocument {
   }
 };
 
-// The host has written all tiles of keys to a table, the longest walks first.
+// The host's table of all tiles of keys, the longest walks first.
 struct Packed {
   Window window;
   const int* works;  // [tiles, 5]: KeyWork of each
@@ -107,27 +104,27 @@ struct Packed {
 // In shared memory, Br x Bc: 64 x 128, 97 KB when d = 64, 161 KB when d = 128; or 32 x 64, 73 KB.
 template <int d, int Br, int Bc>
 struct Tiles {
-  static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys a warp: what the registers hold
+  static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys per warp: what the registers hold
   static constexpr int kWarpKeys = kBands * kMma;
   static constexpr int kThreads = Bc / kWarpKeys * fa::kWarp;
   static constexpr int kRows = d == 64 ? 32 : Br;  // whose scores a warp has at a time
-  bf16 K[Bc * d];                                  // dK and dV on their way out
+  bf16 K[Bc * d];                                  // later dK and dV, before their stores
   bf16 V[Bc * d];
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
-  bf16 dS[kStages][Bc * Br];                    // [key][row]: as the registers have it
+  bf16 dS[kStages][Bc * Br];                    // [key][row]: as in the registers
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
-  // What a block needs once per tile or per head: too rarely to spend a register on.
+  // Values that a block needs once per tile or per head: too rarely to spend a register on.
   int first, end;  // of the walk
   size_t row;      // the document's first, of the group's first head
-  size_t sums;     // likewise: where the document's tiles of dQ_sum begin
+  size_t sums;     // where the document's tiles of dQ_sum begin, of the same head
   size_t key;      // the block's first
   int rows, keys;  // of the document; of keys those from the block's first one on
 };
 
 // One tile's share of dQ = dS K, a sum over the block's keys. Other blocks add to the same rows at
 // the same time, so it is added by atomics: in fp32, and in the order of the registers, so that the
-// 32 numbers of a request are 128 bytes side by side.
+// 32 numbers of a request are 128 adjacent bytes.
 template <int d, int Br, int Bc>
 __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS^T
                                       const bf16* sK,   // [Bc, d] swizzled
@@ -160,7 +157,7 @@ __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS
   for (int t = 0; t < kPart / kMma; ++t) {
     UNROLL
     for (int n = 0; n < kPart / 8; ++n) {
-      UNROLL  // no result is used, so each is a RED, and no thread waits for it
+      UNROLL  // RED: an addition without a result, so no thread waits for it
       for (int e = 0; e < 4; ++e) {
         atomicAdd(dQ_sum + (t * (d / 8) + n) * 128 + e * fa::kWarp, rdQ[t][n][e]);
       }
@@ -168,8 +165,8 @@ __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS
   }
 }
 
-// A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// so does P. It walks the rows of each of the `group` heads that share these keys.
+// A block owns a tile of keys and walks the tiles of rows that see it, for each of the `group`
+// heads that share these keys. dK, dV and P stay in registers.
 template <int d, int Br, int Bc, class Mask>
 __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
@@ -198,7 +195,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     smem.sums = size_t(kv_head) * group * Tr + work.sums;
     smem.key = key0, smem.rows = work.rows, smem.keys = work.keys;
   }
-  __syncthreads();  // these numbers are there
+  __syncthreads();  // the block's numbers are visible
   load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, work.keys);
   load_tile<d, Bc, kThreads>(V + key0 * d, smem.V, work.keys);
   const int key = warp * kWarpKeys;  // the warp's first, in the tile
@@ -226,7 +223,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     load_rows(smem.first);
     for (int step = smem.first; step < smem.end; ++step) {
       fa::cp_async_wait_all();
-      __syncthreads();  // this tile is here; the one before has been read, and its dS is complete
+      __syncthreads();  // this tile has arrived; the previous one has been read, and its dS is complete
       if (step + 1 < smem.end) load_rows(step + 1);
       const int stage = step % kStages;
       UNROLL
@@ -281,8 +278,8 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     add_dQ(smem.end - 1);
   }
 
-  // --- epilogue: dK and dV go through the warp's keys of K and V
-  fa::cp_async_wait_all();  // where no row was walked, their copies may still be under way
+  // --- epilogue: dK and dV are staged in the warp's keys of K and V
+  fa::cp_async_wait_all();  // where no row was walked, their copies may still be in flight
   __syncthreads();          // all warps are done with K
   const size_t at = (smem.key + key) * d;
   store_tile<d, kBands>(rdK, scale, sK, dK + at, smem.keys - key);
@@ -291,8 +288,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Tiles as a table, the longest walks first. The last number of a tile is the length of its walk:
-// tiles are sorted by it, and it is not stored.
+// Tiles as a table, sorted by the length of their walk: the last number, which is not stored.
 template <size_t n>
 fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
   std::stable_sort(tiles.begin(), tiles.end(),
@@ -349,7 +345,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return t;
 }
 
-// Of the kernels before and after: a thread makes 8 features of a row.
+// For the kernels before and after: a thread has 8 features of a row.
 inline fa::LaunchConfig row_blocks(const fa::Problem& p) {
   return {dim3(unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads)), dim3(kRowThreads)};
 }
@@ -390,9 +386,9 @@ namespace step15_packed_backward {
 
 using namespace step15_backward;
 
-// dQ = scale * dQ_sum, rounded and in order, as step 08's. A tile's rows lie together in dQ; past
-// the document's last row it has no more. A thread makes 8 features of a row: in dQ_sum the four
-// even ones are side by side, and the odd ones 32 numbers further.
+// dQ = scale * dQ_sum, rounded and in order, as step 08's. A tile's rows are contiguous in dQ; past
+// the document's last row it has none. A thread writes 8 features of a row: in dQ_sum the four even
+// ones are adjacent, and the odd ones 32 numbers further.
 template <int d, int Br>
 __global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, d / 8, 4, 32]
                                bf16* dQ,              // [B*H, N, d]
@@ -411,7 +407,7 @@ __global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, 
       fa::pack_bf16(even.z * scale, odd.z * scale), fa::pack_bf16(even.w * scale, odd.w * scale));
 }
 
-// Of each document's tiles of Br rows the first row, and how many rows the document has from there.
+// Per tile of Br rows of each document: its first row, and how many rows follow in the document.
 inline fa::Table sum_rows_of(const fa::Problem& p, int Br) {
   fa::Table table{"sum_rows", {}};
   for (const fa::Document& doc : p.documents()) {

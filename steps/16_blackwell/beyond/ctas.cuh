@@ -1,9 +1,9 @@
 // Step 16 -- two SMs. Compiled for sm_100a and run in the simulator; not yet run on a card.
 // Idea      The tensor cores of two SMs multiply together: a product has 256 rows, 128 of each
-//           block of a cluster, and each block keeps half of K and V, from which both SMs read. A
-//           block copies half a tile where it copied a whole one
+//           block of a cluster, and each block holds half of K and V, which both SMs read. A block
+//           copies half a tile where it copied a whole one
 // Changed   since 16 4_pair: products, commits, copies and allocation of two blocks; one thread of
-//           the pair multiplies; who arrives in the other block; the softmax is Polynomial's
+//           the pair multiplies; arrivals in the other block; the softmax is Polynomial's
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/512; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -24,7 +24,7 @@
 
 namespace step16_ctas {
 
-using namespace step16;  // parts.cuh: what a thread does with its row
+using namespace step16;  // parts.cuh: a thread's work on its row
 
 constexpr int kThreads = 4 * kGroupThreads;
 constexpr int kTiles = 2;            // of rows of a product
@@ -44,17 +44,17 @@ __device__ inline uint32_t column_s(int t) { return t * Bc; }
 __device__ inline uint32_t column_p(int t) { return t * Bc + Bc / 2; }
 __device__ inline uint32_t column_o(int t) { return 256 + t * 128; }
 
-// What a block keeps in shared memory: 66 KB when d = 64, 130 KB when d = 128.
+// A block's shared memory: 66 KB when d = 64, 130 KB when d = 128.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 Q[kTiles][Br * d];             // reused for O in the epilogue
   bf16 K[kStages][Bc / kBlocks * d];  // half of the keys: [d / 64][64][64]
   bf16 V[kStages][Bc * d / kBlocks];  // half of the features: [128][d / 2], one panel
-  float factor[kTiles][Br];           // of each row, from the softmax: alpha, and at last 1 / l
-  // mbarriers                                       who arrives
+  float factor[kTiles][Br];           // of each row, from the softmax: alpha, finally 1 / l
+  // mbarriers                                       arrivals by
   uint64_t q_full, k_full[kStages], v_full[kStages];   // the leader's: copies of both blocks
   uint64_t k_empty[kStages], v_empty[kStages];         // in both blocks: Q K^T and P V
-  uint64_t s_full[kTiles], o_full[kTiles];             // likewise
+  uint64_t s_full[kTiles], o_full[kTiles];             // in both blocks: Q K^T and P V
   uint64_t p_full[kTiles], o_scaled[kTiles];           // the leader's: each thread of both blocks
   uint64_t factor_full[kTiles], factor_empty[kTiles];  // in each block: softmax, correction
   uint32_t tmem;                                       // address of the block's first column
@@ -70,7 +70,7 @@ struct Walks {
 // --- the softmax of a row -----------------------------------------------------------------------
 
 constexpr float kLazyRescale = 8.f;  // P may grow to 2^8 before O, l and m follow
-constexpr int kEvery = 4;            // of so many pairs of exponentials one is a polynomial
+constexpr int kEvery = 4;            // of this many pairs of exponentials one is a polynomial
 
 // 2^x of two numbers, each at most 127, as 2^(n + f): see 4_pair.
 __device__ inline float2 exp2_polynomial(float2 x) {
@@ -87,7 +87,7 @@ __device__ inline float2 exp2_polynomial(float2 x) {
           __int_as_float(__float_as_int(p.y) + (__float_as_int(n.y) << 23))};
 }
 
-// O, l and m stay as they are until a score passes m by more than 8.
+// O, l and m stay unchanged until a score exceeds m by more than 8.
 __device__ inline float update_lazily(const Row& rS, float scale_log2, float& m) {
   float m_new = m;
   const float alpha = update_maximum(rS, scale_log2, m_new);
@@ -113,7 +113,7 @@ __device__ inline float compute_p(const float (&rS)[kHalf], float scale_log2, fl
 
 // --- products of two blocks ---------------------------------------------------------------------
 
-// S = Q K^T of 256 rows and a tile's keys. The descriptors name what this block has of them.
+// S = Q K^T of 256 rows and a tile's keys. The descriptors name this block's part of them.
 template <int d>
 __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swizzled
                                        const bf16* sK,  // [d / 64][64][64] swizzled
@@ -146,8 +146,8 @@ __device__ inline void multiply_values(uint32_t tP,
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread of each block: 128 rows of Q's tiles, then half of all tiles of K and V, each as soon
-// as its stage is free. The leader's mbarriers are told: it expects the bytes of both.
+// One thread of each block copies 128 rows of Q's tiles, then half of all tiles of K and V, each as
+// soon as its stage is free. It signals the leader's mbarriers, which expect the bytes of both.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, const Walks& tiles, int rank,
@@ -155,7 +155,7 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
   const auto expect = [&](uint64_t* full, int bytes) {
     if (rank == kLeader) fa::mbarrier_arrive_expect_tx(full, kBlocks * bytes);
   };
-  // Not a tile that sees no keys: no products would tell the other block of its arrival.
+  // Not a tile that sees no keys: no products would signal its arrival to the other block.
   expect(&smem.q_full, ((tiles[0] > 0) + (tiles[1] > 0)) * sizeof smem.Q[0]);
   UNROLL
   for (int t = 0; t < kTiles; ++t) {
@@ -176,10 +176,9 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
 
 // --- a thread of the leader multiplies ----------------------------------------------------------
 
-// P V of the keys j - 1, then S of the keys j, of one tile of rows and then of the other. S
-// overwrites P, which P V reads. That the tensor cores begin S later, PTX promises for products of
-// one accumulator and shape only; FlashAttention-4's flash_fwd_sm100.py relies on it, as we do. The
-// first tile may see fewer keys.
+// P V of the keys j - 1, then S of the keys j (the first tile may see fewer), of one tile of rows
+// and then of the other. S overwrites P, which P V reads. PTX guarantees that order only for
+// products of one accumulator and shape; like FlashAttention-4 (flash_fwd_sm100.py) we rely on it.
 template <int d>
 __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
   const int most = tiles.longest();
@@ -204,7 +203,7 @@ __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
         fa::tcgen05_commit_2cta(&smem.s_full[t], kBoth);
       }
     }
-    // Only if a copy waits for it: an arrival without a waiter may come after a block's end.
+    // Only if a copy waits for it: an arrival without a waiter may be later than a block's end.
     const bool v_next = j > 0 && before + kStages < most, k_next = j + kStages < most;
     if (v_next) fa::tcgen05_commit_2cta(&smem.v_empty[before % kStages], kBoth);
     if (k_next) fa::tcgen05_commit_2cta(&smem.k_empty[j % kStages], kBoth);
@@ -220,7 +219,7 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
   const int r = threadIdx.x % kGroupThreads;
   float l = 0.f, m = kNoMaximum;
   for (int j = 0; j < tiles; ++j) {
-    fa::mbarrier_wait(&smem.s_full[t], j & 1);  // and P V of the tile before
+    fa::mbarrier_wait(&smem.s_full[t], j & 1);  // and P V of the previous tile
     fa::tcgen05_fence_after_thread_sync();
     Row rS;
     load_row(lanes + column_s(t), rS);
@@ -248,7 +247,7 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
 
 // --- a warpgroup corrects O ---------------------------------------------------------------------
 
-// O *= alpha before each P V but the first, and at the end O / l to the place of Q.
+// O *= alpha before each P V but the first, and finally O / l to the place of Q.
 template <int d>
 __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tiles) {
   const int r = threadIdx.x % kGroupThreads;
@@ -258,9 +257,9 @@ __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tile
       fa::mbarrier_wait(&smem.factor_full[t], j & 1);
       const float alpha = smem.factor[t][r];
       fa::mbarrier_arrive(&smem.factor_empty[t]);
-      fa::mbarrier_wait(&smem.o_full[t], (j & 1) ^ 1);  // P V of the tile before
+      fa::mbarrier_wait(&smem.o_full[t], (j & 1) ^ 1);  // P V of the previous tile
       fa::tcgen05_fence_after_thread_sync();
-      // Of the first tile there is no O, and where no maximum of the warp moved, nothing to do.
+      // The first tile has no O yet; without a moved maximum in the warp there is nothing to do.
       if (j > 0 && __any_sync(fa::kFullMask, alpha != 1.f)) {
         rescale<d>(lanes + column_o(t), alpha);
       }
@@ -286,10 +285,10 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tiles; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  // The shuffle tells the compiler that all lanes have the same warp, and so the same role.
+  // The shuffle tells the compiler that the warp, and so the role, is the same in all lanes.
   const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0), wg = warp / 4;
-  // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
+  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
+  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / kBlocks / heads, cluster = blockIdx.x / kBlocks;
   const int rank = fa::cluster_rank();
   const int i = causal ? Tr - 1 - cluster / heads : cluster % Tr;
@@ -318,7 +317,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     fa::mbarrier_init_fence();
   }
-  if (warp == 8) {  // of the correction, which outlives the others
+  if (warp == 8) {  // of the correction, which ends last
     fa::tcgen05_alloc<2>(&smem.tmem, kColumns);
     fa::tcgen05_relinquish_alloc_permit<2>();
     fa::tcgen05_fence_before_thread_sync();
@@ -342,7 +341,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
     if (r == 0) {
       UNROLL
-      for (int t = 0; t < kTiles; ++t) {  // not the rows past the end
+      for (int t = 0; t < kTiles; ++t) {  // rows past the end are not written
         fa::tma_store(&map_O, smem.Q[t], {0, first + t * kRows + rank * Br, 0, bh});
       }
       fa::tma_store_commit();
@@ -355,11 +354,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     if (warp == 13 && rank == kLeader && fa::elect_one()) multiply<d>(smem, tiles);
   }
-  fa::cluster_sync();  // until then products read and arrivals reach the other block's memory
+  fa::cluster_sync();  // until then products read and arrivals write the other block's memory
   if (warp == 8) {
     __syncwarp();
     fa::tcgen05_fence_after_thread_sync();
-    fa::tcgen05_dealloc<2>(smem.tmem, kColumns);  // or the SM starts no block that allocates
+    fa::tcgen05_dealloc<2>(smem.tmem, kColumns);  // else the SM starts no block that allocates
   }
 }
 

@@ -1,5 +1,5 @@
 /// \file
-/// Clusters (sm_90): blocks that run at the same time and reach each other's shared memory, and its
+/// Clusters (sm_90): blocks that run at the same time and access each other's shared memory and
 /// mbarriers. launch(kernel, {grid, block, smem, cluster}, ...) makes them.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// This block's number in its cluster, 0 .. cluster_size() - 1.
+/// This block's rank in its cluster, 0 .. cluster_size() - 1.
 FA_PTX unsigned cluster_rank() {
   unsigned r;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
@@ -31,17 +31,17 @@ FA_PTX void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
-/// Where `p`, an address in this block's shared memory, is in block `rank`'s. The result is an
-/// ordinary pointer: load and store through it (ld.shared::cluster, st.shared::cluster). The other
-/// block must have started, and must not return before: a cluster_sync() on both sides.
+/// Maps `p`, an address in this block's shared memory, to block `rank`'s. The result is an ordinary
+/// pointer for loads and stores (ld.shared::cluster, st.shared::cluster). The other block must have
+/// started and must not return too early: a cluster_sync() before and after.
 template <class T>
 FA_PTX T* map_shared(T* p, unsigned rank) {
   T* mapped;
   asm volatile("mapa.u64 %0, %1, %2;" : "=l"(mapped) : "l"(p), "r"(rank));
   return mapped;
 }
-/// One arrival at the barrier at the same place in block `rank` of the cluster, which hands over
-/// what this thread wrote anywhere: on sm_90 a fence of the whole GPU stands in front of it.
+/// One arrival at the barrier at the same offset in block `rank` of the cluster. It releases all
+/// that this thread wrote: on sm_90 a fence of GPU scope precedes it.
 FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
   asm volatile(
       "{ .reg .b32 remote;\n"
@@ -51,9 +51,9 @@ FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
       "r"(rank)
       : "memory");
 }
-/// One arrival likewise, of a thread that hands over to another block nothing that it wrote to
-/// ordinary memory: it has read what that block may now overwrite, or orders tensor memory by its
-/// own fences. Nothing else stands in front of it: PTX's default releases to the own block.
+/// The same, but without a fence: PTX's default releases to this block only. For a thread that
+/// hands over no writes to ordinary memory: it has read what the other block may now overwrite, or
+/// orders tensor memory by tcgen05's fences.
 FA_PTX void mbarrier_release_remote(uint64_t* bar, unsigned rank) {
   asm volatile(
       "{ .reg .b32 remote;\n"
@@ -63,9 +63,8 @@ FA_PTX void mbarrier_release_remote(uint64_t* bar, unsigned rank) {
       : "memory");
 }
 /// Copies `bytes` bytes of this block's shared memory to where `to` is in block `rank`'s, then
-/// tells the barrier that is there where `bar` is here. TMA does it: what threads have written
-/// needs fence_proxy_async() before. Addresses and size: multiples of 16. `from` may be overwritten
-/// by who knows of the signal.
+/// signals `bar` there. By TMA: what threads have written first needs fence_proxy_async().
+/// Addresses and size: multiples of 16. `from` may be overwritten after the signal has arrived.
 FA_PTX void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank) {
   asm volatile(
       "{ .reg .b32 to, bar;\n"

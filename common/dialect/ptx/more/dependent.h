@@ -1,10 +1,9 @@
 /// \file
 /// Programmatic dependent launch (sm_90): launch_early() prepares the launch while the preceding
-/// kernel runs. The blocks start when all of that kernel's have returned; their stores need not be
-/// visible yet, hence the wait.
+/// kernel runs. When its blocks have returned, this one's start, but wait until stores are visible.
 ///
-/// Older GPUs start the kernel after the other one, and the wait does nothing. The simulator runs
-/// the kernels one after the other; it refuses an access to device memory before the wait.
+/// Older GPUs run the kernels in order, and the wait does nothing. The simulator runs them in order
+/// and refuses an access to device memory before the wait.
 #pragma once
 
 #include <stdexcept>
@@ -14,7 +13,7 @@
 #if !FA_BACKEND_GPU
 namespace sim {
 
-/// While it lives, the launches of this host thread are early ones. `strict`: each access to device
+/// During its lifetime the launches of this host thread are early. `strict`: each access to device
 /// memory before the wait is a fault; else only one to what the preceding kernel uses.
 struct EarlyLaunch {
   explicit EarlyLaunch(bool strict = true);
@@ -38,9 +37,8 @@ inline void require_early(const LaunchConfig& c) {
 
 #if defined(__CUDACC__)
 
-/// Waits until the preceding kernel has ended and its stores to device memory are visible. By all
-/// threads of a kernel launched early, even those that read nothing of it: the kernel after this
-/// one waits for this one alone.
+/// Waits until the preceding kernel has ended and its stores are visible. By all threads of an
+/// early kernel, even those that read nothing of it: the next kernel waits for this one only.
 FA_PTX void griddep_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

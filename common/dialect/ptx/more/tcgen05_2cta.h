@@ -1,22 +1,22 @@
 /// \file
-/// tcgen05 of two blocks (cta_group::2): a product has 256 rows, and each block of a pair keeps
-/// half of both operands. A pair are the blocks 2 i and 2 i + 1 of a cluster; the even one leads.
+/// tcgen05 of two blocks (cta_group::2): a product has 256 rows, and each block of a pair holds
+/// half of both operands. A pair is the blocks 2 i and 2 i + 1 of a cluster; the even one leads.
 ///
 ///                      even block               odd block
-///     A  256 x 16      rows 0 .. 127            rows 128 .. 255            at the same places in
+///     A  256 x 16      rows 0 .. 127            rows 128 .. 255            at the same offsets in
 ///     B  16 x N        columns 0 .. N / 2 - 1   columns N / 2 .. N - 1     both shared memories
 ///     D  256 x N       rows 0 .. 127            rows 128 .. 255            at the same address in
 ///                      lane m, column d + n     lane m - 128, column d + n both tensor memories
 ///
-/// A warp of each block allocates and frees the same columns, where the first one waits for the
-/// other one. One thread of the pair issues a product: descriptors and addresses are its own
-/// block's, and the tensor cores of both SMs read them in both blocks. Its commit arrives in both.
-/// All these instructions of a kernel have the same group.
+/// A warp of each block allocates and frees the same columns, which synchronises the two. One
+/// thread of the pair issues a product: it passes the descriptors and addresses of its block, and
+/// the tensor cores of both SMs apply them to both blocks. Its commit arrives in both. All these
+/// instructions of a kernel have the same group.
 ///
 ///     if (warp == 0) tcgen05_alloc<2>(&base, 128);       // a warp of each block
 ///     cluster_sync();
 ///     if (rank == 0 && thread == 0) {
-///       mbarrier_wait(&full, 0);                         // told by tma_load_2cta of both blocks
+///       mbarrier_wait(&full, 0);                         // signalled by both tma_load_2cta
 ///       tcgen05_mma<2>(base, a, b, instruction);         // m256nNk16, B's descriptor names N / 2
 ///       tcgen05_commit_2cta(&done, 3);                   // both blocks
 ///     }
@@ -25,9 +25,8 @@
 ///     cluster_sync();                                    // neither reads or writes any more
 ///     if (warp == 0) tcgen05_dealloc<2>(base, 128);
 ///
-/// What threads of the odd block have done in tensor memory is handed to the leader by
-/// tcgen05_fence_before_thread_sync() and mbarrier_release_remote() (cluster.h): the fence orders
-/// it, the arrival need not.
+/// tcgen05_fence_before_thread_sync() orders the odd block's accesses to tensor memory before the
+/// leader's; mbarrier_release_remote() (cluster.h), the arrival, need not.
 #pragma once
 
 #include "common/dialect/ptx/more/cluster.h"
@@ -38,8 +37,7 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// As tcgen05_commit(), with one arrival where `bar` is in each block r of the cluster with bit r
-/// set in `blocks`.
+/// As tcgen05_commit(), with an arrival at the offset of `bar` in each block of the mask `blocks`.
 FA_PTX void tcgen05_commit_2cta(uint64_t* bar, uint16_t blocks) {
   asm volatile(
       "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 "
@@ -47,8 +45,7 @@ FA_PTX void tcgen05_commit_2cta(uint64_t* bar, uint16_t blocks) {
       "h"(blocks)
       : "memory");
 }
-/// As tma_load(), to this block; its bytes are told to the mbarrier where `bar` is in block `rank`
-/// of the pair.
+/// As tma_load(), but its bytes are signalled at the offset of `bar` in block `rank` of the pair.
 template <int dims>
 FA_PTX void tma_load_2cta(void* to, const TensorMap* map, uint64_t* bar, unsigned rank,
                           const int (&at)[dims]) requires(dims == 4) {

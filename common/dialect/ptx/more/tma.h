@@ -1,6 +1,6 @@
 /// \file
-/// The rest of TMA: tensors of other than four dimensions, one copy to several blocks, runs of
-/// bytes without a tensor map, and what is read back in the same launch.
+/// The rest of TMA: tensors of other than four dimensions, multicast, runs of bytes without a
+/// tensor map, and the fence for data read back in the same launch.
 #pragma once
 
 #include "common/dialect/ptx/tma.h"
@@ -14,7 +14,7 @@ namespace fa {
 FA_PTX void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // One asm statement serves all ranks: DIM is "1d" to "5d", and AT names as many of the five
-// registers with coordinates, which stand behind the other operands; it leaves the rest alone.
+// registers with coordinates, which follow the other operands; the rest are unused.
 #define FA_FOR_EACH_RANK(STATEMENT, x0, x1, x2, x3, x4)                 \
   static_assert(1 <= rank && rank <= 5);                                \
   int x[5] = {};                                                        \
@@ -40,9 +40,8 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar,
 #undef FA_STATEMENT
 }
 
-/// As tma_load, to every block r of the cluster with bit r set in `blocks`, at the same place in
-/// its shared memory; each of them gets the signal at the same place as `bar`. The tensor is read
-/// once.
+/// As tma_load, to the same offset in every block r of the cluster whose bit r is set in `blocks`;
+/// each receives the signal at the offset of `bar`. The tensor is read once.
 template <int rank>
 FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],
                                uint16_t blocks) {
@@ -72,7 +71,7 @@ FA_PTX void tma_store(const TensorMap* map, const void* from,
 #undef FA_COORDINATES
 #undef FA_FOR_EACH_RANK
 
-/// Copies `bytes` bytes to shared memory, then tells `bar`. Addresses and size: multiples of 16.
+/// Copies `bytes` bytes to shared memory, then signals `bar`. Addresses and size: multiples of 16.
 FA_PTX void bulk_load(void* to, const void* from, int bytes, uint64_t* bar) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -86,7 +85,7 @@ FA_PTX void bulk_store(void* to, const void* from, int bytes) {
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
 }
-/// Waits until at most the `pending` newest groups have not been written.
+/// Waits until at most the `pending` newest groups are still unwritten.
 template <int pending>
 FA_PTX void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");

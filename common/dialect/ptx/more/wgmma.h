@@ -1,6 +1,5 @@
 /// \file
-/// wgmma of more widths than ../wgmma.h has, and with A in either order. N is a multiple of 32 up
-/// to 256.
+/// wgmma of more widths than ../wgmma.h, multiples of 32 up to 256, and with A in either order.
 #pragma once
 
 #include "common/dialect/ptx/registers.h"
@@ -17,7 +16,7 @@ namespace fa {
 template <int N>
 struct WgmmaOfWidth;
 
-// in0 .. in6: the names of the operands behind the N / 2 accumulators.
+// in0 .. in6: the names of the operands after the N / 2 accumulators.
 #define FA_WGMMA(N, REGS, ACCS, in0, in1, in2, in3, in4, in5, in6)                               \
   template <>                                                                                    \
   struct WgmmaOfWidth<N> {                                                                       \
