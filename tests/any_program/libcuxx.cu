@@ -262,7 +262,7 @@ __global__ void copies(const char* in, char* out, int* zeros) {
   }
 }
 
-// One warp produces, the other consumes: by role, or by the number of producers.
+// One warp produces, two consume: by role, or by the number of producers.
 __global__ void roles(const int* in, int* out, bool by_number) {
   constexpr int kStages = 3;
   __shared__ int tile[kStages][32];
@@ -282,7 +282,7 @@ __global__ void roles(const int* in, int* out, bool by_number) {
       pipe.producer_commit();
     } else {
       pipe.consumer_wait();
-      sum += tile[i % kStages][63 - t];
+      sum += tile[i % kStages][(95 - t) % 32];
       pipe.consumer_release();
     }
   }
@@ -357,11 +357,11 @@ int main() {
   EXPECT(zeros[0] == 0x03020100 && zeros[1] == 0x07060504 && zeros[2] == 0 && zeros[3] == 0);
   EXPECT(zeros[4] == 10);
   for (int by_number = 0; by_number < 2; ++by_number) {
-    roles<<<1, 64>>>(in, out, by_number);
+    roles<<<1, 96>>>(in, out, by_number);
     done();
-    for (int t = 0; t < 32; ++t) {
+    for (int t = 0; t < 64; ++t) {
       int sum = 0;
-      for (int i = 0; i < 8; ++i) sum += in[32 * i + 31 - t];
+      for (int i = 0; i < 8; ++i) sum += in[32 * i + 31 - t % 32];
       EXPECT(out[t] == sum);
     }
   }

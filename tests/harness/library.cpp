@@ -69,7 +69,8 @@ fa::Step step() {
     return std::vector<fa::Scratch>{{.name = "runs", .bytes = 4, .zeroed = true}};
   };
   v.tables = [](const Problem& p) {
-    return std::vector{fa::Table{"window", std::vector<int>(p.N, p.mask.left)}};
+    return std::vector{
+        fa::Table{"window", std::vector<int>(p.N, p.mask.left + 10 * (p.mask.right + 1))}};
   };
   step.variants.push_back(v);
   v = {};
@@ -145,8 +146,9 @@ TEST_CASE("the library's lengths and tables are this call's, whatever the last c
   CHECK(it.O(6) == Values{2, 2, 5, 5, 5, 1});
   it.p.lengths = nullptr;
   CHECK(it.O(4) == Values{5, 5, 5, 2});
-  window.left = 7;
-  CHECK(it.O(4) == Values{7, 7, 7, 3});
+  window.left = 7, window.right = 1;
+  CHECK(it.O(4) == Values{27, 27, 27, 3});
+  window.right = -1;
   it.p.lengths = too_long.data();
   CHECK_THAT(it.said(fa_forward, kTables), ContainsSubstring("lengths 4: each must be 0 to 3"));
   it.p.lengths = some.data();

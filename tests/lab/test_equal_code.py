@@ -5,6 +5,7 @@ import unittest
 from unittest import mock
 
 from basis import ROOT, Folder, for_all, main
+from flash_steps import commits
 from flash_steps.command import Failure
 from flash_steps.commits import is_current
 from flash_steps.nvcc import find_nvcc
@@ -26,6 +27,20 @@ RUN = {
     "backward": {"kernels": [{"name": "b", "blocks": 2}]},
     "host_ms": 1,
 }
+
+
+class Changed(Folder):
+    def test_comments_white_space_and_includes_change_no_code(self):
+        path = "steps/01_naive/1_naive.cuh"
+        now = (ROOT / path).read_text()
+        for before, changed in (
+            (now.replace("#pragma once", "#pragma once\n#include <array>  // more"), False),
+            (now.replace("\n", " \n// a comment\n"), False),
+            (now.replace("r >= N", "r > N"), True),
+        ):
+            self.assertNotEqual(before, now)
+            with mock.patch.object(commits, "git", return_value=before):
+                self.assertEqual(commits.has_changed.__wrapped__(path, path, "x"), changed)
 
 
 class EqualCode(Folder):

@@ -15,6 +15,12 @@ def predicted(keys, n, d=fit_m.D):
 
 
 class Fit(Folder):
+    def test_a_fit_of_three_points(self):
+        a, b, square = fit_m.least_squares([1, 2, 3], [2, 3, 7])  # residuals 0.5, -1, 0.5 of 14
+        self.assertAlmostEqual(a, -1)
+        self.assertAlmostEqual(b, 2.5)
+        self.assertAlmostEqual(square, 1 - 1.5 / 14)
+
     def test_where_nothing_is_rounded_the_fit_is_the_formula(self):
         n = 1024
         runs = []

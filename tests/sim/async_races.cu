@@ -737,8 +737,8 @@ ANALYSED("an initialised mbarrier must be shown to TMA", "[sim][races][async]") 
       "full, byte 0 at " +
           line_behind(kLoadTile, 17) + " and its mbarrier.init by thread (0,0,0) at " +
           line_behind(kLoadTile, 6) +
-          " have no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, in "
-          "front of the barrier) between",
+          " have no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, "
+          "before the barrier) between",
       load_tile, kTwoWarps, x, y, Shown::no, 0);
   FOUND("thread (32,0,0): TMA load that signals full", load_tile, kTwoWarps, x, y, Shown::no, 32);
   for (const Shown shown : {Shown::device_fence, Shown::early, Shown::another}) {

@@ -337,6 +337,8 @@ TEST_CASE("copies outside a buffer, or in the wrong direction, are refused", "[s
   std::vector<float> host(32), other(16);
   FOUND("128 bytes do not lie inside one device buffer (x, 64 bytes)",
         [&] { cudaMemcpy(x.get(), host.data(), 128, cudaMemcpyHostToDevice); });
+  FOUND("128 bytes do not lie inside one device buffer (x, 64 bytes)",
+        [&] { cudaMemcpy(host.data(), x.get(), 128, cudaMemcpyDeviceToHost); });
   FOUND("cudaMemset", [&] { cudaMemset(x.get() + 8, 0, 64); });
   const auto copy = [](void* to, const void* from, cudaMemcpyKind kind) {
     return finding([&] { cudaMemcpy(to, from, 64, kind); });

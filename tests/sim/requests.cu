@@ -358,7 +358,8 @@ TEST_CASE("with sites there is a row for what TMA and wgmma move, 128 bytes at a
   const WithOptions with({.workers = 1, .requests = true, .sites = true});
   const Buffer<float> x("x", 256);
   std::map<std::string, fa::SiteCount> rows;
-  for (const fa::SiteCount& s : counted(engines, {2, 128, 64 * 1024}, x, 5).sites) rows[s.what] = s;
+  const fa::Counts of = counted(engines, {2, 128, 64 * 1024}, x, 5);
+  for (const fa::SiteCount& s : of.sites) rows[s.what] = s;
   const auto require = [&](const char* what, uint64_t requests, uint64_t transfers) {
     CAPTURE(what);
     REQUIRE(rows.count(what) == 1);
@@ -368,5 +369,7 @@ TEST_CASE("with sites there is a row for what TMA and wgmma move, 128 bytes at a
   };
   require("shared TMA load", 2, 2 * 1024 / 128);
   require("shared TMA store", 2, 2 * 512 / 128);
-  require("shared wgmma", 2 * 5, 2 * 5 * (64 + 64) * 16 * 2 / 128);
+  const uint64_t operands = 2 * 5 * (64 + 64) * 16 * 2;
+  require("shared wgmma", 2 * 5, operands / 128);
+  CHECK(of.kernels.at(0).shared_read == operands);
 }
