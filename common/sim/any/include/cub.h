@@ -1,10 +1,17 @@
 /// \file
 /// Stands in for CUB's headers. Collectives of a block or warp are ordinary kernel code: shuffles,
-/// and partial results in the caller's shared memory. Device-wide calls run on the host, as
-/// Thrust's algorithms do, and are not counted. What is missing does not compile.
+/// and partial results in the caller's shared memory. Device-wide calls run on the host and are not
+/// counted. What is missing does not compile.
 #pragma once
 
-#include "thrust.h"
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <iterator>
+#include <numeric>
+#include <vector>
+
+#include "cuda_runtime.h"
 
 namespace cub {
 
@@ -12,9 +19,17 @@ namespace cub {
 #define CubDebug(e) (e)
 #define CubDebugExit(e) (e)
 
-using Sum = thrust::plus<>;
-using Max = thrust::maximum<>;
-using Min = thrust::minimum<>;
+#define SIM_FUNCTOR(name, ...)                                \
+  struct name {                                               \
+    template <class A, class B>                               \
+    constexpr auto operator()(const A& a, const B& b) const { \
+      return __VA_ARGS__;                                     \
+    }                                                         \
+  };
+SIM_FUNCTOR(Sum, a + b)
+SIM_FUNCTOR(Max, a < b ? b : a)
+SIM_FUNCTOR(Min, b < a ? b : a)
+#undef SIM_FUNCTOR
 template <class K, class V>
 struct KeyValuePair {
   using Key = K;
@@ -33,13 +48,46 @@ struct KeyValuePair {
 SIM_ARG(ArgMax, >)
 SIM_ARG(ArgMin, <)
 #undef SIM_ARG
+
+/// Common to input iterators: `Self` defines at(i), its i-th element.
+template <class Self, class T>
+struct InputIterator {
+  using iterator_category = std::random_access_iterator_tag;
+  using value_type = T;
+  using difference_type = std::ptrdiff_t;
+  using reference = T;
+  using pointer = void;
+  std::ptrdiff_t n = 0;  // how far it has moved
+  T operator[](std::ptrdiff_t i) const { return static_cast<const Self&>(*this).at(n + i); }
+  T operator*() const { return (*this)[0]; }
+  Self& operator+=(std::ptrdiff_t by) { return n += by, static_cast<Self&>(*this); }
+  Self& operator++() { return *this += 1; }
+  Self operator++(int) {
+    const Self old = static_cast<const Self&>(*this);
+    return ++n, old;
+  }
+  friend Self operator+(Self a, std::ptrdiff_t by) { return a += by; }
+  friend std::ptrdiff_t operator-(const Self& a, const Self& b) { return a.n - b.n; }
+  friend bool operator==(const Self& a, const Self& b) { return a.n == b.n; }
+};
 template <class T, class Offset = std::ptrdiff_t>
-using CountingInputIterator = thrust::counting_iterator<T>;
+struct CountingInputIterator : InputIterator<CountingInputIterator<T, Offset>, T> {
+  T first;
+  explicit CountingInputIterator(T from) : first(from) {}
+  T at(std::ptrdiff_t i) const { return static_cast<T>(first + i); }
+};
 template <class T, class Offset = std::ptrdiff_t>
-using ConstantInputIterator = thrust::constant_iterator<T>;
+struct ConstantInputIterator : InputIterator<ConstantInputIterator<T, Offset>, T> {
+  T value;
+  explicit ConstantInputIterator(T v) : value(v) {}
+  T at(std::ptrdiff_t) const { return value; }
+};
 template <class T, class F, class I, class Offset = std::ptrdiff_t>
-struct TransformInputIterator : thrust::transform_iterator<F, I> {
-  TransformInputIterator(I i, F f) : thrust::transform_iterator<F, I>(i, f) {}
+struct TransformInputIterator : InputIterator<TransformInputIterator<T, F, I, Offset>, T> {
+  I in;
+  F f;
+  TransformInputIterator(I i, F function) : in(i), f(function) {}
+  T at(std::ptrdiff_t i) const { return F(f)(in[i]); }
 };
 inline unsigned LaneId() { return sim::any::lane(); }
 
@@ -321,17 +369,29 @@ struct BlockStore {
 /// A first call, without room, only says how much is needed.
 #define SIM_CUB(...)                        \
   if (!room) return bytes = 1, cudaSuccess; \
-  const thrust::Library library("CUB");     \
+  const sim::any::Library library("CUB");   \
   __VA_ARGS__;                              \
   return cudaSuccess
 
 template <class I>
-using ValueOf = thrust::ValueOf<I>;
+using ValueOf = typename std::iterator_traits<I>::value_type;
+
+/// Pairwise: the error of a sum grows as on a GPU.
+template <class T, class I, class F>
+T reduced(I i, int64_t n, T init, F& f) {
+  if (n < 64) {
+    for (; n > 0; --n, ++i) init = f(init, *i);
+    return init;
+  }
+  const int64_t half = n / 2;
+  const T left = reduced<T>(i, half, init, f);
+  return f(left, reduced<T>(i + (half + 1), n - half - 1, static_cast<T>(i[half]), f));
+}
 
 struct DeviceReduce {
   static cudaError_t Reduce(void* room, size_t& bytes, auto in, auto out, int64_t n, auto f,
                             auto init, cudaStream_t = nullptr) {
-    SIM_CUB(*out = thrust::reduce(in, in + n, init, f));
+    SIM_CUB(*out = reduced(in, n, init, f));
   }
   static cudaError_t Sum(void* room, size_t& bytes, auto in, auto out, int64_t n,
                          cudaStream_t = nullptr) {
@@ -350,20 +410,22 @@ struct DeviceReduce {
   static cudaError_t ReduceByKey(void* room, size_t& bytes, auto keys, auto keys_out, auto values,
                                  auto values_out, auto runs, auto f, int64_t n,
                                  cudaStream_t = nullptr) {
-    SIM_CUB(*runs = thrust::reduce_by_key(keys, keys + n, values, keys_out, values_out,
-                                          thrust::equal_to<>(), f)
-                        .first -
-                    keys_out);
+    SIM_CUB(const auto start = keys_out; for (int64_t i = 0; i < n;) {
+      const ValueOf<decltype(keys)> key = keys[i];
+      ValueOf<decltype(values)> sum = values[i];
+      for (++i; i < n && keys[i] == key; ++i) sum = f(sum, values[i]);
+      *keys_out++ = key, *values_out++ = sum;
+    }* runs = keys_out - start);
   }
 };
 struct DeviceScan {
   static cudaError_t ExclusiveScan(void* room, size_t& bytes, auto in, auto out, auto f, auto init,
                                    int64_t n, cudaStream_t = nullptr) {
-    SIM_CUB(thrust::exclusive_scan(in, in + n, out, init, f));
+    SIM_CUB(std::exclusive_scan(in, in + n, out, init, f));
   }
   static cudaError_t InclusiveScan(void* room, size_t& bytes, auto in, auto out, auto f, int64_t n,
                                    cudaStream_t = nullptr) {
-    SIM_CUB(thrust::inclusive_scan(in, in + n, out, f));
+    SIM_CUB(std::inclusive_scan(in, in + n, out, f));
   }
   static cudaError_t ExclusiveSum(void* room, size_t& bytes, auto in, auto out, int64_t n,
                                   cudaStream_t = nullptr) {
@@ -396,18 +458,25 @@ struct DeviceRadixSort {
   static cudaError_t SortPairs##ending(void* room, size_t& bytes, const K* keys, K* keys_out,      \
                                        const V* values, V* values_out, int64_t n, int begin = 0,   \
                                        int end = 8 * sizeof(K), cudaStream_t = nullptr) {          \
-    SIM_CUB(thrust::copy(keys, keys + n, keys_out); thrust::copy(values, values + n, values_out);  \
-            thrust::stable_sort_by_key(keys_out, keys_out + n, values_out, [=](K a, K b) {         \
-              return bits(a, begin, end) op bits(b, begin, end);                                   \
-            }));                                                                                   \
+    SIM_CUB(std::vector<std::pair<K, V>> all;                                                      \
+            for (int64_t i = 0; i < n; ++i) all.emplace_back(keys[i], values[i]);                  \
+            std::stable_sort(all.begin(), all.end(),                                               \
+                             [=](const auto& a, const auto& b) {                                   \
+                               return bits(a.first, begin, end) op bits(b.first, begin, end);      \
+                             });                                                                   \
+            for (const auto& [key, value]                                                          \
+                 : all)* keys_out++ = key,                                                         \
+            *values_out++ = value);                                                                \
   }                                                                                                \
   template <class K>                                                                               \
   static cudaError_t SortKeys##ending(void* room, size_t& bytes, const K* keys, K* out, int64_t n, \
                                       int begin = 0, int end = 8 * sizeof(K),                      \
                                       cudaStream_t = nullptr) {                                    \
-    SIM_CUB(thrust::copy(keys, keys + n, out); thrust::stable_sort(out, out + n, [=](K a, K b) {   \
-              return bits(a, begin, end) op bits(b, begin, end);                                   \
-            }));                                                                                   \
+    SIM_CUB(std::vector<K> all(keys, keys + n); std::stable_sort(                                  \
+                all.begin(), all.end(),                                                            \
+                [=](K a, K b) { return bits(a, begin, end) op bits(b, begin, end); });             \
+            for (K key                                                                             \
+                 : all)* out++ = key);                                                             \
   }
   SIM_SORT(, <)
   SIM_SORT(Descending, >)
@@ -416,18 +485,19 @@ struct DeviceRadixSort {
 struct DeviceSelect {
   static cudaError_t Flagged(void* room, size_t& bytes, auto in, auto flags, auto out, auto count,
                              int64_t n, cudaStream_t = nullptr) {
-    SIM_CUB(*count = thrust::copy_if(in, in + n, flags, out, thrust::identity<bool>()) - out);
+    SIM_CUB(auto to = out; for (int64_t i = 0; i < n; ++i) if (flags[i])* to++ = in[i];
+            *count = to - out);
   }
   static cudaError_t If(void* room, size_t& bytes, auto in, auto out, auto count, int64_t n,
                         auto wanted, cudaStream_t = nullptr) {
-    SIM_CUB(*count = thrust::copy_if(in, in + n, out, wanted) - out);
+    SIM_CUB(*count = std::copy_if(in, in + n, out, wanted) - out);
   }
 };
 struct DeviceRunLengthEncode {
   static cudaError_t Encode(void* room, size_t& bytes, auto in, auto out, auto counts, auto runs,
                             int64_t n, cudaStream_t = nullptr) {
-    return DeviceReduce::ReduceByKey(room, bytes, in, out, thrust::constant_iterator<int>(1),
-                                     counts, runs, cub::Sum(), n);
+    return DeviceReduce::ReduceByKey(room, bytes, in, out, ConstantInputIterator<int>(1), counts,
+                                     runs, cub::Sum(), n);
   }
 };
 #undef SIM_CUB
