@@ -1,4 +1,4 @@
-// cuBLAS: column-major matrix products in fp32, fp64 and bf16; batches; a vector.
+// cuBLAS: column-major matrix products of each type, and in batches.
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 
@@ -15,15 +15,93 @@ static T* copied(const T* host, int n) {
 }
 __global__ void scale(float* p, float by) { p[threadIdx.x] *= by; }
 
+template <class... V>
+static bool are(const float* p, V... v) {
+  int i = 0;
+  return ((p[i++] == v) && ...);
+}
+// The calls in which every operand has its own type, and the copies.
+static void any_type(cublasHandle_t h) {
+  const int n = 2;
+  const auto N = CUBLAS_OP_N, T = CUBLAS_OP_T, C = CUBLAS_OP_C;
+  __half* a = room<__half>(4);
+  float *f = room<float>(8), *g = room<float>(8), one = 1, zero = 0;
+  double *d = room<double>(4), d_one = 1, d_zero = 0;
+  const __half h_two = __float2half(2), h_zero = __float2half(0);
+  for (int i = 0; i < 4; ++i) a[i] = __float2half(i + 1), d[i] = i + 1;
+  // The older form gives the type of the sums, which is also the scalars'.
+  BLAS(cublasGemmEx(h, N, N, n, n, n, &one, a, CUDA_R_16F, n, a, CUDA_R_16F, n, &zero, f,
+                    CUDA_R_32F, n, CUDA_R_32F, CUBLAS_GEMM_DFALT));
+  EXPECT(are(f, 7, 10, 15, 22));
+  BLAS(cublasGemmEx(h, N, T, n, n, n, &h_two, a, CUDA_R_16F, n, a, CUDA_R_16F, n, &h_zero, f,
+                    CUDA_R_32F, n, CUDA_R_16F, CUBLAS_GEMM_DFALT));
+  EXPECT(are(f, 20, 28, 28, 40));
+  BLAS(cublasGemmEx(h, T, N, n, n, n, &d_one, d, CUDA_R_64F, n, d, CUDA_R_64F, n, &d_zero, f,
+                    CUDA_R_32F, n, CUDA_R_64F, CUBLAS_GEMM_DFALT));
+  EXPECT(are(f, 5, 11, 11, 25));
+  BLAS(cublasHgemm(h, N, N, 1, 1, n, &h_two, a, 1, a + 2, n, &h_zero, a, 1));
+  EXPECT(__half2float(a[0]) == 22 && __half2float(a[1]) == 2);
+  signed char* bytes = room<signed char>(4);
+  int *sums = room<int>(1), int_one = 1, int_zero = 0;
+  for (int i = 0; i < 4; ++i) bytes[i] = 100 - i;
+  BLAS(cublasGemmEx(h, T, N, 1, 1, 4, &int_one, bytes, CUDA_R_8I, 4, bytes, CUDA_R_8I, 4, &int_zero,
+                    sums, CUDA_R_32I, 4, CUBLAS_COMPUTE_32I, CUBLAS_GEMM_DEFAULT));
+  EXPECT(sums[0] == 10000 + 9801 + 9604 + 9409);
+  const auto status = [&](int m, int k, int lda, int ldb, int ldc, cublasOperation_t t, int count) {
+    return cublasSgemmStridedBatched(h, t, t, m, 1, k, &one, f, lda, 0, f, ldb, 0, &zero, g, ldc, 0,
+                                     count);
+  };
+  const auto bad = CUBLAS_STATUS_INVALID_VALUE;
+  EXPECT(status(2, 3, 2, 3, 2, N, 1) == CUBLAS_STATUS_SUCCESS);
+  EXPECT(status(2, 3, 3, 1, 2, T, 1) == CUBLAS_STATUS_SUCCESS);
+  EXPECT(status(2, 3, 1, 3, 2, N, 1) == bad && status(2, 3, 2, 2, 2, N, 1) == bad);
+  EXPECT(status(2, 3, 2, 3, 1, N, 1) == bad && status(2, 3, 2, 1, 2, T, 1) == bad);
+  EXPECT(status(2, 3, 3, 0, 2, T, 1) == bad && status(2, -1, 2, 3, 2, N, 1) == bad);
+  EXPECT(status(-1, 3, 2, 3, 2, N, 1) == bad && status(2, 3, 2, 3, 2, N, -1) == bad);
+  EXPECT(status(0, 3, 1, 3, 1, N, 1) == CUBLAS_STATUS_SUCCESS);
+
+  // Two products whose operands have pointers; f is 5 11 11 25.
+  float** p = room<float*>(6);
+  p[0] = p[3] = f, p[1] = p[2] = f + 1, p[4] = g, p[5] = g + 1;
+  BLAS(cublasSgemmBatched(h, N, N, 1, 1, n, &one, p, 2, p + 2, n, &zero, p + 4, 1, 2));
+  EXPECT(are(g, 5 * 11 + 11 * 11, 11 * 5 + 25 * 11));
+  cuComplex *z = room<cuComplex>(3), c_one = {1, 0}, c_zero = {0, 0};
+  z[0] = {1, 2}, z[1] = {3, -1};
+  const struct {
+    cublasOperation_t a, b;
+    float re, im;
+  } products[] = {{N, C, 1, 7}, {C, N, 1, -7}, {T, N, 5, 5}, {C, C, 5, -5}};
+  for (const auto& x : products) {
+    BLAS(cublasCgemm(h, x.a, x.b, 1, 1, 1, &c_one, z, 1, z + 1, 1, &c_zero, z + 2, 1));
+    EXPECT(z[2].x == x.re && z[2].y == x.im);
+  }
+
+  // 2 x 2 numbers of a matrix of 3 rows; vectors with steps.
+  const float host[] = {1, 2, 3, 4, 5, 6};
+  float back[6] = {};
+  BLAS(cublasSetMatrix(2, 2, sizeof(float), host, 3, f, 4));
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(are(f, 1, 2) && are(f + 4, 4, 5) && f[2] != 3);
+  BLAS(cublasGetMatrix(2, 2, sizeof(float), f, 4, back, 3));
+  EXPECT(are(back, 1, 2, 0, 4, 5, 0));
+  BLAS(cublasSetVector(3, sizeof(float), host, 2, g, 1));
+  BLAS(cublasGetVector(2, sizeof(float), g + 1, 1, back, 3));
+  EXPECT(are(back, 3, 2, 0, 5, 5, 0));
+  BLAS(cublasSetMatrixAsync(3, 2, sizeof(float), host, 3, g, 3, 0));
+  BLAS(cublasGetVectorAsync(6, sizeof(float), g, 1, back, 1, 0));
+  EXPECT(are(back, 1, 2, 3, 4, 5, 6));
+  int version = 0;
+  BLAS(cublasGetVersion(h, &version));
+  EXPECT(version >= 120000 && cublasGetStatusString(CUBLAS_STATUS_SUCCESS) != nullptr);
+}
+
 int main() {
   const int m = 5, n = 4, k = 3;
-  float A[m * k], B[k * n], C[m * n], x[m], y[m];
+  float A[m * k], B[k * n], C[m * n], x[m];
   for (int i = 0; i < m * k; ++i) A[i] = i % 7 - 3;
   for (int i = 0; i < k * n; ++i) B[i] = i % 5 - 2;
   for (int i = 0; i < m * n; ++i) C[i] = i;
-  for (int i = 0; i < m; ++i) x[i] = i + 1, y[i] = 10 * i;
   float *dA = copied(A, m * k), *dB = copied(B, k * n), *dC = copied(C, m * n);
-  float *dx = copied(x, m), *dy = copied(y, m);
   cublasHandle_t handle;
   BLAS(cublasCreate(&handle));
   BLAS(cublasSetStream(handle, 0));
@@ -51,18 +129,9 @@ int main() {
       EXPECT(got[j * m + i] == sum);
     }
   }
-  // y = A^T x: A is m x k.
-  BLAS(cublasSgemv(handle, CUBLAS_OP_T, m, k, &one, dA, m, dx, 1, &zero, dy, 1));
-  CHECK(cudaMemcpy(y, dy, sizeof y, cudaMemcpyDeviceToHost));
-  for (int l = 0; l < k; ++l) {
-    float sum = 0;
-    for (int i = 0; i < m; ++i) sum += A[l * m + i] * x[i];
-    EXPECT(y[l] == sum);
-  }
-  EXPECT(y[3] == 30 && y[4] == 40);
-  scale<<<1, 3>>>(dy, 2.f);  // a kernel continues with it
-  CHECK(cudaMemcpy(x, dy, 3 * sizeof(float), cudaMemcpyDeviceToHost));
-  for (int l = 0; l < 3; ++l) EXPECT(x[l] == 2 * y[l]);
+  scale<<<1, m>>>(dC, 2.f);  // a kernel continues with it
+  CHECK(cudaMemcpy(x, dC, sizeof x, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < m; ++i) EXPECT(x[i] == 2 * got[i]);
 
   // Two 2 x 2 products at once, in bf16, with fp32 sums.
   __nv_bfloat16 P[8], Q[8], R[8];
@@ -88,6 +157,8 @@ int main() {
   CHECK(cudaMemcpy(W, dW, sizeof W, cudaMemcpyDeviceToHost));
   EXPECT(W[0] == 23 && W[1] == 34 && W[2] == 31 && W[3] == 46);
 
+  any_type(handle);
+
   // Operands outside a buffer or in host memory are reported, not computed.
   static_assert(CUBLAS_GEMM_DFALT == -1 && CUBLAS_GEMM_ALGO23 == 23);
   static_assert(CUBLAS_GEMM_DFALT_TENSOR_OP == 99 && CUBLAS_GEMM_ALGO15_TENSOR_OP == 115);
@@ -98,9 +169,6 @@ int main() {
   EXPECT(product(dU, 64) == CUBLAS_STATUS_EXECUTION_FAILED);  // beyond A
   EXPECT(product(U, 2) == CUBLAS_STATUS_EXECUTION_FAILED);    // of the host
   EXPECT(product(dU, 1) == CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT(cublasScalEx(handle, 5, &d_one, CUDA_R_64F, dU, CUDA_R_64F, 1, CUDA_R_64F) ==
-         CUBLAS_STATUS_EXECUTION_FAILED);
-  cublasDaxpy(handle, 2, &d_one, U, 1, dW, 1);  // x in host memory
   EXPECT(cublasDgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 2, 1, &d_one, dU, 1, 0, dV,
                                    2, 2, &d_zero, dW, 1, 0, 2) ==  // the second B
          CUBLAS_STATUS_EXECUTION_FAILED);

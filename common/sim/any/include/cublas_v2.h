@@ -1,8 +1,9 @@
 /// \file
-/// Stands in for cuBLAS's header, with which programs compare their kernels. Computed on the host
-/// in fp64, and not counted; what is missing does not compile.
+/// Stands in for cuBLAS's header, with which programs compare their kernels: its products alone.
+/// Computed on the host in fp64, and not counted; what is missing does not compile.
 #pragma once
 
+#include "cuComplex.h"
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
 #include "library_types.h"
@@ -144,28 +145,18 @@ struct Matrix {
   cudaDataType_t type;
   const void* p;
   long long leading, stride;
-  bool transposed;
+  cublasOperation_t op;
 };
-/// C = alpha A B + beta C, `count` times. \returns false where a matrix leaves its buffer
-bool multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
-              const Matrix& c, int count);
-double number_at(cudaDataType_t type, const void* p);
-void put(cudaDataType_t type, void* p, double v);
-/// A vector of any type, and a number of `type` as passed to the call.
-struct Numbers {
-  const void* p;
-  cudaDataType_t type;
-  int step;
-  void* at(int i, int n) const;
-};
-/// alpha x + y, alpha x, x . y, the norm of x: into y, x, a scalar. \returns false out of bounds
-bool axpy(int n, double alpha, const Numbers& x, const Numbers& y);
-bool scale(int n, double alpha, const Numbers& x);
-bool dot(int n, const Numbers& x, const Numbers& y, double* sum);
+/// C = alpha A B + beta C, `count` times; alpha and beta have the type `scalar`.
+/// \returns false where a matrix leaves its buffer
+bool multiply(int m, int n, int k, cudaDataType_t scalar, const void* alpha, const Matrix& a,
+              const Matrix& b, const void* beta, const Matrix& c, int count);
 inline cublasStatus_t status_of(bool executed) {
   return executed ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
-inline cudaDataType_t scalar_of(cublasComputeType_t c) {
+/// The type of alpha and beta.
+inline cudaDataType_t scalar_of(cublasComputeType_t c, cudaDataType_t result) {
+  if (result == CUDA_C_32F || result == CUDA_C_64F) return result;
   switch (c) {
     case CUBLAS_COMPUTE_16F:
       return CUDA_R_16F;
@@ -188,23 +179,21 @@ inline cublasStatus_t cublasGemmStridedBatchedEx(
     cudaDataType_t type_c, int ldc, long long stride_c, int count, cublasComputeType_t compute,
     cublasGemmAlgo_t) {
   using namespace sim::any;
-  const cudaDataType_t scalar = scalar_of(compute);
   const auto fits = [](int leading, int rows) { return leading >= (rows > 1 ? rows : 1); };
   if (m < 0 || n < 0 || k < 0 || count < 0 || !fits(lda, ta == CUBLAS_OP_N ? m : k) ||
       !fits(ldb, tb == CUBLAS_OP_N ? k : n) || !fits(ldc, m)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  return status_of(multiply(m, n, k, number_at(scalar, alpha),
-                            {type_a, A, lda, stride_a, ta != CUBLAS_OP_N},
-                            {type_b, B, ldb, stride_b, tb != CUBLAS_OP_N}, number_at(scalar, beta),
-                            {type_c, C, ldc, stride_c, false}, count));
+  return status_of(multiply(m, n, k, scalar_of(compute, type_c), alpha,
+                            {type_a, A, lda, stride_a, ta}, {type_b, B, ldb, stride_b, tb}, beta,
+                            {type_c, C, ldc, stride_c, CUBLAS_OP_N}, count));
 }
 // The older form gives the type of the sums.
 inline cublasComputeType_t compute_of(cudaDataType_t type) {
-  return type == CUDA_R_16F   ? CUBLAS_COMPUTE_16F
-         : type == CUDA_R_64F ? CUBLAS_COMPUTE_64F
-         : type == CUDA_R_32I ? CUBLAS_COMPUTE_32I
-                              : CUBLAS_COMPUTE_32F;
+  return type == CUDA_R_16F                         ? CUBLAS_COMPUTE_16F
+         : type == CUDA_R_64F || type == CUDA_C_64F ? CUBLAS_COMPUTE_64F
+         : type == CUDA_R_32I                       ? CUBLAS_COMPUTE_32I
+                                                    : CUBLAS_COMPUTE_32F;
 }
 inline cublasComputeType_t compute_of(cublasComputeType_t type) { return type; }
 inline cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb,
@@ -234,37 +223,25 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cubla
 SIM_BLAS(S, float, CUDA_R_32F, CUBLAS_COMPUTE_32F)
 SIM_BLAS(D, double, CUDA_R_64F, CUBLAS_COMPUTE_64F)
 SIM_BLAS(H, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F)
+SIM_BLAS(C, cuComplex, CUDA_C_32F, CUBLAS_COMPUTE_32F)
+SIM_BLAS(Z, cuDoubleComplex, CUDA_C_64F, CUBLAS_COMPUTE_64F)
 #undef SIM_BLAS
-
-// Vectors of any type.
-inline cublasStatus_t cublasAxpyEx(cublasHandle_t, int n, const void* alpha, cudaDataType_t type,
-                                   const void* x, cudaDataType_t x_type, int x_step, void* y,
-                                   cudaDataType_t y_type, int y_step, cudaDataType_t) {
-  using namespace sim::any;
-  return status_of(axpy(n, number_at(type, alpha), {x, x_type, x_step}, {y, y_type, y_step}));
-}
-inline cublasStatus_t cublasScalEx(cublasHandle_t, int n, const void* alpha, cudaDataType_t type,
-                                   void* x, cudaDataType_t x_type, int x_step, cudaDataType_t) {
-  using namespace sim::any;
-  return status_of(scale(n, number_at(type, alpha), {x, x_type, x_step}));
-}
-inline cublasStatus_t cublasDotEx(cublasHandle_t, int n, const void* x, cudaDataType_t x_type,
-                                  int x_step, const void* y, cudaDataType_t y_type, int y_step,
-                                  void* result, cudaDataType_t type, cudaDataType_t) {
-  using namespace sim::any;
-  double sum = 0;
-  const bool executed = dot(n, {x, x_type, x_step}, {y, y_type, y_step}, &sum);
-  put(type, result, sum);
-  return status_of(executed);
-}
-inline cublasStatus_t cublasNrm2Ex(cublasHandle_t, int n, const void* x, cudaDataType_t x_type,
-                                   int x_step, void* result, cudaDataType_t type, cudaDataType_t) {
-  using namespace sim::any;
-  const Numbers v{x, x_type, x_step};
-  double sum = 0;
-  const bool executed = dot(n, v, v, &sum);
-  put(type, result, std::sqrt(sum));
-  return status_of(executed);
-}
-
-#include "cublas_levels.h"
+#define SIM_BLAS(letter, T)                                                                       \
+  inline cublasStatus_t cublas##letter##gemmBatched(                                              \
+      cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,          \
+      const T* alpha, const T* const A[], int lda, const T* const B[], int ldb, const T* beta,    \
+      T* const C[], int ldc, int count) {                                                         \
+    const sim::any::Library library("cuBLAS");                                                    \
+    for (int i = 0; i < count; ++i) {                                                             \
+      const cublasStatus_t status =                                                               \
+          cublas##letter##gemm(h, ta, tb, m, n, k, alpha, A[i], lda, B[i], ldb, beta, C[i], ldc); \
+      if (status != CUBLAS_STATUS_SUCCESS) return status;                                         \
+    }                                                                                             \
+    return CUBLAS_STATUS_SUCCESS;                                                                 \
+  }
+SIM_BLAS(S, float)
+SIM_BLAS(D, double)
+SIM_BLAS(H, __half)
+SIM_BLAS(C, cuComplex)
+SIM_BLAS(Z, cuDoubleComplex)
+#undef SIM_BLAS

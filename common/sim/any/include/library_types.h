@@ -1,4 +1,4 @@
-// Stands in for NVIDIA's header. cuBLAS's products support real types of 16 to 64 bits.
+// Stands in for NVIDIA's header. cuBLAS's products: see as_stored() in cublas.cpp.
 #pragma once
 enum cudaDataType_t {
   CUDA_R_32F,
