@@ -203,8 +203,6 @@ class Library {
   Library(const Library&) = delete;
   /// Are the bytes [p + low, p + high) inside the buffer? If not, that is a finding.
   static bool reaches(const char* operand, const void* p, std::ptrdiff_t low, std::ptrdiff_t high);
-  /// Finding unless the operand is in device memory.
-  static void need_device(const void* p);
 
  private:
   bool on_host_;

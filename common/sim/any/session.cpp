@@ -391,9 +391,9 @@ void watch_memory(size_t allocated) {
 Library::Library(const char* name) : on_host_(self->host) {
   if (!on_host_) return;
   device_in_use().lock();
+  if (options().libraries++ > 0) return;  // by an enclosing object
   Session& s = session();
   undo_host_stores();
-  if (options().libraries++ > 0) return;  // by an enclosing object
   options().library = name;
   if (s.captured) {
     not_supported(std::string(name) + " in the capture of a graph",
@@ -422,19 +422,11 @@ bool Library::reaches(const char* operand, const void* p, std::ptrdiff_t low, st
                    std::to_string(static_cast<int64_t>(begin - b.begin) + high) + " of " + buffer);
   return false;
 }
-void Library::need_device(const void* p) {
-  static thread_local const void* latest = nullptr;
-  if (self->host && p && p != latest && !is_device(p)) {
-    latest = p;
-    note_finding(FaultKind::refused, std::string(options().library) + " at " + calling_source() +
-                                         ": an operand is memory of the host");
-  }
-}
 Library::~Library() {
   if (!on_host_) return;
-  --options().libraries;
+  const bool enclosed = --options().libraries > 0;
   device_in_use().unlock();
-  end_where_asked("after a library's call");
+  if (!enclosed) end_where_asked("after a library's call");
 }
 
 void stop(int status) {

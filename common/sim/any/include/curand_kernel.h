@@ -141,5 +141,3 @@ template <class G>
 void skipahead(unsigned long long n, sim::any::RandomState<G>* s) {
   for (; n > 0; --n) curand(s);
 }
-
-#include "curand.h"  // as NVIDIA's does
