@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.." # the caller's may be deleted
 
-# "required" must be there. Of "library", CMake fetches what is missing.
+# "required" must be there. Of "library", CMake fetches what is missing, but for Thrust.
 #
 # group     package              probe                                   why
 packages='
@@ -27,6 +27,7 @@ library     catch2               header:catch2/catch.hpp|header:catch2/catch_all
 library     libcli11-dev         header:CLI/CLI.hpp                      command lines
 library     nlohmann-json3-dev   header:nlohmann/json.hpp                --json
 library     libfmt-dev           header:fmt/format.h                     formatted text
+library     libthrust-dev        header:thrust/version.h                 CUDA programs that use Thrust
 mpi         openmpi-bin          command:mpirun                          starts the ranks of step 14
 mpi         libopenmpi-dev       header:openmpi/mpi.h|header:mpi.h|file:/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h|file:/usr/lib/aarch64-linux-gnu/openmpi/include/mpi.h   their messages
 docs        doxygen              command:doxygen                         the API in the documentation
@@ -188,7 +189,7 @@ if ((${#required[@]})); then
   exit 1
 fi
 if ((${#missing[@]})); then
-  echo "setup: continuing without ${missing[*]} (CMake fetches the libraries)"
+  echo "setup: continuing without ${missing[*]} (CMake fetches the libraries, but for Thrust)"
 fi
 
 # older <version> <than>

@@ -20,6 +20,7 @@ from flash_steps.gpu_table import find_model
 
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "any", "how_to_build.txt")
 STAND_INS = os.path.join(ROOT, "common", "sim", "any", "include")
+OURS = (STAND_INS + os.sep, os.path.dirname(HOW) + os.sep)
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
 # Patterns of features that the simulator lacks; {}: the text found.
 UNSUPPORTED = [
@@ -33,7 +34,7 @@ UNSUPPORTED = [
     (r"\bcudaMemPool\w*|\bcudaMallocFromPoolAsync", "memory pools"),
     (r"\bcudaImportExternal\w*|\bcudaExternal\w*|\bcudaGraphics\w*", "graphics"),
     (r"\b__nv_fp[46]\w*", "fp4 and fp6 types"),
-    (r"\bcuda::", "libcu++ (cuda::)"),
+    (r"(?<!thrust::)(?<!system::)\bcuda::", "libcu++ (cuda::)"),
     (
         r"\b(multi_grid_group|this_multi_grid)\b",
         "this part of cooperative groups",
@@ -52,8 +53,8 @@ UNSUPPORTED = [
 ]
 # Beginnings of headers, and their library.
 LIBRARIES = """
-cublasXt: cuBLASXt, cudnn: cuDNN,
-cusparse: cuSPARSE, cusolver: cuSOLVER, thrust/: Thrust, cub/: CUB, cute/: CUTLASS,
+cublasXt: cuBLASXt, cudnn: cuDNN, cufft: cuFFT,
+cusparse: cuSPARSE, cusolver: cuSOLVER, cub/: CUB, cute/: CUTLASS,
 cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.h: MPI,
 torch/: PyTorch, ATen/: PyTorch, npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
 cuda_fp6: fp6 types, GL/: OpenGL, cuda_gl_interop: OpenGL, texture_: textures,
@@ -128,7 +129,7 @@ def say(sentence):
     print(f"sim: {sentence}", file=sys.stderr)
 
 
-def missing_header(error):
+def missing_header(error, said):
     match = re.match(r"(?P<place>.+?:\d+):\d+: fatal error: (?P<name>[^:]+): No such file", error)
     if not match:
         return None
@@ -136,6 +137,12 @@ def missing_header(error):
     library = library_of(name)
     if library:
         return f"not supported: {library}, which {place} includes"
+    if name.startswith("thrust/"):
+        outer = re.findall(r"(?m)^(?:In file included| +) from (\S+:\d+)", said)
+        user = short(outer[-1]) if outer else place
+        if "/thrust/" in match["place"] and not match["place"].startswith(OURS):
+            return f"not supported: this part of Thrust, which {user} includes"
+        return f"{user} includes {name}, which is not here: the package libthrust-dev has Thrust"
     return f"{place} includes {name}, which is not here: give its folder with -I"
 
 
@@ -145,26 +152,35 @@ def library_of(header):
 
 @functools.cache
 def folder_of_toolkit(folder):
-    """The include folder of the CUDA toolkit that contains or is `folder`."""
+    """The include folder of the CUDA toolkit, or of CUB's package, that contains or is `folder`."""
     here = Path(folder)
-    return next((p for p in [here, *here.parents] if (p / "cuda_runtime_api.h").is_file()), None)
+    marks = ("cuda_runtime_api.h", "cub/cub.cuh")
+    return next((p for p in [here, *here.parents] if any((p / m).is_file() for m in marks)), None)
 
 
 def toolkit_header(text):
     """A refusal if the preprocessed text enters a header of an installed toolkit. The simulator
     replaces the runtime's headers, which are found first; the libraries' headers need the real
-    runtime. A toolkit may be among the system headers."""
+    runtime, except for Thrust's and what these include. A toolkit may be among the system
+    headers."""
     now = ""
     for marker in re.finditer(r'^# \d+ "([^"\n]*)"([ \d]*)$', text, re.MULTILINE):
         path = marker[1]
         folder = folder_of_toolkit(os.path.dirname(path)) if "1" in marker[2].split() else None
         if folder and not path.startswith(ROOT + os.sep) and "NVIDIA" in text_of(path)[:4000]:
             name = os.path.relpath(path, folder).removeprefix("cccl" + os.sep)
+            from_thrust = now.startswith(OURS)
+            from_thrust |= os.path.relpath(now, folder).startswith(("thrust/", "cuda/", "nv/"))
+            what = library_of(name)
+            if not what and (folder / "cuda_runtime_api.h").is_file():
+                what = f"NVIDIA's {name}"
+            if from_thrust or name.startswith("thrust/") or not what:
+                now = path
+                continue
             end = re.escape(os.path.basename(name))
             includes = rf'^[ \t]*#[ \t]*include[ \t]*[<"].*{end}[>"]'
             lines = re.split(includes, text_of(now), maxsplit=1, flags=re.MULTILINE)
             line = f":{lines[0].count(chr(10)) + 1}" if len(lines) > 1 else ""
-            what = library_of(name) or f"NVIDIA's {name}"
             return f"not supported: {what}, which {short(now)}{line} includes"
         now = path
     return None
@@ -224,7 +240,7 @@ def of_simulator(said):
 
 def explain(error, path, said):
     """Why a file did not compile, in one sentence where we know it."""
-    known = missing_header(error) or of_simulator(said)
+    known = missing_header(error, said) or of_simulator(said)
     if known:
         return known
     match = re.match(r"(?P<file>.+?):(?P<line>\d+):\d+: ", error)
@@ -271,7 +287,9 @@ def local_bytes(stack_usage, kernels):
 def compile_file(path, how, options, folder, number):
     """Compiles one source file to an object, with C files as C; returns remarks."""
     base = os.path.join(folder, f"{number}_{os.path.basename(path)}")
-    given = [f"-I{folder}" for folder in (os.path.dirname(path) or ".", *options.include)]
+    given = []  # a toolkit's Thrust comes after the package's
+    for place in (os.path.dirname(path) or ".", *options.include):
+        given += ["-idirafter" if folder_of_toolkit(place) else "-I", place]
     given += [f"-D{name}" for name in options.define]
     openmp = ["-fopenmp"] if options.openmp else []
     english = {**os.environ, "LC_ALL": "C"}
@@ -300,6 +318,9 @@ def compile_file(path, how, options, folder, number):
     # The simulator's stand-ins precede a toolkit's headers named by -I.
     first = [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}"]
     source = call(*first, *flags, *given, path, before=toolkit_header).stdout
+    if "/thrust/detail/config.h" in source:
+        flags += ["-include", "thrust/as_for_cuda.h"]
+        source = call(*first, *flags, *given, path).stdout
     own = how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
     watched = [flag for flag in how["flags"] if flag != "-w"]
     watched += ["-Wuninitialized", "-Wmaybe-uninitialized", "-fstack-usage"]

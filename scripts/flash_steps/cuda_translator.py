@@ -96,8 +96,17 @@ def spoken(token):
         raise TranslationError("a text with an escape that C++ does not have", token.line) from None
 
 
-# Found in a header that supports nvcc: then it is translated like the user's text.
+# Found in a header that supports nvcc: then it is translated like the user's text. Of Thrust, which
+# is large, only the qualifiers of functions go, if there are no others.
 QUALIFIERS = re.compile(r"\b__(?:host|device|global|shared|constant)__\b")
+OF_FUNCTIONS = re.compile(r"\b__(?:host|device)__\b")
+OTHERS = re.compile(r"\b__(?:global|shared|constant)__\b|\basm\b|<<<")
+
+
+def is_thrusts(text):
+    return "namespace thrust" in text and not OTHERS.search(text)
+
+
 MARKER = re.compile(r'^# \d+ "([^"\n]*)"([ \d]*)$', re.MULTILINE)
 
 
@@ -150,11 +159,11 @@ class Translator:
         text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
         parts, words = [], []
         for own, part in regions(text):
-            if own or QUALIFIERS.search(part):
+            if own or QUALIFIERS.search(part) and not is_thrusts(part):
                 parts.append(tokens_of(part, self.place))
                 words += [t for t in parts[-1] if t.kind not in ("space", "marker")] if own else []
             else:
-                parts.append(part)
+                parts.append(OF_FUNCTIONS.sub("", part))
                 marker = None
                 for marker in re.finditer(r'^# (\d+) "([^"]*)"', part, re.MULTILINE):
                     pass
