@@ -20,8 +20,9 @@ class RequestSink {
                        const uint32_t (&at)[32], unsigned transfers) = 0;
 };
 
-/// A trace. Its observer is a RequestSink, sees all accesses, and stands in front of the next one.
-Watcher& trace_watcher();
+/// A trace. Its observer is a RequestSink, sees all accesses, and stands before the next one. Null
+/// in a program without trace.cpp, as those of scripts/sim are.
+Watcher*& trace_watcher();
 /// What accesses become on the hardware: requests, sectors, bank wavefronts, L2 and DRAM traffic.
 Watcher& request_watcher();
 /// Races, and reads of what nobody wrote.
