@@ -86,7 +86,3 @@ function(fa_require_libraries)
     message(FATAL_ERROR "  ${sentence}")
   endif()
 endfunction()
-
-# Optional: starts the ranks of a step that several ranks can share (common/ranks).
-set(MPI_CXX_SKIP_MPICXX ON)
-find_package(MPI QUIET COMPONENTS CXX)

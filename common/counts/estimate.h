@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,11 +62,6 @@ struct Estimate {
   /// Does every kernel's estimate include its arithmetic?
   bool arithmetic() const;
 };
-
-/// The format is in docs/json.md.
-nlohmann::ordered_json to_json(const Estimate&);
-/// \throws nlohmann::json::exception when something is missing, or a part is unknown.
-Estimate estimate_of(const nlohmann::ordered_json&);
 
 /// The number of instructions that a kernel executes, by kind, for each that the simulator counts.
 struct InstructionMix {

@@ -146,10 +146,13 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
 #ifndef FA_DATA_DIR  // a build without CMake runs in the repository's root
 #define FA_DATA_DIR "common/data"
 #endif
+// A program of an installed scripts/sim is linked with another one.
+extern "C" __attribute__((weak)) const char fa_data_folder[];
+const char fa_data_folder[] = FA_DATA_DIR;
 
 std::string data_file(const std::string& name) {
   if (const char* folder = std::getenv("FLASH_STEPS_DATA")) return std::string(folder) + "/" + name;
-  const std::string built = std::string(FA_DATA_DIR) + "/" + name;
+  const std::string built = std::string(fa_data_folder) + "/" + name;
   return std::filesystem::exists(built) ? built : "common/data/" + name;
 }
 

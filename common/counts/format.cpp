@@ -1,3 +1,6 @@
+#ifndef FMT_HEADER_ONLY  // the CMake build defines it for the unit of which this file is a part
+#define FMT_HEADER_ONLY
+#endif
 #include "common/counts/format.h"
 
 #include <cmath>
@@ -6,6 +9,9 @@
 namespace fa {
 
 namespace {
+
+/// What all other files call.
+[[gnu::used]] std::string (*const formatter)(fmt::string_view, fmt::format_args) = fmt::vformat;
 
 /// 3.14, 31.4, 314; below 1 as few digits as are needed.
 std::string three_digits(double x) {

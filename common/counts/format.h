@@ -1,15 +1,17 @@
 /// \file
-/// Numbers as text, and fmt, header-only: common/ includes fmt only here.
+/// Numbers as text, and fmt: common/ includes it only here. Its formatter is compiled once, into
+/// format.cpp, so no library of fmt's is linked.
 #pragma once
 
-#ifndef FMT_HEADER_ONLY
-#define FMT_HEADER_ONLY
-#endif
 #if defined(__NVCC__) && !defined(__CUDACC__) && !defined(FMT_USE_CONSTEXPR)
 #define FMT_USE_CONSTEXPR \
   1  // nvcc hands a .cpp to the host compiler, yet fmt 9 takes it for CUDA code
 #endif
+#if __has_include(<fmt/base.h>)  // fmt 11, whose core.h is all of it
 #include <fmt/format.h>
+#else
+#include <fmt/core.h>
+#endif
 
 #include <cstdint>
 #include <string>

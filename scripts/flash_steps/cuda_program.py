@@ -15,10 +15,21 @@ from pathlib import Path
 from flash_steps import building, command, sarif
 from flash_steps.command import BadInput, Failure, NotHere, no_room, require_folder, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
-from flash_steps.files import ROOT, read_json, require_writable, text_of, version, write_text
+from flash_steps.files import (
+    ROOT,
+    read_json,
+    read_text,
+    require_writable,
+    text_of,
+    version,
+    write_text,
+)
 from flash_steps.gpu_table import find_model
 
+INSTALLED = os.path.join(ROOT, "built")  # by common/sim/any/CMakeLists.txt, in place of a tree
+HERE = os.path.isdir(INSTALLED)
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "any", "how_to_build.txt")
+HOW = os.path.join(INSTALLED, "how_to_build.txt") if HERE else HOW
 STAND_INS = os.path.join(ROOT, "common", "sim", "any", "include")
 OURS = (STAND_INS + os.sep, os.path.dirname(HOW) + os.sep)
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
@@ -75,10 +86,10 @@ class Refused(BadInput):
 
 def how_to_build():
     """Compiler, flags and libraries as CMake recorded them. Builds the simulator."""
-    if not is_built():
+    if not HERE and not is_built():
         build_simulator()
-    with open(HOW, encoding="utf-8") as file:
-        rows = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
+    lines = read_text(HOW).replace("@ROOT@", ROOT).splitlines()
+    rows = dict(line.partition(" ")[::2] for line in lines)
     rows["flags"], rows["cuda"] = rows["flags"].split(";"), rows["cuda"].split(";")
     return rows
 
@@ -222,15 +233,13 @@ NOT_FOUND = (
 
 def of_simulator(said):
     """The simulator's sentence about a missing feature, with the user's line that leads there."""
-    own = re.search(
-        rf"^{re.escape(ROOT)}/common/sim/\S+: error: static assertion failed: (.* not supported)$",
-        said,
-        re.MULTILINE,
-    )
+    # An installed precompiled header names the folders in which it was made.
+    own = r"(?m)^\S+/common/sim/any/\S+: error: static assertion failed: (.* not supported)$"
+    own = re.search(own, said)
     if not own:
         return None
     places = re.findall(r"(?m)^(?:In file included )?(/?\S+?):(\d+):\d+:\s+required from", said)
-    users = [place for place in places if not place[0].startswith(ROOT + "/common/")]
+    users = [place for place in places if not re.search("/common/(sim|dialect)/", place[0])]
     if not users:
         return None
     file, line = users[-1]
@@ -361,6 +370,11 @@ def link(objects, how, options, folder):
     libraries = [f"-l{name}" for name in options.library]
     words = [how["compiler"], "-Wl,--whole-archive", how["simulator"], "-Wl,--no-whole-archive"]
     words += [how["program"], *objects, how["program"], "-o", program, *libraries]
+    if "data" in how:  # installed: where the program finds GPUs (common/counts/files.cpp)
+        place = ", ".join(map(str, os.fsencode(how["data"]) + b"\0"))
+        text = f".section .rodata\n.globl fa_data_folder\nfa_data_folder: .byte {place}\n"
+        words.append(os.path.join(folder, "data.s"))
+        write_text(words[-1], text + '.section .note.GNU-stack, "", %progbits\n')
     words += ["-fopenmp", "-lpthread", "-ldl", "-lm", "-Wl,--wrap=main"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:

@@ -16,9 +16,11 @@ def read_text(path):
 
 
 def version():
-    return re.search(r"project\(.* VERSION (\S+)", read_text(os.path.join(ROOT, "CMakeLists.txt")))[
-        1
-    ]
+    """Of this tree, or of the simulator that was installed from it (cuda_program.py)."""
+    for path in ("CMakeLists.txt", "built/how_to_build.txt"):
+        if found := re.search(r"project\(.* VERSION (\S+)", text_of(os.path.join(ROOT, path))):
+            return found[1]
+    return "unknown"
 
 
 def text_of(path):

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/counts/files.h"
+#include "common/counts/json.h"
 #include "tests/test.h"
 
 using fa::BlockWork;

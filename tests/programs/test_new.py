@@ -133,8 +133,9 @@ class OwnKernel(Copy):
             if not kept and path.parent.name not in ("any", "program", "ranks"):
                 path.unlink()
         self.write(common / "harness/cli.cpp", "// libfa_step_main.a\n")
-        for name in ("ranks/on_threads.cpp", "counts/built_already.cpp"):
-            self.write(common / name, "// libfa_common.a\n")
+        files = ("ranks/on_threads", "counts/clock", "counts/built_already", "sim/observers/trace")
+        for name in files:
+            self.write(common / f"{name}.cpp", "// libfa_common.a\n")
         lines = []
         for target, source in (
             ("fa_common", "harness/built_already.cpp"),

@@ -15,6 +15,7 @@ NVCC = find_nvcc()
 
 HOST_COMPILER = """#!/usr/bin/env python3
 import glob, os, shutil, sys
+UNIT = "@BUILD@/common/sim/CMakeFiles/fa_cold.dir/Unity/unity_counts_cxx.cxx.o"
 words = sys.argv[1:]
 sources = [w for w in words if w.startswith("common/") and w.endswith(".cpp")]
 BACKEND = "FA_", "dialect/", "device_memory", "multiprocessors"
@@ -24,7 +25,13 @@ def knows_nothing(path):
         code = code.replace(word, "")
     return not any(word in code for word in BACKEND)
 if "-c" in words and len(sources) == 1 and knows_nothing(sources[0]):
-    for built in glob.glob("@BUILD@/common/CMakeFiles/*/" + sources[0][7:] + ".o"):
+    found = glob.glob("@BUILD@/common/CMakeFiles/*/" + sources[0][7:] + ".o")
+    if "/counts/" in sources[0] and "clock" not in sources[0]:  # the unit has all of them
+        if "json" not in sources[0]:
+            out = words[words.index("-o") + 1]
+            os.execvp("g++", ["g++", "-x", "c++", "-c", "/dev/null", "-o", out])
+        found = [UNIT]
+    for built in found:
         with open("@LOG@", "a") as log:
             print(sources[0], file=log)
         shutil.copy(built, words[words.index("-o") + 1])
@@ -49,7 +56,7 @@ class OneLineBuild(Folder):
             self.assertIn(old, command)
             command = command.replace(old, new, 1)
         self.ended(said(["bash", "-c", command], cwd=ROOT))
-        taken = {"common/harness/report.cpp", "common/program/step_main.cpp"}
+        taken = {f"common/{x}.cpp" for x in ("harness/report", "program/step_main", "counts/json")}
         self.assertLessEqual(taken, set(log.read_text().split()))
         done = said([program, "--n", "64"], cwd=ROOT)
         if shutil.which("nvidia-smi"):

@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
-from copies import ROOT, Folder, for_all, main, said
+from copies import BUILD, ROOT, Folder, for_all, main, said
 from flash_steps import building, cuda_program, inline_ptx, sarif
 from flash_steps.cuda_translator import COMMENT, TranslationError, Translator
-from flash_steps.files import read_json
+from flash_steps.files import read_json, version
 from flash_steps.nvcc import every_arch_of, find_nvcc
 
 SIM = ROOT / "scripts" / "sim"
@@ -450,6 +450,40 @@ class Programs(unittest.TestCase):
         for file, done in zip(files, JOBS.pool.map(compiled, files)):
             with self.subTest(file):
                 self.assertEqual(done.returncode, 0, done.stderr)
+
+
+@for_all
+class Alone(Folder):
+    """`pip install ./common/sim`, without pip (common/sim/any/README.md)."""
+
+    def test_it_is_configured_without_the_rest_of_the_tree(self):
+        parts = ["CMakeLists.txt", "scripts/sim", "common/build.cmake", "common/dependencies.cmake"]
+        for part in (*parts, *(f"common/{x}" for x in ("dialect", "counts", "sim", "data"))):
+            here = self.folder / "tree" / part
+            here.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if (ROOT / part).is_dir() else shutil.copy)(ROOT / part, here)
+        common, build = self.folder / "tree" / "common", self.folder / "build"
+        self.ended(said(["cmake", "-G", "Ninja", "-S", common / "sim", "-B", build]))
+        plan = said(["ninja", "-C", build, "-t", "commands", "any_program"]).stdout
+        self.assertEqual(set(re.findall(rf" {common}/(\w+)/\S+\.cpp", plan)), {"counts", "sim"})
+
+    def test_what_is_installed_finds_a_race_wherever_it_lies(self):
+        first, there = self.folder / "first", self.folder / "there"
+        call = ["cmake", "--install", BUILD, "--component", "simulator", "--prefix", first]
+        self.ended(said(call))
+        first.rename(there)
+        folders = {str(path.relative_to(there)) for path in there.glob("*/*") if path.is_dir()}
+        own = {f"common/{name}" for name in ("counts", "data", "dialect", "sim")}
+        self.assertEqual(folders, own | {"built/include", "scripts/flash_steps"})
+        gpus = there / "common/data/gpus.json"
+        gpus.write_text(gpus.read_text().replace('"H200"', '"Mine"'))  # no other file has it
+        museum = ROOT / "docs/museum/loop_parity.cu"
+        done = told(said([there / "scripts/sim", "--analyse", "--gpu", "Mine", museum], cwd="/"))
+        self.ended(done, 1)
+        self.assertIn("\n2 findings, reported above\n", done.stderr)
+        self.assertIn("simulated, modelling Mine ", done.stderr)
+        words = f"flash-steps sim {version()}\n"
+        self.assertEqual(said([there / "scripts/sim", "--version"]).stdout, words)
 
 
 class Report(unittest.TestCase):

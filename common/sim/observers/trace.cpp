@@ -769,11 +769,9 @@ class TraceWatcher final : public Watcher {
   }
 };
 
-}  // namespace
+TraceWatcher watcher;
+[[maybe_unused]] const Watcher* linked = trace_watcher() = &watcher;
 
-Watcher& trace_watcher() {
-  static TraceWatcher watcher;
-  return watcher;
-}
+}  // namespace
 
 }  // namespace sim

@@ -2,10 +2,15 @@
 
 namespace sim {
 
+Watcher*& trace_watcher() {
+  static Watcher* watcher = nullptr;
+  return watcher;
+}
+
 std::vector<Watcher*> watchers() {
   std::vector<Watcher*> all;
-  for (Watcher* w : {&trace_watcher(), &request_watcher(), &race_watcher()}) {
-    if (w->wanted()) all.push_back(w);
+  for (Watcher* w : {trace_watcher(), &request_watcher(), &race_watcher()}) {
+    if (w && w->wanted()) all.push_back(w);
   }
   return all;
 }

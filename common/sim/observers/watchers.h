@@ -19,8 +19,9 @@ class RequestSink {
                        const uint32_t (&at)[32], unsigned transfers) = 0;
 };
 
-/// A trace. Its observer is a RequestSink, sees all accesses, and precedes the next observer.
-Watcher& trace_watcher();
+/// A trace. Its observer is a RequestSink, sees all accesses, and precedes the next observer. Null
+/// in a program without trace.cpp, as those of scripts/sim are.
+Watcher*& trace_watcher();
 /// The cost of accesses on the hardware: requests, sectors, bank wavefronts, L2 and DRAM traffic.
 Watcher& request_watcher();
 /// Races, and reads of words that no thread wrote.
