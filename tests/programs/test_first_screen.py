@@ -15,7 +15,7 @@ from copies import BUILD, ROOT, Folder, main, said
 from flash_steps.steps import report_of
 from learn_lib import exercises
 
-MOST_LINES = 120
+MOST_LINES, LONGEST_CELL = 120, 300
 NOTEBOOK = ROOT / "docs" / "flash_steps.ipynb"
 CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
 
@@ -49,6 +49,18 @@ class Readme(Folder):
             blocks = re.findall(r"(?ms)^```.*?\n(.*?)^```", path.read_text(encoding="utf-8"))
             wide += [line for block in blocks for line in block.splitlines() if len(line) > 88]
         self.assertEqual(wide, [])
+
+    def test_table_cells_of_pages_are_short(self):
+        pages = [*ROOT.glob("*.md")]
+        for folder in ("common", "docs", "scripts", "steps", "tests"):
+            pages += (ROOT / folder).rglob("*.md")
+        long = []
+        for page in pages:
+            for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+                cells = re.split(r"(?<!\\)\|", re.sub("<!--.*?-->", "", line))
+                if line.startswith("|") and len(max(cells, key=len).strip()) > LONGEST_CELL:
+                    long.append(f"{page.relative_to(ROOT)}:{number}")
+        self.assertEqual(long, [])
 
     def test_its_moving_picture_has_the_bytes_of_the_formulas(self):
         picture = (ROOT / "docs/pictures/tiles.svg").read_text()
