@@ -40,7 +40,7 @@ double moved_by_scores(const ReferenceForward& f, size_t i, double unit) {
 // averages. A score has those of q and k, multiplied by P (V - O). It moves all features, and where
 // one key or a few decide a row the baseline may be lucky: five averages. The same holds for LSE.
 //
-// Errors of k differ by key. Errors of q are common to all keys and remain in the mean. So do
+// Errors of k differ by key. Errors of q are common to all keys and remain in the mean, as do
 // errors of what the keys share, but only between keys of one scale: with a scale for each half of
 // the keys, one half is preferred.
 double fp8_rounding_of_O(const ReferenceForward& f, size_t i) {
@@ -323,7 +323,7 @@ void keep_unlucky_rows(const std::vector<double>& want, const std::vector<double
 }
 
 /// With e4m3 the scale decides whether a number is rounded up or down, and equal numbers are
-/// rounded alike. So there are three scales, and the worst result of each row counts.
+/// rounded alike. Hence three scales, of which the worst result of each row counts.
 ReferenceForward unlucky_baseline(const Problem& p, const Inputs& in, const Sample& sample,
                                   const ReferenceForward& want) {
   ReferenceForward baseline = attention_unfused(p, in, sample);

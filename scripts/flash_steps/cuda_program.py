@@ -445,9 +445,9 @@ def parse(words, description):
     add("--sarif", metavar="FILE", help="write the findings for code scanning")
     add("--gpu", default="H200", help="the GPU that is modelled (H200)")
     add("--workers", type=int, metavar="N", help="cores that run blocks (all)")
-    watchdog = "stop a kernel that computes so long without a barrier (30)"
+    watchdog = "stop a kernel that computes S seconds without a barrier (30)"
     add("--watchdog", type=float, metavar="S", help=watchdog)
-    limit = "after so many seconds end after the launch that runs, or 30 s later inside it"
+    limit = "after S seconds end with the running launch, or 30 s later inside it"
     add("--limit", type=float, metavar="S", help=limit)
     several = {"action": "append", "default": []}
     add("-I", dest="include", **several, metavar="DIR", help="where its headers are")

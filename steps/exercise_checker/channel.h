@@ -1,7 +1,7 @@
 /// \file
-/// How the judge and the program with the student's code talk: a line of JSON and floats behind it,
+/// How the judge and the program with the student's code talk: a line of JSON, then floats,
 /// through a pipe each way. The judge has what the student must not: the seed, the reference, the
-/// bounds. So nothing here runs in both but this.
+/// bounds. Only this file is in both.
 #pragma once
 
 #include <cstdio>
@@ -43,7 +43,7 @@ class Channel {
     return json::parse(line, nullptr, false).is_discarded() ? json() : json::parse(line);
   }
 
-  /// Those behind a line; fewer where the other program has ended.
+  /// Those after a line; fewer where the other program has ended.
   std::vector<float> floats(size_t count) {
     std::vector<float> x(count);
     x.resize(std::fread(x.data(), sizeof(float), count, in_));

@@ -12,7 +12,7 @@
 
 namespace fa {
 
-/// What the parts of a GPU do, for an H200: the figures behind the programs' estimates.
+/// What the parts of a GPU do, for an H200: the figures of the programs' estimates.
 struct GpuRates {
   double sms = 0;              ///< 132
   double clock = 0;            ///< clocks of an SM in a second: 1.98e9
