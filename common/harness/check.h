@@ -49,13 +49,13 @@ struct CheckResult {
 /// are never rounded for LSE. With Method::fp8 the baseline quantises with three scales, the worst
 /// of which counts in each row, and the floor contains the usual effect of such rounding.
 ///
-/// The sum means nothing where it is as large as the result. A row therefore passes with an error of
-/// at most 3/4 of its largest element, or of what rounding does whatever the scores are; LSE with 1,
-/// a factor of e in P. A row with a larger error that is still below the sum is lost: its scores have
-/// too few digits to tell whether the kernel is right. A tensor with a lost row (e4m3: more than
-/// one in a hundred) is not checkable. A row of O is limited further: it is an average of V. A NaN,
-/// a misplaced Inf and an unwritten element always fail, except for a NaN or Inf of a head whose
-/// scores may err by more than the largest exponent of e: it is lost.
+/// The sum means nothing where it is as large as the result. A row therefore passes with an error
+/// of at most 3/4 of its largest element, or of what rounding does whatever the scores are; LSE
+/// with 1, a factor of e in P. A row with a larger error that is still below the sum is lost: its
+/// scores have too few digits to tell whether the kernel is right. A tensor with a lost row (e4m3:
+/// more than one in a hundred) is not checkable. A row of O is limited further: it is an average of
+/// V. A NaN, a misplaced Inf and an unwritten element always fail, except for a NaN or Inf of a
+/// head whose scores may err by more than the largest exponent of e: it is lost.
 class Checker {
  public:
   /// Keeps references to the problem and the inputs.
