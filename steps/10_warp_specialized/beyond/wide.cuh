@@ -43,8 +43,8 @@ struct alignas(1024) Tiles {                 // each as panels of 64 features, s
   WorkTile work[T::kConsumers];  // arrives with Q
 };
 
-// Work tile t. Causal: one section of heads after another, the longest walks of each first. K and V
-// of 16 heads stay in the L2, and of 32 where there are few keys; measured.
+// Work tile t. Causal: sections of heads, the longest walks of each first. K and V of 16 heads stay
+// in the L2, or of 32 with few keys (measured).
 template <class T>
 __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
   const int section = shape.Nk > 1024 ? 16 : 32, Tr = (shape.N + T::Br - 1) / T::Br;
@@ -60,9 +60,7 @@ __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Q of each work tile, K and V of its tiles of keys from the last to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. A block has every gridDim.x-th work tile or, when
-// they differ in length, the next one of all.
+// Copies as in 4_scheduled, but from the last tile to the first: K_n Q K_n-1 V_n ... V_0.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
@@ -95,7 +93,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     }
     if (work.tiles == 0) break;
     t = gridDim.x + (T::kCausal ? atomicAdd(&taken[0], 1u) : t);
-    UNROLL_BY(1)  // a second round in flight needs more registers than the producer has
+    UNROLL_BY(1)  // a second round in flight would need more registers than it has
     for (int j = work.tiles - 1; j >= 0; --j) {
       if (j > 0) load_k(j - 1, work.bh_kv);
       load_v(j, work.bh_kv);
@@ -125,7 +123,7 @@ struct Consumer {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = 0;        // the tile of keys whose scores are next
+  int j = 0;        // the next tile of keys
   int skipped = 0;  // tiles whose K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStagesV);
@@ -171,8 +169,8 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  // Takes the block's n-th work tile; false when there is none. Lane 0 reads it for its warp and
-  // also arrives for it, an order that racecheck can follow.
+  // Takes the block's n-th work tile; false if there is none. Lane 0 reads it for its warp and
+  // arrives for it: racecheck can follow that order.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[wg], n & 1);
     if (lane == 0) work = smem.work[wg];
@@ -187,8 +185,8 @@ struct Consumer {
     __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
     release(ring, empty);
   }
-  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
+  // Releases the tiles that no row of this warpgroup sees: K at once, V only after this work tile's
+  // last P V, whose V is earlier in the ring. Otherwise a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -196,7 +194,7 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Is tile j at the diagonal or at the end of the keys?
+  // Whether tile j is at the diagonal or at the end of the keys.
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -276,8 +274,7 @@ struct Consumer {
       while (j > 0) next_tile<false>();
 
       // --- the seam: the work tile's last P V, and the next one's first Q K^T, whose Q arrives
-      // during that P V. Without a next one that product multiplies stale tiles and its result is
-      // unused: a branch around it would make ptxas wait for each product.
+      // during that P V. If there is no next one, stale tiles are multiplied: see 4_scheduled.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];

@@ -57,7 +57,7 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
     float& number = v[i / 8][i / 4 % 2][i % 4];
     number *= inverse, squares[fa::half_of(i)] += number * number;
   }
-  if (norms.of_blocks || norms.of_heads) {  // always: else nvcc's code is not what was measured
+  if (norms.of_blocks || norms.of_heads) {  // always; without it nvcc's code differs
     const float most = fmaxf(fa::quad_sum(squares[0]), fa::quad_sum(squares[1]));
     const float norm = sqrtf(block_max<2 * rows>(most)) * scale * kOverRoot;
     if (threadIdx.x == 0 && norms.of_blocks) norms.of_blocks[blockIdx.x] = norm;
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
 
 // --- attention -----------------------------------------------------------------------------------
 
-// A row's largest P is 2^5, exact in e4m3; checked early, by an older maximum, at most 2^8.8 = 445.
+// A row's largest P is 2^5, exact in e4m3; if checked early, with an older maximum, 2^8.8 = 445.
 constexpr float kOffset = 5.f, kGrowth = 3.8f;
 
 constexpr float kLargestP = 445.f;  // a little below e4m3's maximum
@@ -108,7 +108,7 @@ struct Consumer {
   WorkTile work;
   float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
   bool safe = false;                      // whether this work tile's scores are
-  int j = 0;                              // the tile of keys whose scores are next
+  int j = 0;                              // the next tile of keys
   int skipped = 0;                        // tiles whose K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
@@ -154,8 +154,8 @@ struct Consumer {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
-  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
+  // Releases the tiles that no row of this warpgroup sees: K at once, V only after this work tile's
+  // last P V, whose V is earlier in the ring. Otherwise a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -164,7 +164,7 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Is tile j at the diagonal or at the end of the keys?
+  // Whether tile j is at the diagonal or at the end of the keys.
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -258,8 +258,8 @@ struct Consumer {
       while (j > 0 && careful()) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. If there is no
+      // next one, it multiplies stale tiles: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];

@@ -16,18 +16,14 @@
 
 #include <bit>
 #include "common/dialect/ptx/more/dependent.h"
-#include "steps/13_decode/1_warps.cuh"
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_early {
 
 using namespace step13;  // parts.cuh
-using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
-using step13_warps::multiply_scores, step13_warps::multiply_values;
-using step13_warps::Shared, step13_warps::Tiles;
 
 constexpr int kBatch = 8;       // splits of a row that a thread of the merge loads at once
-constexpr int kMergedLike = 6;  // rows of 5_once whose merge takes as long: measured
+constexpr int kMergedLike = 6;  // 5_once's merge of so many rows takes as long: measured
 
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
@@ -56,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
            (key & ((1 << log2_page) - 1));
   };
   Q += (head * rows + row0) * d;
-  Tiles<d>& tiles = smem.tiles[warp];
+  auto& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     UNROLL
     for (int c = 0; c < kWarpKeys<d> && key < Nk; c += kMma) {

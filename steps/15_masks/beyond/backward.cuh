@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     load_rows(smem.first);
     for (int step = smem.first; step < smem.end; ++step) {
       fa::cp_async_wait_all();
-      __syncthreads();  // this tile has arrived; the previous one has been read, and its dS is complete
+      __syncthreads();  // this tile has arrived; the previous one has been read, its dS is complete
       if (step + 1 < smem.end) load_rows(step + 1);
       const int stage = step % kStages;
       UNROLL

@@ -50,7 +50,7 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
 
 // --- between the products ------------------------------------------------------------------------
 
-// Two elements of rX = P rX. pair: P in bf16, as it was multiplied; the lower half is the first.
+// rX = P rX, two elements. pair: their P in bf16, the first in the lower half.
 __device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
   first *= __uint_as_float(pair << 16);
   second *= __uint_as_float(pair & 0xffff0000u);
@@ -199,9 +199,7 @@ __global__ void columns_kernel(const bf16* O,         // [B*H, N, d]
   put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of rows
-// r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The last
-// head is first, because it is still in the L2.
+// dQ = scale * dQ_sum, rounded and in order, as step 11's.
 template <int d>
 __global__ void convert_kernel(FloatSums dQ_sum,
                                bf16* dQ,              // [B*H, N, d]

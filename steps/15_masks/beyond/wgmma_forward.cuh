@@ -9,7 +9,7 @@
 //                           tile and per block, 8 B written to reset it; 4 B of `sinks` per work
 //                           tile and thread of the consumers
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
-// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, zeroes, 2 or 4 multiply
+// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies, stores and zeroes, 2 or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad changed scores have their backward by mma.sync: backward
 #pragma once
@@ -95,7 +95,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       }
     }
     if (work.tiles == 0) break;
-    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before its end
+    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before the walk's end
     UNROLL_BY(1)
     for (int i = 0;; ++i) {
       const int now = key;
@@ -105,7 +105,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(now, bh_kv, true);
     }
     const bool whole = keys_of_last<T>(work, shape.Nk) == T::Bc;
-    work = mask.work(t);  // arrives while V's stage is waited for
+    work = mask.work(t);  // arrives during the wait for V's stage
     load_v(key, bh_kv, whole);
   }
   // The last block to leave resets the counters; concurrent launches need separate ones.
@@ -129,7 +129,7 @@ struct Consumer {
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the place whose scores are next
+  TileRange at;      // at.first: the next place
   int trailing = 0;  // places after at.last
   int skipped = 0;   // tiles whose K was released, and V not yet
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
@@ -274,8 +274,8 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. If there is no
+      // next one, it multiplies stale tiles: a branch would make ptxas wait for each product.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
