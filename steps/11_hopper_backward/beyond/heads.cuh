@@ -122,7 +122,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   t["walks"] = {.read = 0, .write = 8, .atomic = 4 * (p.kv_heads() + blocks)};
   t.hbm.read -= zeros + before, t.hbm.write -= zeros + before;  // the sums stay in the L2 ...
   t.hbm.write += (stored > 0) * 4 * blocks * (p.H / p.Hkv) * shape.Np * p.d;  // ... until the end
-  t.flops += step11_columns::skipped_scores(p, Br) * (8 * p.d + 4 * kMma);  // computed here
+  t.flops += step11_columns::skipped_scores(p, Br) * (8 * p.d + 4 * kMma);    // computed here
   return t;
 }
 

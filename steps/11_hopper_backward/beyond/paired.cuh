@@ -8,7 +8,7 @@
 //           tile to HBM instead of 64
 // Changed   since 11 3_columns: a warpgroup per gradient instead of one per 64 keys; a copying
 //           warpgroup; the product that ends a tile is issued before the wait for the next tile;
-//           multicast copies; dS is sent; barriers in both blocks
+//           multicast copies; dS is sent; barriers in both blocks. Its comments are not repeated
 // Traffic   as 3_columns with tiles of 128 keys and 64 rows; K once and a half, the columns twice
 // Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 512 threads; convert
 // Owns      block: dK and dV of 64 keys, half of each tile's dQ; warpgroups: 0 dV, 1 dK, 2 dQ of a
@@ -39,7 +39,7 @@ struct alignas(1024) Tiles {
   bf16 K[kKeys * d];
   bf16 other_K[kKeys * kHalf];  // of the other block's keys
   bf16 V[kKeys * d];
-  bf16 Q[kStages][Br * d];   // later dK, before its store
+  bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];  // and dV
   bf16 P[kKeys * Br];        // P^T, then dS^T: [kKeys][64]
   bf16 other_dS[kKeys * Br];
@@ -134,19 +134,17 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = (work.j * kBlocks + fa::cluster_rank()) * kKeys;  // the first
-  // Descriptors: that of the first tile, plus constants.
   const uint64_t first = tile_descriptor(smem.K);
-  // Always 0, unknown to nvcc, which would otherwise compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kQ = offsetof(Tiles, Q), kDo = offsetof(Tiles, dO);
   static constexpr uint64_t kKv = distance(dv ? 0 : offsetof(Tiles, V));     // K or V
   static constexpr uint64_t kFeatures = distance(dv ? kQ : kDo);             // of S or dP
   static constexpr uint64_t kRows = distance(dv ? kDo : kQ, Br* kRowBytes);  // of dV or dK
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;                      // from stage to stage
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
 
-  unsigned n = 0;                         // number of the tile,
-  RowTile at = work;                      // and the tile
+  unsigned n = 0;  // number of the tile,
+  RowTile at = work;
   float rX[Br / 2], rSum[2][d / 4] = {};  // rSum: dV or dK, half of the features each
   uint32_t rP[Br / kMma][4];              // P or dS
   // A of the columns' product: see 3_columns.
@@ -166,7 +164,6 @@ struct Group {
     fa::pin_registers(ones);
   }
 
-  // Tiles of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
   // One arrival per warp in both blocks, after the reads of all its lanes.
   __device__ void release(uint64_t* bar) {
@@ -235,7 +232,7 @@ struct Group {
       fa::ldmatrix_x4(P, place(r));
       UNROLL
       for (int i = 0; i < 8; i += 2) {
-        multiply_by_p(P[i / 2], rX[r / 2 + i], rX[r / 2 + i + 1]);  // dS = P (dP - delta)
+        multiply_by_p(P[i / 2], rX[r / 2 + i], rX[r / 2 + i + 1]);
       }
     }
   }
@@ -349,7 +346,7 @@ inline fa::Support support() { return {.d = {d}, .gqa = true, .cross = true}; }
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction traffic = traffic_of(p, Br);
   const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
-  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;  // in whole tiles
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;
   const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
   traffic.buffers.erase("LSE2"), traffic.buffers.erase("delta");
   traffic["columns"] = {.read = kBlocks * row * BH * tiles * Br, .write = row * BH * Np};

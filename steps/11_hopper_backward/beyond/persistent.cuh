@@ -5,7 +5,7 @@
 //           stages, so that one thread copies the next walk's while another stores this one's dK
 //           and dV. d = 64 only: at d = 128 a fourth warpgroup leaves too few registers
 // Changed   since 11 3_columns: a copying and a storing thread; two stages of K and V; walks from a
-//           counter that all blocks share
+//           counter that all blocks share. Comments of 3_columns are not repeated
 // Traffic   as 3_columns, and 4 B per walk and per block, atomic, 8 B written: the counters
 // Launch    columns; backward (SMs, or fewer walks), 512 threads; convert
 // Owns      block: dK and dV of 128 keys at a time; warpgroups as in 3_columns, and 3 that copies
@@ -34,8 +34,8 @@ struct alignas(1024) Tiles {
   bf16 V[kKvStages][kGroups][kGroupKeys * d];
   bf16 Q[kQStages][Br * d];
   bf16 dO[kDoStages][Br * d];
-  bf16 columns[kQStages][Br * kColumns];              // with Q
-  bf16 dS[kDsStages][Bc * Br];                        // dS^T: [Br / 64][Bc][64]
+  bf16 columns[kQStages][Br * kColumns];
+  bf16 dS[kDsStages][Bc * Br];
   WorkTile work[kKvStages];                           // with K; after the last one j = -1
   uint64_t k_full[kKvStages], v_full[kKvStages];      // mbarriers
   uint64_t out_full[kKvStages], kv_empty[kKvStages];  // out: dK and dV
@@ -195,15 +195,12 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const Sums& 
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-// A warpgroup that owns 64 keys. Its registers: see parts.cuh.
 template <int wg>
 struct Group {
   Tiles& smem;
   const Shape& shape;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
-  // Descriptors: that of the first tile, plus constants.
   const uint64_t first = tile_descriptor(smem.K[0][0]);
-  // Always 0, unknown to nvcc, which would otherwise compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -212,13 +209,13 @@ struct Group {
   static constexpr uint64_t kDo = distance(offsetof(Tiles, dO));
   static constexpr uint64_t kQRows = distance(offsetof(Tiles, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Tiles, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;                      // from stage to stage
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
   static constexpr uint64_t kKvStageOf = kGroups * kGroupKeys * d * 2 >> 4;  // of K, V
   unsigned w = 0, n = 0;  // numbers of the work tile and of the next tile,
   int i, walk, key;       // its place among the head's tiles, and the walk's first; first key
   int left;               // tiles of the walk after it
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
-  uint32_t rP[Br / kMma][4];  // P, then dS
+  uint32_t rP[Br / kMma][4];
   // A of the columns' product: see 3_columns.
   uint32_t lse_ones[4], delta_ones[4];
 
@@ -252,7 +249,6 @@ struct Group {
     return fa::wgmma_descriptor(smem.columns[q_stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
 
-  // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[q_stage()], n / kQStages & 1);
     multiply_with_columns<d>(first_tile() + kK + kv_stage() * kKvStageOf,
@@ -290,7 +286,7 @@ struct Group {
     wait_for<1>(rdP);
     UNROLL
     for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
+      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
@@ -309,7 +305,6 @@ struct Group {
   __device__ void put_gradients(unsigned kv) {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     put_rows<d>(rdV, ones, smem.V[kv][wg]);  // over keys that only the warp's dP reads
-    // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     put_rows<d>(rdK, scales, smem.K[kv][wg]);
     fa::fence_proxy_async();  // TMA sees this thread's writes

@@ -3,7 +3,8 @@
 //           a box contains of the next document
 // Changed   since 11 3_columns: keys and rows from a table; walks end at the last row that sees the
 //           keys; a test by bits; the ends of documents, by the warpgroups that own keys; keys that
-//           no row sees; dQ of rows that no other walk visits is rounded and stored at once
+//           no row sees; dQ of rows that no other walk visits is rounded and stored at once.
+//           Comments of 3_columns are not repeated
 // Traffic   requested as 11 3_columns' formula, of each document's visited tiles; boxes reach past
 //           a document's end; 40 B of `key_work` per block; 8 B of `sum_rows` per thread of the
 //           kernels before and after
@@ -38,9 +39,9 @@ struct alignas(1024) Tiles {
   bf16 V[kGroups][kGroupKeys * d];
   bf16 Q[kStages][Br<d> * d];
   bf16 dO[kStages][Br<d> * d];
-  bf16 columns[kStages][Br<d> * kColumns];  // with Q
-  bf16 dS[kDsStages][Bc * Br<d>];           // dS^T: [Br / 64][Bc][64]
-  uint64_t k_full, v_full;                  // mbarriers
+  bf16 columns[kStages][Br<d> * kColumns];
+  bf16 dS[kDsStages][Bc * Br<d>];
+  uint64_t k_full, v_full;  // mbarriers
   uint64_t q_full[kStages], q_empty[kStages];
   uint64_t do_full[kStages], do_empty[kStages];
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
@@ -66,7 +67,6 @@ struct Loader {
       fa::tma_load(to[wg], from, full, {0, work.key + wg * kGroupKeys, 0, work.bh});
     }
   }
-  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const int first = mask.tile(work, at.place) * Br<d>, row = work.row + first;
@@ -76,7 +76,7 @@ struct Loader {
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.columns[0]);
     fa::tma_load(smem.Q[stage], Q, q_full, {0, row, 0, at.head});
     fa::bulk_load(smem.columns[stage], columns + padded * kColumns, sizeof smem.columns[0], q_full);
-    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
+    if (n == 0) load_keys(smem.V, &smem.v_full, V);
     fa::mbarrier_wait(&smem.do_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(do_full, sizeof smem.dO[0]);
     fa::tma_load(smem.dO[stage], dO, do_full, {0, row, 0, at.head});
@@ -92,7 +92,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
                                    bf16* dQ) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const KeyWork& work = loader.work;
-  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the next tile to copy
+  RowTile at{work.bh * shape.group, 0}, ahead = at;
   if (thread == 0) {
     loader.load_keys(smem.K, &smem.k_full, loader.K);
     UNROLL_BY(1)
@@ -116,11 +116,11 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
     const unsigned stage = n % kDsStages;
     const int row = mask.tile(work, at.place) * Br<d>;  // of the document
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
-    constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
+    constexpr int kParts = 2;
     UNROLL_BY(1)
     for (int part = 0; part < kParts; ++part) {
-      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
-      const unsigned zero = (n + part) >> 31;                              // see Group::zero()
+      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;
+      const unsigned zero = (n + part) >> 31;  // see Group::zero()
       const uint64_t k = first_k + zero;
       const uint64_t ds = first_ds + zero + stage * (sizeof smem.dS[0] >> 4);
       float rdQ[kPanel / 2];
@@ -156,7 +156,6 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-// A warpgroup that owns 64 keys. Its registers: see parts.cuh.
 template <int d, int wg, class Mask>
 struct Group {
   static constexpr int Br = step15_wgmma_backward::Br<d>;
@@ -165,10 +164,8 @@ struct Group {
   const Mask& mask;
   const KeyWork& work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
-  // Descriptors: that of the first tile, plus constants.
   using Memory = Tiles<d>;
   const uint64_t first = fa::tile_descriptor(smem.K[0]);
-  // Always 0, unknown to nvcc, which would otherwise compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -177,16 +174,16 @@ struct Group {
   static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;                                        // number of the next tile,
-  int place = 0;                                         // and its place in the walk
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
+  unsigned n = 0;
+  int place = 0;          // and its place in the walk
   const TileRange range;  // of the walk: the places whose rows see this warpgroup's keys
   const int ends_at;      // the place where the document's rows end before the tile does, or -1
   const int end;          // the last place
   const bool skips_last;
   const unsigned tiles;  // of the walk, of all heads that share the keys, except a skipped last one
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
-  uint32_t rP[Br / kMma][4];  // P, then dS
+  uint32_t rP[Br / kMma][4];
   // A of the columns' product: see 3_columns.
   uint32_t lse_ones[4], delta_ones[4];
 
@@ -235,7 +232,6 @@ struct Group {
     fa::bar_sync(3, kGroups * kGroupThreads);  // ... and what both warpgroups have
   }
 
-  // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     if (place == ends_at) clear_tile();
@@ -274,7 +270,7 @@ struct Group {
     wait_for<1>(rdP);
     UNROLL
     for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
+      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
@@ -358,14 +354,12 @@ struct Group {
     fa::put_rows<d>(rdV, ones, smem.V[wg]);  // over keys that only the warp's dP reads
     wait_for<0>(rdK);
     skip_last();
-    // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     fa::put_rows<d>(rdK, scales, smem.K[wg]);
     store_keys(dK, dV, gdK, gdV);
   }
 };
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 template <int d, class Mask>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
