@@ -48,11 +48,9 @@ __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (d == 128 ? r % 8 * 16 : r / 2 % 4 * 16));
 }
 
-// Issues the copies of 16 rows of a matrix; rows from `rows` on are zero.
+// Issues the copies of rows of g [rows, d] to s [16, d], swizzled; rows from `rows` on are zero.
 template <int d>
-__device__ inline void load_tile(const e4m3* g,  // [rows, d]
-                                 e4m3* s,        // [16, d] swizzled
-                                 int rows) {
+__device__ inline void load_tile(const e4m3* g, e4m3* s, int rows) {
   constexpr int kChunks = d / 16;  // of 16 bytes, per row
   const int lane = threadIdx.x % fa::kWarp, x = lane % kChunks * 16;
   UNROLL
@@ -69,11 +67,16 @@ __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   UNROLL
-  for (int i = 0; i < bands * d / 4; ++i) {
-    const int t = i / (d / 4), x = i / 4 % (d / kMma), e = i % 4;
-    const int r = t * kMma + fa::row_of(lane) + e % 2 * 8;
-    const int feature = x * kMma + lane % 4 * 4 + e / 2 * 2;
-    rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int x = 0; x < d / kMma; ++x) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
+                  feature = x * kMma + lane % 4 * 4 + e / 2 * 2;
+        rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
+      }
+    }
   }
 }
 

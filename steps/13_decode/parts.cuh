@@ -2,7 +2,6 @@
 //
 // All warps of a block hold the same rows, `bands` times the 16 of an mma, and each warp computes
 // some of their keys. Registers of a lane, for its rows r = 16 t + row_of(lane) + 8 h in band t:
-//
 //     rS[t][n][2 h + e]   key     8 n + column_of(lane) + e of the warp's tile
 //     rO[t][n][2 h + e]   feature 8 n + column_of(lane) + e
 //     m[t][h], l[t][h]    of the row; l of this lane's keys only
@@ -30,11 +29,9 @@ constexpr int kStages = 3;  // per warp: one tile is multiplied while the others
 
 // --- a warp's keys: copies, S, softmax, P V ------------------------------------------------------
 
-// Issues the copies of a matrix's rows to a warp's shared memory; rows from `rows` on are zero.
+// Issues the copies of rows of g [rows, d] to s [kRows, d], swizzled; rows from `rows` on are zero.
 template <int d, int kRows>
-__device__ inline void load_tile(const bf16* g,  // [rows, d]
-                                 bf16* s,        // [kRows, d] swizzled
-                                 int rows) {
+__device__ inline void load_tile(const bf16* g, bf16* s, int rows) {
   constexpr int kChunks = d / 8;  // of 16 bytes, per row
   const int lane = threadIdx.x % fa::kWarp, x = lane % kChunks * 8;
   UNROLL
@@ -50,11 +47,16 @@ __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   UNROLL
-  for (int i = 0; i < bands * d / 4; ++i) {
-    const int t = i / (d / 4), x = i / 4 % (d / kMma), e = i % 4;
-    const int r = t * kMma + fa::row_of(lane) + e % 2 * 8;
-    const int feature = x * kMma + e / 2 * 8 + fa::column_of(lane);
-    rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int x = 0; x < d / kMma; ++x) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
+                  feature = x * kMma + e / 2 * 8 + fa::column_of(lane);
+        rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
+      }
+    }
   }
 }
 
@@ -218,7 +220,8 @@ struct Merged {
   float LSE;                                  // in powers of two; -inf where no key was seen
   __device__ void finish(float m, float l) {  // from sums relative to m
     const float normalise = l > 0.f ? 1.f / l : 0.f;
-    O[0] *= normalise, O[1] *= normalise, O[2] *= normalise, O[3] *= normalise;
+    UNROLL
+    for (int e = 0; e < 4; ++e) O[e] *= normalise;
     LSE = l > 0.f ? m + log2f(l) : -INFINITY;
   }
 };
@@ -242,11 +245,9 @@ __device__ inline Merged merge_warps(const Parts<d, bands, pad>& parts, int r, i
   return row;
 }
 
-// Rounds a row and stores it as row r of the results.
+// Rounds a row and stores it as row r of O [rows, d] and LSE [rows].
 template <int d>
-__device__ inline void store_row(const Merged& row, size_t r, int x,
-                                 bf16* O,       // [rows, d]
-                                 float* LSE) {  // [rows]
+__device__ inline void store_row(const Merged& row, size_t r, int x, bf16* O, float* LSE) {
   *reinterpret_cast<uint2*>(O + r * d + x) =
       make_uint2(fa::pack_bf16(row.O[0], row.O[1]), fa::pack_bf16(row.O[2], row.O[3]));
   if (x == 0) LSE[r] = row.LSE * fa::kLn2;
@@ -286,12 +287,10 @@ struct SplitParts {
 
 // How the rows that read the same keys, those of `group` query heads, are divided among blocks.
 struct Rows {
-  Rows(const fa::Problem& p, int group)
-      : count(group * p.N),
-        bands(std::min(fa::ceil_div(count, kMma), 2)),
-        blocks(fa::ceil_div(count, bands * kMma)),
-        per_block(std::min(count, bands * kMma)),
-        readers(p.H / group * blocks) {}
+  Rows(const fa::Problem& p, int group) : count(group * p.N) {
+    bands = std::min(fa::ceil_div(count, kMma), 2), blocks = fa::ceil_div(count, bands * kMma);
+    per_block = std::min(count, bands * kMma), readers = p.H / group * blocks;
+  }
   int count, bands, blocks, per_block, readers;  // readers: blocks that read each key of an entry
 };
 

@@ -126,7 +126,7 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTi
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-// dv: S^T = K Q^T becomes P, and dV += P^T dO. Else dP^T = V dO^T becomes dS, and dK += dS^T Q.
+// dv: S^T = K Q^T becomes P; dV += P^T dO. Otherwise dP^T = V dO^T becomes dS; dK += dS^T Q.
 template <bool dv>
 struct Group {
   Tiles& smem;
