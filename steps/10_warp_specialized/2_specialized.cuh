@@ -34,8 +34,8 @@ struct alignas(1024) Tiles {                 // each as panels of 64 features, s
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// From the last tile of keys to the first, in the order of their use: K_n V_n K_n-1 ... would keep
-// K waiting for V's stage, so K goes ahead: K_n K_n-1 V_n K_n-2 V_n-1 ... V_0.
+// Copies from the last tile of keys to the first, in the order of use: K_n K_n-1 V_n K_n-2 V_n-1
+// ... V_0. In the order K_n V_n K_n-1 ..., K would wait for V's stage.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const WorkTile& work) {
@@ -80,7 +80,7 @@ struct Consumer {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = work.tiles - 1;  // the tile of keys whose scores are next
+  int j = work.tiles - 1;  // the next tile of keys
   float rS[Bc / 2], rO[d / 2] = {}, m[2] = {kNoMaximum, kNoMaximum}, l[2] = {}, alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -98,7 +98,7 @@ struct Consumer {
     arrive(&empty[ring.stage]);
     ring.next();
   }
-  // Consumers issue products in turn, so that they do not all compute softmax at the same time.
+  // Consumers issue products in turn, so that not all compute softmax at once.
   __device__ void my_turn() { fa::bar_sync(1 + wg, 2 * kGroupThreads); }
   __device__ void next_turn() { fa::bar_arrive(1 + (wg + 1) % T::kConsumers, 2 * kGroupThreads); }
 
@@ -124,13 +124,13 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  // Is tile j at the diagonal or at the end of the keys?
+  // Whether tile j is at the diagonal or at the end of the keys.
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
-  // Turns S of tile j into P. True when O must follow m.
+  // Turns S of tile j into P. True if O must be rescaled.
   __device__ bool softmax() {
     if (is_cut()) mask_tile();
     const bool grown = !kLazy || needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
@@ -176,7 +176,7 @@ struct Consumer {
     issue_values();
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    if (wg == 0) my_turn();  // takes the last turn, so that no barrier is left half full
+    if (wg == 0) my_turn();  // takes the last turn: no barrier stays half full
 
     // --- epilogue: O is staged in this warpgroup's Q
     float normalise[2];
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at<T>(blockIdx.x, shape);
-  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
+  // The shuffle tells nvcc that wg is the same in all lanes.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

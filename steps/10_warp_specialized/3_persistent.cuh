@@ -6,7 +6,7 @@
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, 2 (d = 128) or 4 multiply
+// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies and stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad causal: work tiles differ in length, and each block takes every gridDim.x-th one
 #pragma once
@@ -112,7 +112,7 @@ struct Consumer {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = 0;  // the tile of keys whose scores are next
+  int j = 0;  // the next tile of keys
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -152,8 +152,8 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  // Takes the block's n-th work tile; false when there is none. Lane 0 reads it for its warp and
-  // also arrives for it, an order that racecheck can follow.
+  // Takes the block's n-th work tile; false if there is none. Lane 0 reads it for its warp and
+  // arrives for it: racecheck can follow that order.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -163,7 +163,7 @@ struct Consumer {
     j = work.tiles - 1;
     return work.tiles > 0;
   }
-  // Is tile j at the diagonal or at the end of the keys?
+  // Whether tile j is at the diagonal or at the end of the keys.
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -218,8 +218,8 @@ struct Consumer {
       // --- mainloop
       while (j > 0) next_tile(b);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. If there is no
+      // next one, stale tiles are multiplied: a branch would make ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
+  // The shuffle tells nvcc that wg is the same in all lanes.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

@@ -9,7 +9,7 @@
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, 2 (d = 128) or 4 multiply
+// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies and stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad short walks: nothing overlaps the maximum of each work tile's first tile
 #pragma once
@@ -33,8 +33,8 @@ struct alignas(1024) Tiles {                    // each as panels of 64 features
   WorkTile work[2][T::kConsumers];  // arrives with Q
 };
 
-// The i-th tile of keys of a walk. The last one may be cut: it is the first without a causal mask
-// and the last with one, because a mask costs less in the loop than at the seam.
+// The i-th tile of keys of a walk. The last one of all may be cut: the walk begins with it without
+// a causal mask and ends with it otherwise, as a mask costs less in the loop than at the seam.
 template <class T>
 __device__ inline int tile_at(int i, int tiles) {
   return T::kCausal ? i : tiles - 1 - i;
@@ -61,7 +61,7 @@ __device__ inline WorkTile scheduled(int t, const Shape& shape, int section) {
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys in the order of their use: K_0 Q K_1 V_0 K_2
-// V_1 ... V_n. A block has every gridDim.x-th work tile or, when they differ in length, the next.
+// V_1 ... V_n. A block has every gridDim.x-th work tile or, where lengths differ, the next of all.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape, int section,
@@ -147,7 +147,7 @@ struct Consumer {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int at = 0, j = 0;          // place in the walk and tile of keys whose scores are next
+  int at = 0, j = 0;          // place in the walk of the next tile of keys; that tile
   int last = 0, skipped = 0;  // this warpgroup's last place; tiles after it: K released, V not yet
   // V of the tile in use and of all skipped ones must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc + 1 <= T::kStagesV);
@@ -190,8 +190,8 @@ struct Consumer {
     release(v, smem.v_empty);
   }
 
-  // Takes the block's n-th work tile; false when there is none. Lane 0 reads it for its warp and
-  // also arrives for it, an order that racecheck can follow.
+  // Takes the block's n-th work tile; false if there is none. Lane 0 reads it for its warp and
+  // arrives for it: racecheck can follow that order.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -208,8 +208,8 @@ struct Consumer {
     __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
     release(ring, empty);
   }
-  // Releases unread the tiles that this warpgroup's rows do not see: K before the seam, V after its
-  // P V, whose V is earlier in the ring.
+  // Releases the tiles that no row of this warpgroup sees: K before the seam, V after its P V, for
+  // which V is earlier in the ring.
   __device__ void skip_keys() {
     skipped = work.tiles - 1 - last;
     for (int s = 0; s < skipped; ++s) skip(k, smem.k_full, smem.k_empty);
@@ -217,7 +217,7 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Is tile j at the diagonal or at the end of the keys?
+  // Whether tile j is at the diagonal or at the end of the keys.
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -277,8 +277,8 @@ struct Consumer {
       while (T::kCausal && at < last) next_tile<true>(b);
       skip_keys();
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
+      // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
+  // The shuffle tells nvcc that wg is the same in all lanes.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

@@ -27,9 +27,9 @@ constexpr int kThreads = kGroups * kGroupThreads;
 // A block's shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09. Its mbarriers:
 //                     a phase is complete when                        waiting
 //     k_full, v_full  TMA has written K, or V                         all
-//     q_full, o_full  TMA has written Q and LSE2, or dO and delta     all
+//     q_full, do_full TMA has written Q and LSE2, or dO and delta     all
 //     q_empty         each warp's dK has read Q; delta is read, too   the copying thread
-//     o_empty         each warp's dV and dP have read dO              the copying thread
+//     do_empty        each warp's dV and dP have read dO              the copying thread
 //     ds_full         each warp has written its dS                    all, before dQ
 //     ds_empty        each warp's dQ has read dS                      all, before the next dS
 //     k_read          each warp's last dQ has read K                  all, before dK overwrites K
@@ -43,14 +43,14 @@ struct alignas(1024) Tiles {
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2, LSE * log2(e): with Q. delta: with dO
   uint64_t k_full, v_full, k_read;
   uint64_t q_full[kStages], q_empty[kStages];
-  uint64_t o_full[kStages], o_empty[kStages];
+  uint64_t do_full[kStages], do_empty[kStages];
   uint64_t ds_full, ds_empty;
 };
 
 // --- one thread copies ---------------------------------------------------------------------------
 
 template <int d>
-struct Copier {
+struct Loader {
   Tiles<d>& smem;
   const fa::TensorMap *Q, *K, *V, *dO;
   const float *LSE2, *delta;  // [B*H * Tr, Br]
@@ -61,16 +61,16 @@ struct Copier {
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = (size_t(at.head) * Tr + at.i) * Br;
-    uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
+    uint64_t *q_full = &smem.q_full[stage], *do_full = &smem.do_full[stage];
     fa::mbarrier_wait(&smem.q_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.LSE2[0]);
     fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br, 0, at.head});
     fa::bulk_load(smem.LSE2[stage], LSE2 + row, sizeof smem.LSE2[0], q_full);
     if (n == 0) load_keys(smem.V, &smem.v_full, V, work);  // in the order of their use
-    fa::mbarrier_wait(&smem.o_empty[stage], parity);
-    fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0] + sizeof smem.delta[0]);
-    fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br, 0, at.head});
-    fa::bulk_load(smem.delta[stage], delta + row, sizeof smem.delta[0], o_full);
+    fa::mbarrier_wait(&smem.do_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(do_full, sizeof smem.dO[0] + sizeof smem.delta[0]);
+    fa::tma_load(smem.dO[stage], dO, do_full, {0, at.i * Br, 0, at.head});
+    fa::bulk_load(smem.delta[stage], delta + row, sizeof smem.delta[0], do_full);
   }
 };
 
@@ -84,11 +84,11 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x - wg * kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
-  // Descriptors differ by constants from that of the first tile.
+  // Descriptors: that of the first tile, plus constants.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
-  // Always 0, which nvcc cannot know. Added to a descriptor when d = 128, it keeps nvcc from
-  // computing all 24 descriptors of K, V and dS before the loop: no registers are left for them.
+  // Always 0, unknown to nvcc. Added to a descriptor when d = 128, it keeps nvcc from computing all
+  // 24 descriptors of K, V and dS before the loop: no registers are left for them.
   __device__ unsigned zero() const { return d == 128 ? n >> 31 : 0; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -100,8 +100,8 @@ struct Group {
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kDs = distance(offsetof(Memory, dS) + wg * Bc * kPanel * 2);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;     // number of the tile whose scores are next,
-  RowTile at = work;  // and the tile
+  unsigned n = 0;                                        // number of the next tile,
+  RowTile at = work;                                     // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
 
@@ -129,7 +129,7 @@ struct Group {
     fa::pin_registers(rS);
   }
   __device__ void issue_dv() {
-    fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
+    fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
     multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
   }
   __device__ void issue_dk(unsigned i) {
@@ -146,7 +146,7 @@ struct Group {
     multiply_features<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, rdP);
     wait_for<0>(rdP);
     fa::pin_registers(rdV);
-    warp_arrive(&smem.o_empty[stage()]);  // not for delta, read below: q_empty protects it
+    warp_arrive(&smem.do_empty[stage()]);  // not for delta, read below: q_empty protects it
     compute_ds(rdP, rP, smem.delta[stage()]);
     fa::pin_registers(rdP);
     pack_operand(rdP, rP);
@@ -154,21 +154,21 @@ struct Group {
     put_ds(rP, smem.dS);
   }
   // Called after S of the next tile and dK are issued, which need not wait for the fence.
-  __device__ void show_ds() {
+  __device__ void signal_ds() {
     fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full);
   }
 
-  __device__ void run(const Copier<d>& copier, const FloatSums& dQ_sum, const fa::TensorMap* dK,
+  __device__ void run(const Loader<d>& loader, const FloatSums& dQ_sum, const fa::TensorMap* dK,
                       const fa::TensorMap* dV) {
     // --- prologue: P and dS of the first tile
     // The copying thread: its warp waits until both warpgroups have read a stage.
     const bool copies = wg == kGroups - 1 && thread == 0;
     if (copies) {
       RowTile ahead = at;  // the next tile to copy
-      load_keys(smem.K, &smem.k_full, copier.K, work);
+      load_keys(smem.K, &smem.k_full, loader.K, work);
       for (unsigned i = 0; i < min(tiles(), unsigned(kStages)); ++i) {
-        copier.load_rows(i, ahead);
+        loader.load_rows(i, ahead);
         ahead.next(work, shape.Tr);
       }
     }
@@ -191,7 +191,7 @@ struct Group {
       at.next(work, shape.Tr);
       issue_scores(rS);
       issue_dk(n - 1);
-      show_ds();
+      signal_ds();
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
@@ -200,7 +200,7 @@ struct Group {
       if (copies && n + 1 < tiles()) {
         RowTile ahead = at;
         ahead.next(work, shape.Tr);
-        copier.load_rows(n + 1, ahead);
+        loader.load_rows(n + 1, ahead);
       }
       __syncwarp();
       pack_operand(rS, rP);
@@ -215,7 +215,7 @@ struct Group {
 
     // --- epilogue: dK and dQ of the last tile; dK and dV are staged where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
-    show_ds();
+    signal_ds();
     issue_dk(n - 1);
     issue_dq(n - 1, rdQ);
     put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
@@ -245,18 +245,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kWarps = kThreads / fa::kWarp;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-    init_mbarriers(smem.o_full, 1), init_mbarriers(smem.o_empty, kWarps);
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
     fa::mbarrier_init(&smem.ds_full, kWarps), fa::mbarrier_init(&smem.ds_empty, kWarps);
     fa::mbarrier_init(&smem.k_read, kWarps);
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br);
-  const Copier<d> copier{smem, &Q, &K, &V, &dO, LSE2, delta, work, shape.Tr};
+  const Loader<d> loader{smem, &Q, &K, &V, &dO, LSE2, delta, work, shape.Tr};
   if (__shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) == 0) {
-    Group<d, 0>(smem, shape, work).run(copier, dQ_sum, &dK, &dV);
+    Group<d, 0>(smem, shape, work).run(loader, dQ_sum, &dK, &dV);
   } else {
-    Group<d, 1>(smem, shape, work).run(copier, dQ_sum, &dK, &dV);
+    Group<d, 1>(smem, shape, work).run(loader, dQ_sum, &dK, &dV);
   }
 }
 

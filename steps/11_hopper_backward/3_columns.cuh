@@ -92,9 +92,9 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
 // mbarriers, where owners are the warps of the two warpgroups that own keys:
 //                     a phase is complete when                     waiting
 //     k_full, v_full  TMA has written K, or V                      all for K, the owners for V
-//     q_full, o_full  TMA has written Q and columns, or dO         the owners
+//     q_full, do_full TMA has written Q and columns, or dO         the owners
 //     q_empty         each owner's dP and dK are done              the copying thread
-//     o_empty         each owner's dP and dV are done              the copying thread
+//     do_empty        each owner's dP and dV are done              the copying thread
 //     ds_full         each owner has written its dS                the third warpgroup, before dQ
 //     ds_empty        each warp's dQ has read dS, and K            the owners, two tiles later
 template <int d>
@@ -107,12 +107,12 @@ struct alignas(1024) Tiles {
   bf16 dS[kDsStages][Bc * Br<d>];           // dS^T: [Br / 64][Bc][64]
   uint64_t k_full, v_full;
   uint64_t q_full[kStages], q_empty[kStages];
-  uint64_t o_full[kStages], o_empty[kStages];
+  uint64_t do_full[kStages], do_empty[kStages];
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
 };
 
 template <int d>
-struct Copier {
+struct Loader {
   Tiles<d>& smem;
   const fa::TensorMap *Q, *K, *V, *dO;
   const bf16* columns;  // [B*H, Np, 8]
@@ -123,15 +123,15 @@ struct Copier {
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = size_t(at.head) * Np + at.i * Br<d>;
-    uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
+    uint64_t *q_full = &smem.q_full[stage], *do_full = &smem.do_full[stage];
     fa::mbarrier_wait(&smem.q_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.columns[0]);
     fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br<d>, 0, at.head});
     fa::bulk_load(smem.columns[stage], columns + row * kColumns, sizeof smem.columns[0], q_full);
     if (n == 0) load_keys(smem.V, &smem.v_full, V, work);  // in the order of their use
-    fa::mbarrier_wait(&smem.o_empty[stage], parity);
-    fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0]);
-    fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br<d>, 0, at.head});
+    fa::mbarrier_wait(&smem.do_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(do_full, sizeof smem.dO[0]);
+    fa::tma_load(smem.dO[stage], dO, do_full, {0, at.i * Br<d>, 0, at.head});
   }
 };
 
@@ -141,15 +141,15 @@ struct Copier {
 // thread also copies: a complete dS of a tile means that the previous tile's stage is empty.
 template <int d>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                   const Copier<d>& copier, const FloatSums& dQ_sum) {
+                                   const Loader<d>& loader, const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
   RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, copier.K, work);
+    load_keys(smem.K, &smem.k_full, loader.K, work);
     UNROLL_BY(1)
     for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      copier.load_rows(i, ahead);
+      loader.load_rows(i, ahead);
     }
   }
   __syncwarp();
@@ -169,7 +169,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       multiply_transposed<d, Bc>(ds + (rows * Bc * kRowBytes >> 4),
                                  k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        copier.load_rows(n - 1 + kStages, ahead);
+        loader.load_rows(n - 1 + kStages, ahead);
         ahead.next(work, shape.Tr);
       }
       __syncwarp();
@@ -194,10 +194,10 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
-  // Descriptors differ by constants from that of the first tile.
+  // Descriptors: that of the first tile, plus constants.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
-  // Always 0, which nvcc cannot know: else it would compute all descriptors before the loop.
+  // Always 0, unknown to nvcc, which would otherwise compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -207,8 +207,8 @@ struct Group {
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;     // number of the tile whose scores are next,
-  RowTile at = work;  // and the tile
+  unsigned n = 0;                                        // number of the next tile,
+  RowTile at = work;                                     // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
   // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
@@ -229,8 +229,8 @@ struct Group {
   // Tiles of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
   __device__ unsigned stage() const { return n % kStages; }
-  // No swizzle: eight columns of eight rows are a core matrix. The next one in a row is 0 bytes
-  // further: as columns 8 to 15 wgmma reads the same eight again, and A multiplies them by 0.
+  // No swizzle: eight columns of eight rows are a core matrix. The next one is 0 bytes further, so
+  // that as columns 8 to 15 wgmma reads the same eight again; A multiplies them by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
@@ -266,7 +266,7 @@ struct Group {
       for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
       fa::pin_registers(copy[r]);
     }
-    fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
+    fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
     multiply_with_columns<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, delta_ones,
                              columns(), rdP);
     multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
@@ -278,20 +278,20 @@ struct Group {
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
     fa::pin_registers(rdP);  // else ptxas packs dS over P, which dV reads, before the wait
-    warp_arrive(&smem.o_empty[stage()]);
+    warp_arrive(&smem.do_empty[stage()]);
     pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   // Called after S of the next tile and dK are issued, which need not wait for the fence.
-  __device__ void show_ds() {
+  __device__ void signal_ds() {
     fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask, no row of the walk's first tile may see a key of warpgroup 1. Its dS is then 0,
-  // and it begins with the next tile, if there is one, because the epilogue needs a tile. (In the
-  // other heads that share the keys it computes the zeros.)
+  // With the mask it can happen that no row of the walk's first tile sees a key of warpgroup 1. Its
+  // dS is then 0, and it begins with the next tile, if there is one: the epilogue needs a tile. (In
+  // the other heads that share the keys it computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -301,9 +301,9 @@ struct Group {
         dS[i + thread] = make_uint4(0, 0, 0, 0);
       }
     }
-    warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.o_empty[0]);
+    warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.do_empty[0]);
     ++n;
-    show_ds();
+    signal_ds();
     at.next(work, shape.Tr);
   }
 
@@ -324,7 +324,7 @@ struct Group {
       at.next(work, shape.Tr);
       issue_scores(rS);
       issue_dk(n - 1);
-      show_ds();
+      signal_ds();
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
@@ -336,7 +336,7 @@ struct Group {
 
     // --- epilogue: dK of the last tile; dK and dV are staged where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
-    show_ds();
+    signal_ds();
     issue_dk(n - 1);
     put_rows<d>(rdV, ones, smem.V[wg]);  // over the warp's 16 keys of V, read only by its own dP
     wait_for<0>(rdK);
@@ -363,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-    init_mbarriers(smem.o_full, 1), init_mbarriers(smem.o_empty, kWarps);
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
@@ -372,8 +372,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
-    const Copier<d> copier{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_dq<d>(smem, shape, work, copier, dQ_sum);
+    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
+    multiply_dq<d>(smem, shape, work, loader, dQ_sum);
   } else {
     fa::setmaxnreg_inc<kGroupRegisters<d>>();
     if (wg == 0) {
@@ -420,7 +420,6 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   return traffic;
 }
 
-// Also called by beyond/ and step 14, as is launch_backward.
 template <int d>
 void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),

@@ -38,7 +38,7 @@ using fa::wait_for, fa::warp_arrive;
 constexpr int kGroups = 2;                // warpgroups that own keys
 constexpr int kGroupKeys = 64;            // of a warpgroup, and rows of a wgmma
 constexpr int Bc = kGroups * kGroupKeys;  // keys of a block
-// Rows of a tile of Q and dO in 1_wgmma and 2_late; everywhere dQ_sum is padded to tiles of 128.
+// Rows of a tile of Q and dO in 1_wgmma and 2_late; all pad dQ_sum to tiles of 128.
 constexpr int Br = 128;
 
 // --- a block's walk ------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ struct RowTile {
   }
 };
 
-// Copies the block's K or V, a tile per warpgroup. By one thread. (1_wgmma has another function.)
+// Copies the block's K or V, a tile per warpgroup. By one thread.
 template <int n>
 __device__ inline void load_keys(bf16 (&to)[kGroups][n], uint64_t* full, const fa::TensorMap* from,
                                  const WorkTile& work) {
@@ -101,7 +101,7 @@ __device__ inline void store_keys(const fa::TensorMap* dK, const fa::TensorMap* 
 
 // --- between the products ------------------------------------------------------------------------
 
-// How many rows, from `row` on, do not see the key; past the last key at least all of a tile.
+// How many rows, from `row` on, do not see the key; past the last key a whole tile or more.
 __device__ inline int hidden(const Shape& p, int key, int row) {
   return key >= p.Nk ? Br : key - p.shift - row;
 }
@@ -117,7 +117,7 @@ __device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   }
 }
 
-// Two elements of rX = P rX. pair: P in bf16, as dV multiplies it; the lower half is the first.
+// rX = P rX, two elements. pair: their P in bf16, as dV multiplies it, the first in the lower half.
 __device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
   first *= __uint_as_float(pair << 16);
   second *= __uint_as_float(pair & 0xffff0000u);
@@ -156,8 +156,7 @@ struct FloatSums {
       return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
     }
   };
-  // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8, where a
-  // warpgroup multiplies only some of the d at once.
+  // half: which 64 rows, counted over all heads. feature: the first that is multiplied, 8 n.
   template <int d>
   __device__ Part part(int half, int feature = 0) const {
     const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -198,7 +197,7 @@ struct RowLanes {
     }
     return fa::warp_sum<kLanes>(sum);
   }
-  // LSE; -inf for a row without a key and for a padded one.
+  // LSE; -inf for a row without a key, or a padded one.
   __device__ float lse(const float* LSE) const { return inside ? LSE[row] : -INFINITY; }
   __device__ void clear(float* dQ_sum) const {
     float4* zero = reinterpret_cast<float4*>(dQ_sum + padded * d) + lane;

@@ -7,7 +7,7 @@
 //           write BH*N*d + 2*BHkv*Nk*d B
 // Launch    per tensor: blocks that find its largest numbers; one per 64 rows of Q, 128 of K or V
 // Owns      block: the rows that it quantises, or the keys that it transposes
-// Still bad sums of P V, in which a V with a mean loses precision: 3_centred
+// Still bad P V loses precision where V has a mean: 3_centred
 #pragma once
 
 #include "common/counts/backend.h"

@@ -47,7 +47,7 @@ struct Consumer {
   Ring<T::kStages> k, v;
   WorkTile work;
   float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
-  int j = 0;                              // the tile of keys whose scores are next
+  int j = 0;                              // the next tile of keys
   int skipped = 0;                        // tiles whose K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
@@ -89,8 +89,8 @@ struct Consumer {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
-  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
+  // Releases the tiles that no row of this warpgroup sees: K at once, V only after this work tile's
+  // last P V, whose V is earlier in the ring. Otherwise a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -99,7 +99,7 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Is tile j at the diagonal or at the end of the keys?
+  // Whether tile j is at the diagonal or at the end of the keys.
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -160,8 +160,8 @@ struct Consumer {
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
+      // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];

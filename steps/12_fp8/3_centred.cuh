@@ -83,7 +83,7 @@ __device__ inline void part_statistics(const bf16* V,      // [B*Hkv, Nk, d]
   }
 }
 
-// Whether this block is the last of `blocks` to arrive. The others' stores are then visible to it.
+// Whether this block is the last of `blocks` to arrive; if so, it sees the others' stores.
 __device__ inline bool is_last_block(unsigned* counter, int blocks) {
   __shared__ bool last;
   __syncthreads();  // this block's threads have stored
@@ -97,8 +97,8 @@ __device__ inline bool is_last_block(unsigned* counter, int blocks) {
   return last;
 }
 
-// Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two bf16
-// numbers are midpoints of e4m3's: minus a small mean all would be rounded down.
+// sqrt(2) times a power of two, at least scale_of(largest). With a scale near a power of two, bf16
+// numbers are midpoints between e4m3's, and minus a small mean all would be rounded down.
 __device__ inline float scale_off_midpoints(float largest) {
   constexpr float kRoot2 = 1.4142136f;
   const uint32_t bits = __float_as_uint(scale_of(largest) / kRoot2);

@@ -28,10 +28,10 @@ __device__ inline uint32_t signs_of(uint32_t lane) {
   return lane ^ lane >> 13;
 }
 
-// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, of 1 and -1, the
-// Kronecker product of one of d / 16 and one of 16. Tensor cores multiply by the small one, exactly
-// except for the rounding of sums; the other is log(d / 16) rounds of additions between a lane's
-// registers. Without kRotate the numbers do not change. Either way the features have a new order,
+// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, of 1 and -1, which is the
+// Kronecker product of those of d / 16 and of 16. Tensor cores multiply by the latter, exactly but
+// for the rounding of sums; the former is log2(d / 16) rounds of additions between a lane's
+// registers. Without kRotate the numbers do not change. In both cases the features get a new order,
 // the same for Q and K, which changes no score.
 template <int d, bool kRotate>
 __device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {

@@ -13,15 +13,11 @@
 // Still bad query heads that share K and V each read them again
 #pragma once
 
-#include "steps/13_decode/1_warps.cuh"
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_splits {
 
 using namespace step13;  // parts.cuh
-using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
-using step13_warps::multiply_scores, step13_warps::multiply_values;
-using step13_warps::Shared, step13_warps::Tiles;
 
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
@@ -31,14 +27,13 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
                         SplitParts parts, int group, int N, int Nk, int split_keys, float scale,
                         bool causal) {
   // --- prologue: fill all stages but one
-  constexpr int bands = 1;
-  Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
+  Shared<d, 1>& smem = *fa::dynamic_shared<Shared<d, 1>>();  // one band of 16 rows
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const size_t head = blockIdx.y, key0 = head / group * Nk;  // `group` heads share K and V
   const size_t part = (blockIdx.x * gridDim.y + head) * N;
   const int end = min(Nk, int(blockIdx.x + 1) * split_keys);
   Q += head * N * d, K += key0 * d, V += key0 * d;
-  Tiles<d>& tiles = smem.tiles[warp];
+  auto& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     if (key < end) {
       load_tile<d, kWarpKeys<d>>(K + size_t(key) * d, tiles.K[stage], end - key);
@@ -48,12 +43,12 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   };
   const int first = blockIdx.x * split_keys + warp * kWarpKeys<d>;  // the warp's first key
   for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
-  uint32_t rQ[bands][d / kMma][4];
+  uint32_t rQ[1][d / kMma][4];
   load_queries<d>(Q, N, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
-  int visible[bands][2];                        // and this lane's rows
-  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
+  int visible[1][2];                            // and this lane's rows
+  float rO[1][d / 8][4] = {}, l[1][2] = {}, m[1][2];
   UNROLL
   for (int i = 0; i < 2; ++i) {
     m[0][i] = kNoMaximum;
@@ -65,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
     fa::cp_async_wait<kStages - 2>();
     __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
-    float rS[bands][kWarpKeys<d> / 8][4] = {};
+    float rS[1][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
     if (least < key + kWarpKeys<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);

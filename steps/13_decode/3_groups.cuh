@@ -14,15 +14,11 @@
 // Still bad the cache must be contiguous, as long as the longest sequence
 #pragma once
 
-#include "steps/13_decode/1_warps.cuh"
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_groups {
 
 using namespace step13;  // parts.cuh
-using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
-using step13_warps::multiply_scores, step13_warps::multiply_values;
-using step13_warps::Shared, step13_warps::Tiles;
 
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
@@ -41,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   const size_t part = (split * gridDim.y + head) * rows + row0;
   const int end = min(Nk, (split + 1) * split_keys);
   Q += (head * rows + row0) * d, K += key0 * d, V += key0 * d;
-  Tiles<d>& tiles = smem.tiles[warp];
+  auto& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     if (key < end) {
       load_tile<d, kWarpKeys<d>>(K + size_t(key) * d, tiles.K[stage], end - key);

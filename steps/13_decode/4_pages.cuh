@@ -3,10 +3,10 @@
 //           of 16 to 256 keys anywhere in a pool, found by a table: one more load before the copies
 //           of 16 keys. What a page holds past the last key is garbage and is never read
 // Changed   since 13 3_groups: keys from the table; each batch entry has its length and splits
-// Traffic   requested read  as 3_groups, for each entry's own keys and splits
-//                           + 8*BHkv*t*Nk B              table: by each lane, for 16 keys at once
-//                           + 4 B per thread             lengths
-//                     write as 3_groups
+// Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   s, Nk: means of the batch;
+//                           + 4*BH*s*N*(d + d/2) B                   g, t as in 3_groups
+//                           + 8*BHkv*t*Nk B + 4 B per thread         table, by each lane; lengths
+//                     write 2*BH*N*d + 4*BH*N + 4*BH*s*N*(d + 1) B
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
 // Launch    grid (s*t, B*Hkv): blocks without keys return at once; then the merge
 // Owns      block: a split for up to 32 rows; warp: every fourth tile of its keys, all rows
@@ -14,15 +14,11 @@
 #pragma once
 
 #include <bit>
-#include "steps/13_decode/1_warps.cuh"
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_pages {
 
 using namespace step13;  // parts.cuh
-using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
-using step13_warps::multiply_scores, step13_warps::multiply_values;
-using step13_warps::Shared, step13_warps::Tiles;
 
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
@@ -51,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   };
   const size_t part = (split * gridDim.y + head) * rows + row0;
   Q += (head * rows + row0) * d;
-  Tiles<d>& tiles = smem.tiles[warp];
+  auto& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     UNROLL
     for (int c = 0; c < kWarpKeys<d> && key < end; c += kMma) {

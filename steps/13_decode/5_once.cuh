@@ -3,9 +3,11 @@
 //           takes longer than the merge. Instead, each block increments a counter after writing its
 //           part, and the last one merges. Rows with a single split need no parts at all
 // Changed   since 13 4_pages: the merge is at the end of the kernel, with one counter per 32 rows
-// Traffic   requested read  as 4_pages, parts of rows with more than one split only
-//                     write the same; 4 B per 32 rows with parts
-//                    atomic 4 B per block with parts
+// Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   s, Nk: means of the batch;
+//                           + 4*BH*s*N*(d + d/2) B                   parts, where s > 1
+//                           + 8*BHkv*t*Nk B + 4 B per thread         table, by each lane; lengths
+//                     write 2*BH*N*d + 4*BH*N + 4*BH*s*N*(d + 1) B   parts and, per 32 rows,
+//                    atomic 4 B per block with parts                 a counter, where s > 1
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows
 // Owns      block: a split for up to 32 rows; the last of them: the rows' results
@@ -13,15 +15,11 @@
 #pragma once
 
 #include <bit>
-#include "steps/13_decode/1_warps.cuh"
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_once {
 
 using namespace step13;  // parts.cuh
-using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
-using step13_warps::multiply_scores, step13_warps::multiply_values;
-using step13_warps::Shared, step13_warps::Tiles;
 
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
@@ -50,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
            (key & ((1 << log2_page) - 1));
   };
   Q += (head * rows + row0) * d;
-  Tiles<d>& tiles = smem.tiles[warp];
+  auto& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     UNROLL
     for (int c = 0; c < kWarpKeys<d> && key < end; c += kMma) {

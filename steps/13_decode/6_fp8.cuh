@@ -6,10 +6,12 @@
 // Changed   since 13 5_once: K and V are e4m3, converted after ldmatrix; the order of features;
 //           twice as many keys per tile; one scale per key head: K's joins 1/sqrt(d), V's
 //           multiplies O at the end
-// Traffic   requested read  as 5_once, K and V 1 B per number
-//                           + 4 B per thread             K_scale
-//                           + d B per stored row         V_scale, by each of d/4 threads
-//                     write as 5_once
+// Traffic   requested read  2*BHkv*s*(4*g*N*d) + BHkv*t*2*Nk*d B    s, Nk: means of the batch;
+//                           + 4*BH*s*N*(d + d/2) B                   parts, where s > 1
+//                           + 8*BHkv*t*Nk B + 8 B per thread         table; lengths, K_scale
+//                           + d B per stored row                     V_scale, by d/4 threads
+//                     write 2*BH*N*d + 4*BH*N + 4*BH*s*N*(d + 1) B   parts and, per 32 rows,
+//                    atomic 4 B per block with parts                 a counter, where s > 1
 //           compulsory      2*2*BH*N*d + 2*BHkv*Nk*d + 4*BH*N + 8*BHkv + 4*B*(Nk/page + 1) B
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows
 // Owns      block: a split for up to 32 rows; the last of them: the rows' results
@@ -21,21 +23,16 @@
 #include "common/dialect/ptx/fp8.h"
 #include "steps/13_decode/parts.cuh"
 
-namespace step13 {
+namespace step13_fp8 {
 
+using namespace step13;  // parts.cuh
 using e4m3 = __nv_fp8_e4m3;
 
 template <int d>
-constexpr int kWarpKeys8 = 2 * kWarpKeys<d>;  // per tile, which has as many bytes as before
+constexpr int kWarpKeys = 2 * step13::kWarpKeys<d>;  // per tile, which has as many bytes as before
 template <int d>
-constexpr int Bc8 = kWarps* kWarpKeys8<d>;
+constexpr int Bc = kWarps* kWarpKeys<d>;
 constexpr int kPad = 16;  // floats: four numbers of each of two rows cover all 32 banks
-
-template <int d>
-struct Tiles {
-  e4m3 K[kStages][kWarpKeys8<d> * d];
-  e4m3 V[kStages][kWarpKeys8<d> * d];
-};
 
 // Two numbers of e4m3, in bytes 1 and 3, as bf16. Their 4 exponent bits become the lowest of 8,
 // their 3 mantissa bits the highest of 7. The exponents' biases differ by 120: hence 2^120.
@@ -51,23 +48,20 @@ __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (d == 128 ? r % 8 * 16 : r / 2 % 4 * 16));
 }
 
-// Issues the copies of a matrix's rows to a warp's shared memory; rows from `rows` on are zero.
-template <int d, int kRows>
-__device__ inline void load_tile(const e4m3* g,  // [rows, d]
-                                 e4m3* s,        // [kRows, d] swizzled
-                                 int rows) {
-  constexpr int kChunks = d / 16;               // of 16 bytes, per row
-  constexpr int kCopied = fa::kWarp / kChunks;  // rows that the warp copies at once
+// Issues the copies of rows of g [rows, d] to s [16, d], swizzled; rows from `rows` on are zero.
+template <int d>
+__device__ inline void load_tile(const e4m3* g, e4m3* s, int rows) {
+  constexpr int kChunks = d / 16;  // of 16 bytes, per row
   const int lane = threadIdx.x % fa::kWarp, x = lane % kChunks * 16;
   UNROLL
-  for (int step = 0; step < kRows; step += kCopied) {
+  for (int step = 0; step < kMma; step += fa::kWarp / kChunks) {
     const int r = lane / kChunks + step;
     fa::cp_async_16(s + swizzle<d>(r, x), g + size_t(r) * d + x, r < rows ? 16 : 0);
   }
 }
 
 // Loads the A fragments of all bands; rows from `rows` on are zero. Out of 16 features a lane has
-// four adjacent ones, where 1_warps has two and the two that are 8 further.
+// four adjacent ones, where bf16 has two and the two that are 8 further.
 template <int d, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
@@ -89,14 +83,14 @@ __device__ inline void load_queries(const bf16* Q,  // [rows, d]
 // S = Q K^T of all rows and a warp's keys, 32 features at a time.
 template <int d, int bands>
 __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
-                                       const e4m3* sK,  // [kWarpKeys8, d] swizzled
-                                       float (&rS)[bands][kWarpKeys8<d> / 8][4]) {
+                                       const e4m3* sK,  // [kWarpKeys, d] swizzled
+                                       float (&rS)[bands][kWarpKeys<d> / 8][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   const int k = swizzle<d>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 16);  // 8 keys, then 8 more
   UNROLL
   for (int x = 0; x < d; x += 2 * kMma) {
     UNROLL
-    for (int c = 0; c < kWarpKeys8<d>; c += 16) {
+    for (int c = 0; c < kWarpKeys<d>; c += 16) {
       uint32_t four[2][2];  // of 2 x 8 keys and 2 x 16 features
       fa::ldmatrix_x4(four, sK + c * d + (k ^ x));
       UNROLL
@@ -115,14 +109,14 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
 // two keys' even feature, bytes 1 and 3 their odd one. Out of 16 features a lane has four adjacent
 // ones: the even ones in rO[t][2 g], the odd ones in rO[t][2 g + 1].
 template <int d, int bands>
-__device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys8<d> / 8][4],
+__device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8][4],
                                        float scale_log2, const float (&m)[bands][2],
-                                       const e4m3* sV,  // [kWarpKeys8, d] swizzled
+                                       const e4m3* sV,  // [kWarpKeys, d] swizzled
                                        float (&l)[bands][2], float (&rO)[bands][d / 8][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   const int v = swizzle<d>(lane % 16, lane / 16 * 16);
   UNROLL
-  for (int c = 0; c < kWarpKeys8<d>; c += kMma) {
+  for (int c = 0; c < kWarpKeys<d>; c += kMma) {
     uint32_t a[bands][4];
     exponentials(rS, c / 8, scale_log2, m, l, a);
     UNROLL
@@ -164,21 +158,23 @@ __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[b
   }
 }
 
-// A block's shared memory: 96 KB.
+// A block's shared memory: 96 KB of tiles, which the parts overwrite after the last one.
 template <int d, int bands>
 union Shared {
-  Tiles<d> tiles[kWarps];
-  Parts<d, bands, kPad> parts;  // after the last tile
+  struct {
+    e4m3 K[kStages][2 * kTile], V[kStages][2 * kTile];  // [kWarpKeys, d] swizzled
+  } tiles[kWarps];
+  Parts<d, bands, kPad> parts;
 };
 
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
-    flash_decode8_kernel(const bf16* Q,         // [B*Hkv, rows, d], which is [B*H, N, d]
-                         const e4m3* K,         // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
-                         const e4m3* V,         // the same shape
-                         fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
-                         SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
-                         int split_keys, float scale, bool causal) {
+    flash_decode_kernel(const bf16* Q,          // [B*Hkv, rows, d], which is [B*H, N, d]
+                        const e4m3* K,          // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
+                        const e4m3* V,          // the same shape
+                        fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
+                        SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
+                        int split_keys, float scale, bool causal) {
   // --- prologue: fill all stages but one
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -198,18 +194,18 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
            (key & ((1 << log2_page) - 1));
   };
   Q += (head * rows + row0) * d;
-  Tiles<d>& tiles = smem.tiles[warp];
+  auto& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     UNROLL
-    for (int c = 0; c < kWarpKeys8<d> && key < end; c += kMma) {
+    for (int c = 0; c < kWarpKeys<d> && key < end; c += kMma) {
       const size_t from = key + c < end ? place(key + c) * d : 0;
-      load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
-      load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);
+      load_tile<d>(K + from, tiles.K[stage] + c * d, end - key - c);
+      load_tile<d>(V + from, tiles.V[stage] + c * d, end - key - c);
     }
     fa::cp_async_commit();  // empty past the end: the wait below counts groups
   };
-  const int first = split * split_keys + warp * kWarpKeys8<d>;  // the warp's first key
-  for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc8<d>, j);
+  const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
+  for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e * cache.K_scale[head];
@@ -224,13 +220,13 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   }
 
   // --- mainloop
-  for (int key = first, stage = 0; key < end; key += Bc8<d>, stage = (stage + 1) % kStages) {
+  for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
     fa::cp_async_wait<kStages - 2>();
     __syncwarp();  // all lanes' copies of this tile are complete, and the last tile is free
-    load(key + (kStages - 1) * Bc8<d>, (stage + kStages - 1) % kStages);
-    float rS[bands][kWarpKeys8<d> / 8][4] = {};
+    load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
+    float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
-    if (least < key + kWarpKeys8<d>) mask(rS, visible, key);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
@@ -315,7 +311,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
-      fa::launch(flash_decode8_kernel<d, bands>,
+      fa::launch(flash_decode_kernel<d, bands>,
                  {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
                   sizeof(Shared<d, bands>)},
                  t.Q, K, V, t.cache, log2_page, p.Hkv, t.O, t.LSE, parts,
@@ -325,4 +321,4 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 
-}  // namespace step13
+}  // namespace step13_fp8

@@ -1,40 +1,86 @@
-// Step 13 -- what all rungs share: the softmax of a warp's scores, merges, splits, bytes.
+// Step 13 -- what all rungs share: a warp's tiles, products and softmax, merges, splits, bytes.
 //
 // All warps of a block hold the same rows, `bands` times the 16 of an mma, and each warp computes
 // some of their keys. Registers of a lane, for its rows r = 16 t + row_of(lane) + 8 h in band t:
-//
 //     rS[t][n][2 h + e]   key     8 n + column_of(lane) + e of the warp's tile
 //     rO[t][n][2 h + e]   feature 8 n + column_of(lane) + e
 //     m[t][h], l[t][h]    of the row; l of this lane's keys only
 #pragma once
 
-#include <cfloat>
 #include <cmath>
-#include "common/dialect/cuda.h"
-#include "common/dialect/fragment.h"
-#include "common/dialect/ptx/cp_async.h"
-#include "common/dialect/ptx/math.h"
-#include "common/dialect/ptx/mma.h"
+#include "common/dialect/mma_tile.h"
+#include "common/dialect/softmax.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step13 {
 
-using bf16 = __nv_bfloat16;
+using fa::bf16, fa::kLazyRescale, fa::kNoMaximum, fa::swizzle;
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * fa::kWarp;
+constexpr int kWarps = 4, kThreads = kWarps * fa::kWarp;
 constexpr int kMma = 16;     // rows of an mma's A, and keys or features that it sums over
 constexpr int kTile = 2048;  // numbers of K in a warp's tile, and of V
+constexpr int kPad = 8;      // floats: two numbers of each of four rows cover all 32 banks
 template <int d>
 constexpr int kWarpKeys = kTile / d;  // per tile
 template <int d>
 constexpr int Bc = kWarps* kWarpKeys<d>;  // keys per round: one tile per warp
 constexpr int kStages = 3;  // per warp: one tile is multiplied while the others are copied
-constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
-constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
-// --- the softmax of a warp's keys ----------------------------------------------------------------
+// --- a warp's keys: copies, S, softmax, P V ------------------------------------------------------
+
+// Issues the copies of rows of g [rows, d] to s [kRows, d], swizzled; rows from `rows` on are zero.
+template <int d, int kRows>
+__device__ inline void load_tile(const bf16* g, bf16* s, int rows) {
+  constexpr int kChunks = d / 8;  // of 16 bytes, per row
+  const int lane = threadIdx.x % fa::kWarp, x = lane % kChunks * 8;
+  UNROLL
+  for (int step = 0; step < kRows; step += fa::kWarp / kChunks) {
+    const int r = lane / kChunks + step;
+    fa::cp_async_16(s + swizzle<d>(r, x), g + size_t(r) * d + x, r < rows ? 16 : 0);
+  }
+}
+
+// Loads the A fragments of all bands, 16 rows each; rows from `rows` on are zero.
+template <int d, int bands>
+__device__ inline void load_queries(const bf16* Q,  // [rows, d]
+                                    int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int x = 0; x < d / kMma; ++x) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
+                  feature = x * kMma + e / 2 * 8 + fa::column_of(lane);
+        rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
+      }
+    }
+  }
+}
+
+// S = Q K^T of all rows and a warp's keys, 16 features at a time.
+template <int d, int bands>
+__device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
+                                       const bf16* sK,  // [kWarpKeys, d] swizzled
+                                       float (&rS)[bands][kWarpKeys<d> / 8][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const int k = swizzle<d>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);  // 8 keys, then 8 more
+  UNROLL
+  for (int x = 0; x < d; x += kMma) {
+    UNROLL
+    for (int c = 0; c < kWarpKeys<d>; c += 16) {
+      uint32_t b[2][2];  // K^T of 16 features and 2 x 8 keys
+      fa::ldmatrix_x4(b, sK + c * d + (k ^ x));
+      UNROLL
+      for (int n = 0; n < 2; ++n) {
+        UNROLL
+        for (int t = 0; t < bands; ++t) fa::mma_m16n8k16(rS[t][c / 8 + n], rQ[t][x / kMma], b[n]);
+      }
+    }
+  }
+}
 
 // Sets scores that their row does not see to -inf.
 template <int bands, int n_tiles>
@@ -43,13 +89,10 @@ __device__ inline void mask(float (&rS)[bands][n_tiles][4],
                             int key) {                       // the tile's first key
   const int c = key + threadIdx.x % 4 * 2;
   UNROLL
-  for (int t = 0; t < bands; ++t) {
-    UNROLL
-    for (int i = 0; i < 2 * n_tiles; ++i) {
-      const int n = i % n_tiles, h = i / n_tiles;
-      if (n * 8 + c >= visible[t][h]) rS[t][n][2 * h] = -INFINITY;
-      if (n * 8 + c + 1 >= visible[t][h]) rS[t][n][2 * h + 1] = -INFINITY;
-    }
+  for (int i = 0; i < bands * 2 * n_tiles; ++i) {
+    const int t = i / (2 * n_tiles), n = i % n_tiles, h = i / n_tiles % 2;
+    if (n * 8 + c >= visible[t][h]) rS[t][n][2 * h] = -INFINITY;
+    if (n * 8 + c + 1 >= visible[t][h]) rS[t][n][2 * h + 1] = -INFINITY;
   }
 }
 
@@ -87,14 +130,36 @@ __device__ inline void exponentials(const float (&rS)[bands][n_tiles][4], int fi
                                     float scale_log2, const float (&m)[bands][2],
                                     float (&l)[bands][2], uint32_t (&a)[bands][4]) {
   UNROLL
-  for (int t = 0; t < bands; ++t) {
+  for (int i = 0; i < bands * 4; ++i) {
+    const int t = i / 4, e = i % 4, n = first + e / 2, h = e % 2;
+    const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
+    const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
+    l[t][h] += p0 + p1;  // of this lane's keys
+    a[t][e] = fa::pack_bf16(p0, p1);
+  }
+}
+
+// O += P V of a warp's keys, 16 at a time.
+template <int d, int bands>
+__device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8][4],
+                                       float scale_log2, const float (&m)[bands][2],
+                                       const bf16* sV,  // [kWarpKeys, d] swizzled
+                                       float (&l)[bands][2], float (&rO)[bands][d / 8][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const int v = swizzle<d>(lane % 16, lane / 16 * 8);
+  UNROLL
+  for (int c = 0; c < kWarpKeys<d>; c += kMma) {
+    uint32_t a[bands][4];
+    exponentials(rS, c / 8, scale_log2, m, l, a);
     UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int n = first + e / 2, h = e % 2;
-      const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
-      const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
-      l[t][h] += p0 + p1;  // of this lane's keys
-      a[t][e] = fa::pack_bf16(p0, p1);
+    for (int x = 0; x < d; x += 16) {
+      uint32_t b[2][2];  // V of 16 keys and 2 x 8 features
+      fa::ldmatrix_x4_trans(b, sV + c * d + (v ^ x));
+      UNROLL
+      for (int n = 0; n < 2; ++n) {
+        UNROLL
+        for (int t = 0; t < bands; ++t) fa::mma_m16n8k16(rO[t][x / 8 + n], a[t], b[n]);
+      }
     }
   }
 }
@@ -121,13 +186,39 @@ __device__ inline void store_statistics(const float (&m)[bands][2], const float 
   }
 }
 
+// Stores a warp's part, in the order of its registers, in shared memory.
+template <int d, int bands>
+__device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
+                                  const float (&rO)[bands][d / 8][4], int rows,
+                                  Parts<d, bands, kPad>& parts) {
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  store_statistics(m, l, parts);
+  UNROLL
+  for (int i = 0; i < 2 * bands; ++i) {
+    const int r = fa::row_of(lane) + 8 * i, t = i / 2, h = i % 2;
+    if (r >= rows) continue;
+    UNROLL
+    for (int n = 0; n < d / 8; ++n) {
+      *reinterpret_cast<float2*>(&parts.O[warp][r][n * 8 + fa::column_of(lane)]) =
+          make_float2(rO[t][n][2 * h], rO[t][n][2 * h + 1]);
+    }
+  }
+}
+
+// A block's shared memory: 96 KB of tiles, which the parts overwrite after the last one.
+template <int d, int bands>
+union Shared {
+  struct {
+    bf16 K[kStages][kTile], V[kStages][kTile];  // [kWarpKeys, d] swizzled
+  } tiles[kWarps];
+  Parts<d, bands, kPad> parts;
+};
+
 // Four adjacent features of a row, over all keys of its parts.
 struct Merged {
-  float O[4];  // normalised; 0 where no key was seen
-  float LSE;   // in powers of two; -inf where no key was seen
-
-  // From sums relative to m.
-  __device__ void finish(float m, float l) {
+  float O[4];                                 // normalised; 0 where no key was seen
+  float LSE;                                  // in powers of two; -inf where no key was seen
+  __device__ void finish(float m, float l) {  // from sums relative to m
     const float normalise = l > 0.f ? 1.f / l : 0.f;
     UNROLL
     for (int e = 0; e < 4; ++e) O[e] *= normalise;
@@ -154,11 +245,9 @@ __device__ inline Merged merge_warps(const Parts<d, bands, pad>& parts, int r, i
   return row;
 }
 
-// Rounds a row and stores it as row r of the results.
+// Rounds a row and stores it as row r of O [rows, d] and LSE [rows].
 template <int d>
-__device__ inline void store_row(const Merged& row, size_t r, int x,
-                                 bf16* O,       // [rows, d]
-                                 float* LSE) {  // [rows]
+__device__ inline void store_row(const Merged& row, size_t r, int x, bf16* O, float* LSE) {
   *reinterpret_cast<uint2*>(O + r * d + x) =
       make_uint2(fa::pack_bf16(row.O[0], row.O[1]), fa::pack_bf16(row.O[2], row.O[3]));
   if (x == 0) LSE[r] = row.LSE * fa::kLn2;
@@ -175,8 +264,7 @@ struct SplitParts {
     if (x == 0) LSE[r] = row.LSE;
   }
 
-  // Merges row r of `splits` splits, `rows` apart. The maximum stays finite, so that a split
-  // without keys has the factor 0: -inf - -inf would be NaN.
+  // Merges row r of `splits` splits, `rows` apart; a split without keys has the factor 0.
   template <int d>
   __device__ Merged merge(int splits, size_t rows, size_t r, int x) const {
     float m = kNoMaximum, l = 0.f;
@@ -199,12 +287,10 @@ struct SplitParts {
 
 // How the rows that read the same keys, those of `group` query heads, are divided among blocks.
 struct Rows {
-  Rows(const fa::Problem& p, int group)
-      : count(group * p.N),
-        bands(std::min(fa::ceil_div(count, kMma), 2)),
-        blocks(fa::ceil_div(count, bands * kMma)),
-        per_block(std::min(count, bands * kMma)),
-        readers(p.H / group * blocks) {}
+  Rows(const fa::Problem& p, int group) : count(group * p.N) {
+    bands = std::min(fa::ceil_div(count, kMma), 2), blocks = fa::ceil_div(count, bands * kMma);
+    per_block = std::min(count, bands * kMma), readers = p.H / group * blocks;
+  }
   int count, bands, blocks, per_block, readers;  // readers: blocks that read each key of an entry
 };
 
@@ -254,10 +340,8 @@ inline fa::Prediction traffic_of(const fa::Problem& p, const Rows& rows, const S
   }
   t["Q"].read = 2 * kWarps * blocks / rows.blocks * rows.count * d;  // by each warp
   t["K"].read = t["V"].read = 2 * rows.readers * keys * d;
-  t["O"].write = 2 * all_rows * d;
-  t["LSE"].write = 4 * all_rows;
-  t.hbm +=
-      {.read = 2 * (all_rows * d + 2 * p.Hkv * keys * d), .write = 2 * all_rows * d + 4 * all_rows};
+  t["O"].write = 2 * all_rows * d, t["LSE"].write = 4 * all_rows;
+  t.hbm += {.read = 2 * (all_rows + 2 * p.Hkv * keys) * d, .write = (2 * d + 4) * all_rows};
   t.flops = 4 * rows.readers * kMma * rows.bands * padded * d;  // including those of zeros
   return t;
 }

@@ -88,10 +88,10 @@ inline fa::Variant fp8() {
           .idea = "K and V in 8 bits, multiplied in 16",
           .parent = "13 once",
           .support = limits(/*paged=*/true),
-          .forward = forward,
+          .forward = step13_fp8::forward,
           .cache8 = true,
-          .traffic = traffic,
-          .workspace = workspace,
+          .traffic = step13_fp8::traffic,
+          .workspace = step13_fp8::workspace,
           .writes_lse = true};
 }
 

@@ -107,7 +107,7 @@ TEST_CASE("step 13: shuffled pages, ragged lengths", "[step13][all]") {
   fa::test::require_right(variant, ragged(page, d, N, causal));
 }
 
-TEST_CASE("step 13: what lies behind the lengths changes no bit", "[step13][all]") {
+TEST_CASE("step 13: what follows a sequence's keys changes no bit", "[step13][all]") {
   const fa::Variant& variant = paged();
   const auto p = fa::problem_for(variant, ragged(GENERATE(0, 16, 64), 64));
   if (!fa::test::one_in(2)) return;
@@ -268,7 +268,7 @@ TEST_CASE("step 13: where the pages lie changes no bit", "[step13]") {
 // --- numbers of 8 bits ---------------------------------------------------------------------------
 
 static __global__ void convert_kernel(uint32_t* out) {
-  out[threadIdx.x] = step13::bf16_of_e4m3(threadIdx.x << 8 | (255 - threadIdx.x) << 24);
+  out[threadIdx.x] = step13_fp8::bf16_of_e4m3(threadIdx.x << 8 | (255 - threadIdx.x) << 24);
 }
 
 TEST_CASE("step 13: all numbers of e4m3 become the same numbers of bf16", "[step13]") {

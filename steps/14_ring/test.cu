@@ -21,8 +21,8 @@ static const fa::Variant& zigzag() {
   return fa::linked_variant(has("14 zigzag") ? "14 zigzag" : "14 mma");  // mma is cut as zigzag
 }
 
-// The variant on this many ranks, as one that a session can run: its backward runs both, since what
-// a forward leaves to it ends with the ranks.
+// The variant on this many ranks, as one that a session can run. Its backward runs the forward,
+// too, whose buffers end with the ranks.
 // \param sent      the bytes of each rank, or null
 // \param busy_sms  that messages pretend to use
 // \param times     how often the ranks run

@@ -1,6 +1,6 @@
 // Step 15 -- windows and packs on Hopper's tensor cores.
-// Idea      10's producer draws a number: here that of an entry in a table, so a work tile may be
-//           rows of any document. The test of a cut tile is a bit per score, computed while the
+// Idea      The number that 10's producer draws is here that of a table's entry, so a work tile may
+//           be rows of any document. The test of a cut tile is a bit per score, computed while the
 //           products run. A warpgroup skips tiles at either end of a walk that only the others'
 //           rows see. A box of TMA may reach into the next document: one warp of the producer's
 //           warpgroup zeroes V there, another one stores O row by row
@@ -11,7 +11,7 @@
 //           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
 //                           tile and per block, 8 B written to reset it
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the table
-// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, zeroes, 2 or 4 multiply
+// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies, stores and zeroes, 2 or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad a walk of few tiles pays as much for its seam as a long one
 #pragma once
@@ -142,12 +142,12 @@ struct Consumer {
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the tile whose scores are next
+  TileRange at;      // at.first: the next tile
   int trailing = 0;  // tiles after at.last
   int skipped = 0;   // tiles whose K was released, and V not yet
   // While this warpgroup waits for its next K, it still holds V of the tile in use and of those
-  // skipped after it. Of those skipped before that K, the producer loads all but the last one's V
-  // first (K_i+1, then V_i). Each of these needs a stage, or both wait for ever: at most
+  // skipped after it. The producer loads all but the last V of those skipped before that K first
+  // (K_i+1, then V_i). Each of these needs a stage, or both wait for ever: at most
   // 1 + kMostSkipped + (kMostSkipped - 1).
   static constexpr int kMostSkipped = (T::Br - kGroupRows + Bc - 1) / Bc;
   static_assert(2 * kMostSkipped <= T::kStagesV);
@@ -291,8 +291,8 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
+      // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
+  // The shuffle tells nvcc that wg is the same in all lanes.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

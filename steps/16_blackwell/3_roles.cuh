@@ -171,10 +171,9 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tile; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  // The shuffle tells the compiler that the warp, and so the role, is the same in all lanes.
+  // The shuffle tells nvcc that the warp, and so the role, is the same in all lanes.
   const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0), wg = warp / 4;
-  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
-  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
+  // Causal: the longest walks of all heads first. Otherwise a head's blocks share K, V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;

@@ -33,8 +33,6 @@ OTHERS = (4, 1000)  # of a step that has no row
 RUNGS, UNNUMBERED = 2, 1  # earlier numbered files that one opens, and unnumbered ones of its step
 # A chapter with its lesson's files, at 200 words and 18 lines a minute; lines of a file of beyond/.
 MINUTES, LONGEST_BEYOND = 90, 500
-# Where a limit does not hold yet: what there is, which may not grow.
-BEYOND_OF = {"11": 602}
 
 
 def lines(path):
@@ -103,7 +101,7 @@ class Lessons(unittest.TestCase):
                 self.assertEqual(list(found), [], path)
 
     def test_a_step_has_few_files_in_an_order_that_a_listing_shows(self):
-        for step, folder in folders():
+        for _, folder in folders():
             with self.subTest(folder.name):
                 numbers = [int(re.match(r"\d+", f.name)[0]) for f in folder.glob("[0-9]*.cuh")]
                 self.assertEqual(sorted(numbers), list(range(1, len(numbers) + 1)))
@@ -112,7 +110,7 @@ class Lessons(unittest.TestCase):
                     if not is_numbered(path):
                         self.at_most(LONGEST_PARTS, lines(path), path)
                 for path in [*folder.glob("beyond/*.cuh"), *folder.glob("beyond/*.h")]:
-                    self.at_most(BEYOND_OF.get(step, LONGEST_BEYOND), lines(path), path.name)
+                    self.at_most(LONGEST_BEYOND, lines(path), path.name)
 
     def test_a_chapter_is_one_sitting(self):
         for step, folder in folders():

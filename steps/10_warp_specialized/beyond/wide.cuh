@@ -3,7 +3,8 @@
 //           three tiles of keys; one Q leaves five. It is free after the work tile's last S; the
 //           next one arrives during the last P V. O is stored from registers
 // Changed   since 10 4_scheduled: tiles of 64 keys, always from the last on; one Q, which consumers
-//           release; at the seam P V first, then Q; draws at a walk's start; sections by heads only
+//           release; at the seam P V first, then Q; draws at a walk's start; sections by heads
+//           only. Comments of 4_scheduled are not repeated
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -33,18 +34,18 @@ struct Tiling {
 };
 
 template <class T>
-struct alignas(1024) Tiles {                 // each as panels of 64 features, swizzled by TMA
+struct alignas(1024) Tiles {
   bf16 Q[T::kConsumers][kGroupRows * T::d];  // of one work tile
   bf16 K[T::kStagesK][T::Bc * T::d];
   bf16 V[T::kStagesV][T::Bc * T::d];
   uint64_t q_full[T::kConsumers], q_empty[T::kConsumers];
   uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
   uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
-  WorkTile work[T::kConsumers];  // arrives with Q
+  WorkTile work[T::kConsumers];
 };
 
-// Work tile t. Causal: one section of heads after another, the longest walks of each first. K and V
-// of 16 heads stay in the L2, and of 32 where there are few keys; measured.
+// Work tile t. Causal: sections of heads, the longest walks of each first. K and V of 16 heads stay
+// in the L2, or of 32 with few keys (measured).
 template <class T>
 __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
   const int section = shape.Nk > 1024 ? 16 : 32, Tr = (shape.N + T::Br - 1) / T::Br;
@@ -60,9 +61,7 @@ __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
 
 // --- the producer: one thread copies -------------------------------------------------------------
 
-// Q of each work tile, K and V of its tiles of keys from the last to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. A block has every gridDim.x-th work tile or, when
-// they differ in length, the next one of all.
+// Copies as in 4_scheduled, but from the last tile to the first: K_n Q K_n-1 V_n ... V_0.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
@@ -95,13 +94,12 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     }
     if (work.tiles == 0) break;
     t = gridDim.x + (T::kCausal ? atomicAdd(&taken[0], 1u) : t);
-    UNROLL_BY(1)  // a second round in flight needs more registers than the producer has
+    UNROLL_BY(1)  // a second round in flight would need more registers than it has
     for (int j = work.tiles - 1; j >= 0; --j) {
       if (j > 0) load_k(j - 1, work.bh_kv);
       load_v(j, work.bh_kv);
     }
   }
-  // The last block to leave resets the counters; concurrent launches need separate ones.
   if (T::kCausal) {
     __threadfence();
     if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
@@ -110,7 +108,6 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// A warpgroup that owns 64 rows of each work tile. Its registers: see parts.cuh.
 template <class T>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
@@ -125,7 +122,7 @@ struct Consumer {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = 0;        // the tile of keys whose scores are next
+  int j = 0;        // the next tile of keys
   int skipped = 0;  // tiles whose K was released, and V not yet
   // V of the tile in use and of all skipped ones but one must fit.
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStagesV);
@@ -135,7 +132,6 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, bf16* O, float* LSE, const Shape& shape, int wg)
       : smem(smem), O(O), LSE(LSE), shape(shape), wg(wg) {}
 
-  // One arrival per warp, whose 32 lanes have converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
@@ -153,7 +149,6 @@ struct Consumer {
     release(k, smem.k_empty);
     if (j == 0) arrive(&smem.q_empty[wg]);
   }
-  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -164,15 +159,13 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // else nvcc computes P after the wait
+    fa::pin_registers(rS);
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
+    fa::pin_registers(rS);
     release(v, smem.v_empty);
   }
 
-  // Takes the block's n-th work tile; false when there is none. Lane 0 reads it for its warp and
-  // also arrives for it, an order that racecheck can follow.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[wg], n & 1);
     if (lane == 0) work = smem.work[wg];
@@ -187,8 +180,8 @@ struct Consumer {
     __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
     release(ring, empty);
   }
-  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
+  // Releases the tiles that no row of this warpgroup sees: K at once, V only after this work tile's
+  // last P V, whose V is earlier in the ring. Otherwise a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -196,7 +189,6 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Is tile j at the diagonal or at the end of the keys?
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -212,7 +204,6 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile() {
     --j;
@@ -276,8 +267,7 @@ struct Consumer {
       while (j > 0) next_tile<false>();
 
       // --- the seam: the work tile's last P V, and the next one's first Q K^T, whose Q arrives
-      // during that P V. Without a next one that product multiplies stale tiles and its result is
-      // unused: a branch around it would make ptxas wait for each product.
+      // during that P V. If there is no next one, stale tiles are multiplied: see 4_scheduled.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
@@ -291,7 +281,7 @@ struct Consumer {
       UNROLL
       for (int h = 0; h < 2; ++h) {
         old_l[h] = fa::quad_sum(old_l[h]);
-        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
         const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
         if (fa::leads_quad(lane) && row < shape.N) {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
@@ -332,7 +322,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

@@ -10,7 +10,7 @@
 // Traffic   as 3_columns; to find the units 2*BHkv*2*Nk*d + 8*BH*Tc*Np + 8*BHkv*Tc B more
 // Launch    bounds; units; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      as 3_columns
-// Still bad one more kernel before the walk, which reads K and V once more
+// Still bad an extra kernel before the walk reads K and V again
 #pragma once
 
 #include "steps/11_hopper_backward/3_columns.cuh"
@@ -18,7 +18,7 @@
 namespace step11_deterministic {
 
 using namespace step11;
-using step11_columns::Br, step11_columns::Copier, step11_columns::Group, step11_columns::Tiles;
+using step11_columns::Br, step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
 using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
 using step11_columns::kGroupRegisters, step11_columns::kThirdRegisters, step11_columns::kThreads;
 
@@ -132,20 +132,19 @@ __device__ inline void round_to_units(const float (&rdQ)[n], const float2& units
   }
 }
 
-// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is complete. One
-// thread also copies: a complete dS of a tile means that the previous tile has been read, except
-// perhaps by the other warps here, which read m.
+// As 3_columns'. A complete dS of a tile means that the previous tile has been read, except perhaps
+// by the other warps here, which read m.
 template <int d>
 __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                           const Copier<d>& copier, const FloatSums& dQ_sum) {
+                                           const Loader<d>& loader, const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
   RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, copier.K, work);
+    load_keys(smem.K, &smem.k_full, loader.K, work);
     UNROLL_BY(1)
     for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      copier.load_rows(i, ahead);
+      loader.load_rows(i, ahead);
     }
   }
   __syncwarp();
@@ -165,7 +164,7 @@ __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, c
       multiply_transposed<d, Bc>(ds + (rows * Bc * kRowBytes >> 4),
                                  k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        copier.load_rows(n - 1 + kStages, ahead);
+        loader.load_rows(n - 1 + kStages, ahead);
         ahead.next(work, shape.Tr);
       }
       __syncwarp();
@@ -186,7 +185,6 @@ __device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, c
   }
 }
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -203,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     // q_empty: 12 warps, since those of the third warpgroup read the columns.
     init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps + kGroupWarps);
-    init_mbarriers(smem.o_full, 1), init_mbarriers(smem.o_empty, kWarps);
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
@@ -212,8 +210,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
-    const Copier<d> copier{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_rounded_dq<d>(smem, shape, work, copier, dQ_sum);
+    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
+    multiply_rounded_dq<d>(smem, shape, work, loader, dQ_sum);
   } else {
     fa::setmaxnreg_inc<kGroupRegisters<d>>();
     if (wg == 0) {

@@ -1,7 +1,7 @@
 // Step 11 -- rows of dQ that need no sums, and the fastest kernel for each size.
-// Idea      With the mask the first rows of a head see keys of one block only, whose dQ of them is
-//           complete. That block rounds and stores dQ, without zeros, additions and conversion. All
-//           other problems run the kernel that is the fastest for their size
+// Idea      With the mask the first rows of a head see keys of one block only, so its dQ of them is
+//           complete: it rounds and stores dQ, without zeros, additions or conversion. All other
+//           problems run the kernel that is fastest for their size
 // Changed   since 11 3_columns: where dQ of such rows is stored; the other kernels omit them
 // Traffic   as 3_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
 // Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
@@ -9,16 +9,15 @@
 // Still bad the share of such rows is 128 / N
 #pragma once
 
+#include "steps/11_hopper_backward/beyond/heads.cuh"
 #include "steps/11_hopper_backward/beyond/paired.cuh"
-#include "steps/11_hopper_backward/beyond/persistent.cuh"
-#include "steps/11_hopper_backward/beyond/places.cuh"
 
 namespace step11_direct {
 
 using namespace step11;
-using step11_columns::Copier, step11_columns::Group, step11_columns::Tiles;
 using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
 using step11_columns::kThreads;
+using step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
 
 constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
 constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
@@ -98,18 +97,17 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   fa::store_features<d>(low, high, to, r, N);
 }
 
-// dQ of each tile, 64 features at a time, once both warpgroups' dS is complete. One thread also
-// copies: a complete dS of a tile means that the previous tile has been read.
+// As 3_columns', at d = 128.
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                   const Copier<d>& copier, const DirectSums& dQ_sum) {
+                                   const Loader<d>& loader, const DirectSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
   RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, copier.K, work);
+    load_keys(smem.K, &smem.k_full, loader.K, work);
     UNROLL_BY(1)
     for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      copier.load_rows(i, ahead);
+      loader.load_rows(i, ahead);
     }
   }
   __syncwarp();
@@ -118,7 +116,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see 2_late's zero()
+    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // of the features
@@ -127,7 +125,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       float rdQ[kPanel / 2];
       multiply_transposed<d, Bc>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        copier.load_rows(n - 1 + kStages, ahead);
+        loader.load_rows(n - 1 + kStages, ahead);
         ahead.next(work, shape.Tr);
       }
       __syncwarp();
@@ -141,7 +139,6 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   }
 }
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 rows
                     const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
@@ -156,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-    init_mbarriers(smem.o_full, 1), init_mbarriers(smem.o_empty, kWarps);
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
@@ -165,8 +162,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters>();
-    const Copier<d> copier{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_dq(smem, shape, work, copier, dQ_sum);
+    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
+    multiply_dq(smem, shape, work, loader, dQ_sum);
   } else {
     fa::setmaxnreg_inc<kGroupRegisters>();
     if (wg == 0) {
@@ -239,7 +236,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   if (p.d == 256) return step11_paired::backward_traffic(p);
   if (pays(p)) return traffic_of_direct(p);
-  if (step11_persistent::heads_pay(p)) return step11_persistent::traffic_of_heads(p);
+  if (step11_heads::pays(p)) return step11_heads::backward_traffic(p);
   if (places_pay(p)) return step11_places::backward_traffic(p);
   return short_walks(p) ? step11_persistent::backward_traffic(p)
                         : step11_columns::backward_traffic(p);
@@ -248,7 +245,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   if (p.d == 256) return step11_paired::backward(p, t);
   if (pays(p)) return backward_direct(p, t);
-  if (step11_persistent::heads_pay(p)) return step11_persistent::backward_by_heads(p, t);
+  if (step11_heads::pays(p)) return step11_heads::backward(p, t);
   if (places_pay(p)) return step11_places::backward(p, t);
   short_walks(p) ? step11_persistent::backward(p, t) : step11_columns::backward(p, t);
 }

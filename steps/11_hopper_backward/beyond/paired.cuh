@@ -8,7 +8,7 @@
 //           tile to HBM instead of 64
 // Changed   since 11 3_columns: a warpgroup per gradient instead of one per 64 keys; a copying
 //           warpgroup; the product that ends a tile is issued before the wait for the next tile;
-//           multicast copies; dS is sent; barriers in both blocks
+//           multicast copies; dS is sent; barriers in both blocks. Its comments are not repeated
 // Traffic   as 3_columns with tiles of 128 keys and 64 rows; K once and a half, the columns twice
 // Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 512 threads; convert
 // Owns      block: dK and dV of 64 keys, half of each tile's dQ; warpgroups: 0 dV, 1 dK, 2 dQ of a
@@ -28,8 +28,8 @@ using step11_columns::kColumns, step11_columns::multiply_with_columns;
 constexpr int d = 256, Br = 64;  // features; rows of a tile
 constexpr int kStages = 2;       // of Q and dO
 constexpr int kThreads = 4 * kGroupThreads;
-constexpr int kGroupRegisters = 208, kCopierRegisters = 24;  // setmaxnreg: of 4 x 128
-constexpr int kThirdRegisters = 4 * 128 - 2 * kGroupRegisters - kCopierRegisters;
+constexpr int kGroupRegisters = 208, kLoaderRegisters = 24;  // setmaxnreg: of 4 x 128
+constexpr int kThirdRegisters = 4 * 128 - 2 * kGroupRegisters - kLoaderRegisters;
 constexpr int kBlocks = 2, kKeys = Bc / kBlocks;  // of a cluster; keys of a block
 constexpr int kHalf = d / kBlocks;                // features whose dQ a block multiplies
 constexpr uint16_t kBoth = 3;                     // blocks of a cluster, as bits
@@ -39,14 +39,14 @@ struct alignas(1024) Tiles {
   bf16 K[kKeys * d];
   bf16 other_K[kKeys * kHalf];  // of the other block's keys
   bf16 V[kKeys * d];
-  bf16 Q[kStages][Br * d];   // later dK, before its store
+  bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];  // and dV
   bf16 P[kKeys * Br];        // P^T, then dS^T: [kKeys][64]
   bf16 other_dS[kKeys * Br];
   bf16 columns[kStages][Br * kColumns];        // with dO
   uint64_t k_full, v_full;                     // mbarriers; v_full: other_K, too
   uint64_t q_full[kStages], q_empty[kStages];  // empty: in both blocks
-  uint64_t o_full[kStages], o_empty[kStages];
+  uint64_t do_full[kStages], do_empty[kStages];
   uint64_t p_full, ds_full, other_full, ds_empty;
 };
 
@@ -71,12 +71,12 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = size_t(at.head) * shape.Np + at.i * Br;
-    uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
+    uint64_t *q_full = &smem.q_full[stage], *do_full = &smem.do_full[stage];
     const int half[] = {0, at.i * Br, panel, at.head};
-    fa::mbarrier_wait(&smem.o_empty[stage], parity);
-    fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0] + sizeof smem.columns[0]);
-    fa::tma_load_multicast(smem.dO[stage] + rank * Br * kHalf, dO, o_full, half, kBoth);
-    fa::bulk_load(smem.columns[stage], columns + row * kColumns, sizeof smem.columns[0], o_full);
+    fa::mbarrier_wait(&smem.do_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(do_full, sizeof smem.dO[0] + sizeof smem.columns[0]);
+    fa::tma_load_multicast(smem.dO[stage] + rank * Br * kHalf, dO, do_full, half, kBoth);
+    fa::bulk_load(smem.columns[stage], columns + row * kColumns, sizeof smem.columns[0], do_full);
     fa::mbarrier_wait(&smem.q_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0]);
     fa::tma_load_multicast(smem.Q[stage] + rank * Br * kHalf, Q, q_full, half, kBoth);
@@ -126,7 +126,7 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTi
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-// dv: S^T = K Q^T becomes P, and dV += P^T dO. Else dP^T = V dO^T becomes dS, and dK += dS^T Q.
+// dv: S^T = K Q^T becomes P; dV += P^T dO. Otherwise dP^T = V dO^T becomes dS; dK += dS^T Q.
 template <bool dv>
 struct Group {
   Tiles& smem;
@@ -134,40 +134,36 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = (work.j * kBlocks + fa::cluster_rank()) * kKeys;  // the first
-  // Descriptors differ by constants from that of the first tile.
   const uint64_t first = tile_descriptor(smem.K);
-  // Always 0, which nvcc cannot know: else it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kQ = offsetof(Tiles, Q), kDo = offsetof(Tiles, dO);
   static constexpr uint64_t kKv = distance(dv ? 0 : offsetof(Tiles, V));     // K or V
   static constexpr uint64_t kFeatures = distance(dv ? kQ : kDo);             // of S or dP
   static constexpr uint64_t kRows = distance(dv ? kDo : kQ, Br* kRowBytes);  // of dV or dK
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;                      // from stage to stage
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
 
-  unsigned n = 0;                         // number of the tile,
-  RowTile at = work;                      // and the tile
+  unsigned n = 0;  // number of the tile,
+  RowTile at = work;
   float rX[Br / 2], rSum[2][d / 4] = {};  // rSum: dV or dK, half of the features each
   uint32_t rP[Br / kMma][4];              // P or dS
-  // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
-  // 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  // A of the columns' product: see 3_columns.
   uint32_t ones[4];
 
   __device__ Group(Tiles& smem, const Shape& shape, const WorkTile& work)
       : smem(smem), shape(shape), work(work) {
-    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
-    const int pair = lane % 4;                                // of columns
+    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;
+    const int pair = lane % 4;
     ones[0] = ones[1] = dv ? (pair == 0   ? kLower | kUpper
                               : pair == 1 ? kLower
                                           : 0)
                            : (pair == 2   ? kLower | kUpper
                               : pair == 1 ? kUpper
                                           : 0);
-    ones[2] = ones[3] = 0;  // columns 8 to 15
+    ones[2] = ones[3] = 0;
     fa::pin_registers(ones);
   }
 
-  // Tiles of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
   // One arrival per warp in both blocks, after the reads of all its lanes.
   __device__ void release(uint64_t* bar) {
@@ -178,9 +174,8 @@ struct Group {
   // (S - LSE / scale)^T or (dP - delta)^T of tile n, once it has arrived.
   __device__ void issue_features() {
     const unsigned stage = n % kStages;
-    fa::mbarrier_wait(&smem.o_full[stage], n / kStages & 1);
+    fa::mbarrier_wait(&smem.do_full[stage], n / kStages & 1);
     if (dv) fa::mbarrier_wait(&smem.q_full[stage], n / kStages & 1);
-    // No swizzle: rows of 16 bytes, in groups of eight; columns 8 to 15 are multiplied by 0.
     const uint64_t columns =
         fa::wgmma_descriptor(smem.columns[stage], fa::Swizzle::none, 0, 8 * 2 * kColumns);
     multiply_with_columns<d>(first_tile() + kKv, first_tile() + kFeatures + stage * kStageOf, ones,
@@ -189,7 +184,7 @@ struct Group {
   __device__ void wait_for_features(unsigned stage) {
     fa::wgmma_wait<0>();
     fa::pin_registers(rX);
-    release(dv ? &smem.q_empty[stage] : &smem.o_empty[stage]);
+    release(dv ? &smem.q_empty[stage] : &smem.do_empty[stage]);
   }
   // dV += P^T dO or dK += dS^T Q of tile i. The kernel is compiled for 128 registers, too few for a
   // wgmma of 256 features, so two of 128.
@@ -237,7 +232,7 @@ struct Group {
       fa::ldmatrix_x4(P, place(r));
       UNROLL
       for (int i = 0; i < 8; i += 2) {
-        multiply_by_p(P[i / 2], rX[r / 2 + i], rX[r / 2 + i + 1]);  // dS = P (dP - delta)
+        multiply_by_p(P[i / 2], rX[r / 2 + i], rX[r / 2 + i + 1]);
       }
     }
   }
@@ -279,7 +274,7 @@ struct Group {
       issue_rows(n - 1);
       issue_features();
       wait_for_rows<1>();
-      release(dv ? &smem.o_empty[last] : &smem.q_empty[last]);
+      release(dv ? &smem.do_empty[last] : &smem.q_empty[last]);
       wait_for_features(stage);
       compute();
     }
@@ -289,7 +284,7 @@ struct Group {
     put(n - 1);
     issue_rows(n - 1);
     wait_for_rows<0>();
-    fa::mbarrier_wait(&(dv ? smem.o_empty : smem.q_empty)[n % kStages], (n / kStages & 1) ^ 1);
+    fa::mbarrier_wait(&(dv ? smem.do_empty : smem.q_empty)[n % kStages], (n / kStages & 1) ^ 1);
     bf16* out = (dv ? smem.dO : smem.Q)[n % kStages];
     put_rows<kHalf>(rSum[0], factors, out);
     put_rows<kHalf>(rSum[1], factors, out + kKeys * kHalf);
@@ -319,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kWarps = kGroupThreads / fa::kWarp;  // of a warpgroup
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kBlocks * 2 * kWarps);
-    init_mbarriers(smem.o_full, 1), init_mbarriers(smem.o_empty, kBlocks * 2 * kWarps);
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kBlocks * 2 * kWarps);
     fa::mbarrier_init(&smem.p_full, kWarps), fa::mbarrier_init(&smem.ds_full, kWarps);
     fa::mbarrier_init(&smem.other_full, 1), fa::mbarrier_init(&smem.ds_empty, kBlocks * kWarps);
     fa::mbarrier_init_fence();
@@ -328,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const WorkTile work = work_tile_at(blockIdx.x / kBlocks, shape, Br);
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 3) {
-    fa::setmaxnreg_dec<kCopierRegisters>();
+    fa::setmaxnreg_dec<kLoaderRegisters>();
     if (threadIdx.x % kGroupThreads == 0) produce(smem, &Q, &K, &V, &dO, columns, shape, work);
   } else if (wg == 2) {
     fa::setmaxnreg_dec<kThirdRegisters>();
@@ -351,7 +346,7 @@ inline fa::Support support() { return {.d = {d}, .gqa = true, .cross = true}; }
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction traffic = traffic_of(p, Br);
   const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
-  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;  // in whole tiles
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;
   const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
   traffic.buffers.erase("LSE2"), traffic.buffers.erase("delta");
   traffic["columns"] = {.read = kBlocks * row * BH * tiles * Br, .write = row * BH * Np};

@@ -17,9 +17,9 @@
 namespace step11_places {
 
 using namespace step11;
-using step11_columns::Copier, step11_columns::Group, step11_columns::Tiles;
 using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
 using step11_columns::kThreads;
+using step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
 
 constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
 constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
@@ -69,7 +69,7 @@ struct Places {
   bf16* dQ;         // [B*H, N, d]
   int N, first;     // first: the heads that begin with a place, their own
 
-  // A block's knowledge of its walk.
+  // What a block knows of its walk.
   struct Ends {
     unsigned place;
     bool last;  // of the head's walks
@@ -90,7 +90,7 @@ struct Places {
     const ptrdiff_t away = ptrdiff_t(ends().place) - work.bh_kv;
     return {sums + away * shape.group * shape.Np * d};
   }
-  // After its additions. By the same warpgroup.
+  // After the additions. By the same warpgroup.
   __device__ void end_walk(const Shape& shape, const WorkTile& work) const {
     __threadfence();                 // all additions of this thread are in the L2,
     fa::bar_sync(3, kGroupThreads);  // and all of the others, before one thread counts the walk
@@ -99,7 +99,7 @@ struct Places {
     }
     fa::bar_arrive(4, kThreads);
   }
-  // For the head's last walk: dQ of all its rows, then zeros. By the other warpgroups, finally.
+  // After the head's last walk: rounds dQ of all rows, leaves zeros. By the other warpgroups.
   template <int n>
   __device__ void round(const Shape& shape, const WorkTile& work, bf16 (&zeros)[n]) const {
     fa::bar_sync(4, kThreads);
@@ -128,7 +128,7 @@ struct Places {
 
 // --- the kernels ---------------------------------------------------------------------------------
 
-// As columns_kernel, but zeros for the state and not for dQ_sum.
+// As 3_columns', but zeros for the state and not for dQ_sum.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
@@ -143,18 +143,17 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   step11_columns::put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// dQ of each tile, 64 features at a time, once both warpgroups' dS is complete. One thread also
-// copies: a complete dS of a tile means that the previous tile has been read.
+// As 3_columns', at d = 128.
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                   const Copier<d>& copier, const Places& places) {
+                                   const Loader<d>& loader, const Places& places) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const unsigned tiles = shape.group * (shape.Tr - work.first);
   RowTile at = work, ahead = at;  // ahead: the next tile to copy
   if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, copier.K, work);
+    load_keys(smem.K, &smem.k_full, loader.K, work);
     UNROLL_BY(1)
     for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      copier.load_rows(i, ahead);
+      loader.load_rows(i, ahead);
     }
   }
   __syncwarp();
@@ -164,7 +163,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see 2_late's zero()
+    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // of the features
@@ -173,7 +172,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       float rdQ[kPanel / 2];
       multiply_transposed<d, Bc>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        copier.load_rows(n - 1 + kStages, ahead);
+        loader.load_rows(n - 1 + kStages, ahead);
         ahead.next(work, shape.Tr);
       }
       __syncwarp();
@@ -187,7 +186,6 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   }
 }
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 rows
                     const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
@@ -202,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-    init_mbarriers(smem.o_full, 1), init_mbarriers(smem.o_empty, kWarps);
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
     init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
@@ -211,8 +209,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters>();
-    const Copier<d> copier{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_dq(smem, shape, work, copier, places);
+    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
+    multiply_dq(smem, shape, work, loader, places);
     places.end_walk(shape, work);
   } else {
     fa::setmaxnreg_inc<kGroupRegisters>();

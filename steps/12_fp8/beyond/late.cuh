@@ -5,7 +5,8 @@
 //           Schwarz), and prepare stores the largest norm of 64 rows of Q, and of a head of K
 // Changed   since 12 2_tensor: late_softmax() where the norms allow it; tiles of 96 or 64 keys, so
 //           that registers suffice for one more consumer; d = 256, too. Since 12 4_blocks: norms,
-//           of numbers that a block has in registers; no variant without rotation
+//           of numbers that a block has in registers; no variant without rotation. Comments of both
+//           are not repeated
 // Traffic   prepare         as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
 //           requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales and norms: traffic()
@@ -57,7 +58,7 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
     float& number = v[i / 8][i / 4 % 2][i % 4];
     number *= inverse, squares[fa::half_of(i)] += number * number;
   }
-  if (norms.of_blocks || norms.of_heads) {  // always: else nvcc's code is not what was measured
+  if (norms.of_blocks || norms.of_heads) {  // always; without it nvcc's code differs
     const float most = fmaxf(fa::quad_sum(squares[0]), fa::quad_sum(squares[1]));
     const float norm = sqrtf(block_max<2 * rows>(most)) * scale * kOverRoot;
     if (threadIdx.x == 0 && norms.of_blocks) norms.of_blocks[blockIdx.x] = norm;
@@ -69,7 +70,7 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
 
 // --- attention -----------------------------------------------------------------------------------
 
-// A row's largest P is 2^5, exact in e4m3; checked early, by an older maximum, at most 2^8.8 = 445.
+// A row's largest P is 2^5, exact in e4m3; if checked early, with an older maximum, 2^8.8 = 445.
 constexpr float kOffset = 5.f, kGrowth = 3.8f;
 
 constexpr float kLargestP = 445.f;  // a little below e4m3's maximum
@@ -83,7 +84,6 @@ struct Scales : step12::Scales {
   const float* K_norm;  // [B*Hkv]
 };
 
-// Replaces S by P = 2^(S - m + kOffset) and adds its row sums to l.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
                                  float (&l)[2]) {
@@ -91,7 +91,6 @@ __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (
   fa::compute_p(rS, scale_log2, below, l);
 }
 
-// A warpgroup that owns 64 rows of each work tile.
 template <class T>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc;
@@ -106,11 +105,10 @@ struct Consumer {
   const uint64_t v0 = tile_descriptor<kKeys<Bc>>(smem.V[0]);
   Ring<T::kStages> k, v;
   WorkTile work;
-  float q_scale = 0.f, scale_log2 = 0.f;  // of this work tile's Q; of tile j's scores
-  bool safe = false;                      // whether this work tile's scores are
-  int j = 0;                              // the tile of keys whose scores are next
-  int skipped = 0;                        // tiles whose K was released, and V not yet
-  // V of the tile in use and of all skipped ones but one must fit.
+  float q_scale = 0.f, scale_log2 = 0.f;
+  bool safe = false;  // whether this work tile's scores are
+  int j = 0;
+  int skipped = 0;
   static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kK][4];
@@ -118,19 +116,17 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
 
-  // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
-  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // else nvcc computes P after the wait
+    fa::pin_registers(rS);
     wait_for<0>(rO);
-    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
+    fa::pin_registers(rS);
     release(v, smem.v_empty);
   }
 
@@ -149,13 +145,10 @@ struct Consumer {
     safe = norms * (1.0625f * 1.0625f) * shape.scale_log2 < kSafeScore;
     return true;
   }
-  // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 vanish against their maximum.
   __device__ void load_scale() {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
-  // Releases unread the tiles that this warpgroup's rows do not see: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -164,7 +157,6 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Is tile j at the diagonal or at the end of the keys?
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -217,7 +209,6 @@ struct Consumer {
     for (int i = 0; i < Bc / 2; ++i) rS[i] *= alpha[fa::half_of(i)];
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kCareful>
   __device__ void next_tile(unsigned b) {
     --j;
@@ -258,8 +249,8 @@ struct Consumer {
       while (j > 0 && careful()) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
+      // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];
@@ -279,7 +270,7 @@ struct Consumer {
       UNROLL
       for (int h = 0; h < 2; ++h) {
         old_l[h] = fa::quad_sum(old_l[h]);
-        seen[h] = old_l[h] > 0.f ? 1.f : 0.f;  // no key seen: O = 0
+        seen[h] = old_l[h] > 0.f ? 1.f : 0.f;
         normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
         const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
         if (fa::leads_quad(lane) && row < shape.N) {

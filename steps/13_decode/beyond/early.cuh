@@ -4,7 +4,7 @@
 //           prepares it while the first one runs
 // Changed   since 13 5_once: the merge is a kernel again, launched early, with a block per row that
 //           loads all its parts at once; split i of s has rounds i, i + s, i + 2 s, ..., so that
-//           all splits read one region at a time
+//           all splits read one region at a time. Comments of 5_once are not repeated
 // Traffic   requested read  as 5_once, LSE_parts once by each thread of a row
 //                           + 4 B per thread of the merge  lengths
 //                     write as 5_once, without counters
@@ -16,47 +16,42 @@
 
 #include <bit>
 #include "common/dialect/ptx/more/dependent.h"
-#include "steps/13_decode/1_warps.cuh"
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_early {
 
 using namespace step13;  // parts.cuh
-using step13_warps::load_queries, step13_warps::load_tile, step13_warps::store_part;
-using step13_warps::multiply_scores, step13_warps::multiply_values;
-using step13_warps::Shared, step13_warps::Tiles;
 
 constexpr int kBatch = 8;       // splits of a row that a thread of the merge loads at once
-constexpr int kMergedLike = 6;  // rows of 5_once whose merge takes as long: measured
+constexpr int kMergedLike = 6;  // 5_once's merge of so many rows takes as long: measured
 
 template <int d, int bands>
-__global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the other copies
-    flash_decode_kernel(const bf16* Q,          // [B*Hkv, rows, d], which is [B*H, N, d]
-                        const bf16* K,          // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
-                        const bf16* V,          // the same shape
-                        fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
-                        SplitParts parts, int rows, int N, int most_keys, int split_keys,
-                        float scale, bool causal) {
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
+                        const bf16* K,  // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
+                        const bf16* V, fa::Cache cache, int log2_page, int heads, bf16* O,
+                        float* LSE, SplitParts parts, int rows, int N, int most_keys,
+                        int split_keys, float scale, bool causal) {
   // --- prologue: fill all stages but one
   Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
-  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are adjacent
+  const int split = blockIdx.x / row_blocks;
   const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
   const int splits = max(1, (Nk + split_keys - 1) / split_keys);
-  if (split >= splits) return;  // split 0 stores even an empty part
+  if (split >= splits) return;
   const size_t of_page = head % heads, first_row = head * most_keys;
-  const size_t columns = (most_keys + (1 << log2_page) - 1) >> log2_page;  // of the table
+  const size_t columns = (most_keys + (1 << log2_page) - 1) >> log2_page;
   const int* pages = cache.table ? cache.table + entry * columns : nullptr;
-  const auto place = [=](int key) {  // its row in the pools, for 16 keys from a multiple of 16 on
+  const auto place = [=](int key) {
     if (pages == nullptr) return first_row + key;
     return ((pages[key >> log2_page] * size_t(heads) + of_page) << log2_page) +
            (key & ((1 << log2_page) - 1));
   };
   Q += (head * rows + row0) * d;
-  Tiles<d>& tiles = smem.tiles[warp];
+  auto& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     UNROLL
     for (int c = 0; c < kWarpKeys<d> && key < Nk; c += kMma) {
@@ -66,14 +61,14 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
     }
     fa::cp_async_commit();  // empty past the end: the wait below counts groups
   };
-  const int first = split * Bc<d> + warp * kWarpKeys<d>;  // the warp's first key
+  const int first = split * Bc<d> + warp * kWarpKeys<d>;
   const int step = splits * Bc<d>;  // all splits of a head read adjacent rounds at a time
   for (int j = 0; j < kStages - 1; ++j) load(first + j * step, j);
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, rows - row0, rQ);
-  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
-  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  const float scale_log2 = scale * fa::kLog2e;
+  const int least = causal ? Nk - N + 1 : Nk;
+  int visible[bands][2];
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
   UNROLL
   for (int i = 0; i < 2 * bands; ++i) {
@@ -99,10 +94,9 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   __syncthreads();  // all warps are done with their tiles: the parts overwrite them
   store_part<d>(m, l, rO, rows - row0, smem.parts);
   __syncthreads();  // all parts are complete
-  // A block that has all keys of its rows stores results; any other stores a part.
   const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
   const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
-  constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
+  constexpr int kStored = kThreads / (d / 4);
   for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
     const Merged row = merge_warps(smem.parts, r, x);
     if (splits == 1) {
@@ -171,7 +165,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     if (count > 1) stored += count;
   }
   if (stored == 0) return t;
-  const uint64_t parts = 4 * stored * p.H * p.N, d = p.d;  // bytes of one number per row
+  const uint64_t parts = 4 * stored * p.H * p.N, d = p.d;
   t["O_parts"] = {.read = parts * d, .write = parts * d};
   t["LSE_parts"] = {.read = parts * (d / 4), .write = parts};
   t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};

@@ -3,7 +3,7 @@
 //           scores is applied again, and its derivative multiplies dS
 // Changed   since window_backward: a walk's tiles of rows are looked up in lists, and a test by
 //           bits, in the order of the transposed scores; or scores change, and dS is multiplied by
-//           the cap's derivative; sink_kernel
+//           the cap's derivative; sink_kernel. Comments there are not repeated
 // Traffic   requested as window_backward's formula, of visited tiles. Lists: per thread of a block
 //           16 B of `key_work`; per head of the group 8 B of `row_entries` for each visited tile
 //           and, for each cut one, 4 B and a bit for each of its scores. Sinks: 8 B per row, 4 B
@@ -161,8 +161,6 @@ struct Scored : Packed {
   }
 };
 
-// A block owns a tile of keys and walks the tiles of rows that see it, for each of the `group`
-// heads that share these keys. dK, dV and P stay in registers.
 template <int d, int Br, int Bc, class Mask>
 __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
@@ -194,7 +192,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   __syncthreads();  // the block's numbers are visible
   load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, work.keys);
   load_tile<d, Bc, kThreads>(V + key0 * d, smem.V, work.keys);
-  const int key = warp * kWarpKeys;  // the warp's first, in the tile
+  const int key = warp * kWarpKeys;
   bf16 *sK = smem.K + key * d, *sV = smem.V + key * d;
   const float scale_log2 = scale * fa::kLog2e;
   float rdK[kBands][d / 8][4] = {}, rdV[kBands][d / 8][4] = {};
@@ -215,11 +213,11 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
       query_gradient<d, Br, Bc>(smem.dS[n % kStages], smem.K,
                                 dQ_sum + (smem.sums + size_t(h) * Tr + walk.tile(n)) * Br * d);
     };
-    if (smem.first == smem.end) break;  // no row sees the block's keys
+    if (smem.first == smem.end) break;
     load_rows(smem.first);
     for (int step = smem.first; step < smem.end; ++step) {
       fa::cp_async_wait_all();
-      __syncthreads();  // this tile has arrived; the previous one has been read, and its dS is complete
+      __syncthreads();  // this tile has arrived; the previous one has been read, its dS is complete
       if (step + 1 < smem.end) load_rows(step + 1);
       const int stage = step % kStages;
       UNROLL

@@ -1,6 +1,7 @@
 // Step 15 -- the parts of Hopper's backward: products, dQ's sums, the kernels before and after.
 // Changed   since 11 3_columns: copied. Documents' rows in whole tiles, given by sum_rows; a tile
-//           whose rows are negative has no sums, neither zeros nor a conversion
+//           whose rows are negative has no sums, neither zeros nor a conversion. Its comments are
+//           not repeated
 //
 // Registers of a lane, for its keys k and k + 8 (k = 16 warp + row_of(lane)):
 //
@@ -22,11 +23,11 @@ namespace step15_wgmma_backward {
 using fa::bf16, fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;
 using fa::distance, fa::multiply_rows, fa::multiply_transposed, fa::wait_for, fa::warp_arrive;
 
-constexpr int kGroups = 2;                // warpgroups
-constexpr int kGroupKeys = 64;            // of a warpgroup, and rows of a wgmma
-constexpr int Bc = kGroups * kGroupKeys;  // keys of a block
-constexpr int kRowThreads = 256;          // of a block of the kernels before and after
-constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta, two of 0
+constexpr int kGroups = 2;  // warpgroups
+constexpr int kGroupKeys = 64;
+constexpr int Bc = kGroups * kGroupKeys;
+constexpr int kRowThreads = 256;  // of a block of the kernels before and after
+constexpr int kColumns = 8;       // of a row: three of -LSE / scale, three of -delta, two of 0
 template <int d>
 constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO
 
@@ -50,18 +51,17 @@ __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint3
 
 // --- between the products ------------------------------------------------------------------------
 
-// Two elements of rX = P rX. pair: P in bf16, as it was multiplied; the lower half is the first.
+// rX = P rX, two elements. pair: their P in bf16, the first in the lower half.
 __device__ inline void multiply_by_p(uint32_t pair, float& first, float& second) {
   first *= __uint_as_float(pair << 16);
   second *= __uint_as_float(pair & 0xffff0000u);
 }
 
-// Stores dS^T of the warp's 16 keys: [rows / 64][Bc][64], panels of 64 rows, swizzled.
 template <int depth>
 __device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   const int lane = threadIdx.x % fa::kWarp;
   const int key = threadIdx.x / fa::kWarp * 16 + lane % 16;
-  const int at = key * kPanel + (lane / 16 ^ key % 8) * 8;  // of rows 0 .. 15: swizzled
+  const int at = key * kPanel + (lane / 16 ^ key % 8) * 8;
   UNROLL
   for (int r = 0; r < depth * kMma; r += kMma) {
     fa::stmatrix_x4(sdS + r / kPanel * Bc * kPanel + (at ^ r % kPanel), rdS[r / kMma]);
@@ -96,11 +96,9 @@ __device__ inline void store_rows(const bf16* tile, bf16* to, int rows, int thre
 struct FloatSums {
   float* sums;  // [B*H * Np / 64, 4, d / 8, 32, 4]
 
-  // A lane's part of the 64 rows that a warpgroup multiplies.
   struct Part {
     float* at;
 
-    // RED: an addition without a result, so no thread waits for it.
     template <int n>
     __device__ void add(const float (&rdQ)[n]) const {
       UNROLL
@@ -124,15 +122,13 @@ struct FloatSums {
 
 // --- before and after the walks ------------------------------------------------------------------
 
-// The lanes of the preceding kernel: d / 8 of them own a row, padded rows included.
 template <int d>
 struct RowLanes {
-  static constexpr int kLanes = d / 8, kRows = kRowThreads / kLanes;  // rows of a block
-  int head, r, lane;                                                  // r: row of the head
-  size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
+  static constexpr int kLanes = d / 8, kRows = kRowThreads / kLanes;
+  int head, r, lane;
+  size_t padded, row;
   bool inside;
 
-  // A block has rows of one head, the last first: the L2 keeps what the next kernel reads first.
   __device__ RowLanes(int N, int Np)
       : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
         r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
@@ -140,7 +136,6 @@ struct RowLanes {
         padded(size_t(head) * Np + r),
         row(size_t(head) * N + r),
         inside(r < N) {}
-  // rowsum(dO * O), in all lanes.
   __device__ float delta(const bf16* O, const bf16* dO) const {
     float sum = 0.f;
     if (inside) {
@@ -199,9 +194,7 @@ __global__ void columns_kernel(const bf16* O,         // [B*H, N, d]
   put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of rows
-// r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The last
-// head is first, because it is still in the L2.
+// dQ = scale * dQ_sum, rounded and in order, as step 11's.
 template <int d>
 __global__ void convert_kernel(FloatSums dQ_sum,
                                bf16* dQ,              // [B*H, N, d]
@@ -211,7 +204,7 @@ __global__ void convert_kernel(FloatSums dQ_sum,
   constexpr int kParts = d / 32;
   const int v = (gridDim.x - 1 - blockIdx.x) * kRowThreads + threadIdx.x;
   const int thread = v % kGroupThreads, part = v / kGroupThreads % kParts;
-  const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
+  const int half = v / (kGroupThreads * kParts);
   const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
   const int padded = half % (Np / 64) * 64 + warp * 16 + fa::row_of(lane), r = padded % Br<d>;
   const int2 rows = sum_rows[padded / Br<d>];

@@ -39,7 +39,7 @@ template <int d>
 struct ScoredWalk : Walk<d> {
   ScoreMod mod;
   float slope, sink;
-  int shift;  // the own key of row 0
+  int shift;  // row 0's own key
 
   __device__ ScoredWalk(const Window& window, int rows, int keys, const ScoreMod& mod, float slope,
                         float sink)

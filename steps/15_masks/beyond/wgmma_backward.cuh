@@ -3,7 +3,8 @@
 //           a box contains of the next document
 // Changed   since 11 3_columns: keys and rows from a table; walks end at the last row that sees the
 //           keys; a test by bits; the ends of documents, by the warpgroups that own keys; keys that
-//           no row sees; dQ of rows that no other walk visits is rounded and stored at once
+//           no row sees; dQ of rows that no other walk visits is rounded and stored at once.
+//           Comments of 3_columns are not repeated
 // Traffic   requested as 11 3_columns' formula, of each document's visited tiles; boxes reach past
 //           a document's end; 40 B of `key_work` per block; 8 B of `sum_rows` per thread of the
 //           kernels before and after
@@ -38,11 +39,11 @@ struct alignas(1024) Tiles {
   bf16 V[kGroups][kGroupKeys * d];
   bf16 Q[kStages][Br<d> * d];
   bf16 dO[kStages][Br<d> * d];
-  bf16 columns[kStages][Br<d> * kColumns];  // with Q
-  bf16 dS[kDsStages][Bc * Br<d>];           // dS^T: [Br / 64][Bc][64]
-  uint64_t k_full, v_full;                  // mbarriers
+  bf16 columns[kStages][Br<d> * kColumns];
+  bf16 dS[kDsStages][Bc * Br<d>];
+  uint64_t k_full, v_full;  // mbarriers
   uint64_t q_full[kStages], q_empty[kStages];
-  uint64_t o_full[kStages], o_empty[kStages];
+  uint64_t do_full[kStages], do_empty[kStages];
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
   KeyWork work;
 };
@@ -50,7 +51,7 @@ struct alignas(1024) Tiles {
 // --- one thread copies ---------------------------------------------------------------------------
 
 template <int d, class Mask>
-struct Copier {
+struct Loader {
   Tiles<d>& smem;
   const fa::TensorMap *Q, *K, *V, *dO;
   const bf16* columns;  // [B*H, Np, 8]
@@ -66,39 +67,37 @@ struct Copier {
       fa::tma_load(to[wg], from, full, {0, work.key + wg * kGroupKeys, 0, work.bh});
     }
   }
-  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const int first = mask.tile(work, at.place) * Br<d>, row = work.row + first;
     const size_t padded = size_t(at.head) * Np + work.sums + first;
-    uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
+    uint64_t *q_full = &smem.q_full[stage], *do_full = &smem.do_full[stage];
     fa::mbarrier_wait(&smem.q_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.columns[0]);
     fa::tma_load(smem.Q[stage], Q, q_full, {0, row, 0, at.head});
     fa::bulk_load(smem.columns[stage], columns + padded * kColumns, sizeof smem.columns[0], q_full);
-    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
-    fa::mbarrier_wait(&smem.o_empty[stage], parity);
-    fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0]);
-    fa::tma_load(smem.dO[stage], dO, o_full, {0, row, 0, at.head});
+    if (n == 0) load_keys(smem.V, &smem.v_full, V);
+    fa::mbarrier_wait(&smem.do_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(do_full, sizeof smem.dO[0]);
+    fa::tma_load(smem.dO[stage], dO, do_full, {0, row, 0, at.head});
   }
 };
 
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
-// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is complete. One
-// thread also copies: a complete dS of a tile means that the previous tile has been read.
+// As 11 3_columns'.
 template <int d, class Mask>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned tiles,
-                                   const Copier<d, Mask>& copier, const FloatSums& dQ_sum,
+                                   const Loader<d, Mask>& loader, const FloatSums& dQ_sum,
                                    bf16* dQ) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
-  const KeyWork& work = copier.work;
-  RowTile at{work.bh * shape.group, 0}, ahead = at;  // ahead: the next tile to copy
+  const KeyWork& work = loader.work;
+  RowTile at{work.bh * shape.group, 0}, ahead = at;
   if (thread == 0) {
-    copier.load_keys(smem.K, &smem.k_full, copier.K);
+    loader.load_keys(smem.K, &smem.k_full, loader.K);
     UNROLL_BY(1)
     for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work)) {
-      copier.load_rows(i, ahead);
+      loader.load_rows(i, ahead);
     }
   }
   __syncwarp();
@@ -106,7 +105,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
   const uint64_t first_k = fa::tile_descriptor(smem.K[0]);
   const uint64_t first_ds = fa::tile_descriptor(smem.dS[0]);
   // Tiles that one warpgroup skips are multiplied by the other's keys only.
-  const Mask& mask = copier.mask;
+  const Mask& mask = loader.mask;
   const int ends_at = end_of_rows<Br<d>>(work, shape.N), end = work.tiles - 1;
   const bool first_is_half =
       skips_first(mask.template visible_tiles<Br<d>>(work, kGroupKeys), ends_at, tiles);
@@ -117,11 +116,11 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
     const unsigned stage = n % kDsStages;
     const int row = mask.tile(work, at.place) * Br<d>;  // of the document
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
-    constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
+    constexpr int kParts = 2;
     UNROLL_BY(1)
     for (int part = 0; part < kParts; ++part) {
-      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
-      const unsigned zero = (n + part) >> 31;                              // see Group's zero()
+      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;
+      const unsigned zero = (n + part) >> 31;  // see Group::zero()
       const uint64_t k = first_k + zero;
       const uint64_t ds = first_ds + zero + stage * (sizeof smem.dS[0] >> 4);
       float rdQ[kPanel / 2];
@@ -136,7 +135,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
         multiply_transposed<d, Bc>(A, B, rdQ);
       }
       if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        copier.load_rows(n - 1 + kStages, ahead);
+        loader.load_rows(n - 1 + kStages, ahead);
         ahead.next(work);
       }
       __syncwarp();
@@ -157,7 +156,6 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-// A warpgroup that owns 64 keys. Its registers: see parts.cuh.
 template <int d, int wg, class Mask>
 struct Group {
   static constexpr int Br = step15_wgmma_backward::Br<d>;
@@ -166,10 +164,8 @@ struct Group {
   const Mask& mask;
   const KeyWork& work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
-  // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = fa::tile_descriptor(smem.K[0]);
-  // Always 0, which nvcc cannot know: else it would compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -178,8 +174,8 @@ struct Group {
   static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;         // number of the tile whose scores are next,
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
+  unsigned n = 0;
   int place = 0;          // and its place in the walk
   const TileRange range;  // of the walk: the places whose rows see this warpgroup's keys
   const int ends_at;      // the place where the document's rows end before the tile does, or -1
@@ -187,9 +183,8 @@ struct Group {
   const bool skips_last;
   const unsigned tiles;  // of the walk, of all heads that share the keys, except a skipped last one
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
-  uint32_t rP[Br / kMma][4];  // P, then dS
-  // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
-  // 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+  uint32_t rP[Br / kMma][4];
+  // A of the columns' product: see 3_columns.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, unsigned tiles, const Mask& mask)
@@ -202,11 +197,11 @@ struct Group {
         end(work.tiles - 1),
         skips_last(step15_wgmma_backward::skips_last(range, ends_at, end, tiles)),
         tiles(tiles - skips_last) {
-    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
-    const int pair = lane % 4;                                // of columns
+    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;
+    const int pair = lane % 4;
     lse_ones[0] = lse_ones[1] = pair == 0 ? kLower | kUpper : pair == 1 ? kLower : 0;
     delta_ones[0] = delta_ones[1] = pair == 2 ? kLower | kUpper : pair == 1 ? kUpper : 0;
-    lse_ones[2] = lse_ones[3] = delta_ones[2] = delta_ones[3] = 0;  // columns 8 to 15
+    lse_ones[2] = lse_ones[3] = delta_ones[2] = delta_ones[3] = 0;
     fa::pin_registers(lse_ones);
     fa::pin_registers(delta_ones);
   }
@@ -214,7 +209,6 @@ struct Group {
   __device__ unsigned stage() const { return n % kStages; }
   __device__ void next_place() { place = place == end ? 0 : place + 1; }
 
-  // No swizzle: rows of 16 bytes, in groups of eight; columns 8 to 15 are multiplied by 0.
   __device__ uint64_t columns() const {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
@@ -232,13 +226,12 @@ struct Group {
   // The same for rows: Q is multiplied by dS in dK, dO by P in dV. A tile per warpgroup.
   __device__ void clear_tile() {
     const int rows = work.rows % Br;
-    fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
+    fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
     clear_rows<d, Br>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread);
     fa::fence_proxy_async();                   // wgmma sees this thread's writes ...
     fa::bar_sync(3, kGroups * kGroupThreads);  // ... and what both warpgroups have
   }
 
-  // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     if (place == ends_at) clear_tile();
@@ -260,35 +253,34 @@ struct Group {
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
-  // (dP - delta)^T and dV += P^T dO, once dO has arrived. dS, which overlaps dV, goes to registers
-  // and, once its stage is empty, to shared memory.
+  // (dP - delta)^T, dV += P^T dO, and dS: as 11 3_columns.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas moves all reads of A's registers after dV's wait
+    uint32_t copy[Br / kMma][4];  // of P: see 11 3_columns
     UNROLL
     for (int r = 0; r < Br / kMma; ++r) {
       UNROLL
       for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
       fa::pin_registers(copy[r]);
     }
-    fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
+    fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
     multiply_with_columns<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, delta_ones,
                              columns(), rdP);
     multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
     wait_for<1>(rdP);
     UNROLL
     for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
+      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
     fa::pin_registers(rdP);  // else ptxas packs dS before the wait, while P is in use
-    warp_arrive(&smem.o_empty[stage()]);
+    warp_arrive(&smem.do_empty[stage()]);
     fa::pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
-  __device__ void show_ds() {
+  __device__ void signal_ds() {
     fa::fence_proxy_async();  // wgmma sees this thread's writes
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
@@ -296,7 +288,7 @@ struct Group {
   // dS of a skipped tile is not read. (Inside the walk, in other heads, it is computed.)
   __device__ void skip_first() {
     if (!skips_first(range, ends_at, tiles)) return;
-    warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.o_empty[0]), warp_arrive(&smem.ds_full[0]);
+    warp_arrive(&smem.q_empty[0]), warp_arrive(&smem.do_empty[0]), warp_arrive(&smem.ds_full[0]);
     ++n;
     next_place();
   }
@@ -344,7 +336,7 @@ struct Group {
       next_place();
       issue_scores(rS);
       issue_dk(n - 1);
-      show_ds();
+      signal_ds();
       if (is_cut()) test(bits);
       wait_for<1>(rS);
       softmax(rS, bits);
@@ -357,19 +349,17 @@ struct Group {
 
     // --- epilogue: dK of the last tile; dK and dV are staged where K and V were
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
-    show_ds();
+    signal_ds();
     issue_dk(n - 1);
-    fa::put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
+    fa::put_rows<d>(rdV, ones, smem.V[wg]);  // over keys that only the warp's dP reads
     wait_for<0>(rdK);
     skip_last();
-    // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     fa::put_rows<d>(rdK, scales, smem.K[wg]);
     store_keys(dK, dV, gdK, gdV);
   }
 };
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 template <int d, class Mask>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -390,7 +380,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     fa::init_mbarriers(smem.q_full, 1), fa::init_mbarriers(smem.q_empty, kWarps);
-    fa::init_mbarriers(smem.o_full, 1), fa::init_mbarriers(smem.o_empty, kWarps);
+    fa::init_mbarriers(smem.do_full, 1), fa::init_mbarriers(smem.do_empty, kWarps);
     fa::init_mbarriers(smem.ds_full, kWarps), fa::init_mbarriers(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
@@ -408,10 +398,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const unsigned tiles = __shfl_sync(fa::kFullMask, shape.group * smem.work.tiles, 0);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
-    // In registers: if the copying thread read shared memory, dQ's loop had no uniform registers.
+    // In registers: reads of shared memory by the copying thread would cost uniform registers.
     const KeyWork work = smem.work;
-    const Copier<d, Mask> copier{smem, &Q, &K, &V, &dO, columns, mask, work, shape.Np};
-    multiply_dq<d>(smem, shape, tiles, copier, dQ_sum, gdQ);
+    const Loader<d, Mask> loader{smem, &Q, &K, &V, &dO, columns, mask, work, shape.Np};
+    multiply_dq<d>(smem, shape, tiles, loader, dQ_sum, gdQ);
   } else {
     fa::setmaxnreg_inc<kGroupRegisters<d>>();
     if (wg == 0) {

@@ -9,7 +9,7 @@
 //                           tile and per block, 8 B written to reset it; 4 B of `sinks` per work
 //                           tile and thread of the consumers
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
-// Launch    grid (SMs, or fewer work tiles); 1 warpgroup copies, stores, zeroes, 2 or 4 multiply
+// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies, stores and zeroes, 2 or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad changed scores have their backward by mma.sync: backward
 #pragma once
@@ -82,7 +82,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     const int b = n % 2, bh_kv = work.bh / shape.group;
     int key = work.tiles > 0 ? work.key + mask.tile(work, 0) * T::Bc : 0;
     if (work.tiles > 0) load_k(key, bh_kv);
-    UNROLL_BY(1)  // here and below: the producer's warpgroup has few registers
+    UNROLL_BY(1)
     for (int wg = 0; wg < T::kConsumers; ++wg) {
       fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
       smem.work[b][wg] = work;
@@ -95,20 +95,19 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       }
     }
     if (work.tiles == 0) break;
-    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);  // 256 keys before its end
+    const int drawn_at = max(0, work.tiles - 1 - 256 / T::Bc);
     UNROLL_BY(1)
     for (int i = 0;; ++i) {
       const int now = key;
-      if (i == drawn_at) t = gridDim.x + atomicAdd(&taken[0], 1u);  // not needed until the end
+      if (i == drawn_at) t = gridDim.x + atomicAdd(&taken[0], 1u);
       if (i + 1 == work.tiles) break;
       load_k(key = work.key + mask.tile(work, i + 1) * T::Bc, bh_kv);
       load_v(now, bh_kv, true);
     }
     const bool whole = keys_of_last<T>(work, shape.Nk) == T::Bc;
-    work = mask.work(t);  // arrives while V's stage is waited for
+    work = mask.work(t);
     load_v(key, bh_kv, whole);
   }
-  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -129,9 +128,9 @@ struct Consumer {
   const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the place whose scores are next
+  TileRange at;      // at.first: the next place
   int trailing = 0;  // places after at.last
-  int skipped = 0;   // tiles whose K was released, and V not yet
+  int skipped = 0;
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -163,17 +162,16 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // P is computed here, not after the wait
+    fa::pin_registers(rS);
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packed from here on: until now the product read the old rP
+    fa::pin_registers(rS);
     release(v, smem.v_empty);
   }
 
   template <int kStages>
   __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase after a refill.
     __syncwarp();
     release(ring, empty);
   }
@@ -274,8 +272,8 @@ struct Consumer {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without a next
-      // one it multiplies stale tiles, unused: a branch would make ptxas wait for each product.
+      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
+      // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
@@ -291,7 +289,7 @@ struct Consumer {
       UNROLL
       for (int h = 0; h < 2; ++h) {
         old_l[h] = fa::quad_sum(old_l[h]);
-        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
+        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
         const int r = row() + 8 * h;
         if (fa::leads_quad(lane) && r < old.rows) {
           LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
@@ -327,7 +325,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that wg is the same in all lanes of a warp.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

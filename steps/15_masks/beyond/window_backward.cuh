@@ -3,7 +3,8 @@
 //           first and last tile follow from the transposed edges of rows. Tiles of dQ_sum begin
 //           with each document: a table gives their rows
 // Changed   since 08 5_atomics: causal becomes a window; gradients of keys that no row sees are 0;
-//           of a pack, keys and rows are looked up, and dQ is converted tile by tile
+//           of a pack, keys and rows are looked up, and dQ is converted tile by tile. Comments of
+//           08 are not repeated
 // Traffic   requested read   2*BH*(2*N + 2*v)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*v) B   v: rows
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B   visited by all tiles
 //                     atomic 4*BH*t*Br*d B                   of keys; t: tiles of rows among them
@@ -27,7 +28,7 @@ namespace step15_backward {
 using namespace step15;
 using fa::add_product, fa::put_tile, fa::store_tile, step08::kRowThreads;
 
-constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
+constexpr int kPart = 32;
 
 // A block's tile of keys. Row r's own key is r + keys - rows, counted from the tile's first one.
 struct KeyWork {
@@ -101,19 +102,18 @@ struct Packed {
   }
 };
 
-// In shared memory, Br x Bc: 64 x 128, 97 KB when d = 64, 161 KB when d = 128; or 32 x 64, 73 KB.
 template <int d, int Br, int Bc>
 struct Tiles {
   static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys per warp: what the registers hold
   static constexpr int kWarpKeys = kBands * kMma;
   static constexpr int kThreads = Bc / kWarpKeys * fa::kWarp;
-  static constexpr int kRows = d == 64 ? 32 : Br;  // whose scores a warp has at a time
-  bf16 K[Bc * d];                                  // later dK and dV, before their stores
+  static constexpr int kRows = d == 64 ? 32 : Br;
+  bf16 K[Bc * d];  // later dK and dV, before their stores
   bf16 V[Bc * d];
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
-  bf16 dS[kStages][Bc * Br];                    // [key][row]: as in the registers
-  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
+  bf16 dS[kStages][Bc * Br];  // [key][row]: as in the registers
+  float LSE2[kStages][Br], delta[kStages][Br];
   // Values that a block needs once per tile or per head: too rarely to spend a register on.
   int first, end;  // of the walk
   size_t row;      // the document's first, of the group's first head
@@ -130,7 +130,7 @@ __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS
                                       const bf16* sK,   // [Bc, d] swizzled
                                       float* dQ_sum) {  // [Br / 16, d / 8, 4, 32]
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int row = warp % (Br / kPart) * kPart, feature = warp / (Br / kPart) * kPart;  // its first
+  const int row = warp % (Br / kPart) * kPart, feature = warp / (Br / kPart) * kPart;
   const int p = swizzle<Br>(lane / 16 * 8 + lane % 8, row + lane / 8 % 2 * 8);
   const int q = swizzle<d>(lane % 16, feature + lane / 16 * 8);
   float rdQ[kPart / kMma][kPart / 8][4] = {};
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   T& smem = *fa::dynamic_shared<T>();
   constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int tx = fa::column_of(lane);  // this lane's first row
+  const int tx = fa::column_of(lane);
   int kv_head;
   const KeyWork work = mask.template key_work<Bc>(kv_heads, &kv_head);
   const Walk<Br, Bc> walk(mask.window, work);
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
       const size_t row0 = smem.row + size_t(h) * N + n * Br;
       load_tile<d, Br, kThreads>(Q + row0 * d, smem.Q[stage], rows);
       load_tile<d, Br, kThreads>(dO + row0 * d, smem.dO[stage], rows);
-      if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
+      if (r < Br) {
         fa::cp_async_4(&smem.LSE2[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
         fa::cp_async_4(&smem.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
       }
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     load_rows(smem.first);
     for (int step = smem.first; step < smem.end; ++step) {
       fa::cp_async_wait_all();
-      __syncthreads();  // this tile has arrived; the previous one has been read, and its dS is complete
+      __syncthreads();  // this tile has arrived; the previous one has been read, its dS is complete
       if (step + 1 < smem.end) load_rows(step + 1);
       const int stage = step % kStages;
       UNROLL
@@ -231,7 +231,6 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
         const float *sLSE2 = smem.LSE2[stage] + q, *sdelta = smem.delta[stage] + q;
 
-        // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
         float rP[kBands][T::kRows / 8][4] = {};
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
         walk.template hide<kBands, T::kRows>(rP, step, q, key);
@@ -249,7 +248,6 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         }
         add_product<d, kBands, T::kRows>(rP, sdO, rdV);
 
-        // dS^T = P^T (dP^T - delta): the sum of dP^T = V dO^T starts from -delta.
         float rdS[kBands][T::kRows / 8][4];
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {
@@ -329,18 +327,16 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   dispatch_tiles(p, [&](int, int Br, int Bc) {
     const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
     t["O"].read = t["dQ"].write = 2 * BH * N * d;
-    t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
+    t["dO"].read = 2 * BH * (N + v.rows) * d;
     t["Q"].read = 2 * BH * v.rows * d;
     t["LSE"].read = 4 * BH * N;
     t["LSE2"] = t["delta"] = {.read = 4 * BH * v.rows, .write = 4 * BH * N};
     t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
-    t["dQ_sum"] = {.read = 4 * BH * N * d,  // zeros first; tiles are added whole
-                   .write = 4 * BH * Np * d,
-                   .atomic = 4 * BH * v.tiles * Br * d};
-    // An atomic reads what it adds to.
+    t["dQ_sum"] = {
+        .read = 4 * BH * N * d, .write = 4 * BH * Np * d, .atomic = 4 * BH * v.tiles * Br * d};
     t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (3 * N + (Np + N) * d),
              .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * N + 2 * Np * d)};
-    t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
+    t.flops = BH * 10 * Br * Bc * v.tiles * d;
   });
   return t;
 }

@@ -3,7 +3,8 @@
 //           block of a cluster, and each block holds half of K and V, which both SMs read. A block
 //           copies half a tile where it copied a whole one
 // Changed   since 16 4_pair: products, commits, copies and allocation of two blocks; one thread of
-//           the pair multiplies; arrivals in the other block; the softmax is Polynomial's
+//           the pair multiplies; arrivals in the other block; the softmax is Polynomial's.
+//           Comments of 4_pair are not repeated
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/512; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -27,8 +28,8 @@ namespace step16_ctas {
 using namespace step16;  // parts.cuh: a thread's work on its row
 
 constexpr int kThreads = 4 * kGroupThreads;
-constexpr int kTiles = 2;            // of rows of a product
-constexpr int kStages = 2;           // of K and of V
+constexpr int kTiles = 2;  // of rows of a product
+constexpr int kStages = 2;
 constexpr int kBlocks = 2;           // of a cluster
 constexpr uint16_t kBoth = 3;        // of them, as bits
 constexpr int kLeader = 0;           // whose thread multiplies, and waits for both
@@ -47,20 +48,19 @@ __device__ inline uint32_t column_o(int t) { return 256 + t * 128; }
 // A block's shared memory: 66 KB when d = 64, 130 KB when d = 128.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 Q[kTiles][Br * d];             // reused for O in the epilogue
+  bf16 Q[kTiles][Br * d];
   bf16 K[kStages][Bc / kBlocks * d];  // half of the keys: [d / 64][64][64]
   bf16 V[kStages][Bc * d / kBlocks];  // half of the features: [128][d / 2], one panel
-  float factor[kTiles][Br];           // of each row, from the softmax: alpha, finally 1 / l
+  float factor[kTiles][Br];
   // mbarriers                                       arrivals by
   uint64_t q_full, k_full[kStages], v_full[kStages];   // the leader's: copies of both blocks
   uint64_t k_empty[kStages], v_empty[kStages];         // in both blocks: Q K^T and P V
   uint64_t s_full[kTiles], o_full[kTiles];             // in both blocks: Q K^T and P V
   uint64_t p_full[kTiles], o_scaled[kTiles];           // the leader's: each thread of both blocks
   uint64_t factor_full[kTiles], factor_empty[kTiles];  // in each block: softmax, correction
-  uint32_t tmem;                                       // address of the block's first column
+  uint32_t tmem;
 };
 
-// The tiles of keys that each tile of rows visits; nvcc would put an array of two into memory.
 struct Walks {
   int first, second;
   __device__ int operator[](int t) const { return t == 0 ? first : second; }
@@ -70,7 +70,7 @@ struct Walks {
 // --- the softmax of a row -----------------------------------------------------------------------
 
 constexpr float kLazyRescale = 8.f;  // P may grow to 2^8 before O, l and m follow
-constexpr int kEvery = 4;            // of this many pairs of exponentials one is a polynomial
+constexpr int kEvery = 4;
 
 // 2^x of two numbers, each at most 127, as 2^(n + f): see 4_pair.
 __device__ inline float2 exp2_polynomial(float2 x) {
@@ -176,9 +176,6 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
 
 // --- a thread of the leader multiplies ----------------------------------------------------------
 
-// P V of the keys j - 1, then S of the keys j (the first tile may see fewer), of one tile of rows
-// and then of the other. S overwrites P, which P V reads. PTX guarantees that order only for
-// products of one accumulator and shape; like FlashAttention-4 (flash_fwd_sm100.py) we rely on it.
 template <int d>
 __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
   const int most = tiles.longest();
@@ -212,7 +209,6 @@ __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
 
 // --- a warpgroup per tile computes the softmax --------------------------------------------------
 
-// A thread's row in all tiles; returns its LSE. `lanes`: the address of its warp's lanes.
 template <int d>
 __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles, int visible,
                                 int cut, float scale_log2) {
@@ -240,14 +236,13 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
     fa::mbarrier_release_remote(&smem.p_full[t], kLeader);
   }
   fa::mbarrier_wait(&smem.factor_empty[t], (tiles & 1) ^ 1);
-  smem.factor[t][r] = l > 0.f ? 1.f / l : 0.f;  // no key seen: O = 0
+  smem.factor[t][r] = l > 0.f ? 1.f / l : 0.f;
   fa::mbarrier_arrive(&smem.factor_full[t]);
   return (m + log2f(l)) * fa::kLn2;
 }
 
 // --- a warpgroup corrects O ---------------------------------------------------------------------
 
-// O *= alpha before each P V but the first, and finally O / l to the place of Q.
 template <int d>
 __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tiles) {
   const int r = threadIdx.x % kGroupThreads;
@@ -259,7 +254,6 @@ __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tile
       fa::mbarrier_arrive(&smem.factor_empty[t]);
       fa::mbarrier_wait(&smem.o_full[t], (j & 1) ^ 1);  // P V of the previous tile
       fa::tcgen05_fence_after_thread_sync();
-      // The first tile has no O yet; without a moved maximum in the warp there is nothing to do.
       if (j > 0 && __any_sync(fa::kFullMask, alpha != 1.f)) {
         rescale<d>(lanes + column_o(t), alpha);
       }
@@ -285,10 +279,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tiles; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  // The shuffle tells the compiler that the warp, and so the role, is the same in all lanes.
   const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0), wg = warp / 4;
-  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
-  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / kBlocks / heads, cluster = blockIdx.x / kBlocks;
   const int rank = fa::cluster_rank();
   const int i = causal ? Tr - 1 - cluster / heads : cluster % Tr;
@@ -317,14 +308,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     fa::mbarrier_init_fence();
   }
-  if (warp == 8) {  // of the correction, which ends last
+  if (warp == 8) {
     fa::tcgen05_alloc<2>(&smem.tmem, kColumns);
     fa::tcgen05_relinquish_alloc_permit<2>();
     fa::tcgen05_fence_before_thread_sync();
   }
   fa::cluster_sync();  // all threads of both blocks see the mbarriers and the address
   fa::tcgen05_fence_after_thread_sync();
-  const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);  // the warp's
+  const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);
   const int r = threadIdx.x % kGroupThreads;
 
   // --- the roles
@@ -341,7 +332,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::bar_sync(1, kGroupThreads);  // the rows are complete, and tensor memory is read
     if (r == 0) {
       UNROLL
-      for (int t = 0; t < kTiles; ++t) {  // rows past the end are not written
+      for (int t = 0; t < kTiles; ++t) {
         fa::tma_store(&map_O, smem.Q[t], {0, first + t * kRows + rank * Br, 0, bh});
       }
       fa::tma_store_commit();
