@@ -67,7 +67,7 @@ TEST_CASE("the ladder: the older of two architectures does for some variants") {
   }
 }
 
-TEST_CASE("the ladder: an option that few steps have is one that a variant of the step heeds") {
+TEST_CASE("the ladder: a step adds the options that its variants support, and no others") {
   using S = fa::Support;
   const std::pair<const char*, std::vector<bool S::*>> needs[] = {
       {"--lengths", {&S::lengths, &S::documents}},
@@ -81,17 +81,17 @@ TEST_CASE("the ladder: an option that few steps have is one that a variant of th
   size_t found = 0;
   for (const fa::Step& step : fa::linked_steps()) {
     CAPTURE(step.id);
-    std::set<std::string> heeded, options;
+    std::set<std::string> supported, options;
     for (const fa::Variant& v : step.variants) {
       for (const auto& [option, flags] : needs) {
         for (const auto flag : flags) {
-          if (fa::support_of(step, v).*flag) heeded.insert(option);
+          if (fa::support_of(step, v).*flag) supported.insert(option);
         }
       }
-      if (v.extras.sharding) heeded.insert("--limit");
+      if (v.extras.sharding) supported.insert("--limit");
     }
     for (const fa::StepOption& option : step.options) options.insert(option.name);
-    CHECK(options == heeded);
+    CHECK(options == supported);
     found += options.size();
   }
   CHECK(found >= 10);  // of steps 13 to 15

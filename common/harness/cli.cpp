@@ -201,21 +201,17 @@ class CommandLine {
     if (!useful) o->group("");
     return o;
   }
-  // Hkv and Nk follow H and N unless given, so the help shows words for their defaults.
-  static CLI::Option* defaults_to(CLI::Option* o, const char* words) {
-    return o->default_str(words);
-  }
 
   void add_problem() {
     Problem& p = o_.problem;
     option("Problem", "--b", p.B, "INT", "batch");
     option("Problem", "--h", p.H, "INT", "query heads");
     shown_if(takes(step_, &Support::gqa),
-             defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h"));
+             option("Problem", "--hkv", p.Hkv, "INT", "key and value heads")->default_str("--h"));
     option("Problem", "--n", p.N, "INT", "queries");
     shown_if(
         takes(step_, &Support::cross),
-        defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), few_queries_ ? "1024" : "--n"));
+        option("Problem", "--nk", p.Nk, "INT", "keys")->default_str(few_queries_ ? "1024" : "--n"));
     option("Problem", "--d", p.d, "INT", "head dimension: " + step_.support.list_d());
     flag("Problem", "--causal", p.causal, "queries do not see later keys");
   }
@@ -251,14 +247,13 @@ class CommandLine {
       option("Run", "--smem", smem_, "BYTES", "shared memory M per block; 0: the step's default");
     }
     shown_if(!sim_,
-             defaults_to(option("Run", "--iters", o_.iters, "INT", "timed runs"), "3 to 50"));
+             option("Run", "--iters", o_.iters, "INT", "timed runs")->default_str("3 to 50"));
     model_ = shown_if(sim_, option("Run", "--gpu", o_.model_gpu, "NAME",
                                    "the GPU that the simulator models (common/data/gpus.json)"));
-    shown_if(sim_,
-             defaults_to(option("Run", "--estimate-heads", o_.estimate_heads, "INT",
-                                "estimate the time for this many such heads; 0: for those that "
-                                "run. The default fills a GPU, except where queries are few"),
-                         few_queries_ ? "0" : "128"));
+    shown_if(sim_, option("Run", "--estimate-heads", o_.estimate_heads, "INT",
+                          "estimate the time for this many such heads; 0: for those that run. The "
+                          "default fills a GPU, except where queries are few")
+                       ->default_str(few_queries_ ? "0" : "128"));
     shown_if(!sim_, option("Run", "--estimate", o_.estimate, "F.json",
                            "a simulator's report, whose estimate stands beside the measured time"));
     flag("Run", "--predict", o_.predict,
@@ -290,7 +285,7 @@ class CommandLine {
     } catch (const CLI::ExtrasError&) {
       const std::string first = app_.remaining().front();
       if (!first.starts_with("--")) refuse("unknown argument {}{}", first, see_help_);
-      refuse("{} has no option {}{}", step_.id, first, see_help_);
+      refuse("this step has no option {}{}", first, see_help_);
     } catch (const CLI::ConversionError& e) {
       refuse_number(one_line(e.what()));
     } catch (const CLI::ParseError& e) {

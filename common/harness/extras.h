@@ -58,16 +58,16 @@ std::vector<Table> tables_of(const Variant&, const Problem&);
 
 /// Of Options.
 struct ExtraOptions {
-  std::vector<int> table;  ///< of a paged cache, from --table; empty: shuffled
-  int limit_s = 300;       ///< seconds that a rank waits for another
+  std::vector<int> table;                  ///< of a paged cache, from --table; empty: shuffled
+  int limit_s = 300;                       ///< seconds that a rank waits for another
   bool n_given = false, nk_given = false;  ///< by their flags
 };
 
 /// An option that few steps have. step_options.h makes them, Step::options lists them, and cli.cpp
 /// parses them. One of the members after `help` says what its value is.
 struct StepOption {
-  const char* group;  ///< of --help: "Problem"
-  const char* name;   ///< "--page"
+  const char* group;      ///< of --help: "Problem"
+  const char* name;       ///< "--page"
   const char* type = "";  ///< of the value, for --help: "INT"
   std::string help;
   int& (*integer)(Options&) = nullptr;

@@ -108,8 +108,8 @@ void pack_documents(const std::string& text, Options& o) {
     mask.row_starts.push_back(static_cast<int>(rows));
     mask.key_starts.push_back(static_cast<int>(keys));
   }
-  const std::tuple<const char*, bool, int*, int64_t> sums[] = {
-      {"--n", o.n_given, &p.N, rows}, {"--nk", o.nk_given, &p.Nk, keys}};
+  const std::tuple<const char*, bool, int*, int64_t> sums[] = {{"--n", o.n_given, &p.N, rows},
+                                                               {"--nk", o.nk_given, &p.Nk, keys}};
   for (const auto& [flag, given, length, sum] : sums) {
     if (given && *length != sum) {
       refuse("{} {}: the documents of --lengths have {}; leave it out", flag, *length, sum);
@@ -137,23 +137,25 @@ Predicate find_mask(const std::vector<Predicate>& masks, const std::string& text
 }  // namespace
 
 std::vector<StepOption> cache_options() {
-  return {{.group = "Problem",
-           .name = "--lengths",
-           .type = "INT,INT,...",
-           .help = "keys of each batch entry; a shorter list repeats, and the longest is the default of "
-                   "--nk. Without it: --nk",
-           .text = spread_lengths},
-          {.group = "Problem",
-           .name = "--page",
-           .type = "INT",
-           .help = "keys per page: 16, 32, 64, 128 or 256; 0: the cache is not paged",
-           .integer = [](Options& o) -> int& { return o.problem.cache.page; }},
-          {.group = "Input",
-           .name = "--table",
-           .type = "F.npy",
-           .help = "page table [B, pages], int32 or int64, with --page; else a shuffled one",
-           .file = read_table,
-           .drawn = is_paged}};
+  return {
+      {.group = "Problem",
+       .name = "--lengths",
+       .type = "INT,INT,...",
+       .help =
+           "keys of each batch entry; a shorter list repeats, and the longest is the default of "
+           "--nk. Without it: --nk",
+       .text = spread_lengths},
+      {.group = "Problem",
+       .name = "--page",
+       .type = "INT",
+       .help = "keys per page: 16, 32, 64, 128 or 256; 0: the cache is not paged",
+       .integer = [](Options& o) -> int& { return o.problem.cache.page; }},
+      {.group = "Input",
+       .name = "--table",
+       .type = "F.npy",
+       .help = "page table [B, pages], int32 or int64, with --page; else a shuffled one",
+       .file = read_table,
+       .drawn = is_paged}};
 }
 
 std::vector<StepOption> mask_options(const std::vector<Predicate>& masks) {
@@ -162,35 +164,32 @@ std::vector<StepOption> mask_options(const std::vector<Predicate>& masks) {
   const auto set_mask = [masks](const std::string& text, Options& o) {
     o.problem.mask.predicate = find_mask(masks, text);
   };
-  return {{.group = "Problem",
-           .name = "--lengths",
-           .type = "INT,...|F.npy",
-           .help = "documents one after another: rows of each, or rows:keys; a file: int32 or "
-                   "int64, [documents] or [documents, 2]",
-           .text = pack_documents},
-          {.group = "Problem",
-           .name = "--window",
-           .type = "L,R",
-           .help = "a row sees L keys before its position and R after it; -1: no limit",
-           .text = set_window},
-          {.group = "Problem",
-           .name = "--mask",
-           .type = "NAME[:INT]",
-           .help = names,
-           .text = set_mask},
-          {.group = "Problem",
-           .name = "--cap",
-           .type = "FLOAT",
-           .help = "a score s becomes cap * tanh(s / cap); 0: it stays",
-           .real = [](Options& o) -> float& { return o.problem.score_mod.cap; }},
-          {.group = "Problem",
-           .name = "--alibi",
-           .help = "a score loses the key's distance times 2^(-8 (h + 1) / H)",
-           .flag = [](Options& o) -> bool& { return o.problem.score_mod.alibi; }},
-          {.group = "Problem",
-           .name = "--sinks",
-           .help = "each head has a number, e to which is in the softmax's sum",
-           .flag = [](Options& o) -> bool& { return o.problem.score_mod.sinks; }}};
+  return {
+      {.group = "Problem",
+       .name = "--lengths",
+       .type = "INT,...|F.npy",
+       .help = "documents one after another: rows of each, or rows:keys; a file: int32 or "
+               "int64, [documents] or [documents, 2]",
+       .text = pack_documents},
+      {.group = "Problem",
+       .name = "--window",
+       .type = "L,R",
+       .help = "a row sees L keys before its position and R after it; -1: no limit",
+       .text = set_window},
+      {.group = "Problem", .name = "--mask", .type = "NAME[:INT]", .help = names, .text = set_mask},
+      {.group = "Problem",
+       .name = "--cap",
+       .type = "FLOAT",
+       .help = "a score s becomes cap * tanh(s / cap); 0: it stays",
+       .real = [](Options& o) -> float& { return o.problem.score_mod.cap; }},
+      {.group = "Problem",
+       .name = "--alibi",
+       .help = "a score loses the key's distance times 2^(-8 (h + 1) / H)",
+       .flag = [](Options& o) -> bool& { return o.problem.score_mod.alibi; }},
+      {.group = "Problem",
+       .name = "--sinks",
+       .help = "each head has a number, e to which is in the softmax's sum",
+       .flag = [](Options& o) -> bool& { return o.problem.score_mod.sinks; }}};
 }
 
 std::vector<StepOption> rank_options() {

@@ -98,7 +98,7 @@ TEST_CASE("masks of the command line", "[cli]") {
   CHECK(refused("--mask round") == "--mask round: this step has strided:64");
   CHECK(refused("--mask strided:0").starts_with("--mask strided:0: the number must be"));
   CHECK(refused("--mask strided:0").ends_with("as in strided:64"));
-  CHECK_THROWS_WITH(parse("--window 3,3"), "99_step has no option --window; see 99_step --help");
+  CHECK_THROWS_WITH(parse("--window 3,3"), "this step has no option --window; see 99_step --help");
   step.support.window = false;
   CHECK(refused("--window 3,3") == "--window 3,3: this step has no such mask");
 }
@@ -531,7 +531,7 @@ TEST_CASE("what contradicts itself or is out of range is refused in these words"
         "--limit x: must be a whole number, and not too large; see 99_step --help");
   step.options = fa::mask_options({});
   CHECK(refused("--cap x") == "--cap x: must be a number, and not too large; see 99_step --help");
-  CHECK(refused("--limit 9") == "99_step has no option --limit; see 99_step --help");
+  CHECK(refused("--limit 9") == "this step has no option --limit; see 99_step --help");
 }
 
 TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
