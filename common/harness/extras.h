@@ -78,7 +78,7 @@ struct StepOption {
   std::function<void(const std::string& value, Options&)> text = {};
   /// Reads a file once the problem has been validated. \throws UsageError
   void (*file)(const std::string& path, Options&) = nullptr;
-  /// Does the seed decide what a `file` that is not given would say?
+  /// Does --seed decide an input that belongs to this option: a `file` that is not given, or sinks?
   bool (*drawn)(const Problem&) = nullptr;
 };
 

@@ -189,7 +189,8 @@ std::vector<StepOption> mask_options(const std::vector<Predicate>& masks) {
       {.group = "Problem",
        .name = "--sinks",
        .help = "each head has a number, e to which is in the softmax's sum",
-       .flag = [](Options& o) -> bool& { return o.problem.score_mod.sinks; }}};
+       .flag = [](Options& o) -> bool& { return o.problem.score_mod.sinks; },
+       .drawn = [](const Problem& p) { return p.score_mod.sinks; }}};
 }
 
 std::vector<StepOption> rank_options() {

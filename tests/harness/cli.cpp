@@ -356,6 +356,10 @@ TEST_CASE("where files give all input, what would make it is refused", "[cli]") 
   CHECK(
       parse({"--q", f, "--k", f, "--v", f, "--page", "16", "--seed", "7"}, decoding_step()).seed ==
       7);
+  step.support.score_mod = true, step.options = fa::mask_options({});
+  step.variants[1].backward = {};
+  CHECK(parse({"--q", f, "--k", f, "--v", f, "--sinks", "--seed", "7"}, step).seed == 7);
+  CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}, step), fa::UsageError);
 }
 
 TEST_CASE("the report and the trace have a file each", "[cli]") {
