@@ -277,7 +277,7 @@ class CommandLine {
     try {
       app_.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
-      o_.text = app_.help();
+      o_.text = help();
       return false;
     } catch (const CLI::CallForVersion& e) {
       o_.text = std::string(e.what()) + "\n";
@@ -297,6 +297,14 @@ class CommandLine {
     o_.counters = !no_counters_;
     if (describes_) o_.text = describe(step_) + "\n", o_.verbatim = true;
     return !describes_;
+  }
+
+  std::string help() const {
+    std::string text = app_.help();
+    // CLI11 adds an empty line to the last group where only hidden options follow.
+    const size_t at = text.find("\n\n\nVariants");
+    if (at != text.npos) text.erase(at, 1);
+    return text;
   }
 
   bool given(const char* flag) const { return app_.count(flag) > 0; }

@@ -255,6 +255,8 @@ TEST_CASE("help shows what the step takes", "[cli]") {
     CAPTURE(option);
     CHECK(shown(option));
   }
+  // Now no option before those of a run is hidden.
+  CHECK_THAT(parse("--help", step).text, !ContainsSubstring("\n\n\nVariants"));
 }
 
 TEST_CASE("dO is refused where there is no backward", "[cli]") {
