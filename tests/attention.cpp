@@ -183,7 +183,7 @@ static void require_right(const Problem& p, const Inputs& in, const Outputs& out
 static Inputs own_inputs(const Variant& v, const Problem& p) {
   const uint64_t seed = static_cast<uint64_t>(p.N) * 1000 + p.d;
   // In 8 bits one large feature would take the digits of all others, and those of its own gradient.
-  const bool far = !v.fp8 && !v.cache8 && !v.backward;
+  const bool far = !v.fp8 && !v.extras.cache8 && !v.backward;
   return far ? inputs_far_below_zero(p, seed) : known_inputs(problem_for(v, p), seed);
 }
 

@@ -180,7 +180,7 @@ bool runs_here(const fa::Step& step, const fa::Variant& v) {
 void for_each_variant(const auto& f) {
   for (const fa::Step& step : fa::linked_steps()) {
     for (const fa::Variant& v : step.variants) {
-      if (v.sharding || !runs_here(step, v)) continue;
+      if (v.extras.sharding || !runs_here(step, v)) continue;
       if (!fa::test::is_now(&v == &step.variants.back())) continue;
       CAPTURE(step.id, v.name);
       f(step, v);
@@ -214,7 +214,7 @@ TEST_CASE("every step: huge and tiny inputs that make the same scores", "[all]")
 TEST_CASE("every step: each option, in a batch whose heads share keys", "[all]") {
   for (const fa::Step& step : fa::linked_steps()) {
     for (const fa::Variant& v : step.variants) {
-      if (v.sharding || !runs_here(step, v)) continue;
+      if (v.extras.sharding || !runs_here(step, v)) continue;
       if (fa::id_of(step, v) == "03 naive") continue;  // overflows where scores are far below zero
       for (const Option& option : options_of(step, v)) {
         if (!fa::test::is_now(option.now)) continue;
@@ -241,7 +241,7 @@ TEST_CASE("every step: more than 2^31 elements", "[.][large]") {
     for (const fa::Variant& v : step.variants) {
       // Each step's result, and for 13 also the last variant without an 8-bit cache.
       const bool once = step.id == "13_decode" && v.name == "once";
-      if (v.sharding || !(once || &v == &step.variants.back())) continue;
+      if (v.extras.sharding || !(once || &v == &step.variants.back())) continue;
       DYNAMIC_SECTION(step.id << ' ' << v.name) {
         fa::test::require_right_beyond_2_31(v, fa::support_of(step, v).most_n ? 1 : 257);
       }

@@ -1,6 +1,9 @@
 // The steps' descriptions against each other: this test is linked with all of them.
 #include <algorithm>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "common/harness/step.h"
 #include "tests/test.h"
@@ -62,6 +65,36 @@ TEST_CASE("the ladder: the older of two architectures does for some variants") {
     for (const fa::Variant& v : step.variants) needs.insert(needs_of(step, v));
     CHECK(needs.size() == (step.newer.empty() ? 1 : 2));
   }
+}
+
+TEST_CASE("the ladder: a step adds the options that its variants support, and no others") {
+  using S = fa::Support;
+  const std::pair<const char*, std::vector<bool S::*>> needs[] = {
+      {"--lengths", {&S::lengths, &S::documents}},
+      {"--page", {&S::pages}},
+      {"--table", {&S::pages}},
+      {"--window", {&S::window}},
+      {"--mask", {&S::predicate}},
+      {"--cap", {&S::score_mod}},
+      {"--alibi", {&S::score_mod}},
+      {"--sinks", {&S::score_mod}}};
+  size_t found = 0;
+  for (const fa::Step& step : fa::linked_steps()) {
+    CAPTURE(step.id);
+    std::set<std::string> supported, options;
+    for (const fa::Variant& v : step.variants) {
+      for (const auto& [option, flags] : needs) {
+        for (const auto flag : flags) {
+          if (fa::support_of(step, v).*flag) supported.insert(option);
+        }
+      }
+      if (v.extras.sharding) supported.insert("--limit");
+    }
+    for (const fa::StepOption& option : step.options) options.insert(option.name);
+    CHECK(options == supported);
+    found += options.size();
+  }
+  CHECK(found >= 10);  // of steps 13 to 15
 }
 
 TEST_CASE("the ladder: a parent is a variant, with its formula and what it supports") {

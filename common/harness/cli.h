@@ -1,23 +1,21 @@
 /// \file
-/// The command line, the same in every step.
+/// The command line: the options of every step, and those in Step::options.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "common/harness/inputs.h"
 #include "common/harness/problem.h"
 #include "common/harness/step.h"
 
 namespace fa {
 
 /// The options of a step program.
-struct Options {
+struct Options : ExtraOptions {
   Problem problem;  ///< sizes from the flags or the .npy files; dtype of the chosen variant
   std::string input = "real";  ///< "real", "normal" or "outliers"
   InputFiles files;            ///< replace generated tensors
-  std::vector<int> table;      ///< of a paged cache, from --table; empty: shuffled
   std::string out;             ///< O as .npy, or empty
   std::string out_dir;         ///< all outputs as .npy, or empty
   std::string json;            ///< the report as JSON, or empty
@@ -35,7 +33,6 @@ struct Options {
   bool analyse = false;
   bool counters = true;   ///< GPU: read the hardware's counters, which takes seconds
   bool only_hbm = false;  ///< GPU: only the counters of HBM
-  int limit_s = 300;      ///< seconds that a rank waits for another
   int workers = 0;        ///< the simulator's OS threads; 0: one per core, up to 16
   std::string text;       ///< not empty: print it (help, version, variants), exit with status 0
   bool verbatim = false;  ///< the text is for programs: do not wrap it

@@ -45,7 +45,8 @@ json buffers_of(PredictFn traffic, const Problem& p) {
 json tensors_json(const Variant& v, const Problem& p) {
   json all = json::array();
   for (const Tensor* t : tensors_of(v, p)) {
-    const char* type = t->type ? t->type : name_of(t->scale && p.cache.fp8 ? DType::e4m3 : p.dtype);
+    const char* type =
+        t->type ? t->type : name_of(t->is_kv() && p.cache.fp8 ? DType::e4m3 : p.dtype);
     all.push_back({{"name", t->name},
                    {"role", name_of(t->role)},
                    {"shape", t->shape_text()},
@@ -63,7 +64,7 @@ json json_of(const Step& step, const Variant& v) {
           {"idea", v.idea},
           {"dtype", name_of(v.forward.dtype())},
           {"fp8", v.fp8},
-          {"cache8", v.cache8},
+          {"cache8", v.extras.cache8},
           {"needs", needs_of(step, v)},
           {"supports", json_of(support_of(step, v))},
           {"parent", or_null(v.parent.empty() ? v.forward_of : v.parent)},
@@ -72,7 +73,7 @@ json json_of(const Step& step, const Variant& v) {
           {"writes_lse", v.writes_lse},
           {"prepare", bool(v.prepare)},
           {"backward", bool(v.backward)},
-          {"ranks", bool(v.sharding)},
+          {"ranks", bool(v.extras.sharding)},
           {"tensors", tensors_json(v, p)},
           {"workspace", workspace},
           {"buffers",

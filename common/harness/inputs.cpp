@@ -299,7 +299,7 @@ Problem problem_of(const InputFiles& files, const Problem& defaults) {
 void load_inputs(const InputFiles& files, const Problem& p, Inputs& in) {
   each_input([&](const Tensor& t, uint64_t) {
     load_tensor(files.*t.file, t.shape(p), p.dtype, in.*t.input,
-                [&](size_t i) { return !t.scale || is_key(p, i); });
+                [&](size_t i) { return !t.is_kv() || is_key(p, i); });
   });
   if (p.cache.fp8) quantise_cache(p, in);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/dialect/errors.h"
+#include "common/harness/cache.h"
 #include "common/harness/mask.h"
 
 namespace fa {
@@ -22,15 +23,6 @@ size_t bytes_of(DType);
 const char* name_of(DType);
 /// The nearest value that `dtype` can hold (round to nearest even; e4m3 saturates at 448).
 float round_to(DType dtype, float x);
-
-/// The layout of keys and values in decoding, where it is not simply Nk rows per head. See Cache.
-struct CacheFormat {
-  std::vector<int> lengths = {};  ///< [B] keys of each batch entry, 0 .. Nk; empty: Nk of each
-  int page = 0;                   ///< keys of a page; 0: K and V are not paged
-  bool fp8 = false;               ///< K and V are in e4m3, with a scale for each key head
-
-  bool operator==(const CacheFormat&) const = default;
-};
 
 /// What a step may choose in how it computes.
 struct Method {
@@ -61,10 +53,10 @@ struct Problem {
   bool causal = false;  ///< key c is visible to row r when c <= r + Nk - N (bottom-right aligned)
   DType dtype = DType::f32;
   Method method = {};
-  CacheFormat cache = {};
-  Mask mask = {};  ///< beyond `causal`; the same in each batch entry and head
-  ScoreMod score_mod = {};
-  Gpu gpu = {};  ///< that runs the problem: this_gpu()
+  CacheFormat cache = {};   ///< step 13
+  Mask mask = {};           ///< beyond `causal`, step 15; the same in each batch entry and head
+  ScoreMod score_mod = {};  ///< step 15
+  Gpu gpu = {};             ///< that runs the problem: this_gpu()
 
   bool operator==(const Problem&) const = default;
 
@@ -137,12 +129,13 @@ struct Support {
   bool cross = false;                      ///< Nk != N
   bool smem = false;                       ///< Method::smem: tiles are cut to fit
   int most_n = 0;                          ///< the most queries; 0: no limit
-  bool lengths = false;                    ///< CacheFormat::lengths
-  bool pages = false;                      ///< CacheFormat::page: 0, 16, 32, 64, 128 or 256
-  bool window = false;                     ///< Mask::left and right
-  bool documents = false;                  ///< Mask::row_starts and key_starts
-  bool predicate = false;                  ///< Mask::predicate
-  bool score_mod = false;                  ///< ScoreMod
+  // Of steps 13 and 15
+  bool lengths = false;    ///< CacheFormat::lengths
+  bool pages = false;      ///< CacheFormat::page: 0, 16, 32, 64, 128 or 256
+  bool window = false;     ///< Mask::left and right
+  bool documents = false;  ///< Mask::row_starts and key_starts
+  bool predicate = false;  ///< Mask::predicate
+  bool score_mod = false;  ///< ScoreMod
 
   bool operator==(const Support&) const = default;
   /// The head dimensions, "64, 128".

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "common/counts/backend.h"
 #include "common/counts/device_memory.h"
@@ -145,10 +146,10 @@ void require_type(const char* what, const Runner& f, const Problem& p) {
   }
 }
 
-bool cached(const Tensor& t, const Problem& p) { return t.scale && p.cache != CacheFormat{}; }
+bool cached(const Tensor& t, const Problem& p) { return t.is_kv() && p.cache != CacheFormat{}; }
 
 size_t element_bytes(const Tensor& t, const Problem& p) {
-  return t.scale && p.cache.fp8 ? 1 : t.layout(p).element_bytes;
+  return t.is_kv() && p.cache.fp8 ? 1 : t.layout(p).element_bytes;
 }
 
 /// Rows of K and V on the device, including those without a key.
@@ -227,6 +228,12 @@ struct Session::Impl {
   std::vector<int> table;  // of a paged cache
   Tensors<void> tensors;
 
+  /// A cache's lengths or its table; null for a tensor of other numbers.
+  const std::vector<int>* integers_of(const Tensor& t) const {
+    const std::string_view name = t.name;
+    return name == "lengths" ? &problem.cache.lengths : name == "table" ? &table : nullptr;
+  }
+
   void add(const Tensor& t, const Inputs& in) {
     const Problem& p = problem;
     const bool cache = cached(t, p);
@@ -238,14 +245,15 @@ struct Session::Impl {
           fmt::format("{} has {} elements instead of {}", t.name, has, t.elements(p)));
     };
     if (t.input) require_size((in.*t.input).size());
-    if (t.integers) require_size(t.integers(p, table).size());
+    const std::vector<int>* integers = integers_of(t);
+    if (integers) require_size(integers->size());
     DeviceBuffer& buffer =
         held.try_emplace(t.name, &t, DeviceBuffer(t.name, bytes, t.output ? guard_bytes() : 0))
             .first->second.buffer;
     if (cache) {
       upload_cache(t, in, buffer);
-    } else if (t.integers) {
-      buffer.upload(t.integers(p, table));
+    } else if (integers) {
+      buffer.upload(*integers);
     } else if (t.input) {
       upload_as(t.type ? DType::f32 : p.dtype, in.*t.input, buffer);
     }
@@ -256,7 +264,8 @@ struct Session::Impl {
   /// Uploads K or V where rows may hold no key, or are 8-bit.
   void upload_cache(const Tensor& t, const Inputs& in, DeviceBuffer& buffer) const {
     const Problem& q = problem;
-    const std::vector<float>&from = in.*t.input, &scales = in.*t.scale;
+    const std::vector<float>& from = in.*t.input;
+    const std::vector<float>& scales = t.input == &Inputs::K ? in.K_scale : in.V_scale;
     const size_t row_bytes = q.d * element_bytes(t, q), rows = cache_rows(q, table);
     std::vector<uint8_t> bytes(rows * row_bytes);
     std::vector<char> filled(rows);
@@ -279,11 +288,12 @@ struct Session::Impl {
     }
   }
 
+  /// Tensor::layout() knows neither pages nor 8 bits.
   Layout layout_of(const Tensor& t) const {
     const Problem& p = problem;
     Layout layout = t.layout(p);
     layout.element_bytes = static_cast<unsigned>(element_bytes(t, p));
-    if (t.scale && p.cache.page != 0) {
+    if (t.is_kv() && p.cache.page != 0) {
       layout.rows = p.cache.page;
       layout.matrices = cache_rows(p, table) / layout.rows;
     }
@@ -302,9 +312,9 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
   require_type("prepare", v.prepare, p);
   require_type("forward", v.forward, p);
   require_type("backward", v.backward, p);
-  if (p.cache.fp8 != v.cache8) {
+  if (p.cache.fp8 != v.extras.cache8) {
     throw std::invalid_argument(fmt::format("the step's K and V are of {} bits, the problem's not",
-                                            v.cache8 ? 8 : 8 * bytes_of(p.dtype)));
+                                            v.extras.cache8 ? 8 : 8 * bytes_of(p.dtype)));
   }
   Impl& s = *impl_;
   s.problem = p;

@@ -1,8 +1,6 @@
 #include "common/harness/step.h"
 
-#include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <stdexcept>
 
 #include "common/harness/linked_step.h"
@@ -52,10 +50,10 @@ Parent parent_of(const Step& step, const std::string& id) {
   }
   for (const Variant& v : step.variants) {
     if (id_of(step, v) == id) {
-      return {id, v.traffic, v.backward_traffic, support_of(step, v), v.cache8};
+      return {id, v.traffic, v.backward_traffic, support_of(step, v), v.extras};
     }
     // A forward that v takes over supports all that this step does.
-    if (v.forward_of == id) return {id, v.traffic, nullptr, step.support, v.cache8};
+    if (v.forward_of == id) return {id, v.traffic, nullptr, step.support, v.extras};
   }
   throw std::out_of_range(step.id + " has no parent '" + id + "'");
 }
@@ -90,7 +88,7 @@ Problem problem_for(const Variant& v, Problem p) {
   p.gpu = this_gpu();
   p.dtype = v.forward.dtype();
   p.method.fp8 = v.fp8;
-  p.cache.fp8 = v.cache8;
+  p.cache.fp8 = v.extras.cache8;
   return p;
 }
 
@@ -99,24 +97,7 @@ std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
 }
 
 std::vector<Table> tables_of(const Variant& v, const Problem& p) {
-  return v.tables ? v.tables(p) : std::vector<Table>{};
-}
-
-Predicate predicate_of(const Step& step, const std::string& text) {
-  const size_t colon = std::min(text.find(':'), text.size());
-  std::string known;
-  for (Predicate predicate : step.predicates) {
-    known += (known.empty() ? "" : ", ") + text_of(predicate);
-    if (predicate.name != text.substr(0, colon)) continue;
-    if (colon == text.size()) return predicate;
-    const std::string example = text_of(predicate);
-    const char *at = text.data() + colon + 1, *end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(at, end, predicate.n);
-    if (error == std::errc() && stop == end && predicate.n > 0) return predicate;
-    throw UsageError("--mask " + text + ": the number must be whole and above 0, as in " + example);
-  }
-  throw UsageError("--mask " + text + ": " + step.id +
-                   (known.empty() ? " has none" : " has " + known));
+  return v.extras.tables ? v.extras.tables(p) : std::vector<Table>{};
 }
 
 LinkedStep::LinkedStep(Step step, const std::string& needs) {

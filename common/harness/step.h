@@ -1,10 +1,10 @@
 /// \file
-/// What a step gives its program: host functions and predictions.
+/// What a step gives its program: host functions and predictions. Extras and StepOption, which only
+/// steps 13 to 15 use, are in extras.h.
 #pragma once
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,25 +52,14 @@ using PredictFn = Prediction (*)(const Problem&);
 /// The workspace that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
-/// Integers that a variant's host derives from the problem alone, such as the tiles that a mask
-/// leaves: in device memory before the first run, read-only, and found by name like workspace.
-struct Table {
-  std::string name;  ///< the name in traffic tables
-  std::vector<int> values;
-};
-/// The tables that one problem needs.
-using TablesFn = std::vector<Table> (*)(const Problem&);
-
 /// The comparison of the report's "change": a variant of an earlier step, by its formulas alone.
 struct Parent {
   std::string id;  ///< "01 naive": the step's number and the variant
   PredictFn traffic = nullptr;
   PredictFn backward_traffic = nullptr;
   Support support = {};  ///< outside of it there is no comparison
-  bool cache8 = false;   ///< the same as Variant::cache8
+  Extras extras = {};    ///< the variant's
 };
-
-struct Sharding;  // common/harness/ranks.h
 
 /// One way of doing the step; a step with several ideas has several, in reading order.
 struct Variant {
@@ -85,20 +74,18 @@ struct Variant {
   PredictFn prepare_traffic = nullptr;  ///< null: no prediction yet
   Runner forward;
   bool fp8 = false;                 ///< as Method::fp8
-  bool cache8 = false;              ///< as CacheFormat::fp8
   PredictFn traffic = nullptr;      ///< of the forward; null: no prediction yet
   WorkspaceFn workspace = nullptr;  ///< null: none
-  TablesFn tables = nullptr;        ///< null: none
   bool writes_lse = false;
   /// "04 fused", where the idea is the backward and another variant's forward is used: tables of
   /// several steps omit it. Empty, as parent is: the forward is not compared.
   std::string forward_of = {};
-  std::string backward_parent = {};               ///< empty: the backward is not compared
-  Runner backward = {};                           ///< empty: none
-  PredictFn backward_traffic = nullptr;           ///< null: no prediction yet
-  std::shared_ptr<const Sharding> sharding = {};  ///< over several ranks; null: runs on one
+  std::string backward_parent = {};      ///< empty: the backward is not compared
+  Runner backward = {};                  ///< empty: none
+  PredictFn backward_traffic = nullptr;  ///< null: no prediction yet
   /// Which variant to use instead for this problem, and why; "" where this one is right.
   std::string (*advice)(const Problem&) = nullptr;
+  Extras extras = {};  ///< none in steps 01 to 12
 };
 
 /// A step, described once, in its step.cuh, for its program, its library, tests and exercises.
@@ -107,12 +94,11 @@ struct Step {
   std::string idea;  ///< one line
   Support support = {};
   std::vector<Parent> parents = {};  ///< variants of other steps that are parents of its variants
-  /// The names for --mask, with Predicate::n as the default.
-  std::vector<Predicate> predicates = {};
-  std::string needs = {};         ///< "sm_90a", for all variants; empty: any GPU: LinkedStep
-  std::string newer = {};         ///< "sm_90a", for some variants
-  std::vector<Variant> variants;  ///< in the lesson's order; the default is the last
-                                  ///< that the GPU runs and that supports the problem
+  std::vector<StepOption> options = {};  ///< beyond every step's: none in steps 01 to 12
+  std::string needs = {};                ///< "sm_90a", for all variants; empty: any GPU: LinkedStep
+  std::string newer = {};                ///< "sm_90a", for some variants
+  std::vector<Variant> variants;         ///< in the lesson's order; the default is the last
+                                         ///< that the GPU runs and that supports the problem
 };
 
 /// A variant's own support, or the step's.
@@ -138,10 +124,6 @@ Problem problem_for(const Variant&, Problem);
 
 /// A variant's pieces of workspace; none without a WorkspaceFn.
 std::vector<Scratch> workspace_of(const Variant&, const Problem&);
-/// A variant's tables; none without a TablesFn.
-std::vector<Table> tables_of(const Variant&, const Problem&);
-/// \throws UsageError unless the step has a predicate of this name: "strided:64", or "strided".
-Predicate predicate_of(const Step&, const std::string& text);
 
 /// All linked steps, in no order. Not to be called before main().
 const std::vector<Step>& linked_steps();

@@ -45,10 +45,6 @@ bool has_sink_gradients(const Variant& v, const Problem& p) {
   return v.backward && p.score_mod.sinks;
 }
 
-using Integers = std::vector<int>;
-const Integers& lengths_of(const Problem& p, const Integers&) { return p.cache.lengths; }
-const Integers& table_of(const Problem&, const Integers& table) { return table; }
-
 }  // namespace
 
 const std::vector<Tensor>& all_tensors() {
@@ -64,20 +60,16 @@ const std::vector<Tensor>& all_tensors() {
   const std::vector<Axis> heads{kB, kHkv}, batch{kB}, pages{kB, kPages};
   const auto out = [](const char* name, Role role, const auto& axes, Tensor::Member device,
                       auto host, const char* type, auto there) {
-    return Tensor{name, role, axes, device, type, there, {}, {}, {}, host};
-  };
-  const auto integers = [](const char* name, const auto& axes, Tensor::Member device, auto there,
-                           auto host) {
-    return Tensor{name, input, axes, device, "int32", there, {}, {}, {}, {}, host};
+    return Tensor{name, role, axes, device, type, there, {}, {}, host};
   };
   static const std::vector<Tensor> all = {
       {"Q", input, queries, at<&T::Q>, nullptr, nullptr, &I::Q, &F::q},
       {"K_scale", input, heads, at<&C::K_scale>, "fp32", in_8_bits, &I::K_scale},
       {"V_scale", input, heads, at<&C::V_scale>, "fp32", in_8_bits, &I::V_scale},
-      integers("lengths", batch, at<&C::lengths>, has_lengths, lengths_of),
-      integers("table", pages, at<&C::table>, paged, table_of),
-      {"K", input, keys, at<&T::K>, nullptr, nullptr, &I::K, &F::k, &I::K_scale},
-      {"V", input, keys, at<&T::V>, nullptr, nullptr, &I::V, &F::v, &I::V_scale},
+      {"lengths", input, batch, at<&C::lengths>, "int32", has_lengths},
+      {"table", input, pages, at<&C::table>, "int32", paged},
+      {"K", input, keys, at<&T::K>, nullptr, nullptr, &I::K, &F::k},
+      {"V", input, keys, at<&T::V>, nullptr, nullptr, &I::V, &F::v},
       {"sinks", input, {kH}, at<&T::sinks>, "fp32", has_sinks, &I::sinks},
       out("O", output, queries, at<&T::O>, &O::O, nullptr, nullptr),
       out("LSE", output, rows, at<&T::LSE>, &O::LSE, "fp32", writes_lse),

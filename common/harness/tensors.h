@@ -1,6 +1,7 @@
 /// \file
 /// The tensors of a problem, each described once: name, readers and writers, shape, type, and the
-/// members that hold it on the host and on the device.
+/// members that hold it on the host and on the device. Those that only steps 13 and 15 have are
+/// members of the base classes, which extras.h defines.
 #pragma once
 
 #include <map>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/harness/extras.h"
 #include "common/harness/problem.h"
 
 namespace fa {
@@ -17,19 +19,9 @@ struct Layout;  // counts/trace.h
 /// The piece of a workspace with this name.
 void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);
 
-/// The keys and values of a decoding step, beyond K and V. A page holds CacheFormat::page keys of
-/// all key heads of one batch entry: K and V are then pools [pages, Hkv, page, d], and key c of
-/// batch entry b lies in page table[b, c / page], at row c % page, with garbage after the last key.
-struct Cache {
-  const int* lengths = nullptr;    ///< [B] keys of each batch entry; null: Nk of each
-  const int* table = nullptr;      ///< [B, Problem::pages()]; null: K and V are [B, Hkv, Nk, d]
-  const float* K_scale = nullptr;  ///< [B, Hkv], where K is e4m3: K = K_scale * e4m3; else null
-  const float* V_scale = nullptr;  ///< the same for V
-};
-
 /// Device pointers of one problem; T is the element type. Shapes: all_tensors().
 template <class T>
-struct Tensors {
+struct Tensors : ExtraTensors {
   const T* Q = nullptr;
   const T* K = nullptr;
   const T* V = nullptr;
@@ -40,9 +32,6 @@ struct Tensors {
   T* dK = nullptr;
   T* dV = nullptr;
   const std::map<std::string, void*>* workspace = nullptr;
-  Cache cache = {};              ///< of a decoding step
-  const float* sinks = nullptr;  ///< with ScoreMod::sinks
-  float* dsinks = nullptr;
 
   /// A piece of the step's workspace by name.
   template <class U>
@@ -54,7 +43,8 @@ struct Tensors {
 /// The same with a given element type.
 template <class T>
 Tensors<T> typed(const Tensors<void>& t) {
-  return {static_cast<const T*>(t.Q),
+  return {static_cast<const ExtraTensors&>(t),
+          static_cast<const T*>(t.Q),
           static_cast<const T*>(t.K),
           static_cast<const T*>(t.V),
           static_cast<T*>(t.O),
@@ -63,25 +53,18 @@ Tensors<T> typed(const Tensors<void>& t) {
           static_cast<T*>(t.dQ),
           static_cast<T*>(t.dK),
           static_cast<T*>(t.dV),
-          t.workspace,
-          t.cache,
-          t.sinks,
-          t.dsinks};
+          t.workspace};
 }
 
 /// Host tensors, rounded to the problem's element type.
-struct Inputs {
+struct Inputs : ExtraInputs {
   std::vector<float> Q, K, V, dO;
-  std::string note;                     ///< "real input tiled from N=1024 to N=4096", or empty
-  std::vector<float> K_scale, V_scale;  ///< of an 8-bit cache: K / K_scale is e4m3
-  std::vector<int> table;    ///< of a paged cache; empty: shuffled_table() of a fixed seed
-  std::vector<float> sinks;  ///< [H], one per query head; fp32
+  std::string note;  ///< "real input tiled from N=1024 to N=4096", or empty
 };
 
 /// Results from the device. LSE, and gradients, are empty when the variant does not write them.
-struct Outputs {
+struct Outputs : ExtraOutputs {
   std::vector<float> O, LSE, dQ, dK, dV;
-  std::vector<float> dsinks;        ///< per batch entry: their sum is the gradient of Inputs::sinks
   std::vector<std::string> damage;  ///< "the guard band after O was overwritten", one sentence each
 };
 
@@ -119,17 +102,16 @@ struct Tensor {
   } device;
   const char* type = nullptr;  ///< "fp32" or "int32"; null: the problem's
   bool (*there)(const Variant&, const Problem&) = nullptr;  ///< null: always
-  /// On the host; null where absent. For K and V also the scales of an 8-bit cache.
+  /// On the host; null where absent.
   std::vector<float> Inputs::*input = nullptr;
   std::string InputFiles::*file = nullptr;
-  std::vector<float> Inputs::*scale = nullptr;
   std::vector<float> Outputs::*output = nullptr;
-  const std::vector<int>& (*integers)(const Problem&, const std::vector<int>& table) = nullptr;
 
-  bool of_keys() const;  ///< K, V and their gradients
+  bool of_keys() const;                                            ///< K, V and their gradients
+  bool is_kv() const { return of_keys() && role == Role::input; }  ///< K and V
   std::vector<size_t> shape(const Problem&) const;
   size_t elements(const Problem&) const;
-  /// [B, H, N] as B * H matrices of N rows and one column. Ignores a cache's rows, as bytes() does.
+  /// [B, H, N] as B * H matrices of N rows and one column.
   Layout layout(const Problem&) const;
   size_t bytes(const Problem&) const;
   std::string shape_text() const;  ///< "[B, Hkv, Nk, d]"

@@ -70,7 +70,7 @@ std::optional<ParentTraffic> parent_traffic(const Parent& parent, PredictFn traf
   if (!traffic) return std::nullopt;
   Problem same = problem;
   if (!parent.support.smem) same.method.smem = 0;  // its tiles have another size
-  same.cache.fp8 = parent.cache8;
+  same.cache.fp8 = parent.extras.cache8;
   try {
     validate(same, parent.support);
   } catch (const UsageError&) {
@@ -202,10 +202,10 @@ Options parse(int argc, const char* const* argv, const Step& step, const World& 
   const Options o = parse(argc, argv, step);
   if (!o.text.empty() || world.alone()) return o;
   const Variant& v = step.variants[o.variant];
-  require_one_rank(!v.sharding, "--variant " + v.name);
+  require_one_rank(!v.extras.sharding, "--variant " + v.name);
   require_one_rank(!o.trace.empty(), "--trace");
   require_one_rank(!o.estimate.empty(), "--estimate");
-  v.sharding->validate(o.problem, world.size());
+  v.extras.sharding->validate(o.problem, world.size());
   return o;
 }
 
@@ -269,7 +269,7 @@ class Run {
         world_(world),
         problem_(options.problem),
         variant_(step.variants[options.variant]),
-        sharding_(world.alone() ? nullptr : variant_.sharding.get()) {}
+        sharding_(world.alone() ? nullptr : variant_.extras.sharding.get()) {}
 
   int operator()() {
     world_.look_for_gpus();

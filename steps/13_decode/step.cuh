@@ -1,6 +1,7 @@
 // Step 13: its description, for its program, library, tests and exercises.
 #pragma once
 
+#include "common/harness/step_options.h"
 #include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/13_decode/1_warps.cuh"
 #include "steps/13_decode/2_splits.cuh"
@@ -89,10 +90,10 @@ inline fa::Variant fp8() {
           .parent = "13 once",
           .support = limits(/*paged=*/true),
           .forward = step13_fp8::forward,
-          .cache8 = true,
           .traffic = step13_fp8::traffic,
           .workspace = step13_fp8::workspace,
-          .writes_lse = true};
+          .writes_lse = true,
+          .extras = {.cache8 = true}};
 }
 
 inline fa::Step step() {
@@ -100,6 +101,7 @@ inline fa::Step step() {
           .idea = "one query, a long KV cache: nothing but memory bandwidth",
           .support = limits(/*paged=*/true),
           .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
+          .options = fa::cache_options(),
           .variants = {warps(), splits(), groups(), pages(), once(), early(), fp8()}};
 }
 

@@ -195,7 +195,7 @@ TEST_CASE("step 13: behaves as attention must", "[step13]") {
   fa::test::require_rows_sum_to_one(variant, full, 0x1p-8);
   fa::test::require_rows_sum_to_one(variant, causal, 0x1p-8);
   // Keys of e4m3 plus a vector are not of e4m3.
-  if (!variant.cache8) fa::test::require_shift_invariance(variant, full, 0x1p-6);
+  if (!variant.extras.cache8) fa::test::require_shift_invariance(variant, full, 0x1p-6);
   fa::test::require_key_permutation(variant, full, 0x1p-6);
   fa::test::require_any_score_size(variant, causal);
 }
@@ -206,11 +206,12 @@ TEST_CASE("step 13: maxima that grow, fall, and lie far from zero", "[step13][al
   const float step = GENERATE(0.f, 1.f, 5.5f, 6.f, 100.f, -6.f, 5000.f, -5000.f);
   if (!fa::test::one_in(5)) return;
   CAPTURE(variant.name, p.causal, step);
-  if (variant.cache8 && std::abs(step) > 100) return;  // keys of e4m3 cannot say them exactly
+  if (variant.extras.cache8 && std::abs(step) > 100)
+    return;  // keys of e4m3 cannot say them exactly
   for (const int keys : {16, 128, 512}) {
     auto in = fa::test::inputs_with_scores(
         p, 4, [&](int c) { return fa::round_to(p.dtype, step * static_cast<float>(c / keys)); });
-    if (variant.cache8) fa::quantise_cache(p, in);
+    if (variant.extras.cache8) fa::quantise_cache(p, in);
     fa::test::require_right(variant, p, in);
   }
 }
@@ -220,7 +221,7 @@ TEST_CASE("step 13: agrees with step 07", "[step13]") {
   const auto p = bf16_problem(3, 600, GENERATE(64, 128), GENERATE(false, true), 1, 2, 1);
   CAPTURE(variant.name, p.d, p.causal);
   fa::Inputs in = fa::normal_inputs(p, 6);
-  if (variant.cache8) {
+  if (variant.extras.cache8) {
     // 3.5 is 448 / 128: scales become powers of two, so that bf16, too, holds each number.
     for (auto* tensor : {&in.K, &in.V}) {
       for (float& x : *tensor) x = std::clamp(x, -3.5f, 3.5f);
@@ -427,7 +428,7 @@ TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13]
   // The formula also counts the splits' results, which the L2 keeps.
   CHECK(double(counts.hbm->read) == Approx(double(least.read)).epsilon(0.04));
   CHECK(double(counts.hbm->write) == Approx(double(least.write)).epsilon(0.02));
-  const double cache = (variant.cache8 ? 1. : 2.) * 2 * B * Hkv * Nk * d;
+  const double cache = (variant.extras.cache8 ? 1. : 2.) * 2 * B * Hkv * Nk * d;
   CHECK(double(least.read) == Approx(cache).epsilon(0.05));
 }
 #endif

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/harness/ranks.h"
+#include "common/harness/step_options.h"
 #include "steps/14_ring/3_backward.cuh"
 #include "steps/14_ring/4_heads.cuh"
 #include "steps/14_ring/beyond/ampere.cuh"
@@ -30,7 +31,7 @@ inline fa::Variant fp32() {
           .backward_parent = "06 backward",
           .backward = step06_backward::backward,
           .backward_traffic = step06_backward::backward_traffic,
-          .sharding = fp32_ring()};
+          .extras = {.sharding = fp32_ring()}};
 }
 
 // With one rank it is steps 07 and 08.
@@ -45,7 +46,7 @@ inline fa::Variant mma() {
           .backward_parent = "08 atomics",
           .backward = step08::backward,
           .backward_traffic = step08::backward_traffic,
-          .sharding = ring<Ampere, Cut::zigzag>()};
+          .extras = {.sharding = ring<Ampere, Cut::zigzag>()}};
 }
 
 #ifndef FA_NO_WGMMA  // else nvcc compiles for GPUs that are not Hopper's
@@ -68,27 +69,27 @@ inline fa::Variant plain() {
           .backward_parent = "11 columns",
           .backward = step11_columns::backward,
           .backward_traffic = step11_columns::backward_traffic,
-          .sharding = ring<Hopper, Cut::plain>()};
+          .extras = {.sharding = ring<Hopper, Cut::plain>()}};
 }
 
 inline fa::Variant heads() {
   fa::Variant v = plain();
   v.name = "heads", v.idea = "no ring: each rank has all rows of some heads";
-  v.sharding = heads_to_ranks<Hopper>();
+  v.extras.sharding = heads_to_ranks<Hopper>();
   return v;
 }
 
 inline fa::Variant zigzag() {
   fa::Variant v = plain();
   v.name = "zigzag", v.idea = "each rank has an early and a late chunk: a causal mask is balanced";
-  v.sharding = ring<Hopper, Cut::zigzag>();
+  v.extras.sharding = ring<Hopper, Cut::zigzag>();
   return v;
 }
 
 inline fa::Variant fused() {
   fa::Variant v = zigzag();
   v.name = "fused", v.idea = "a hop's O is merged in the epilogue; rows and keys in place";
-  v.sharding = fused_ring();
+  v.extras.sharding = fused_ring();
   return v;
 }
 #endif
@@ -101,7 +102,8 @@ inline fa::Step step() {
       .parents = {{.id = "06 backward", .backward_traffic = step06_backward::backward_traffic},
                   {.id = "08 atomics",
                    .backward_traffic = step08::backward_traffic,
-                   .support = step07::support()}}};
+                   .support = step07::support()}},
+      .options = fa::rank_options()};
   s.variants = {fp32(), mma()};
 #ifndef FA_NO_WGMMA
   s.parents.push_back({.id = "11 columns",

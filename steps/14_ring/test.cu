@@ -33,7 +33,7 @@ static fa::Variant on_ranks(const fa::Variant& v, int ranks, std::vector<uint64_
   const fa::DType dtype = v.forward.dtype();
   several.forward = fa::Runner(dtype, [](const fa::Problem&, const fa::Tensors<void>&) {});
   several.backward = fa::Runner(
-      dtype, [=, sharding = v.sharding](const fa::Problem& p, const fa::Tensors<void>& t) {
+      dtype, [=, sharding = v.extras.sharding](const fa::Problem& p, const fa::Tensors<void>& t) {
         fa::run_on_threads(*sharding, ranks, p, t, sent, busy_sms, times);
       });
   return several;
@@ -184,7 +184,7 @@ TEST_CASE("step 14: right for random problems and ranks", "[step14]") {
     if (v.name == "heads") p.H = p.H / p.Hkv * ranks, p.Hkv = ranks;
     p.Nk = p.N;
     CAPTURE(v.name, fa::describe(p), ranks);
-    v.sharding->validate(p, ranks);
+    v.extras.sharding->validate(p, ranks);
     fa::test::require_right(on_ranks(v, ranks), p);
   }
 }
@@ -201,7 +201,7 @@ TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
   std::vector<uint64_t> sent;
   fa::run(on_ranks(v, ranks, &sent), p, fa::normal_inputs(p, 1));
   for (int rank = 0; rank < ranks; ++rank) {
-    const fa::RankPrediction predicted = v.sharding->predict(p, rank, ranks);
+    const fa::RankPrediction predicted = v.extras.sharding->predict(p, rank, ranks);
     CAPTURE(rank);
     CHECK(sent[rank] == predicted.forward_bytes + predicted.backward_bytes);
   }
@@ -232,7 +232,7 @@ TEST_CASE("step 14: one rank is the step that it takes its kernels from", "[step
 TEST_CASE("step 14: what ranks cannot share is refused", "[step14]") {
   const auto said = [](const fa::Variant& v, int N, int ranks, int Hkv = 2) {
     return fa::test::refusal_of(
-        [&] { v.sharding->validate(bf16_problem(N, N, 64, true, 1, 2 * Hkv, Hkv), ranks); });
+        [&] { v.extras.sharding->validate(bf16_problem(N, N, 64, true, 1, 2 * Hkv, Hkv), ranks); });
   };
   CHECK(said(zigzag(), 8, 4) == "accepted");
   CHECK(said(zigzag(), 7, 4) == "--n 7: 4 ranks need at least 8 rows");

@@ -1,6 +1,7 @@
 // Step 15: its description, for its program, library, tests and exercises.
 #pragma once
 
+#include "common/harness/step_options.h"
 #include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/08_tensor_core_backward/5_atomics.cuh"
 #include "steps/15_masks/beyond/backward.cuh"
@@ -42,11 +43,11 @@ inline fa::Variant packed() {
           .forward = step15_packed::forward,
           .traffic = step15_packed::traffic,
           .workspace = step15_backward::workspace,
-          .tables = packed_tables,
           .writes_lse = true,
           .backward_parent = "15 window",
           .backward = step15_packed_backward::backward,
-          .backward_traffic = step15_packed_backward::backward_traffic};
+          .backward_traffic = step15_packed_backward::backward_traffic,
+          .extras = {.tables = packed_tables}};
 }
 
 inline fa::Variant lists() {
@@ -57,11 +58,11 @@ inline fa::Variant lists() {
           .forward = step15_lists::forward,
           .traffic = step15_lists::traffic,
           .workspace = step15_lists_backward::workspace,
-          .tables = step15_lists_backward::tables,
           .writes_lse = true,
           .backward_parent = "15 window",
           .backward = step15_lists_backward::backward,
-          .backward_traffic = step15_lists_backward::backward_traffic};
+          .backward_traffic = step15_lists_backward::backward_traffic,
+          .extras = {.tables = step15_lists_backward::tables}};
 }
 
 inline fa::Variant scores() {
@@ -72,11 +73,11 @@ inline fa::Variant scores() {
           .forward = step15_scores::forward,
           .traffic = step15_scores::traffic,
           .workspace = step15_backward::workspace,
-          .tables = packed_tables,
           .writes_lse = true,
           .backward_parent = "15 packed",
           .backward = step15_scores_backward::backward,
-          .backward_traffic = step15_scores_backward::backward_traffic};
+          .backward_traffic = step15_scores_backward::backward_traffic,
+          .extras = {.tables = packed_tables}};
 }
 
 #ifndef FA_NO_WGMMA  // else nvcc compiles for GPUs that are not Hopper's
@@ -89,11 +90,11 @@ inline fa::Variant wgmma() {
           .forward = step15_wgmma::forward,
           .traffic = step15_wgmma::traffic,
           .workspace = step15_wgmma_backward::workspace,
-          .tables = step15_wgmma_backward::tables,
           .writes_lse = true,
           .backward_parent = "15 packed",
           .backward = step15_wgmma_backward::backward,
-          .backward_traffic = step15_wgmma_backward::backward_traffic};
+          .backward_traffic = step15_wgmma_backward::backward_traffic,
+          .extras = {.tables = step15_wgmma_backward::tables}};
 }
 
 inline fa::Variant wgmma_lists() {
@@ -102,7 +103,7 @@ inline fa::Variant wgmma_lists() {
   v.parent = "15 lists", v.support = step15_wgmma_lists::support();
   v.forward = step15_wgmma_lists::forward, v.traffic = step15_wgmma_lists::traffic;
   v.workspace = step15_wgmma_lists_backward::workspace;
-  v.tables = step15_wgmma_lists_backward::tables;
+  v.extras.tables = step15_wgmma_lists_backward::tables;
   v.backward_parent = "15 lists", v.backward = step15_wgmma_lists_backward::backward;
   v.backward_traffic = step15_wgmma_lists_backward::backward_traffic;
   return v;
@@ -119,7 +120,7 @@ inline fa::Variant wgmma_scores() {
     for (const fa::Scratch& more : step15_backward::workspace(p)) all.push_back(more);
     return all;
   };
-  v.tables = [](const fa::Problem& p) {
+  v.extras.tables = [](const fa::Problem& p) {
     return joined(step15_wgmma::tables(p), step15_packed_backward::tables(p));
   };
   v.backward_parent = "15 packed", v.backward = step15_scores_backward::backward;
@@ -144,7 +145,7 @@ inline fa::Step step() {
                   {.id = "08 atomics",
                    .backward_traffic = step08::backward_traffic,
                    .support = step07::support()}},
-      .predicates = predicates(),
+      .options = fa::mask_options(predicates()),
       .variants = {window(), packed(), lists(), scores()}};
 #ifndef FA_NO_WGMMA
   for (const fa::Variant& v : {wgmma_scores(), wgmma_lists(), wgmma()}) s.variants.push_back(v);

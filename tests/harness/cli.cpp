@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "common/counts/backend.h"
-#include "common/harness/ranks.h"
+#include "common/harness/step_options.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 
@@ -38,7 +38,8 @@ fa::Step decoding_step() {
   fa::Step step = some_step();
   step.support.gqa = step.support.cross = step.support.lengths = step.support.pages = true;
   step.support.most_n = 16;
-  step.variants[1].cache8 = true;
+  step.options = fa::cache_options();
+  step.variants[1].extras.cache8 = true;
   return step;
 }
 
@@ -64,9 +65,9 @@ TEST_CASE("masks of the command line", "[cli]") {
   fa::Step step = some_step();
   step.support.window = step.support.documents = step.support.predicate = true;
   step.support.cross = step.support.score_mod = true;
-  step.predicates = {{"strided", 64, [](const fa::Problem& p, int, int c) {
-                        return c % p.mask.predicate.n == 0;
-                      }}};
+  step.options = fa::mask_options({{"strided", 64, [](const fa::Problem& p, int, int c) {
+                                      return c % p.mask.predicate.n == 0;
+                                    }}});
   const auto mask = [&](const Words& arguments) { return parse(arguments, step).problem; };
   const auto refused = [&](const Words& arguments) {
     return refusal_of([&] { parse(arguments, step); });
@@ -94,10 +95,12 @@ TEST_CASE("masks of the command line", "[cli]") {
     CHECK(refused({"--seed", bad}).starts_with(std::string("--seed ") + bad + ": must be a whole"));
   }
   CHECK(refused("--cap abc").starts_with("--cap abc: must be a number, and"));
-  CHECK(refused("--mask round") == "--mask round: 99_step has strided:64");
+  CHECK(refused("--mask round") == "--mask round: this step has strided:64");
   CHECK(refused("--mask strided:0").starts_with("--mask strided:0: the number must be"));
   CHECK(refused("--mask strided:0").ends_with("as in strided:64"));
-  CHECK_THROWS_WITH(parse("--window 3,3"), "--window 3,3: this step has no such mask");
+  CHECK_THROWS_WITH(parse("--window 3,3"), "this step has no option --window; see 99_step --help");
+  step.support.window = false;
+  CHECK(refused("--window 3,3") == "--window 3,3: this step has no such mask");
 }
 
 TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
@@ -252,6 +255,8 @@ TEST_CASE("help shows what the step takes", "[cli]") {
     CAPTURE(option);
     CHECK(shown(option));
   }
+  // Now no option before those of a run is hidden.
+  CHECK_THAT(parse("--help", step).text, !ContainsSubstring("\n\n\nVariants"));
 }
 
 TEST_CASE("dO is refused where there is no backward", "[cli]") {
@@ -271,7 +276,7 @@ TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
     CHECK_THROWS_WITH(parse(arguments), ContainsSubstring(words) && !ContainsSubstring("\n"));
   };
   refused("--nn 3", "--nn; see 99_step --help");
-  refused("stray", "stray");
+  refused("stray", "unknown argument stray; see 99_step --help");
   refused("--n many", "see 99_step --help");
   refused("--n 1.5", "--n");
   refused("--n 5000000000", "--n");
@@ -353,6 +358,10 @@ TEST_CASE("where files give all input, what would make it is refused", "[cli]") 
   CHECK(
       parse({"--q", f, "--k", f, "--v", f, "--page", "16", "--seed", "7"}, decoding_step()).seed ==
       7);
+  step.support.score_mod = true, step.options = fa::mask_options({});
+  step.variants[1].backward = {};
+  CHECK(parse({"--q", f, "--k", f, "--v", f, "--sinks", "--seed", "7"}, step).seed == 7);
+  CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}, step), fa::UsageError);
 }
 
 TEST_CASE("the report and the trace have a file each", "[cli]") {
@@ -471,17 +480,16 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
 TEST_CASE("the options that few steps take arrive, too, and the last of two counts", "[cli]") {
   fa::Step step = some_step();
   step.support.score_mod = step.support.smem = step.support.cross = step.support.pages = true;
-  step.variants[1].sharding = std::make_shared<fa::Sharding>();
+  step.options = fa::rank_options();
   const fa::Options none = parse({}, step);
   CHECK(none.counters);
   CHECK(none.limit_s == 300);
   CHECK_FALSE((none.details || none.predict || none.no_predict || none.only_hbm));
   const fa::Options o = parse(
-      "--n 3 --n 5 --nk 7 --cap 2.5 --alibi --sinks --page 64 --smem 512 --trace t.json --details "
-      "--no-predict --no-counters --only-hbm --limit 9 --estimate e.json --gpu a100",
+      "--n 3 --n 5 --nk 7 --smem 512 --trace t.json --details --no-predict --no-counters "
+      "--only-hbm --limit 9 --estimate e.json --gpu a100",
       step);
-  CHECK(fa::describe(o.problem) ==
-        "B=1 H=4 N=5 Nk=7 d=64 cap=2.5 alibi sinks smem=512 page=64 bf16");
+  CHECK(fa::describe(o.problem) == "B=1 H=4 N=5 Nk=7 d=64 smem=512 bf16");
   CHECK(o.trace == "t.json");
   CHECK(o.estimate == "e.json");
   CHECK(o.limit_s == 9);
@@ -489,12 +497,20 @@ TEST_CASE("the options that few steps take arrive, too, and the last of two coun
   CHECK((o.details && o.no_predict && o.only_hbm));
   CHECK_FALSE((o.counters || o.predict || o.analyse));
   CHECK(parse("--predict", step).predict);
+  const auto problem = [&](const Words& arguments) {
+    return fa::describe(parse(arguments, step).problem);
+  };
+  step.options = fa::mask_options({});
+  CHECK(problem("--cap 2.5 --cap 1.5 --sinks") == "B=1 H=4 N=1024 d=64 cap=1.5 sinks bf16");
+  CHECK(problem("--alibi") == "B=1 H=4 N=1024 d=64 alibi bf16");
+  step.options = fa::cache_options();
+  CHECK(problem("--page 16 --page 64") == "B=1 H=4 N=1024 d=64 page=64 bf16");
 }
 
 TEST_CASE("what contradicts itself or is out of range is refused in these words", "[cli]") {
   fa::Step step = decoding_step();
   step.support.smem = true;
-  step.variants[1].sharding = std::make_shared<fa::Sharding>();
+  step.options = fa::rank_options();
   const auto refused = [&](const Words& arguments) {
     return refusal_of([&] { parse(arguments, step); });
   };
@@ -517,10 +533,11 @@ TEST_CASE("what contradicts itself or is out of range is refused in these words"
         "--n 64.5: must be a whole number, and not too large; see 99_step "
         "--help");
   CHECK(refused("--workers -1") == "--workers -1: must be 0 to " + std::to_string(fa::kMaxWorkers));
-  step.support.score_mod = true;
+  CHECK(refused("--limit x") ==
+        "--limit x: must be a whole number, and not too large; see 99_step --help");
+  step.options = fa::mask_options({});
   CHECK(refused("--cap x") == "--cap x: must be a number, and not too large; see 99_step --help");
-  step.variants[1].sharding = nullptr;
-  CHECK(refused("--limit 9") == "unknown argument --limit; see 99_step --help");
+  CHECK(refused("--limit 9") == "this step has no option --limit; see 99_step --help");
 }
 
 TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
@@ -528,6 +545,7 @@ TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
   const std::string f = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
   fa::Step step = some_step();
   step.support.pages = true;
+  step.options = fa::cache_options();
   step.variants[1].backward = forward_bf16;
   const auto refused = [&](const Words& arguments) {
     return refusal_of([&] { parse(arguments, step); });
@@ -605,6 +623,7 @@ TEST_CASE("documents are read from files of either type and of both shapes", "[c
   const Folder folder;
   fa::Step step = some_step();
   step.support.documents = step.support.cross = step.support.window = true;
+  step.options = fa::mask_options({});
   const auto file = [&](const char* type, const char* shape, const std::string& bytes) {
     return folder.file("l.npy", npy_file(1, header_of(type, shape), bytes));
   };
@@ -651,36 +670,42 @@ TEST_CASE("each option is shown where its step takes it, and nowhere else", "[cl
     return parse("--help", step).text.find("\n  " + std::string(option) + " ") != std::string::npos;
   };
   struct Case {
-    bool fa::Support::*what;
+    fa::Step step;
     std::vector<const char*> options;
   };
-  using S = fa::Support;
-  for (const Case& c :
-       {Case{&S::gqa, {"--hkv"}}, Case{&S::cross, {"--nk"}}, Case{&S::smem, {"--smem"}},
-        Case{&S::lengths, {"--lengths"}}, Case{&S::documents, {"--lengths"}},
-        Case{&S::pages, {"--page", "--table"}}, Case{&S::window, {"--window"}},
-        Case{&S::predicate, {"--mask"}}, Case{&S::score_mod, {"--cap", "--alibi", "--sinks"}}}) {
+  const auto with = [](bool fa::Support::*what) {
     fa::Step step = some_step();
-    for (const char* option : c.options) CHECK_FALSE(shown(option, step));
-    step.support.*c.what = true;
+    step.support.*what = true;
+    return step;
+  };
+  const auto adding = [](const std::vector<fa::StepOption>& options) {
+    fa::Step step = some_step();
+    step.options = options;
+    return step;
+  };
+  using S = fa::Support;
+  const Case cases[] = {{some_step(), {}},
+                        {with(&S::gqa), {"--hkv"}},
+                        {with(&S::cross), {"--nk"}},
+                        {with(&S::smem), {"--smem"}},
+                        {adding(fa::cache_options()), {"--lengths", "--page", "--table"}},
+                        {adding(fa::mask_options({})),
+                         {"--lengths", "--window", "--mask", "--cap", "--alibi", "--sinks"}},
+                        {adding(fa::rank_options()), {"--limit"}}};
+  for (const Case& c : cases) {
     for (const char* option : {"--hkv", "--nk", "--smem", "--lengths", "--page", "--table",
-                               "--window", "--mask", "--cap", "--alibi", "--sinks"}) {
+                               "--window", "--mask", "--cap", "--alibi", "--sinks", "--limit"}) {
       CAPTURE(option);
       const bool its = std::any_of(c.options.begin(), c.options.end(),
                                    [&](const char* each) { return std::string(each) == option; });
-      CHECK(shown(option, step) == its);
+      CHECK(shown(option, c.step) == its);
     }
   }
-  fa::Step step = some_step();
-  CHECK_FALSE(shown("--limit", step));
-  CHECK_FALSE(shown("--do", step));
-  CHECK(shown("--trace", step) == fa::simulated());
-  CHECK(shown("--only-hbm", step) != fa::simulated());
-  step.variants[0].sharding = std::make_shared<fa::Sharding>();
-  CHECK(shown("--limit", step));
-  step.support.predicate = step.support.documents = true;
-  step.predicates = {{"strided", 64, {}}, {"round", 0, {}}};
-  CHECK_THAT(parse("--help", step).text,
-             ContainsSubstring("a mask of the step: strided:64 round") &&
-                 ContainsSubstring("INT,...|F.npy"));
+  CHECK_FALSE(shown("--do", some_step()));
+  CHECK(shown("--trace", some_step()) == fa::simulated());
+  CHECK(shown("--only-hbm", some_step()) != fa::simulated());
+  CHECK_THAT(
+      parse("--help", adding(fa::mask_options({{"strided", 64, {}}, {"round", 0, {}}}))).text,
+      ContainsSubstring("a mask of the step: strided:64 round") &&
+          ContainsSubstring("INT,...|F.npy"));
 }

@@ -68,7 +68,7 @@ fa::Step step() {
   v.workspace = [](const Problem&) {
     return std::vector<fa::Scratch>{{.name = "runs", .bytes = 4, .zeroed = true}};
   };
-  v.tables = [](const Problem& p) {
+  v.extras.tables = [](const Problem& p) {
     return std::vector{
         fa::Table{"window", std::vector<int>(p.N, p.mask.left + 10 * (p.mask.right + 1))}};
   };

@@ -179,7 +179,7 @@ TEST_CASE("the memory that a problem needs", "[run]") {
   };
   CHECK(fa::memory_need(p, v).outputs == q + 2 * 4 * 100 * 4);
   CHECK(fa::memory_need(p, v).workspace == 4 * 2 * 4 * 100 * 300 + 7);
-  v.tables = [](const Problem&) { return std::vector<fa::Table>{{"starts", {0, 40, 100}}}; };
+  v.extras.tables = [](const Problem&) { return std::vector<fa::Table>{{"starts", {0, 40, 100}}}; };
   CHECK(fa::memory_need(p, v).workspace == 4 * 2 * 4 * 100 * 300 + 7 + 3 * 4);
   v.backward = zero_gradients;
   CHECK(fa::memory_need(p, v).inputs == 2 * q + 2 * kv);
@@ -242,7 +242,7 @@ void look(const Problem& p, const fa::Tensors<T>& t) {
 
 fa::Variant looking(const Problem& p) {
   fa::Variant v = p.dtype == DType::f32 ? variant(look<float>) : variant(look<fa::bf16>);
-  v.cache8 = p.cache.fp8;
+  v.extras.cache8 = p.cache.fp8;
   return v;
 }
 
@@ -367,7 +367,7 @@ TEST_CASE("what 8 bits do not hold is the program's mistake", "[run]") {
   p.N = 1, p.Nk = 4, p.dtype = DType::bf16;
   fa::Inputs in = fa::normal_inputs(p, 1);
   fa::Variant v = looking(p);
-  v.cache8 = true;
+  v.extras.cache8 = true;
   CHECK_THROWS_WITH(fa::Session(p, in, v), "the step's K and V are of 8 bits, the problem's not");
   p.cache.fp8 = true;
   CHECK_THROWS_WITH(fa::Session(p, in, v), "K_scale has 0 elements instead of 4");
@@ -397,7 +397,7 @@ TEST_CASE("tables reach the device before the first run", "[run]") {
     CHECK(some == std::vector{7, 8, 9});
     CHECK(more == std::vector{-1, 5});
   });
-  v.tables = [](const Problem&) {
+  v.extras.tables = [](const Problem&) {
     return std::vector<fa::Table>{{"some", {7, 8, 9}}, {"more", {-1, 5}}};
   };
   fa::Session session(p, fa::normal_inputs(p, 1), v);

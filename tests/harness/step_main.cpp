@@ -13,6 +13,7 @@
 #include "common/harness/inputs.h"
 #include "common/harness/npy.h"
 #include "common/harness/step.h"
+#include "common/harness/step_options.h"
 #include "common/program/program.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
@@ -540,6 +541,7 @@ fa::Step paged_step(fa::Runner forward) {
   fa::Step step = step_of(std::move(forward), nullptr);
   step.support.most_n = 1;
   step.support.cross = step.support.lengths = step.support.pages = true;
+  step.options = fa::cache_options();
   return step;
 }
 
@@ -666,7 +668,7 @@ TEST_CASE("a parent is asked about its own kind of cache, and not at all where i
   step.parents = {{.id = "98 before", .traffic = asked_for}};
   const auto parent = [&] { return run_program(step).json["parent"]; };
   CHECK(parent()["requested"]["predicted"]["read"] == 16);
-  step.parents[0].cache8 = true;
+  step.parents[0].extras.cache8 = true;
   CHECK(parent()["requested"]["predicted"]["read"] == 8);
   step.parents[0].traffic = nullptr;
   CHECK(parent().is_null());
@@ -740,7 +742,8 @@ fa::Step step_on_ranks() {
   sharding.predict = [](const fa::Problem& p, int, int) {
     return fa::RankPrediction{4 * p.q_size() / 2 + sent_too_much, 0, {p.scores() / 2}};
   };
-  step.variants[0].sharding = std::make_shared<fa::Sharding>(sharding);
+  step.variants[0].extras.sharding = std::make_shared<fa::Sharding>(sharding);
+  step.options = fa::rank_options();
   sent_too_much = 0;
   return step;
 }
@@ -865,6 +868,6 @@ TEST_CASE("what one rank does alone is refused of two, in one sentence", "[step_
   CHECK(said({"--n", "3"}) == "99_copy: --n 3: is odd\n");
   CHECK(said({"--n", "2", "--gpu", "none"}).starts_with("99_copy: --gpu none: "));
   CHECK(run_program(step, {"--n", "3", "--help"}, &two).status == 0);
-  step.variants[0].sharding = nullptr;
+  step.variants[0].extras.sharding = nullptr;
   CHECK(said({"--n", "2"}) == "99_copy: --variant kernel" + one);
 }

@@ -16,6 +16,7 @@
 #include "common/counts/device_memory.h"
 #include "common/counts/format.h"
 #include "common/dialect/cuda.h"
+#include "common/harness/cli.h"
 #include "common/harness/failure.h"
 #include "common/harness/step.h"
 
@@ -102,7 +103,7 @@ class Workspace {
 
   /// The tables of this problem, rebuilt when the last call had another problem.
   void put_tables(const Variant& v, const Problem& p) {
-    if (!v.tables || tables_of_ == p) return;
+    if (!v.extras.tables || tables_of_ == p) return;
     require_no_capture("tables");
     tables_of_.reset();
     for (const Table& table : tables_of(v, p)) {
@@ -174,10 +175,21 @@ std::vector<int> starts_of(const int32_t* lengths, int n) {
   return starts;
 }
 
+/// What the step's program understands by `--mask TEXT`.
+Predicate predicate_of(const std::string& text) {
+  for (const StepOption& option : the_step().options) {
+    if (option.name != std::string_view("--mask")) continue;
+    Options o;
+    option.text(text, o);
+    return o.problem.mask.predicate;
+  }
+  refuse("--mask {}: {} has none", text, the_step().id);
+}
+
 Mask mask_of(const FaMask& given) {
   Mask mask;
   mask.left = given.left, mask.right = given.right;
-  if (given.predicate) mask.predicate = predicate_of(the_step(), given.predicate);
+  if (given.predicate) mask.predicate = predicate_of(given.predicate);
   if (given.documents == 0) return mask;
   if (given.documents < 0 || !given.row_lengths) {
     throw UsageError("mask: documents without row_lengths");
@@ -203,7 +215,7 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   p.cache.page = given->page;
   if (given->lengths) p.cache.lengths.assign(given->lengths, given->lengths + std::max(p.B, 0));
   p = problem_for(variant, p);
-  if (variant.cache8) {
+  if (variant.extras.cache8) {
     refuse("variant {}: its K and V are of 8 bits with scales, for which FaTensors has no place",
            variant.name);
   }
@@ -245,7 +257,7 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     const Problem p = problem_of(problem, v);
     if (!t) throw UsageError("no tensors: the pointer is null");
     Tensors<void> tensors{
-        t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, nullptr, {.table = t->table}};
+        {.cache = {.table = t->table}}, t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV};
     const auto require = [&](Role role) {
       for (const Tensor* each : tensors_of(v, p)) {
         if (each->role != role || each->name == std::string_view("lengths")) continue;
@@ -300,7 +312,8 @@ int fa_check(const FaProblem* problem) {
     // What a variant can do is done; otherwise the reason is the step's.
     std::vector<fa::Variant> variants = fa::the_step().variants;
     std::reverse(variants.begin(), variants.end());
-    std::stable_partition(variants.begin(), variants.end(), [](auto& v) { return !v.cache8; });
+    std::stable_partition(variants.begin(), variants.end(),
+                          [](auto& v) { return !v.extras.cache8; });
     std::exception_ptr reason;
     for (const fa::Variant& v : variants) {
       try {

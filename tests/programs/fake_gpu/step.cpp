@@ -73,7 +73,7 @@ static fa::Step step() {
   step.variants.push_back(v);
   v = step.variants[0];
   v.name = "cache8";
-  v.cache8 = true;
+  v.extras.cache8 = true;
   step.variants.push_back(v);
   v = step.variants[0];
   v.name = "pages";
