@@ -1,7 +1,6 @@
 /// \file
-/// What the search for races and uninitialised reads has found in a launch. It goes on behind a
+/// What the search for races and uninitialised reads has found in a launch. It goes on after a
 /// finding, so that one does not hide the next; the launch ends with all of them in one report.
-/// Private to observers/.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +14,10 @@
 #include "common/sim/memory/memory.h"
 
 namespace sim {
-
 struct Where;
+}
+
+namespace sim::races {
 
 /// How many findings a report spells out.
 constexpr size_t kSpelledOut = 8;
@@ -52,12 +53,11 @@ class Findings {
     uint64_t unexplained = 0;  ///< uninitialised: reads that no race explains; none: not reported
   };
 
-  void clear();
   /// The finding of this kind at these two lines, in either order; mostly a new or the latest one.
   Finding& at(Fault, const Line&, const Line&);
   size_t number(const Finding& finding) const { return &finding - all_.data(); }
   Finding& operator[](size_t number) { return all_[number]; }
-  /// `finding` is a race of two stores: the one of the access has its value behind this event.
+  /// `finding` is a race of two stores: the one of the access has its value after this event.
   void compare_later(const Finding&, const void* p, unsigned size);
   /// Called before anything else stores. The values of compare_later() are there.
   void compare() {
@@ -87,6 +87,5 @@ class Findings {
   size_t latest_finding_ = 0;
   std::vector<Store> pending_;
 };
-extern Findings findings;
 
-}  // namespace sim
+}  // namespace sim::races
