@@ -61,8 +61,9 @@ class Findings {
   void compare_later(const Finding&, const void* p, unsigned size);
   /// Called before anything else stores. The values of compare_later() are there.
   void compare() {
-    if (!pending_.empty()) compare_now();
+    if (has_pending()) compare_now();
   }
+  bool has_pending() const { return !pending_.empty(); }
   /// \param fatal what ended the launch, or nothing.
   /// \throws fa::KernelStopped when there is anything to report. What only stores the same value
   /// comes last.

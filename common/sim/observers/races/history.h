@@ -18,9 +18,10 @@ inline uint32_t low(const void* pc) {
 
 /// Calls f(number, its bytes) for the words of an access.
 void for_each_word(const Access& a, auto&& f) {
-  const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
-  for (uint64_t word = a.at / kWord; word <= (a.at + a.size - 1) / kWord; ++word) {
-    f(word, whole ? kAllBytes : bytes_of_word(a.at, a.size, word));
+  const uint64_t at = a.at, size = a.size, last = (at + size - 1) / kWord;
+  const bool whole = at % kWord == 0 && size % kWord == 0;
+  for (uint64_t word = at / kWord; word <= last; ++word) {
+    f(word, whole ? kAllBytes : bytes_of_word(at, size, word));
   }
 }
 

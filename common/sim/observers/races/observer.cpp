@@ -42,15 +42,11 @@ class RaceObserver final : public Observer {
 
   // Accesses.
   void access(Block& b, const Access& a) override {
-    launch_.findings.compare();
     ++seen_;
-    const unsigned me = b.current->id;
-    if (a.space != Space::shared) {
-      if (b.early && b.current->early && launch_.preceding) rules_.check_preceding(a, me);
-      rules_.access_device(a, me);
-    } else if (a.by != By::engine) {  // a copy engine's accesses are operations
-      rules_.access_shared(b.cluster ? parts_of(b, {a, me}) : own_, a, me);
+    if (launch_.findings.has_pending() || b.early || b.cluster) [[unlikely]] {
+      return access_with_more(b, a);
     }
+    access(b, a, own_);
   }
   void begin_copy(Block& b, const Access& a) override { rules_.begin_copy(a, b.current->id); }
   void end_copy(Block&, const Access& a, uint32_t) override { rules_.end_copy(a); }
@@ -160,6 +156,20 @@ class RaceObserver final : public Observer {
   }
 
  private:
+  void access(Block& b, const Access& a, BlockParts& home) {
+    if (a.space != Space::shared) {
+      rules_.access_device(a, b.current->id);
+    } else if (a.by != By::engine) {  // a copy engine's accesses are operations
+      rules_.access_shared(home, a, b.current->id);
+    }
+  }
+  [[gnu::noinline]] void access_with_more(Block& b, const Access& a) {
+    launch_.findings.compare();
+    const unsigned me = b.current->id;
+    const bool on_device = a.space != Space::shared;
+    if (on_device && b.current->early && launch_.preceding) rules_.check_preceding(a, me);
+    access(b, a, on_device || a.by == By::engine ? own_ : parts_of(b, {a, me}));
+  }
   // Of the block whose shared memory this is, which another block may use only while it runs.
   BlockParts& parts_of(Block& b, const Use& use) {
     Block& home = *use.access.home;

@@ -48,54 +48,6 @@ void Rules::explain(UnwrittenReads& all, const Use& use, uint64_t byte, auto&& o
 
 // --- shared memory -------------------------------------------------------------------------------
 
-void Rules::access_shared(BlockParts& home, const Access& a, unsigned thread) {
-  if (&home != &own_) {
-    home.memory.guests[own_.clocks.entry(thread)] = {own_.clocks[thread].stamp, a.kind, a.pc};
-  }
-  const bool cluster = own_.clocks.cluster_size() > 1;
-  for_each_word(a, [&](uint64_t word, uint8_t bytes) {
-    cluster ? access_word<true>(home, a, thread, word, bytes)
-            : access_word<false>(home, a, thread, word, bytes);
-  });
-}
-
-void Rules::begin_copy(const Access& a, unsigned thread) {
-  for_each_word(a, [&](uint64_t word, uint8_t) {
-    access_word<false>(own_, a, thread, word, kAllBytes);
-    own_.memory.mark_in_flight(word, true);
-  });
-}
-void Rules::end_copy(const Access& a) {
-  for_each_word(a, [&](uint64_t word, uint8_t) { own_.memory.mark_in_flight(word, false); });
-}
-
-template <bool kCluster>
-[[gnu::always_inline]] inline void Rules::access_word(BlockParts& home, const Access& a,
-                                                      unsigned thread, uint64_t word,
-                                                      uint8_t bytes) {
-  const SharedRow row = home.memory.word(word);
-  const SharedCell& w = row.cell;
-  if (w.async) [[unlikely]] {
-    check_operations(home, {a, thread}, word, a.kind != Kind::load);
-  }
-  if (bytes == kAllBytes && !w.split) [[likely]] {
-    access_cell<kCluster>(home, a, thread, word * kWord, row);
-  } else {
-    access_bytes<kCluster>(home, a, thread, word, bytes);
-  }
-}
-
-template <bool kCluster>
-[[gnu::noinline]] void Rules::access_bytes(BlockParts& home, const Access& a, unsigned thread,
-                                           uint64_t word, uint8_t bytes) {
-  if (!home.memory.word(word).cell.split) home.memory.split(word);
-  for (unsigned i = 0; i < kWord; ++i) {
-    const uint64_t byte = word * kWord + i;
-    if (bytes >> i & 1) access_cell<kCluster>(home, a, thread, byte, home.memory.byte(byte));
-  }
-  if (bytes == kAllBytes && a.kind == Kind::store) home.memory.unite(word);
-}
-
 template <bool kCluster>
 [[gnu::always_inline]] inline void Rules::access_cell(BlockParts& home, const Access& a,
                                                       unsigned thread, uint64_t byte,
@@ -131,6 +83,54 @@ template <bool kCluster>
     if (w.atomic && w.wrote > begun) home.memory.keep_atomic(byte, w, kCluster ? 0 : mine.floor);
   }
   w.note_store(clocks.entry(thread), mine.stamp, a.pc, a.kind == Kind::atomic);
+}
+
+template <bool kCluster>
+[[gnu::noinline]] void Rules::access_bytes(BlockParts& home, const Access& a, unsigned thread,
+                                           uint64_t word, uint8_t bytes) {
+  if (!home.memory.word(word).cell.split) home.memory.split(word);
+  for (unsigned i = 0; i < kWord; ++i) {
+    const uint64_t byte = word * kWord + i;
+    if (bytes >> i & 1) access_cell<kCluster>(home, a, thread, byte, home.memory.byte(byte));
+  }
+  if (bytes == kAllBytes && a.kind == Kind::store) home.memory.unite(word);
+}
+
+template <bool kCluster>
+[[gnu::always_inline]] inline void Rules::access_word(BlockParts& home, const Access& a,
+                                                      unsigned thread, uint64_t word,
+                                                      uint8_t bytes) {
+  const SharedRow row = home.memory.word(word);
+  const SharedCell& w = row.cell;
+  if (w.async) [[unlikely]] {
+    check_operations(home, {a, thread}, word, a.kind != Kind::load);
+  }
+  if (bytes == kAllBytes && !w.split) [[likely]] {
+    access_cell<kCluster>(home, a, thread, word * kWord, row);
+  } else {
+    access_bytes<kCluster>(home, a, thread, word, bytes);
+  }
+}
+
+void Rules::access_shared(BlockParts& home, const Access& a, unsigned thread) {
+  if (&home != &own_) {
+    home.memory.note_guest(own_.clocks.entry(thread), {own_.clocks[thread].stamp, a.kind, a.pc});
+  }
+  const bool cluster = own_.clocks.cluster_size() > 1;
+  for_each_word(a, [&](uint64_t word, uint8_t bytes) {
+    cluster ? access_word<true>(home, a, thread, word, bytes)
+            : access_word<false>(home, a, thread, word, bytes);
+  });
+}
+
+void Rules::begin_copy(const Access& a, unsigned thread) {
+  for_each_word(a, [&](uint64_t word, uint8_t) {
+    access_word<false>(own_, a, thread, word, kAllBytes);
+    own_.memory.mark_in_flight(word, true);
+  });
+}
+void Rules::end_copy(const Access& a) {
+  for_each_word(a, [&](uint64_t word, uint8_t) { own_.memory.mark_in_flight(word, false); });
 }
 
 bool Rules::check_writer(const BlockParts& home, const Use& use, uint64_t byte,
@@ -236,8 +236,7 @@ void Rules::access_device(const Access& a, unsigned thread) {
   if (a.kind != Kind::store) {
     for_each_word(a, [&](uint64_t word, uint8_t bytes) {
       if (const unsigned missing = bytes & ~written_[word]) {
-        note_unwritten(launch_.device->unwritten, {a, thread},
-                       word * kWord + std::countr_zero(missing));
+        note_unwritten(device_.unwritten, {a, thread}, word * kWord + std::countr_zero(missing));
       }
     });
   }
@@ -251,7 +250,7 @@ void Rules::access_device(const Access& a, unsigned thread) {
 
 // In one launch, no thread stores to most of the words that a kernel loads.
 inline bool Rules::note_plain_load(const Access& a, unsigned thread, uint64_t word) {
-  DeviceCell& w = launch_.device->words[word];
+  DeviceCell& w = device_.words[word];
   if (a.kind != Kind::load || w.wrote || w.split) return false;
   const BlockClocks& own = own_.clocks;
   w.note_load(static_cast<uint32_t>(own.block()), own.entry(thread), own[thread].stamp, a.pc);
@@ -260,17 +259,16 @@ inline bool Rules::note_plain_load(const Access& a, unsigned thread, uint64_t wo
 
 [[gnu::noinline]] void Rules::device_word(const Access& a, unsigned thread, uint64_t word,
                                           uint8_t bytes) {
-  DeviceHistory& device = *launch_.device;
-  DeviceCell& w = device.words[word];
+  DeviceCell& w = device_.words[word];
   if (bytes == kAllBytes && !w.split) [[likely]] {
     device_cell(a, thread, word * kWord, w);
     return;
   }
-  DeviceCell* cells = device.split(word);
+  DeviceCell* cells = device_.split(word);
   for (unsigned i = 0; i < kWord; ++i) {
     if (bytes >> i & 1) device_cell(a, thread, word * kWord + i, cells[i]);
   }
-  if (bytes == kAllBytes && a.kind == Kind::store) device.unite(word);
+  if (bytes == kAllBytes && a.kind == Kind::store) device_.unite(word);
 }
 
 [[gnu::always_inline]] inline void Rules::device_cell(const Access& a, unsigned thread,
@@ -309,12 +307,11 @@ inline bool Rules::note_plain_load(const Access& a, unsigned thread, uint64_t wo
   } else if (w.also_read && !ordered(w.other_read(), false, true)) {
     race_with(w.other_read());
   }
-  DeviceHistory& device = *launch_.device;
-  if (!device.unwritten.empty()) [[unlikely]] {
-    explain(device.unwritten, use, byte, [&](const Past& read) { return ordered(read); });
+  if (!device_.unwritten.empty()) [[unlikely]] {
+    explain(device_.unwritten, use, byte, [&](const Past& read) { return ordered(read); });
   }
   if (a.kind == Kind::atomic) {  // see check_under_atomics()
-    auto& under = device.under_atomics;
+    auto& under = device_.under_atomics;
     if (w.wrote && !w.atomic) {
       under[byte] = w.last_write();
     } else if (atomics && !under.empty()) {

@@ -36,7 +36,7 @@ class Rules {
  public:
   /// \param written by word of device memory: bit b, its byte b is written.
   Rules(BlockParts& own, LaunchParts& launch, Faults& faults, uint8_t* const& written)
-      : own_(own), launch_(launch), faults_(faults), written_(written) {}
+      : own_(own), launch_(launch), device_(*launch.device), faults_(faults), written_(written) {}
 
   void access_shared(BlockParts& home, const Access&, unsigned thread);
   void access_device(const Access&, unsigned thread);
@@ -77,6 +77,7 @@ class Rules {
 
   BlockParts& own_;
   LaunchParts& launch_;
+  DeviceHistory& device_;
   Faults& faults_;
   uint8_t* const& written_;
   unsigned store_entry_ = 0;

@@ -102,6 +102,7 @@ class SharedHistory {
     const void* pc;
   };
   std::map<unsigned, Guest> guests;
+  void note_guest(unsigned entry, const Guest& use);
 
  private:
   Stamp begun_ = 0;
