@@ -1,4 +1,4 @@
-#include "common/sim/observers/findings.h"
+#include "common/sim/observers/races/findings.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,9 +6,7 @@
 #include "common/sim/messages/messages.h"
 #include "common/sim/sim.h"
 
-namespace sim {
-
-Findings findings;
+namespace sim::races {
 
 std::string Line::text() const {
   return where ? sim::at(*where) : pc ? source_of(pc) : std::string();
@@ -28,8 +26,6 @@ static fa::FaultKind kind_of(Fault fault) {
          : fault == Fault::other_layout ? fa::FaultKind::refused
                                         : fa::FaultKind::race;
 }
-
-void Findings::clear() { *this = {}; }
 
 Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other) {
   const auto [low, high] = std::minmax({place_of(one), place_of(other)});
@@ -98,4 +94,4 @@ std::vector<std::string> Findings::remarks() const {
   return texts;
 }
 
-}  // namespace sim
+}  // namespace sim::races

@@ -14,8 +14,10 @@
 #include "common/sim/memory/memory.h"
 
 namespace sim {
-
 struct Where;
+}
+
+namespace sim::races {
 
 /// How many findings a report spells out.
 constexpr size_t kSpelledOut = 8;
@@ -51,7 +53,6 @@ class Findings {
     uint64_t unexplained = 0;  ///< uninitialised: reads that no race explains; none: not reported
   };
 
-  void clear();
   /// The finding of this kind at these two lines, in either order; mostly a new or the latest one.
   Finding& at(Fault, const Line&, const Line&);
   size_t number(const Finding& finding) const { return &finding - all_.data(); }
@@ -60,8 +61,9 @@ class Findings {
   void compare_later(const Finding&, const void* p, unsigned size);
   /// Called before the next store: the values of compare_later() are in memory now.
   void compare() {
-    if (!pending_.empty()) compare_now();
+    if (has_pending()) compare_now();
   }
+  bool has_pending() const { return !pending_.empty(); }
   /// \param fatal what ended the launch, or nothing.
   /// \throws fa::KernelStopped when there is anything to report. Races of equal values are last.
   void report(const std::optional<fa::Finding>& fatal);
@@ -85,6 +87,5 @@ class Findings {
   size_t latest_finding_ = 0;
   std::vector<Store> pending_;
 };
-extern Findings findings;
 
-}  // namespace sim
+}  // namespace sim::races
