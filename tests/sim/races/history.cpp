@@ -1,8 +1,6 @@
-// What was last done to a place (shared_history.h, device_history.h, operations.h), without a
-// kernel.
+// What was last done to a place (history.h, shared_history.h, operations.h), without a kernel.
 #include "common/sim/observers/races/history.h"
 
-#include "common/sim/observers/races/device_history.h"
 #include "common/sim/observers/races/operations.h"
 #include "tests/test.h"
 
@@ -123,18 +121,16 @@ TEST_CASE("history: operations are numbered, and over with their block", "[races
   const sim::Where where{"k.cuh", 7};
   const int bar = 0;
   const uint32_t first = operations.add(clocks, Operation::load, {3, &bar, where});
-  operations.note_load(first, &bar);
   const uint32_t second = operations.add(clocks, Operation::load, {4, &bar, where});
-  operations.note_load(second, &bar);
   CHECK(operations.find(first)->issuer == 3);
   CHECK(operations.find(first)->channel == operations.find(second)->channel);
   CHECK(operations.find(first)->stamp < operations.find(second)->stamp);
 
   SharedCell& w = memory.word(kWordNumber).cell;
-  operations.open(w, kWordNumber).reads[AsyncWord::kStore] = second;
+  operations.open(w, kWordNumber).reads[LatestOperations::kStore] = second;
   CHECK(w.async);
   operations.open(w, kWordNumber).write = first;
-  CHECK(operations.of_word(kWordNumber).reads[AsyncWord::kStore] == second);
+  CHECK(operations.of_word(kWordNumber).reads[LatestOperations::kStore] == second);
   w.note_store(1, 99, kLine, false);  // a thread's store: earlier operations no longer matter
   CHECK(operations.open(w, kWordNumber).write == 0);
 
@@ -144,9 +140,9 @@ TEST_CASE("history: operations are numbered, and over with their block", "[races
   REQUIRE(operations.for_other_phase(last));
   CHECK(operations.for_other_phase(last)->parity == 1);
   clocks.learn(9, last.channel, last.stamp);
-  CHECK(last.is_known(clocks[9]));
+  CHECK(last.is_visible(clocks[9]));
   CHECK(operations.without_wait(clocks) == nullptr);
-  waits[&bar].knows = clocks[9].clock;
+  waits[&bar].clock = clocks[9].clock;
   CHECK(operations.for_other_phase(last) == nullptr);
 
   operations.begin(64);

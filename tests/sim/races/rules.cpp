@@ -18,24 +18,22 @@ const sim::Where kWhere{"k.cuh", 7};
 /// Says in a word each what it hears.
 struct Heard final : Faults {
   std::string said;
-  void race(const Race& r) override {
-    static const char* const kMissing[] = {"order",     "copy",   "completion", "proxy",
-                                           "own proxy", "device", "init",       "kernel"};
-    said += std::string(kMissing[static_cast<int>(r.missing)]) + (r.stores ? " of stores; " : "; ");
+  void say(Missing what, const char* more) {
+    static const char* const kMissing[] = {
+        "order",  "copy",   "completion", "proxy",        "own proxy", "device", "init",   "kernel",
+        "fences", "commit", "wait",       "other's wait", "before",    "after",  "barrier"};
+    said += std::string(kMissing[static_cast<int>(what)]) + more;
   }
+  void race(const Race& r) override { say(r.missing, r.stores ? " of stores; " : "; "); }
   size_t unwritten(const Use&, uint64_t) override { return said += "unwritten; ", 0; }
   void explained(size_t) override { said += "explained; "; }
   void absent(const Use&, bool ended) override { said += ended ? "ended; " : "not begun; "; }
-  void left(unsigned, const SharedHistory::Guest&) override { said += "left; "; }
+  void left(const Past&) override { said += "left; "; }
   void left(const Operation&, const Wait*) override { said += "load left; "; }
   void other_swizzle(const sim::SharedOperand&, const sim::Where&, const Operation&) override {
     said += "swizzle; ";
   }
-  void tensor_race(const TensorPlace&, const Operation&, TensorMissing what) override {
-    static const char* const kMissing[] = {"order",  "commit", "wait",   "other's wait",
-                                           "before", "after",  "barrier"};
-    said += std::string(kMissing[static_cast<int>(what)]) + "; ";
-  }
+  void tensor_race(const TensorPlace&, const Operation&, Missing what) override { say(what, "; "); }
   void tensor_unwritten(const TensorPlace&) override { said += "unwritten column; "; }
   std::string take() { return std::exchange(said, ""); }
 };
@@ -244,7 +242,6 @@ TEST_CASE("rules: columns of tensor memory", "[races][rules]") {
     block.tensor.move(use, {writes, 1, column, 2}, {thread, writes ? &store : &load, kWhere});
     return block.heard.take();
   };
-  block.tensor.allocate();
   CHECK(move(TensorUse::load, 0, 8) == "unwritten column; unwritten column; ");
   CHECK(move(TensorUse::store, 0, 9) == "wait; ");
   block.tensor.finish_moves(0, true);

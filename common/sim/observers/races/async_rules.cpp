@@ -1,7 +1,7 @@
-// What is not found: a missing fence.proxy.async before an operation of another block (but for a
-// product of two blocks), or before a bulk reduction; wgmma reading words that were never written;
-// that a TMA load still reads device memory; of two bulk stores, or products of tcgen05, by
-// different threads that read the same bytes, the earlier one.
+// What is not found: a missing fence.proxy.async before an operation of another block (except a
+// product of two blocks) or before a bulk reduction; wgmma reading words that no thread wrote; a
+// TMA load that still reads device memory; of two bulk stores, or products of tcgen05, by different
+// threads that read the same bytes, the earlier one.
 #include "common/sim/observers/races/async_rules.h"
 
 namespace sim::races {
@@ -10,8 +10,7 @@ uint32_t AsyncRules::issue_load(BlockParts& home, const BlockParts& waits, const
                                 const Access& signal, fa::Swizzle swizzle, const Issue& issue) {
   SharedHistory& memory = home.memory;
   const Use use{a, issue.thread, "TMA load into", &issue.where};
-  const void* bar = issue.channel;
-  check_init(waits, {signal, issue.thread, "TMA load that signals", &issue.where}, bar);
+  check_init(waits, {signal, issue.thread, "TMA load that signals", &issue.where}, issue.channel);
   for_each_word(a, [&](uint64_t word, uint8_t) {
     memory.for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
       rules_.check_writer(home, use, byte, row.cell);
@@ -31,7 +30,6 @@ uint32_t AsyncRules::issue_load(BlockParts& home, const BlockParts& waits, const
   Operation& load = home.operations.last();
   load.swizzle = swizzle;
   load.past = own_.clocks.past(issue.thread);
-  home.operations.note_load(number, bar);
   return number;
 }
 
@@ -39,12 +37,12 @@ uint32_t AsyncRules::issue_wgmma(uint32_t number, const std::vector<uint32_t>& c
                                  const Issue& issue) {
   const unsigned thread = issue.thread, threads = own_.clocks.entries();
   const Use use{a, thread, "wgmma that reads", &issue.where};
-  if (number) {  // the operands are known: only what this thread must know is to be checked
+  if (number) {  // the operands are known: check only what must be visible to this thread
     for (const Operation::Need& need : own_.operations.find(number)->needs) {
       const unsigned fence_of = need.entry - threads;
-      const bool knows = fence_of < threads ? own_.clocks.proxied(thread, fence_of, need.stamp)
-                                            : own_.clocks.sees(thread, need.entry, need.stamp);
-      if (knows) continue;
+      const bool visible = fence_of < threads ? own_.clocks.proxied(thread, fence_of, need.stamp)
+                                              : own_.clocks.sees(thread, need.entry, need.stamp);
+      if (visible) continue;
       a.at = need.word * kWord;
       check_before_read(own_, use, need.word);
     }
@@ -65,7 +63,7 @@ uint32_t AsyncRules::issue_wgmma(uint32_t number, const std::vector<uint32_t>& c
   SharedHistory& memory = own_.memory;
   for (const uint32_t chunk : chunks) {
     a.at = chunk;
-    for (uint64_t word = chunk / kWord; word < (chunk + a.size) / kWord; ++word) {
+    for_each_word(a, [&](uint64_t word, uint8_t) {
       check_before_read(own_, use, word);
       memory.for_each_cell(word, [&](const SharedRow& row, uint64_t) {
         const SharedCell& w = row.cell;
@@ -73,12 +71,12 @@ uint32_t AsyncRules::issue_wgmma(uint32_t number, const std::vector<uint32_t>& c
         need(w.thread, w.wrote, word);
         if (own_.clocks.is_own(w.thread)) need(threads + w.thread, w.wrote, word);
       });
-      AsyncWord& async = own_.operations.open(memory.word(word).cell, word);
-      if (const Operation* load = own_.operations.find(async.write)) {
+      LatestOperations& latest = own_.operations.open(memory.word(word).cell, word);
+      if (const Operation* load = own_.operations.find(latest.write)) {
         need(load->channel, load->stamp, word);
       }
-      async.reads[thread / 128] = number;
-    }
+      latest.reads[thread / 128] = number;
+    });
   }
   for (const auto& n : needs) need_at_[n.entry] = 0;
   return number;
@@ -92,7 +90,8 @@ uint32_t AsyncRules::issue_store(const Access& a, const Issue& issue) {
   });
   const uint32_t number = own_.operations.add(own_.clocks, Operation::store, issue);
   for_each_word(a, [&](uint64_t word, uint8_t) {
-    own_.operations.open(own_.memory.word(word).cell, word).reads[AsyncWord::kStore] = number;
+    own_.operations.open(own_.memory.word(word).cell, word).reads[LatestOperations::kStore] =
+        number;
   });
   rules_.bulk_store(own_.operations.last().channel + 1, own_.operations.last().stamp);
   return number;

@@ -36,7 +36,7 @@ bool BlockClocks::sees_across(const ThreadClock& me, uint64_t block, unsigned en
 }
 
 const ThreadClock& BlockClocks::of_entry(unsigned entry) const {
-  return launch_.blocks[entry / padded_]->threads_[entry % padded_];
+  return (*launch_.blocks[entry / padded_])[entry % padded_];
 }
 
 bool BlockClocks::proxied(unsigned me, unsigned writer, Stamp s) const {
@@ -48,7 +48,7 @@ bool BlockClocks::device_proxied(unsigned me, uint64_t block, unsigned writer, S
                                  uint64_t word, bool atomic) const {
   const auto ordered = [&](const ThreadClock& thread, Stamp s, bool atomics) {
     if (writer == entry(me) && block == block_) return s <= thread.stamp;
-    return (is_near(block) && knows(thread, writer, s)) ||
+    return (is_near(block) && is_visible(thread, writer, s)) ||
            sees_across(thread, block, writer, s, word, atomics);
   };
   const auto mine = at_device_fence_.find(me);
@@ -68,12 +68,12 @@ bool BlockClocks::any_has(unsigned entry, Stamp s) const {
 }
 
 Clock BlockClocks::all() const {
-  Clock known;
-  for (unsigned t = 0; t < threads_.size(); ++t) add(known, t);
-  return known;
+  Clock clock;
+  for (unsigned t = 0; t < threads_.size(); ++t) add(clock, t);
+  return clock;
 }
 
-// Adds what the thread did and what happens before its next step.
+// Adds what the thread did and what is visible to it.
 void BlockClocks::add(Clock& clock, unsigned id, bool acquired) const {
   const ThreadClock& thread = threads_[id];
   if (clock.size() < total_) clock.resize(total_);
@@ -131,7 +131,7 @@ void BlockClocks::join_all(ThreadSet members) {
   if (!extended_ && launch_.fences) join_across(0, warps, members, nullptr);
 }
 
-// The threads of the set meet, and learn what others have released.
+// The threads of the set meet; `released`: what others have released to them.
 void BlockClocks::join(unsigned first_warp, unsigned last_warp, ThreadSet set,
                        const Released* released) {
   Clock clock(total_);
@@ -157,7 +157,7 @@ void BlockClocks::join(unsigned first_warp, unsigned last_warp, ThreadSet set,
   if (launch_.fences) join_across(first_warp, last_warp, set, released);
 }
 
-// The same of what reaches beyond the cluster: fenced stores, tickets seen.
+// The same across clusters: fenced stores, tickets seen.
 void BlockClocks::join_across(unsigned first_warp, unsigned last_warp, ThreadSet set,
                               const Released* released) {
   Fenced fenced;
@@ -207,7 +207,7 @@ void BlockClocks::release(unsigned id, const void* object, uint32_t phase) {
   if (me.clock) released.added = me.clock;
   if (me.fenced) raise(released.fenced, *me.fenced);
   if (me.seen) raise(released.seen, *me.seen);
-  tick(id);  // what follows is not released
+  tick(id);  // later accesses are not released
 }
 
 const Clock* BlockClocks::acquire(unsigned id, const void* object, uint32_t phase) {
@@ -230,12 +230,12 @@ const Clock* BlockClocks::acquire(unsigned id, const void* object, uint32_t phas
   return &clock;
 }
 
-// What a relaxed arrival or wait hands on: that reads and asynchronous operations are over. It does
-// not hand on what a thread wrote or, to a relaxed wait, what loads brought.
+// A relaxed arrival or wait releases and acquires only that reads and asynchronous operations are
+// complete: not what a thread wrote nor, in a relaxed wait, what loads wrote.
 void BlockClocks::hand_over_reads(Clock& to, const Clock& from, bool loads) {
   auto& channels = launch_.channels;
   unsigned& reads = launch_.reads;
-  if (!reads) {  // pairs of entries, as a channel's, whose keys are no addresses
+  if (!reads) {  // by pairs of entries, as for channels, with keys that are no addresses
     reads = static_cast<unsigned>(2 * total_ + 2 * channels.size());
     for (uintptr_t i = 0; i < total_ / 2; ++i) {
       channels[reinterpret_cast<const void*>(i)] = reads + static_cast<unsigned>(2 * i);
@@ -276,7 +276,7 @@ void BlockClocks::complete(const SharedClock& past, unsigned channel, Stamp stam
 
 SharedClock BlockClocks::past(unsigned me) {
   auto past = std::make_shared<const Clock>(of(me));
-  tick(me);  // what follows is not handed over
+  tick(me);  // later accesses are not released with it
   return past;
 }
 
@@ -307,7 +307,7 @@ void BlockClocks::fence(unsigned id) {
   launch_.fences = true;
   ThreadClock& me = threads_[id];
   me.fenced = std::make_shared<const Fenced>(Fenced{of(id), me.seen ? *me.seen : SeenTickets()});
-  tick(id);  // what follows is not fenced
+  tick(id);  // later accesses are not fenced
 }
 
 void BlockClocks::use_ticket(unsigned id, uint64_t word) {
@@ -320,7 +320,7 @@ Stamp BlockClocks::proxy_fence(unsigned id, bool device) {
   ThreadClock& me = threads_[id];
   if (device) at_device_fence_[id] = me;
   const Stamp covers = me.stamp;
-  tick(id);  // what follows is not covered
+  tick(id);  // the fence does not cover later accesses
   if (device) {
     launch_.device_fences[thread_of(block_, entry(id))].push_back({covers, me.stamp});
   } else {

@@ -1,14 +1,12 @@
 /// \file
-/// Who is ordered before whom: vector clocks of a block's threads. All that a thread does until it
-/// synchronises again bears its stamp. Its clock says what is before its next step. A barrier of
-/// the whole block is one number, the floor: everything in the block until now. Only what orders
-/// parts of a block, or several blocks, needs the vector. Its entries, in this order:
+/// Who is ordered before whom: vector clocks of a block's threads. Every thread has a stamp, which
+/// grows when the thread synchronises, and knows up to which stamp the past of every other thread
+/// is visible to it. After a barrier of the whole block that is one number, the floor. Order within
+/// parts of a block, or between blocks, needs the vector. Its entries, in this order:
 ///  - the threads of the cluster, block after block, each block padded to whole warps;
-///  - the same again: of each thread, the stores before its fence.proxy.async;
+///  - for each thread again, its stores before its last fence.proxy.async;
 ///  - channels: operations that complete in order, such as the TMA loads of one mbarrier.
 #pragma once
-
-#include <unordered_map>
 
 #include "common/sim/observer.h"
 #include "common/sim/observers/races/tickets.h"
@@ -17,9 +15,9 @@ namespace sim::races {
 
 struct ThreadClock {
   Stamp stamp = 0;
-  Stamp floor = 0;                ///< what the block did up to here is before the next step, ...
-  SharedClock clock = nullptr;    ///< ... and, by entry, perhaps more
-  Stamp proxied = 0;              ///< its stores up to here are before its fence.proxy.async
+  Stamp floor = 0;                ///< all that the block did up to here is visible, ...
+  SharedClock clock = nullptr;    ///< ... and perhaps more of each entry
+  Stamp proxied = 0;              ///< its stores up to here precede its last fence.proxy.async
   SharedFenced fenced = nullptr;  ///< what an atomic of this thread publishes
   SharedSeen seen = nullptr;      ///< tickets
 };
@@ -36,25 +34,27 @@ struct Released {
 
 /// A thread's fence.proxy.async for device memory.
 struct DeviceFence {
-  Stamp covers;  ///< what the thread did up to here is before the fence
-  Stamp seen;    ///< a clock that has this stamp of the thread is after the fence
+  Stamp covers;  ///< what the thread did up to here precedes the fence
+  Stamp seen;    ///< a thread to which this stamp is visible is ordered after the fence
 };
 
 /// What the blocks of a launch share. One block, or one cluster, runs at a time.
 struct LaunchClocks {
   Stamp now = 0;
-  bool fences = false;  ///< some thread has called __threadfence(): from then on there are tickets
+  bool fences = false;  ///< some thread has called __threadfence(): only then are there tickets
   Tickets tickets;
   std::unordered_map<uint64_t, std::vector<DeviceFence>> device_fences;  ///< by block and entry
   // Of the block or cluster that runs:
   std::vector<const class BlockClocks*> blocks;  ///< by rank
   std::unordered_map<const void*, Released> objects;
-  std::unordered_map<const void*, unsigned> channels;  ///< entries, by what stands for the channel
+  std::unordered_map<const void*, unsigned> channels;  ///< entries, by Issue::channel
   std::vector<unsigned> load_channels;                 ///< those of TMA loads
   unsigned reads = 0;  ///< from here an entry per thread: what it has read, for relaxed arrivals
 };
 
-/// The threads of one block, by their number in it.
+/// What is visible to each thread of a block. The observer tells it of every synchronisation; the
+/// rules ask whether something happens before a thread's next step. Threads are numbered as in the
+/// block, entries as in the clocks.
 class BlockClocks {
  public:
   explicit BlockClocks(LaunchClocks& launch) : launch_(launch) {}
@@ -75,27 +75,27 @@ class BlockClocks {
     return block == block_ || (blocks_ > 1 && block / blocks_ == block_ / blocks_);
   }
   Stamp begun() const { return begun_; }  ///< before the block's first access
-  /// Is what `entry` of the cluster did at that stamp before the next step of thread `me`?
+  /// What `entry` did at this stamp happens before the next step of thread `me`.
   bool sees(unsigned me, unsigned entry, Stamp s) const {
-    return entry == base_ + me || knows(threads_[me], entry, s);
+    return entry == base_ + me || is_visible(threads_[me], entry, s);
   }
-  bool sees_read(unsigned me, unsigned entry, Stamp s) const {  ///< a load
+  bool sees_read(unsigned me, unsigned entry, Stamp s) const {  ///< the same for a load
     const SharedClock& clock = threads_[me].clock;
     return sees(me, entry, s) || (clock && has_read(*clock, entry, s));
   }
   bool has_read(const Clock& clock, unsigned entry, Stamp s) const {
     return launch_.reads && has(clock, launch_.reads + entry, s);
   }
-  /// The same of any block, by tickets. `atomic`: both are atomics, on that word.
+  /// The same for any block, by tickets. `atomic`: what it did is an atomic on that word.
   bool sees_across(const ThreadClock& me, uint64_t block, unsigned entry, Stamp, uint64_t word,
                    bool atomic) const;
-  /// Are these stores before a fence.proxy.async of which the thread knows?
+  /// The writer's stores up to this stamp precede a fence.proxy.async that is visible to `me`.
   bool proxied(unsigned me, unsigned writer, Stamp) const;
-  /// The same for device memory, with either side's fence.
+  /// The same for device memory, with a fence on either side.
   bool device_proxied(unsigned me, uint64_t block, unsigned writer, Stamp, uint64_t word,
                       bool atomic) const;
-  bool any_has(unsigned entry, Stamp) const;  ///< some thread's clock
-  Clock all() const;                          ///< what is before the end of the block
+  bool any_has(unsigned entry, Stamp) const;  ///< some thread's clock has it
+  Clock all() const;                          ///< what happens before the end of the block
 
   // Events.
   void barrier(ThreadSet met, ThreadSet members, const void* object);
@@ -104,22 +104,23 @@ class BlockClocks {
   void release_relaxed(unsigned me, const void* object, uint32_t phase);
   const Clock* acquire(unsigned me, const void* object, uint32_t phase);  ///< null: nothing
   void acquire_relaxed(unsigned me, const void* object, uint32_t phase);
-  /// An operation that knew `past` is complete, and releases that to the object.
+  /// An operation completes, and releases `past` and its completion to the object.
   void complete(const SharedClock& past, unsigned channel, Stamp, const void* object,
                 uint32_t phase);
   void fence(unsigned me);                       ///< __threadfence()
   void use_ticket(unsigned me, uint64_t word);   ///< an atomic on a word of device memory
-  Stamp proxy_fence(unsigned me, bool device);   ///< fence.proxy.async
-  Stamp tick(unsigned me);                       ///< what the thread does next has a new stamp
+  Stamp proxy_fence(unsigned me, bool device);   ///< fence.proxy.async; the stamp after it
+  Stamp tick(unsigned me);                       ///< the thread's next step has a new stamp
   Stamp tick();                                  ///< a stamp for something else
-  unsigned channel(const void* of, bool loads);  ///< two entries: this one and the next
+  unsigned channel(const void* of, bool loads);  ///< the first of its two entries
+  // The clock of thread `me` gets an entry; is replaced by a later one.
   void learn(unsigned me, unsigned entry, Stamp);
-  void learn(unsigned me, const SharedClock& more) { threads_[me].clock = more; }
-  SharedClock past(unsigned me);  ///< what the thread did and knows; it gets a new stamp
+  void learn(unsigned me, const SharedClock& later) { threads_[me].clock = later; }
+  SharedClock past(unsigned me);  ///< what is visible to the thread, which gets a new stamp
 
  private:
-  bool knows(const ThreadClock& thread, unsigned entry, Stamp s) const {
-    return (s <= thread.floor && is_own(entry)) || has(thread.clock, entry, s);
+  bool is_visible(const ThreadClock& to, unsigned entry, Stamp s) const {
+    return (s <= to.floor && is_own(entry)) || has(to.clock, entry, s);
   }
   void add(Clock&, unsigned thread, bool acquired = true) const;
   Clock of(unsigned thread) const;
@@ -136,9 +137,9 @@ class BlockClocks {
   unsigned rank_ = 0, blocks_ = 1;
   unsigned base_ = 0, padded_ = 0, total_ = 0;  // entries: the first, of a block, of the cluster
   Stamp begun_ = 0;
-  bool extended_ = false;                                      // clocks say more than floors can
+  bool extended_ = false;                                      // clocks hold more than floors can
   std::unordered_map<unsigned, ThreadClock> at_device_fence_;  // by thread, its last one
-  // The latest answers of acquire() and learn(), for which other threads of a warp will ask again.
+  // The latest answers of acquire() and learn(), which other threads of a warp will need again.
   struct Answer {
     SharedClock from, result;
     const void* object = nullptr;

@@ -1,13 +1,13 @@
 /// \file
-/// What the rules tell of: two uses that nothing orders, reads of what was not written, and memory
-/// that is left too early.
+/// What the rules report: two uses that nothing orders, reads of what no thread has written, and
+/// memory that is left too early.
 #pragma once
 
 #include "common/sim/observers/races/operations.h"
 
 namespace sim::races {
 
-/// What this thread of the block does now, or makes an operation do.
+/// What a thread of the block does now, or an operation that it issues.
 struct Use {
   const Access& access;
   unsigned thread;
@@ -16,9 +16,9 @@ struct Use {
   const Where* where = nullptr;
 };
 
-/// What would have ordered two uses.
+/// What would have ordered two uses. The last ones are of tensor memory.
 enum class Missing : uint8_t {
-  order,               ///< a barrier; between clusters a __threadfence and an atomic
+  order,               ///< a barrier; between clusters __threadfence and an atomic
   copy_wait,           ///< of cp.async
   completion,          ///< a wait for the operation
   proxy_fence,         ///< fence.proxy.async by the other thread
@@ -26,29 +26,35 @@ enum class Missing : uint8_t {
   device_proxy_fence,  ///< ... for device memory
   init_fence,          ///< fence.mbarrier_init
   kernel_wait,         ///< griddepcontrol.wait
+  fences,              ///< both fences and a barrier between them
+  commit,              ///< a wait for a tcgen05.commit
+  move_wait,           ///< wait::ld or wait::st
+  others_move_wait,    ///< ... by the other warp
+  before_fence,        ///< tcgen05.fence::before_thread_sync
+  after_fence,         ///< tcgen05.fence::after_thread_sync
+  barrier
 };
 struct Race {
   const Use& use;
   uint64_t byte;  ///< where the word or byte begins
   Missing missing;
-  // The earlier use is a thread's, or an instruction at `where`: an mbarrier.init, an operation.
+  // The earlier use: a thread's, or an instruction at `where` (an mbarrier.init, an operation).
   Past past{};
   bool stores = false;  ///< both are plain stores by threads
   const Where* where = nullptr;
   const Operation* operation = nullptr;
-  const Wait* wait = nullptr;  ///< for another phase of that load's mbarrier
+  const Wait* wait = nullptr;  ///< for another phase of the load's mbarrier
 };
 /// A use of a column of tensor memory.
 struct TensorPlace {
   TensorUse use;
   bool writes;
   unsigned column;
-  bool in_pair;  ///< of the other block
+  bool in_pair;  ///< of the pair's other block
   const Where& where;
 };
-enum class TensorMissing : uint8_t { order, commit, wait, others_wait, before, after, barrier };
 
-/// Hears of what the rules find. words.h says it.
+/// Receives what the rules find. Words (findings.h) makes sentences of it; tests listen.
 class Faults {
  public:
   virtual ~Faults() = default;
@@ -59,9 +65,9 @@ class Faults {
   /// The other block, whose shared memory is used, has ended, or may not have begun.
   virtual void absent(const Use&, bool ended) = 0;
   /// The block may end before another block's thread, or a load, has used its shared memory.
-  virtual void left(unsigned entry, const SharedHistory::Guest&) = 0;
+  virtual void left(const Past&) = 0;
   virtual void left(const Operation& load, const Wait* other_phase) = 0;
-  virtual void tensor_race(const TensorPlace&, const Operation&, TensorMissing) = 0;
+  virtual void tensor_race(const TensorPlace&, const Operation&, Missing) = 0;
   virtual void tensor_unwritten(const TensorPlace&) = 0;
   virtual void other_swizzle(const SharedOperand&, const Where&, const Operation& load) = 0;
 };

@@ -47,7 +47,7 @@ Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other)
 
 void Findings::compare_later(const Finding& finding, const void* p, unsigned size) {
   Store& store = pending_.emplace_back();
-  store.finding = number(finding);
+  store.finding = &finding - all_.data();
   store.p = static_cast<const unsigned char*>(p);
   store.size = size;
   std::memcpy(store.old, p, size);

@@ -1,8 +1,7 @@
-// Connects the search for races with the simulator's events: an observer per block, and what
-// outlives them. Nothing is decided here.
+// Connects the search for races with the simulator's events. Nothing is decided here.
 #include "common/sim/messages/messages.h"
+#include "common/sim/observers/races/findings.h"
 #include "common/sim/observers/races/tensor_rules.h"
-#include "common/sim/observers/races/words.h"
 #include "common/sim/observers/watchers.h"
 #include "common/sim/sim.h"
 
@@ -22,20 +21,21 @@ class RaceObserver final : public Observer {
  public:
   explicit RaceObserver(LaunchSearch& launch)
       : launch_(launch), own_{BlockClocks(launch.clocks), {}, Operations(launch.waits)} {}
+  BlockParts& parts() { return own_; }
 
   bool wants_operands() const override { return true; }
   void merge(fa::Counts& counts, fa::KernelCount&) override { counts.analysed += seen_; }
   void begin_block(Block& b) override {
     const auto blocks = static_cast<unsigned>(b.cluster ? b.cluster->blocks.size() : 1);
-    own_.clocks.begin(b.linear, b.rank, blocks, b.nthreads);
-    own_.memory.begin(own_.clocks.begun(), b.shared_size, own_.clocks.entries() / 32);
-    own_.operations.begin(b.shared_size);
+    clocks_.begin(b.linear, b.rank, blocks, b.nthreads);
+    own_.memory.begin(clocks_.begun(), b.shared_size, clocks_.entries() / 32);
+    operations_.begin(b.shared_size);
     tensor_.begin_block();
     launch_.waited.clear();
   }
   void end_block(Block&) override {
-    if (const Operation* load = own_.operations.without_wait(own_.clocks)) {
-      launch_.words.left(*load, own_.operations.for_other_phase(*load));
+    if (const Operation* load = operations_.without_wait(clocks_)) {
+      launch_.words.left(*load, operations_.for_other_phase(*load));
     }
     rules_.end_block();
   }
@@ -54,46 +54,43 @@ class RaceObserver final : public Observer {
   // Order.
   void barrier(Block& b, ThreadSet met, const void* object) override {
     launch_.findings.compare();
-    own_.clocks.barrier(met, b.member, object);
+    clocks_.barrier(met, b.member, object);
   }
-  void warp_sync(Block&, unsigned warp, uint32_t lanes) override {
-    own_.clocks.warp_sync(warp, lanes);
-  }
+  void warp_sync(Block&, unsigned warp, uint32_t lanes) override { clocks_.warp_sync(warp, lanes); }
   void release(Block& b, const void* object, uint32_t phase) override {
-    own_.clocks.release(b.current->id, object, phase);
+    clocks_.release(b.current->id, object, phase);
   }
   void release_relaxed(Block& b, const void* object, uint32_t phase) override {
-    own_.clocks.release_relaxed(b.current->id, object, phase);
+    clocks_.release_relaxed(b.current->id, object, phase);
   }
   void acquire(Block& b, const void* object, uint32_t phase) override {
-    const Clock* learnt = own_.clocks.acquire(b.current->id, object, phase);
-    if (learnt) own_.operations.note_waited(object, *learnt);
+    const Clock* released = clocks_.acquire(b.current->id, object, phase);
+    if (released) operations_.note_waited(object, *released);
   }
   void acquire_relaxed(Block& b, const void* object, uint32_t phase) override {
-    own_.clocks.acquire_relaxed(b.current->id, object, phase);
+    clocks_.acquire_relaxed(b.current->id, object, phase);
   }
   void waited(Block& b, const void* bar, int parity, const Where& where) override {
-    launch_.waits[bar] = {where, parity, launch_.clocks.now, own_.clocks[b.current->id].clock};
+    launch_.waits[bar] = {where, parity, launch_.clocks.now, clocks_[b.current->id].clock};
   }
-  void fence(Block& b) override { own_.clocks.fence(b.current->id); }
+  void fence(Block& b) override { clocks_.fence(b.current->id); }
   void wait_for_kernel(Block& b) override {
     const unsigned me = b.current->id;
-    launch_.waited[own_.clocks.entry(me)] = own_.clocks[me].stamp;
+    launch_.waited[clocks_.entry(me)] = clocks_[me].stamp;
   }
 
   // TMA and wgmma.
   void proxy_fence(Block& b, ProxyFence of) override {
     const unsigned me = b.current->id;
-    const bool device = of == ProxyFence::device;
-    const Stamp fence = own_.clocks.proxy_fence(me, device);
-    if (!device) own_.operations.show_inits(own_.clocks.entry(me), fence, false);
+    const Stamp fence = clocks_.proxy_fence(me, of == ProxyFence::device);
+    if (of != ProxyFence::device) operations_.show_inits(clocks_.entry(me), fence, false);
   }
   void init_barrier(Block& b, const void* bar, const Where& where) override {
-    own_.operations.inits[bar] = {where, own_.clocks.entry(b.current->id)};
+    operations_.inits[bar] = {where, clocks_.entry(b.current->id)};
   }
   void init_fence(Block& b) override {
     const unsigned me = b.current->id;
-    own_.operations.show_inits(own_.clocks.entry(me), own_.clocks.tick(me), true);
+    operations_.show_inits(clocks_.entry(me), clocks_.tick(me), true);
   }
   uint32_t issue_load(Block& b, const Access& a, fa::Swizzle swizzle, const void* bar,
                       const Where& where) override {
@@ -101,13 +98,13 @@ class RaceObserver final : public Observer {
     const uint64_t at = reinterpret_cast<uintptr_t>(bar) - waits.shared_base;
     const Access signal = engine_access(waits, at, sizeof(uint64_t), Kind::atomic, nullptr);
     BlockParts& home = parts_of(b, {a, b.current->id, "TMA load into", &where});
-    return async_.issue_load(home, observer_of<RaceObserver>(waits).own_, a, signal, swizzle,
+    return async_.issue_load(home, observer_of<RaceObserver>(waits).parts(), a, signal, swizzle,
                              {b.current->id, bar, where});
   }
   void landed(Block&, uint32_t number, const void* bar, uint32_t phase) override {
     launch_.findings.compare();
-    Operation& o = *own_.operations.find(number);
-    own_.clocks.complete(o.past, o.channel, o.stamp, bar, phase);
+    Operation& o = *operations_.find(number);
+    clocks_.complete(o.past, o.channel, o.stamp, bar, phase);
     o.past.reset();
   }
   uint32_t issue_wgmma(Block& b, uint32_t number, const std::vector<uint32_t>& chunks,
@@ -132,7 +129,6 @@ class RaceObserver final : public Observer {
   }
 
   // Tensor memory: members of a thread stand for its, or its warp's, channels.
-  void allocate_tensor(Block&) override { tensor_.allocate(); }
   void tensor_fence(Block& b, bool before) override { tensor_.fence(b.current->id, before); }
   void issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
                      std::span<const TensorAccess> uses, const void* pc,
@@ -170,24 +166,26 @@ class RaceObserver final : public Observer {
     if (on_device && b.current->early && launch_.preceding) rules_.check_preceding(a, me);
     access(b, a, on_device || a.by == By::engine ? own_ : parts_of(b, {a, me}));
   }
-  // Of the block whose shared memory this is, which another block may use only while it runs.
+  // Of the block whose shared memory is used, which must run if it is another one.
   BlockParts& parts_of(Block& b, const Use& use) {
     Block& home = *use.access.home;
     if (&home == &b) return own_;
-    BlockParts& parts = observer_of<RaceObserver>(home).own_;
+    BlockParts& parts = observer_of<RaceObserver>(home).parts();
     rules_.check_neighbour(parts, use, home.live == 0);
     return parts;
   }
 
   LaunchSearch& launch_;
   BlockParts own_;
+  BlockClocks& clocks_ = own_.clocks;
+  Operations& operations_ = own_.operations;
   Rules rules_{own_, launch_, launch_.words, hbm_written};
   AsyncRules async_{own_, rules_, launch_.words};
   TensorRules tensor_{own_, async_, launch_.words};
   uint64_t seen_ = 0;  // accesses
 };
 
-// Keeps the latest launch: the next one may begin before it is over.
+// Keeps the latest launch, because the next one may begin before it is over.
 class RaceWatcher final : public Watcher {
  public:
   bool wanted() const override { return options().analyse; }

@@ -12,29 +12,27 @@ void Operations::begin(size_t shared_bytes) {
 }
 
 uint32_t Operations::add(BlockClocks& by, Operation::Engine engine, const Issue& issue) {
-  const unsigned channel = by.channel(issue.channel, engine == Operation::load);
-  all_.push_back({engine, issue.where, by.entry(issue.thread), channel, by.tick()});
-  return first_ + static_cast<uint32_t>(all_.size()) - 1;
+  const bool loads = engine == Operation::load;
+  const unsigned channel = by.channel(issue.channel, loads);
+  all_.push_back({engine, issue.where, issue.channel, by.entry(issue.thread), channel, by.tick()});
+  const uint32_t number = first_ + static_cast<uint32_t>(all_.size()) - 1;
+  if (loads) loads_[issue.channel].last = number;
+  return number;
 }
 
-AsyncWord& Operations::open(SharedCell& w, uint64_t word) {
-  if (!words_) words_ = std::make_unique<LazyArray<AsyncWord>>(shared_bytes_ / kWord + 1);
-  AsyncWord& async = (*words_)[word];
-  if (!w.async) async = {};
+LatestOperations& Operations::open(SharedCell& w, uint64_t word) {
+  if (!words_) words_ = std::make_unique<LazyArray<LatestOperations>>(shared_bytes_ / kWord + 1);
+  LatestOperations& latest = (*words_)[word];
+  if (!w.async) latest = {};
   w.async = true;
-  return async;
+  return latest;
 }
 
-void Operations::note_load(uint32_t number, const void* bar) {
-  find(number)->bar = bar;
-  loads_[bar].last = number;
-}
-
-void Operations::note_waited(const void* bar, const Clock& knows) {
+void Operations::note_waited(const void* bar, const Clock& clock) {
   const auto found = loads_.find(bar);
   if (found == loads_.end()) return;
   const unsigned channel = find(found->second.last)->channel;
-  if (channel < knows.size()) found->second.waited = knows[channel];
+  if (channel < clock.size()) found->second.waited = clock[channel];
 }
 
 const Operation* Operations::without_wait(const BlockClocks& clocks) const {
@@ -48,10 +46,10 @@ const Operation* Operations::without_wait(const BlockClocks& clocks) const {
 }
 
 const Wait* Operations::for_other_phase(const Operation& load) const {
-  const auto found = waits_.find(load.bar);
+  const auto found = waits_.find(load.of_channel);
   if (found == waits_.end()) return nullptr;
   const Wait& wait = found->second;
-  return wait.when < load.stamp || has(wait.knows, load.channel, load.stamp) ? nullptr : &wait;
+  return wait.when < load.stamp || has(wait.clock, load.channel, load.stamp) ? nullptr : &wait;
 }
 
 void Operations::show_inits(unsigned entry, Stamp fence, bool to_cluster) {

@@ -1,6 +1,6 @@
 // What is not found: a load that races with a later store when other loads of the same word or byte
-// (shared: by the same warp) came between; in device memory, an atomic that races with a later
-// plain access when other atomics on the same word came between.
+// (shared: by the same warp) are between them; in device memory, an atomic that races with a later
+// plain access when other atomics on the same word are between them.
 #include "common/sim/observers/races/rules.h"
 
 #include <bit>
@@ -8,29 +8,34 @@
 namespace sim::races {
 
 void Rules::race(const Use& use, uint64_t byte, const Past& past, Missing missing,
-                 bool stores) const {
-  faults_.race({use, byte, missing, past, stores});
+                 bool in_flight) const {
+  const bool both = use.access.kind == Kind::store && past.kind == Kind::store && !use.words;
+  const bool by_thread = !in_flight && past.entry < own_.clocks.entries();  // not by a bulk store
+  faults_.race({use, byte, missing, past, both && by_thread && missing == Missing::order});
 }
 
+Past Rules::now(const Access& a, unsigned thread) const {
+  const BlockClocks& own = own_.clocks;
+  return {a.kind, own.block(), own.entry(thread), own[thread].stamp, low(a.pc)};
+}
 Past Rules::past(const SharedCell& w) const {
   return {w.atomic ? Kind::atomic : Kind::store, own_.clocks.block_of(w.thread), w.thread, w.wrote,
           w.pc};
 }
 
-void Rules::note_unwritten(UnwrittenReads& reads, const Use& use, uint64_t byte) const {
-  constexpr size_t kWatched = 100'000;  // beyond them no race explains a read
+void Rules::note_unwritten(History& history, const Use& use, uint64_t byte) const {
+  constexpr size_t kWatched = 100'000;  // reads beyond these are not explained by a race
   const size_t finding = faults_.unwritten(use, byte);
-  if (reads.size() >= kWatched) return;
+  if (history.unwritten.size() >= kWatched) return;
   const Access& a = use.access;
-  const BlockClocks& own = own_.clocks;
-  reads.insert({byte / kWord,
-                {finding,
-                 {a.kind, own.block(), own.entry(use.thread), own[use.thread].stamp, low(a.pc)},
-                 bytes_of_word(a.at, a.size, byte / kWord)}});
+  const uint64_t word = byte / kWord;
+  history.unwritten.insert(
+      {word, {finding, now(a, use.thread), bytes_of_word(a.at, a.size, word)}});
 }
 
-// Before a store. `ordered(read)`: the store is ordered after it.
-void Rules::explain(UnwrittenReads& all, const Use& use, uint64_t byte, auto&& ordered) const {
+// Before a store. `ordered(past)`: it is after that access.
+void Rules::explain(History& history, const Use& use, uint64_t byte, auto&& ordered) const {
+  auto& all = history.unwritten;
   const Access& a = use.access;
   const uint8_t stored = bytes_of_word(a.at, a.size, byte / kWord);
   for (auto [it, end] = all.equal_range(byte / kWord); it != end;) {
@@ -46,9 +51,21 @@ void Rules::explain(UnwrittenReads& all, const Use& use, uint64_t byte, auto&& o
   }
 }
 
+// Atomics are ordered among themselves, but each must also be ordered after the last plain store.
+// `last`: the latest store, which may be an atomic; `stored`: in this launch (shared: block).
+[[gnu::noinline]] void Rules::check_under_atomics(History& history, const Use& use, uint64_t byte,
+                                                  const Past& last, bool stored,
+                                                  auto&& ordered) const {
+  auto& under = history.under_atomics;
+  if (last.kind == Kind::store) {
+    if (stored) under[byte] = last;
+  } else if (const auto found = under.find(byte); found != under.end()) {
+    if (!ordered(found->second)) race(use, byte, found->second);
+  }
+}
+
 // --- shared memory -------------------------------------------------------------------------------
 
-template <bool kCluster>
 [[gnu::always_inline]] inline void Rules::access_cell(BlockParts& home, const Access& a,
                                                       unsigned thread, uint64_t byte,
                                                       const SharedRow& row) {
@@ -56,13 +73,12 @@ template <bool kCluster>
   const ThreadClock& mine = clocks[thread];
   const Stamp begun = home.memory.begun();
   SharedCell& w = row.cell;
-  const bool ordered = clocks.sees(thread, w.thread, w.wrote) ||
-                       (kCluster && w.wrote < begun);  // of an earlier block
+  const bool ordered = clocks.sees(thread, w.thread, w.wrote) || w.wrote < begun;
   if (w.in_flight) {
     check_writer(home, {a, thread}, byte, w);
   } else {
     if (a.kind != Kind::store && w.wrote < begun) {
-      note_unwritten(home.memory.unwritten, {a, thread}, byte);
+      note_unwritten(home.memory, {a, thread}, byte);
     }
     if (!ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)) {
       check_writer(home, {a, thread}, byte, w);
@@ -73,30 +89,30 @@ template <bool kCluster>
     row.note_load(clocks.entry(thread), mine.stamp, a.pc);
     return;
   }
-  if (w.read > (kCluster ? begun : mine.floor)) check_readers(home, {a, thread}, byte, row);
+  const Stamp visible = clocks.cluster_size() > 1 ? begun : mine.floor;  // of any thread
+  if (w.read > visible) check_readers(home, {a, thread}, byte, row);
   if (!home.memory.unwritten.empty()) [[unlikely]] {
-    explain(home.memory.unwritten, {a, thread}, byte,
-            [&](const Past& read) { return clocks.sees_read(thread, read.entry, read.stamp); });
+    explain(home.memory, {a, thread}, byte,
+            [&](const Past& p) { return clocks.sees_read(thread, p.entry, p.stamp); });
   }
   if (a.kind == Kind::atomic) {
-    check_under_atomics(home, {a, thread}, byte, w);
-    if (w.atomic && w.wrote > begun) home.memory.keep_atomic(byte, w, kCluster ? 0 : mine.floor);
+    check_under_atomics(home.memory, {a, thread}, byte, past(w), w.stored && w.wrote > begun,
+                        [&](const Past& p) { return clocks.sees(thread, p.entry, p.stamp); });
+    if (w.atomic && w.wrote > begun) home.memory.keep_atomic(byte, w, visible);
   }
   w.note_store(clocks.entry(thread), mine.stamp, a.pc, a.kind == Kind::atomic);
 }
 
-template <bool kCluster>
 [[gnu::noinline]] void Rules::access_bytes(BlockParts& home, const Access& a, unsigned thread,
                                            uint64_t word, uint8_t bytes) {
   if (!home.memory.word(word).cell.split) home.memory.split(word);
   for (unsigned i = 0; i < kWord; ++i) {
     const uint64_t byte = word * kWord + i;
-    if (bytes >> i & 1) access_cell<kCluster>(home, a, thread, byte, home.memory.byte(byte));
+    if (bytes >> i & 1) access_cell(home, a, thread, byte, home.memory.byte(byte));
   }
   if (bytes == kAllBytes && a.kind == Kind::store) home.memory.unite(word);
 }
 
-template <bool kCluster>
 [[gnu::always_inline]] inline void Rules::access_word(BlockParts& home, const Access& a,
                                                       unsigned thread, uint64_t word,
                                                       uint8_t bytes) {
@@ -106,26 +122,23 @@ template <bool kCluster>
     check_operations(home, {a, thread}, word, a.kind != Kind::load);
   }
   if (bytes == kAllBytes && !w.split) [[likely]] {
-    access_cell<kCluster>(home, a, thread, word * kWord, row);
+    access_cell(home, a, thread, word * kWord, row);
   } else {
-    access_bytes<kCluster>(home, a, thread, word, bytes);
+    access_bytes(home, a, thread, word, bytes);
   }
 }
 
 void Rules::access_shared(BlockParts& home, const Access& a, unsigned thread) {
   if (&home != &own_) {
-    home.memory.note_guest(own_.clocks.entry(thread), {own_.clocks[thread].stamp, a.kind, a.pc});
+    home.memory.note_guest(now(a, thread));
   }
-  const bool cluster = own_.clocks.cluster_size() > 1;
-  for_each_word(a, [&](uint64_t word, uint8_t bytes) {
-    cluster ? access_word<true>(home, a, thread, word, bytes)
-            : access_word<false>(home, a, thread, word, bytes);
-  });
+  for_each_word(a,
+                [&](uint64_t word, uint8_t bytes) { access_word(home, a, thread, word, bytes); });
 }
 
 void Rules::begin_copy(const Access& a, unsigned thread) {
   for_each_word(a, [&](uint64_t word, uint8_t) {
-    access_word<false>(own_, a, thread, word, kAllBytes);
+    access_word(own_, a, thread, word, kAllBytes);
     own_.memory.mark_in_flight(word, true);
   });
 }
@@ -138,8 +151,8 @@ bool Rules::check_writer(const BlockParts& home, const Use& use, uint64_t byte,
   const bool ordered =
       w.wrote <= home.memory.begun() || own_.clocks.sees(use.thread, w.thread, w.wrote);
   if ((ordered || !w.stored) && !w.in_flight) return true;
-  const bool stores = !use.words && use.access.kind == Kind::store && !w.atomic && !w.in_flight;
-  race(use, byte, past(w), w.in_flight && ordered ? Missing::copy_wait : Missing::order, stores);
+  race(use, byte, past(w), w.in_flight && ordered ? Missing::copy_wait : Missing::order,
+       w.in_flight);
   return false;
 }
 
@@ -155,7 +168,7 @@ void Rules::check_readers(const BlockParts& home, const Use& use, uint64_t byte,
     for (uint32_t m = r.lanes; m; m &= m - 1) {
       const unsigned other = w * 32 + std::countr_zero(m);
       if (clocks.sees_read(use.thread, other, r.stamp)) continue;
-      // `s[t] += x` is a load, too, shortly before the store: another lane's is the other one.
+      // `s[t] += x` also loads, shortly before the store: the racing load is another lane's.
       const bool mine_too = me / 32 == w && r.lanes >> me % 32 & 1;
       const bool first = mine_too && pc - r.first_pc > pc - r.pc;
       race(use, byte,
@@ -165,21 +178,7 @@ void Rules::check_readers(const BlockParts& home, const Use& use, uint64_t byte,
   }
 }
 
-// Atomics are ordered among themselves, but each of them must come after the last plain store.
-void Rules::check_under_atomics(BlockParts& home, const Use& use, uint64_t byte,
-                                const SharedCell& w) {
-  PlainStores& under = home.memory.under_atomics;
-  if (!w.atomic) {
-    if (w.stored && w.wrote > home.memory.begun()) under[byte] = past(w);
-    return;
-  }
-  const auto found = under.find(byte);
-  if (found == under.end()) return;
-  const Past& s = found->second;
-  if (!own_.clocks.sees(use.thread, s.entry, s.stamp)) race(use, byte, s);
-}
-
-// A plain access must come after each atomic.
+// A plain access must be ordered after each atomic.
 void Rules::check_atomics(BlockParts& home, const Use& use, uint64_t byte) {
   auto& atomics = home.memory.atomics;
   const auto found = atomics.find(byte);
@@ -187,17 +186,17 @@ void Rules::check_atomics(BlockParts& home, const Use& use, uint64_t byte) {
   for (const auto& [entry, one] : found->second.by_thread) {
     if (own_.clocks.sees(use.thread, entry, one.stamp)) continue;
     race(use, byte, one);
-    break;  // the other threads' are the same line, mostly
+    break;  // the other threads' are mostly at the same line
   }
   if (use.access.kind == Kind::store) atomics.erase(found);
 }
 
 void Rules::check_operations(const BlockParts& home, const Use& use, uint64_t word,
                              bool writes) const {
-  const AsyncWord& async = home.operations.of_word(word);
+  const LatestOperations& latest = home.operations.of_word(word);
   const auto check = [&](uint32_t number) {
     const Operation* o = home.operations.find(number);
-    if (!o || o->is_known(own_.clocks[use.thread])) return;
+    if (!o || o->is_visible(own_.clocks[use.thread])) return;
     faults_.race({.use = use,
                   .byte = word * kWord,
                   .missing = Missing::completion,
@@ -205,16 +204,16 @@ void Rules::check_operations(const BlockParts& home, const Use& use, uint64_t wo
                   .operation = o,
                   .wait = home.operations.for_other_phase(*o)});
   };
-  check(async.write);
+  check(latest.write);
   if (!writes) return;
-  for (const uint32_t read : async.reads) check(read);
+  for (const uint32_t read : latest.reads) check(read);
 }
 
 void Rules::check_neighbour(const BlockParts& home, const Use& use, bool ended) const {
   if (ended) return faults_.absent(use, true);
-  const SharedClock& known = own_.clocks[use.thread].clock;
+  const SharedClock& clock = own_.clocks[use.thread].clock;
   for (unsigned t = 0; t < home.clocks.threads(); ++t) {
-    if (has(known, home.clocks.entry(t), home.clocks.begun() + 1)) return;
+    if (has(clock, home.clocks.entry(t), home.clocks.begun() + 1)) return;
   }
   faults_.absent(use, false);
 }
@@ -222,17 +221,17 @@ void Rules::check_neighbour(const BlockParts& home, const Use& use, bool ended) 
 void Rules::end_block() const {
   if (own_.memory.guests.empty()) return;
   const BlockClocks& clocks = own_.clocks;
-  const Clock known = clocks.all();
+  const Clock all = clocks.all();
   for (const auto& [entry, guest] : own_.memory.guests) {
-    if (has(known, entry, guest.stamp)) continue;
-    if (guest.kind == Kind::load && clocks.has_read(known, entry, guest.stamp)) continue;
-    faults_.left(entry, guest);
+    if (has(all, entry, guest.stamp)) continue;
+    if (guest.kind == Kind::load && clocks.has_read(all, entry, guest.stamp)) continue;
+    faults_.left(guest);
   }
 }
 
 // --- device memory -------------------------------------------------------------------------------
 
-// In one launch, no thread stores to most of the words that a kernel loads.
+// Most words that a kernel loads are not stored to in the same launch.
 inline bool Rules::note_plain_load(const Access& a, unsigned thread, uint64_t word) {
   DeviceCell& w = device_.words[word];
   if (a.kind != Kind::load || w.wrote || w.split) return false;
@@ -254,11 +253,11 @@ void Rules::access_device(const Access& a, unsigned thread) {
   if (a.kind != Kind::store) {
     for_each_word(a, [&](uint64_t word, uint8_t bytes) {
       if (const unsigned missing = bytes & ~written_[word]) {
-        note_unwritten(device_.unwritten, {a, thread}, word * kWord + std::countr_zero(missing));
+        note_unwritten(device_, {a, thread}, word * kWord + std::countr_zero(missing));
       }
     });
   }
-  // An atomic of 16 bytes is data: its old value, which would tell the order, goes to no thread.
+  // An atomic of 16 bytes is data: it returns no old value that would tell which was first.
   if (a.kind == Kind::atomic && a.size <= 8) own_.clocks.use_ticket(thread, a.at / kWord);
   for_each_word(a, [&](uint64_t word, uint8_t bytes) {
     if (bytes == kAllBytes && note_plain_load(a, thread, word)) return;
@@ -286,21 +285,17 @@ void Rules::access_device(const Access& a, unsigned thread) {
   const Stamp now = clocks[thread].stamp;
   const Use use{a, thread};
   const auto block = static_cast<uint32_t>(clocks.block());
-  const auto ordered = [&](const Past& p, bool atomic = false, bool read = false) {
-    return (clocks.is_near(p.block) && (read ? clocks.sees_read(thread, p.entry, p.stamp)
-                                             : clocks.sees(thread, p.entry, p.stamp))) ||
-           clocks.sees_across(clocks[thread], p.block, p.entry, p.stamp, byte / kWord, atomic);
+  const auto ordered = [&](const Past& p) {
+    return (clocks.is_near(p.block) &&
+            (p.kind == Kind::load ? clocks.sees_read(thread, p.entry, p.stamp)
+                                  : clocks.sees(thread, p.entry, p.stamp))) ||
+           clocks.sees_across(clocks[thread], p.block, p.entry, p.stamp, byte / kWord,
+                              p.kind == Kind::atomic);
   };
-  // `stores`: both are plain stores by threads; what a bulk store writes has a channel's entry.
-  const auto race_with = [&](const Past& p) {
-    race(use, byte, p, Missing::order,
-         p.kind == Kind::store && a.kind == Kind::store && p.entry < clocks.entries());
-  };
-  const bool atomics = w.atomic && a.kind == Kind::atomic;
-  if (w.wrote && !atomics) {
+  if (w.wrote && !(w.atomic && a.kind == Kind::atomic)) {
     const Past p = w.last_write();
-    if (!ordered(p, w.atomic)) {
-      race_with(p);
+    if (!ordered(p)) {
+      race(use, byte, p);
     } else if (a.by == By::engine && a.kind != Kind::atomic && w.wrote_by < clocks.entries() &&
                !clocks.device_proxied(thread, p.block, p.entry, p.stamp, byte / kWord, w.atomic)) {
       const bool reads = a.kind == Kind::load;
@@ -311,29 +306,23 @@ void Rules::access_device(const Access& a, unsigned thread) {
   if (a.kind == Kind::load) {
     return w.note_load(block, clocks.entry(thread), now, a.pc);
   }
-  if (w.read && !ordered(w.last_read(), false, true)) {
-    race_with(w.last_read());
-  } else if (w.also_read && !ordered(w.other_read(), false, true)) {
-    race_with(w.other_read());
+  if (w.read && !ordered(w.last_read())) {
+    race(use, byte, w.last_read());
+  } else if (w.also_read && !ordered(w.other_read())) {
+    race(use, byte, w.other_read());
   }
   if (!device_.unwritten.empty()) [[unlikely]] {
-    explain(device_.unwritten, use, byte, [&](const Past& read) { return ordered(read); });
+    explain(device_, use, byte, ordered);
   }
-  if (a.kind == Kind::atomic) {  // see check_under_atomics()
-    auto& under = device_.under_atomics;
-    if (w.wrote && !w.atomic) {
-      under[byte] = w.last_write();
-    } else if (atomics && !under.empty()) {
-      const auto found = under.find(byte);
-      if (found != under.end() && !ordered(found->second)) race_with(found->second);
-    }
+  if (a.kind == Kind::atomic) {
+    check_under_atomics(device_, use, byte, w.last_write(), w.wrote, ordered);
   }
   const bool bulk_store = a.by == By::engine && a.kind == Kind::store;
   w.note_store(block, bulk_store ? store_entry_ : clocks.entry(thread),
                bulk_store ? store_stamp_ : now, a.pc, a.kind == Kind::atomic);
 }
 
-// Not even another thread of the cluster, of which this one knows, has waited.
+// The wait may also be one by another thread of the cluster.
 void Rules::check_preceding(const Access& a, unsigned thread) {
   const uint64_t end = a.at + a.size;
   for (uint64_t byte = a.at; byte < end; ++byte) {

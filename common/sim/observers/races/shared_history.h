@@ -1,25 +1,22 @@
 /// \file
-/// What was done to a block's shared memory (history.h): each cell has a row of one SharedCell and,
-/// by warp of the cluster, one SharedRead.
+/// What was last done to shared memory by threads (history.h).
 #pragma once
 
 #include <map>
-#include <memory>
 
-#include "common/sim/memory/lazy_array.h"
 #include "common/sim/observers/races/history.h"
 
 namespace sim::races {
 
 struct SharedCell {
-  Stamp wrote, read;  // read: the latest of all
+  Stamp wrote, read;  // read: the latest
   uint32_t pc;
   uint16_t thread;  // entry of the clock
   bool stored : 1;  // by a thread, not by TMA
   bool atomic : 1;
   bool in_flight : 1;  // cp.async, issued and not waited for
   bool async : 1;      // a word: operations.h has more
-  bool split : 1;      // a word: its bytes have the rest
+  bool split : 1;
 
   void note_store(unsigned entry, Stamp now, const void* at, bool is_atomic) {
     wrote = now;
@@ -30,6 +27,7 @@ struct SharedCell {
     in_flight = async = split = false;
   }
 };
+/// The latest loads of a cell by one warp.
 struct alignas(16) SharedRead {
   Stamp stamp;
   uint32_t lanes;
@@ -48,7 +46,8 @@ struct SharedRow {
     cell.read = now;
   }
 };
-/// The columns lie apart: a warp touches neighbouring words, of its own column.
+/// Per cell one SharedCell, and one SharedRead per warp of the cluster. The columns are stored
+/// apart: a warp touches adjacent words of its own column.
 class SharedShadow {
  public:
   SharedShadow(size_t rows, unsigned warps) : rows_(rows), cells_(rows), reads_(rows * warps) {}
@@ -60,16 +59,18 @@ class SharedShadow {
   LazyArray<SharedRead> reads_;
 };
 
-class SharedHistory {
+/// What threads did to the shared memory of one block. The rules of every block of the cluster ask,
+/// and note each access.
+class SharedHistory : public History {
  public:
-  /// A block begins, whose accesses have stamps after `begun`; all cells keep what earlier blocks
-  /// did, which these stamps tell. `warps`: of the cluster.
+  /// A block begins. Its accesses have stamps after `begun`, so the cells may keep those of earlier
+  /// blocks. `warps`: of the cluster.
   void begin(Stamp begun, size_t bytes, unsigned warps);
   Stamp begun() const { return begun_; }
   unsigned warps() const { return warps_; }
   SharedRow word(uint64_t number) { return (*words_)[number]; }
   SharedRow byte(uint64_t number) { return (*bytes_)[number]; }
-  /// Calls f(row, first byte) for the word, or for each byte of a split one.
+  /// Calls f(row, first byte) for each cell of the word.
   void for_each_cell(uint64_t number, auto&& f) {
     const SharedRow row = word(number);
     if (!row.cell.split) [[likely]] {
@@ -82,27 +83,18 @@ class SharedHistory {
   void unite(uint64_t word);  ///< as DeviceHistory's
   bool is_written(uint64_t word);
   void mark_in_flight(uint64_t word, bool in_flight);
-  /// An atomic is about to replace another one, `w`. Those up to `known`, which all of the block
-  /// know of, are no longer needed: who is ordered after the new one is so after them.
+  /// The atomic `w` is about to be replaced by another one. Earlier ones up to `known`, visible to
+  /// the whole block, are dropped: what is ordered after the new one is ordered after them.
   void keep_atomic(uint64_t byte, const SharedCell& w, Stamp known);
 
-  PlainStores under_atomics;
-  UnwrittenReads unwritten;
-  /// By cell: the atomics after its last plain store, of each thread the latest; the last is not
-  /// among them.
+  /// By cell: each thread's latest atomic after the last plain store, but not the last one of all.
   struct Atomics {
     Stamp latest = 0;
     std::map<unsigned, Past> by_thread;
   };
   std::unordered_map<uint64_t, Atomics> atomics;
-  /// The latest uses by threads of other blocks, by entry.
-  struct Guest {
-    Stamp stamp;
-    Kind kind;
-    const void* pc;
-  };
-  std::map<unsigned, Guest> guests;
-  void note_guest(unsigned entry, const Guest& use);
+  std::map<unsigned, Past> guests;  ///< the latest accesses by threads of other blocks, by entry
+  void note_guest(const Past&);
 
  private:
   Stamp begun_ = 0;

@@ -10,11 +10,11 @@
 
 namespace sim::races {
 
-/// One counter numbers what happens in a launch.
+/// A time. One counter numbers the events of a launch.
 using Stamp = uint32_t;
 
-/// What happens before some moment: of each entry (a thread, for example), all that it did up to
-/// this stamp. Entries past the end are zero. clocks.h says what has an entry.
+/// A vector clock: up to and including which stamp each entry (a thread, for example) is visible.
+/// Entries after the vector's end are zero. clocks.h says what has an entry.
 using Clock = std::vector<Stamp>;
 using SharedClock = std::shared_ptr<const Clock>;  ///< null: all entries are zero
 

@@ -19,7 +19,7 @@ void raise(Fenced& fenced, const Fenced& other) {
   raise(fenced.seen, other.seen);
 }
 
-// What the cluster had published by then, or null.
+// The last entry that the cluster had published by `when`, or null.
 static const Ticket::Published* until(const std::vector<Ticket::Published>& all, Stamp when) {
   const auto later = [](Stamp t, const Ticket::Published& p) { return t < p.since; };
   const auto next = std::upper_bound(all.begin(), all.end(), when, later);
@@ -60,7 +60,7 @@ bool Tickets::ordered(const SeenTickets& tickets, uint64_t cluster, unsigned ent
     return shown && has(shown->fenced->clock, entry, stamp);
   };
   if (std::any_of(tickets.begin(), tickets.end(), by_way_of)) return true;
-  // By way of other blocks: the tickets that the publishing blocks had seen.
+  // Through other blocks: the tickets that the publishing blocks had seen.
   SeenTickets all = tickets;
   for (size_t i = 0; i < all.size(); ++i) {
     const Seen seen = all[i];

@@ -1,14 +1,11 @@
 /// \file
-/// Order between blocks of different clusters. One thing gives it: a block executes
-/// __threadfence() and then an atomic on some word of device memory, and later the other block
-/// executes an atomic on the same word ("the last block done"); a third block may lie between them.
-/// Such a word is a ticket.
+/// Order between blocks of different clusters. Only one thing gives it: one block executes
+/// __threadfence() and then an atomic on some word of device memory, the ticket; later the other
+/// block executes an atomic on the same word ("the last block done"). The order may also pass
+/// through a third block.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <unordered_map>
-#include <vector>
 
 #include "common/sim/observers/races/stamps.h"
 
@@ -21,14 +18,13 @@ struct Seen {
   Stamp when;
 };
 using SeenTickets = std::vector<Seen>;
-/// What happens before a __threadfence(): in its own cluster, and by way of tickets.
+/// What happens before a __threadfence(): by threads of its cluster, and the tickets seen.
 struct Fenced {
   Clock clock;
   SeenTickets seen;
 };
-/// Null: nothing.
-using SharedSeen = std::shared_ptr<const SeenTickets>;
-using SharedFenced = std::shared_ptr<const Fenced>;
+using SharedSeen = std::shared_ptr<const SeenTickets>;  ///< null: no ticket
+using SharedFenced = std::shared_ptr<const Fenced>;     ///< null: no fence
 
 /// Adds what is new or later.
 void raise(SeenTickets&, const SeenTickets&);
@@ -40,21 +36,20 @@ struct Ticket {
     SharedFenced fenced;  ///< with all that the cluster had published before
     SharedFenced added;   ///< what the publishing thread had fenced
   };
-  /// By cluster, the latest last. A cluster that has ended keeps one entry: blocks that use the
-  /// ticket now do so after all of them.
+  /// By cluster, the latest last. A cluster that has ended keeps one entry.
   std::unordered_map<uint64_t, std::vector<Published>> published;
   uint64_t latest = 0;  ///< the cluster that used it last
 };
 
-/// Of a launch.
+/// All tickets of a launch. Only BlockClocks uses them.
 class Tickets {
  public:
-  /// A thread executes an atomic on this word: it publishes what it had fenced, and sees what
-  /// others have published. Returns all tickets that it has seen now.
+  /// A thread executes an atomic on the word: it publishes what it has fenced, and sees what others
+  /// have published. Returns all tickets that it has seen now.
   SharedSeen use(uint64_t word, uint64_t cluster, Stamp now, const SharedFenced&,
                  const SharedSeen&);
-  /// Does what `entry` of that cluster did at `stamp`, on this word, happen before the next step of
-  /// a thread that has seen these tickets? `atomic`: both that and the next step are atomics.
+  /// Whether an access by `entry` of the cluster, to this word at `stamp`, happens before the next
+  /// access of a thread that has seen these tickets. `atomic`: it is an atomic.
   bool ordered(const SeenTickets&, uint64_t cluster, unsigned entry, Stamp stamp, uint64_t word,
                bool atomic) const;
 

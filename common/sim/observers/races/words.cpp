@@ -1,11 +1,10 @@
-#include "common/sim/observers/races/words.h"
-
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/messages/messages.h"
+#include "common/sim/observers/races/findings.h"
 
 namespace sim::races {
 
-// The program's code lies within 2 GiB, so a neighbour tells the high bits.
+// The program's code lies within 2 GiB, so a nearby address supplies the high bits.
 static const void* widen(uint32_t pc, const void* neighbour) {
   const auto near = reinterpret_cast<uintptr_t>(neighbour);
   return reinterpret_cast<const void*>(near +
@@ -97,18 +96,27 @@ static std::string completion_of(const Race& r) {
              : "no order (" + wait + ", then a barrier or an mbarrier)";
 }
 
+// By Missing.
+static const char* const kMissing[] = {
+    "no barrier",
+    "no cp.async wait",
+    nullptr,
+    "no fence.proxy.async (fence_proxy_async by the storing thread, before the barrier)",
+    "no fence.proxy.async (fence_proxy_async)",
+    "no fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, "
+    "before the barrier, or after it by the thread that issues)",
+    "no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, before the "
+    "barrier)",
+    "no griddepcontrol.wait",
+    "no order (tcgen05_fence_before_thread_sync, a barrier, tcgen05_fence_after_thread_sync)",
+    "no wait on the mbarrier of a tcgen05_commit",
+    "no tcgen05_wait_",
+    "no tcgen05_wait_",
+    "no tcgen05_fence_before_thread_sync (by the other warp, before the barrier)",
+    "no tcgen05_fence_after_thread_sync (after the wait or barrier)",
+    "no barrier"};
+
 static std::string missing(const Race& r) {
-  static const char* const kMissing[] = {
-      "no barrier",
-      "no cp.async wait",
-      nullptr,
-      "no fence.proxy.async (fence_proxy_async by the storing thread, before the barrier)",
-      "no fence.proxy.async (fence_proxy_async)",
-      "no fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, "
-      "before the barrier, or after it by the thread that issues)",
-      "no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, before the "
-      "barrier)",
-      "no griddepcontrol.wait"};
   if (r.missing == Missing::completion) return completion_of(r);
   if (r.missing == Missing::order && r.use.access.space != Space::shared) {
     const bool near = cluster_of(r.past.block) == cluster_of(self->linear);
@@ -150,19 +158,18 @@ void Words::race(const Race& r) {
 
 std::string* Words::fresh(Fault fault, const Line& line, const Line& other) {
   Findings::Finding& finding = findings_.at(fault, line, other);
+  finding.unexplained += fault == Fault::uninitialised;
   return finding.text.empty() ? &finding.text : nullptr;
 }
 
 [[gnu::cold]] size_t Words::unwritten(const Use& use, uint64_t byte) {
-  Findings::Finding& finding = findings_.at(Fault::uninitialised, line_of(use), {});
-  ++finding.unexplained;
-  if (finding.text.empty()) {
-    finding.text = "uninitialised " + std::string(space(use.access)) + " memory: " + here() + ": " +
-                   subject(use, byte) +
-                   (use.access.space == Space::shared ? ", which this block has not written yet"
-                                                      : ", which no thread has written");
+  if (auto* text = fresh(Fault::uninitialised, line_of(use))) {
+    *text = "uninitialised " + std::string(space(use.access)) + " memory: " + here() + ": " +
+            subject(use, byte) +
+            (use.access.space == Space::shared ? ", which this block has not written yet"
+                                               : ", which no thread has written");
   }
-  return findings_.number(finding);
+  return findings_.latest();
 }
 
 void Words::absent(const Use& use, bool ended) {
@@ -172,10 +179,11 @@ void Words::absent(const Use& use, bool ended) {
                   : "may not have begun (a cluster_sync() would tell)"));
 }
 
-void Words::left(unsigned entry, const SharedHistory::Guest& guest) {
-  if (auto* text = fresh(Fault::left_behind, {guest.pc, nullptr})) {
+void Words::left(const Past& guest) {
+  const void* pc = widen(guest.pc, self->launch->kernel);
+  if (auto* text = fresh(Fault::left_behind, {pc, nullptr})) {
     *text = block_name(*self) + " may end before the " + noun(guest.kind) + " by " +
-            who(block_of(entry), entry) + " at " + source_and_caller(guest.pc) +
+            who(guest.block, guest.entry) + " at " + source_and_caller(pc) +
             " has used its shared memory: no barrier between them (a cluster_sync() at the end)";
   }
 }
@@ -225,23 +233,15 @@ static std::string subject(const TensorPlace& p) {
          (p.in_pair ? " of the pair's other block" : "") + " at " + at(p.where);
 }
 
-static std::string missing(TensorMissing what, const Operation& o) {
-  static const char* const kMissing[] = {
-      "no order (tcgen05_fence_before_thread_sync, a barrier, tcgen05_fence_after_thread_sync)",
-      "no wait on the mbarrier of a tcgen05_commit",
-      "",
-      " (by the other warp, before a barrier)",
-      "no tcgen05_fence_before_thread_sync (by the other warp, before the barrier)",
-      "no tcgen05_fence_after_thread_sync (after the wait or barrier)",
-      "no barrier"};
-  std::string text;
-  if (what == TensorMissing::wait || what == TensorMissing::others_wait) {
-    text = o.engine == Operation::tensor_load ? "no tcgen05_wait_ld" : "no tcgen05_wait_st";
-  }
-  return text + kMissing[static_cast<int>(what)];
+static std::string missing(Missing what, const Operation& o) {
+  std::string text = kMissing[static_cast<int>(what)];
+  const bool others = what == Missing::others_move_wait;
+  if (others || what == Missing::move_wait)
+    text += o.engine == Operation::tensor_load ? "ld" : "st";
+  return text + (others ? " (by the other warp, before a barrier)" : "");
 }
 
-void Words::tensor_race(const TensorPlace& place, const Operation& o, TensorMissing what) {
+void Words::tensor_race(const TensorPlace& place, const Operation& o, Missing what) {
   if (auto* text = fresh(Fault::tensor_race, {nullptr, &place.where}, {nullptr, &o.where})) {
     *text = "race on tensor memory: " + subject(place) + " and " + describe(o) + " have " +
             missing(what, o) + " between them";
@@ -249,11 +249,8 @@ void Words::tensor_race(const TensorPlace& place, const Operation& o, TensorMiss
 }
 
 void Words::tensor_unwritten(const TensorPlace& place) {
-  Findings::Finding& finding = findings_.at(Fault::uninitialised, {nullptr, &place.where}, {});
-  ++finding.unexplained;
-  if (finding.text.empty()) {
-    finding.text =
-        "uninitialised tensor memory: " + subject(place) + ", which no thread has written yet";
+  if (auto* text = fresh(Fault::uninitialised, {nullptr, &place.where})) {
+    *text = "uninitialised tensor memory: " + subject(place) + ", which no thread has written yet";
   }
 }
 
