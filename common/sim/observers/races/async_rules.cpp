@@ -93,7 +93,6 @@ uint32_t AsyncRules::issue_store(const Access& a, const Issue& issue) {
     own_.operations.open(own_.memory.word(word).cell, word).reads[LatestOperations::kStore] =
         number;
   });
-  rules_.bulk_store(own_.operations.last().channel + 1, own_.operations.last().stamp);
   return number;
 }
 

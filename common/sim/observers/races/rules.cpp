@@ -33,7 +33,7 @@ void Rules::note_unwritten(History& history, const Use& use, uint64_t byte) cons
       {word, {finding, now(a, use.thread), bytes_of_word(a.at, a.size, word)}});
 }
 
-// Before a store. `ordered(past)`: it is after that access.
+// Before a store, which explains the reads that are not ordered before it.
 void Rules::explain(History& history, const Use& use, uint64_t byte, auto&& ordered) const {
   auto& all = history.unwritten;
   const Access& a = use.access;
@@ -89,7 +89,7 @@ void Rules::explain(History& history, const Use& use, uint64_t byte, auto&& orde
     row.note_load(clocks.entry(thread), mine.stamp, a.pc);
     return;
   }
-  const Stamp visible = clocks.cluster_size() > 1 ? begun : mine.floor;  // of any thread
+  const Stamp visible = clocks.cluster_size() > 1 ? begun : mine.floor;  // for all entries
   if (w.read > visible) check_readers(home, {a, thread}, byte, row);
   if (!home.memory.unwritten.empty()) [[unlikely]] {
     explain(home.memory, {a, thread}, byte,
@@ -129,9 +129,7 @@ void Rules::explain(History& history, const Use& use, uint64_t byte, auto&& orde
 }
 
 void Rules::access_shared(BlockParts& home, const Access& a, unsigned thread) {
-  if (&home != &own_) {
-    home.memory.note_guest(now(a, thread));
-  }
+  if (&home != &own_) home.memory.note_guest(now(a, thread));
   for_each_word(a,
                 [&](uint64_t word, uint8_t bytes) { access_word(home, a, thread, word, bytes); });
 }
@@ -317,9 +315,11 @@ void Rules::access_device(const Access& a, unsigned thread) {
   if (a.kind == Kind::atomic) {
     check_under_atomics(device_, use, byte, w.last_write(), w.wrote, ordered);
   }
-  const bool bulk_store = a.by == By::engine && a.kind == Kind::store;
-  w.note_store(block, bulk_store ? store_entry_ : clocks.entry(thread),
-               bulk_store ? store_stamp_ : now, a.pc, a.kind == Kind::atomic);
+  if (a.by == By::engine && a.kind == Kind::store) [[unlikely]] {  // a bulk store, just issued
+    const Operation& store = own_.operations.last();
+    return w.note_store(block, store.channel + 1, store.stamp, a.pc, false);
+  }
+  w.note_store(block, clocks.entry(thread), now, a.pc, a.kind == Kind::atomic);
 }
 
 // The wait may also be one by another thread of the cluster.

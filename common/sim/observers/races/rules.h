@@ -48,8 +48,6 @@ class Rules {
   /// A block whose shared memory another one uses must have begun and must not have ended.
   void check_neighbour(const BlockParts& home, const Use&, bool ended) const;
   void end_block() const;  ///< other blocks' accesses to its shared memory must happen before
-  /// The bulk store that is being issued writes device memory as this entry, with this stamp.
-  void bulk_store(unsigned entry, Stamp s) { store_entry_ = entry, store_stamp_ = s; }
 
   // Also for operations.
   /// The last store to the cell must happen before the use. Returns whether it does.
@@ -83,8 +81,6 @@ class Rules {
   DeviceHistory& device_;
   Faults& faults_;
   uint8_t* const& written_;
-  unsigned store_entry_ = 0;
-  Stamp store_stamp_ = 0;
 };
 
 }  // namespace sim::races
