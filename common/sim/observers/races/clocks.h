@@ -113,7 +113,7 @@ class BlockClocks {
   Stamp tick(unsigned me);                       ///< the thread's next step has a new stamp
   Stamp tick();                                  ///< a stamp for something else
   unsigned channel(const void* of, bool loads);  ///< the first of its two entries
-  // The clock of thread `me` gets an entry; is replaced by a later one.
+  // An entry is added to the thread's clock; the clock is replaced by a later one.
   void learn(unsigned me, unsigned entry, Stamp);
   void learn(unsigned me, const SharedClock& later) { threads_[me].clock = later; }
   SharedClock past(unsigned me);  ///< what is visible to the thread, which gets a new stamp

@@ -54,7 +54,7 @@ struct TensorPlace {
   const Where& where;
 };
 
-/// Receives what the rules find. Words (findings.h) makes sentences of it; tests listen.
+/// Receives what the rules find: Words (findings.h), or a test.
 class Faults {
  public:
   virtual ~Faults() = default;

@@ -41,6 +41,7 @@ struct UnwrittenRead {
   Past past;
   uint8_t bytes;  ///< of the word
 };
+/// What the histories of both memories have.
 struct History {
   /// The last plain store to a cell that atomics have changed since, by the cell's first byte.
   std::unordered_map<uint64_t, Past> under_atomics;

@@ -23,7 +23,7 @@ struct Operation {
   Where where;
   const void* of_channel;
   unsigned issuer;   ///< entry of the (first) thread that issued it
-  unsigned channel;  ///< a thread whose clock has this entry up to `stamp` knows of the completion
+  unsigned channel;  ///< its completion: visible to a thread that has this entry up to `stamp`
   Stamp stamp;
   SharedClock past = nullptr;  ///< load: what was visible to the issuer, released with the data
   fa::Swizzle swizzle{};       ///< load: as in the tensor map
@@ -80,7 +80,7 @@ class Operations {
   LatestOperations& open(SharedCell&, uint64_t word);
   const LatestOperations& of_word(uint64_t word) const { return (*words_)[word]; }
 
-  /// A thread has waited for the mbarrier; up to which stamp its loads are visible, says `clock`.
+  /// A thread has waited for the mbarrier, which had released this clock.
   void note_waited(const void* bar, const Clock& clock);
   /// The first load whose completion is visible to no thread of the block; null: there is none.
   const Operation* without_wait(const BlockClocks&) const;
