@@ -241,15 +241,20 @@ void BlockClocks::hand_over_reads(Clock& to, const Clock& from, bool loads) {
       channels[reinterpret_cast<const void*>(i)] = reads + static_cast<unsigned>(2 * i);
     }
   }
-  for (unsigned e = 0; e < std::min<size_t>(total_, from.size()); ++e) {
-    if (from[e]) raise(to, reads + e, from[e]);
+  to.resize(std::max({to.size(), from.size(), size_t{reads} + total_}));
+  for (size_t e = 0; e < std::min<size_t>(total_, from.size()); ++e) {
+    to[reads + e] = std::max(to[reads + e], from[e]);
   }
-  Clock channels_of = from;
-  std::fill_n(channels_of.begin(), std::min<size_t>(2 * total_, from.size()), 0);
-  for (const unsigned load : launch_.load_channels) {
-    if (!loads && load < channels_of.size()) channels_of[load] = 0;
+  size_t channel = 2 * total_;
+  const auto raise_until = [&](size_t end) {
+    for (; channel < std::min(end, from.size()); ++channel) {
+      to[channel] = std::max(to[channel], from[channel]);
+    }
+  };
+  if (!loads) {  // their channels are in ascending order
+    for (const unsigned load : launch_.load_channels) raise_until(load), channel = load + 1;
   }
-  raise(to, channels_of);
+  raise_until(from.size());
 }
 
 void BlockClocks::release_relaxed(unsigned me, const void* object, uint32_t phase) {
