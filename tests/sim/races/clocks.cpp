@@ -84,7 +84,7 @@ TEST_CASE("clocks: a relaxed arrival hands over reads alone", "[races][clocks]")
   block.learn(0, store, 7);
   const Stamp zero = block[0].stamp;
   block.release_relaxed(0, &object, 0);
-  block.acquire_relaxed(40, &object, 1);
+  block.acquire(40, &object, 1, true);
   CHECK(block.sees_read(40, 0, zero));
   CHECK_FALSE(block.sees(40, 0, zero));
   CHECK_FALSE(block.any_has(load, 8));

@@ -210,26 +210,6 @@ void BlockClocks::release(unsigned id, const void* object, uint32_t phase) {
   tick(id);  // later accesses are not released
 }
 
-const Clock* BlockClocks::acquire(unsigned id, const void* object, uint32_t phase) {
-  const auto found = launch_.objects.find(object);
-  if (found == launch_.objects.end()) return nullptr;
-  const Released& released = found->second;
-  const bool over = phase != released.phase;
-  const Clock& clock = over ? released.clock : released.before;
-  const uint32_t version = over ? released.version : released.version_before;
-  if (clock.empty()) return nullptr;
-  ThreadClock& me = threads_[id];
-  Answer& latest = acquired_;
-  if (latest.object != object || latest.one != version || latest.other != phase ||
-      latest.from != me.clock || !latest.result) {
-    Clock sum = clock;
-    if (me.clock) raise(sum, *me.clock);
-    latest = {me.clock, std::make_shared<const Clock>(std::move(sum)), object, version, phase};
-  }
-  me.clock = latest.result;
-  return &clock;
-}
-
 // A relaxed arrival or wait releases and acquires only that reads and asynchronous operations are
 // complete: not what a thread wrote nor, in a relaxed wait, what loads wrote.
 void BlockClocks::hand_over_reads(Clock& to, const Clock& from, bool loads) {
@@ -257,19 +237,37 @@ void BlockClocks::hand_over_reads(Clock& to, const Clock& from, bool loads) {
   raise_until(from.size());
 }
 
-void BlockClocks::release_relaxed(unsigned me, const void* object, uint32_t phase) {
-  hand_over_reads(open(object, phase).clock, of(me), true);
-  tick(me);
+void BlockClocks::release_relaxed(unsigned id, const void* object, uint32_t phase) {
+  const ThreadClock& me = threads_[id];
+  Released& released = open(object, phase);
+  if (!me.clock || me.clock != released.added_reads) {
+    hand_over_reads(released.clock, of(id), true);
+    released.added_reads = me.clock;
+  }
+  raise(released.clock, launch_.reads + entry(id), me.stamp);
+  tick(id);
 }
 
-void BlockClocks::acquire_relaxed(unsigned id, const void* object, uint32_t phase) {
+const Clock* BlockClocks::acquire(unsigned id, const void* object, uint32_t phase, bool relaxed) {
   const auto found = launch_.objects.find(object);
-  if (found == launch_.objects.end()) return;
+  if (found == launch_.objects.end()) return nullptr;
   const Released& released = found->second;
+  const bool over = phase != released.phase;
+  const Clock& clock = over ? released.clock : released.before;
+  const uint32_t version = over ? released.version : released.version_before;
+  if (clock.empty()) return nullptr;
   ThreadClock& me = threads_[id];
-  Clock sum = me.clock ? *me.clock : Clock();
-  hand_over_reads(sum, phase == released.phase ? released.before : released.clock, false);
-  me.clock = std::make_shared<const Clock>(std::move(sum));
+  Answer& latest = acquired_;
+  if (latest.object != object || latest.one != version || latest.other != phase ||
+      latest.relaxed != relaxed || latest.from != me.clock || !latest.result) {
+    Clock sum;
+    if (me.clock) sum = *me.clock;
+    relaxed ? hand_over_reads(sum, clock, false) : raise(sum, clock);
+    auto result = std::make_shared<const Clock>(std::move(sum));
+    latest = {me.clock, std::move(result), object, version, phase, relaxed};
+  }
+  me.clock = latest.result;
+  return &clock;
 }
 
 void BlockClocks::complete(const SharedClock& past, unsigned channel, Stamp stamp,

@@ -27,7 +27,7 @@ struct Released {
   uint32_t phase = 0;
   uint32_t version = 0, version_before = 0;  ///< counts changes; before this phase
   Clock clock, before;                       ///< until now (empty: nothing); before this phase
-  SharedClock added;                         ///< is contained in `clock`
+  SharedClock added, added_reads;  ///< contained in `clock`: whole; as a relaxed arrival's
   Fenced fenced;
   SeenTickets seen;
 };
@@ -102,8 +102,8 @@ class BlockClocks {
   void warp_sync(unsigned warp, uint32_t lanes);
   void release(unsigned me, const void* object, uint32_t phase);
   void release_relaxed(unsigned me, const void* object, uint32_t phase);
-  const Clock* acquire(unsigned me, const void* object, uint32_t phase);  ///< null: nothing
-  void acquire_relaxed(unsigned me, const void* object, uint32_t phase);
+  /// Returns what it acquires, or null.
+  const Clock* acquire(unsigned me, const void* object, uint32_t phase, bool relaxed = false);
   /// An operation completes, and releases `past` and its completion to the object.
   void complete(const SharedClock& past, unsigned channel, Stamp, const void* object,
                 uint32_t phase);
@@ -143,7 +143,7 @@ class BlockClocks {
   struct Answer {
     SharedClock from, result;
     const void* object = nullptr;
-    uint32_t one = 0, other = 0;  // version and phase; entry and stamp
+    uint32_t one = 0, other = 0, relaxed = 0;  // version and phase; entry and stamp
   } acquired_, learnt_;
 };
 

@@ -68,7 +68,7 @@ class RaceObserver final : public Observer {
     if (released) operations_.note_waited(object, *released);
   }
   void acquire_relaxed(Block& b, const void* object, uint32_t phase) override {
-    clocks_.acquire_relaxed(b.current->id, object, phase);
+    clocks_.acquire(b.current->id, object, phase, true);
   }
   void waited(Block& b, const void* bar, int parity, const Where& where) override {
     launch_.waits[bar] = {where, parity, launch_.clocks.now, clocks_[b.current->id].clock};
