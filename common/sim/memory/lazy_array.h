@@ -5,6 +5,9 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "common/dialect/errors.h"
 
@@ -30,6 +33,30 @@ class LazyArray {
  private:
   size_t bytes_;
   T* data_;
+};
+
+/// kPages * kPageSize elements, zero until they are used.
+template <class T, size_t kPages, size_t kPageSize>
+class PagedArray {
+ public:
+  T& operator[](uint64_t i) {
+    T* page = pages_ ? pages_[i / kPageSize] : nullptr;
+    if (!page) [[unlikely]]
+      page = new_page(i / kPageSize);
+    return page[i % kPageSize];
+  }
+
+ private:
+  [[gnu::noinline]] T* new_page(size_t number) {
+    if (!table_) table_ = std::make_unique<LazyArray<T*>>(kPages);
+    pages_ = table_->data();
+    used_.push_back(std::make_unique<LazyArray<T>>(kPageSize));
+    return pages_[number] = used_.back()->data();
+  }
+
+  T** pages_ = nullptr;  // of table_
+  std::unique_ptr<LazyArray<T*>> table_;
+  std::vector<std::unique_ptr<LazyArray<T>>> used_;
 };
 
 }  // namespace sim

@@ -1,21 +1,15 @@
 /// \file
-/// The races and uninitialised reads of a launch, private to observers/. The search continues after
-/// a finding, so that one does not hide the next; the launch ends with one report.
+/// What is said of the faults of a launch. The search continues after a finding, so that one does
+/// not hide the next; the launch ends with one report.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <optional>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "common/dialect/errors.h"
-#include "common/sim/memory/memory.h"
+#include "common/sim/observers/races/faults.h"
 
-namespace sim {
-
-struct Where;
+namespace sim::races {
 
 /// How many findings a report spells out.
 constexpr size_t kSpelledOut = 8;
@@ -40,7 +34,8 @@ enum class Fault : uint8_t {
   remark
 };
 
-/// Of one launch. With the search on, one OS worker runs at a time, so there is no lock.
+/// Keeps one finding per pair of lines. Words adds them; the watcher asks for the report. With the
+/// search on, one OS worker runs at a time, so there is no lock.
 class Findings {
  public:
   struct Finding {
@@ -51,17 +46,17 @@ class Findings {
     uint64_t unexplained = 0;  ///< uninitialised: reads that no race explains; none: not reported
   };
 
-  void clear();
   /// The finding of this kind at these two lines, in either order; mostly a new or the latest one.
   Finding& at(Fault, const Line&, const Line&);
-  size_t number(const Finding& finding) const { return &finding - all_.data(); }
+  size_t latest() const { return latest_finding_; }  ///< what at() has returned
   Finding& operator[](size_t number) { return all_[number]; }
   /// `finding` is a race of two stores; the later one's value is in memory after this event.
   void compare_later(const Finding&, const void* p, unsigned size);
   /// Called before the next store: the values of compare_later() are in memory now.
   void compare() {
-    if (!pending_.empty()) compare_now();
+    if (has_pending()) compare_now();
   }
+  bool has_pending() const { return !pending_.empty(); }
   /// \param fatal what ended the launch, or nothing.
   /// \throws fa::KernelStopped when there is anything to report. Races of equal values are last.
   void report(const std::optional<fa::Finding>& fatal);
@@ -85,6 +80,33 @@ class Findings {
   size_t latest_finding_ = 0;
   std::vector<Store> pending_;
 };
-extern Findings findings;
 
-}  // namespace sim
+/// Makes a sentence of what the rules report, as the current thread of the current block
+/// (sim::self).
+class Words final : public Faults {
+ public:
+  explicit Words(Findings& findings) : findings_(findings) {}
+  std::string preceding;  ///< the kernel that may still run
+
+  void race(const Race&) override;
+  size_t unwritten(const Use&, uint64_t byte) override;
+  void explained(size_t unwritten) override { --findings_[unwritten].unexplained; }
+  void absent(const Use&, bool ended) override;  ///< ends the launch
+  void left(const Past&) override;
+  void left(const Operation& load, const Wait* other_phase) override;
+  void tensor_race(const TensorPlace&, const Operation&, Missing) override;
+  void tensor_unwritten(const TensorPlace&) override;
+  void other_swizzle(const SharedOperand&, const Where&, const Operation& load) override;
+  // What instructions see themselves, as in Observer.
+  void leave_store(const Where&);
+  void touch_busy(RegisterUse, size_t element, Kind, const void* pc, const Where& user);
+  void remark(const Where&, const std::string& sentence);
+
+ private:
+  /// Null: it has a sentence already.
+  std::string* fresh(Fault, const Line&, const Line& other = {});
+
+  Findings& findings_;
+};
+
+}  // namespace sim::races

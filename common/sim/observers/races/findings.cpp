@@ -1,4 +1,4 @@
-#include "common/sim/observers/findings.h"
+#include "common/sim/observers/races/findings.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,9 +6,7 @@
 #include "common/sim/messages/messages.h"
 #include "common/sim/sim.h"
 
-namespace sim {
-
-Findings findings;
+namespace sim::races {
 
 std::string Line::text() const {
   return where ? sim::at(*where) : pc ? source_of(pc) : std::string();
@@ -28,8 +26,6 @@ static fa::FaultKind kind_of(Fault fault) {
          : fault == Fault::other_layout ? fa::FaultKind::refused
                                         : fa::FaultKind::race;
 }
-
-void Findings::clear() { *this = {}; }
 
 Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other) {
   const auto [low, high] = std::minmax({place_of(one), place_of(other)});
@@ -51,7 +47,7 @@ Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other)
 
 void Findings::compare_later(const Finding& finding, const void* p, unsigned size) {
   Store& store = pending_.emplace_back();
-  store.finding = number(finding);
+  store.finding = &finding - all_.data();
   store.p = static_cast<const unsigned char*>(p);
   store.size = size;
   std::memcpy(store.old, p, size);
@@ -98,4 +94,4 @@ std::vector<std::string> Findings::remarks() const {
   return texts;
 }
 
-}  // namespace sim
+}  // namespace sim::races
