@@ -35,7 +35,13 @@ def build(folder):
     sources += [objects / f"{name}.cpp.o" for name in ("problem", "tensors", "description")]
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
-    command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
+    command += [
+        "-DFA_GPU",
+        "-DFMT_HEADER_ONLY",
+        f"-I{fake}",
+        f"-I{ROOT}",
+        *(f"-idirafter{at}" for at in found),
+    ]
     command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map"]
     done = said([*command, *sources, "-o", path])
     if done.returncode:
