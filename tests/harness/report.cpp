@@ -266,6 +266,9 @@ TEST_CASE("figures have three digits, and the unit that leaves 1 to 999 before t
       {99.96, "100 ms"},   {999.4, "999 ms"},   {999.5, "1.00 s"},    {9994, "9.99 s"},
       {9996, "10.0 s"},    {68123, "68.1 s"},   {4000000, "4000 s"}};
   for (const auto& [ms, words] : times) CHECK(fa::human_time(ms) == words);
+  CHECK(fa::beside("left", "right", 10) == "left right");
+  CHECK(fa::beside("left", "right", 9) == "left\n    right");
+  CHECK(fa::beside("left", "", 4) == "left");
 }
 
 TEST_CASE("the first line is the answer: verdict, HBM, time and limiter", "[report]") {
@@ -522,13 +525,6 @@ TEST_CASE("each remark stands where it applies, and nowhere else", "[report]") {
        "  O          1.00e-07  4.00e-07        25%  2.00e-07  1.00e-08      1,024  WRONG\n"
        "        requested, predicted  HBM, predicted\n"
        "forward    68.7 GB  1.24 MB   1.00 MB  2.00 MB          -\n"},
-      {"wrong on a GPU that was measured", gpu_run(),
-       [](Report r) { r.check.tensors[0].ok = false; },
-       "- 98 right check O\n"
-       "98 kernel: WRONG, HBM 2.95 MB, 500 us measured\n"
-       "WRONG     an error is larger than allowed; see check below\n"
-       "  O          1.00e-07  4.00e-07        25%  2.00e-07  1.00e-08      1,024  WRONG\n"
-       "\n"},
       {"not run", simulated_run(),
        [](Report r) { r.check = {}, r.forward.seen = {}, r.predicted_only = true; },
        "- 98 right problem device check requested read forward buffers check O  forward, read O Q "
@@ -553,20 +549,6 @@ TEST_CASE("each remark stands where it applies, and nowhere else", "[report]") {
        "- Q\n"
        "  Q           68,719,476,736        =                                  -\n"
        "          -: copied by TMA or set by a memset, which are no requests of a warp\n"},
-      {"a long name", simulated_run(),
-       [](Report r) { r.forward.predicted["partial_sums_of_dQ"].read = 123456789012; },
-       "- 98 right change all\n"
-       "98 kernel: WRONG, HBM 2.80 MB, at least 1.00 us\n"
-       "WRONG     the result is right, but the prediction differs from the count\n"
-       "change    since 97_before: requested 137 GB -> 192 GB: 1.40x more\n"
-       "  partial_sums_of_dQ\n"
-       "             123,456,789,012       !=                                  -\n"
-       "    counted                0\n"
-       "  all        192,176,269,844       !=         1,242,759        =    13.5     4.9\n"
-       "    counted   68,719,480,832\n"
-       "          prediction differs from the count in: partial_sums_of_dQ\n"
-       "\n"
-       "forward\n"},
       {"no formula", simulated_run(),
        [](Report r) { r.forward.predicts = false, r.forward.predicted = {}; },
        "- right change read O Q S all score predicted\n"
@@ -577,19 +559,6 @@ TEST_CASE("each remark stands where it applies, and nowhere else", "[report]") {
        "  Q           68,719,476,736                                        16.5\n"
        "  S                    4,096                      8,192              4.0     5.0\n"
        "  all         68,719,480,832                  1,242,759             13.5     4.9\n"},
-      {"no formula of a backward", with_all_passes(simulated_run()),
-       [](Report r) { r.backward->predicts = false, r.backward->predicted = {}; },
-       "- right backward read O Q S dQ all all score predicted\n"
-       "right     all errors are within tolerance; predicted and counted bytes agree in\n"
-       "          the prepare and the forward, and not predicted in the backward.\n"
-       "          backward since 97_before: requested 137 GB -> 0 B\n"
-       "                read counted              write counted             load   store\n"
-       "  O                                           1,234,567                      4.0\n"
-       "  Q           68,719,476,736                                        16.5\n"
-       "  S                    4,096                      8,192              4.0     5.0\n"
-       "  dQ                  atomic                      4,096                      4.0\n"
-       "  all         68,719,480,832                  1,242,759             13.5     4.9\n"
-       "  all                 atomic                      4,096                      4.0\n"},
       {"no formula but a backward's", with_all_passes(simulated_run()),
        [](Report r) {
          for (fa::Pass* pass : {&*r.prepare, &r.forward}) {
@@ -694,15 +663,6 @@ TEST_CASE("each remark stands where it applies, and nowhere else", "[report]") {
        "  predicted   1.00 GB   1.00 GB   2.00 GB  each kernel streams its operands once\n"
        "bound     at least 467 us on this card, a lower bound and not an estimate: 67.1\n"
        "          MFLOP 467 us, HBM bytes 10.0 us\n"},
-      {"a cache", simulated_run(),
-       [](Report r) {
-         r.problem.B = 3, r.problem.N = 1, r.problem.cache.lengths = {256, 0, 9};
-         r.problem.cache.page = 64, r.problem.cache.fp8 = true;
-       },
-       "- problem memory\n"
-       "problem   B=3 H=4 N=1 Nk=256 d=64 lengths=0..256 page=64 fp32 fp8 cache; normal\n"
-       "          input, seed 7\n"
-       "memory    workspace 3.00 kB (naive step: 24.6 kB); inputs and outputs 3.00 kB\n"},
       {"no such products were measured", gpu_run(), [](Report r) { r.problem.method.fp8 = true; },
        "- read forward 134 an\n"
        "              read  written      read  written   measured  rate, of a copy\n"
