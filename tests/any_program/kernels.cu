@@ -5,7 +5,6 @@
 
 // Launches in every form: macros, templates, pointers, namespaces, members, defaults.
 namespace launches {
-
 #define RUN(kernel, ...) kernel<<<1, 32>>>(__VA_ARGS__)
 #define BLOCKS(n) (((n) + 63) / 64)
 
@@ -149,12 +148,10 @@ void run() {
   CHECK(cudaFree(out));
   CHECK(cudaFree(other));
 }
-
 }  // namespace launches
 
 // C++ in kernels: classes, functors, recursion, function pointers, structs by value, operators.
 namespace classes {
-
 struct Matrix {
   int width, height;
   float* cells;
@@ -264,7 +261,6 @@ void run() {
   done();
   for (int i = 0; i < 15; ++i) EXPECT(other.cells[i % 5 * 3 + i / 5] == i);
 }
-
 }  // namespace classes
 
 int main() {

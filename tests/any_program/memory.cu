@@ -3,7 +3,6 @@
 
 // __constant__ and __device__ variables, copied in part, by address, and changed by a kernel.
 namespace variables {
-
 struct Params {
   int n;
   float scale;
@@ -134,12 +133,10 @@ void run() {
   EXPECT(three[1] == 0 && three[2] == 0x40000000);  // a double's 2
   CHECK(cudaFree(out));
 }
-
 }  // namespace variables
 
 // Dynamic shared memory: several types, in a function, at file scope, through a template.
 namespace dynamic_shared {
-
 extern __shared__ int at_file_scope[];
 
 __global__ void reversed(int* out) {
@@ -222,7 +219,6 @@ void run() {
   done();
   EXPECT(*sum == n / 2 * (n - 1) + n);
 }
-
 }  // namespace dynamic_shared
 
 int main() {

@@ -10,7 +10,6 @@
 
 // Integer intrinsics: bits, bytes, wide products, dot products of bytes.
 namespace integers {
-
 struct Row {
   int popc, popcll, clz, clzll, ffs, ffsll, mulhi, mul24, dp4a;
   unsigned brev, perm, perm_back, shift_l, shift_r, umulhi, sad, usad, udp4a;
@@ -169,12 +168,10 @@ void run() {
     EXPECT(r.mixed == (int)(a >> 1) + (int)(a < 5 ? a : 5) + (i > 3 ? (int)i : 3));
   }
 }
-
 }  // namespace integers
 
 // Vector types: sizes, alignments, make_<type>(), and loads and stores in kernels.
 namespace vector_types {
-
 struct __align__(16) Padded {
   float a;
   int b;
@@ -277,12 +274,10 @@ void run() {
   EXPECT(one.x == 1 && one.y == 1 && one.z == 1 && two.y == 6 && two.z == 1);
   EXPECT(dim3(three).z == 3 && three.x == 1);
 }
-
 }  // namespace vector_types
 
 // fp8: conversions of one, two and four numbers, with and without saturation.
 namespace fp8 {
-
 __global__ void convert(const float* in, float* out, __nv_fp8_e4m3* small) {
   const int i = threadIdx.x;
   small[i] = __nv_fp8_e4m3(in[i]);
@@ -332,14 +327,12 @@ void run() {
   EXPECT(__nv_cvt_double_to_fp8(1.1875 - 1e-12, __NV_SATFINITE, __NV_E4M3) == 0x39);
   EXPECT(__nv_cvt_double_to_fp8(1.0625 + 1e-12, __NV_SATFINITE, __NV_E4M3) == 0x39);
 }
-
 }  // namespace fp8
 
 // Arithmetic and conversions with explicit rounding: to nearest, to zero, down, up, for fp32, fp64
 // and integers; out-of-range numbers, NaN, and reinterpreted bits. Exact values in long double, or
 // exact comparisons, say where each result must lie.
 namespace rounding {
-
 struct Row {
   float add[4], sub[4], mul[4], div[4], fma[4], root[4], inverse[4];  // rn, rz, rd, ru
   double dadd[4], dmul[4], dsub[4], ddiv[4], dfma[4], droot[4], dinverse[4];
@@ -572,7 +565,6 @@ void run() {
   check_arithmetic();
   check_conversions();
 }
-
 }  // namespace rounding
 
 int main() {

@@ -5,7 +5,6 @@
 
 // Managed memory: host and device take turns, also through pointers stored in it.
 namespace managed {
-
 struct Node {
   int value;
   Node* next;
@@ -86,12 +85,10 @@ void run() {
   CHECK(cudaFree(nodes));
   CHECK(cudaFree(sum));
 }
-
 }  // namespace managed
 
 // Graphs, captured and built: everything runs at each launch, with the arguments of construction.
 namespace graph {
-
 __global__ void add(int* p, int by) { p[threadIdx.x] += by; }
 static void count(void* calls) { ++*static_cast<int*>(calls); }
 __device__ int symbol;
@@ -162,12 +159,10 @@ void run() {
   CHECK(cudaGraphExecDestroy(run));
   CHECK(cudaStreamDestroy(stream));
 }
-
 }  // namespace graph
 
 // Queries of the device: properties, attributes, limits, occupancy.
 namespace device {
-
 __global__ void kernel(int* out) {
   extern __shared__ int s[];
   s[threadIdx.x] = threadIdx.x;
@@ -320,7 +315,6 @@ void run() {
   CHECK(cudaFree(out));
   CHECK(cudaDeviceReset());
 }
-
 }  // namespace device
 
 int main() {

@@ -7,7 +7,6 @@
 
 // Warps: shuffles, votes, matches, reductions, active lanes; blocks: counting barriers, and fences.
 namespace warp {
-
 struct Row {
   int up, down, idx, narrow, xored;
   unsigned ballot, any, all, match, match_all, sum, low, bits;
@@ -139,12 +138,10 @@ void run() {
   done();
   EXPECT(*total == 1900);
 }
-
 }  // namespace warp
 
 // Cooperative groups: block, tiles, the active threads of a branch, partitions, reduce and scan.
 namespace groups {
-
 namespace cg = cooperative_groups;
 
 template <class Group>
@@ -301,7 +298,6 @@ void run() {
     EXPECT(row[3] == 1000000 * sum + (i % 5 < 2 ? 700 : 600) + i / 5 + 10000 * (i < 10 ? 10 : 22));
   }
 }
-
 }  // namespace groups
 
 int main() {
