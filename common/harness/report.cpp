@@ -31,7 +31,13 @@ std::string error_of(double e) { return std::isnan(e) ? "nan" : fmt::format("{:.
 
 /// "3.2" for 32 transfers in 10 requests.
 std::string per_request(uint64_t transfers, uint64_t requests) {
-  return requests == 0 ? "" : fmt::format("{:.1f}", double(transfers) / double(requests));
+  return requests == 0 ? "-" : fmt::format("{:.1f}", double(transfers) / double(requests));
+}
+
+std::string listed(const std::vector<std::string>& all) {
+  std::string out;
+  for (const std::string& one : all) out += (out.empty() ? "" : ", ") + one;
+  return out;
 }
 
 std::string trimmed(std::string line) {
@@ -59,30 +65,16 @@ std::string check_section(const RunReport& r) {
   return out;
 }
 
-/// One line of the traffic table. "=": as predicted; another count is below the prediction.
-struct TrafficCells {
+constexpr size_t kBytesEnd = 28;  // columns up to the end of the first number
+
+/// A number of the traffic table. "=": as predicted; another count is below the prediction.
+struct TrafficCell {
   std::string first, mark, counted, sectors;
 };
 
-TrafficCells traffic_cells(const uint64_t* predicted, const uint64_t* counted, uint64_t requests,
-                           uint64_t sectors) {
-  TrafficCells c;
-  if ((!predicted || *predicted == 0) && (!counted || *counted == 0)) return c;
-  c.first = grouped(predicted ? *predicted : *counted);
-  if (!counted) return c;
-  if (predicted) {
-    const bool same = *counted == *predicted;
-    c.mark = same ? "=" : "!=";
-    if (!same) c.counted = grouped(*counted);
-  }
-  c.sectors = requests == 0 ? "-" : per_request(sectors, requests);
-  return c;
-}
-
-constexpr size_t kBytesEnd = 28;  // columns up to the end of the first number
-
-std::string traffic_line(const std::string& label, const TrafficCells& read,
-                         const TrafficCells& write) {
+std::string traffic_line(const std::string& label, const TrafficCell& read,
+                         const TrafficCell& write) {
+  if (read.first.empty() && write.first.empty()) return "";
   std::string out = trimmed(beside("  " + label, read.first, kBytesEnd) +
                             fmt::format("{:>9}{:>18}{:>9}{:>8}{:>8}", read.mark, write.first,
                                         write.mark, read.sectors, write.sectors));
@@ -93,21 +85,24 @@ std::string traffic_line(const std::string& label, const TrafficCells& read,
   return out;
 }
 
-std::string traffic_row(const std::string& name, const Bytes* predicted,
-                        const BufferCount* counted) {
-  const BufferCount got = counted ? *counted : BufferCount{};
-  const Bytes want = predicted ? *predicted : Bytes{};
-  const auto cells = [=](uint64_t bytes, uint64_t seen, uint64_t requests, uint64_t sectors) {
-    return traffic_cells(predicted ? &bytes : nullptr, counted ? &seen : nullptr, requests,
-                         sectors);
+std::string traffic_row(const std::string& name, const std::optional<Bytes>& predicted,
+                        const std::optional<BufferCount>& counted) {
+  const auto cell = [&](uint64_t Bytes::*way, uint64_t Ops::*kind) {
+    const uint64_t want = predicted ? (*predicted).*way : 0;
+    const uint64_t got = counted ? counted->bytes.*way : 0;
+    TrafficCell c;
+    if (want == 0 && got == 0) return c;
+    c.first = grouped(predicted ? want : got);
+    if (predicted && counted) {
+      c.mark = got == want ? "=" : "!=";
+      if (got != want) c.counted = grouped(got);
+    }
+    if (counted) c.sectors = per_request(counted->sectors.*kind, counted->requests.*kind);
+    return c;
   };
-  const TrafficCells read = cells(want.read, got.bytes.read, got.requests.load, got.sectors.load);
-  const TrafficCells write =
-      cells(want.write, got.bytes.write, got.requests.store, got.sectors.store);
-  const TrafficCells atomic =
-      cells(want.atomic, got.bytes.atomic, got.requests.atomic, got.sectors.atomic);
-  std::string out;
-  if (!read.first.empty() || !write.first.empty()) out += traffic_line(name, read, write);
+  std::string out =
+      traffic_line(name, cell(&Bytes::read, &Ops::load), cell(&Bytes::write, &Ops::store));
+  const TrafficCell atomic = cell(&Bytes::atomic, &Ops::atomic);
   if (!atomic.first.empty()) out += traffic_line(name, {"atomic", "", "", ""}, atomic);
   return out;
 }
@@ -133,23 +128,21 @@ std::string traffic_table(const Pass& p) {
   for (const auto& [name, count] : p.seen.buffers) {
     if (!p.predicted.buffers.contains(name)) names.push_back(name);
   }
+  // What one side does not know are no bytes.
+  const auto row = [&](const std::string& name, const Bytes& bytes, const BufferCount& count) {
+    return traffic_row(name, p.predicts ? std::optional(bytes) : std::nullopt,
+                       counted ? std::optional(count) : std::nullopt);
+  };
+  const auto of = [](const auto& buffers, const std::string& name) {
+    const auto found = buffers.find(name);
+    return found == buffers.end() ? decltype(found->second){} : found->second;
+  };
   for (const std::string& name : names) {
-    const auto predicted = p.predicted.buffers.find(name);
-    const auto counted = p.seen.buffers.find(name);
-    const Bytes no_bytes;
-    const BufferCount none;
-    out += traffic_row(name,
-                       predicted != p.predicted.buffers.end() ? &predicted->second
-                       : p.predicts                           ? &no_bytes
-                                                              : nullptr,
-                       counted != p.seen.buffers.end() ? &counted->second
-                       : p.counted()                   ? &none
-                                                       : nullptr);
+    out += row(name, of(p.predicted.buffers, name), of(p.seen.buffers, name));
   }
-  const Bytes total = p.predicted.total();
-  const BufferCount sum{p.seen.requested.value_or(Bytes{}), p.seen.requests.value_or(Ops{}),
-                        p.seen.sectors.value_or(Ops{})};
-  out += traffic_row("all", p.predicts ? &total : nullptr, counted ? &sum : nullptr);
+  out += row("all", p.predicted.total(),
+             {p.seen.requested.value_or(Bytes{}), p.seen.requests.value_or(Ops{}),
+              p.seen.sectors.value_or(Ops{})});
   const bool copies = std::any_of(p.seen.buffers.begin(), p.seen.buffers.end(),
                                   [](const auto& named) { return without_requests(named.second); });
   if (counted && copies) {
@@ -174,15 +167,11 @@ std::string requested_section(const Pass& p) {
                                 grouped(p.seen.requests->store), grouped(p.seen.sectors->store)));
   }
   if (p.prediction_ok() == false) {
-    std::string names_of;
-    for (const std::string& name : differing_buffers(p.predicted, p.seen)) {
-      names_of += (names_of.empty() ? "" : ", ") + name;
-    }
+    std::vector<std::string> names = differing_buffers(p.predicted, p.seen);
     for (const PerElement& e : p.predicted.per_element) {
-      if (counted_per_element(e, p.seen) == e.accesses) continue;
-      names_of += (names_of.empty() ? "" : ", ") + e.kernel;
+      if (counted_per_element(e, p.seen) != e.accesses) names.push_back(e.kernel);
     }
-    out += labelled("", "prediction differs from the count in: " + names_of);
+    out += labelled("", "prediction differs from the count in: " + listed(names));
   }
   return out;
 }
@@ -288,31 +277,28 @@ std::string measured_time(const RunReport& r, const Pass& p) {
     out += labelled("", rate);
   }
   const double copy = r.roofs ? r.roofs->copy_bytes_per_s : 0;
-  if (copy > 0 && p.measured() && p.seen.hbm) {
-    const double bytes_per_s = double(p.seen.hbm->total()) / seconds;
-    out += labelled(
-        "", fmt::format("{}/s of HBM traffic: {:.1f}% of this card's measured {}/s",
-                        human_bytes(bytes_per_s), 100 * bytes_per_s / copy, human_bytes(copy)));
-  } else if (copy > 0 && p.bytes_per_s() && p.bound &&
-             p.bound->memory_ms > p.bound->arithmetic_ms) {
-    out += labelled("", fmt::format("{}/s of the predicted HBM traffic: {:.1f}% of this card's "
-                                    "measured {}/s",
-                                    human_bytes(*p.bytes_per_s()), 100 * *p.bytes_per_s() / copy,
-                                    human_bytes(copy)));
+  const bool counters = p.measured() && p.seen.hbm;
+  const bool bytes_bind = p.bound && p.bound->memory_ms > p.bound->arithmetic_ms;
+  if (copy > 0 && (counters || (bytes_bind && p.predicts))) {
+    const double rate = moved(p) / seconds;
+    out += labelled("", fmt::format("{}/s of {}HBM traffic: {:.1f}% of this card's measured {}/s",
+                                    human_bytes(rate), counters ? "" : "the predicted ",
+                                    100 * rate / copy, human_bytes(copy)));
   }
   return out;
 }
 
 std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+std::string part_text(const PartShare& p) { return name_of(p.part) + (" " + percent(p.share)); }
 
 /// What limits one kernel: the parts with a significant share.
 std::string limits_of(const KernelEstimate& k, const GpuSpec& gpu) {
-  std::string out;
-  for (size_t i = 0; i < std::min<size_t>(k.parts.size(), 3); ++i) {
-    if (i > 0 && k.parts[i].share < 0.1) break;
-    out +=
-        fmt::format("{}{} {}", i ? ", " : "", name_of(k.parts[i].part), percent(k.parts[i].share));
+  std::vector<std::string> parts;
+  for (const PartShare& part : k.parts) {
+    if (parts.size() == 3 || (!parts.empty() && part.share < 0.1)) break;
+    parts.push_back(part_text(part));
   }
+  std::string out = listed(parts);
   if (k.blocks > 0 && k.sms < unsigned(gpu.sms)) {
     out += fmt::format("; {} block{} for {} SMs", k.blocks, k.blocks == 1 ? "" : "s", gpu.sms);
   }
@@ -602,16 +588,20 @@ std::string time_in_words(const RunReport& r) {
   return "";
 }
 
-std::string limit_in_words(const RunReport& r) {
-  if (r.on_ranks) return ranks_limit(r);
-  if (!has_figures(r)) return "";
+/// What limits the kernel that takes longest by the estimates of these passes; null without one.
+const PartShare* limit_of(const std::vector<const Pass*>& passes) {
   const KernelEstimate* longest = nullptr;
-  for (const Pass* pass : r.passes()) {
+  for (const Pass* pass : passes) {
     const KernelEstimate* k = pass->estimate ? pass->estimate->longest() : nullptr;
     if (k && (!longest || k->seconds > longest->seconds)) longest = k;
   }
-  if (!longest || longest->parts.empty()) return "";
-  return std::string("limited by ") + name_of(longest->parts.front().part);
+  return longest && !longest->parts.empty() ? &longest->parts.front() : nullptr;
+}
+
+std::string limit_in_words(const RunReport& r) {
+  if (r.on_ranks) return ranks_limit(r);
+  const PartShare* limit = has_figures(r) ? limit_of(r.passes()) : nullptr;
+  return limit ? std::string("limited by ") + name_of(limit->part) : "";
 }
 
 std::string verdict(const RunReport& r) {
@@ -625,12 +615,10 @@ std::string answer(const RunReport& r, bool colour) {
   std::string start = (numbered ? r.step.substr(0, 2) : r.step) + " " + r.variant;
   if (r.on_ranks) start += fmt::format(" x {}", r.on_ranks->ranks.size());
   start += ": ";
-  std::string words = verdict(r);
-  if (r.on_ranks) words += ", " + ranks_sent(r);
-  for (const std::string& more : {hbm_in_words(r), time_in_words(r), limit_in_words(r)}) {
-    if (!more.empty()) words += ", " + more;
-  }
-  std::string out = wrapped(start, words, 2);
+  std::vector<std::string> words = {verdict(r), r.on_ranks ? ranks_sent(r) : hbm_in_words(r),
+                                    time_in_words(r), limit_in_words(r)};
+  std::erase(words, "");
+  std::string out = wrapped(start, listed(words), 2);
   if (!colour) return out;
   out.pop_back();
   const char* const paint = r.predicted_only || r.not_checkable() ? ""
@@ -668,13 +656,10 @@ bool errors_on_screen(const RunReport& r) { return !r.check.ok() || !r.again.val
 /// The largest error of each tensor; the whole table where one is too large.
 std::string check_line(const RunReport& r) {
   if (errors_on_screen(r)) return check_section(r);
-  std::string words;
-  for (const TensorCheck& t : r.check.tensors) {
-    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", t.tensor, share_of(t.used));
-  }
-  words += " of the allowed error";
-  if (!r.check.complete) words += ", in a sample of the rows";
-  return labelled("check", words);
+  std::vector<std::string> shares;
+  for (const TensorCheck& t : r.check.tensors) shares.push_back(t.tensor + " " + share_of(t.used));
+  return labelled("check", listed(shares) + " of the allowed error" +
+                               (r.check.complete ? "" : ", in a sample of the rows"));
 }
 
 struct Rate {
@@ -698,9 +683,9 @@ std::string rate_text(const Rate& rate) {
 
 std::string passes_table(const RunReport& r) {
   const bool sim = r.device.kind == "sim", timed = !r.predicted_only;
-  const auto row = [](const std::array<std::string, 7>& cells) {
+  const auto line = [&](const std::array<std::string, 7>& cells) {
     return trimmed(fmt::format("{:<9}{:>9}{:>9}{:>10}{:>9}{:>11}  {}", cells[0], cells[1], cells[2],
-                               cells[3], cells[4], cells[5], cells[6]));
+                               cells[3], cells[4], timed ? cells[5] : "", timed ? cells[6] : ""));
   };
   const std::vector<const Pass*> all = r.passes();
   const PassBytes requested = requested_of(r), hbm = hbm_of(r);
@@ -710,34 +695,19 @@ std::string passes_table(const RunReport& r) {
   };
   std::string out = "\n" + trimmed(fmt::format("{:>8}{:^20}{:^18}", "",
                                                title("requested", requested), title("HBM", hbm)));
-  out += row({"", "read", "written", "read", "written",
-              !timed ? ""
-              : sim  ? "estimated"
-                     : "measured",
-              !timed ? ""
-              : sim  ? "limited by"
-                     : fmt::format("rate, of {}", *peer ? peer : "a copy")});
-  const auto read = [](const std::optional<Bytes>& b) {
-    return b ? human_bytes(double(b->read)) : "-";
-  };
-  const auto written = [](const std::optional<Bytes>& b) {
-    return b ? human_bytes(double(b->write + b->atomic)) : "-";
+  out += line({"", "read", "written", "read", "written", sim ? "estimated" : "measured",
+               sim ? "limited by" : fmt::format("rate, of {}", *peer ? peer : "a copy")});
+  const auto bytes_text = [](const std::optional<Bytes>& b, bool written) {
+    return !b ? "-" : human_bytes(double(written ? b->write + b->atomic : b->read));
   };
   for (size_t i = 0; i < all.size(); ++i) {
     const Pass& pass = *all[i];
     const std::optional<double> ms = sim ? estimated_ms(pass) : measured_ms(pass);
-    const KernelEstimate* longest = pass.estimate ? pass.estimate->longest() : nullptr;
-    const std::string limit = !sim ? rate_text(rate_of(r, pass))
-                              : longest && !longest->parts.empty()
-                                  ? fmt::format("{} {}", name_of(longest->parts.front().part),
-                                                percent(longest->parts.front().share))
-                                  : "";
-    out += row({pass.name, read(requested.of[i]), written(requested.of[i]), read(hbm.of[i]),
-                written(hbm.of[i]),
-                !timed ? ""
-                : ms   ? human_time(*ms)
-                       : "-",
-                timed ? limit : ""});
+    const PartShare* most = limit_of({&pass});
+    const std::string limit = !sim ? rate_text(rate_of(r, pass)) : most ? part_text(*most) : "";
+    out += line({pass.name, bytes_text(requested.of[i], false), bytes_text(requested.of[i], true),
+                 bytes_text(hbm.of[i], false), bytes_text(hbm.of[i], true),
+                 ms ? human_time(*ms) : "-", limit});
   }
   return out;
 }
@@ -833,7 +803,7 @@ std::string analysis(const RunReport& r) {
 
 using Json = nlohmann::ordered_json;
 
-Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
+Json number(std::optional<double> x) { return x && std::isfinite(*x) ? Json(*x) : Json(nullptr); }
 Json wavefronts_json(const Ops& o) { return {{"load", o.load}, {"store", o.store}}; }
 Json hbm_json(const Bytes& b) { return {{"read", b.read}, {"write", b.write}}; }
 template <class T>
@@ -889,7 +859,7 @@ Json traffic_json(const Pass& p) {
                            {"element", e.element},
                            {"elements", e.elements},
                            {"predicted", e.accesses},
-                           {"counted", counted ? Json(*counted) : Json(nullptr)}});
+                           {"counted", number(counted)}});
   }
   return {{"per_element", per_element},
           {"requested",
@@ -906,7 +876,7 @@ Json traffic_json(const Pass& p) {
             {"model", p.counted() ? seen_hbm : Json(nullptr)},
             {"measured", p.measured() ? seen_hbm : Json(nullptr)}}},
           {"prediction_ok", p.prediction_ok() ? Json(*p.prediction_ok()) : Json(nullptr)},
-          {"note", p.seen.note.empty() ? Json(nullptr) : Json(p.seen.note)}};
+          {"note", text_or_null(p.seen.note)}};
 }
 
 Json kernels_json(const Pass& p) {
@@ -954,15 +924,17 @@ Json pass_json(const RunReport& r, const Pass& p) {
   j["sites"] = sites_json(r, p);
   j["remarks"] = r.analysed ? Json(p.seen.remarks) : Json(nullptr);
   j["time"] = or_null(p.time);
-  if (p.time) j["time"]["bytes_per_s"] = p.bytes_per_s() ? number(*p.bytes_per_s()) : nullptr;
-  j["estimate"] = p.estimate ? to_json(*p.estimate) : Json(nullptr);
-  j["bound_ms"] = p.bound ? number(p.bound->ms()) : Json(nullptr);
-  j["host_ms"] = p.host_ms ? number(*p.host_ms) : Json(nullptr);
+  if (p.time) j["time"]["bytes_per_s"] = number(p.bytes_per_s());
+  j["estimate"] = or_null(p.estimate);
+  j["bound_ms"] = number(bound_ms(p));
+  j["host_ms"] = number(p.host_ms);
   j["flops"] = p.flops;
   j["flops_executed"] = p.flops_executed();
-  j["parent"] = !p.parent ? Json(nullptr)
-                          : Json{{"step", p.parent->id},
-                                 {"requested", {{"predicted", to_json(p.parent->requested)}}}};
+  j["parent"] = nullptr;
+  if (p.parent) {
+    j["parent"] = {{"step", p.parent->id},
+                   {"requested", {{"predicted", to_json(p.parent->requested)}}}};
+  }
   return j;
 }
 
@@ -978,7 +950,7 @@ Json check_json(const CheckResult& check) {
                        {"rows_checked", t.rows_checked},
                        {"rows_lost", t.rows_lost},
                        {"ok", t.ok},
-                       {"message", t.message.empty() ? Json(nullptr) : Json(t.message)}});
+                       {"message", text_or_null(t.message)}});
   }
   return tensors;
 }
@@ -1065,7 +1037,7 @@ Json to_json(const RunReport& r) {
   j["variant"] = r.variant;
   j["variant_index"] = r.variant_index;
   j["variant_idea"] = r.variant_idea;
-  j["forward_of"] = r.forward_of.empty() ? Json(nullptr) : Json(r.forward_of);
+  j["forward_of"] = text_or_null(r.forward_of);
   j["fp8"] = r.problem.method.fp8;
   j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
   if (r.device.kind == "gpu") {
@@ -1073,17 +1045,14 @@ Json to_json(const RunReport& r) {
   }
   j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
   j["problem"] = problem_json(r.problem);
-  j["problem"].update({{"input", r.input},
-                       {"input_note", r.input_note.empty() ? Json(nullptr) : Json(r.input_note)},
-                       {"seed", r.seed}});
+  j["problem"].update(
+      {{"input", r.input}, {"input_note", text_or_null(r.input_note)}, {"seed", r.seed}});
   j["estimate_heads"] = r.forward.estimate ? Json(r.estimate_heads) : Json(nullptr);
   j["check"] = check_json(r.check);
   j["check_complete"] = r.check.complete;
   j["checkable"] = !r.not_checkable();
-  j["check_again"] = !r.again
-                         ? Json(nullptr)
-                         : Json{{"ok", r.again->empty()},
-                                {"message", r.again->empty() ? Json(nullptr) : Json(*r.again)}};
+  j["check_again"] = nullptr;
+  if (r.again) j["check_again"] = {{"ok", r.again->empty()}, {"message", text_or_null(*r.again)}};
   j["damage"] = r.check.damage;
   j["finding"] = r.findings.empty() ? Json(nullptr) : Json(r.findings[0]);
   j["findings"] = r.findings;
@@ -1112,26 +1081,19 @@ void read_estimates(const std::string& path, RunReport& r) {
     const Json j = Json::parse(text);
     if (j.at("estimate_heads").is_null()) refuse("holds no estimated time");
     const Problem& p = r.problem;
-    // The simulator may have run fewer heads, with as many query heads per head of K and V.
     const Json &simulated = j.at("problem"), wanted = problem_json(p);
-    const bool same_sizes =
-        simulated.at("n") == wanted["n"] && simulated.at("nk") == wanted["nk"] &&
-        simulated.at("d") == wanted["d"] && simulated.at("causal") == wanted["causal"] &&
-        simulated.at("smem") == wanted["smem"];
-    const bool same_cache =
-        same_lengths(simulated, p) && simulated.value("page", Json()) == wanted["page"];
-    const bool same_mask = [&] {
-      const Json none;
-      for (const char* key :
-           {"window", "row_starts", "key_starts", "mask", "cap", "alibi", "sinks"}) {
-        if (simulated.value(key, none) != wanted.value(key, none)) return false;
-      }
-      return true;
-    }();
+    const char* const keys[] = {"n",    "nk",     "d",          "causal",     "smem",
+                                "page", "window", "row_starts", "key_starts", "mask",
+                                "cap",  "alibi",  "sinks"};
+    const bool same_problem = std::all_of(std::begin(keys), std::end(keys), [&](const char* key) {
+      return simulated.value(key, Json()) == wanted.value(key, Json());
+    });
+    // The simulator may have run fewer heads, with as many query heads per head of K and V.
     const bool same_groups =
         simulated.at("h").get<int64_t>() * p.Hkv == simulated.at("hkv").get<int64_t>() * p.H;
-    if (j.at("step") != r.step || j.at("variant") != r.variant || !same_sizes || !same_cache ||
-        !same_mask || !same_groups || j.at("estimate_heads").get<uint64_t>() != p.heads()) {
+    if (j.at("step") != r.step || j.at("variant") != r.variant || !same_problem ||
+        !same_lengths(simulated, p) || !same_groups ||
+        j.at("estimate_heads").get<uint64_t>() != p.heads()) {
       refuse(fmt::format("is of another step, variant or problem: {} {}, {} heads",
                          j.at("step").get<std::string>(), j.at("variant").get<std::string>(),
                          j.at("estimate_heads").get<uint64_t>()));

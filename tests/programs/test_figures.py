@@ -34,6 +34,7 @@ SHOWN = 10
 ONE_WORKER = ("--workers", "1")  # with several, blocks draw tiles in any order
 ABSENT = "-"  # for a key that a row does not have
 PASSES = ("forward", "backward", "prepare")
+TOGETHER = ("tensor", "variant")  # rows of these kinds share a line
 COUNTS = ("requests", "sectors", "lines", "shared_wavefronts")
 
 # --- the runs ------------------------------------------------------------------------------------
@@ -381,35 +382,39 @@ def written(runs):
         words = " ".join(f"{key}={word}" for key, word in usual.items())
         text += f"usual {kind} {words}".rstrip() + f"\ncolumns {kind} {' '.join(columns)}\n"
     for command, rows in runs.items():
-        text += f"\n{command}\n"
+        text += f"{command}\n"
+        last = None
         for row, keys in rows.items():
-            usual, columns = layout[kind_of(row)]
+            kind = kind_of(row)
+            usual, columns = layout[kind]
             words = [keys.get(key, ABSENT) for key in columns]
             for key in {**usual, **keys}:
                 if key not in columns and keys.get(key, ABSENT) != usual.get(key):
                     words.append(f"{key}={keys.get(key, ABSENT)}")
-            text += f"{row} {' '.join(words)}".rstrip() + "\n"
+            line = " ".join([row, *words])
+            text = f"{text[:-1]} | {line}\n" if kind == last else f"{text} {line}\n"
+            last = kind if kind in TOGETHER else None
     return text
 
 
 def read(text):
     """The input of written()."""
-    head, *blocks = text.split("\n\n")
     layout, runs = {}, {}
-    for line in head.splitlines()[1:]:
+    for line in text.splitlines()[1:]:
         what, kind, *words = line.split()
-        layout.setdefault(kind, {})[what] = words
-    for block in blocks:
-        command, *lines = block.splitlines()
-        runs[command] = {}
-        for line in lines:
-            row, *words = line.split()
-            kind = layout[kind_of(row)]
-            columns = kind["columns"]
-            keys = dict(word.split("=", 1) for word in kind["usual"])
-            keys.update(zip(columns, words))
-            keys.update(word.split("=", 1) for word in words[len(columns) :])
-            runs[command][row] = {key: word for key, word in keys.items() if word != ABSENT}
+        if what in ("usual", "columns"):
+            layout.setdefault(kind, {})[what] = words
+        elif not line.startswith(" "):
+            rows = runs[line] = {}
+        else:
+            for part in line.split(" | "):
+                row, *words = part.split()
+                kind = layout[kind_of(row)]
+                columns = kind["columns"]
+                keys = dict(word.split("=", 1) for word in kind["usual"])
+                keys.update(zip(columns, words))
+                keys.update(word.split("=", 1) for word in words[len(columns) :])
+                rows[row] = {key: word for key, word in keys.items() if word != ABSENT}
     return runs
 
 

@@ -33,11 +33,6 @@ class Readme(Folder):
     def test_it_is_short(self):
         self.assertLessEqual(len(self.text.splitlines()), MOST_LINES)
 
-    def test_how_to_begin_comes_before_any_measured_figure(self):
-        words = "docs/pictures/hero_light.svg docs/explorer/README.md ./scripts/tour.sh".split()
-        words += ["./scripts/learn", "## How fast", "## The ladder", "## How to read a step"]
-        self.assertEqual(words, sorted(words, key=self.text.index))
-
     def test_its_kernel_is_the_one_of_step_06(self):
         lesson = (ROOT / "steps/06_work_partitioning/2_registers.cuh").read_text()
         lines = re.search(r"```c\+\+\n(.*?)```", self.text, re.DOTALL)[1].splitlines()
@@ -85,14 +80,6 @@ class Readme(Folder):
             waiting += [(page.parent / link).resolve() for link in links if "://" not in link]
         lost = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
         self.assertEqual(lost - {str(page.relative_to(ROOT)) for page in pages}, set())
-
-    def test_it_says_what_the_scripts_say_of_time_and_disk(self):
-        for script in ("tour.sh", "test.sh"):
-            shown = " ".join(said([ROOT / "scripts" / script, "--help"]).stdout.split())
-            words = r"first run takes about (\w+ minutes) on two cores, and ([\d.]+ GB) of disk"
-            line = next(x for x in self.text.splitlines() if x.startswith(f"./scripts/{script}"))
-            for word in re.search(words, shown).groups():
-                self.assertIn(word, line)
 
 
 class Commands(unittest.TestCase):

@@ -1,8 +1,168 @@
-// Queries of the device: properties, attributes, limits, occupancy.
+// The runtime's memory, graphs and queries.
 #include <string.h>
 
 #include "check.h"
 
+// Managed memory: host and device take turns, also through pointers stored in it.
+namespace managed {
+struct Node {
+  int value;
+  Node* next;
+};
+__global__ void add(int n, const float* x, float* y) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) {
+    y[i] = x[i] + y[i];
+  }
+}
+__global__ void walk(const Node* node, int* sum) {
+  for (; node; node = node->next) *sum += node->value;
+}
+
+class Managed {
+ public:
+  void* operator new(size_t bytes) {
+    void* p = nullptr;
+    cudaMallocManaged(&p, bytes);
+    return p;
+  }
+  void operator delete(void* p) { cudaFree(p); }
+};
+struct Total : Managed {
+  int sum = 0;
+  __device__ void take(int v) { sum += v; }
+};
+__global__ void into(Total* total) {
+  for (int i = 1; i <= 10; ++i) total->take(i);
+}
+
+void run() {
+  const int n = 3000;
+  float *x, *y;
+  CHECK(cudaMallocManaged(&x, n * sizeof(float)));
+  CHECK(cudaMallocManaged((void**)&y, n * sizeof(float), cudaMemAttachGlobal));
+  for (int i = 0; i < n; ++i) x[i] = 1.f, y[i] = i;
+  add<<<4, 128>>>(n, x, y);
+  CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < n; ++i) EXPECT(y[i] == i + 1.f);
+  for (int i = 0; i < n; ++i) x[i] = -y[i];  // the host's turn again
+  add<<<4, 128>>>(n, x, y);
+  CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < n; ++i) EXPECT(y[i] == 0);
+
+  Node* nodes;
+  int* sum;
+  CHECK(cudaMallocManaged(&nodes, 5 * sizeof(Node)));
+  CHECK(cudaMallocManaged(&sum, sizeof(int)));
+  *sum = 0;
+  for (int i = 0; i < 5; ++i) nodes[i] = Node{i * i, i < 4 ? nodes + i + 1 : nullptr};
+  walk<<<1, 1>>>(nodes, sum);
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(*sum == 30);
+  CHECK(cudaMemset(sum, 0, sizeof(int)));
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(*sum == 0);
+
+  Total* total = new Total;
+  into<<<1, 1>>>(total);
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(total->sum == 55);
+  delete total;
+
+  cudaPointerAttributes attributes;
+  CHECK(cudaPointerGetAttributes(&attributes, x));
+  EXPECT(attributes.type == cudaMemoryTypeManaged && attributes.devicePointer == x);
+  EXPECT(attributes.device == 0 && attributes.hostPointer == x);
+  int* plain;
+  CHECK(cudaMalloc(&plain, 4));
+  CHECK(cudaPointerGetAttributes(&attributes, plain));
+  EXPECT(attributes.type == cudaMemoryTypeDevice && attributes.devicePointer == plain);
+  EXPECT(attributes.hostPointer == nullptr);
+  CHECK(cudaPointerGetAttributes(&attributes, &attributes));
+  EXPECT(attributes.type == cudaMemoryTypeUnregistered && attributes.devicePointer == nullptr);
+  CHECK(cudaFree(plain));
+  CHECK(cudaFree(x));
+  CHECK(cudaFree(y));
+  CHECK(cudaFree(nodes));
+  CHECK(cudaFree(sum));
+}
+}  // namespace managed
+
+// Graphs, captured and built: everything runs at each launch, with the arguments of construction.
+namespace graph {
+__global__ void add(int* p, int by) { p[threadIdx.x] += by; }
+static void count(void* calls) { ++*static_cast<int*>(calls); }
+__device__ int symbol;
+
+void run() {
+  int *p, *q, got[32], rows[4] = {}, calls = 0;
+  CHECK(cudaMalloc(&p, sizeof got));
+  CHECK(cudaMalloc(&q, sizeof got));
+  cudaStream_t stream;
+  CHECK(cudaStreamCreate(&stream));
+  CHECK(cudaMemset(q, 0, sizeof got));
+  cudaGraph_t graph;
+  cudaGraphExec_t run;
+  EXPECT(cudaStreamEndCapture(stream, &graph) == cudaErrorIllegalState);
+  EXPECT(cudaGetLastError() == cudaErrorIllegalState);
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  CHECK(cudaMemsetAsync(p, 0, sizeof got, stream));
+  for (int i = 1; i <= 3; ++i) add<<<1, 32, 0, stream>>>(p, i);
+  add<<<1, 32, 0, stream>>>(q, 1);
+  CHECK(cudaMemcpyAsync(got, p, sizeof got, cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaLaunchHostFunc(stream, count, &calls));
+  CHECK(cudaMemset2DAsync(q + 8, 16, 0x01, 4, 2, stream));  // q[8] and q[12]
+  CHECK(cudaMemcpy2DAsync(rows, 8, q + 8, 16, 4, 2, cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaMemcpyToSymbolAsync(symbol, q + 8, 4, 0, cudaMemcpyDeviceToDevice, stream));
+  CHECK(cudaMemcpyFromSymbolAsync(rows + 3, symbol, 4, 0, cudaMemcpyDeviceToHost, stream));
+  EXPECT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaErrorIllegalState);
+  EXPECT(cudaGetLastError() == cudaErrorIllegalState);
+  EXPECT(rows[0] == 0 && rows[3] == 0);
+  cudaStreamCaptureStatus state;
+  CHECK(cudaStreamIsCapturing(stream, &state));
+  EXPECT(state == cudaStreamCaptureStatusActive && calls == 0);
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  size_t nodes = 0;
+  CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  EXPECT(nodes == 11);
+  CHECK(cudaStreamIsCapturing(stream, &state));
+  EXPECT(state == cudaStreamCaptureStatusNone);
+  cudaGraphNode_t each[11];
+  nodes = 2;
+  CHECK(cudaGraphGetNodes(graph, each, &nodes));
+  EXPECT(nodes == 2 && each[0] != each[1]);
+  CHECK(cudaGraphInstantiate(&run, graph, nullptr, nullptr, 0));
+  cudaGraph_t both;
+  cudaGraphExec_t run_both;
+  cudaGraphNode_t child, kernel;
+  CHECK(cudaGraphCreate(&both, 0));
+  CHECK(cudaGraphAddChildGraphNode(&child, both, nullptr, 0, graph));
+  int by = 10;
+  void* args[] = {&q, &by};
+  const cudaKernelNodeParams node{(void*)add, dim3(1), dim3(32), 0, args, nullptr};
+  CHECK(cudaGraphAddKernelNode(&kernel, both, &child, 1, &node));
+  by = 1000;
+  CHECK(cudaGraphInstantiate(&run_both, both, nullptr, nullptr, 0));
+  CHECK(cudaGraphDestroy(graph));
+  for (int i = 0; i < 2; ++i) CHECK(cudaGraphLaunch(run, stream));
+  CHECK(cudaGraphLaunch(run_both, stream));
+  CHECK(cudaStreamSynchronize(stream));
+  EXPECT(got[0] == 6 && got[31] == 6 && calls == 3);
+  CHECK(cudaMemcpy(got, q, sizeof got, cudaMemcpyDeviceToHost));
+  EXPECT(got[7] == 1 + 1 + 11 && got[9] == 13 && got[8] == 0x01010101 + 10);
+  EXPECT(rows[0] == 0x01010101 && rows[2] == 0x01010101 && rows[1] == 0 && rows[3] == rows[0]);
+  // The source of a graph may change later; a copied graph does not.
+  CHECK(cudaGraphLaunch(run_both, stream));
+  CHECK(cudaMemcpy(got, q, sizeof got, cudaMemcpyDeviceToHost));
+  EXPECT(got[7] == 13 + 11 && calls == 4 && child != kernel);
+  CHECK(cudaGraphDestroy(both));
+  CHECK(cudaGraphExecDestroy(run_both));
+  CHECK(cudaGraphExecDestroy(run));
+  CHECK(cudaStreamDestroy(stream));
+}
+}  // namespace graph
+
+// Queries of the device: properties, attributes, limits, occupancy.
+namespace device {
 __global__ void kernel(int* out) {
   extern __shared__ int s[];
   s[threadIdx.x] = threadIdx.x;
@@ -10,7 +170,7 @@ __global__ void kernel(int* out) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = s[blockDim.x - 1 - threadIdx.x];
 }
 
-int main() {
+void run() {
   int count = 0, device = -1, value = 0;
   CHECK(cudaGetDeviceCount(&count));
   EXPECT(count >= 1);
@@ -154,5 +314,12 @@ int main() {
   for (int i = 0; i < 64; ++i) EXPECT(host[i] == 63 - i);
   CHECK(cudaFree(out));
   CHECK(cudaDeviceReset());
+}
+}  // namespace device
+
+int main() {
+  managed::run();
+  graph::run();
+  device::run();
   return verdict();
 }
