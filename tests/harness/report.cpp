@@ -443,6 +443,9 @@ TEST_CASE("a GPU's report shows times and measured traffic, and counts no buffer
   CHECK_THAT(line_with(text, "measured"), ContainsSubstring("950 kB"));
   CHECK_THAT(text, !ContainsSubstring("counted"));
   CHECK_THAT(text, !ContainsSubstring("simulation"));
+  fa::RunReport fp8 = gpu_run();  // no rate was measured for its products
+  fp8.problem.method.fp8 = true;
+  CHECK_THAT(details(fp8), ContainsSubstring("134 GFLOP/s (FlashAttention's convention)\n"));
 }
 
 TEST_CASE("the table's heads say which bytes are only predicted", "[report]") {
@@ -938,6 +941,7 @@ TEST_CASE("the JSON has the promised keys", "[report]") {
   CHECK(traffic["hbm"]["measured"].is_null());
   CHECK(traffic["prediction_ok"] == true);
   CHECK(j["time"].is_null());
+  CHECK(j["sites"].is_null());
   CHECK(j["bound_ms"].get<double>() > 0);
   CHECK(j["host_ms"] == 12.5);
   CHECK(j["flops"] == 67108864.0);
@@ -1179,6 +1183,7 @@ TEST_CASE("of a wrong result on a GPU nothing is told that was not measured", "[
   r.forward.seen = {}, r.forward.time.reset();
   CHECK_THAT(details(r),
              !ContainsSubstring("\nforward, bytes requested") && !ContainsSubstring("\nHBM "));
+  CHECK_THAT(line_with(details(r), "forward"), !ContainsSubstring("FLOP/s"));
   r.check = {}, r.predicted_only = true;
   CHECK_THAT(details(r),
              ContainsSubstring("\nforward, bytes requested") && !ContainsSubstring("\nHBM "));

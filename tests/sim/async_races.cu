@@ -122,13 +122,22 @@ __global__ void operands(const bf16* x, float* y, Writer writer, bool fence) {
 
 // --- wgmma reads its operands, and has its registers, until its wait -----------------------------
 
-enum class Overwrite { behind_the_wait, in_front, other_warpgroup, both_read, of_the_older_group };
+enum class Overwrite {
+  behind_the_wait,
+  in_front,
+  in_front_in_second,
+  other_warpgroup,
+  both_read,
+  of_the_older_group
+};
 
-// Warpgroup 0, or both, multiply; then one, or warpgroup 1 behind a barrier, overwrites an operand.
+// Warpgroup 0, warpgroup 1 or both multiply; then one, or warpgroup 1 behind a barrier, overwrites
+// an operand.
 __global__ void overwritten_operand(float* y, Overwrite when) {
   __shared__ __align__(1024) bf16 tile[2][kElements];
   const int t = threadIdx.x;
-  const bool multiplies = t < 128 || when == Overwrite::both_read;
+  const bool second = when == Overwrite::in_front_in_second;
+  const bool multiplies = (t < 128) != second || when == Overwrite::both_read;
   for (int s = 0; s < 2; ++s) {
     for (int i = t; i < kElements; i += 256) tile[s][i] = 1.f;
   }
@@ -143,7 +152,7 @@ __global__ void overwritten_operand(float* y, Overwrite when) {
     fa::wgmma_commit();
     fa::wgmma(e, b, b);
     fa::wgmma_commit();
-    if (when == Overwrite::in_front) tile[0][t] = 2.f;
+    if (second || when == Overwrite::in_front) tile[0][t] = 2.f;
     if (when == Overwrite::of_the_older_group || when == Overwrite::other_warpgroup ||
         (when == Overwrite::both_read && t < 128)) {
       fa::wgmma_wait<1>();
@@ -328,8 +337,8 @@ __global__ void store_for_next(float* y, float* z) {
 }
 // Blocks that use the same shared memory one after the other. Block `careless` does not show its
 // mbarriers, or does not wait for its two loads.
-enum class Careless { nobody, shows_nothing, waits_for_nothing };
-constexpr int kInTurn = __LINE__;  // the first load is 11 lines further down
+enum class Careless { nobody, shows_nothing, waits_for_nothing, second_loads_first };
+constexpr int kInTurn = __LINE__;  // the first load is 12 lines further down
 __global__ void in_turn(const float* x, float* y, Careless how, unsigned careless) {
   __shared__ __align__(128) float tile[2][kTile];
   __shared__ uint64_t full[2];
@@ -340,11 +349,12 @@ __global__ void in_turn(const float* x, float* y, Careless how, unsigned careles
     if (careful || how != Careless::shows_nothing) fa::mbarrier_init_fence();
     fa::mbarrier_arrive_expect_tx(&full[0], sizeof tile[0]);
     fa::mbarrier_arrive_expect_tx(&full[1], sizeof tile[1]);
-    fa::bulk_load(tile[0], x, sizeof tile[0], &full[0]);
-    fa::bulk_load(tile[1], x, sizeof tile[1], &full[1]);
+    const int first = how == Careless::second_loads_first;
+    fa::bulk_load(tile[first], x, sizeof tile[0], &full[first]);
+    fa::bulk_load(tile[!first], x, sizeof tile[1], &full[!first]);
   }
   __syncthreads();
-  if (!careful && how == Careless::waits_for_nothing) return;
+  if (!careful && how >= Careless::waits_for_nothing) return;
   fa::mbarrier_wait(&full[0], 0);
   fa::mbarrier_wait(&full[1], 0);
   y[blockIdx.x * kTile + threadIdx.x] = tile[0][threadIdx.x] + tile[1][threadIdx.x];
@@ -454,6 +464,7 @@ __device__ void load_and_read(const float* x, float* y, Fence fence = Fence::non
 enum class Way { plain, atomics, map };
 __global__ void through_device(const __grid_constant__ TensorMap map, float* x, float* y,
                                Fence fence, Way way) {
+  x += blockIdx.x * kTile, y += blockIdx.x * kTile;
   if (fence == Fence::early) fa::fence_proxy_async_global();
   if (way != Way::atomics) x[threadIdx.x] = threadIdx.x;
   if (way == Way::atomics) atomicAdd(&x[threadIdx.x], 1.f);
@@ -615,6 +626,8 @@ ANALYSED("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
       "thread (0,0,0): store of tile, byte 0 at async_races.cu: ... and a wgmma by the warpgroup "
       "of thread (0,0,0) at  ... have no wgmma_wait between them",
       overwritten_operand, {1, 256}, y, Overwrite::in_front);
+  FOUND("a wgmma by the warpgroup of thread (128,0,0) at  ... have no wgmma_wait between them",
+        overwritten_operand, {1, 256}, y, Overwrite::in_front_in_second);
   for (const Overwrite when : {Overwrite::other_warpgroup, Overwrite::both_read}) {
     FOUND(
         "thread (128,0,0): store of tile, byte 2304 ... and a wgmma by the warpgroup of thread "
@@ -686,11 +699,13 @@ ANALYSED("what a block has shown, and waited for, holds for it alone", "[sim][ra
     CHECK(says(hidden, block + ", thread (0,0,0): TMA load that signals full, byte 0 at ... "
                                "fence.mbarrier_init"));
     // Of two loads, the first one.
-    const auto left = finding(in_turn, {3, 64}, x, y, Careless::waits_for_nothing, careless);
-    CAPTURE(left);
-    CHECK(says(left, block + " ends without a wait for a TMA load by thread (0,0,0) at " +
-                         line_behind(kInTurn, 11) + ":"));
-    CHECK(left.find('\n') == left.npos);
+    for (const Careless how : {Careless::waits_for_nothing, Careless::second_loads_first}) {
+      const auto left = finding(in_turn, {3, 64}, x, y, how, careless);
+      CAPTURE(left);
+      CHECK(says(left, block + " ends without a wait for a TMA load by thread (0,0,0) at " +
+                           line_behind(kInTurn, 12) + ":"));
+      CHECK(left.find('\n') == left.npos);
+    }
   }
 }
 
@@ -783,8 +798,10 @@ ANALYSED("stores to device memory need fence.proxy.async before TMA reads them",
     FOUND("for device memory", through_device, kTwoWarps, map, x, y, fence, Way::plain);
   }
   for (const Fence fence : {Fence::device, Fence::issuer}) {
-    SILENT(through_device, kTwoWarps, map, x, y, fence, Way::plain);
-    CHECK(y.download()[63] == 63);
+    for (const fa::LaunchConfig& config : {kTwoWarps, kCluster}) {  // each block its own part
+      SILENT(through_device, config, map, x, y, fence, Way::plain);
+      CHECK(y.download()[config.grid.x * kTile - 1] == 63);
+    }
   }
   FOUND("TMA load that reads x, byte 0 at ... and an atomic by thread (0,0,0) at async_races.cu:",
         through_device, kTwoWarps, map, x, y, Fence::none, Way::atomics);

@@ -198,23 +198,25 @@ __global__ void rows(unsigned wrong) {
 
 // --- mbarriers that are tried --------------------------------------------------------------------
 
-// The second arrival of each phase is thread 1's, after thread 0's first try.
+// Lane 0 of each of two warps tries; the last arrival of each phase is thread 1's, after both have
+// tried once.
 __global__ void tries(int* y, int phases) {
   __shared__ uint64_t full, tried;
+  const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 2);
-    fa::mbarrier_init(&tried, 1);
+    fa::mbarrier_init(&full, 3);
+    fa::mbarrier_init(&tried, 2);
     fa::mbarrier_init_fence();
   }
   __syncthreads();
   for (int i = 0; i < phases; ++i) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x % 32 == 0) {
       fa::mbarrier_arrive(&full);
       for (int j = 0; j < 2; ++j) {
-        y[2 * i + j] = sim::mbarrier_try_wait(&full, i & 1, Where::here());
+        y[2 * (warp * phases + i) + j] = sim::mbarrier_try_wait(&full, i & 1, Where::here());
         if (j == 0) fa::mbarrier_arrive(&tried);
       }
-    } else {
+    } else if (threadIdx.x == 1) {
       fa::mbarrier_wait(&tried, i & 1);
       fa::mbarrier_arrive(&full);
     }
@@ -501,9 +503,9 @@ TEST_CASE("ldmatrix reads the rows that its matrices have", "[sim][rules]") {
 }
 
 TEST_CASE("the first try in a phase that is not complete is in vain", "[sim][mbarrier]") {
-  Buffer<int> y("y", 6);
-  SILENT(tries, {1, 2}, y, 3);
-  CHECK(y.download() == std::vector<int>{0, 1, 0, 1, 0, 1});
+  Buffer<int> y("y", 12);
+  SILENT(tries, {1, 33}, y, 3);
+  CHECK(y.download() == std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
   FOUND("mbarrier.inval at ... while threads wait for the mbarrier", invalidates, {1, 2}, true);
   SILENT(invalidates, {1, 2}, false);
 }

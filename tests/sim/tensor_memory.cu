@@ -665,7 +665,7 @@ ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][
 
 TEST_CASE("each tcgen05.mma is an instruction, and has its columns and operations",
           "[sim][tcgen05]") {
-  const sim::test::WithOptions with({.workers = 1, .requests = true});
+  const sim::test::WithOptions with({.workers = 1, .requests = true, .sites = true});
   const auto of = [](int n) {
     return sim::test::counted(several, {1, 32, (kM + kN) * kK * sizeof(bf16)}, n);
   };
@@ -677,6 +677,11 @@ TEST_CASE("each tcgen05.mma is an instruction, and has its columns and operation
   CHECK(five.tensor_flops == uint64_t{5} * 2 * kM * kN * kK);
   CHECK(five.kernels[0].wgmma_wavefronts == 5 * (kM + kN) * kK * 2 / 128);
   CHECK(five.kernels[0].shared_read - two.kernels[0].shared_read == 3 * (kM + kN) * kK * 2);
+  uint64_t requests = 0;
+  for (const fa::SiteCount& s : five.sites) {
+    if (s.what == "shared tcgen05.mma") requests += s.requests;
+  }
+  CHECK(requests == 5);
 }
 
 ANALYSED("TMA refills a stage after the commit of the products that read it", "[sim][tcgen05]") {
