@@ -122,6 +122,8 @@ int main() {
   CHECK(cudaDeviceGetLimit(&heap, cudaLimitMallocHeapSize));
   EXPECT(larger == 2 * stack && fifo == 1 << 20 && heap == 8 << 20);
   CHECK(cudaDeviceSetLimit(cudaLimitPrintfFifoSize, 2 << 20));
+  CHECK(cudaDeviceGetLimit(&stack, cudaLimitStackSize));
+  EXPECT(stack == larger);
   int driver = 0, runtime = 0;
   CHECK(cudaDriverGetVersion(&driver));
   CHECK(cudaRuntimeGetVersion(&runtime));

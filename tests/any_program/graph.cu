@@ -38,10 +38,10 @@ int main() {
   EXPECT(nodes == 11);
   CHECK(cudaStreamIsCapturing(stream, &state));
   EXPECT(state == cudaStreamCaptureStatusNone);
-  cudaGraphNode_t each[11];
+  cudaGraphNode_t each[11] = {};
   nodes = 2;
   CHECK(cudaGraphGetNodes(graph, each, &nodes));
-  EXPECT(nodes == 2 && each[0] != each[1]);
+  EXPECT(nodes == 2 && each[0] != each[1] && !each[2]);
   CHECK(cudaGraphInstantiate(&run, graph, nullptr, nullptr, 0));
   cudaGraph_t both;
   cudaGraphExec_t run_both;

@@ -826,14 +826,12 @@ TEST_CASE("ranks whose later gradients are wrong end with status 1", "[step_main
   fa::Step step = step_on_ranks();
   step.variants[0].backward = backward_of_copy;
   Two two;
-  for (const int before : {0, 1}) {
-    backwards = before;
-    const Ran ran = run_program(step, {"--n", "2", "--v", v.c_str(), "--do", none.c_str()}, &two);
-    CAPTURE(ran.said, before);
-    CHECK(ran.status == 1);
-    CHECK(ran.json["check"][1]["ok"] == (before == 0));
-    CHECK(ran.json["check_again"]["ok"] == false);
-  }
+  backwards = 0;
+  const Ran ran = run_program(step, {"--n", "2", "--v", v.c_str(), "--do", none.c_str()}, &two);
+  CAPTURE(ran.said);
+  CHECK(ran.status == 1);
+  CHECK(ran.json["check"][1]["ok"] == true);
+  CHECK(ran.json["check_again"]["ok"] == false);
 }
 
 TEST_CASE("ranks that were started with other options are told of the first", "[step_main]") {

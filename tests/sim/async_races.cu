@@ -407,6 +407,38 @@ __global__ void multicast(const __grid_constant__ TensorMap map, float* y, Shown
   y[blockIdx.x * kTile + threadIdx.x] = tile[threadIdx.x];
   fa::cluster_sync();
 }
+// Warp 0 reads and stores, its lane 0 has two loads on their way and waits for one; all arrive.
+// Behind its wait, a lane of warp 1 uses what warp 0 has used.
+enum class Used { read, store, load, waited_load };
+__global__ void hand_on(const float* x, float* y, Used used, bool relaxed) {
+  __shared__ __align__(128) float tile[2][kTile];
+  __shared__ float stored[32], read[32];
+  __shared__ uint64_t full[2], done;
+  const int t = threadIdx.x;
+  if (t == 0) init(&full[0]), init(&full[1]), fa::mbarrier_init(&done, 32);
+  if (t < 32) read[t] = 1;
+  __syncthreads();
+  const sim::Where here = sim::Where::here();
+  if (t == 0) {
+    for (int s = 0; s < 2; ++s) start_load(tile[s], x, &full[s]);
+    fa::mbarrier_wait(&full[0], 0);
+    __threadfence();  // what follows is later than the loads
+  }
+  if (t < 32) {
+    y[t] = read[t];
+    stored[t] = 1;
+    sim::mbarrier_arrive(&done, 0, here, {relaxed});
+  } else if (t == 32) {
+    while (!sim::mbarrier_try_wait(&done, 0, here, {relaxed})) {
+    }
+    if (used == Used::read) read[31] = 2;
+    if (used == Used::store) y[32] = stored[31];
+    if (used == Used::load) y[32] = tile[1][0];
+    if (used == Used::waited_load) y[32] = tile[0][0];
+  }
+  fa::mbarrier_wait(&full[0], 0);
+  fa::mbarrier_wait(&full[1], 0);
+}
 // Block 0 arrives at block 1's mbarrier.
 __global__ void arrive_at_neighbour() {
   __shared__ uint64_t full;
@@ -688,6 +720,19 @@ ANALYSED("a TMA load writes until its mbarrier's phase is waited for", "[sim][ra
         x, y, Load::twice);
   FOUND("load of word, byte 0 at", load_tiles, kTwoWarps, x, y, Load::late);
   FOUND("ends without a wait for a TMA", load_tiles, kTwoWarps, x, y, Load::left_behind);
+}
+
+ANALYSED("a relaxed arrival hands over reads, and no stores and loads", "[sim][races][async]") {
+  SILENT(hand_on, kTwoWarps, x, y, Used::read, true);
+  FOUND("load of stored, byte 124 at", hand_on, kTwoWarps, x, y, Used::store, true);
+  FOUND("load of tile, byte 0 at", hand_on, kTwoWarps, x, y, Used::waited_load, true);
+  for (const Used used : {Used::read, Used::store, Used::waited_load}) {
+    SILENT(hand_on, kTwoWarps, x, y, used, false);
+  }
+  for (const bool relaxed : {false, true}) {
+    FOUND("load of tile, byte 256 at ... no wait on its mbarrier", hand_on, kTwoWarps, x, y,
+          Used::load, relaxed);
+  }
 }
 
 ANALYSED("what a block has shown, and waited for, holds for it alone", "[sim][races][async]") {

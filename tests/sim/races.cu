@@ -509,7 +509,7 @@ ANALYSED("threads that exchange a word need a barrier that both meet at", "[sim]
 
 ANALYSED("what follows a meeting of some threads is not ordered by it", "[sim][races]") {
   for (const bool named : {false, true}) {
-    FOUND("load of tile", store_again, {1, 96}, y, named, false);
+    FOUND("of tile", store_again, {1, 96}, y, named, false);
     SILENT(store_again, {1, 96}, y, named, true);
   }
 }

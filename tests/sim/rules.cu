@@ -39,6 +39,7 @@ enum class Rule {
   run_to_8,
   run_without_bar,
   run_beyond,
+  send_without_bar,
   store_of_8,
   store_beyond,
   // TMA
@@ -61,6 +62,7 @@ enum class Rule {
   registers_not_of_8,
   registers_too_few,
   registers_too_many,
+  add_to_8,
   shuffle_of_3,
   shuffle_of_64,
 };
@@ -126,6 +128,8 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
       return sim::bulk_load(tile, x, 16, bad ? full + 1 : full, here);
     case Rule::run_beyond:
       return sim::bulk_load(tile + (bad ? 64 : 60), x, 16, full, here);
+    case Rule::send_without_bar:
+      return sim::bulk_send(tile + 32, tile, 16, bad ? full + 1 : full, 0, here);
     case Rule::store_of_8:
       return sim::bulk_store(x, tile, bad ? 8 : 16, here);
     case Rule::store_beyond:
@@ -172,6 +176,8 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
       return sim::setmaxnreg(bad ? 16 : 24, here);
     case Rule::registers_too_many:
       return sim::setmaxnreg(bad ? 264 : 256, here);
+    case Rule::add_to_8:
+      return sim::atomic_add_v4(x + (bad ? 2 : 4), 1, 1, 1, 1);
     case Rule::shuffle_of_3:
       x[0] = __shfl_sync(1, x[0], 0, bad ? 3 : 4);
       return;
@@ -221,6 +227,20 @@ __global__ void tries(int* y, int phases) {
       fa::mbarrier_arrive(&full);
     }
   }
+}
+// With nobody left to arrive all tries are in vain; then the thread arrives itself.
+__global__ void tries_alone(int* y) {
+  __shared__ uint64_t full;
+  fa::mbarrier_init(&full, 1);
+  for (int i = 0; i < 3; ++i) y[i] = sim::mbarrier_try_wait(&full, 0, Where::here());
+  fa::mbarrier_arrive(&full);
+  y[3] = sim::mbarrier_try_wait(&full, 0, Where::here());
+}
+__global__ void bar_at_the_end() {
+  uint64_t* last = fa::dynamic_shared<uint64_t>() + sim::kMaxDynamicSmem / sizeof(uint64_t) - 1;
+  fa::mbarrier_init(last, 1);
+  fa::mbarrier_arrive(last);
+  fa::mbarrier_wait(last, 0);
 }
 __global__ void invalidates(bool bad) {
   __shared__ uint64_t full;
@@ -454,6 +474,7 @@ TEST_CASE("each rule of an instruction is held, and no more", "[sim][rules]") {
       {run_to_8, "operand of a bulk load at ... is not aligned to 16 bytes"},
       {run_without_bar, "a bulk load at ... , but the mbarrier is not initialised (full, byte 8"},
       {run_beyond, "the operand of a bulk load at ... 16 bytes, lies"},
+      {send_without_bar, "a bulk send at ... , but the mbarrier is not initialised (full, byte 8"},
       {store_of_8, "a bulk store at ... needs a size"},
       {store_beyond, "the operand of a bulk store at ... 16 bytes, lies"},
       {box_beyond, "the operand of a TMA load at ... 128 bytes, lies"},
@@ -473,6 +494,7 @@ TEST_CASE("each rule of an instruction is held, and no more", "[sim][rules]") {
       {registers_not_of_8, "setmaxnreg at ... of 28; multiples of 8 from 24 to 256 are possible"},
       {registers_too_few, "setmaxnreg at ... of 16; multiples of 8"},
       {registers_too_many, "setmaxnreg at ... of 264; multiples of 8"},
+      {add_to_8, "16-byte access at rules.cu:"},
       {shuffle_of_3, "the shuffle at ... has width 3; a power of two up to 32 is needed"},
       {shuffle_of_64, "the shuffle at ... has width 64"},
   };
@@ -506,6 +528,10 @@ TEST_CASE("the first try in a phase that is not complete is in vain", "[sim][mba
   Buffer<int> y("y", 12);
   SILENT(tries, {1, 33}, y, 3);
   CHECK(y.download() == std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
+  const Buffer<int> alone("alone", 4);
+  SILENT(tries_alone, {1, 1}, alone);
+  CHECK(alone.download() == std::vector<int>{0, 0, 0, 1});
+  SILENT(bar_at_the_end, {1, 1, sim::kMaxDynamicSmem});
   FOUND("mbarrier.inval at ... while threads wait for the mbarrier", invalidates, {1, 2}, true);
   SILENT(invalidates, {1, 2}, false);
 }
