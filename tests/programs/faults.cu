@@ -167,7 +167,7 @@ int gaps(int n, int from, int bytes, int last) {
   if (from > 0) got[from - 1] = 1;
   got[from + bytes] = 1;
   sum += *reinterpret_cast<const int*>(got + from / 4 * 4);  // ends
-  for (int i = 0; i < n; ++i) sum += got[i];
+  for (int i = from ? 0 : bytes; i < n; ++i) sum += got[i];
   return sum == 12345;
 }
 int gap_of_rows(bool right) {
@@ -537,9 +537,7 @@ int symbols(bool right) {
   printf("%d%d%d %d\n", to, part, from, three[2]);
   return 0;
 }
-void read_total(int* two) {
-  memcpy(two, total, sizeof total);  // reads a variable
-}
+void read_total(int* two) { memcpy(two, total, sizeof total); }  // reads a variable
 #ifdef __CUDA_ARCH__
 __host__ __device__ int both_sides() { return factor; }
 #else
@@ -694,7 +692,6 @@ int main(int n, char** words) {
   if (is("upright")) upright<<<dim3(1, 1, 2), 1>>>(x);
   if (is("upright attribute")) launch_cluster(x, 1, 2, 0);
   if (is("large cluster")) launch_cluster(x, 16, 1, right);
-  if (is("crash")) fill<<<1, 32>>>(x, 32), *(volatile int*)8 = 1;
   if (is("product")) return product(x);
   if (is("gives up")) gives_up<<<1, 32>>>();
   if (is("status")) return cudaMemset(&x, 0, 4) ? 7 : 0;

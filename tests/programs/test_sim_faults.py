@@ -260,10 +260,6 @@ class Faults(unittest.TestCase):
         done = self.run_as("product", "limit 0.0001", status=124)
         self.assertIn("after a library's call", " ".join(done.stderr.split()))
 
-    def test_a_crash_of_host_code_is_the_programs(self):
-        done = self.run_as("crash", status=-signal.SIGSEGV)
-        self.assertEqual((done.findings, done.stderr), ([], ""))
-
     def test_options_are_those_of_the_run(self):
         threads = [int(self.run_as("workers", f"workers {n}", status=0).stdout) for n in (1, 2, 4)]
         self.assertEqual([n - threads[0] for n in threads], [0, 1, 3])
