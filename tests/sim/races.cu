@@ -355,10 +355,10 @@ __global__ void seen_by_another(float* partial, unsigned* ticket, float* y, bool
   for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
 }
 // Warp 0 reads a word that warp 1 adds to. An atomic of its own on the word is order, if it comes
-// behind that: here behind the barrier with warp 2, until which warp 1 has added. Warp 2 fences.
+// behind that: here behind the barrier with warp 2, until which warp 1 has added.
 __global__ void add_early(float* word, float* y, bool late) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warp == 2) __threadfence();
+  __threadfence();
   if (lane == 0 && (warp == 1 || (warp == 0 && !late))) atomicAdd(word, 1.f);
   if (warp != 1) fa::bar_sync(1, 64);
   if (threadIdx.x == 0 && late) atomicAdd(word, 1.f);

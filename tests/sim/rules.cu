@@ -231,16 +231,20 @@ __global__ void tries(int* y, int phases) {
 // With nobody left to arrive all tries are in vain; then the thread arrives itself.
 __global__ void tries_alone(int* y) {
   __shared__ uint64_t full;
+  y += 4 * blockIdx.x;
   fa::mbarrier_init(&full, 1);
   for (int i = 0; i < 3; ++i) y[i] = sim::mbarrier_try_wait(&full, 0, Where::here());
   fa::mbarrier_arrive(&full);
   y[3] = sim::mbarrier_try_wait(&full, 0, Where::here());
 }
-__global__ void bar_at_the_end() {
-  uint64_t* last = fa::dynamic_shared<uint64_t>() + sim::kMaxDynamicSmem / sizeof(uint64_t) - 1;
-  fa::mbarrier_init(last, 1);
-  fa::mbarrier_arrive(last);
-  fa::mbarrier_wait(last, 0);
+// The first try is in vain even where another thread would arrive.
+__global__ void tries_early(int* y) {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
+  __syncthreads();
+  if (threadIdx.x == 1) fa::mbarrier_arrive(&full);
+  if (threadIdx.x == 1) return;
+  for (int i = 0; i < 2; ++i) y[i] = sim::mbarrier_try_wait(&full, 0, Where::here());
 }
 __global__ void invalidates(bool bad) {
   __shared__ uint64_t full;
@@ -513,7 +517,8 @@ TEST_CASE("barriers have numbers up to 15 and whole warps", "[sim][rules]") {
   for (const int n : {-32, 0, 48}) {
     FOUND("which is not a multiple of a warp", meets, two_warps, 1, n, n);
   }
-  FOUND("barrier 1 is used with 64 threads at ... but with 96 at", meets, two_warps, 1, 96, 64);
+  FOUND("barrier 1 is used with 64 threads at ... but with 96 at rules.cu:", meets, two_warps, 1,
+        96, 64);
 }
 
 TEST_CASE("ldmatrix reads the rows that its matrices have", "[sim][rules]") {
@@ -528,10 +533,14 @@ TEST_CASE("the first try in a phase that is not complete is in vain", "[sim][mba
   Buffer<int> y("y", 12);
   SILENT(tries, {1, 33}, y, 3);
   CHECK(y.download() == std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
-  const Buffer<int> alone("alone", 4);
-  SILENT(tries_alone, {1, 1}, alone);
-  CHECK(alone.download() == std::vector<int>{0, 0, 0, 1});
-  SILENT(bar_at_the_end, {1, 1, sim::kMaxDynamicSmem});
+  for (const unsigned cluster : {1, 2}) {
+    const Buffer<int> alone("alone", 8);
+    SILENT(tries_alone, {2, 1, 0, cluster}, alone);
+    CHECK(alone.download() == std::vector<int>{0, 0, 0, 1, 0, 0, 0, 1});
+  }
+  const Buffer<int> early("early", 2);
+  SILENT(tries_early, {1, 2}, early);
+  CHECK(early.download() == std::vector<int>{0, 1});
   FOUND("mbarrier.inval at ... while threads wait for the mbarrier", invalidates, {1, 2}, true);
   SILENT(invalidates, {1, 2}, false);
 }
