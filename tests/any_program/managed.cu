@@ -57,6 +57,16 @@ int main() {
   CHECK(cudaMemset(sum, 0, sizeof(int)));
   CHECK(cudaDeviceSynchronize());
   EXPECT(*sum == 0);
+  // It is on both sides of a copy.
+  int *device, got = 0;
+  CHECK(cudaMalloc(&device, sizeof(int)));
+  *sum = 4;
+  CHECK(cudaMemcpy(device, sum, sizeof(int), cudaMemcpyHostToDevice));
+  *sum = 5;
+  CHECK(cudaMemcpy(sum, device, sizeof(int), cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(&got, sum, sizeof(int), cudaMemcpyDeviceToHost));
+  EXPECT(*sum == 4 && got == 4);
+  CHECK(cudaFree(device));
 
   Total* total = new Total;
   into<<<1, 1>>>(total);

@@ -546,17 +546,15 @@ __host__ __device__ int both_sides() { return 0; }
 int variables(bool right) {
   int two[2] = {5, 5};
   const int three = 3;
-  if (right) {
-    cudaMemcpyToSymbol(factor, &three, 4);
-  } else {
-    factor = 3;  // writes a variable
-  }
+  const auto store = [] { factor = 3; };  // writes a variable
+  if (right) cudaMemcpyToSymbol(factor, &three, 4);
+  if (!right) store();
   sum<<<1, 32>>>();
-  if (right) {
-    cudaMemcpyFromSymbol(two, total, 8);
-  } else {
-    read_total(two);
-  }
+  if (right) cudaMemcpyFromSymbol(two, total, 8);
+  if (!right) read_total(two), store();
+  int seen = 7;
+  cudaMemcpyFromSymbol(&seen, factor, 4);
+  if (seen != (right ? 3 : 0)) return 6;
   if (both_sides() == 12345) return 5;  // one compiler: the device's half
   shared_by_both += squares[two[0] % 4];
   printf("%d %d\n", two[0], shared_by_both);
