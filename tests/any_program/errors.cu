@@ -28,6 +28,8 @@ int main() {
   EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration);
   set_with_room<<<1, 32, 300 * 1024>>>(out, 6);
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
+  set_with_room<<<1, 32, 48 * 1024>>>(out, 1);
+  CHECK(cudaGetLastError());
   set_with_room<<<1, 32, 64 * 1024>>>(out, 6);  // more than 48 KiB, without permission
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
   CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
@@ -68,6 +70,7 @@ int main() {
   EXPECT(cudaFuncSetAttribute(set, cudaFuncAttributeMaxDynamicSharedMemorySize, -1) ==
          cudaErrorInvalidValue);
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue && cudaErrorInvalidClusterSize == 912);
+  CHECK(cudaFuncSetAttribute(set, cudaFuncAttributeMaxDynamicSharedMemorySize, 0));
   EXPECT(cudaErrorMemoryAllocation == 2 && cudaErrorInvalidConfiguration == 9);
   EXPECT(cudaErrorInvalidPitchValue == 12 && cudaErrorInvalidDevice == 101);
   EXPECT(cudaErrorInvalidResourceHandle == 400 && cudaErrorIllegalAddress == 700);

@@ -23,7 +23,11 @@ static constexpr __device__ int more_steps[2] = {4, 5};
 __constant__ const float factors[3] = {1.5f, 2.5f, 3.5f};
 namespace ns {
 __device__ unsigned long long big = 1ull << 40;
-}
+__device__ struct {
+  int before[5000];
+  int last;
+} large = {{}, 9};  // of several pages
+}  // namespace ns
 __managed__ int both = 5;
 __device__ __managed__ int shared = 7;
 
@@ -54,6 +58,9 @@ void run() {
   float host[16], *out, values[16];
   for (int i = 0; i < 16; ++i) values[i] = i * 0.5f;
   CHECK(cudaMalloc(&out, sizeof host));
+  int last = 0;
+  CHECK(cudaMemcpyFromSymbol(&last, ns::large, sizeof last, sizeof ns::large.before));
+  EXPECT(last == 9);
   const Params p = {100, 4.f, {0.25, 0.5, 0.75}};
   CHECK(cudaMemcpyToSymbol(table, values, sizeof values));
   CHECK(cudaMemcpyToSymbol(params, &p, sizeof p));

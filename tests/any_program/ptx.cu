@@ -259,6 +259,8 @@ __global__ void memory(const float4* in, float* out, unsigned* sums, unsigned* f
   unsigned sm;
   asm volatile("mov.u64 %0, %%clock64; mov.u64 %1, %%globaltimer; mov.u32 %2, %%smid;"
                : "=l"(clock), "=l"(time), "=r"(sm));
+  while (clock64() - clock < 1000000000) {  // time passes ever faster for who waits
+  }
   found[8 * t + 7] =
       active == 0xffffffffu && lane == t % 32 && warps == t / 32 && sm < 1000 && clock && time;
 }

@@ -61,6 +61,16 @@ void run() {
   CHECK(cudaMemset(sum, 0, sizeof(int)));
   CHECK(cudaDeviceSynchronize());
   EXPECT(*sum == 0);
+  // It is on both sides of a copy.
+  int *device, got = 0;
+  CHECK(cudaMalloc(&device, sizeof(int)));
+  *sum = 4;
+  CHECK(cudaMemcpy(device, sum, sizeof(int), cudaMemcpyHostToDevice));
+  *sum = 5;
+  CHECK(cudaMemcpy(sum, device, sizeof(int), cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(&got, sum, sizeof(int), cudaMemcpyDeviceToHost));
+  EXPECT(*sum == 4 && got == 4);
+  CHECK(cudaFree(device));
 
   Total* total = new Total;
   into<<<1, 1>>>(total);
@@ -126,10 +136,10 @@ void run() {
   EXPECT(nodes == 11);
   CHECK(cudaStreamIsCapturing(stream, &state));
   EXPECT(state == cudaStreamCaptureStatusNone);
-  cudaGraphNode_t each[11];
+  cudaGraphNode_t each[11] = {};
   nodes = 2;
   CHECK(cudaGraphGetNodes(graph, each, &nodes));
-  EXPECT(nodes == 2 && each[0] != each[1]);
+  EXPECT(nodes == 2 && each[0] != each[1] && !each[2]);
   CHECK(cudaGraphInstantiate(&run, graph, nullptr, nullptr, 0));
   cudaGraph_t both;
   cudaGraphExec_t run_both;
@@ -282,6 +292,8 @@ void run() {
   CHECK(cudaDeviceGetLimit(&heap, cudaLimitMallocHeapSize));
   EXPECT(larger == 2 * stack && fifo == 1 << 20 && heap == 8 << 20);
   CHECK(cudaDeviceSetLimit(cudaLimitPrintfFifoSize, 2 << 20));
+  CHECK(cudaDeviceGetLimit(&stack, cudaLimitStackSize));
+  EXPECT(stack == larger);
   int driver = 0, runtime = 0;
   CHECK(cudaDriverGetVersion(&driver));
   CHECK(cudaRuntimeGetVersion(&runtime));

@@ -23,6 +23,7 @@ TEST_CASE("words are broken at the screen's end, and only long ones are cut", "[
 TEST_CASE("for a narrow terminal later lines stand further to the right", "[screen]") {
   CHECK(fa::fitted("one two\n", 7) == "one two\n");
   CHECK(fa::fitted("one two\n", 6) == "one\n  two\n");
+  CHECK(fa::fitted("one two three\n", 7) == "one two\n  three\n");
   CHECK(fa::fitted("one two three\n\nfour", 11) == "one two\n  three\n\nfour\n");
   CHECK(fa::fitted("    one two three\n", 12) == "   one two\n     three\n");  // at most a quarter
   CHECK(fa::fitted("  one two three\n", 12) == "  one two\n    three\n");

@@ -215,6 +215,12 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
   step.needs = "sm_80", step.newer = "sm_90a";
   step.variants[0].support = fa::Support{.d = {128}};
   step.variants[1].newer = true, step.variants[1].forward_of = "98 before";
+  step.support.most_n = 16;  // its buffers are those of one query
+  step.variants[1].traffic = [](const fa::Problem& p) {
+    fa::Prediction t;
+    t[p.N == 1 ? "one" : "many"].read = 1;
+    return t;
+  };
   const auto described = nlohmann::json::parse(parse("--describe", step).text);
   CHECK(described["step"] == "99_step");
   CHECK(described["idea"] == step.idea);
@@ -227,6 +233,11 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
   CHECK(first["buffers"]["forward"].is_null());
   CHECK(second["needs"] == "sm_90a");
   CHECK(second["parent"] == "98 before");
+  CHECK(second["buffers"]["forward"] == nlohmann::json{"one"});
+  step.support.most_n = 0;
+  CHECK(
+      nlohmann::json::parse(parse("--describe", step).text)["variants"][1]["buffers"]["forward"] ==
+      nlohmann::json{"many"});
 }
 
 TEST_CASE("help shows what the step takes", "[cli]") {

@@ -64,6 +64,7 @@ fa::Step step() {
   step.support.window = step.support.lengths = true;
   fa::Variant v;
   v.name = "tables";
+  v.support = fa::Support{.d = {32, 64, 96}, .lengths = true, .window = true};
   v.forward = forward;
   v.workspace = [](const Problem&) {
     return std::vector<fa::Scratch>{{.name = "runs", .bytes = 4, .zeroed = true}};
@@ -77,6 +78,7 @@ fa::Step step() {
   v.name = "prepared";
   v.prepare = prepare, v.prepare_traffic = no_traffic;
   v.forward = forward_of_prepared;
+  v.support = fa::Support{.d = {32}, .lengths = true, .window = true};
   v.backward = backward, v.backward_traffic = no_traffic;
   v.workspace = [](const Problem& p) {
     return std::vector<fa::Scratch>{{.name = "sum", .bytes = 4 * p.q_size()}};
@@ -84,7 +86,11 @@ fa::Step step() {
   step.variants.push_back(v);
   v.name = "plain";
   v.prepare = {}, v.prepare_traffic = nullptr;
+  v.support->d = {32, 64};
   v.forward = copy_q;
+  step.variants.push_back(v);
+  v.name = "cache";
+  v.cache8 = true;
   step.variants.push_back(v);
   return step;
 }
@@ -231,8 +237,8 @@ TEST_CASE("the library refuses what a call cannot do", "[library]") {
   const auto require_refused = [&](auto call, int variant, const std::string& why) {
     CHECK_THAT(it.said(call, variant), ContainsSubstring(why));
   };
-  require_refused(fa_forward, 3, "variant 3: 99_kept has 3");
-  require_refused(fa_forward, -1, "variant -1: 99_kept has 3");
+  require_refused(fa_forward, 4, "variant 4: 99_kept has 4");
+  require_refused(fa_forward, -1, "variant -1: 99_kept has 4");
   require_refused(fa_prepare, kTables, "99_kept tables: it has no prepare");
   require_refused(fa_backward, kTables, "99_kept tables: it has no backward");
   REQUIRE(it.said(fa_prepare, kPrepared).empty());
@@ -287,7 +293,7 @@ TEST_CASE("the library's sentences name what is missing, and the fields of its s
   size_t bytes = 7;
   CHECK(Words(said(fa_workspace_bytes(kTables, &it.p, nullptr))) ==
         "no place for the bytes: the pointer is null");
-  CHECK(fa_workspace_bytes(3, &it.p, &bytes) == 2);
+  CHECK(fa_workspace_bytes(4, &it.p, &bytes) == 2);
   CHECK(bytes == 0);
   CHECK(Words(said(fa_malloc(nullptr, 1))) == "no place for the address: the pointer is null");
   void* place = &it;
@@ -311,6 +317,14 @@ TEST_CASE("the library's sentences name what is missing, and the fields of its s
   const std::array<int32_t, 2> lengths = {2, 4};
   CHECK(refused(&FaProblem::lengths, lengths.data()) ==
         "lengths 4: each must be 0 to 3, the keys of Nk");
+
+  // Of all variants the reason is the last one's that has no 8-bit cache.
+  it.p.d = 96;
+  CHECK(fa_check(&it.p) == 0);
+  it.p.d = 128;
+  CHECK(fa_check(&it.p) == 2);
+  CHECK_THAT(Words(fa_last_error()), ContainsSubstring("d 128: variant plain supports d 32, 64"));
+  it.p.d = 32;
 
   FaMask mask{};
   mask.left = mask.right = -1;

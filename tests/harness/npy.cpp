@@ -268,6 +268,8 @@ TEST_CASE("which names are one file", "[npy]") {
   CHECK(fa::read_file(a) == "22");
   CHECK_THROWS_AS(fa::write_file("/dev/full", [](std::ostream& out) { out << "22"; }),
                   fa::ResourceError);
+  CHECK_THROWS_AS(fa::write_file(folder.path("no/x"), [](std::ostream& out) { out << "22"; }),
+                  fa::UsageError);
 }
 
 TEST_CASE("a probe for writing leaves all as it was", "[npy]") {

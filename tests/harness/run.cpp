@@ -207,6 +207,9 @@ TEST_CASE("a step of another type, or inputs of another size, are the program's 
   fa::Variant mixed = prepared();
   mixed.prepare = copy_all<fa::bf16>;
   CHECK_THROWS_WITH(fa::run(mixed, p, in), "the prepare computes in bf16, the problem is fp32");
+  mixed = variant(copy_all<float>);
+  mixed.backward = copy_all<fa::bf16>;
+  CHECK_THROWS_WITH(fa::run(mixed, p, in), "the backward computes in bf16, the problem is fp32");
   in.V.pop_back();
   CHECK_THROWS_WITH(fa::run(variant(copy_all<float>), p, in), "V has 319 elements instead of 320");
 }

@@ -439,7 +439,8 @@ TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]"
   CHECK(ran.status == 0);
   CHECK(runs == 0);
   CHECK_THAT(ran.printed, ContainsSubstring("N=1000000"));
-  CHECK(ran.printed.find("right") == std::string::npos);
+  for (const char* word : {"right", "seed", "\ndevice"})
+    CHECK_THAT(ran.printed, !ContainsSubstring(word));
   CHECK(ran.json["ok"].is_null());
   CHECK(ran.json["check"].empty());
   const nlohmann::json& requested = ran.json["traffic"]["requested"];
@@ -678,10 +679,10 @@ TEST_CASE("a parent is asked about its own kind of cache, and not at all where i
 
 namespace {
 
-/// Rank 0 of two. The other one repeats its messages, changed, and has the same numbers.
+/// Rank 0 or 1 of two. The other one repeats its messages, changed, and has the same numbers.
 class Two : public fa::World {
  public:
-  Two() : World(0, 2) {}
+  explicit Two(int rank = 0) : World(rank, 2) {}
   std::function<void(nlohmann::json&)> change = [](nlohmann::json&) {};
   std::vector<std::string> told;  ///< the run's options, as from told()
   double limit = 0;
@@ -708,7 +709,8 @@ class Two : public fa::World {
   }
 };
 
-/// O is V, a copy of which goes to the other rank.
+int backwards = 0;
+/// O is V, a copy of which goes to the other rank; the gradients are 0 in the first backward only.
 class CopyOnRanks : public fa::RankAttention {
  public:
   CopyOnRanks(const fa::Problem& p, fa::Ranks& ranks) : n_(p.q_size() / 2), ranks_(ranks) {}
@@ -717,7 +719,10 @@ class CopyOnRanks : public fa::RankAttention {
     ranks_.finish();
     fa::cuda_check(cudaMemcpy(t.O, t.V, 4 * n_, cudaMemcpyDeviceToDevice));
   }
-  void backward(const fa::Tensors<void>&) override {}
+  void backward(const fa::Tensors<void>& t) override {
+    const int byte = backwards++ ? 0x40 : 0;
+    for (void* each : {t.dQ, t.dK, t.dV}) fa::cuda_check(cudaMemset(each, byte, 4 * n_));
+  }
   size_t workspace_bytes() const override { return 77; }
 
  private:
@@ -780,6 +785,11 @@ TEST_CASE("ranks share a problem: the whole is checked and written, bytes sent a
     CHECK(rank["workspace_bytes"] == 77);
     CHECK(rank["memory_bytes"] == 4 * 4 * 4 * 64);  // Q, K, V and O of its row
   }
+  CHECK(ran.json["workspace_bytes"] == 77);
+  if (simulated()) {
+    CHECK(ran.json["ranks"][1]["estimated_ms"]["forward"].get<double>() > 0);
+    CHECK_THAT(ran.printed, ContainsSubstring(", limited by "));
+  }
   CHECK(ran.json["check"][0]["rows_checked"] == 8);
   CHECK(ran.json["check_again"]["ok"] == true);
   CHECK(ran.json["gradients_checked"] == true);
@@ -810,6 +820,21 @@ TEST_CASE("ranks share a problem: the whole is checked and written, bytes sent a
   const Ran failed = run_program(step, words, &two);
   CHECK(failed.status == 3);
   CHECK(failed.said == "99_copy: rank 1: no\n");
+}
+
+TEST_CASE("ranks whose later gradients are wrong end with status 1", "[step_main]") {
+  const fa::test::Folder folder;
+  const std::string v = alike_v(folder),
+                    none = folder.tensor("do.npy", {1, 4, 2, 64}, [](size_t) { return 0.f; });
+  fa::Step step = step_on_ranks();
+  step.variants[0].backward = backward_of_copy;
+  Two two;
+  backwards = 0;
+  const Ran ran = run_program(step, {"--n", "2", "--v", v.c_str(), "--do", none.c_str()}, &two);
+  CAPTURE(ran.said);
+  CHECK(ran.status == 1);
+  CHECK(ran.json["check"][1]["ok"] == true);
+  CHECK(ran.json["check_again"]["ok"] == false);
 }
 
 TEST_CASE("ranks that were started with other options are told of the first", "[step_main]") {
@@ -867,7 +892,12 @@ TEST_CASE("what one rank does alone is refused of two, in one sentence", "[step_
   CHECK(said({"--n", "2", "--estimate", "t"}) == "99_copy: --estimate" + one);
   CHECK(said({"--n", "3"}) == "99_copy: --n 3: is odd\n");
   CHECK(said({"--n", "2", "--gpu", "none"}).starts_with("99_copy: --gpu none: "));
-  CHECK(run_program(step, {"--n", "3", "--help"}, &two).status == 0);
+  CHECK(run_program(step, {"--n", "3", "--help"}, &two).printed != "");
+  Two second(1);  // says nothing
+  const Ran help = run_program(step, {"--n", "3", "--help"}, &second);
+  CHECK((help.status == 0 && help.printed.empty()));
+  const Ran odd = run_program(step, {"--n", "3"}, &second);
+  CHECK((odd.status == 2 && odd.said.empty()));
   step.variants[0].extras.sharding = nullptr;
   CHECK(said({"--n", "2"}) == "99_copy: --variant kernel" + one);
 }

@@ -2,6 +2,8 @@
 // corrects it. test_sim_faults.py compiles it once; a line to be reported ends with the argument.
 #include <assert.h>
 #include <cooperative_groups.h>
+#include <cublas_v2.h>
+#include <dirent.h>
 #include <cstdio>
 #include <cstring>
 
@@ -77,6 +79,42 @@ __global__ void some(int* out) {  // 24 are written, 32 are read
   out[threadIdx.x] = v;
 }
 
+// 100 blocks of 1024 threads at once: an H200 has room for them.
+__global__ void many_at_once(int* p) {
+  cooperative_groups::this_grid().sync();
+  if (blockIdx.x < 64 && threadIdx.x == 0) p[blockIdx.x] = 1;
+}
+// Its 192 KiB are the stack's.
+__global__ void deep(int* p, int n) {
+  int all[48 << 10];
+  for (int i = 0; i < n; ++i) all[i] = i;
+  p[0] = all[n - 1];
+}
+int threads_of_process() {
+  int n = 0;
+  DIR* all = opendir("/proc/self/task");
+  while (readdir(all)) ++n;
+  return closedir(all), n - 2;
+}
+
+// A kernel reads what cuBLAS has written.
+__global__ void copy_product(const float* product, int* out) {
+  out[threadIdx.x] = product[threadIdx.x];
+}
+int product(int* out) {
+  cublasHandle_t blas;
+  float *two, *sums, one = 1, zero = 0;
+  int got[4];
+  cudaMalloc(&two, 16), cudaMalloc(&sums, 16);
+  const float all[4] = {2, 2, 2, 2};
+  cudaMemcpy(two, all, 16, cudaMemcpyHostToDevice);
+  cublasCreate(&blas);
+  cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, two, 2, two, 2, &zero, sums, 2);
+  copy_product<<<1, 4>>>(sums, out);
+  cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost);
+  return got[3] == 8 ? 0 : 5;
+}
+
 struct Pair {
   double sum;
   int count;
@@ -112,19 +150,24 @@ int copies_all() {
   return 0;
 }
 
-// All bytes but some, and those from `last` on, have a value; the host copies and reads all.
+// All bytes but some, and those from `last` on, have a value; the host copies all, stores to those
+// beside the gap and reads all.
 __global__ void all_but(char* out, int n, int from, int bytes, int last) {
   for (int i = 0; i < last; ++i) {
     if (i < from || i >= from + bytes) out[i] = 1;
   }
 }
 int gaps(int n, int from, int bytes, int last) {
-  char *some, got[100];
+  char* some;
+  alignas(4) char got[104];
   int sum = 0;
   cudaMalloc(&some, n);
   all_but<<<1, 1>>>(some, n, from, bytes, last);
   cudaMemcpy(got, some, n, cudaMemcpyDeviceToHost);
-  for (int i = 0; i < n; ++i) sum += got[i];  // ends
+  if (from > 0) got[from - 1] = 1;
+  got[from + bytes] = 1;
+  sum += *reinterpret_cast<const int*>(got + from / 4 * 4);  // ends
+  for (int i = from ? 0 : bytes; i < n; ++i) sum += got[i];
   return sum == 12345;
 }
 int gap_of_rows(bool right) {
@@ -162,7 +205,20 @@ __global__ void makes_one(int** p) {
 __global__ void takes_room(void** p) {
   *p = malloc(4);  // takes room
 }
-__global__ void __cluster_dims__(1, 2, 1) flat(int* p) { *p = 1; }  // flat
+__global__ void __cluster_dims__(1, 2, 1) flat(int* p) { *p = 1; }     // flat
+__global__ void __cluster_dims__(1, 1, 2) upright(int* p) { *p = 1; }  // upright
+__global__ void no_cluster(int* p) { p[blockIdx.x] = 1; }
+void launch_cluster(int* p, unsigned x, unsigned z, int large) {
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {x, 1, z};
+  cudaLaunchConfig_t config = {dim3(x, 1, z), 1};
+  config.attrs = &cluster, config.numAttrs = 1;
+  cudaFuncSetAttribute(no_cluster, cudaFuncAttributeMaxDynamicSharedMemorySize, 1024);
+  cudaFuncSetAttribute(no_cluster, cudaFuncAttributeNonPortableClusterSizeAllowed, large);
+  if (z > 1) cudaLaunchKernelEx(&config, no_cluster, p);   // upright attribute
+  if (z == 1) cudaLaunchKernelEx(&config, no_cluster, p);  // large cluster
+}
 
 // --- one fault each ---
 
@@ -363,12 +419,14 @@ const cudaLaunchConfig_t* early() {
   config.attrs = &attribute, config.numAttrs = 1;
   return &config;
 }
-int overlaps(int* x, int* other, bool waits, bool synchronizes) {
+int overlaps(int* x, int* other, bool waits, bool synchronizes, bool by_event = false) {
   int* y;
   cudaMalloc(&y, 128);
   cudaMemset(other, 0, 128);
   first_kernel<<<1, 32>>>(x);
-  if (synchronizes) cudaDeviceSynchronize();
+  cudaEvent_t done;
+  cudaEventCreate(&done), cudaEventRecord(done);
+  if (synchronizes) by_event ? cudaEventSynchronize(done) : cudaDeviceSynchronize();
   return cudaLaunchKernelEx(early(), second_kernel, (const int*)x, (const int*)other, y, waits);
 }
 __global__ void reads_first(const int* x, int* y) {
@@ -479,6 +537,7 @@ int symbols(bool right) {
   printf("%d%d%d %d\n", to, part, from, three[2]);
   return 0;
 }
+void read_total(int* two) { memcpy(two, total, sizeof total); }  // reads a variable
 #ifdef __CUDA_ARCH__
 __host__ __device__ int both_sides() { return factor; }
 #else
@@ -487,18 +546,17 @@ __host__ __device__ int both_sides() { return 0; }
 int variables(bool right) {
   int two[2] = {5, 5};
   const int three = 3;
-  if (right) {
-    cudaMemcpyToSymbol(factor, &three, 4);
-  } else {
-    factor = 3;  // writes a variable
-  }
+  const auto store = [] { factor = 3; };  // writes a variable
+  if (right) cudaMemcpyToSymbol(factor, &three, 4);
+  if (!right) store();
   sum<<<1, 32>>>();
-  if (right) {
-    cudaMemcpyFromSymbol(two, total, 8);
-  } else {
-    memcpy(two, total, sizeof two);  // reads a variable
-  }
-  shared_by_both += squares[two[0] % 4] + 0 * both_sides();
+  if (right) cudaMemcpyFromSymbol(two, total, 8);
+  if (!right) read_total(two), store();
+  int seen = 7;
+  cudaMemcpyFromSymbol(&seen, factor, 4);
+  if (seen != (right ? 3 : 0)) return 6;
+  if (both_sides() == 12345) return 5;  // one compiler: the device's half
+  shared_by_both += squares[two[0] % 4];
   printf("%d %d\n", two[0], shared_by_both);
   return 0;
 }
@@ -568,7 +626,7 @@ int beyond_bounds(int* p, int threads) {
 int wrong_calls(int* p, const char* what) {
   int host = 0;
   if (!strcmp(what, "memset")) cudaMemset(&p, 0, 4);                                // memset
-  for (int i = 0; i < 3 && !strcmp(what, "calls"); ++i) cudaMemset(&p, 0, 4);       // calls
+  for (int i = 0; i < 2 && !strcmp(what, "calls"); ++i) cudaMemset(&p, 0, 4);       // calls
   if (!strcmp(what, "direction")) cudaMemcpy(&host, p, 4, cudaMemcpyHostToDevice);  // direction
   return cudaGetLastError() == cudaErrorInvalidValue ? 0 : 3;
 }
@@ -595,6 +653,8 @@ int main(int n, char** words) {
   int *x, *unset, **y;
   cudaMalloc(&x, is("works") ? 4096 : 256), cudaMalloc(&unset, 256), cudaMalloc(&y, 8);
   if (right) cudaMemset(unset, 0, 256);
+  if (is("workers")) fill<<<64, 256>>>(x, 64), printf("%d\n", threads_of_process());
+  if (is("deep")) deep<<<1, 1>>>(x, 48 << 10);
   if (is("symbols")) return symbols(right);
   if (is("variables")) return variables(right);
   if (is("copies a variable")) return copies_variable();
@@ -627,6 +687,10 @@ int main(int n, char** words) {
   if (is("makes one")) makes_one<<<1, 1>>>(y);
   if (is("takes room")) takes_room<<<1, 1>>>((void**)y);
   if (is("flat")) flat<<<dim3(1, 2), 1>>>(x);
+  if (is("upright")) upright<<<dim3(1, 1, 2), 1>>>(x);
+  if (is("upright attribute")) launch_cluster(x, 1, 2, 0);
+  if (is("large cluster")) launch_cluster(x, 16, 1, right);
+  if (is("product")) return product(x);
   if (is("gives up")) gives_up<<<1, 32>>>();
   if (is("status")) return cudaMemset(&x, 0, 4) ? 7 : 0;
   if (is("global array")) global_array<<<1, 32>>>(x, right);
@@ -647,11 +711,14 @@ int main(int n, char** words) {
   if (is("tests once")) cudaMemset(unset, 0, 256), tests_once<<<1, 32>>>(unset, x, right);
   if (is("overlaps")) return overlaps(x, unset, right, false);
   if (is("overwrites")) return overwrites(x, unset, right);
-  if (is("overlaps not")) return overlaps(x, unset, false, true);
+  if (is("overlaps not")) return overlaps(x, unset, false, true, right);
   if (is("skips")) skips<<<1, 64>>>(x, 36, right);
   if (is("alone")) return grid_alone(x, !right);
   if (is("plain grid")) plain_grid<<<2, 32>>>();
-  if (is("endless")) puts("begins"), fflush(stdout);
+  if (is("at once")) {
+    return cudaLaunchCooperativeKernel((void*)many_at_once, 100, 1024, arguments);  // at once
+  }
+  if (is("endless") || is("idle")) puts("begins"), fflush(stdout);
   if (is("endless")) cudaMemset(x, 0, 4), endless<<<1, 1>>>(x);
   if (is("idle")) idle<<<1, 1>>>(1024);
   if (is("ptx")) transpose<<<1, 1>>>(x, true);

@@ -208,9 +208,9 @@ ERRORS = {
         program(
             "assert(__shfl_down((int)threadIdx.x, 1, 4) == threadIdx.x + (threadIdx.x % 4 < 3));\n"
             "assert(__ballot(threadIdx.x > 29) == 3u << 30 && __any(1) && !__all(threadIdx.x));",
-            "k<<<1, 32>>>(p)",
+            "k<<<1, 32>>>(p), k<<<1, 32>>>(p)",
         ),
-        r"remark: shuffles or votes without _sync, which nvcc refuses",
+        r"(?s)remark: shuffles or votes without _sync, which nvcc refuses(?!.*remark: shuffles)",
         0,
     ),
     "static_memory": (
@@ -495,8 +495,11 @@ class Report(unittest.TestCase):
         for name in ("transposes", "transposes analysed"):
             kernels = self.kernels(name)
             self.assertEqual(list(kernels), ["spread", "tiled<T>", "tiled<T + 1>"])
-            for kernel, launches, sectors in zip(kernels, (1, 1, 2), (32, 4, 4)):
+            rows = zip(kernels, (1, 1, 2), (32, 4, 4), (32, 1, 1), (16384, 0, 0))
+            for kernel, launches, sectors, lines, hbm in rows:  # the first kernel fills the L2
                 k, n = kernels[kernel], 128 * launches
+                self.assertEqual(k["lines"], {"load": n, "store": lines * n, "atomic": 0})
+                self.assertEqual(k["hbm"], {"read": hbm, "write": 0, "atomic": 0})
                 self.assertEqual((k["launches"], k["first_shape"]), (launches, "(2,2) x (32,32)"))
                 self.assertEqual((k["blocks"], k["threads"]), (4 * launches, 4096 * launches))
                 self.assertEqual(list(k["buffers"]), ["m.in", "m.out[i]"])
@@ -560,7 +563,10 @@ class Report(unittest.TestCase):
         for k in report["kernels"]:
             self.assertGreater(k["estimated_ms"], 1e-3 * k["launches"])
             self.assertEqual(max(k["parts"], key=k["parts"].get), "start")  # so small they are
-        self.assertEqual(JOBS["transposes"].stderr.count("  estimated "), 3)
+        self.assertIn("\n  HBM (L2 model): 16.4 kB read, 0 B written\n", JOBS["transposes"].stderr)
+        each = re.findall(r"\n  estimated ([0-9.]+) us", JOBS["transposes"].stderr)
+        for k, us in zip(report["kernels"], each, strict=True):  # of a launch
+            self.assertAlmostEqual(1e3 * k["estimated_ms"] / k["launches"], float(us), delta=0.01)
 
     def test_the_whole_text(self):
         """Except for the estimates, which depend on the clock model."""

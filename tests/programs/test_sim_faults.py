@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -24,7 +25,10 @@ REFUSED = {
     "waits": r"a kernel that calls cudaDeviceSynchronize \(@\)",
     "makes one": r"new in a kernel \(@\)",
     "takes room": r"malloc in a kernel \(@\)",
-    "flat": r"a cluster of more than one dimension \(@\)",
+    **{
+        mode: r"a cluster of more than one dimension \(@\)"
+        for mode in ("flat", "upright", "upright attribute")
+    },
     "makes": r"new in a kernel \(@\)",
     "ptx": r"the PTX instruction movmatrix.sync.aligned.m8n8.trans.b16 \(@\)",
     "bits": r"the PTX 'ex2.* with an operand that is no float \(@\)",
@@ -71,7 +75,7 @@ FOUND = {
     r"grid.sync\(\) @",
     "plain grid": "kernel plain_grid, .* a barrier of the grid at @ in a plain launch; it needs "
     "cudaLaunchCooperativeKernel",
-    "endless": "kernel endless, .* spins at @: ",
+    "endless": "kernel endless, .* spins at @: .* for 1 s; ",
     "idle": "kernel idle spins at @ without a memory access",  # it touches none
     "on host": "host code dereferences a device pointer at @; use cudaMemcpy",
     "twice": "cudaFree of an address that cudaMalloc did not return, or freed twice",
@@ -85,6 +89,8 @@ FOUND = {
     r"\(vtable for Square\)",
     "bounds": "kernel bounded: a block of 256 threads; __launch_bounds__ at .*:[0-9]+ allows 128, "
     "at @$",
+    "large cluster": "kernel no_cluster: a cluster of 16 blocks; more than 8 need "
+    r"cudaFuncSetAttribute\(.*, at @$",
     "memset": r"cudaMemset: 4 bytes in host memory \(the address of a pointer\?\), at @$",
     "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
 }
@@ -94,6 +100,7 @@ RIGHT += ("own arrays", "unsigned index")
 RIGHT += ("overlaps", "overwrites", "ends", "starts", "rows")
 RIGHT += ("alone", "handed over", "global array", "divides", "absent")
 RIGHT += ("passes a variable", "by reference", "by function", "by virtual", "bounds")
+RIGHT += ("large cluster",)
 
 
 def placed(pattern, word):
@@ -146,7 +153,9 @@ class Faults(unittest.TestCase):
                     self.assertEqual(twin.findings, [], twin.stderr)
 
     def test_a_kernel_that_overlaps_with_nothing_need_not_wait(self):
-        self.assertEqual(self.run_as("overlaps not", "analyse", status=0).findings, [])
+        for words in ((), ("by an event",)):
+            done = self.run_as("overlaps not", "analyse", right=words, status=0)
+            self.assertEqual(done.findings, [], words)
 
     def test_threads_that_have_returned_are_not_waited_for_by_a_grid_of_one_block(self):
         self.assertEqual(self.run_as("alone", "analyse", right=["right"], status=0).findings, [])
@@ -202,8 +211,8 @@ class Faults(unittest.TestCase):
         self.assertEqual([f["times"] for f in read_json(report)["findings"]], [20])
 
         done = self.run_as("calls", "json " + report, status=1)
-        self.assertRegex(" ".join(done.stderr.split()), "1 finding: cudaMemset: .*; in 3 calls$")
-        self.assertEqual([f["times"] for f in read_json(report)["findings"]], [3])
+        self.assertRegex(" ".join(done.stderr.split()), "1 finding: cudaMemset: .*; in 2 calls$")
+        self.assertEqual([f["times"] for f in read_json(report)["findings"]], [2])
 
     def test_the_exit_status(self):
         """A finding turns 0 into 1, an unwritable report into 3; otherwise the program's status."""
@@ -234,6 +243,32 @@ class Faults(unittest.TestCase):
             _, told = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 128 + signal.SIGTERM, told)
         self.assertRegex(told, "(?s)sim: ended by SIGTERM; the report is of .*endless, 1 launch")
+
+    def test_a_second_control_c_ends_a_kernel_that_touches_no_memory(self):
+        environment = {**os.environ, "FLASH_STEPS_SIM": "watchdog 100"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen([self.program, "idle"], env=environment, **pipes) as process:
+            self.assertEqual(process.stdout.readline(), "begins\n")
+            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+                process.send_signal(number)
+                time.sleep(0.03)
+            process.communicate(timeout=60)
+        self.assertEqual(process.returncode, -signal.SIGINT)
+
+    def test_what_cublas_writes_is_written_and_after_it_the_run_may_end(self):
+        self.assertEqual(self.run_as("product", "analyse", status=0).findings, [])
+        done = self.run_as("product", "limit 0.0001", status=124)
+        self.assertIn("after a library's call", " ".join(done.stderr.split()))
+
+    def test_options_are_those_of_the_run(self):
+        threads = [int(self.run_as("workers", f"workers {n}", status=0).stdout) for n in (1, 2, 4)]
+        self.assertEqual([n - threads[0] for n in threads], [0, 1, 3])
+        self.assertRegex(self.run_as("deep", status=1).findings[0], "deep, .* needs more than 64 ")
+        self.run_as("deep", "stack 300000", status=0)
+        self.run_as("at once", status=0)
+        (finding,) = self.run_as("at once", "gpu L4", status=720 % 256).findings
+        pattern = "a cooperative launch of 100 blocks; .* holds 58 of them at a time, at @$"
+        self.assertRegex(finding, placed(pattern, "at once"))
 
     def test_counts_of_a_launch_that_stopped_are_partial(self):
         done = self.run_as("null")

@@ -122,13 +122,22 @@ __global__ void operands(const bf16* x, float* y, Writer writer, bool fence) {
 
 // --- wgmma reads its operands, and has its registers, until its wait -----------------------------
 
-enum class Overwrite { behind_the_wait, in_front, other_warpgroup, both_read, of_the_older_group };
+enum class Overwrite {
+  behind_the_wait,
+  in_front,
+  in_front_in_second,
+  other_warpgroup,
+  both_read,
+  of_the_older_group
+};
 
-// Warpgroup 0, or both, multiply; then one, or warpgroup 1 behind a barrier, overwrites an operand.
+// Warpgroup 0, warpgroup 1 or both multiply; then one, or warpgroup 1 behind a barrier, overwrites
+// an operand.
 __global__ void overwritten_operand(float* y, Overwrite when) {
   __shared__ __align__(1024) bf16 tile[2][kElements];
   const int t = threadIdx.x;
-  const bool multiplies = t < 128 || when == Overwrite::both_read;
+  const bool second = when == Overwrite::in_front_in_second;
+  const bool multiplies = (t < 128) != second || when == Overwrite::both_read;
   for (int s = 0; s < 2; ++s) {
     for (int i = t; i < kElements; i += 256) tile[s][i] = 1.f;
   }
@@ -143,7 +152,7 @@ __global__ void overwritten_operand(float* y, Overwrite when) {
     fa::wgmma_commit();
     fa::wgmma(e, b, b);
     fa::wgmma_commit();
-    if (when == Overwrite::in_front) tile[0][t] = 2.f;
+    if (second || when == Overwrite::in_front) tile[0][t] = 2.f;
     if (when == Overwrite::of_the_older_group || when == Overwrite::other_warpgroup ||
         (when == Overwrite::both_read && t < 128)) {
       fa::wgmma_wait<1>();
@@ -397,6 +406,46 @@ __global__ void multicast(const __grid_constant__ TensorMap map, float* y, Shown
   y[blockIdx.x * kTile + threadIdx.x] = tile[threadIdx.x];
   fa::cluster_sync();
 }
+// Warp 0 reads and stores; its lane 0 issues two loads, of which it waits for one, and maybe a bulk
+// store; all arrive. Behind its wait, a lane of warp 1 uses what warp 0 has used.
+enum class Used { read, store, load, waited_load, source };
+__global__ void hand_on(const float* x, float* y, Used used, bool relaxed) {
+  __shared__ __align__(128) float tile[2][kTile];
+  __shared__ __align__(128) float source[4];
+  __shared__ float stored[32], read[32];
+  __shared__ uint64_t full[2], done;
+  const int t = threadIdx.x;
+  if (t == 0) init(&full[0]), init(&full[1]), fa::mbarrier_init(&done, 32);
+  if (t < 32) read[t] = 1;
+  if (t < 4) source[t] = 1;
+  fa::fence_proxy_async();
+  __syncthreads();
+  const sim::Where here = sim::Where::here();
+  if (t == 0) {
+    start_load(tile[0], x, &full[0]);
+    if (used == Used::source) fa::bulk_store(y + 64, source, sizeof source);
+    fa::tma_store_commit();
+    start_load(tile[1], x, &full[1]);
+    fa::mbarrier_wait(&full[0], 0);
+    __threadfence();  // what follows is later than the loads and the bulk store
+  }
+  if (t < 32) {
+    y[t] = read[t];
+    stored[t] = 1;
+    sim::mbarrier_arrive(&done, 0, here, {relaxed});
+  } else if (t == 32) {
+    while (!sim::mbarrier_try_wait(&done, 0, here, {relaxed})) {
+    }
+    if (used == Used::read) read[31] = 2;
+    if (used == Used::store) y[32] = stored[31];
+    if (used == Used::load) y[32] = tile[1][0];
+    if (used == Used::waited_load) y[32] = tile[0][0];
+    if (used == Used::source) source[0] = 2;
+  }
+  if (t == 0) fa::tma_store_wait_read<0>();
+  fa::mbarrier_wait(&full[0], 0);
+  fa::mbarrier_wait(&full[1], 0);
+}
 // Block 0 arrives at block 1's mbarrier.
 __global__ void arrive_at_neighbour() {
   __shared__ uint64_t full;
@@ -454,6 +503,7 @@ __device__ void load_and_read(const float* x, float* y, Fence fence = Fence::non
 enum class Way { plain, atomics, map };
 __global__ void through_device(const __grid_constant__ TensorMap map, float* x, float* y,
                                Fence fence, Way way) {
+  x += blockIdx.x * kTile, y += blockIdx.x * kTile;
   if (fence == Fence::early) fa::fence_proxy_async_global();
   if (way != Way::atomics) x[threadIdx.x] = threadIdx.x;
   if (way == Way::atomics) atomicAdd(&x[threadIdx.x], 1.f);
@@ -615,6 +665,8 @@ ANALYSED("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
       "thread (0,0,0): store of tile, byte 0 at async_races.cu: ... and a wgmma by the warpgroup "
       "of thread (0,0,0) at  ... have no wgmma_wait between them",
       overwritten_operand, {1, 256}, y, Overwrite::in_front);
+  FOUND("a wgmma by the warpgroup of thread (128,0,0) at  ... have no wgmma_wait between them",
+        overwritten_operand, {1, 256}, y, Overwrite::in_front_in_second);
   for (const Overwrite when : {Overwrite::other_warpgroup, Overwrite::both_read}) {
     FOUND(
         "thread (128,0,0): store of tile, byte 2304 ... and a wgmma by the warpgroup of thread "
@@ -675,6 +727,21 @@ ANALYSED("a TMA load writes until its mbarrier's phase is waited for", "[sim][ra
         x, y, Load::twice);
   FOUND("load of word, byte 0 at", load_tiles, kTwoWarps, x, y, Load::late);
   FOUND("ends without a wait for a TMA", load_tiles, kTwoWarps, x, y, Load::left_behind);
+}
+
+ANALYSED("a relaxed arrival hands over reads, and no stores and loads", "[sim][races][async]") {
+  SILENT(hand_on, kTwoWarps, x, y, Used::read, true);
+  FOUND("load of stored, byte 124 at", hand_on, kTwoWarps, x, y, Used::store, true);
+  FOUND("load of tile, byte 0 at", hand_on, kTwoWarps, x, y, Used::waited_load, true);
+  for (const Used used : {Used::read, Used::store, Used::waited_load}) {
+    SILENT(hand_on, kTwoWarps, x, y, used, false);
+  }
+  for (const bool relaxed : {false, true}) {
+    FOUND("load of tile, byte 256 at ... no wait on its mbarrier", hand_on, kTwoWarps, x, y,
+          Used::load, relaxed);
+    FOUND("store of source, byte 0 at ... tma_store_wait_read", hand_on, kTwoWarps, x, y,
+          Used::source, relaxed);
+  }
 }
 
 ANALYSED("what a block has shown, and waited for, holds for it alone", "[sim][races][async]") {
@@ -783,8 +850,10 @@ ANALYSED("stores to device memory need fence.proxy.async before TMA reads them",
     FOUND("for device memory", through_device, kTwoWarps, map, x, y, fence, Way::plain);
   }
   for (const Fence fence : {Fence::device, Fence::issuer}) {
-    SILENT(through_device, kTwoWarps, map, x, y, fence, Way::plain);
-    CHECK(y.download()[63] == 63);
+    for (const fa::LaunchConfig& config : {kTwoWarps, kCluster}) {  // each block its own part
+      SILENT(through_device, config, map, x, y, fence, Way::plain);
+      CHECK(y.download()[config.grid.x * kTile - 1] == 63);
+    }
   }
   FOUND("TMA load that reads x, byte 0 at ... and an atomic by thread (0,0,0) at async_races.cu:",
         through_device, kTwoWarps, map, x, y, Fence::none, Way::atomics);

@@ -101,6 +101,11 @@ __global__ void load_vector(const float* x, float* y, int offset) {
   const float4 v = *reinterpret_cast<const float4*>(x + offset);
   y[threadIdx.x] = v.x;
 }
+struct [[gnu::packed]] Packed {
+  char c;
+  float v;
+};
+__global__ void load_packed(const Packed* x, float* y) { y[threadIdx.x] = x[threadIdx.x].v; }
 
 // One element, `byte` bytes after p, or after the start of dynamic shared memory.
 template <class T>
@@ -330,6 +335,7 @@ TEST_CASE("a misaligned vector load is found", "[sim]") {
   Buffer<float> x("x", 64), y("y", 32);
   FOUND("16-byte access at bounds.cu:", load_vector, {1, 32}, x, y, 1);
   SILENT(load_vector, {1, 32}, x, y, 4);
+  SILENT(load_packed, {1, 32}, reinterpret_cast<const Packed*>(x.get()), y);  // byte by byte
 }
 
 TEST_CASE("copies outside a buffer, or in the wrong direction, are refused", "[sim]") {

@@ -198,6 +198,16 @@ __global__ void store_by_all(float* y, float* last, Values values, bool race) {
   y[t] = s[t ^ 32];
   *last = value_of(values, t);
 }
+// The places get other values, behind a barrier.
+__global__ void store_same_then_other(float* y) {
+  __shared__ float flag, other;
+  flag = 1;
+  other = 1;
+  __syncthreads();
+  if (threadIdx.x == 0) flag = 2, other = 3;
+  __syncthreads();
+  y[threadIdx.x] = flag + other;
+}
 __global__ void store_wide_by_all(float4* last, Values values) {
   *last = {1, 1, 1, value_of(values, threadIdx.x)};
 }
@@ -479,6 +489,10 @@ ANALYSED("stores of the same value are called so, and hide nothing", "[sim][race
     CHECK(count(text, "race on") == 1);
     CHECK(count(text, label) == (values == Values::same));
   }
+  const auto later = finding(store_same_then_other, kBlock, y);
+  CAPTURE(later);
+  CHECK(count(later, "race on") == 2);
+  CHECK(count(later, label) == 2);
   for (const Values values : {Values::other, Values::first_other, Values::last_other}) {
     const auto text = of(values, false);
     CAPTURE(text);

@@ -29,6 +29,18 @@ __global__ void exchange(float* y, int distance, Between between) {
   const float v = between == Between::shuffle ? __shfl_xor_sync(fa::kFullMask, 0.f, 1) : 0;
   y[blockIdx.x * 64 + t] = v + tile[t ^ distance];
 }
+// A store behind a meeting of some threads needs a meeting of its own.
+__global__ void store_again(float* y, bool named, bool meet) {
+  __shared__ float tile[96];
+  const int t = threadIdx.x;
+  for (int round = 0; round < 2; ++round) {
+    tile[t] = round;
+    if (round == 1 && !meet) break;
+    if (named && t < 64) fa::bar_sync(1, 64);
+    if (!named || t >= 64) __syncwarp();
+  }
+  y[t] = tile[t ^ 1];
+}
 // Warp 0 reads a word, twice, before a thread overwrites it: found from the loads, not from the
 // store.
 __global__ void overwrite(float* y, bool barrier, int writer) {
@@ -71,6 +83,15 @@ __global__ void add_to_bytes(int count) {
   if (threadIdx.x == 0) reinterpret_cast<unsigned char*>(&word)[1] = 1;
   if (32 * warp < count) fa::bar_sync(1, count);
   if (warp > 0) atomicAdd(&word, 1u);
+}
+// A byte of one word, then one of the next word or the one before.
+__global__ void bytes_of_two_words(float* y, int first, int second) {
+  __shared__ unsigned char s[16];
+  if (threadIdx.x < 16) s[threadIdx.x] = 0;
+  __syncthreads();
+  if (threadIdx.x == 0) s[first] = 1;
+  if (threadIdx.x == 32) s[second] = 1;
+  if (threadIdx.x == 64) *y = s[first];
 }
 __global__ void two_stores(float* y, int places) {
   __shared__ float tile[64];
@@ -343,9 +364,9 @@ __global__ void add_early(float* word, float* y, bool late) {
   if (threadIdx.x == 0 && late) atomicAdd(word, 1.f);
   if (threadIdx.x == 0) *y = *word;
 }
-// Warp 0 publishes before its store and behind it. The atomic by which warp 1 may see that stands
-// between the two, or behind both. Warps 2 and 3 let them run in this order.
-__global__ void published_twice(float* y, unsigned* word, bool late) {
+// Warp 0 publishes before its store and twice behind it. The atomic by which warp 1 may see that
+// stands between the first two, behind all, or at both places. Warps 2 and 3 keep this order.
+__global__ void published_again(float* y, unsigned* word, bool early, bool late) {
   const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32) return;
   __threadfence();
@@ -353,14 +374,22 @@ __global__ void published_twice(float* y, unsigned* word, bool late) {
     atomicAdd(word, 1u);
     y[0] = 1;
   }
-  if (warp == 1 && !late) atomicAdd(word, 1u);
+  if (warp == 1 && early) atomicAdd(word, 1u);
   fa::bar_sync(1 + warp % 2, 64);  // 0 with 2, then 1 with 3
-  if (warp == 0) {
+  for (int again = 0; warp == 0 && again < 2; ++again) {
     __threadfence();
     atomicAdd(word, 1u);
   }
   if (warp == 1 && late) atomicAdd(word, 1u);
   if (warp == 1) y[1] = y[0];
+}
+// Block 0 hands y over by one word; block 1 first adds to another one.
+__global__ void two_tickets(float* y, unsigned* word, unsigned* other, bool both) {
+  if (blockIdx.x == 0) y[0] = 1;
+  __threadfence();
+  if (blockIdx.x == 1) atomicAdd(other, 1u);
+  if (blockIdx.x == 0 || both) atomicAdd(word, 1u);
+  if (blockIdx.x == 1) y[1] = y[0];
 }
 // Each warp takes a ticket of its own, and the last warp of all reads what all warps wrote.
 __global__ void last_warp(float* partial, unsigned* ticket, float* y, bool fence) {
@@ -410,11 +439,22 @@ __global__ void early(const float* x, float* y, unsigned waiting) {
   if (threadIdx.x < waiting) fa::griddep_wait();
   y[threadIdx.x] = x[threadIdx.x];
 }
-enum class Does { nothing, load, load_next_byte, load_wide, load_behind, store, store_byte, add };
+enum class Does {
+  nothing,
+  load,
+  load_next_byte,
+  load_two_before,
+  load_wide,
+  load_behind,
+  store,
+  store_byte,
+  add
+};
 __device__ void touch(float* x, float* y, Does does) {
   auto* bytes = reinterpret_cast<unsigned char*>(x);
   if (does == Does::load && x[5] == 77) y[0] = 1;  // never
   if (does == Does::load_next_byte && bytes[23] == 77) y[0] = 1;
+  if (does == Does::load_two_before && reinterpret_cast<uint16_t*>(x)[10] == 77) y[0] = 1;
   const auto* wide = reinterpret_cast<const float4*>(x);
   if (does == Does::load_wide) {
     const float4 v = wide[1];
@@ -465,6 +505,13 @@ ANALYSED("threads that exchange a word need a barrier that both meet at", "[sim]
           line_of_exchange(4) + " and a load by thread (0,0,0) at " + line_of_exchange(9) +
           " have no barrier between them",
       exchange, {2, 64}, y, 32, Between::nothing);
+}
+
+ANALYSED("what follows a meeting of some threads is not ordered by it", "[sim][races]") {
+  for (const bool named : {false, true}) {
+    FOUND("of tile", store_again, {1, 96}, y, named, false);
+    SILENT(store_again, {1, 96}, y, named, true);
+  }
 }
 
 ANALYSED("a finding names the same place in every run", "[sim][races]") {
@@ -524,6 +571,12 @@ ANALYSED("an access has all its bytes, and no others", "[sim][races][parts]") {
   check(uint16_t{}, 6, 2);
   check(Colour{}, 4, 3);
   check(Colour{}, 7, 3);
+  for (const int byte : {5, 6, 7}) {
+    for (const int other : {1, 9}) {
+      FOUND("load of s, byte " + std::to_string(byte) + " at ... and a store by thread (0,0,0)",
+            bytes_of_two_words, {1, 96}, this->y, byte, other);
+    }
+  }
 }
 
 ANALYSED("a named barrier orders those who take part", "[sim][races]") {
@@ -643,8 +696,12 @@ ANALYSED("an atomic of 16 bytes shows nothing", "[sim][races]") {
 
 ANALYSED("a ticket shows what was published before it", "[sim][races]") {
   Buffer<unsigned> word("word", 1);
-  FOUND("load of y, byte 0", published_twice, {1, 128}, y, word, false);
-  SILENT(published_twice, {1, 128}, y, word, true);
+  FOUND("load of y, byte 0", published_again, {1, 128}, y, word, true, false);
+  SILENT(published_again, {1, 128}, y, word, false, true);
+  SILENT(published_again, {1, 128}, y, word, true, true);
+  Buffer<unsigned> other("other", 1);
+  SILENT(two_tickets, {2, 1}, y, word, other, true);
+  FOUND("load of y, byte 0", two_tickets, {2, 1}, y, word, other, false);
 }
 
 ANALYSED("order between two blocks may come about by a third", "[sim][races]") {
@@ -751,6 +808,7 @@ ANALYSED("a kernel that overlaps waits before it touches what the one in front h
         {Does::store_byte, Does::load_wide, "load of x, byte 22 at ... a store" + end},
         {Does::store, Does::load_behind, ""},
         {Does::store_byte, Does::load_next_byte, ""},
+        {Does::store_byte, Does::load_two_before, ""},
         {Does::load, Does::load, ""},
         {Does::add, Does::add, ""},
         {Does::nothing, Does::store, ""},

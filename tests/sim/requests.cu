@@ -233,6 +233,7 @@ TEST_CASE("an odd block ends in a smaller warp", "[sim][requests]") {
   auto counts = counted(gather, {1, 40}, x, index, y);
   CHECK(counts.buffers["y"].requests == fa::Ops{0, 2, 0});
   CHECK(counts.buffers["y"].sectors == fa::Ops{0, 5, 0});
+  CHECK(counts.kernels.at(0).hbm == fa::Bytes{});  // no L2 is modelled
 }
 
 TEST_CASE("lanes on different paths make different requests", "[sim][requests]") {

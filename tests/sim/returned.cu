@@ -39,8 +39,10 @@ __global__ void last_words_to_a_count(float* y, bool barrier) {
   if (barrier) fa::bar_sync(1, 64);
   y[t] = tile[t + 4];
 }
-__global__ void counted(float* y, int leavers) {
+// The last threads return, or warp 1 waits at another barrier.
+__global__ void counted(float* y, int leavers, bool elsewhere) {
   if (static_cast<int>(threadIdx.x) >= 64 - leavers) return;
+  if (elsewhere && threadIdx.x >= 32) fa::bar_sync(2, 64);
   fa::bar_sync(1, 64);
   y[threadIdx.x] = 1;
 }
@@ -91,9 +93,14 @@ TEST_CASE("a barrier with a count waits for a warp that has returned", "[sim]") 
         "deadlock in kernel ... 32 threads returned (linear ids 32-63) ... 32 threads wait at "
         "bar.sync returned.cu: ... barrier 1 waits for 64 threads, 32 have arrived; a barrier with "
         "a count waits for those that returned, too",
-        counted, {cluster, 64, 0, cluster}, y, 32);
+        counted, {cluster, 64, 0, cluster}, y, 32, false);
   }
-  SILENT(counted, {1, 64}, y, 31);
+  SILENT(counted, {1, 64}, y, 31, false);
+  const std::string others = sim::test::finding(counted, {1, 64}, y, 0, true);
+  CAPTURE(others);
+  CHECK(
+      others.ends_with("\n  barrier 1 waits for 64 threads, 32 have arrived\n  barrier 2 waits "
+                       "for 64 threads, 32 have arrived"));
 }
 
 TEST_CASE("instructions of a warp need the lanes that they are for", "[sim]") {

@@ -39,6 +39,7 @@ enum class Rule {
   run_to_8,
   run_without_bar,
   run_beyond,
+  send_without_bar,
   store_of_8,
   store_beyond,
   // TMA
@@ -61,6 +62,7 @@ enum class Rule {
   registers_not_of_8,
   registers_too_few,
   registers_too_many,
+  add_to_8,
   shuffle_of_3,
   shuffle_of_64,
 };
@@ -126,6 +128,8 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
       return sim::bulk_load(tile, x, 16, bad ? full + 1 : full, here);
     case Rule::run_beyond:
       return sim::bulk_load(tile + (bad ? 64 : 60), x, 16, full, here);
+    case Rule::send_without_bar:
+      return sim::bulk_send(tile + 32, tile, 16, bad ? full + 1 : full, 0, here);
     case Rule::store_of_8:
       return sim::bulk_store(x, tile, bad ? 8 : 16, here);
     case Rule::store_beyond:
@@ -172,6 +176,8 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
       return sim::setmaxnreg(bad ? 16 : 24, here);
     case Rule::registers_too_many:
       return sim::setmaxnreg(bad ? 264 : 256, here);
+    case Rule::add_to_8:
+      return sim::atomic_add_v4(x + (bad ? 2 : 4), 1, 1, 1, 1);
     case Rule::shuffle_of_3:
       x[0] = __shfl_sync(1, x[0], 0, bad ? 3 : 4);
       return;
@@ -198,27 +204,47 @@ __global__ void rows(unsigned wrong) {
 
 // --- mbarriers that are tried --------------------------------------------------------------------
 
-// The second arrival of each phase is thread 1's, after thread 0's first try.
+// Lane 0 of each of two warps tries; the last arrival of each phase is thread 1's, after both have
+// tried once.
 __global__ void tries(int* y, int phases) {
   __shared__ uint64_t full, tried;
+  const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 2);
-    fa::mbarrier_init(&tried, 1);
+    fa::mbarrier_init(&full, 3);
+    fa::mbarrier_init(&tried, 2);
     fa::mbarrier_init_fence();
   }
   __syncthreads();
   for (int i = 0; i < phases; ++i) {
-    if (threadIdx.x == 0) {
+    if (threadIdx.x % 32 == 0) {
       fa::mbarrier_arrive(&full);
       for (int j = 0; j < 2; ++j) {
-        y[2 * i + j] = sim::mbarrier_try_wait(&full, i & 1, Where::here());
+        y[2 * (warp * phases + i) + j] = sim::mbarrier_try_wait(&full, i & 1, Where::here());
         if (j == 0) fa::mbarrier_arrive(&tried);
       }
-    } else {
+    } else if (threadIdx.x == 1) {
       fa::mbarrier_wait(&tried, i & 1);
       fa::mbarrier_arrive(&full);
     }
   }
+}
+// With nobody left to arrive all tries are in vain; then the thread arrives itself.
+__global__ void tries_alone(int* y) {
+  __shared__ uint64_t full;
+  y += 4 * blockIdx.x;
+  fa::mbarrier_init(&full, 1);
+  for (int i = 0; i < 3; ++i) y[i] = sim::mbarrier_try_wait(&full, 0, Where::here());
+  fa::mbarrier_arrive(&full);
+  y[3] = sim::mbarrier_try_wait(&full, 0, Where::here());
+}
+// The first try is in vain even where another thread would arrive.
+__global__ void tries_early(int* y) {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
+  __syncthreads();
+  if (threadIdx.x == 1) fa::mbarrier_arrive(&full);
+  if (threadIdx.x == 1) return;
+  for (int i = 0; i < 2; ++i) y[i] = sim::mbarrier_try_wait(&full, 0, Where::here());
 }
 __global__ void invalidates(bool bad) {
   __shared__ uint64_t full;
@@ -452,6 +478,7 @@ TEST_CASE("each rule of an instruction is held, and no more", "[sim][rules]") {
       {run_to_8, "operand of a bulk load at ... is not aligned to 16 bytes"},
       {run_without_bar, "a bulk load at ... , but the mbarrier is not initialised (full, byte 8"},
       {run_beyond, "the operand of a bulk load at ... 16 bytes, lies"},
+      {send_without_bar, "a bulk send at ... , but the mbarrier is not initialised (full, byte 8"},
       {store_of_8, "a bulk store at ... needs a size"},
       {store_beyond, "the operand of a bulk store at ... 16 bytes, lies"},
       {box_beyond, "the operand of a TMA load at ... 128 bytes, lies"},
@@ -471,6 +498,7 @@ TEST_CASE("each rule of an instruction is held, and no more", "[sim][rules]") {
       {registers_not_of_8, "setmaxnreg at ... of 28; multiples of 8 from 24 to 256 are possible"},
       {registers_too_few, "setmaxnreg at ... of 16; multiples of 8"},
       {registers_too_many, "setmaxnreg at ... of 264; multiples of 8"},
+      {add_to_8, "16-byte access at rules.cu:"},
       {shuffle_of_3, "the shuffle at ... has width 3; a power of two up to 32 is needed"},
       {shuffle_of_64, "the shuffle at ... has width 64"},
   };
@@ -489,7 +517,8 @@ TEST_CASE("barriers have numbers up to 15 and whole warps", "[sim][rules]") {
   for (const int n : {-32, 0, 48}) {
     FOUND("which is not a multiple of a warp", meets, two_warps, 1, n, n);
   }
-  FOUND("barrier 1 is used with 64 threads at ... but with 96 at", meets, two_warps, 1, 96, 64);
+  FOUND("barrier 1 is used with 64 threads at ... but with 96 at rules.cu:", meets, two_warps, 1,
+        96, 64);
 }
 
 TEST_CASE("ldmatrix reads the rows that its matrices have", "[sim][rules]") {
@@ -501,9 +530,17 @@ TEST_CASE("ldmatrix reads the rows that its matrices have", "[sim][rules]") {
 }
 
 TEST_CASE("the first try in a phase that is not complete is in vain", "[sim][mbarrier]") {
-  Buffer<int> y("y", 6);
-  SILENT(tries, {1, 2}, y, 3);
-  CHECK(y.download() == std::vector<int>{0, 1, 0, 1, 0, 1});
+  Buffer<int> y("y", 12);
+  SILENT(tries, {1, 33}, y, 3);
+  CHECK(y.download() == std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
+  for (const unsigned cluster : {1, 2}) {
+    const Buffer<int> alone("alone", 8);
+    SILENT(tries_alone, {2, 1, 0, cluster}, alone);
+    CHECK(alone.download() == std::vector<int>{0, 0, 0, 1, 0, 0, 0, 1});
+  }
+  const Buffer<int> early("early", 2);
+  SILENT(tries_early, {1, 2}, early);
+  CHECK(early.download() == std::vector<int>{0, 1});
   FOUND("mbarrier.inval at ... while threads wait for the mbarrier", invalidates, {1, 2}, true);
   SILENT(invalidates, {1, 2}, false);
 }

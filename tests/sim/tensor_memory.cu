@@ -18,6 +18,7 @@ using bf16 = __nv_bfloat16;
 constexpr int kM = 128, kN = 32, kK = 16, kColumns = 64;
 constexpr int kP = kN;  // column of the second product's A
 const fa::LaunchConfig kFiveWarps{3, 160, (kM + kN) * kK * sizeof(bf16)};
+const fa::LaunchConfig kPairOfBlocks{2, 160, (kM + kN) * kK * sizeof(bf16), 2};
 
 enum class Fault {
   none,
@@ -381,6 +382,7 @@ __global__ void ring(const __grid_constant__ fa::TensorMap map, bool wait) {
 
 ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
   SILENT(two_products, kFiveWarps, y, Fault::none);
+  SILENT(two_products, kPairOfBlocks, y, Fault::none);  // each its own products
   FAULT(no_allocation,
         "thread (0,0,0): the tcgen05.mma at tensor_memory.cu: ... uses columns 0 to 31 of tensor "
         "memory, of which column 0 is not the block's, which has nothing");
@@ -665,7 +667,7 @@ ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][
 
 TEST_CASE("each tcgen05.mma is an instruction, and has its columns and operations",
           "[sim][tcgen05]") {
-  const sim::test::WithOptions with({.workers = 1, .requests = true});
+  const sim::test::WithOptions with({.workers = 1, .requests = true, .sites = true});
   const auto of = [](int n) {
     return sim::test::counted(several, {1, 32, (kM + kN) * kK * sizeof(bf16)}, n);
   };
@@ -677,6 +679,11 @@ TEST_CASE("each tcgen05.mma is an instruction, and has its columns and operation
   CHECK(five.tensor_flops == uint64_t{5} * 2 * kM * kN * kK);
   CHECK(five.kernels[0].wgmma_wavefronts == 5 * (kM + kN) * kK * 2 / 128);
   CHECK(five.kernels[0].shared_read - two.kernels[0].shared_read == 3 * (kM + kN) * kK * 2);
+  uint64_t requests = 0;
+  for (const fa::SiteCount& s : five.sites) {
+    if (s.what == "shared tcgen05.mma") requests += s.requests;
+  }
+  CHECK(requests == 5);
 }
 
 ANALYSED("TMA refills a stage after the commit of the products that read it", "[sim][tcgen05]") {

@@ -185,11 +185,13 @@ __global__ void two_runs(const float* x, float* y) {
   const int t = threadIdx.x, r = t / 8 == 3 ? 4 : t / 8, c = t % 4 + t % 8 / 4 * 8;
   y[t] = x[r * 32 + c];
 }
-// Lane 0 waits for warp 1 on behalf of its warp; all store, perhaps after a __syncwarp.
+// Lane 0 waits for warp 1, which stores, on behalf of its warp; all store, perhaps after a
+// __syncwarp.
 __global__ void wait_for_all(float* y, bool sync) {
   __shared__ uint64_t full;
   if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
   __syncthreads();
+  if (threadIdx.x >= 32) y[threadIdx.x] = 1;
   if (threadIdx.x == 32) fa::mbarrier_arrive(&full);
   if (threadIdx.x >= 32) return;
   if (threadIdx.x == 0) fa::mbarrier_wait(&full, 0);
@@ -345,7 +347,7 @@ TEST_CASE("an event has up to 16 rectangles, else the one around them", "[sim][t
 }
 
 TEST_CASE("after a __syncwarp all lanes have waited", "[sim][trace]") {
-  const auto y = matrix("y", 1, 32);
+  const auto y = matrix("y", 1, 64);
   const auto stores = [&](bool sync) {
     Events all;
     for (const std::string& e : events_of(traced(wait_for_all, {1, 64}, y, sync))) {
@@ -353,8 +355,9 @@ TEST_CASE("after a __syncwarp all lanes have waited", "[sim][trace]") {
     }
     return all;
   };
-  CHECK(stores(true) == Events{"0 y store 0+1,0+32 128 B"});
-  CHECK(stores(false) == Events{"0 y store 0+1,1+31 124 B", "0 y store 0+1,0+1 4 B"});
+  const std::string other = "0 y store 0+1,32+32 128 B";
+  CHECK(stores(true) == Events{other, "0 y store 0+1,0+32 128 B"});
+  CHECK(stores(false) == Events{"0 y store 0+1,1+31 124 B", other, "0 y store 0+1,0+1 4 B"});
 }
 
 TEST_CASE("what wgmma reads is an event of each warpgroup, what TMA moves has its own transfers",
@@ -534,6 +537,7 @@ TEST_CASE("launches and copies follow each other in a trace", "[sim][trace]") {
   CHECK(events_of(trace, 3) == Events{"0 x cudaMemcpy 2+1,0+16 64 B"});
   CHECK(trace.kernels[3].events[0].kind == fa::TraceKind::read);
   CHECK(trace.kernels[4].events[0].kind == fa::TraceKind::write);
+  CHECK(trace.kernels[5].ticks == traced(triangle, {1, 8}, x, y).kernels[0].ticks);
   CHECK(trace.places.at(trace.kernels[4].events[0].place).name == "y");
 }
 

@@ -235,10 +235,15 @@ std::string_view debug_file() {
   return file;
 }
 
-std::string tidy(std::string line) {
+// A line of addr2line without what follows the place.
+std::string place_of(std::string line) {
   while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
   if (const auto p = line.find(" (disc"); p != std::string::npos) line.resize(p);
-  line = named_place(line);
+  return line;
+}
+
+std::string tidy(const std::string& of_addr2line) {
+  const std::string line = named_place(place_of(of_addr2line));
   if (table().file.empty()) return "an unknown line (the program's own file cannot be read)";
   if (line.empty()) return "an unknown line (addr2line, of the binutils, does not answer)";
   if (line[0] == '?') return "an unknown line (compile with -g)";
@@ -252,7 +257,7 @@ Source of_frames(const std::vector<std::string>& frames) {  // innermost first
   while (k + 1 < frames.size() && (is_own_header(frames[k]) || begins_struct(frames[k]))) ++k;
   Source source{{}, tidy(frames.empty() ? "" : frames[k]), ""};
   for (size_t i = k; i < frames.size(); ++i) {
-    const std::string line = frames[i].substr(0, frames[i].find_first_of(" \n"));
+    const std::string line = place_of(frames[i]);
     if (line.empty() || line[0] == '?' || line[0] == ':' || begins_struct(line) ||
         is_own_header(line))
       continue;
