@@ -90,7 +90,7 @@ fa::Step step() {
   v.forward = copy_q;
   step.variants.push_back(v);
   v.name = "cache";
-  v.cache8 = true;
+  v.extras.cache8 = true;
   step.variants.push_back(v);
   return step;
 }
