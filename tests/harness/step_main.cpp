@@ -439,6 +439,8 @@ TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]"
   CHECK(ran.status == 0);
   CHECK(runs == 0);
   CHECK_THAT(ran.printed, ContainsSubstring("N=1000000"));
+  CHECK(ran.printed.starts_with("99_copy kernel: not run, "));
+  CHECK(ran.json["step"] == "99_copy");
   for (const char* word : {"right", "seed", "\ndevice"})
     CHECK_THAT(ran.printed, !ContainsSubstring(word));
   CHECK(ran.json["ok"].is_null());
@@ -446,6 +448,15 @@ TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]"
   const nlohmann::json& requested = ran.json["traffic"]["requested"];
   CHECK(requested["predicted"]["read"].get<double>() > 1e9);
   CHECK(requested["counted"].is_null());
+  if (simulated()) {  // for the GPU that is modelled
+    const fa::Step sms = step_of(right_always, [](const fa::Problem& p) {
+      fa::Prediction t;
+      t["V"].read = p.gpu.sms;
+      return t;
+    });
+    const Ran a100 = run_program(sms, {"--predict", "--gpu", "A100", "--estimate-heads", "4"});
+    CHECK(a100.json["traffic"]["requested"]["predicted"]["read"] == 108);
+  }
   CHECK(run_program(step, {"--predict", "--analyse"}).status == 2);
   CHECK(run_program(step, {"--predict", "--d", "48"}).status == 2);
 }

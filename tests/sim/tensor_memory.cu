@@ -18,7 +18,6 @@ using bf16 = __nv_bfloat16;
 constexpr int kM = 128, kN = 32, kK = 16, kColumns = 64;
 constexpr int kP = kN;  // column of the second product's A
 const fa::LaunchConfig kFiveWarps{3, 160, (kM + kN) * kK * sizeof(bf16)};
-const fa::LaunchConfig kPairOfBlocks{2, 160, (kM + kN) * kK * sizeof(bf16), 2};
 
 enum class Fault {
   none,
@@ -382,7 +381,6 @@ __global__ void ring(const __grid_constant__ fa::TensorMap map, bool wait) {
 
 ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
   SILENT(two_products, kFiveWarps, y, Fault::none);
-  SILENT(two_products, kPairOfBlocks, y, Fault::none);  // each its own products
   FAULT(no_allocation,
         "thread (0,0,0): the tcgen05.mma at tensor_memory.cu: ... uses columns 0 to 31 of tensor "
         "memory, of which column 0 is not the block's, which has nothing");
