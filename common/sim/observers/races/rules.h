@@ -6,8 +6,8 @@
 /// before the other, whatever their order in this run. What orders accesses: barriers, __syncwarp
 /// among its lanes, mbarriers, the cluster's barrier, and between clusters tickets.h. Shuffles do
 /// not. An arrival that does not wait (bar.arrive, mbarrier arrive) releases what its thread did
-/// before it and nothing later. A cp.async writes from its issue to its wait: an access in between
-/// races with it, also one of the copying thread.
+/// before it and nothing later (clocks.cpp). A cp.async writes from its issue to its wait: an
+/// access in between races with it, also one of the copying thread.
 #pragma once
 
 #include "common/sim/observers/races/faults.h"
