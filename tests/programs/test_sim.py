@@ -474,7 +474,7 @@ class Alone(Folder):
         first.rename(there)
         folders = {str(path.relative_to(there)) for path in there.glob("*/*") if path.is_dir()}
         own = {f"common/{name}" for name in ("counts", "data", "dialect", "sim")}
-        self.assertEqual(folders, own | {"built/include", "scripts/flash_steps"})
+        self.assertEqual(folders, own | {"built/headers", "scripts/flash_steps"})
         gpus = there / "common/data/gpus.json"
         gpus.write_text(gpus.read_text().replace('"H200"', '"Mine"'))  # no other file has it
         museum = ROOT / "docs/museum/loop_parity.cu"
