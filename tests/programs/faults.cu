@@ -294,7 +294,7 @@ __global__ void divide(const int* by, int* out) {
       __shared__
       int s[];
   s[threadIdx.x] = lane();
-  out[threadIdx.x] = s[threadIdx.x] + by[0];  // behind asm
+  out[threadIdx.x] = s[threadIdx.x] + by[0];  // after asm
 }
 void launch_divide(const int* by, int* out) {
   divide

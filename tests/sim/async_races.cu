@@ -32,9 +32,9 @@ __global__ void exchange(const float* x, float* y, int distance, bool wait, bool
   if (barrier) __syncthreads();
   y[threadIdx.x] = tile[(threadIdx.x ^ distance) * 4];
 }
-// One warp copies a tile and returns; the other one reads it behind a barrier. Without the wait the
+// One warp copies a tile and returns; the other one reads it after a barrier. Without the wait the
 // copies are still on their way when it reads (warp 1 copies) or landed when their thread returned;
-// a late one comes behind the other warp's load.
+// a late one comes after the other warp's load.
 enum class Wait { no, yes, late };
 __global__ void leave_in_flight(const float* x, float* y, Wait wait, int copier) {
   __shared__ __align__(16) float tile[32 * 4];
@@ -53,7 +53,7 @@ __global__ void copy_twice(const float* x) {
   fa::cp_async_16(tile, x + 4);
   fa::cp_async_wait_all();
 }
-// Two stages, one tile ahead. Its place is free behind the barrier, not in front of it.
+// Two stages, one tile ahead. Its place is free after the barrier, not before it.
 __global__ void one_tile_ahead(const float* x, float* y, bool early) {
   constexpr int kStages = 2, kTiles = 6;
   __shared__ __align__(16) float tile[kStages][64 * 4];
@@ -131,7 +131,7 @@ enum class Overwrite {
   of_the_older_group
 };
 
-// Warpgroup 0, warpgroup 1 or both multiply; then one, or warpgroup 1 behind a barrier, overwrites
+// Warpgroup 0, warpgroup 1 or both multiply; then one, or warpgroup 1 after a barrier, overwrites
 // an operand.
 __global__ void overwritten_operand(float* y, Overwrite when) {
   __shared__ __align__(1024) bf16 tile[2][kElements];
@@ -361,7 +361,7 @@ __global__ void in_turn(const float* x, float* y, Careless how, unsigned careles
 
 // --- mbarrier.init, then TMA ---------------------------------------------------------------------
 
-// early: in front of the init; late: behind the barrier; another: by a thread that did not
+// early: before the init; late: after the barrier; another: by a thread that did not
 // initialise.
 enum class Shown { no, init_fence, proxy_fence, device_fence, early, late, another };
 
@@ -627,7 +627,7 @@ ANALYSED("stores need fence.proxy.async before TMA reads them", "[sim][races][as
           line_behind(kStoreTile, 4) +
           " have no fence.proxy.async (fence_proxy_async) between them",
       store_tile, kTwoWarps, y, Fence::none);
-  // By the thread that stored, behind the store and in front of the barrier.
+  // By the thread that stored, after the store and before the barrier.
   FOUND("tile, byte 4 at ... a store by thread (1,0,0) ... fence_proxy_async by the storing thread",
         store_tile, kTwoWarps, y, Fence::issuer);
   FOUND("tile, byte 0 at ... no fence.proxy.async", store_tile, kTwoWarps, y, Fence::early);

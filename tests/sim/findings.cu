@@ -1,4 +1,4 @@
-// The search for races goes on behind a finding, and knows the bytes of a word that threads share.
+// The search for races continues after a finding, and knows the bytes of a word that threads share.
 // Each fault with a kernel that has exactly that one, and a near twin without it.
 #include <array>
 
@@ -198,7 +198,7 @@ __global__ void store_by_all(float* y, float* last, Values values, bool race) {
   y[t] = s[t ^ 32];
   *last = value_of(values, t);
 }
-// The places get other values, behind a barrier.
+// The places get other values, after a barrier.
 __global__ void store_same_then_other(float* y) {
   __shared__ float flag, other;
   flag = 1;

@@ -29,7 +29,7 @@ __global__ void exchange(float* y, int distance, Between between) {
   const float v = between == Between::shuffle ? __shfl_xor_sync(fa::kFullMask, 0.f, 1) : 0;
   y[blockIdx.x * 64 + t] = v + tile[t ^ distance];
 }
-// A store behind a meeting of some threads needs a meeting of its own.
+// A store after a meeting of some threads needs another meeting.
 __global__ void store_again(float* y, bool named, bool meet) {
   __shared__ float tile[96];
   const int t = threadIdx.x;
@@ -132,7 +132,7 @@ __global__ void named_barrier(float* y, int reader, bool both_wait, Third third)
   if (third == Third::after) fa::bar_sync(2, 96);
   if (warp == reader) y[lane] = tile[31 - lane];
 }
-// Who arrives does not wait: what it stores or loads behind that is not handed over.
+// An arrival does not wait: what the thread stores or loads after it is not released.
 __global__ void use_behind_arrival(float* y, bool stores, bool late, int arriver) {
   __shared__ float tile[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -302,8 +302,8 @@ __global__ void accumulate(float* sum, Add how) {
     atomicAdd(sum + threadIdx.x, 1.f);
   }
 }
-// The last block to finish sums up what all wrote, and resets the ticket. The fence may stand in
-// front of the barrier, in every thread, or behind it, in the thread that takes the ticket.
+// The last block to finish sums up what all wrote, and resets the ticket. The fence may stand
+// before the barrier, in every thread, or after it, in the thread that takes the ticket.
 enum class Fence { none, early, everybody, one, late };
 template <class T>
 __global__ void last_block(float* partial, T* ticket, float* y, Fence fence) {
@@ -338,7 +338,7 @@ __global__ void fenced_by_another(float* partial, unsigned* ticket, float* y, bo
     for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
   }
 }
-// Warp 0 takes the ticket, behind all that its block has fenced; warp 1 learns of it by bar.arrive.
+// Warp 0 takes the ticket, after all that its block has fenced; warp 1 learns of it by bar.arrive.
 __global__ void seen_by_another(float* partial, unsigned* ticket, float* y, bool fence) {
   __shared__ bool last;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -354,8 +354,8 @@ __global__ void seen_by_another(float* partial, unsigned* ticket, float* y, bool
   if (lane > 0 || !last) return;
   for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
 }
-// Warp 0 reads a word that warp 1 adds to. An atomic of its own on the word is order, if it comes
-// behind that: here behind the barrier with warp 2, until which warp 1 has added.
+// Warp 0 reads a word that warp 1 adds to. Its atomic on the word orders the two if it
+// follows that addition: here it is after the barrier with warp 2, before which warp 1 has added.
 __global__ void add_early(float* word, float* y, bool late) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   __threadfence();
@@ -364,8 +364,8 @@ __global__ void add_early(float* word, float* y, bool late) {
   if (threadIdx.x == 0 && late) atomicAdd(word, 1.f);
   if (threadIdx.x == 0) *y = *word;
 }
-// Warp 0 publishes before its store and twice behind it. The atomic by which warp 1 may see that
-// stands between the first two, behind all, or at both places. Warps 2 and 3 keep this order.
+// Warp 0 publishes before its store and twice after it. The atomic by which warp 1 may see that
+// stands between the first two, after all, or at both places. Warps 2 and 3 keep this order.
 __global__ void published_again(float* y, unsigned* word, bool early, bool late) {
   const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32) return;

@@ -228,7 +228,7 @@ __global__ void tries(int* y, int phases) {
     }
   }
 }
-// With nobody left to arrive all tries are in vain; then the thread arrives itself.
+// With no thread left to arrive all tries are in vain; then the thread arrives itself.
 __global__ void tries_alone(int* y) {
   __shared__ uint64_t full;
   y += 4 * blockIdx.x;
