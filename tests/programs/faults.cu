@@ -675,7 +675,7 @@ int main(int n, char** words) {
   if (is("race")) neighbours<<<1, 64>>>(x, right);
   if (is("uninitialised")) plus_one<<<1, 64>>>(unset, x);
   if (is("out of bounds")) fill_all<<<2, 64>>>(x, right ? 64 : 65);
-  if (is("behind asm")) launch_divide(unset, x);
+  if (is("after asm")) launch_divide(unset, x);
   if (is("overrun")) shared_overrun<<<1, 32>>>(x, right ? 30 : 31);
   if (is("handed over")) {
     cudaMemset(x, 0, 256);

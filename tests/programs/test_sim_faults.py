@@ -38,7 +38,7 @@ ANALYSED = {
     "race": r"race on shared memory: kernel neighbours, .* at @",
     "uninitialised": "uninitialised .*unset.* at @",
     "out of bounds": "kernel fill_all, .*4-byte store at @ at byte 256 of buffer x, which has 256",
-    "behind asm": "uninitialised .*unset.* at @",
+    "after asm": "uninitialised .*unset.* at @",
     "overrun": "4-byte store at @ past the end of the shared array s, at byte 120 of 120",
     "global array": "uninitialised shared memory: .* load of s, byte 0 at @",
     "handed over": "race on device memory: kernel last_sums<0>, .*: load of x, byte 4 at @",
@@ -94,7 +94,7 @@ FOUND = {
     "memset": r"cudaMemset: 4 bytes in host memory \(the address of a pointer\?\), at @$",
     "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
 }
-RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a correct twin
+RIGHT = ("race", "uninitialised", "out of bounds", "after asm", "overrun")  # have a correct twin
 RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once")
 RIGHT += ("own arrays", "unsigned index")
 RIGHT += ("overlaps", "overwrites", "ends", "starts", "rows")
