@@ -77,7 +77,7 @@ constexpr uint32_t kUnset = 0x7fa5c3e1;
 
 /// The observers of an access, beside the byte counters: an observer's log, and one more observer.
 /// `all`: any set of observers, or the watchdog, which may stop the kernel.
-enum class Watch : uint8_t { nobody, log, log_and_one, all };
+enum class Watch : uint8_t { none, log, log_and_one, all };
 
 struct BufferBytes {
   uint64_t bytes[3] = {};  ///< by Kind

@@ -499,7 +499,7 @@ class InBrowser(unittest.TestCase):
         page = self.open("#14&causal&at=100")
         words = page.eval("sides.map((side) => side.text)")
         self.assertRegex(words[0], r"^Hop 3 of 3: ranks 0, 1, 2 wait\.$")
-        self.assertEqual(words[1], "Hop 3 of 3: nobody waits.")
+        self.assertEqual(words[1], "Hop 3 of 3: no rank waits.")
         shares = page.eval("document.getElementById('figures').textContent")
         self.assertEqual(re.findall(r"(\d+)%", shares)[1], "100")
 

@@ -278,7 +278,7 @@ TEST_CASE("dynamic shared memory outside the launch's size is found", "[sim]") {
   FOUND("4 bytes before the start of dynamic shared memory", use_dynamic, {1, 32, 128}, y, -1);
 }
 
-TEST_CASE("an access past a static shared array is found, whatever lies behind it", "[sim]") {
+TEST_CASE("an access past a static shared array is found, whatever follows it", "[sim]") {
   Buffer<float> y("y", 64);
   const auto touch_both_ends = [&](Touch how, int size) {
     const std::string at = "bounds.cu:" + std::to_string(kTouch + 10 + static_cast<int>(how));

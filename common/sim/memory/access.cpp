@@ -35,9 +35,9 @@ std::string nearest_buffer(uint64_t offset) {
     const BufferInfo& b = buffers[k];
     if (!b.live) continue;
     const auto before = static_cast<int64_t>(b.begin - offset);
-    const auto behind = static_cast<int64_t>(offset - b.end);
-    if (std::max(before, behind) >= away) continue;
-    away = std::max(before, behind);
+    const auto past = static_cast<int64_t>(offset - b.end);
+    if (std::max(before, past) >= away) continue;
+    away = std::max(before, past);
     text = ", " + std::to_string(away) +
            (before > 0 ? " bytes before the start of buffer " : " bytes past the end of buffer ") +
            b.name;
@@ -319,7 +319,7 @@ template <unsigned kSize, Kind kKind>
   Block& b = *self;
   const auto address = reinterpret_cast<uintptr_t>(p);
   const bool fits = !aligned || !(address & (size - 1));
-  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::nobody &&
+  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::none &&
       plain_access<false>(b, address, size, kind, pc, nullptr)) [[likely]] {
     return;
   }
@@ -334,7 +334,7 @@ template <unsigned kSize, Kind kKind, bool kAligned>
   if (address - b.stack_base < b.stack_size) [[likely]]
     return;
   const bool fits = !kAligned || address % kSize == 0;
-  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::nobody &&
+  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::none &&
       plain_access<false>(b, address, kSize, kKind, pc, nullptr)) {
     return;
   }

@@ -1148,7 +1148,7 @@ function showRanks(room, run, hop) {
     `<rect width="${n}" height="${n}"/></svg><div class="lanes14">${lanes.join("")}</div>`;
   const idle = run.scores.flatMap((mine, rank) => (mine[hop] < mostOf(run, hop) ? [rank] : []));
   return `Hop ${hop} of ${R - 1}: ` + (idle.length
-    ? `rank${idle.length > 1 ? "s" : ""} ${idle.join(", ")} wait${idle.length > 1 ? "" : "s"}.` : "nobody waits.");
+    ? `rank${idle.length > 1 ? "s" : ""} ${idle.join(", ")} wait${idle.length > 1 ? "" : "s"}.` : "no rank waits.");
 }
 
 // Of the ranks' time, the share in which they compute, if time goes with scores.
