@@ -247,7 +247,7 @@ RUNG_FIGURES = {
     "rate": ("TB/s", lambda row: three_digits(row["bytes_per_s"] / 1e12, always=True)),
     "copy": ("of a copy", lambda row: f"{row['of_copy']:.0%}"),
     "ideal": ("of the ideal", lambda row: f"{row['share']:.0%}"),
-    "hbm": ("HBM bytes", lambda row: row["hbm"] and bytes_text(row["hbm"])),
+    "hbm": ("HBM bytes", lambda row: bytes_text(row["hbm"]) if row["hbm"] else "-"),
     "requested": ("requested bytes", lambda row: bytes_text(row["requested"])),
 }
 
