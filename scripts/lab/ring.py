@@ -243,8 +243,8 @@ def rows_for(what, rows):
 def rung_rows(rows):
     """The forward of each variant, with the speed of one GPU."""
     for row in rows_for("variants", rows):
-        rate = rate_of("forward", 1)(row)
-        yield {**row, **row["forward"], "label": f"{STEP[:2]} {row['variant']}", "flops_per_s": rate}
+        label, rate = f"{STEP[:2]} {row['variant']}", rate_of("forward", 1)(row)
+        yield {**row, **row["forward"], "label": label, "flops_per_s": rate}
 
 
 def table(what, rows):
