@@ -21,9 +21,10 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        device, row (06_swapped)
     rungs              a step's variants in the page's order, which names them: its columns up to
                        `idea` stay, the others are filled. rung: a variant of step=..., "09 wgmma",
-                       cuDNN, FlashAttention-2, -3 or -4; from=peers (default), runs, decode or
-                       masks; by=KEY: columns for each of its values (default: d);
-                       figures=time,speed (default), rate, hbm, requested
+                       cuDNN, FlashAttention-2, -3 or -4; from=peers (default), runs (and peers'
+                       rivals), decode, masks or ring; by=KEY: columns for each of its values
+                       (default: d); figures=time,speed (default), rate, copy (the share of a
+                       copy's rate), ideal, hbm, requested
     speed, scale       one table each of time, TFLOP/s, bytes and workspace: a row per variant, a
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
@@ -237,14 +238,16 @@ def rivals_table(results, filters):
     return markdown_table(*measured.against_n("beside the fastest", entries)), reasons_of(rows)
 
 
-RUNG_SOURCES = ("peers", "runs", "decode", "masks")
+RUNG_SOURCES = ("peers", "runs", "decode", "masks", "ring")
 RUNG_LABELS = {"cuDNN": "torch cudnn", "FlashAttention-2": "torch flash"}
 RUNG_RATIOS = {"FlashAttention-3": "flash3", "FlashAttention-4": "flash4"}
 RUNG_FIGURES = {
     "time": ("time", lambda row: time_text(row["ms"])),
     "speed": ("TFLOP/s", lambda row: flops_text(row["flops_per_s"])),
-    "rate": ("TB/s", lambda row: three_digits(row["bytes_per_s"] / 1e12)),
-    "hbm": ("HBM bytes", lambda row: bytes_text(row["hbm"])),
+    "rate": ("TB/s", lambda row: three_digits(row["bytes_per_s"] / 1e12, always=True)),
+    "copy": ("of a copy", lambda row: f"{row['of_copy']:.0%}"),
+    "ideal": ("of the ideal", lambda row: f"{row['share']:.0%}"),
+    "hbm": ("HBM bytes", lambda row: bytes_text(row["hbm"]) if row["hbm"] else "-"),
     "requested": ("requested bytes", lambda row: bytes_text(row["requested"])),
 }
 
@@ -270,10 +273,16 @@ def rows_of_rivals(results):
 
 
 def rung_rows(source, results):
+    name = "peers" if source == "runs" else source
+    rows = [{**r, "device": of["device"]} for of in results.of[name] for r in of["rows"]]
     if source == "runs":
-        return list(rows_of_runs(results))
-    rows = [{**r, "device": of["device"]} for of in results.of[source] for r in of["rows"]]
-    return rows + list(rows_of_rivals(results) if source == "peers" else [])
+        rivals = [{**r, "hbm": None, "requested": None} for r in rows if not r["step"]]
+        return [*rows_of_runs(results), *rivals]
+    if source == "masks":
+        return [{**row, "mask": peers.mask_text(row)} for row in rows]
+    if source == "peers":
+        return rows + list(rows_of_rivals(results))
+    return {"decode": decode, "ring": ring}[source].rung_rows(rows)
 
 
 def rungs_table(results, filters, old):

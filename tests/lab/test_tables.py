@@ -173,6 +173,25 @@ class Pages(Folder):
         filled = self.table("rungs step=01_naive from=runs figures=time,hbm", of_series(), RUNGS)
         self.assertEqual(filled.splitlines()[0], "| rung | idea | time | HBM bytes |")
         self.assertRegex(filled, r"\| `naive` \| S \| 500 us \| [\d.]+ [kMG]B \|")
+        rival = {**peers_rows()[0], "step": None, "label": "torch math"}
+        beside = self.table(
+            "rungs step=01_naive from=runs figures=time,hbm",
+            peers([rival], runs=[of_series()]),
+            RUNGS + "\n| torch math | |",
+        )
+        self.assertIn("| torch math |  | 1.00 ms | - |", beside)
+
+    def test_rungs_of_decoding_have_fp8_by_its_program(self):
+        known = {"step": "13_decode", "d": 128, "ms": 1.0, "of_copy": 0.5, "standing": None}
+        rows = [
+            {**known, "what": what, "variant": variant, "label": f"13 {variant}", "ms": ms}
+            for what, variant, ms in (("peers", "once", 1), ("fp8", "once", 2), ("fp8", "fp8", 3))
+        ]
+        results = mock.Mock(of={"decode": [{"device": "NVIDIA H200", "rows": rows}]})
+        page = "| rung | idea |\n|---|---|\n| `once` | |\n| `fp8` | |"
+        spec = "rungs step=13_decode from=decode figures=time,copy"
+        filled = tables.value("table", spec, results, page)[0]
+        self.assertIn("| `once` |  | 1.00 ms | 50% |\n| `fp8` |  | 3.00 ms | 50% |", filled)
 
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))
