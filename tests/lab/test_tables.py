@@ -17,6 +17,7 @@ from lab import estimates, tables
 OLDER = "of an earlier version of the kernel"
 PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
 PEER |= {"direction": "forward", "flops_per_s": 4e14, "of_matmul": 0.5}
+RUNGS = "| rung | idea |\n|---|---|\n| `naive` | S |"
 
 
 def of_series(n=1024, **changes):
@@ -45,8 +46,8 @@ class Pages(Folder):
         write(self.folder / "r.json", data)
         return tables.fill(text, tables.Results(self.folder))
 
-    def table(self, spec, data):
-        text = self.fill(f"<!-- table: {spec} -->\nold\n<!-- /table -->\n", data)
+    def table(self, spec, data, old="old"):
+        text = self.fill(f"<!-- table: {spec} -->\n{old}\n<!-- /table -->\n", data)
         return text.removeprefix(f"<!-- table: {spec} -->\n").removesuffix("\n<!-- /table -->\n")
 
     def figure(self, spec, data):
@@ -131,6 +132,48 @@ class Pages(Folder):
         text = self.figure("occasions step=07_tensor_cores device=NVIDIA_H200", peers([fast]))
         self.assertEqual(text, f"{flops / 2:.3g} to {flops:.3g}")
 
+    def test_rungs_keep_the_pages_columns(self):
+        spec = "rungs step=10_warp_specialized n=1024"
+        page = f"<!-- table: {spec} -->\n{{}}\n<!-- /table -->\n"
+        rows = [{**row, "label": f"{row['step'][:2]} {row['variant']}"} for row in peers_rows()]
+        wide = {**rows[3], "d": 128, "ms": 0.5, "flops_per_s": 8e14}
+        rival = {**rows[3], "device": "NVIDIA H200", "ratios": {"flash3": 1.5, "flash4": 2}}
+        write(
+            self.folder / "rivals_h200.json",
+            {"device": "NVIDIA H200", "rows": [{**rival, "b": 16}]},
+        )
+        flops = 2 * 16 * 32 * 1024**2 * 64 / 1.5e9
+        written = ["| rung | idea |", "|---|---|", "| 07 `mma` | one |", "| `persistent`, two | |"]
+        written += ["| `third` | a \\| b |", "| FlashAttention-3 | |"]
+        data = peers([*rows, wide])
+        filled = self.fill(page.format("\n".join(written)), data)
+        self.assertEqual(
+            filled.splitlines()[1:-1],
+            [
+                "| rung | idea | d = 64: time | TFLOP/s | d = 128: time | TFLOP/s |",
+                "|:--|:--|--:|--:|--:|--:|",
+                "| 07 `mma` | one | 1.00 ms | 400 | - | - |",
+                "| `persistent`, two |  | 1.00 ms | 400 | 500 us | 800 |",
+                "| `third` | a \\| b | - | - | - | - |",
+                f"| FlashAttention-3 |  | 1.50 ms | {flops:.3g} | - | - |",
+            ],
+        )
+        self.assertEqual(self.fill(filled, data), filled)
+        for text, more, said in (
+            ("| variant | idea |", "", "write its rows first"),
+            ("\n".join(written), " by=dtype", "two results of"),
+            ("\n".join(written[:2]), "", "no result passes"),
+            ("\n".join(written), " from=x", "choose from peers"),
+            ("\n".join(written), " figures=x", "choose from time"),
+        ):
+            with self.assertRaisesRegex(BadInput, said):
+                self.fill(page.format(text).replace(" -->", f"{more} -->", 1), data)
+
+    def test_rungs_of_runs_have_bytes(self):
+        filled = self.table("rungs step=01_naive from=runs figures=time,hbm", of_series(), RUNGS)
+        self.assertEqual(filled.splitlines()[0], "| rung | idea | time | HBM bytes |")
+        self.assertRegex(filled, r"\| `naive` \| S \| 500 us \| [\d.]+ [kMG]B \|")
+
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))
         found = {key: run.get("time.median_ms") for key, run in estimates.timed(load(path))}
@@ -153,7 +196,7 @@ class Pages(Folder):
             for (kind, spec), old in found.items():
                 if spec not in ("where", "standing"):
                     with self.subTest(spec):
-                        said = tables.value(kind, spec, results)[0]
+                        said = tables.value(kind, spec, results, old)[0]
                         self.assertEqual(old[: len(said)], said)
 
     def test_the_pictures_are_of_the_results(self):
