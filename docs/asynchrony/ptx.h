@@ -54,8 +54,8 @@
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                             \
       : "l"(a), "l"(b), "r"(int(accumulate))                                       \
       : "memory")
-/// A K-major operand without swizzle: 8 rows of 16 bytes, then the next 8 values of k, 128 bytes on,
-/// or the next 8 rows, 256 bytes on.
+/// A K-major operand without swizzle: 8 rows of 16 bytes, then the next 8 values of k, 128 bytes
+/// further on, or the next 8 rows, 256 bytes further on.
 #define plain_descriptor(tile) \
   (uint64_t{SHARED(tile) >> 4} | uint64_t{128 >> 4} << 16 | uint64_t{256 >> 4} << 32)
 #define wgmma_fence() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
