@@ -3,6 +3,7 @@
 --update replaces the outputs in docs/asynchrony/README.md by the current ones.
 """
 
+import collections
 import re
 import shutil
 import sys
@@ -49,7 +50,10 @@ def runs(_cache={}):
             paths = []
             for name in FOUND:
                 lines = (FOLDER / f"{name}.cu").read_text().splitlines(keepends=True)
-                for kind, kept in ("right", lines), ("less", [x for x in lines if not is_marked(x)]):
+                for kind, kept in (
+                    ("right", lines),
+                    ("less", [x for x in lines if not is_marked(x)]),
+                ):
                     path = Path(there, kind, f"{name}.cu")
                     path.parent.mkdir(exist_ok=True)
                     shutil.copy(FOLDER / "ptx.h", path.parent)
@@ -83,6 +87,29 @@ class Asynchrony(unittest.TestCase):
         read = [path.read_text().split("\nint main() {")[0] for path in FOLDER.glob("*.cu")]
         lines = sum(len(text.splitlines()) for text in read)  # main compares the results
         self.assertLessEqual(lines / 18 + len(PAGE.read_text().split()) / 200, MINUTES)
+
+    def test_the_steps_of_mbarriers(self):
+        with tempfile.TemporaryDirectory() as there:
+            report = Path(there, "report.json")
+            command = [sys.executable, SCRIPTS / "sim", FOLDER / "mbarriers.cu", "--barriers"]
+            done = said([*command, "--json", report])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            steps = read_json(report)["barriers"]
+            self.assertEqual(said(command).returncode, 2)  # where to?
+        counts = collections.Counter(
+            (s["what"], s["barrier"]) for s in steps if s["what"] != "wait"
+        )
+        for s in (0, 1):
+            self.assertEqual(counts["bytes", f"full[{s}]"], 3)
+            self.assertEqual(counts["arrive", f"full[{s}]"], 3)
+            self.assertEqual(counts["pass", f"full[{s}]"], 3 * 64)
+            self.assertEqual(counts["arrive", f"empty[{s}]"], 3 * 64)
+            self.assertEqual(counts["pass", f"empty[{s}]"], 3)
+        waiting = [s["thread"] for s in steps if (s["what"], s["phase"]) == ("wait", 0)]
+        self.assertEqual(sorted({*range(65)} - {*waiting}), [])
+        self.assertEqual({s["line"] for s in steps} - {""}, {
+            f"{FOLDER}/mbarriers.cu:{n}" for n in (12, 13, 22, 23, 26, 28)
+        })  # fmt: skip
 
     @for_all
     @unittest.skipUnless(shutil.which("nvcc"), "nvcc is not here")

@@ -497,15 +497,18 @@ class InBrowser(unittest.TestCase):
     def test_the_phases_of_barriers(self):
         page = self.open("#barriers&at=0")
         said = "document.querySelector('.say').textContent"
-        table = "[...document.querySelectorAll('#tab tbody tr')].map((row) => row.innerText.split('\\t'))"
+        rows = "[...document.querySelectorAll('#tab tbody tr')]"
+        table = f"{rows}.map((row) => row.innerText.split('\\t'))"
         self.assertIn("thread 64 makes full[0] a barrier of 1 arrival per phase", page.eval(said))
         page.key("End")
         state = {name: rest for name, *rest in page.eval(table)}
         self.assertEqual(state["full[1]"], ["3", "1", "1 of 1", "0", "-"])
         self.assertEqual(state["empty[0]"], ["3", "1", "64 of 64", "0", "-"])
         self.assertEqual(page.eval("location.hash"), "#barriers&at=100")
-        self.assertEqual(page.eval("[...barriers.after.at(5).waits]"),
-                         [["warp 0", "full[0]"], ["warp 1", "full[0]"]])
+        self.assertEqual(
+            page.eval("[...barriers.after.at(5).waits]"),
+            [["warp 0", "full[0]"], ["warp 1", "full[0]"]],
+        )
         while "bytes of a copy land" not in page.eval(said):
             page.key("ArrowLeft")
         self.assertIn("phase 2 is complete, phase 3 begins", page.eval(said))

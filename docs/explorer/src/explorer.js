@@ -1584,8 +1584,8 @@ class Player {
   }
 
   go(at) {
-    this.stop();
     this.put(at);
+    this.stop();  // the address says where
   }
 
   put(at) {
