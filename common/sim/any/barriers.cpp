@@ -1,5 +1,5 @@
-// The steps of mbarriers, for the report as JSON (--barriers): who arrived, waited and passed, where
-// bytes landed, in the order in which the simulator ran the first block of each kernel.
+// The steps of mbarriers, for the report as JSON (--barriers): who arrived, waited and passed, and
+// where bytes landed, in the order in which the simulator ran the first block of each kernel.
 #include <map>
 #include <set>
 
