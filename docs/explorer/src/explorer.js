@@ -1427,19 +1427,134 @@ function showRuns(node) {
       make("summary", { class: !ok && "differs" }, name), make("pre", { tabindex: 0 }, text))));
 }
 
-const TABS = { ladder: showLadder, roofline: showRoofline, runs: showRuns };
-function showTab(tab) {
+// --- the phases of a program's mbarriers, step by step -------------------------------------------
+
+class Barriers {
+  constructor({ path, source, steps }) {
+    Object.assign(this, { path, source, steps });
+    this.names = [...new Set(steps.map((step) => step.barrier))].sort();
+    this.whos = [...new Set(steps.map((step) => this.who(step)))].filter((who) => who).sort();
+    const state = new Map(), waits = new Map();  // by barrier; by who, the barrier
+    this.after = steps.map((step) => {
+      const before = state.get(step.barrier), who = this.who(step);
+      step.completes = before ? step.phase - before.phase : 0;
+      state.set(step.barrier, { count: before?.count ?? step.arrivals, ...step });
+      if (step.what === "wait") waits.set(who, step.barrier);
+      if (step.what === "pass") waits.delete(who);
+      return { state: new Map(state), waits: new Map(waits) };
+    });
+  }
+
+  // "warp 0", "thread 64"
+  who({ threads: [first, count] }) {
+    return first < 0 ? "" : count > 1 ? `warp ${Math.floor(first / 32)}` : `thread ${first}`;
+  }
+
+  sentence(at) {
+    const step = this.steps[at], { barrier, phase, arrivals, threads: [, count] } = step, one = count > 1 ? "" : "s";
+    const who = (count > 1 ? `the ${count} threads of ` : "") + this.who(step);
+    const lacks = [arrivals && `${arrivals} arrival${arrivals > 1 ? "s" : ""}`, step.bytes && `${step.bytes} bytes`];
+    const then = step.completes ? `: phase ${phase - 1} is complete, phase ${phase} begins`
+      : `: phase ${phase} lacks ${lacks.filter((x) => x).join(" and ")}`;
+    return `${at + 1} of ${this.steps.length}: ` + {
+      init: `${who} makes ${barrier} a barrier of ${arrivals} arrival${arrivals > 1 ? "s" : ""} per phase`,
+      wait: `${who} wait${one} at ${barrier} for the end of phase ${phase}, parity ${phase & 1}`,
+      pass: `${who} pass${one && "es"} ${barrier}: phase ${phase - 1} is complete` + (phase ? "" : ", in a fresh barrier"),
+      arrive: `${who} arrive${one} at ${barrier}${then}`,
+      bytes: `the bytes of a copy land${then}`,
+    }[step.what] + ".";
+  }
+
+  // Of each barrier its phases, of each group of threads its waits: [from, to, words, odd].
+  lanes() {
+    const end = this.steps.length;
+    const phases = (name) => {
+      const found = [];
+      this.steps.forEach((step, at) => {
+        if (step.barrier !== name || (found.length && !step.completes)) return;
+        if (found.length) found.at(-1)[1] = at + 1;
+        found.push([found.length ? at + 1 : at, end, `${step.phase}`, step.phase & 1]);
+      });
+      return found;
+    };
+    const waits = (who) => {
+      const found = [];
+      this.steps.forEach((step, at) => {
+        if (this.who(step) !== who) return;
+        if (step.what === "wait") found.push([at, end, step.barrier, 2]);
+        if (step.what === "pass" && found.at(-1)?.[1] === end) found.at(-1)[1] = at;
+      });
+      return found;
+    };
+    return [...this.names.map((name) => [name, phases(name)]), ...this.whos.map((who) => [who, waits(who)])];
+  }
+
+  show(node) {
+    node.replaceChildren(make("p", { class: "say", role: "status" }), make("div", { class: "phases" }), make("table"),
+                         make("div"));
+    node.classList.add("barriers");
+    this.node = node;
+  }
+
+  draw(at) {
+    const [say, chart, table, source] = this.node.children, step = this.steps[at], { state, waits } = this.after[at];
+    say.textContent = this.sentence(at);
+    const width = chart.clientWidth, left = 62, high = 20, lanes = this.lanes(), x = (i) => left + i * (width - left) / this.steps.length;
+    const parts = lanes.flatMap(([name, spans], row) => [
+      drawn("text", { x: 0, y: row * high + 14 }, name),
+      ...spans.flatMap(([from, to, words, kind]) => {
+        const room = x(to) - x(from) - 2, text = kind < 2 && room > 60 ? `phase ${words}` : words;
+        return [drawn("rect", { class: ["even", "odd", "wait"][kind], x: x(from), y: row * high + 2, width: Math.max(1, room + 1),
+                                height: high - 4 }),
+                ...(room > 6.5 * text.length ? [drawn("text", { class: "in", x: x(from) + 3, y: row * high + 14 }, text)] : [])];
+      })]);
+    const tall = lanes.length * high;
+    parts.push(drawn("rect", { class: "later", x: x(at + 1), y: 0, width: Math.max(0, width - x(at + 1)), height: tall }),
+               drawn("rect", { class: "now", x: x(at), y: 1, width: Math.max(3, x(1) - x(0)), height: tall - 2 }));
+    chart.replaceChildren(drawn("svg", { width, height: tall, role: "img", "aria-label": "Phases of the barriers, and waits" }, ...parts));
+    const row = (name) => {
+      const now = state.get(name);
+      const who = [...waits].filter(([, barrier]) => barrier === name).map(([who]) => who).join(", ");
+      return make("tr", { class: name === step.barrier ? "now" : null }, ...[name, ...(now
+        ? [`${now.phase}`, `${now.phase & 1}`, `${now.arrivals} of ${now.count}`, `${now.bytes}`, who || "-"] : Array(5).fill(""))]
+        .map((text) => make("td", {}, text)));
+    };
+    const heads = ["barrier", "phase", "parity", "arrivals missing", "bytes missing", "who waits"];
+    table.replaceChildren(make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", {}, head)))),
+                          make("tbody", {}, ...this.names.map(row)));
+    const run = { lines: [{ path: this.path, number: step.line || this.shown || 1 }], sources: { [this.path]: this.source } };
+    this.shown = run.lines[0].number;
+    source.replaceChildren(...codeOf(run, { at: 0, mark: step.line ? "at" : "", note: step.line ? "" : ": TMA, since" }, 6));
+  }
+}
+let barriers = null;
+async function showBarriers(node) {
+  barriers ??= new Barriers(await fileOf("barriers"));
+  if (state.tab !== "barriers") return;  // the reader has chosen another meanwhile
+  barriers.show(node);
+  player.steps = barriers.steps.length - 1;
+  player.put(player.at);
+  keepAddress();
+}
+
+const TABS = { ladder: showLadder, roofline: showRoofline, runs: showRuns, barriers: showBarriers };
+async function showTab(tab, at = 0) {
   state.tab = tab;
   document.body.classList.toggle("tab", !!tab);
+  document.body.classList.toggle("stepped", tab === "barriers");
+  $("tab").classList.remove("barriers");
   markIdea();
   if (!tab) return;
   player.stop();
+  player.at = at;
   setAddress(tab);
-  $("about").textContent = tab === "roofline" ? aboutRoofs() : verdictOf(own ?? PAGE.series[0]);
+  $("about").textContent = tab === "roofline" ? aboutRoofs() : tab === "barriers" ? aboutBarriers : verdictOf(own ?? PAGE.series[0]);
   $("controls").hidden = true;
-  TABS[tab]($("tab"));
+  await TABS[tab]($("tab"));
   document.body.ariaBusy = "false";
 }
+const aboutBarriers = "A thread copies tiles into two stages, 64 others add them up: the phases of their four mbarriers, and who " +
+  "waits (docs/asynchrony). The order is the simulator's, one of those that a GPU may have.";
 
 // --- the replay ---------------------------------------------------------------------------------
 
@@ -1469,8 +1584,8 @@ class Player {
   }
 
   go(at) {
-    this.stop();
     this.put(at);
+    this.stop();  // the address says where
   }
 
   put(at) {
@@ -1521,18 +1636,22 @@ function ideaOf(id) {
 }
 function runsOf(id) { return stepOf(id).runs.filter((run) => run.variant === id.slice(3)); }
 
-async function runOf(entry, id) {
-  const number = id.slice(0, 2);
-  if (!loaded.has(number)) {
-    loaded.set(number, new Promise((resolve, reject) => {
-      if (window.flashSteps[number]) return resolve({ ...window.flashSteps[number], ready: new Map() });
-      const script = make("script", { src: `${number}.js` });
-      script.addEventListener("load", () => resolve({ ...window.flashSteps[number], ready: new Map() }));
-      script.addEventListener("error", () => reject(new Error(`${number}.js is missing beside this page`)));
+// What NN.js, or barriers.js, holds.
+function fileOf(name) {
+  if (!loaded.has(name)) {
+    loaded.set(name, new Promise((resolve, reject) => {
+      if (window.flashSteps[name]) return resolve({ ...window.flashSteps[name], ready: new Map() });
+      const script = make("script", { src: `${name}.js` });
+      script.addEventListener("load", () => resolve({ ...window.flashSteps[name], ready: new Map() }));
+      script.addEventListener("error", () => reject(new Error(`${name}.js is missing beside this page`)));
       document.head.append(script);
     }));
   }
-  const step = await loaded.get(number);
+  return loaded.get(name);
+}
+
+async function runOf(entry, id) {
+  const step = await fileOf(id.slice(0, 2));
   if (!step.ready.has(entry.id)) {
     const data = step.runs[entry.id];
     step.sources = await (typeof step.sources === "string" ? unpack(step.sources) : step.sources);
@@ -1549,6 +1668,7 @@ function entryOf(id) {
 }
 
 function show(fraction) {
+  if (state.tab) return barriers?.draw(Math.round(fraction * (barriers.steps.length - 1)));
   sides.forEach((side) => side.set(fraction));
   $("status").textContent = sides.map((side) => side.text).join(" ");
   if (state.more) showMore();
@@ -1575,6 +1695,7 @@ function showMore() {
 const player = new Player(show);
 
 function keepAddress() {
+  if (state.tab) return state.tab === "barriers" && setAddress(`barriers&at=${Math.round(100 * player.at)}`);
   const { idea, pair, n, causal, m, mask, block, more } = state;
   const named = pair.map((id) => id.replace(" ", ".")).join("-");
   const words = [idea || named, n !== 256 && `n=${n}`, causal && "causal", m && `m=${m}`, mask && `mask=${encodeURIComponent(mask)}`,
@@ -1595,8 +1716,8 @@ function variantOf(word) {
 
 async function fromAddress() {
   const words = decodeURIComponent(location.hash.slice(1)).split("&");
-  if (TABS[words[0]]) return showTab(words[0]);
   const given = Object.fromEntries(words.slice(1).map((w) => w.split("=")).map(([k, v = true]) => [k, v]));
+  if (TABS[words[0]]) return showTab(words[0], +given.at / 100 || 0);
   const idea = PAGE.ideas[words[0] - 1] && /^\d$/.test(words[0]) ? +words[0] : 0;
   let pair = idea ? [...PAGE.ideas[idea - 1].pair] : words[0].split("-").map(variantOf);
   if (pair.some((id) => !id)) return choose({ idea: 1 });
@@ -1717,7 +1838,7 @@ function begin() {
   const redraw = () => {
     readColours();
     shownKernel = null;
-    if (state.tab) return showTab(state.tab);
+    if (state.tab) return showTab(state.tab, player.at);
     if (!sides[1].run) return;
     sides.forEach((side) => side.resize());
     show(player.at);
