@@ -22,7 +22,7 @@ from . import command
 from .command import Failure
 from .explorer_pages import IDEAS, RING, STEPS
 from .explorer_ring import JOBS, ring_runs
-from .explorer_runs import published_series
+from .explorer_runs import whole_series
 from .files import ROOT, read_json, read_text, write_text
 from .mpi import has_mpi
 from .results import HERO
@@ -151,9 +151,9 @@ def with_times(note, runs):
     return re.sub(r"\{(.*?)\}", lambda match: f"{ms[match[1]]:.3g} ms", note)
 
 
-def page(contents):
+def page(build, contents):
     """index.html with its data. `contents`: {step: {name of a run: its content}}."""
-    measured = published_series()
+    measured = whole_series(build)
     steps = {}
     for shown in (*STEPS, RING):
         held = contents[shown.step]
@@ -233,7 +233,7 @@ def main():
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
     if args.check:
         found = [stale(args.build, shown) for shown in chosen]
-        if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(INDEX):
+        if not any(found) and page(args.build, {s: kept(known[s]) for s in known}) != read_text(INDEX):
             found.append(f"{os.path.relpath(INDEX)} is not what its sources say")
         if sentences := list(filter(None, found)):
             raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them again")
@@ -241,6 +241,6 @@ def main():
     for shown in chosen:
         write_text(path_of(shown.step), file_text(shown, fresh(args.build, shown)))
         print(f"{os.path.relpath(path_of(shown.step))}: {os.path.getsize(path_of(shown.step)):,} B")
-    write_text(INDEX, page({step: kept(shown) for step, shown in known.items()}))
+    write_text(INDEX, page(args.build, {s: kept(known[s]) for s in known}))
     print(f"{os.path.relpath(INDEX)}: {os.path.getsize(INDEX):,} B")
     return 0

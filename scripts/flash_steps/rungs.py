@@ -84,10 +84,13 @@ SECTIONS = (
     Section("masks bwd", "backward", PACKED, PACKS, "masks", documents=DOCUMENTS),
     Section("ring", "forward", sized(h=32, hkv=8, n=32768, d=128), RANKS, "ring", ("share",)),
 )
+DRAWN = SECTIONS[:-1]  # on the explorer's page: those of one GPU
 
 
 def sizes_of(problem):
-    return tuple(sized(**problem)[key] for key in SIZES)
+    """SIZES of a problem or a row, which may omit hkv and nk."""
+    p = sized(**{key: problem[key] for key in SIZES if key in problem})
+    return tuple(p[key] for key in SIZES)
 
 
 # --- times ----------------------------------------------------------------------------------------
@@ -100,15 +103,14 @@ def peers_of(paths):
         peers = isinstance(tree, dict) and tree.get("peers") or {"rows": []}
         for row in peers["rows"]:
             if row["step"]:
-                sizes = sizes_of({key: row[key] for key in SIZES if key in row})
-                key = row["step"], row["variant"], row["direction"], sizes
+                key = row["step"], row["variant"], row["direction"], sizes_of(row)
                 found[(peers["device"], *key)] = row
     return found
 
 
 def key_of(run):
-    p = {key: run.data["problem"][key] for key in SIZES}
-    return (run.get("device.name"), run.data["step"], run.variant, run.direction, sizes_of(p))
+    key = run.data["step"], run.variant, run.direction, sizes_of(run.data["problem"])
+    return (run.get("device.name"), *key)
 
 
 def beside_libraries(rows, paths):
@@ -147,7 +149,7 @@ def times_of(section):
     found = {}
     for what in section.what:
         for row in read_json(path)["rows"]:
-            same = all(row.get(key, 1) == section.problem[key] for key in SIZES)
+            same = sizes_of(row) == sizes_of(section.problem)
             same &= row.get("row_starts", [0]) == starts and not row.get("page")
             same &= row.get("direction", section.direction) == section.direction
             if same and row["step"] and row.get("what") == what:
@@ -159,8 +161,7 @@ def times_of(section):
 def estimate_of(step, variant, section):
     """Of estimates.json, for a GPU of the variant's own architecture; None without one."""
     for row in read_json(os.path.join(RESULTS, "estimates.json"))["rows"]:
-        sizes = sizes_of({key: row[key] for key in SIZES if key in row})
-        mine = row["step"], row["variant"], row["direction"], sizes
+        mine = row["step"], row["variant"], row["direction"], sizes_of(row)
         same = mine == (step, variant["name"], section.direction, sizes_of(section.problem))
         if same and variant["needs"] == find_model(row["gpu"])["arch"] + "a":
             return row
