@@ -66,7 +66,7 @@ LADDER = sized(**series(4096, 64, False))
 DENSE = "B = 4, H = 32, N = 4,096, d = 64, not causal"
 DOCUMENTS = (2048,) * 8
 PACKED = sized(h=16, n=sum(DOCUMENTS), d=128, causal=True)
-PACKS = "8 documents of 2,048, causal, B = 1, H = 16, d = 128"
+PACKS = "8 documents of 2,048 rows, packed, causal, B = 1, H = 16, d = 128"
 CACHE = "one query, 65,536 keys, B = 1, H = 32, Hkv = 8, d = 128"
 RANKS = "two GPUs, B = 1, H = 32, Hkv = 8, N = 32,768, d = 128, not causal"
 SECTIONS = (
@@ -187,6 +187,8 @@ def rung_of(build, section, step, variant, timed, published_run):
         return rung
     if section.direction == "backward":
         data |= data["backward"]
+    if variant["ranks"]:
+        data["traffic"] = {"hbm": {}, "requested": {}}  # predicted of a single rank
     estimate = None if timed or published_run else estimate_of(step, variant, section)
     if estimate:
         rung.estimated_for = estimate["gpu"]
