@@ -233,7 +233,9 @@ def main():
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
     if args.check:
         found = [stale(args.build, shown) for shown in chosen]
-        if not any(found) and page(args.build, {s: kept(known[s]) for s in known}) != read_text(INDEX):
+        if not any(found) and page(args.build, {s: kept(known[s]) for s in known}) != read_text(
+            INDEX
+        ):
             found.append(f"{os.path.relpath(INDEX)} is not what its sources say")
         if sentences := list(filter(None, found)):
             raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them again")

@@ -92,10 +92,10 @@ class Film:
 
     def animated(self, part, before, after, **named):
         name = f"a{len(self.rules)}"
-        at = 100 * self.now / ROUND
+        begin, end = (f"{100 * self.now / ROUND + later:.1f}%" for later in (0, 2))
         self.rules.append(
             f"  .{name} {{ animation: {name} {ROUND}s infinite }}\n"
-            f"  @keyframes {name} {{ 0%, {at:.1f}% {{ {before} }} {at + 2:.1f}%, 100% {{ {after} }} }}"
+            f"  @keyframes {name} {{ 0%, {begin} {{ {before} }} {end}, 100% {{ {after} }} }}"
         )
         self.parts.append(element("g", part, class_=name, **named))
 
@@ -141,7 +141,10 @@ def draw_threads(film, found, top):
     ]
     film.appear("".join(cells))
     middle = left + width * cell + width // 2
-    for who, does, line, y in (("one", "does", "line", 148), ("other", "other_does", "other_line", 168)):
+    for who, does, line, y in (
+        ("one", "does", "line", 148),
+        ("other", "other_does", "other_line", 168),
+    ):
         film.wait(0.7)
         text = f"thread {found[who]}: {found[does]}, line {found[line]}"
         film.appear(words(left, top + y, text, "words"))
