@@ -25,7 +25,15 @@ FASTEST = (
     ("forward, masks", "masks", "15_masks", "wgmma", "forward", "flex varlen", MASKS),
     ("backward, masks", "masks", "15_masks", "wgmma", "backward", "flex varlen", MASKS),
     ("decode", "decode", "13_decode", "once", None, "math flash cudnn", "PyTorch's backends"),
-    ("forward, fp8", "peers", "12_fp8", "late", "forward", "flash cudnn", "cuDNN, FA-2, in bf16"),
+    (
+        "forward, fp8",
+        "peers",
+        "12_fp8",
+        "late",
+        "forward",
+        "flash cudnn",
+        "cuDNN, FlashAttention-2 (bf16)",
+    ),
 )
 
 
@@ -44,14 +52,14 @@ def cells_of(rung):
     guess = "~" if rung.estimated_for else ""
 
     def per_head(counts):
-        return bytes_text(total(counts) / (p["b"] * p["h"])) if counts else ""
+        return unbroken(bytes_text(total(counts) / (p["b"] * p["h"]))) if counts else ""
 
     predicted = per_head(row.any.get("traffic.hbm.predicted"))
     return [
         label,
         per_head(row.gpu_get("traffic.hbm.measured")) or predicted and f"({predicted})",
         per_head(row.any.get("traffic.requested.predicted")),
-        guess + time_text(ms) if ms else "",
+        guess + unbroken(time_text(ms)) if ms else "",
         guess + flops_text(row.any.get("flops") / (ms * 1e-3)) if ms else "",
         rung.idea,
     ]
@@ -71,6 +79,11 @@ def as_columns(lines, left):
     rule = ["-" * (w - (at not in left)) + ":" * (at not in left) for at, w in enumerate(widths)]
     head, *rows = [text(line[:-1], line[-1]) for line in lines]
     return "\n".join([head, text(rule, "---"), *rows])
+
+
+def unbroken(text):
+    """A number and its unit on one line."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def rungs_table(filters):

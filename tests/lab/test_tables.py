@@ -3,13 +3,14 @@ it fills tables and figures rightly the pages show: as if the results were of th
 which test.sh --all asks, too (--check)."""
 
 import functools
+import math
 import re
 from unittest import mock
 
 from basis import HERE, ROOT, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
-from flash_steps import standing
+from flash_steps import rungs, standing
 from flash_steps.command import BadInput
-from flash_steps.files import read_text
+from flash_steps.files import read_json, read_text
 from flash_steps.problems import flops_of
 from flash_steps.results import PICTURES, load
 from lab import estimates, tables, where
@@ -132,6 +133,28 @@ class Pages(Folder):
         flops = flops_of(fast, "forward") * 1e-9  # of 1 ms, in TFLOP/s
         text = self.figure("occasions step=07_tensor_cores device=NVIDIA_H200", peers([fast]))
         self.assertEqual(text, f"{flops / 2:.3g} to {flops:.3g}")
+
+    def test_a_rungs_time_is_that_beside_the_libraries(self):
+        """Of the same problem and device; whether it is old, its own commit says."""
+        size = dict(b=1, h=32, hkv=32, d=8, causal=True)
+        runs = [gpu(step="07_tensor_cores", variant="mma", n=n, nk=n, **size) for n in (512, 64)]
+        rows = [{**row, "d": 8, "commit": None} for row in peers_rows()]
+        write(self.folder / "r.json", {**peers(rows), "runs": runs})
+        paths = [self.folder / "r.json"]
+        one, other = rungs.beside_libraries(standing.rows_of(paths), paths)[::-1]
+        self.assertEqual((one.ms, other.ms), (PEER["ms"], runs[1]["time"]["median_ms"]))
+        self.assertEqual([standing.standing_of(row.gpu) for row in (one, other)], [OLDER, None])
+
+    def test_the_fastest_rival_is_that_of_each_problem(self):
+        """Recomputed from one file, without the code that fills README's table."""
+        decode = read_json(f"{estimates.RESULTS}/decode_h200.json")["rows"]
+        once = [r for r in decode if r["what"] == "peers" and r.get("variant") == "once"]
+        ratios = [min(v for k, v in row["ratios"].items() if k != "copy") for row in once]
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        (line,) = (x for x in read_text(ROOT / "README.md").splitlines() if "| decode" in x)
+        cells = [cell.strip() for cell in line.split("|")]
+        self.assertEqual(cells[4:6], [f"{mean:.2f}x", f"{min(ratios):.3f}x"])
+        self.assertIn(f"{len(ratios)} problems", line)
 
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))

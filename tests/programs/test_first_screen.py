@@ -89,7 +89,7 @@ class Readme(Folder):
         text = (ROOT / "steps/README.md").read_text().partition("### Forward")[2]
         for line in text.partition("### Backward")[0].splitlines():
             if row := re.match(
-                r"\| \[(\d\d)\] (\w+) +\| +\(?([\d.]+) MB\)? \|.* \| +([\d.]+) \|", line
+                r"\| \[(\d\d)\] (\w+) +\| +\(?([\d.]+)\sMB\)? \|.* \| +([\d.]+) \|", line
             ):
                 number, variant, hbm, speed = row.groups()
                 table[f"{number} {variant}"] = f"{float(hbm):.3g}", f"{float(speed):.3g}"
