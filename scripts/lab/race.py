@@ -204,7 +204,10 @@ def picture():
     before, lines = output_of(name, text), text.splitlines()
     at = int(found_in(before)["line"])
     fixed = [*lines[:at], barrier_after(lines[at - 1]), *lines[at:], ""]
-    return draw(name, text, before, output_of(name, "\n".join(fixed)))
+    after = output_of(name, "\n".join(fixed))
+    if not after[-1].startswith("no finding") or not set(after[1:-1]) < set(before):
+        raise Failure(f"with a barrier {name} has a finding or prints something else:\n{after}")
+    return draw(name, text, before, after)
 
 
 def main():
