@@ -23,7 +23,7 @@ from . import command, explorer_barriers
 from .command import Failure
 from .explorer_pages import IDEAS, RING, STEPS
 from .explorer_ring import JOBS, ring_runs
-from .explorer_runs import published_series
+from .explorer_runs import whole_series
 from .files import ROOT, read_json, read_text, write_text
 from .mpi import has_mpi
 from .results import HERO
@@ -152,9 +152,9 @@ def with_times(note, runs):
     return re.sub(r"\{(.*?)\}", lambda match: f"{ms[match[1]]:.3g} ms", note)
 
 
-def page(contents):
+def page(build, contents):
     """index.html with its data. `contents`: {step: {name of a run: its content}}."""
-    measured = published_series()
+    measured = whole_series(build)
     steps = {}
     for shown in (*STEPS, RING):
         held = contents[shown.step]
@@ -234,7 +234,9 @@ def main():
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
     if args.check:
         found = [stale(args.build, shown) for shown in chosen]
-        if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(INDEX):
+        if not any(found) and page(args.build, {s: kept(known[s]) for s in known}) != read_text(
+            INDEX
+        ):
             found.append(f"{os.path.relpath(INDEX)} is not what its sources say")
         barriers = os.path.relpath(explorer_barriers.PATH)
         if not args.steps and explorer_barriers.file_text() != read_text(explorer_barriers.PATH):
@@ -247,6 +249,6 @@ def main():
         print(f"{os.path.relpath(path_of(shown.step))}: {os.path.getsize(path_of(shown.step)):,} B")
     if not args.steps:
         write_text(explorer_barriers.PATH, explorer_barriers.file_text())
-    write_text(INDEX, page({step: kept(shown) for step, shown in known.items()}))
+    write_text(INDEX, page(args.build, {s: kept(known[s]) for s in known}))
     print(f"{os.path.relpath(INDEX)}: {os.path.getsize(INDEX):,} B")
     return 0

@@ -29,11 +29,14 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
     peers_run          how that was measured
+    rivals, rival_means    the same beside FlashAttention-3 and -4
     masks              step 15's variants beside backends with masks: a row per mask and variant
     decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
                        copy rate and date
     model              the same of model_tables.py
     accuracy, estimated    estimated beside measured times (estimates.json)
+    ladder             section=forward,...: every rung at one problem; needs build/sim
+    fastest            steps beside their fastest rivals on device=
     where              which step runs on which GPU; needs build/sim
 
 and of figures:
@@ -77,7 +80,7 @@ from flash_steps.text import (
     time_text,
 )
 
-from . import decode, estimates, measured, model_tables, peers, ring, where
+from . import decode, estimates, measured, model_tables, peers, ring, rung_tables, where
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -92,7 +95,8 @@ class Results:
         self.rows = rows_of(paths)
         trees = [tree for tree in map(read_json, paths) if isinstance(tree, dict)]
         of_device = {}  # the files of its types
-        for found in (tree["peers"] for tree in trees if tree.get("peers")):
+        for tree in (tree for tree in trees if tree.get("peers")):
+            found = {**tree["peers"], "date": tree.get("date")}
             old = of_device.get(found["device"], {"rows": [], "matmul": {}})
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             of_device[found["device"]] = {**found, **both}
@@ -332,6 +336,13 @@ def rungs_table(results, filters, old):
     return markdown_table(columns, lines), reasons_of(shown.values())
 
 
+def rival_means(results, filters):
+    """Each rival's ratios over all problems, as peers.means()."""
+    _, rows = one_result("rivals", results, filters)
+    rows = [{"hkv": row["h"], "nk": row["n"], **row, "label": label_of(row)} for row in rows]
+    return markdown_table(*peers.means(rows)), reasons_of(rows)
+
+
 def peers_run(results, filters):
     result, _ = one_result("peers", results, filters)
     return markdown_table(*peers.card(result)), []
@@ -376,11 +387,14 @@ TABLES = {
     "masks": peers_table(peers.masked, "masks"),
     "rivals": rivals_table,
     "rungs": rungs_table,
+    "rival_means": rival_means,
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
     "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
+    "ladder": lambda results, filters: rung_tables.rungs_table(filters),
+    "fastest": rung_tables.fastest_table,
     "where": lambda results, filters: (where.markdown(), []),
 }
 
@@ -467,7 +481,7 @@ def fill(text, results, run=False):
         begin, kind, spec, old, end = match.groups()
         if kind == "run":
             return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
-        if spec == "where" and not where.built():
+        if spec.split()[0] in ("where", "ladder") and not where.built():
             return match[0]  # unchanged: test.sh, which builds, compares it with the programs
         below = text[match.end() :]
         if spec == "standing":

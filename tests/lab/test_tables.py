@@ -3,16 +3,17 @@ it fills tables and figures rightly the pages show: as if the results were of th
 which test.sh --all asks, too (--check)."""
 
 import functools
+import math
 import re
 from unittest import mock
 
 from basis import HERE, ROOT, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
-from flash_steps import standing
+from flash_steps import rungs, standing
 from flash_steps.command import BadInput
-from flash_steps.files import read_text
+from flash_steps.files import read_json, read_text
 from flash_steps.problems import flops_of
 from flash_steps.results import PICTURES, load
-from lab import estimates, tables
+from lab import estimates, tables, where
 
 OLDER = "of an earlier version of the kernel"
 PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
@@ -71,6 +72,8 @@ class Pages(Folder):
             (self.table, "scale", of_series(smem=65536), "no measured run"),
             (self.table, "scale figure=x", of_series(), "choose from"),
             (self.table, "scale d=64", both, "two results of"),
+            (self.table, "ladder section=x", sim(), "choose from forward, backward"),
+            (self.table, "fastest device=NVIDIA_H200", once, "no result of 10_warp"),
             (self.figure, "most step=x", once, "choose from"),
             (self.figure, "mean step=07_tensor_cores", once, "name the backend"),
             (self.figure, "mean against=cudnn", once, "no ratio"),
@@ -193,6 +196,28 @@ class Pages(Folder):
         filled = tables.value("table", spec, results, page)[0]
         self.assertIn("| `once` |  | 1.00 ms | 50% |\n| `fp8` |  | 3.00 ms | 50% |", filled)
 
+    def test_a_rungs_time_is_that_beside_the_libraries(self):
+        """Of the same problem and device; whether it is old, its own commit says."""
+        size = dict(b=1, h=32, hkv=32, d=8, causal=True)
+        runs = [gpu(step="07_tensor_cores", variant="mma", n=n, nk=n, **size) for n in (512, 64)]
+        rows = [{**row, "d": 8, "commit": None} for row in peers_rows()]
+        write(self.folder / "r.json", {**peers(rows), "runs": runs})
+        paths = [self.folder / "r.json"]
+        one, other = rungs.beside_libraries(standing.rows_of(paths), paths)[::-1]
+        self.assertEqual((one.ms, other.ms), (PEER["ms"], runs[1]["time"]["median_ms"]))
+        self.assertEqual([standing.standing_of(row.gpu) for row in (one, other)], [OLDER, None])
+
+    def test_the_fastest_rival_is_that_of_each_problem(self):
+        """Recomputed from one file, without the code that fills README's table."""
+        decode = read_json(f"{estimates.RESULTS}/decode_h200.json")["rows"]
+        once = [r for r in decode if r["what"] == "peers" and r.get("variant") == "once"]
+        ratios = [min(v for k, v in row["ratios"].items() if k != "copy") for row in once]
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        (line,) = (x for x in read_text(ROOT / "README.md").splitlines() if "| decode" in x)
+        cells = [cell.strip() for cell in line.split("|")]
+        self.assertEqual(cells[4:6], [f"{mean:.2f}x", f"{min(ratios):.3f}x"])
+        self.assertIn(f"{len(ratios)} problems", line)
+
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))
         found = {key: run.get("time.median_ms") for key, run in estimates.timed(load(path))}
@@ -213,7 +238,9 @@ class Pages(Folder):
             found = {(kind, spec): old.strip() for _, kind, spec, old, _ in blocks if kind != "run"}
             self.assertGreater(len(found), 100)
             for (kind, spec), old in found.items():
-                if spec not in ("where", "standing"):
+                if spec.split()[0] in ("where", "standing"):
+                    continue
+                if spec.split()[0] != "ladder" or where.built():
                     with self.subTest(spec):
                         said = tables.value(kind, spec, results, old)[0]
                         self.assertEqual(old[: len(said)], said)

@@ -1166,7 +1166,7 @@ function versus(a, b, [less, more, same]) {
 // What a series has of the variant that a replay shows: of the pass that its step is about.
 function measuredOf(series, run, causal = run.problem.causal) {
   const both = series.runs.some((r) => r.causal !== series.runs[0].causal);
-  const found = series.runs.filter((r) => r.id === `${run.step.slice(0, 2)} ${run.variant}` &&
+  const found = series.runs.filter((r) => r.id === `${run.step.slice(0, 2)} ${run.variant}` && !r.gpu &&
                                           (!both || r.causal === causal));
   return found.find((r) => r.pass === "backward") || found.find((r) => r.pass === "forward");
 }
@@ -1228,12 +1228,15 @@ const percent = (x) => `${+(100 * x).toPrecision(2)}%`;
 const speed = (rate) => (rate < 1e15 ? (rate / 1e12).toPrecision(3) : exact(rate / 1e12));
 const numberOf = (run) => run.id.split(" ")[0];
 
-// A step's result in each pass is its last variant: {"06 forward": run}.
+// A step's result in each pass is its last variant: {"06 forward": run}. Those apart have a problem of their own.
 function rungsOf(series) {
   const causal = series.runs.every((r) => r.causal);
-  const runs = series.runs.filter((r) => r.causal === causal && r.pass !== "prepare");
-  return new Map(runs.map((r) => [`${numberOf(r)} ${r.pass}`, r]));
+  const runs = series.runs.filter((r) => (r.apart || r.causal === causal) && r.pass !== "prepare");
+  return new Map(runs.map((r) => [`${r.apart ? r.id : numberOf(r)} ${r.pass}`, r]));
 }
+
+const PASSES = { forward: "forward", backward: "backward", decode: "decode", masks: "masks, forward",
+                 "masks bwd": "masks, backward" };
 
 function listed(runs) { return [...new Set(runs.map(numberOf))].sort().join(", "); }
 
@@ -1251,7 +1254,7 @@ function verdictOf(series) {
   const words = series !== own ? "" : wrong.length ? `✗ Wrong or failed: ${wrong.join(", ")}. `
     : results(own).length === 1 ? "✓ The result is right. " : `✓ All ${results(own).length} results are right. `;
   const found = rungsOf(series), from = found.get("01 forward"), via = found.get("06 forward");
-  const last = [...found].filter(([key, r]) => key.endsWith(" forward") && r.type !== "fp32").at(-1)?.[1];
+  const last = [...found.values()].filter((r) => r.pass === "forward" && r.type !== "fp32" && !r.gpu).at(-1);
   const said = [];
   if (from?.hbm && via?.hbm) said.push(`HBM bytes ÷${Math.round(from.hbm / via.hbm)} from 01 to 06`);
   if (via?.rate && last?.rate) said.push(`speed ×${Math.round(last.rate / via.rate)} from 06 to ${numberOf(last)}`);
@@ -1260,7 +1263,8 @@ function verdictOf(series) {
 }
 
 function tipOf(run, series) {
-  const parts = [`${run.id}, ${run.pass}, ${series.name}`, run.hbm && `HBM ${bytes(run.hbm)} per head, ${run.hbm_kind}`,
+  const where = run.gpu ? `${run.gpu}, ${series.name.split(", ")[1]}` : run.apart ?? series.name;
+  const parts = [`${run.id}, ${PASSES[run.pass]}, ${where}`, run.hbm && `HBM ${bytes(run.hbm)} per head, ${run.hbm_kind}`,
                  run.ms && `${time(run.ms)} for ${run.heads} heads, ${run.time_kind}`,
                  run.limit && `limited by ${run.limit}`];
   return parts.filter((x) => x).join("; ");
@@ -1283,31 +1287,36 @@ function telling(node, words) {
 function showLadder(node) {
   const all = DRAWN.map(rungsOf);
   const keys = [...new Set(all.flatMap((rungs) => [...rungs.keys()]))];
-  const most = (i, pass, what) => Math.max(...[...all[i]].filter(([k]) => k.endsWith(pass)).map(([, r]) => r[what] ?? 0));
+  const most = (i, pass, what) => Math.max(...[...all[i].values()].filter((r) => r.pass === pass).map((r) => r[what] ?? 0));
   const bars = (key, pass, what, words, top) => make("div", {}, ...all.map((rungs, i) => {
     const run = rungs.get(key), value = run?.[what];
     if (!value) return make("div", { class: "bar" });
     const bar = make("i");
     bar.style.width = `max(2px, ${100 * value / top(i)}%)`;
-    const row = make("div", { class: `bar ${what === "hbm" ? "write" : "read"} s${i}` }, make("b", {}, bar),
-                     make("span", {}, words(value)));
+    const guess = run.gpu && what === "rate";
+    const row = make("div", { class: `bar ${what === "hbm" ? "write" : "read"} s${i}${guess ? " guess" : ""}` },
+                     make("b", {}, bar), make("span", {}, `${guess ? "~" : ""}${words(value)}`));
     return telling(row, tipOf(run, DRAWN[i]));
   }));
   const rung = (key) => {
-    const [number, pass] = key.split(" "), run = all.map((rungs) => rungs.get(key)).find((r) => r);
-    const step = PAGE.steps[number];
-    const idea = step ? pass === "forward" && step.short || step.ideas[run.id.slice(number.length + 1)] || "" : "";
-    return [make("div", { class: "who" }, chapterOf(number, make("b", {}, `${number} ${step?.name ?? ""}`)),
-                 make("span", { class: "dim", title: idea }, ` ${idea.startsWith(run.type) ? "" : `${run.type}. `}${idea}`)),
+    const run = all.map((rungs) => rungs.get(key)).find((r) => r), { pass } = run, number = numberOf(run);
+    const step = PAGE.steps[number], variant = run.id.slice(number.length + 1);
+    const idea = step && pass === "forward" && variant === step.result && step.short || run.idea || step?.ideas[variant] || "";
+    const name = run.apart ? run.id : `${number} ${step?.name ?? ""}`;
+    const type = idea.startsWith(run.type) ? "" : `${run.type}. `;
+    const told = `${run.gpu ? `${run.gpu}, estimated. ` : ""}${type}${idea}`;
+    return [make("div", { class: "who" }, chapterOf(number, make("b", {}, name)), make("span", { class: "dim", title: told }, ` ${told}`)),
             bars(key, pass, "hbm", bytes, (i) => most(i, pass, "hbm")),
             bars(key, pass, "rate", speed, () => Math.max(...all.map((_, i) => most(i, pass, "rate"))))];
   };
   const group = (pass) => {
-    const mine = keys.filter((key) => key.endsWith(` ${pass}`)).sort();
-    return mine.length ? [make("h3", {}, pass), make("h3", {}, "HBM per head"), make("h3", {}, "TFLOP/s"),
-                          ...mine.flatMap(rung)] : [];
+    const runs = all.flatMap((rungs) => [...rungs]).filter(([, r]) => r.pass === pass);
+    const mine = keys.filter((key) => runs.some(([other]) => other === key)).sort();
+    const apart = runs.find(([, r]) => r.apart)?.[1].apart;
+    return mine.length ? [make("h3", { title: apart }, PASSES[pass], ...apart ? [make("span", { class: "dim" }, ` ${apart}`)] : []),
+                          make("h3", {}, "HBM per head"), make("h3", {}, "TFLOP/s"), ...mine.flatMap(rung)] : [];
   };
-  node.replaceChildren(make("div", { class: "rungs" }, ...group("forward"), ...group("backward")),
+  node.replaceChildren(make("div", { class: "rungs" }, ...Object.keys(PASSES).flatMap(group)),
                        make("p", { class: "dim" }, aboutLadder()));
 }
 
@@ -1315,7 +1324,8 @@ function aboutLadder() {
   const full = DRAWN[0], guessed = [...rungsOf(full).values()].filter((r) => r.hbm_kind === "predicted");
   return (own ? `Upper bars: ${full.name}. Lower bars: ${own.name}, with a scale of its own for bytes. ` : "") +
     (guessed.length ? `HBM of ${listed(guessed)} is predicted. ` : "") +
-    "Each step is timed alone; the README's picture has steps as timed beside the libraries.";
+    (full.runs.some((r) => r.gpu) ? "~: estimated, never measured. " : "") +
+    "Times of 06's backward and of 07 to 15 are in turns with the libraries' kernels, the others alone.";
 }
 
 const SVG = $("theme").firstElementChild.namespaceURI;
@@ -1334,7 +1344,8 @@ function aboutRoofs() {
   const [first, second] = DRAWN;
   return (second ? `Filled: ${first.name}; open and dashed: ${second.name}. ` : "") +
     "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
-    "counts by FlashAttention's convention." + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
+    "counts by FlashAttention's convention." +
+    (runs.some((r) => r.gpu) ? " Open, with ~: estimated for a B200, which has other roofs." : "") + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
 }
 
 // FLOPs per byte of HBM and per second, as executed.
@@ -1394,14 +1405,15 @@ function showRoofline(node) {
   points.forEach(({ run }) => taken.push([x(run.intensity) - 5, y(run.executed) - 5, 10, 10]));
   for (const { run, s, series } of points) {
     const [cx, cy] = [x(run.intensity), y(run.executed)];
-    const peaks = roofs.filter((r) => r.type === run.type).map((r) => Math.min(r.peak, r.hbm * run.intensity));
+    const peaks = roofs.filter((r) => r.type === run.type && !run.gpu).map((r) => Math.min(r.peak, r.hbm * run.intensity));
     const share = peaks.length ? `; ${percent(run.executed / Math.max(...peaks))} of its roof` : "";
-    const text = `${numberOf(run)}${run.pass === "backward" ? " bwd" : ""}`, size = 7 * text.length;
+    const of = run.apart ? run.id : numberOf(run);
+    const text = `${run.gpu ? "~" : ""}${of}${PASSES[run.pass].endsWith("backward") ? " bwd" : ""}`, size = 7 * text.length;
     const [lx, ly, , , reach] = place(size, cx, cy, 9);
     if (reach > 16) {
       parts.push(drawn("path", { class: "grid", d: `M${cx} ${cy}L${lx + size / 2} ${ly + 6}` }));
     }
-    parts.push(telling(drawn("circle", { class: `${run.type} s${s}`, cx, cy, r: 4.5 }), `${tipOf(run, series)}; ` +
+    parts.push(telling(drawn("circle", { class: `${run.type} s${run.gpu ? 1 : s}`, cx, cy, r: 4.5 }), `${tipOf(run, series)}; ` +
       `${speed(run.executed)} TFLOP/s at ${+run.intensity.toPrecision(3)} FLOP per byte${share}`),
       words(lx, ly + 10, text));
   }
