@@ -220,6 +220,11 @@ TEST_CASE("use after cudaFree is found", "[sim]") {
   cudaFree(x);
   FOUND("of buffer x after cudaFree", load, {1, 64}, x, y);
   FOUND("freed twice", [&] { cudaFree(x); });
+  float host[64] = {};
+  const char* freed = "bytes of buffer x, which is freed";
+  FOUND(freed, [&] { cudaMemcpy(host, x, 256, cudaMemcpyDeviceToHost); });
+  FOUND(freed, [&] { cudaMemcpy(x, host, 256, cudaMemcpyHostToDevice); });
+  FOUND(freed, [&] { cudaMemset(x, 0, 256); });
   cudaFree(first);  // a freed buffer on either side of y is nearer, and is not named
   FOUND("no cudaMalloc returned, 8589934336 bytes past the end of buffer y", store, {1, 1},
         far(y, int64_t{1} << 33), 0);
