@@ -100,7 +100,8 @@ TEST_CASE("a barrier with a count waits for a warp that has returned", "[sim]") 
   CAPTURE(others);
   CHECK(
       others.ends_with("\n  barrier 1 waits for 64 threads, 32 have arrived\n  barrier 2 waits "
-                       "for 96 threads, 32 have arrived"));
+                       "for 96 threads, 32 have arrived; a barrier with a count waits for those "
+                       "that returned, too"));
 }
 
 TEST_CASE("instructions of a warp need the lanes that they are for", "[sim]") {
