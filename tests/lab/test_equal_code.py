@@ -43,6 +43,13 @@ class Changed(Folder):
                 self.assertEqual(commits.has_changed.__wrapped__(path, path, "x"), changed)
 
 
+    def test_a_moved_file_is_compared_with_what_it_was(self):
+        said = "M\tsame\nA\tadded\nR096\tbefore\tnow\n"
+        with mock.patch.object(commits, "git", return_value=said):
+            found = commits.files_since.__wrapped__("x")
+        self.assertEqual(found, {"same": "same", "added": None, "now": "before"})
+
+
 class EqualCode(Folder):
     def step(self, tree, **changes):
         path = f"{tree}/build/sim/steps/{STEP}"

@@ -672,6 +672,8 @@ int main(int n, char** words) {
   if (is("never")) some<<<1, 32>>>(x);
   if (is("stores on")) stores_on<<<1, 1>>>(x, 1000000), stores_on<<<1, 1>>>(x, 10);
   if (is("computes on")) stores_on<<<1, 1>>>(x, 1), computes_on<<<1, 1>>>(1024, x);
+  if (is("races on")) tree<<<1, 64>>>(x), computes_on<<<1, 1>>>(1024, x);
+  if (is("two faults")) passes_variable(false), shared_overrun<<<1, 32>>>(x, 31), puts("goes on");
   if (is("race")) neighbours<<<1, 64>>>(x, right);
   if (is("uninitialised")) plus_one<<<1, 64>>>(unset, x);
   if (is("out of bounds")) fill_all<<<2, 64>>>(x, right ? 64 : 65);

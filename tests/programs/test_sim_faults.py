@@ -307,6 +307,12 @@ class Faults(unittest.TestCase):
             self.assertNotIn("spins", done.stderr)
             self.assertFalse(read_json(report)["complete"])
         self.assertIn(placed("computes_on was ended at @\n", "computes"), done.stderr)
+        done = self.run_as("races on", *wishes, status=1)  # what was found counts
+        self.assertTrue(done.findings[0].startswith("race on "), done.stderr)
+
+    def test_only_a_kernel_that_uses_the_hosts_memory_lets_the_host_go_on(self):
+        done = self.run_as("two faults", status=1)
+        self.assertEqual((len(done.findings), done.stdout), (2, ""), done.stderr)
 
     def test_the_last_line_says_whether_races_were_looked_for(self):
         done = self.run_as("races", "looks ./scripts/sim --analyse x.cu", status=0)

@@ -481,7 +481,7 @@ TEST_CASE("columns of tensor memory are allocated in powers of two", "[sim][tcge
   const fa::LaunchConfig warp{1, 32};
   for (const int n : {32, 64, 128, 256, 512}) SILENT(allocate, {4, 32}, Columns{n});
   const std::string possible = " columns; 32, 64, 128, 256 and 512 are possible";
-  for (const int n : {0, 16, 48, 1024}) {
+  for (const int n : {0, 16, 48, 96, 1024}) {
     FOUND("tcgen05.alloc at tensor_memory.cu: ... of " + std::to_string(n) + possible, allocate,
           warp, Columns{n});
   }
