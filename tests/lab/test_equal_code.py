@@ -42,7 +42,6 @@ class Changed(Folder):
             with mock.patch.object(commits, "git", return_value=before):
                 self.assertEqual(commits.has_changed.__wrapped__(path, path, "x"), changed)
 
-
     def test_a_moved_file_is_compared_with_what_it_was(self):
         said = "M\tsame\nA\tadded\nR096\tbefore\tnow\n"
         with mock.patch.object(commits, "git", return_value=said):
