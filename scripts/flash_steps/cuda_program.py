@@ -114,10 +114,10 @@ def is_built():
     """Is the simulator newer than its files, and built in this tree? Ten times as fast as CMake."""
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
     files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), HOW]
-    # Without a row for cuda, an earlier configuration wrote it.
+    # Without a row for torch, an earlier configuration wrote it.
     stamp = os.path.join(os.path.dirname(HOW), "built")
     here = not building.made_for(os.path.join(ROOT, "build", "sim"))
-    return here and building.is_newer(stamp, files) and "\ncuda " in text_of(HOW)
+    return here and building.is_newer(stamp, files) and "\ntorch " in text_of(HOW)
 
 
 def build_simulator():
@@ -323,14 +323,15 @@ def compile_file(path, how, options, folder, number):
         return base + ".o", []
     cuda = path.endswith((".cu", ".cuh"))
     # A precompiled header is named in the preprocessor's output, and needs the same flags again.
-    flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else [])]
+    header = ["-include", how["torch" if options.extension else "header"]] if cuda else []
+    flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else []), *header]
     # The simulator's stand-ins precede a toolkit's headers named by -I.
     first = [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}"]
     source = call(*first, *flags, *given, path, before=toolkit_header).stdout
     if "/thrust/detail/config.h" in source:
         flags += ["-include", "thrust/as_for_cuda.h"]
         source = call(*first, *flags, *given, path).stdout
-    own = how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
+    own = how["cuda"] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
     watched = [flag for flag in how["flags"] if flag != "-w"]
     watched += ["-Wuninitialized", "-Wmaybe-uninitialized", "-fstack-usage"]
     flags = ["-x", "c++-cpp-output", *openmp, *watched, *own]
@@ -342,6 +343,9 @@ def compile_file(path, how, options, folder, number):
             text = translator.translate(source)
         except TranslationError as error:
             raise Refused(f"cannot read {error}") from None
+        if options.extension:
+            how["functions"] += translator.tensor_functions
+            text += bindings(translator.tensor_functions, options.extension)
         write_text(base + ".ii", text)
         return translator, text
 
@@ -363,6 +367,18 @@ def compile_file(path, how, options, folder, number):
         renamed = [f"--redefine-sym={name}=fa_{name}" for name in ALLOCATING]
         call("objcopy", *renamed, base + ".o")
     return base + ".o", remarks
+
+
+def bindings(functions, wanted):
+    """What binds functions that no PYBIND11_MODULE binds, as load_inline does; `wanted`: their
+    names, or "all", or "bound" where the text does it."""
+    once = [f for f in functions if sum(g["name"] == f["name"] for g in functions if g["defined"]) == 1]
+    names = {f["name"]: f"{f['scope']}::{f['name']}".removeprefix("::") for f in once if f["defined"]}
+    chosen = names if wanted == "all" else [n for n in names if n in wanted]
+    if wanted == "bound" or not chosen:
+        return ""
+    calls = "".join(f'm.def("{name}", &::{names[name]});' for name in chosen)
+    return f"\nstatic const ::sim::torch::Module sim_unbound([] {{ ::pybind11::module_ m; {calls} }});\n"
 
 
 def link(objects, how, options, folder):
@@ -457,6 +473,7 @@ def parse(words, description):
     kept = "keep the compiled program there, and do not run it"
     add("-o", dest="keep", metavar="FILE", help=kept)
     options = parser.parse_args(words)
+    options.extension = None
     return options, own
 
 
