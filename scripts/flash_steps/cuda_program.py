@@ -67,7 +67,7 @@ LIBRARIES = """
 cublasXt: cuBLASXt, cudnn: cuDNN, cufft: cuFFT,
 cusparse: cuSPARSE, cusolver: cuSOLVER, cub/: CUB, cute/: CUTLASS,
 cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.h: MPI,
-torch/: PyTorch, ATen/: PyTorch, npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
+npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
 cuda_fp6: fp6 types, GL/: OpenGL, cuda_gl_interop: OpenGL, texture_: textures,
 channel_descriptor: textures, surface_: surfaces, nvml: NVML, cupti: CUPTI, nvrtc: NVRTC,
 cudnn_frontend: cuDNN
@@ -145,6 +145,8 @@ def missing_header(error, said):
     if not match:
         return None
     place, name = short(match["place"]), match["name"]
+    if name.startswith(("torch/", "ATen/", "c10/", "pybind11/")):
+        return f"{name}, which {place} includes, is not in the simulator's torch"
     library = library_of(name)
     if library:
         return f"not supported: {library}, which {place} includes"
@@ -226,7 +228,7 @@ NOT_FOUND = (
     r"|'(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?' (?:was not declared"
     r"|has not been declared|does not name a (?:template )?type"
     r"|is not a member of '(?P<scope>[\w:]+))"
-    r"|'(?:struct |const )*(?P<of>\w+)' has no member named '(?P<field>\w+)'"
+    r"|'(?:struct |class |const )*(?P<of>[\w:]+)' has no member named '(?P<field>\w+)'"
     r"|use of deleted function '\w+ (?P<deleted>\w+\(.*\))'"
 )
 
@@ -247,6 +249,16 @@ def of_simulator(said):
     return f"not supported: {what} ({short(file)}:{line})"
 
 
+def of_torch(lost):
+    """The sentence about what the stand-in for PyTorch's headers lacks."""
+    scope = lost["scope"] or lost["inside"] or lost["of"] or ""
+    if scope.split("::")[0] not in ("torch", "at", "c10", "pybind11", "py"):
+        return None
+    scope = "Tensor" if scope == "at::Tensor" else scope
+    name = lost["field"] or lost["name"] or lost["member"]
+    return f"{scope}::{name} is not in the simulator's torch"
+
+
 def explain(error, path, said):
     """Why a file did not compile, in one sentence where we know it."""
     known = missing_header(error, said) or of_simulator(said)
@@ -259,6 +271,8 @@ def explain(error, path, said):
         if known and not (lost and "libcu++" in known):
             return known
         words = lost.group("name", "scope", "inside", "of") if lost else ()
+        if lost and (known := of_torch(lost)):
+            return f"{known} ({short(match['file'])}:{match['line']})"
         if any(word and re.match(NVIDIAS, word) for word in words) or lost and lost["deleted"]:
             what = lost["deleted"] or lost["name"] or lost["member"]
             what = what or f"{lost['of']}::{lost['field']}"
@@ -372,13 +386,18 @@ def compile_file(path, how, options, folder, number):
 def bindings(functions, wanted):
     """What binds functions that no PYBIND11_MODULE binds, as load_inline does; `wanted`: their
     names, or "all", or "bound" where the text does it."""
-    once = [f for f in functions if sum(g["name"] == f["name"] for g in functions if g["defined"]) == 1]
-    names = {f["name"]: f"{f['scope']}::{f['name']}".removeprefix("::") for f in once if f["defined"]}
+    once = [
+        f for f in functions if sum(g["name"] == f["name"] for g in functions if g["defined"]) == 1
+    ]
+    names = {
+        f["name"]: f"{f['scope']}::{f['name']}".removeprefix("::") for f in once if f["defined"]
+    }
     chosen = names if wanted == "all" else [n for n in names if n in wanted]
     if wanted == "bound" or not chosen:
         return ""
     calls = "".join(f'm.def("{name}", &::{names[name]});' for name in chosen)
-    return f"\nstatic const ::sim::torch::Module sim_unbound([] {{ ::pybind11::module_ m; {calls} }});\n"
+    body = f"[] {{ ::pybind11::module_ m; {calls} }}"
+    return f"\nstatic const ::sim::torch::Module sim_unbound({body});\n"
 
 
 def link(objects, how, options, folder):

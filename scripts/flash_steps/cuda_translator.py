@@ -143,12 +143,12 @@ def tokens_of(text, place):
 
 def takes_tensors(words, f):
     """Is it a function of the host with a torch::Tensor among its parameters?"""
-    device = f.ahead & {"__global__", "__device__", "template"}
+    device = f.ahead & {"__global__", "__device__"}
     return not device and any(w.text == "Tensor" for w in words[slice(*f.parameters)])
 
 
 def tensor_function(words, f):
-    """Its name, whether it is defined here, and the names of its parameters ("": none)."""
+    """Its name, whether it is defined here and no template, its parameters' names ("": none)."""
     names, depth, last, given = [], 0, "", False
     for word in [*words[slice(*f.parameters)], None]:
         text = word.text if word else ","
@@ -161,7 +161,8 @@ def tensor_function(words, f):
         elif word and word.kind == "name" and depth == 0 and not given:
             last = text
     scope = "::".join(part for part in f.scope.split("::") if part)
-    return {"name": f.name, "scope": scope, "defined": bool(f.body), "parameters": names}
+    whole = bool(f.body) and "template" not in f.ahead
+    return {"name": f.name, "scope": scope, "defined": whole, "parameters": names}
 
 
 class Translator:
@@ -208,7 +209,9 @@ class Translator:
         self.files = {word.file for word in words}
         self.host_calls = host_calls(words, found)
         self.has_own_new = any(f.name in ("new", "delete") for f in found)
-        self.tensor_functions = [tensor_function(words, f) for f in found if takes_tensors(words, f)]
+        self.tensor_functions = [
+            tensor_function(words, f) for f in found if takes_tensors(words, f)
+        ]
         for _, ahead, body, _, _ in found:
             if body and ahead & {"__global__", "__device__"}:
                 for word in words[body[0] : body[1]]:

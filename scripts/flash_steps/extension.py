@@ -4,6 +4,7 @@ What both say: common/sim/any/extension.cpp.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -19,7 +20,15 @@ from flash_steps import cuda_program
 from flash_steps.command import Failure
 from flash_steps.files import text_of
 
-SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int64": 8, "int32": 4, "int16": 2}
+SIZES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+}
 SIZES |= {"int8": 1, "uint8": 1, "bool": 1}
 BINDS = ("PYBIND11_MODULE", "TORCH_LIBRARY")
 SECONDS = 60  # of one call
@@ -61,7 +70,7 @@ def build(files, folder, gpu="H200", functions=None, include=(), define=()):
     options.openmp, options.library = False, []
     how = cuda_program.how_to_build()
     how["flags"] += cuda_program.macros_of(gpu)
-    how["local"], how["functions"] = 0, []
+    how["local"], how["functions"], how["bound"] = 0, [], binds
     objects = [
         cuda_program.compile_file(path, how, options, folder, i)[0] for i, path in enumerate(files)
     ]
@@ -102,13 +111,12 @@ class Program:
 
     def close(self):
         if self.process:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             os.close(self.read)
-            try:
+            with contextlib.suppress(OSError):  # it has ended
                 self.write.close()
-            except OSError:  # it has ended
-                pass
             self.errors.close()
             self.process = None
 

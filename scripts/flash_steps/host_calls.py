@@ -81,7 +81,8 @@ def functions(words):
             elif not ahead & {"namespace", "class", "struct", "union", "extern"}:
                 i = end  # an initialiser, an enum
             else:
-                scope.append(words[i - 1].text if words[i - 1].kind == "name" else "")
+                last = words[i - 1]
+                scope.append(last.text if last.kind == "name" and last.text != "namespace" else "")
             begin = i + 1
         elif text in (";", "}"):
             name = declarator(words, begin, i)

@@ -84,9 +84,17 @@ def rung(t, report, text, backward):
         like, then, why = backward_rung(t, wgmma)
     elif t["scores_written"]:
         if t["shared"]:
-            like, then, why = "02", "04", "S and P go through HBM: keep one tile of them on the chip"
+            like, then, why = (
+                "02",
+                "04",
+                "S and P go through HBM: keep one tile of them on the chip",
+            )
         else:
-            like, then, why = "01", "02", "each score reads its rows from global memory: share tiles"
+            like, then, why = (
+                "01",
+                "02",
+                "each score reads its rows from global memory: share tiles",
+            )
     elif wgmma or tma:
         like, then, why = "09", "10", "producer and consumer warps overlap copies and products"
     elif t["tensor_cores"]:
@@ -103,7 +111,10 @@ def rung(t, report, text, backward):
     else:
         like, then, why = "06", "07", "fp32 products: tensor cores multiply bf16 and fp16"
         if t["conflicts"] > 1.5:
-            then, why = "02", f"bank conflicts: {t['conflicts']:.1f} times the wavefronts; pad a row"
+            then, why = (
+                "02",
+                f"bank conflicts: {t['conflicts']:.1f} times the wavefronts; pad a row",
+            )
     mine, its = t["requested"] / t["scores"], per_score(like, t["d"], t["type"], backward)
     if like == "06" and its and mine > 2.5 * its and then == "07":
         then, why = "06", "each row requests the keys anew: more rows per block, tiles in registers"

@@ -17,18 +17,19 @@ NAMES = {
     "dV": "dv gradv dvalue gradvalue",
     "m": "m max rowmax maxes mi maxima",
     "l": "l sum rowsum sums li denom",
-    "delta": "delta dpsum dsum di",
+    "delta": "delta dpsum dsum di dvec rowsumdo",
     "qkv": "qkv packedqkv",
     "causal": "causal iscausal usecausal applycausal causalmask usecausalmask ismasked masked",
     "scale": "scale softmaxscale smscale scaling scalefactor attnscale qkscale scaleqk invsqrtd "
     "softmaxscalefactor normfactor",
     "N": "n s t seqlen seqlength sequencelength nseq seq seqlenq seqlenk seqlenkv nq nk nkv lenq "
     "qlen kvlen lq lk tq tk sq sk maxseqlen length context contextlen numrows tokens nctx",
-    "d": "d headdim dim hd dhead headsize dk dv dmodel dimhead embed embeddim hdim embdim dimension",
+    "d": "d headdim dim hd dhead headsize dmodel dimhead embed embeddim hdim embdim dimension",
     "B": "b batch batchsize bs bsz nbatch numbatches batches",
     "H": "h nh numheads nheads heads numhead nhead qheads hq hkv numkvheads nhkv numqheads kvheads",
     "block": "br bc blocksize bm bn blockm blockn tilesize tile blocksizem blocksizen blockrows "
     "blockcols tilem tilen",
+    "stages": "stages numstages nstages stage kstages",
     "window": "windowsize windowsizeleft windowsizeright window windowleft windowright",
     "zero": "dropout dropoutp pdropout seed offset philoxseed softcap debug verbose device",
 }
@@ -39,16 +40,22 @@ GRADIENTS = ("dQ", "dK", "dV")
 ENDS = ("tensor", "states", "layer", "matrix", "mat", "ptr", "in", "tensors", "gpu", "cuda", "t")
 
 
-def role_of(name, kind):
-    """One of NAMES, or None."""
+def role_of(name, kind, alone=False):
+    """One of NAMES, or None; `alone`: of m and l it has only one."""
     word = name.lower().replace("_", "")
     words = [word, *(word[: -len(end)] for end in ENDS if word.endswith(end))]
-    words += [word[len(begin) :] for begin in ("input", "in", "device", "p") if word.startswith(begin)]
+    words += [
+        word[len(begin) :] for begin in ("input", "in", "device", "p") if word.startswith(begin)
+    ]
     tensor = kind.startswith("tensor")
     for word in words:
         role = ROLES.get(word)
         if word in ("dk", "dv") and not tensor:
             return "d"
+        if word == "d" and tensor:
+            return "delta"
+        if word in ("l", "m") and tensor and alone:  # FlashAttention-2's L
+            role = "LSE"
         if role == "m" and not tensor:
             return "N"
         if role == "block" and kind.startswith("bool"):
@@ -65,7 +72,8 @@ def roles_of(function, names=()):
     given = [p["name"] for p in function["parameters"]]
     if not all(given) and len(names) == len(kinds):
         given = list(names)
-    roles = [role_of(name, kind) if name else None for name, kind in zip(given, kinds)]
+    alone = not {"l", "m"} <= {(name or "").lower().strip("_") for name in given}
+    roles = [role_of(name, kind, alone) if name else None for name, kind in zip(given, kinds)]
     tensors = [i for i, kind in enumerate(kinds) if kind == "tensor"]
     if not {"Q", "K", "V"} <= set(roles) and "qkv" not in roles and len(tensors) >= 3:
         free = [i for i in tensors if roles[i] in (None, "Q", "K", "V")]
@@ -78,7 +86,7 @@ def roles_of(function, names=()):
             roles[i] = {"value": parameter.get("default")}
         elif role is None:
             what = f"argument {i + 1}, '{given[i] or kinds[i]}', of {function['name']}"
-            raise BadInput(f"{what} is not known: say it with --call \"{function['name']}(Q, ...)\"")
+            raise BadInput(f'{what} is not known: say it with --call "{function["name"]}(Q, ...)"')
         elif kinds[i].endswith("?") and role in ("LSE", "m", "l", "delta", "O"):
             roles[i] = {"value": None}
     if "qkv" not in roles and not {"Q", "K", "V"} <= {r for r in roles if isinstance(r, str)}:
@@ -105,7 +113,9 @@ def parsed(call):
             try:
                 roles.append({"value": json_number(word)})
             except ValueError:
-                raise BadInput(f"--call: '{word}' is none of {', '.join(NAMES)}, or a number") from None
+                raise BadInput(
+                    f"--call: '{word}' is none of {', '.join(NAMES)}, or a number"
+                ) from None
     return name.strip(), roles
 
 

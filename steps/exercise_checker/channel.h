@@ -9,7 +9,7 @@ namespace fa {
 
 /// A problem of an exercise; hkv and nk: as h and n where they are not given. With a window [L, R],
 /// or the lengths of documents, which sum to n.
-inline Problem problem_of(const nlohmann::json& j) {
+inline Problem problem_of(const nlohmann::json& j, Support support = {}) {
   Problem p;
   p.B = j.value("b", 1);
   p.H = j.value("h", 1);
@@ -24,7 +24,8 @@ inline Problem problem_of(const nlohmann::json& j) {
     for (const int n : j["lengths"]) p.mask.row_starts.push_back(p.mask.row_starts.back() + n);
     p.mask.key_starts = p.mask.row_starts;
   }
-  validate(p, {.gqa = true, .cross = true, .window = true, .documents = true});
+  support.gqa = support.cross = support.window = support.documents = true;
+  validate(p, support);
   return p;
 }
 

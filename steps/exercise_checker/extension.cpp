@@ -2,8 +2,9 @@
 // standard input and output. It computes the reference; the extension runs in another process.
 //
 // {"inputs": [names], "problem", "seed", "type", "order"} is answered by a line and their bytes: Q,
-// K, V, dO, O, LSE. {"outputs": [{"name", "type"}], ...} with the bytes after the line is answered
-// by {"tensors": [{"name", "ok", "message", "error", "allowed"}]}.
+// K, V, dO, O, LSE, delta = rowsum(dO O). {"outputs": [{"name", "type"}], ...} with the bytes after the line is answered
+// by {"tensors": [{"name", "ok", "message", "error", "allowed", "near"}]}; `near`: the share of the
+// elements that are right or nearly so.
 
 #include <bit>
 #include <cmath>
@@ -49,8 +50,9 @@ float value_of(DType type, uint32_t bits) {
 /// Where element (b, h, n, x) of a tensor lies in memory, by the order of its axes, "bnhd".
 class Order {
  public:
-  Order(const std::string& axes, const Tensor& t, const Problem& p) {
+  Order(const std::string& of_rows, const Tensor& t, const Problem& p) {
     std::vector<size_t> sizes = t.shape(p);
+    const std::string axes = sizes.size() == 4 ? of_rows : "bhn";
     size_t stride = 1;
     for (size_t i = axes.size(); i-- > 0;) {
       const size_t axis = std::string("bhnd").find(axes[i]);
@@ -96,7 +98,8 @@ std::vector<float> unpacked(const std::vector<char>& bytes, DType type, const Or
 struct Case {
   Problem p;
   Inputs in, scaled;
-  Case(const json& asked) : p(problem_of(asked.at("problem"))) {
+  explicit Case(const json& asked)
+      : p(problem_of(asked.at("problem"), {.d = {asked.at("problem").at("d").get<int>()}})) {
     p.dtype = type_of(asked.at("type"));
     scaled = in = normal_inputs(p, asked.at("seed"));
     if (!asked.value("unscaled", false)) return;
@@ -122,17 +125,25 @@ void complete(const Case& c, Outputs& out) {
   if (out.dV.empty()) out.dV = rounded(want.dV, c.p.dtype);
 }
 
+std::vector<float> delta_of(const Case& c, const std::vector<float>& O) {
+  std::vector<float> delta(c.p.rows());
+  for (size_t i = 0; i < O.size(); ++i) delta[i / c.p.d] += O[i] * c.in.dO[i];
+  return delta;
+}
+
 void answer_inputs(Channel& caller, const json& asked) {
   const Case c(asked);
   Outputs reference;
   std::vector<std::vector<char>> bytes;
-  for (const std::string name : asked.at("inputs")) {
+  for (const std::string asked_name : asked.at("inputs")) {
+    const std::string name = asked_name == "delta" ? "LSE" : asked_name;
     const Tensor& t = tensor_of(name);
     if (!t.input && reference.O.empty()) {
       const ReferenceForward f = attention_fp64(c.p, c.scaled, sample_of(c.p, 1, 1e18));
       reference.O = rounded(f.O, c.p.dtype);
       reference.LSE = rounded(f.LSE, DType::f32);
     }
+    if (asked_name == "delta") reference.LSE = delta_of(c, reference.O);
     bytes.push_back(packed(t.input ? c.in.*t.input : reference.*t.output,
                            name == "LSE" ? DType::f32 : c.p.dtype,
                            Order(asked.at("order"), t, c.p)));
@@ -140,6 +151,24 @@ void answer_inputs(Channel& caller, const json& asked) {
   std::vector<const std::vector<char>*> all;
   for (const auto& b : bytes) all.push_back(&b);
   caller.put({{"problem", describe(c.p)}}, all);
+}
+
+/// The share of elements that no accident brings near the right ones.
+double near(const std::vector<float>& got, const std::vector<double>& want) {
+  size_t count = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    count += std::abs(got[i] - want[i]) <= 0.02 * std::abs(want[i]);
+  }
+  return static_cast<double>(count) / static_cast<double>(want.size());
+}
+double near(const Case& c, const std::string& name, const Outputs& out) {
+  const Sample all = sample_of(c.p, 1, 1e18);
+  if (name == "O") return near(out.O, attention_fp64(c.p, c.scaled, all).O);
+  if (name == "LSE") return 0;
+  const ReferenceBackward want = attention_backward_fp64(c.p, c.scaled, all);
+  return name == "dQ"   ? near(out.dQ, want.dQ)
+         : name == "dK" ? near(out.dK, want.dK)
+                        : near(out.dV, want.dV);
 }
 
 void answer_check(Channel& caller, const json& asked) {
@@ -163,7 +192,8 @@ void answer_check(Channel& caller, const json& asked) {
                        {"lost", t.lost},
                        {"message", t.message},
                        {"error", known ? json(t.max_abs_err) : json()},
-                       {"allowed", t.bound}});
+                       {"allowed", t.bound},
+                       {"near", t.ok ? 1 : near(c, t.tensor, out)}});
   }
   caller.put({{"tensors", tensors}, {"problem", describe(c.p)}});
 }

@@ -65,16 +65,16 @@ struct Session {
   uint64_t launches = 0;                     ///< so far
   bool in_launch = false;
   std::vector<std::string> remarks;
-  std::unique_ptr<Work> captured;   ///< not null: stream work is kept for a graph
-  bool launch_refused = false;      ///< so its results are missing
-  bool complete = true;             ///< false: the program did not end by itself
-  std::set<std::string> said;       ///< remarks, each printed once
-  size_t more = 0;                  ///< findings at other lines, counted but not printed
-  double estimated_s = 0;           ///< of all launches so far: what events read
+  std::unique_ptr<Work> captured;       ///< not null: stream work is kept for a graph
+  bool launch_refused = false;          ///< so its results are missing
+  bool complete = true;                 ///< false: the program did not end by itself
+  std::set<std::string> said;           ///< remarks, each printed once
+  size_t more = 0;                      ///< findings at other lines, counted but not printed
+  double estimated_s = 0;               ///< of all launches so far: what events read
   uint64_t to_host = 0, from_host = 0;  ///< bytes that the program copied
   std::function<void()> on_end;         ///< of an extension: called before stop() ends the program
-  size_t allowed_smem = 48 * 1024;  ///< the most that cudaFuncSetAttribute allowed any kernel
-  bool large_clusters = false;      ///< it allowed clusters of more than 8 blocks
+  size_t allowed_smem = 48 * 1024;      ///< the most that cudaFuncSetAttribute allowed any kernel
+  bool large_clusters = false;          ///< it allowed clusters of more than 8 blocks
 };
 Session& session();
 /// The simulator has one device and one queue: host threads take turns.

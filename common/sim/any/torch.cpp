@@ -78,12 +78,12 @@ Storage::~Storage() {
   cuda ? (void)cudaFree(bytes) : std::free(bytes);
 }
 
-Tensor::Tensor(IntArrayRef sizes, ScalarType type, bool cuda)
-    : Tensor(nullptr, sizes, type) {
+Tensor::Tensor(IntArrayRef sizes, ScalarType type, bool cuda) : Tensor(nullptr, sizes, type) {
   for (const int64_t n : sizes) TORCH_CHECK(n >= 0, "a tensor of sizes ", sizes);
   storage_ = std::make_shared<Storage>(numel() * elementSize(type), cuda);
   std::string text = type == kFloat ? "f32" : type == kHalf ? "f16" : c10::toString(type);
-  for (const int64_t n : sizes) text += (text.find(' ') == text.npos ? " " : "x") + std::to_string(n);
+  for (const int64_t n : sizes)
+    text += (text.find(' ') == text.npos ? " " : "x") + std::to_string(n);
   name(text);
 }
 Tensor::Tensor(std::shared_ptr<Storage> storage, IntArrayRef sizes, ScalarType type)
@@ -265,7 +265,8 @@ Tensor Tensor::expand(IntArrayRef wanted) const {
 Tensor Tensor::flatten(int64_t first, int64_t last) const {
   std::vector<int64_t> s;
   for (int64_t i = 0; i < dim(); ++i) {
-    const bool joins = i > static_cast<int64_t>(axis(first)) && i <= static_cast<int64_t>(axis(last));
+    const bool joins =
+        i > static_cast<int64_t>(axis(first)) && i <= static_cast<int64_t>(axis(last));
     joins ? (void)(s.back() *= sizes_[i]) : s.push_back(sizes_[i]);
   }
   return reshape(s);
@@ -301,9 +302,17 @@ struct Kernels {
       TORCH_CHECK(!t.defined() || t.is_cuda() == to.is_cuda() || t.dim() == 0,
                   "Expected all tensors to be on the same device, but found at least two devices");
     }
-    sim::torch::Elementwise e{elements(to, to), elements(a, to), elements(b, to), op, number,
-                              {},               to.numel(),      sum,             step,
-                              static_cast<int>(to.dim()), !to.is_cuda()};
+    sim::torch::Elementwise e{elements(to, to),
+                              elements(a, to),
+                              elements(b, to),
+                              op,
+                              number,
+                              {},
+                              to.numel(),
+                              sum,
+                              step,
+                              static_cast<int>(to.dim()),
+                              !to.is_cuda()};
     std::copy(to.sizes_.begin(), to.sizes_.end(), e.sizes);
     sim::torch::run(e);
   }
@@ -325,15 +334,15 @@ struct Kernels {
   }
 };
 #undef SIM_ELEMENTWISE
-#define SIM_ELEMENTWISE(sign, name)                                                            \
-  Tensor operator sign(const Tensor& a, const Tensor& b) {                                     \
-    return Kernels::combined(a, b, sim::torch::Op::name, 0);                                   \
-  }                                                                                            \
-  Tensor operator sign(const Tensor& a, Scalar b) {                                            \
-    return Kernels::combined(a, {}, sim::torch::Op::name, b.value);                            \
-  }                                                                                            \
-  Tensor operator sign(Scalar a, const Tensor& b) {                                            \
-    return Kernels::combined({}, b, sim::torch::Op::name, a.value);                            \
+#define SIM_ELEMENTWISE(sign, name)                                 \
+  Tensor operator sign(const Tensor& a, const Tensor& b) {          \
+    return Kernels::combined(a, b, sim::torch::Op::name, 0);        \
+  }                                                                 \
+  Tensor operator sign(const Tensor& a, Scalar b) {                 \
+    return Kernels::combined(a, {}, sim::torch::Op::name, b.value); \
+  }                                                                 \
+  Tensor operator sign(Scalar a, const Tensor& b) {                 \
+    return Kernels::combined({}, b, sim::torch::Op::name, a.value); \
   }
 SIM_ELEMENTWISE(+, add)
 SIM_ELEMENTWISE(-, sub)
@@ -438,7 +447,8 @@ std::string torch::Library::schema_of(const std::string& schema) {
   const size_t open = schema.find('('), close = schema.rfind(')');
   sim::torch::Function& f = known(schema.substr(0, open));
   if (open == schema.npos || close == schema.npos) return f.name;
-  std::istringstream words(schema.substr(open + 1, schema.rfind(')', schema.find("->")) - open - 1));
+  std::istringstream words(
+      schema.substr(open + 1, schema.rfind(')', schema.find("->")) - open - 1));
   size_t i = 0;
   for (std::string word; std::getline(words, word, ','); ++i) {
     word = word.substr(0, word.find('='));

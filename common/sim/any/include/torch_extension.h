@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <math_constants.h>
 
 #include <cmath>
 #include <cstdint>
@@ -73,19 +74,21 @@ struct SmallFloat {
   requires std::is_arithmetic_v<T> SmallFloat(T v) : native(static_cast<float>(v)) {}
   operator float() const { return static_cast<float>(native); }
   explicit operator Native() const { return native; }
-#define SIM_SMALL(op)                                                                              \
-  friend SmallFloat operator op(SmallFloat a, SmallFloat b) { return float{a} op float{b}; }       \
-  template <class T>                                                                               \
-  requires std::is_arithmetic_v<T> friend auto operator op(SmallFloat a, T b) {                    \
-    return std::conditional_t<std::is_integral_v<T>, SmallFloat, T>(float{a} op b);                \
-  }                                                                                                \
-  template <class T>                                                                               \
-  requires std::is_arithmetic_v<T> friend auto operator op(T a, SmallFloat b) {                    \
-    return std::conditional_t<std::is_integral_v<T>, SmallFloat, T>(a op float{b});                \
-  }                                                                                                \
-  template <class T>                                                                               \
-  SmallFloat& operator op##=(T b) {                                                                \
-    return *this = SmallFloat(float{*this} op static_cast<float>(b));                              \
+#define SIM_SMALL(op)                                                                        \
+  friend SmallFloat operator op(SmallFloat a, SmallFloat b) { return float{a} op float{b}; } \
+  template <class T>                                                                         \
+  requires std::is_arithmetic_v<T>                                                           \
+  friend auto operator op(SmallFloat a, T b) {                                               \
+    return std::conditional_t<std::is_integral_v<T>, SmallFloat, T>(float{a} op b);          \
+  }                                                                                          \
+  template <class T>                                                                         \
+  requires std::is_arithmetic_v<T>                                                           \
+  friend auto operator op(T a, SmallFloat b) {                                               \
+    return std::conditional_t<std::is_integral_v<T>, SmallFloat, T>(a op float{b});          \
+  }                                                                                          \
+  template <class T>                                                                         \
+  SmallFloat& operator op##=(T b) {                                                          \
+    return *this = SmallFloat(float{*this} op static_cast<float>(b));                        \
   }
   SIM_SMALL(+)
   SIM_SMALL(-)
@@ -97,22 +100,22 @@ struct SmallFloat {
 using Half = SmallFloat<__half>;
 using BFloat16 = SmallFloat<__nv_bfloat16>;
 
-#define SIM_TYPES(X)                 \
-  X(uint8_t, Byte, 0, "uint8")       \
-  X(int8_t, Char, 1, "int8")         \
-  X(int16_t, Short, 2, "int16")      \
-  X(int32_t, Int, 3, "int32")        \
-  X(int64_t, Long, 4, "int64")       \
-  X(c10::Half, Half, 5, "float16")   \
-  X(float, Float, 6, "float32")      \
-  X(double, Double, 7, "float64")    \
-  X(bool, Bool, 11, "bool")          \
+#define SIM_TYPES(X)               \
+  X(uint8_t, Byte, 0, "uint8")     \
+  X(int8_t, Char, 1, "int8")       \
+  X(int16_t, Short, 2, "int16")    \
+  X(int32_t, Int, 3, "int32")      \
+  X(int64_t, Long, 4, "int64")     \
+  X(c10::Half, Half, 5, "float16") \
+  X(float, Float, 6, "float32")    \
+  X(double, Double, 7, "float64")  \
+  X(bool, Bool, 11, "bool")        \
   X(c10::BFloat16, BFloat16, 15, "bfloat16")
 enum class ScalarType : int8_t {
 #define SIM_TYPE(T, name, number, text) name = number,
   SIM_TYPES(SIM_TYPE)
 #undef SIM_TYPE
-  Undefined = 44
+      Undefined = 44
 };
 #define SIM_TYPE(T, name, number, text) constexpr ScalarType k##name = ScalarType::name;
 SIM_TYPES(SIM_TYPE)
@@ -125,10 +128,10 @@ struct CppTypeToScalarType;
 namespace impl {
 template <ScalarType>
 struct ScalarTypeToCPPType;
-#define SIM_TYPE(T, name, number, text)                                                  \
-  template <>                                                                            \
-  struct ScalarTypeToCPPType<ScalarType::name> : std::type_identity<T> {                 \
-    using type = T;                                                                      \
+#define SIM_TYPE(T, name, number, text)                                  \
+  template <>                                                            \
+  struct ScalarTypeToCPPType<ScalarType::name> : std::type_identity<T> { \
+    using type = T;                                                      \
   };
 SIM_TYPES(SIM_TYPE)
 #undef SIM_TYPE
@@ -265,7 +268,9 @@ struct Scalar {
   template <class T>
   requires std::is_convertible_v<T, double> Scalar(T v) : value(static_cast<double>(v)) {}
   template <class T>
-  T to() const { return static_cast<T>(value); }
+  T to() const {
+    return static_cast<T>(value);
+  }
   double toDouble() const { return value; }
   int64_t toLong() const { return static_cast<int64_t>(value); }
 };
@@ -278,14 +283,22 @@ struct TensorOptions {
   TensorOptions(TypeMeta t) : type(t.type) {}
   TensorOptions(Device d) : place(d) {}
   TensorOptions(DeviceType d) : place(d) {}
-  TensorOptions dtype(ScalarType t) const { return with([&](auto& o) { o.type = t; }); }
-  TensorOptions device(Device d) const { return with([&](auto& o) { o.place = d; }); }
+  TensorOptions dtype(ScalarType t) const {
+    return with([&](auto& o) { o.type = t; });
+  }
+  TensorOptions device(Device d) const {
+    return with([&](auto& o) { o.place = d; });
+  }
   TensorOptions device(DeviceType d, int) const { return device(Device(d)); }
   TensorOptions requires_grad(bool = true) const { return *this; }
   template <class T>
-  TensorOptions layout(T) const { return *this; }
+  TensorOptions layout(T) const {
+    return *this;
+  }
   template <class T>
-  TensorOptions memory_format(T) const { return *this; }
+  TensorOptions memory_format(T) const {
+    return *this;
+  }
   Device device() const { return place.value_or(Device(kCPU)); }
   TypeMeta dtype() const { return type.value_or(kFloat); }
 
@@ -296,6 +309,9 @@ struct TensorOptions {
     return o;
   }
 };
+inline std::ostream& operator<<(std::ostream& out, const TensorOptions& o) {
+  return out << "TensorOptions(dtype=" << o.dtype() << ", device=" << o.device() << ")";
+}
 enum class MemoryFormat { Contiguous, Preserve };
 enum Layout { kStrided };
 
@@ -416,7 +432,9 @@ class Tensor {
     bool is_cuda() const { return cuda; }
   };
   Type type() const { return {type_, is_cuda()}; }
-  std::string toString() const { return std::string(is_cuda() ? "CUDA" : "CPU") + c10::toString(type_) + "Type"; }
+  std::string toString() const {
+    return std::string(is_cuda() ? "CUDA" : "CPU") + c10::toString(type_) + "Type";
+  }
   bool is_cuda() const { return storage_ && storage_->cuda; }
   bool is_cpu() const { return !is_cuda(); }
   bool is_floating_point() const { return isFloatingType(type_); }
@@ -436,11 +454,17 @@ class Tensor {
     return static_cast<T*>(data_ptr());
   }
   template <class T>
-  T* data() const { return data_ptr<T>(); }
+  T* data() const {
+    return data_ptr<T>();
+  }
   template <class T>
-  const T* const_data_ptr() const { return data_ptr<T>(); }
+  const T* const_data_ptr() const {
+    return data_ptr<T>();
+  }
   template <class T>
-  T* mutable_data_ptr() const { return data_ptr<T>(); }
+  T* mutable_data_ptr() const {
+    return data_ptr<T>();
+  }
   template <class T, size_t n>
   TensorAccessor<T, n> accessor() const {
     need_dim(n);
@@ -462,19 +486,22 @@ class Tensor {
     return packed_accessor<T, n, Traits, int64_t>();
   }
   template <class T = double>
-  T item() const { return static_cast<T>(number()); }
+  T item() const {
+    return static_cast<T>(number());
+  }
 
   // Views of the same memory.
   Tensor view(IntArrayRef) const;
   Tensor view(ScalarType) const;
-  Tensor as_strided(IntArrayRef sizes, IntArrayRef strides, std::optional<int64_t> offset = {}) const;
+  Tensor as_strided(IntArrayRef sizes, IntArrayRef strides,
+                    std::optional<int64_t> offset = {}) const;
   Tensor permute(IntArrayRef) const;
   Tensor transpose(int64_t, int64_t) const;
   Tensor t() const { return transpose(0, -1); }
   Tensor mT() const { return transpose(-1, -2); }
   Tensor narrow(int64_t axis, int64_t first, int64_t count) const;
-  Tensor slice(int64_t axis = 0, std::optional<int64_t> first = {}, std::optional<int64_t> last = {},
-               int64_t step = 1) const;
+  Tensor slice(int64_t axis = 0, std::optional<int64_t> first = {},
+               std::optional<int64_t> last = {}, int64_t step = 1) const;
   Tensor select(int64_t axis, int64_t i) const;
   Tensor operator[](int64_t i) const { return select(0, i); }
   Tensor index(std::initializer_list<indexing::TensorIndex>) const;
@@ -527,10 +554,10 @@ class Tensor {
 };
 std::ostream& operator<<(std::ostream&, const Tensor&);
 /// Element by element, with PyTorch's broadcasting.
-#define SIM_ELEMENTWISE(op, name, text)                                                   \
-  Tensor operator op(const Tensor&, const Tensor&);                                       \
-  Tensor operator op(const Tensor&, Scalar);                                              \
-  Tensor operator op(Scalar, const Tensor&);                                              \
+#define SIM_ELEMENTWISE(op, name, text)             \
+  Tensor operator op(const Tensor&, const Tensor&); \
+  Tensor operator op(const Tensor&, Scalar);        \
+  Tensor operator op(Scalar, const Tensor&);        \
   inline Tensor name(const Tensor& a, const Tensor& b) { return a op b; }
 SIM_ELEMENTWISE(+, add, '+')
 SIM_ELEMENTWISE(-, sub, '-')
@@ -556,11 +583,17 @@ inline Tensor full_like(const Tensor& t, Scalar v, TensorOptions o = {}) {
 }
 inline Tensor zeros_like(const Tensor& t, TensorOptions o = {}) { return full_like(t, 0, o); }
 inline Tensor ones_like(const Tensor& t, TensorOptions o = {}) { return full_like(t, 1, o); }
+inline Tensor fill(const Tensor& t, Scalar v) { return full_like(t, v); }
 inline Tensor sum(const Tensor& t, int64_t axis, bool keep = false) { return t.sum(axis, keep); }
 inline Tensor reshape(const Tensor& t, IntArrayRef sizes) { return t.reshape(sizes); }
 inline Tensor transpose(const Tensor& t, int64_t i, int64_t k) { return t.transpose(i, k); }
 inline Device device_of(const Tensor& t) { return t.device(); }
 Tensor from_blob(void*, IntArrayRef, TensorOptions = {});
+template <class T>
+Tensor tensor(std::initializer_list<T> values, TensorOptions o = {}) {
+  const Tensor here = from_blob(const_cast<T*>(values.begin()), int64_t(values.size()), type_of<T>);
+  return here.clone().to(o);
+}
 
 namespace cuda {
 using namespace c10::cuda;
@@ -590,7 +623,9 @@ using acc_type = typename AccumulateType<T>::type;
 template <class T>
 using opmath_type = acc_type<T>;
 template <class T>
-T ceil_div(T a, T b) { return (a + b - 1) / b; }
+T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
 
 }  // namespace at
 
@@ -603,7 +638,9 @@ inline void gpuAtomicAdd(T* p, T v) {
   }
 }
 template <class T>
-inline void gpuAtomicAddNoReturn(T* p, T v) { gpuAtomicAdd(p, v); }
+inline void gpuAtomicAddNoReturn(T* p, T v) {
+  gpuAtomicAdd(p, v);
+}
 
 namespace at {
 using ::gpuAtomicAdd;
@@ -616,7 +653,9 @@ inline TensorOptions device(Device d) { return TensorOptions(d); }
 inline TensorOptions requires_grad(bool = true) { return {}; }
 using Dtype = c10::ScalarType;
 template <class F>
-F wrap_pybind_function(F f) { return f; }
+F wrap_pybind_function(F f) {
+  return f;
+}
 struct NoGradGuard {};
 namespace nn::functional {
 struct PadFuncOptions {
@@ -651,10 +690,10 @@ inline Tensor constant_pad_nd(const Tensor& t, std::vector<int64_t> pad) {
 #define AT_ERROR(...) ::c10::refuse("", __VA_ARGS__)
 #define TORCH_WARN(...) (std::cerr << ::c10::str(__VA_ARGS__) << "\n")
 #define TORCH_WARN_ONCE TORCH_WARN
-#define C10_CUDA_CHECK(call)                                                                   \
-  do {                                                                                         \
-    const cudaError_t sim_error = (call);                                                      \
-    TORCH_CHECK(sim_error == cudaSuccess, "CUDA error: ", cudaGetErrorString(sim_error));      \
+#define C10_CUDA_CHECK(call)                                                              \
+  do {                                                                                    \
+    const cudaError_t sim_error = (call);                                                 \
+    TORCH_CHECK(sim_error == cudaSuccess, "CUDA error: ", cudaGetErrorString(sim_error)); \
   } while (0)
 #define AT_CUDA_CHECK C10_CUDA_CHECK
 #define TORCH_CUDA_CHECK C10_CUDA_CHECK
@@ -663,53 +702,53 @@ inline Tensor constant_pad_nd(const Tensor& t, std::vector<int64_t> pad) {
 
 // --- dispatch by type ----------------------------------------------------------------------------
 
-#define AT_DISPATCH_CASE(t, ...)                                              \
-  case t: {                                                                   \
-    using scalar_t [[maybe_unused]] = ::c10::impl::ScalarTypeToCPPTypeT<t>;   \
-    return __VA_ARGS__();                                                     \
+#define AT_DISPATCH_CASE(t, ...)                                            \
+  case t: {                                                                 \
+    using scalar_t [[maybe_unused]] = ::c10::impl::ScalarTypeToCPPTypeT<t>; \
+    return __VA_ARGS__();                                                   \
   }
-#define AT_PRIVATE_CASE_TYPE_USING_HINT(t, hint, ...)                         \
-  case t: {                                                                   \
-    using hint [[maybe_unused]] = ::c10::impl::ScalarTypeToCPPTypeT<t>;       \
-    return __VA_ARGS__();                                                     \
+#define AT_PRIVATE_CASE_TYPE_USING_HINT(t, hint, ...)                   \
+  case t: {                                                             \
+    using hint [[maybe_unused]] = ::c10::impl::ScalarTypeToCPPTypeT<t>; \
+    return __VA_ARGS__();                                               \
   }
-#define AT_DISPATCH_SWITCH(type, name, ...)                                                   \
-  [&] {                                                                                       \
-    const ::c10::ScalarType sim_type = type;                                                  \
-    switch (sim_type) {                                                                       \
-      __VA_ARGS__                                                                             \
-      default:                                                                                \
-        ::c10::refuse("", "\"", name, "\" not implemented for '", sim_type, "'");             \
-    }                                                                                         \
+#define AT_DISPATCH_SWITCH(type, name, ...)                                       \
+  [&] {                                                                           \
+    const ::c10::ScalarType sim_type = type;                                      \
+    switch (sim_type) {                                                           \
+      __VA_ARGS__                                                                 \
+      default:                                                                    \
+        ::c10::refuse("", "\"", name, "\" not implemented for '", sim_type, "'"); \
+    }                                                                             \
   }()
-#define AT_DISPATCH_CASE_FLOATING_TYPES(...)          \
-  AT_DISPATCH_CASE(::c10::kDouble, __VA_ARGS__)       \
+#define AT_DISPATCH_CASE_FLOATING_TYPES(...)    \
+  AT_DISPATCH_CASE(::c10::kDouble, __VA_ARGS__) \
   AT_DISPATCH_CASE(::c10::kFloat, __VA_ARGS__)
-#define AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES(...)  \
-  AT_DISPATCH_CASE(::c10::kHalf, __VA_ARGS__)         \
+#define AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES(...) \
+  AT_DISPATCH_CASE(::c10::kHalf, __VA_ARGS__)        \
   AT_DISPATCH_CASE(::c10::kBFloat16, __VA_ARGS__)
-#define AT_DISPATCH_CASE_INTEGRAL_TYPES(...)          \
-  AT_DISPATCH_CASE(::c10::kByte, __VA_ARGS__)         \
-  AT_DISPATCH_CASE(::c10::kChar, __VA_ARGS__)         \
-  AT_DISPATCH_CASE(::c10::kShort, __VA_ARGS__)        \
-  AT_DISPATCH_CASE(::c10::kInt, __VA_ARGS__)          \
+#define AT_DISPATCH_CASE_INTEGRAL_TYPES(...)   \
+  AT_DISPATCH_CASE(::c10::kByte, __VA_ARGS__)  \
+  AT_DISPATCH_CASE(::c10::kChar, __VA_ARGS__)  \
+  AT_DISPATCH_CASE(::c10::kShort, __VA_ARGS__) \
+  AT_DISPATCH_CASE(::c10::kInt, __VA_ARGS__)   \
   AT_DISPATCH_CASE(::c10::kLong, __VA_ARGS__)
 #define AT_DISPATCH_FLOATING_TYPES(type, name, ...) \
   AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND(t, type, name, ...)                              \
-  AT_DISPATCH_SWITCH(type, name,                                                        \
-                     AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__) AT_DISPATCH_CASE(t, __VA_ARGS__))
-#define AT_DISPATCH_FLOATING_TYPES_AND2(t, u, type, name, ...)                          \
-  AT_DISPATCH_SWITCH(type, name,                                                        \
-                     AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__)                       \
-                         AT_DISPATCH_CASE(t, __VA_ARGS__) AT_DISPATCH_CASE(u, __VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND(t, type, name, ...) \
+  AT_DISPATCH_SWITCH(                                      \
+      type, name, AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__) AT_DISPATCH_CASE(t, __VA_ARGS__))
+#define AT_DISPATCH_FLOATING_TYPES_AND2(t, u, type, name, ...)                                     \
+  AT_DISPATCH_SWITCH(type, name,                                                                   \
+                     AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__) AT_DISPATCH_CASE(t, __VA_ARGS__) \
+                         AT_DISPATCH_CASE(u, __VA_ARGS__))
 #define AT_DISPATCH_FLOATING_TYPES_AND_HALF(type, name, ...) \
   AT_DISPATCH_FLOATING_TYPES_AND(::c10::kHalf, type, name, __VA_ARGS__)
 #define AT_DISPATCH_REDUCED_FLOATING_TYPES(type, name, ...) \
   AT_DISPATCH_SWITCH(type, name, AT_DISPATCH_CASE_REDUCED_FLOATING_TYPES(__VA_ARGS__))
-#define AT_DISPATCH_ALL_TYPES(type, name, ...)                                            \
-  AT_DISPATCH_SWITCH(type, name,                                                          \
-                     AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__)                         \
+#define AT_DISPATCH_ALL_TYPES(type, name, ...)                    \
+  AT_DISPATCH_SWITCH(type, name,                                  \
+                     AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__) \
                          AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__))
 
 // --- bindings ------------------------------------------------------------------------------------
@@ -739,7 +778,8 @@ struct Cast {  // a type that no caller can pass
   static T from(const Value&) { throw c10::Error("an argument of a type that is not known here"); }
 };
 template <class T>
-requires std::is_arithmetic_v<T> struct Cast<T> {
+requires std::is_arithmetic_v<T>
+struct Cast<T> {
   static std::string kind() {
     return std::is_same_v<T, bool> ? "bool" : std::is_integral_v<T> ? "int" : "float";
   }
@@ -750,14 +790,14 @@ requires std::is_arithmetic_v<T> struct Cast<T> {
     throw c10::Error("an argument is not of the type " + kind());
   }
 };
-#define SIM_CAST(T, word)                                             \
-  template <>                                                         \
-  struct Cast<T> {                                                    \
-    static std::string kind() { return word; }                        \
-    static T from(const Value& v) {                                   \
-      if (auto* p = std::get_if<T>(&v)) return *p;                    \
-      throw c10::Error("an argument is not of the type " + kind());   \
-    }                                                                 \
+#define SIM_CAST(T, word)                                           \
+  template <>                                                       \
+  struct Cast<T> {                                                  \
+    static std::string kind() { return word; }                      \
+    static T from(const Value& v) {                                 \
+      if (auto* p = std::get_if<T>(&v)) return *p;                  \
+      throw c10::Error("an argument is not of the type " + kind()); \
+    }                                                               \
   };
 SIM_CAST(std::string, "str")
 SIM_CAST(at::Tensor, "tensor")
@@ -865,7 +905,9 @@ template <class... T>
 struct call_guard {};
 struct Documentation {
   template <class T>
-  Documentation& operator=(const T&) { return *this; }
+  Documentation& operator=(const T&) {
+    return *this;
+  }
 };
 class module_ {
  public:
@@ -894,50 +936,70 @@ inline arg operator""_a(const char* name, size_t) { return arg(name); }
 }  // namespace literals
 }  // namespace pybind11
 namespace py = pybind11;
-#define PYBIND11_MODULE(name, m)                                                      \
-  static void sim_define_module(::pybind11::module_&);                                \
-  static const ::sim::torch::Module sim_module([] {                                   \
-    ::pybind11::module_ made;                                                         \
-    sim_define_module(made);                                                          \
-  });                                                                                 \
+#define PYBIND11_MODULE(name, m)                       \
+  static void sim_define_module(::pybind11::module_&); \
+  static const ::sim::torch::Module sim_module([] {    \
+    ::pybind11::module_ made;                          \
+    sim_define_module(made);                           \
+  });                                                  \
   static void sim_define_module([[maybe_unused]] ::pybind11::module_& m)
 
 namespace torch {
 enum class DispatchKey { CUDA, CPU, CompositeExplicitAutograd, CompositeImplicitAutograd, Meta };
 template <class F>
-F dispatch(DispatchKey, F f) { return f; }
-/// TORCH_LIBRARY: a schema gives the names, an implementation the rest.
+F dispatch(DispatchKey, F f) {
+  return f;
+}
+/// TORCH_LIBRARY: a schema gives the names, an implementation the rest, but one for the CPU.
 class Library {
  public:
+  explicit Library(const char* key = "") : cpu_(std::string(key) == "CPU") {}
   Library& def(const char* schema) {
     schema_of(schema);
     return *this;
   }
   template <class F>
-  Library& def(const char* schema, F f) { return impl(schema_of(schema).c_str(), f); }
+  Library& def(const char* schema, F f) {
+    return impl(schema_of(schema).c_str(), f);
+  }
   template <class F>
   Library& impl(const char* name, F f) {
-    add(sim::torch::bind(name, f));
+    if (!cpu_) add(sim::torch::bind(name, f));
     return *this;
   }
   template <class K, class F>
-  Library& impl(const char* name, K, F f) { return impl(name, f); }
+  Library& impl(const char* name, K, F f) {
+    return impl(name, f);
+  }
 
  private:
   static std::string schema_of(const std::string& schema);  ///< its name
   static void add(sim::torch::Function);
+  bool cpu_;
 };
 }  // namespace torch
 #define TORCH_FN(f) (&f)
 #define SIM_JOINED_(a, b) a##b
 #define SIM_JOINED(a, b) SIM_JOINED_(a, b)
-#define SIM_LIBRARY(define, m)                                                        \
-  static void define(::torch::Library&);                                              \
-  static const ::sim::torch::Module SIM_JOINED(define, _)([] {                        \
-    ::torch::Library made;                                                            \
-    define(made);                                                                     \
-  });                                                                                 \
+#define SIM_LIBRARY(define, m, ...)                            \
+  static void define(::torch::Library&);                       \
+  static const ::sim::torch::Module SIM_JOINED(define, _)([] { \
+    ::torch::Library made{__VA_ARGS__};                        \
+    define(made);                                              \
+  });                                                          \
   static void define([[maybe_unused]] ::torch::Library& m)
 #define TORCH_LIBRARY(name, m) SIM_LIBRARY(SIM_JOINED(sim_library_, __LINE__), m)
 #define TORCH_LIBRARY_FRAGMENT(name, m) SIM_LIBRARY(SIM_JOINED(sim_library_, __LINE__), m)
-#define TORCH_LIBRARY_IMPL(name, key, m) SIM_LIBRARY(SIM_JOINED(sim_library_, __LINE__), m)
+#define TORCH_LIBRARY_IMPL(name, key, m) SIM_LIBRARY(SIM_JOINED(sim_library_, __LINE__), m, #key)
+
+// A module of Python that only registers operators.
+struct PyObject;
+struct PyModuleDef {
+  int head;
+  const char *name, *documentation;
+  long size;
+  void* methods;
+};
+#define PyModuleDef_HEAD_INIT 0
+#define PyMODINIT_FUNC extern "C" PyObject*
+inline PyObject* PyModule_Create(PyModuleDef*) { return nullptr; }
