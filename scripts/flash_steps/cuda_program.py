@@ -404,7 +404,8 @@ def link(objects, how, options, folder):
     program = os.path.join(folder, "program")
     libraries = [f"-l{name}" for name in options.library]
     words = [how["compiler"], "-Wl,--whole-archive", how["simulator"], "-Wl,--no-whole-archive"]
-    words += [how["program"], *objects, how["program"], "-o", program, *libraries]
+    own_main = [how["extension"]] if options.extension else []
+    words += [how["program"], *objects, *own_main, how["program"], "-o", program, *libraries]
     if "data" in how:  # installed: where the program finds GPUs (common/counts/files.cpp)
         place = ", ".join(map(str, os.fsencode(how["data"]) + b"\0"))
         text = f".section .rodata\n.globl fa_data_folder\nfa_data_folder: .byte {place}\n"
@@ -416,6 +417,8 @@ def link(objects, how, options, folder):
         match = re.search(r"undefined reference to [`']([^`']+)'", done.stderr)
         if match:
             name = match[1].removeprefix("__real_")
+            if name == "main":
+                raise Refused("no file has a main(); ./scripts/judge runs a PyTorch extension")
             raise Refused(f"{name} is declared and nowhere defined: give the file that has it, too")
         match = re.search(r"multiple definition of [`']([^`']+)'", done.stderr)
         if match:

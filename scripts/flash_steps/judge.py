@@ -160,7 +160,7 @@ class Run:
         """How far from right: less is nearer."""
         errors = [math.inf if t["error"] is None else t["error"] for t in self.tensors]
         near = max((t["near"] for t in self.tensors), default=0)
-        return (not self.ok, -near, max(errors, default=math.inf))
+        return (not self.ok, self.kind == "refused", -near, max(errors, default=math.inf))
 
 
 class Called:
@@ -262,7 +262,7 @@ class Called:
         return best
 
     def tried(self, trials):
-        """The run of the case that is right, or nearly. A backward's O and LSE depend on the case."""
+        """The run of the case that is right, or nearly. A backward's inputs depend on the case."""
         if not self.backward:
             return self.run(trials[0], trials)
         return min((self.run(trial) for trial in trials), key=lambda run: run.off)
@@ -360,8 +360,6 @@ def look(called, text):
     """The case that is right, or else the one that says most; and the best run."""
     first = best = None
     begun = time.monotonic()
-    worth = {"refused": 0, "stopped": 1, "finding": 2, "wrong": 3, "inaccurate": 4,
-             "changed": 5, "host": 6}  # fmt: skip
     dead = set()  # (layout, type) that no sizes help
     for d, n, block in SHAPES:
         for type, layout in itertools.product(types_of(text), layouts_of(called, text)):
@@ -382,7 +380,7 @@ def look(called, text):
                 return run
             if run.kind == "refused" and "scalar type" in run.message:
                 dead.add((layout, type))
-            if not best or worth[run.kind] > worth[best.kind]:
+            if not best or (best.kind, run.kind) == ("stopped", "finding") or run.off < best.off:
                 best = run
         if best and best.kind != "refused":
             first, best = first or best, None
@@ -430,7 +428,9 @@ def judge_function(called, text):
     right = [r for r in runs if r.ok]
     found["ok"] = bool(right) and not bad
     found["refused"] = [
-        {"problem": str(r.case), "message": r.message} for r in runs if r.kind == "refused"
+        {"problem": str(r.case), "message": r.message}
+        for r in runs
+        if r.kind == "refused" and r.case.type == case.type
     ]
     found["runs"] = [{"problem": str(r.case), "type": r.case.type, "kind": r.kind} for r in runs]
     found["errors"] = {}

@@ -70,6 +70,11 @@ class Extension:
         self._program = extension.Program(path, how, files, gpu)
         self._report = None
 
+    def __del__(self):
+        if "_program" in vars(self):
+            self._program.close()
+            self._folder.cleanup()
+
     def __dir__(self):
         return [f["name"] for f in self._program.functions]
 
@@ -93,7 +98,11 @@ class Extension:
             known = i < len(words) or parameter["name"] in named or "default" in parameter
             if not known and not parameter["kind"].endswith("?"):
                 raise TypeError(f"argument {i + 1} of {len(parameters)} is missing")
-            value = words[i] if i < len(words) else named.get(parameter["name"], parameter.get("default"))
+            value = (
+                words[i]
+                if i < len(words)
+                else named.get(parameter["name"], parameter.get("default"))
+            )
             if parameter["kind"].startswith("tensor") and value is not None:
                 like = value
                 value, place = _tensor(value)

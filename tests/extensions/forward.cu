@@ -7,8 +7,8 @@
 
 using namespace nvcuda;
 
-#define CHECK_INPUT(x)                                         \
-  TORCH_CHECK(x.is_cuda(), #x " must be a CUDA tensor");       \
+#define CHECK_INPUT(x)                                   \
+  TORCH_CHECK(x.is_cuda(), #x " must be a CUDA tensor"); \
   TORCH_CHECK(x.is_contiguous(), #x " must be contiguous")
 
 // --- [B, H, N, d], fp32, one thread per row; mutant 1: no maximum of the last row, 2: row 0 only of
@@ -86,18 +86,19 @@ __global__ void tiled(Tensor4<scalar_t> Q, Tensor4<scalar_t> K, Tensor4<scalar_t
 }
 
 template <int mutant>
-void tiles(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-           at::Tensor out, at::Tensor lse, double softmax_scale) {
+void tiles(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, at::Tensor out,
+           at::Tensor lse, double softmax_scale) {
   TORCH_CHECK(query.dim() == 4 && query.size(3) <= 64, "query: [B, N, H, d <= 64]");
   const dim3 grid((query.size(1) + kTile - 1) / kTile, query.size(2), query.size(0));
-  AT_DISPATCH_FLOATING_TYPES_AND_HALF(query.scalar_type(), "tiles", ([&] {
-    tiled<scalar_t, mutant><<<grid, kTile, 0, at::cuda::getCurrentCUDAStream()>>>(
-        query.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(),
-        key.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(),
-        value.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(),
-        out.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(), lse.data_ptr<float>(),
-        softmax_scale);
-  }));
+  AT_DISPATCH_FLOATING_TYPES_AND_HALF(
+      query.scalar_type(), "tiles", ([&] {
+        tiled<scalar_t, mutant><<<grid, kTile, 0, at::cuda::getCurrentCUDAStream()>>>(
+            query.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(),
+            key.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(),
+            value.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(),
+            out.packed_accessor32<scalar_t, 4, torch::RestrictPtrTraits>(), lse.data_ptr<float>(),
+            softmax_scale);
+      }));
 }
 
 // --- [B*H, N, d], fp16 by wmma, S in device memory; mutant 1: the scale is missing, 2: a barrier
@@ -157,8 +158,8 @@ std::vector<torch::Tensor> wmma_forward(torch::Tensor q, torch::Tensor k, torch:
     return reinterpret_cast<half*>(t.data_ptr<at::Half>());
   };
   const float scale = mutant == 1 ? 1.5f : 1.f / sqrtf(d);
-  products<mutant><<<dim3(N / 16, N / 16, heads), 32>>>(of(q), of(k), S.data_ptr<float>(),
-                                                        nullptr, N, d, false);
+  products<mutant><<<dim3(N / 16, N / 16, heads), 32>>>(of(q), of(k), S.data_ptr<float>(), nullptr,
+                                                        N, d, false);
   softmax<mutant><<<heads * N, 64>>>(S.data_ptr<float>(), of(P), N, scale);
   products<mutant><<<dim3(d / 16, N / 16, heads), 32>>>(of(P), of(v), nullptr, of(O), N, d, true);
   return {O};
@@ -192,9 +193,10 @@ __global__ void gradients(const float* Q, const float* K, const float* V, const 
   }
 }
 template <int mutant>
-std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> backward(
-    torch::Tensor Q, torch::Tensor K, torch::Tensor V, torch::Tensor O, torch::Tensor grad_out,
-    torch::Tensor LSE) {
+std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> backward(torch::Tensor Q, torch::Tensor K,
+                                                                 torch::Tensor V, torch::Tensor O,
+                                                                 torch::Tensor grad_out,
+                                                                 torch::Tensor LSE) {
   const int N = Q.size(-2), d = Q.size(-1);
   TORCH_CHECK(N <= 1024, "N must be at most 1024");
   auto dQ = torch::zeros_like(Q), dK = torch::zeros_like(K), dV = torch::zeros_like(V);

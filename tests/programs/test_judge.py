@@ -1,15 +1,12 @@
-"""./scripts/judge: right extensions of several styles, mutants and cheats; what it says of others."""
+"""./scripts/judge: right extensions of several styles, mutants and cheats."""
 
 import argparse
-import subprocess
 import tempfile
 import unittest
 
 from copies import ROOT, main
 from flash_steps import judge
-from flash_steps.command import BadInput
 from flash_steps.extension import Program, build
-from flash_steps.roles import parsed, roles_of
 
 FOLDER = ROOT / "tests" / "extensions"
 RIGHT = {  # and a part of what is said

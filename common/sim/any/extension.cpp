@@ -159,10 +159,7 @@ void answer(fa::Channel& caller, const json& asked) {
 
 int main(int argc, char** argv) try {
   using namespace sim::any;
-  if (argc != 3) {
-    std::fprintf(stderr, "sim: this is a PyTorch extension: ./scripts/judge runs its functions\n");
-    return 2;
-  }
+  if (argc != 3) throw fa::UsageError("./scripts/judge and flash_steps.simulate start this program");
   fa::Channel caller(argv[1], argv[2]);
   Session& s = session();
   s.wishes.quiet = true;
