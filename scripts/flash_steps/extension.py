@@ -42,6 +42,7 @@ class Tensor:
     type: str
     data: bytes = None
     name: str = ""
+    cuda: bool = True
 
     @property
     def bytes(self):
@@ -157,6 +158,7 @@ class Program:
         for value in arguments:
             if isinstance(value, Tensor):
                 word = {"sizes": list(value.sizes), "type": value.type, "name": value.name}
+                word["cuda"] = value.cuda
                 words.append(word if value.data is not None else {**word, "unwritten": True})
             else:
                 words.append(value)

@@ -101,7 +101,9 @@ struct Case {
   explicit Case(const json& asked)
       : p(problem_of(asked.at("problem"), {.d = {asked.at("problem").at("d").get<int>()}})) {
     p.dtype = type_of(asked.at("type"));
-    scaled = in = normal_inputs(p, asked.at("seed"));
+    in = normal_inputs(p, asked.at("seed"));
+    for (float& q : in.Q) q *= asked.value("factor", 1.f);  // a power of two
+    scaled = in;
     if (!asked.value("unscaled", false)) return;
     for (float& q : scaled.Q) q *= std::sqrt(static_cast<float>(p.d));
   }

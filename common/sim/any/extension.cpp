@@ -3,7 +3,7 @@
 // `program IN OUT`, two file descriptors, begins with a line {"functions": [{"name", "symbol",
 // "parameters": [{"kind", "name", "default"}]}]}. A request is {"call": index, "arguments": [...]},
 // with "anew" where it alone is to be counted. An argument is a JSON value, or {"sizes", "type",
-// "name"} and after the line its bytes, none of which are written yet with "unwritten". The answer
+// "name", "cuda"} and after the line its bytes, none of which are written yet with "unwritten". The answer
 // is {"refused": sentence}, or {"results": [...]} (a tensor: {"sizes", "type", "buffer"}) with their
 // bytes, then those of the tensors among the arguments; it always has the "report" of docs/json.md, "to_host" and
 // "from_host". After "ended" there is no further answer.
@@ -100,12 +100,14 @@ Value argument(fa::Channel& caller, const json& j, size_t number) {
   const at::ScalarType type = type_of(j.at("type"));
   if (kept().size() <= number) kept().resize(number + 1);
   at::Tensor& t = kept()[number];
-  if (!t.defined() || t.sizes() != at::IntArrayRef(sizes) || t.scalar_type() != type) {
-    t = at::Tensor(sizes, type, true);
+  const bool cuda = j.at("cuda");
+  if (!t.defined() || t.sizes() != at::IntArrayRef(sizes) || t.scalar_type() != type ||
+      t.is_cuda() != cuda) {
+    t = at::Tensor(sizes, type, cuda);
   }
   t.name(j.at("name"));
   if (j.contains("unwritten")) {
-    sim::poison(t.data_ptr(), t.nbytes());
+    cuda ? sim::poison(t.data_ptr(), t.nbytes()) : (void)std::memset(t.data_ptr(), 255, t.nbytes());
   } else {
     const Bytes bytes = caller.numbers<char>(t.nbytes());
     cudaMemcpy(t.data_ptr(), bytes.data(), bytes.size(), cudaMemcpyDefault);
@@ -159,7 +161,8 @@ void answer(fa::Channel& caller, const json& asked) {
 
 int main(int argc, char** argv) try {
   using namespace sim::any;
-  if (argc != 3) throw fa::UsageError("./scripts/judge and flash_steps.simulate start this program");
+  if (argc != 3)
+    throw fa::UsageError("./scripts/judge and flash_steps.simulate start this program");
   fa::Channel caller(argv[1], argv[2]);
   Session& s = session();
   s.wishes.quiet = true;

@@ -398,6 +398,22 @@ Tensor Tensor::sum(int64_t i, bool keep) const {
   return keep ? to : to.squeeze(i);
 }
 
+Tensor cat(TensorList all, int64_t i) {
+  std::vector<int64_t> sizes = all.front().sizes().vec();
+  int64_t& joined = sizes[i < 0 ? i + all.front().dim() : i];
+  joined = 0;
+  for (const Tensor& t : all) joined += t.size(i);
+  const Tensor to = empty(sizes, all.front().options());
+  int64_t at = 0;
+  for (const Tensor& t : all) at += to.narrow(i, at, t.size(i)).copy_(t).size(i);
+  return to;
+}
+Tensor stack(TensorList all, int64_t i) {
+  std::vector<Tensor> higher;
+  for (const Tensor& t : all) higher.push_back(t.unsqueeze(i));
+  return cat(higher, i);
+}
+
 cublasHandle_t cuda::getCurrentCUDABlasHandle() {
   static cublasHandle_t handle = [] {
     cublasHandle_t made;

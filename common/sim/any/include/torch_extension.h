@@ -202,7 +202,6 @@ struct CUDAStream {
 inline CUDAStream getCurrentCUDAStream(DeviceIndex = -1) { return {}; }
 inline CUDAStream getDefaultCUDAStream(DeviceIndex = -1) { return {}; }
 inline CUDAStream getStreamFromPool(bool = false, DeviceIndex = -1) { return {}; }
-inline void setCurrentCUDAStream(CUDAStream) {}
 inline DeviceIndex current_device() { return 0; }
 inline DeviceIndex device_count() { return 1; }
 inline void set_device(DeviceIndex) {}
@@ -242,12 +241,11 @@ struct ArrayRef {
   size_t size() const { return count; }
   bool empty() const { return count == 0; }
   const T& operator[](size_t i) const { return first[i]; }
-  const T& at(size_t i) const { return i < count ? first[i] : throw Error("ArrayRef: no such"); }
-  const T& front() const { return at(0); }
-  const T& back() const { return at(count - 1); }
+  const T& at(size_t i) const { return first[i]; }
+  const T& front() const { return first[0]; }
+  const T& back() const { return first[count - 1]; }
   std::vector<T> vec() const { return {begin(), end()}; }
   ArrayRef slice(size_t from) const { return {first + from, count - from}; }
-  ArrayRef slice(size_t from, size_t n) const { return {first + from, n}; }
   bool operator==(const ArrayRef& o) const {
     return count == o.count && std::equal(begin(), end(), o.begin());
   }
@@ -265,12 +263,7 @@ using IntArrayRef = ArrayRef<int64_t>;
 struct Scalar {
   double value = 0;
   Scalar() = default;
-  template <class T>
-  requires std::is_convertible_v<T, double> Scalar(T v) : value(static_cast<double>(v)) {}
-  template <class T>
-  T to() const {
-    return static_cast<T>(value);
-  }
+  Scalar(std::convertible_to<double> auto v) : value(static_cast<double>(v)) {}
   double toDouble() const { return value; }
   int64_t toLong() const { return static_cast<int64_t>(value); }
 };
@@ -283,31 +276,15 @@ struct TensorOptions {
   TensorOptions(TypeMeta t) : type(t.type) {}
   TensorOptions(Device d) : place(d) {}
   TensorOptions(DeviceType d) : place(d) {}
-  TensorOptions dtype(ScalarType t) const {
-    return with([&](auto& o) { o.type = t; });
-  }
-  TensorOptions device(Device d) const {
-    return with([&](auto& o) { o.place = d; });
-  }
-  TensorOptions device(DeviceType d, int) const { return device(Device(d)); }
+  TensorOptions(std::optional<ScalarType> t, std::optional<Device> d) : type(t), place(d) {}
+  TensorOptions dtype(ScalarType t) const { return {t, place}; }
+  TensorOptions device(Device d) const { return {type, d}; }
+  TensorOptions device(DeviceType d, int) const { return {type, d}; }
   TensorOptions requires_grad(bool = true) const { return *this; }
-  template <class T>
-  TensorOptions layout(T) const {
-    return *this;
-  }
-  template <class T>
-  TensorOptions memory_format(T) const {
-    return *this;
-  }
+  TensorOptions layout(auto) const { return *this; }
+  TensorOptions memory_format(auto) const { return *this; }
   Device device() const { return place.value_or(Device(kCPU)); }
   TypeMeta dtype() const { return type.value_or(kFloat); }
-
- private:
-  TensorOptions with(auto&& change) const {
-    TensorOptions o = *this;
-    change(o);
-    return o;
-  }
 };
 inline std::ostream& operator<<(std::ostream& out, const TensorOptions& o) {
   return out << "TensorOptions(dtype=" << o.dtype() << ", device=" << o.device() << ")";
@@ -388,8 +365,7 @@ struct TensorIndex {
   TensorIndex(EllipsisIndexType) : value(Ellipsis) {}
   TensorIndex(std::nullopt_t) : value(None) {}
   TensorIndex(Slice s) : value(s) {}
-  template <class T>
-  requires std::is_integral_v<T> TensorIndex(T i) : value(static_cast<int64_t>(i)) {}
+  TensorIndex(std::integral auto i) : value(static_cast<int64_t>(i)) {}
 };
 }  // namespace indexing
 
@@ -527,7 +503,6 @@ class Tensor {
   Tensor cuda() const { return to(kCUDA); }
   Tensor cpu() const { return to(kCPU); }
   Tensor toType(ScalarType t) const { return to(t); }
-  Tensor to_type(ScalarType t) const { return to(t); }
   Tensor type_as(const Tensor& t) const { return to(t.type_); }
   Tensor half() const { return to(kHalf); }
   Tensor bfloat16() const { return to(kBFloat16); }
@@ -589,6 +564,8 @@ inline Tensor reshape(const Tensor& t, IntArrayRef sizes) { return t.reshape(siz
 inline Tensor transpose(const Tensor& t, int64_t i, int64_t k) { return t.transpose(i, k); }
 inline Device device_of(const Tensor& t) { return t.device(); }
 Tensor from_blob(void*, IntArrayRef, TensorOptions = {});
+Tensor cat(TensorList, int64_t axis = 0);
+Tensor stack(TensorList, int64_t axis = 0);
 template <class T>
 Tensor tensor(std::initializer_list<T> values, TensorOptions o = {}) {
   const Tensor here = from_blob(const_cast<T*>(values.begin()), int64_t(values.size()), type_of<T>);
@@ -605,43 +582,26 @@ inline cudaDeviceProp* getCurrentDeviceProperties() {
   }();
   return &p;
 }
-inline cudaDeviceProp* getDeviceProperties(int64_t) { return getCurrentDeviceProperties(); }
-inline bool is_available() { return true; }
 cublasHandle_t getCurrentCUDABlasHandle();
 }  // namespace cuda
 
-template <class T>
-struct AccumulateType {
-  using type = float;
-};
-template <>
-struct AccumulateType<double> {
-  using type = double;
-};
 template <class T, bool = true>
-using acc_type = typename AccumulateType<T>::type;
+using acc_type = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
 using opmath_type = acc_type<T>;
-template <class T>
-T ceil_div(T a, T b) {
-  return (a + b - 1) / b;
-}
+inline auto ceil_div(auto a, auto b) { return (a + b - 1) / b; }
 
 }  // namespace at
 
 template <class T>
-inline void gpuAtomicAdd(T* p, T v) {
+void gpuAtomicAdd(T* p, T v) {
   if constexpr (requires { p->native; }) {
     atomicAdd(&p->native, v.native);
   } else {
     atomicAdd(p, v);
   }
 }
-template <class T>
-inline void gpuAtomicAddNoReturn(T* p, T v) {
-  gpuAtomicAdd(p, v);
-}
-
+#define gpuAtomicAddNoReturn gpuAtomicAdd
 namespace at {
 using ::gpuAtomicAdd;
 }
@@ -650,13 +610,8 @@ using namespace at;
 using at::empty, at::zeros;
 inline TensorOptions dtype(ScalarType t) { return TensorOptions(t); }
 inline TensorOptions device(Device d) { return TensorOptions(d); }
-inline TensorOptions requires_grad(bool = true) { return {}; }
 using Dtype = c10::ScalarType;
-template <class F>
-F wrap_pybind_function(F f) {
-  return f;
-}
-struct NoGradGuard {};
+inline auto wrap_pybind_function(auto f) { return f; }
 namespace nn::functional {
 struct PadFuncOptions {
   std::vector<int64_t> pad;
@@ -665,9 +620,6 @@ struct PadFuncOptions {
 /// With zeros; from the last axis on, two numbers each.
 Tensor pad(const Tensor&, const PadFuncOptions&);
 }  // namespace nn::functional
-inline Tensor constant_pad_nd(const Tensor& t, std::vector<int64_t> pad) {
-  return nn::functional::pad(t, nn::functional::PadFuncOptions(std::move(pad)));
-}
 }  // namespace torch
 
 // --- checks --------------------------------------------------------------------------------------
@@ -675,8 +627,6 @@ inline Tensor constant_pad_nd(const Tensor& t, std::vector<int64_t> pad) {
 #define TORCH_CHECK(condition, ...) \
   ((condition) ? (void)0 : ::c10::refuse(#condition __VA_OPT__(, ) __VA_ARGS__))
 #define TORCH_CHECK_VALUE TORCH_CHECK
-#define TORCH_CHECK_TYPE TORCH_CHECK
-#define TORCH_CHECK_NOT_IMPLEMENTED TORCH_CHECK
 #define TORCH_INTERNAL_ASSERT TORCH_CHECK
 #define AT_ASSERT TORCH_CHECK
 #define AT_ASSERTM TORCH_CHECK
@@ -706,11 +656,6 @@ inline Tensor constant_pad_nd(const Tensor& t, std::vector<int64_t> pad) {
   case t: {                                                                 \
     using scalar_t [[maybe_unused]] = ::c10::impl::ScalarTypeToCPPTypeT<t>; \
     return __VA_ARGS__();                                                   \
-  }
-#define AT_PRIVATE_CASE_TYPE_USING_HINT(t, hint, ...)                   \
-  case t: {                                                             \
-    using hint [[maybe_unused]] = ::c10::impl::ScalarTypeToCPPTypeT<t>; \
-    return __VA_ARGS__();                                               \
   }
 #define AT_DISPATCH_SWITCH(type, name, ...)                                       \
   [&] {                                                                           \
@@ -751,255 +696,4 @@ inline Tensor constant_pad_nd(const Tensor& t, std::vector<int64_t> pad) {
                      AT_DISPATCH_CASE_INTEGRAL_TYPES(__VA_ARGS__) \
                          AT_DISPATCH_CASE_FLOATING_TYPES(__VA_ARGS__))
 
-// --- bindings ------------------------------------------------------------------------------------
-
-namespace sim::torch {
-
-using Value = std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor,
-                           std::vector<at::Tensor>, std::vector<int64_t>>;
-
-/// A parameter: "tensor", "float", ...; `?` after it where it may be absent.
-struct Parameter {
-  std::string kind, name;
-  std::optional<Value> fallback;
-};
-struct Function {
-  std::string name;
-  const void* address = nullptr;
-  std::vector<Parameter> parameters;
-  std::function<std::vector<Value>(const std::vector<Value>&)> call;
-};
-/// In the order of their definition.
-std::vector<Function>& functions();
-
-template <class T>
-struct Cast {  // a type that no caller can pass
-  static std::string kind() { return "other"; }
-  static T from(const Value&) { throw c10::Error("an argument of a type that is not known here"); }
-};
-template <class T>
-requires std::is_arithmetic_v<T>
-struct Cast<T> {
-  static std::string kind() {
-    return std::is_same_v<T, bool> ? "bool" : std::is_integral_v<T> ? "int" : "float";
-  }
-  static T from(const Value& v) {
-    if (auto* b = std::get_if<bool>(&v)) return static_cast<T>(*b);
-    if (auto* i = std::get_if<int64_t>(&v)) return static_cast<T>(*i);
-    if (auto* d = std::get_if<double>(&v); d && !std::is_integral_v<T>) return static_cast<T>(*d);
-    throw c10::Error("an argument is not of the type " + kind());
-  }
-};
-#define SIM_CAST(T, word)                                           \
-  template <>                                                       \
-  struct Cast<T> {                                                  \
-    static std::string kind() { return word; }                      \
-    static T from(const Value& v) {                                 \
-      if (auto* p = std::get_if<T>(&v)) return *p;                  \
-      throw c10::Error("an argument is not of the type " + kind()); \
-    }                                                               \
-  };
-SIM_CAST(std::string, "str")
-SIM_CAST(at::Tensor, "tensor")
-SIM_CAST(std::vector<at::Tensor>, "tensors")
-SIM_CAST(std::vector<int64_t>, "ints")
-template <>
-struct Cast<c10::Scalar> : Cast<double> {
-  static c10::Scalar from(const Value& v) { return Cast<double>::from(v); }
-};
-template <>
-struct Cast<c10::IntArrayRef> {
-  static std::string kind() { return "ints"; }
-  static c10::IntArrayRef from(const Value& v) { return std::get<std::vector<int64_t>>(v); }
-};
-template <class T>
-struct Cast<std::optional<T>> {
-  static std::string kind() { return Cast<T>::kind() + "?"; }
-  static std::optional<T> from(const Value& v) {
-    if (std::holds_alternative<std::monostate>(v)) return std::nullopt;
-    return Cast<T>::from(v);
-  }
-};
-
-template <class T>
-void append(std::vector<Value>& to, const T& v) {
-  if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
-    for (const at::Tensor& t : v) to.push_back(t);
-  } else if constexpr (requires { std::tuple_size<T>::value; }) {
-    std::apply([&](const auto&... each) { (append(to, each), ...); }, v);
-  } else if constexpr (requires { v.has_value(); }) {
-    v ? append(to, *v) : to.push_back({});
-  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    to.push_back(static_cast<int64_t>(v));
-  } else if constexpr (std::is_floating_point_v<T>) {
-    to.push_back(static_cast<double>(v));
-  } else if constexpr (std::is_constructible_v<Value, const T&>) {
-    to.push_back(v);
-  } else {
-    throw c10::Error("a result of a type that is not known here");
-  }
-}
-
-template <class R, class... A>
-Function function(std::string name, const void* address, std::function<R(A...)> f) {
-  Function made{std::move(name), address, {}, {}};
-  ((made.parameters.push_back({Cast<std::decay_t<A>>::kind(), "", {}})), ...);
-  made.call = [f](const std::vector<Value>& values) {
-    size_t i = 0;
-    std::tuple<std::decay_t<A>...> all{Cast<std::decay_t<A>>::from(values.at(i++))...};
-    std::vector<Value> results;
-    const auto run = [&](auto&... a) -> R { return f(static_cast<A&&>(a)...); };
-    if constexpr (std::is_void_v<R>) {
-      std::apply(run, all);
-    } else {
-      append(results, static_cast<std::decay_t<R>>(std::apply(run, all)));
-    }
-    return results;
-  };
-  return made;
-}
-/// Of a function, a lambda or what else may be called.
-template <class F>
-Function bind(std::string name, F f) {
-  const void* address = nullptr;
-  if constexpr (std::is_pointer_v<F>) address = reinterpret_cast<const void*>(f);
-  return function(std::move(name), address, std::function(f));
-}
-/// `Name{"O"} % torch::zeros(...)`: what scripts/sim makes of `O = torch::zeros(...)`.
-struct Name {
-  const char* text;
-  const at::Tensor& operator%(const at::Tensor& t) const { return t.name(text); }
-};
-/// Runs before main().
-struct Module {
-  explicit Module(auto&& define) { define(); }
-};
-
-}  // namespace sim::torch
-
-namespace pybind11 {
-struct arg {
-  std::string name;
-  std::optional<sim::torch::Value> fallback;
-  explicit arg(const char* n) : name(n) {}
-  template <class T>
-  arg operator=(const T& value) const {
-    arg with = *this;
-    std::vector<sim::torch::Value> one;
-    if constexpr (std::is_convertible_v<T, const char*>) {
-      one.push_back(std::string(value));
-    } else if constexpr (!std::is_empty_v<T> || std::is_arithmetic_v<T>) {
-      sim::torch::append(one, value);
-    } else {
-      one.push_back({});
-    }
-    with.fallback = one[0];
-    return with;
-  }
-  arg& noconvert(bool = true) { return *this; }
-  arg& none(bool = true) { return *this; }
-};
-struct none {};
-struct gil_scoped_release {};
-template <class... T>
-struct call_guard {};
-struct Documentation {
-  template <class T>
-  Documentation& operator=(const T&) {
-    return *this;
-  }
-};
-class module_ {
- public:
-  template <class F, class... Extra>
-  module_& def(const char* name, F f, const Extra&... extra) {
-    sim::torch::Function made = sim::torch::bind(name, f);
-    size_t i = 0;
-    const auto take = [&](const auto& e) {
-      if constexpr (std::is_same_v<std::decay_t<decltype(e)>, arg>) {
-        if (i < made.parameters.size()) {
-          made.parameters[i].name = e.name;
-          made.parameters[i++].fallback = e.fallback;
-        }
-      }
-    };
-    (take(extra), ...);
-    sim::torch::functions().push_back(std::move(made));
-    return *this;
-  }
-  Documentation doc() const { return {}; }
-  Documentation attr(const char*) const { return {}; }
-};
-using module = module_;
-namespace literals {
-inline arg operator""_a(const char* name, size_t) { return arg(name); }
-}  // namespace literals
-}  // namespace pybind11
-namespace py = pybind11;
-#define PYBIND11_MODULE(name, m)                       \
-  static void sim_define_module(::pybind11::module_&); \
-  static const ::sim::torch::Module sim_module([] {    \
-    ::pybind11::module_ made;                          \
-    sim_define_module(made);                           \
-  });                                                  \
-  static void sim_define_module([[maybe_unused]] ::pybind11::module_& m)
-
-namespace torch {
-enum class DispatchKey { CUDA, CPU, CompositeExplicitAutograd, CompositeImplicitAutograd, Meta };
-template <class F>
-F dispatch(DispatchKey, F f) {
-  return f;
-}
-/// TORCH_LIBRARY: a schema gives the names, an implementation the rest, but one for the CPU.
-class Library {
- public:
-  explicit Library(const char* key = "") : cpu_(std::string(key) == "CPU") {}
-  Library& def(const char* schema) {
-    schema_of(schema);
-    return *this;
-  }
-  template <class F>
-  Library& def(const char* schema, F f) {
-    return impl(schema_of(schema).c_str(), f);
-  }
-  template <class F>
-  Library& impl(const char* name, F f) {
-    if (!cpu_) add(sim::torch::bind(name, f));
-    return *this;
-  }
-  template <class K, class F>
-  Library& impl(const char* name, K, F f) {
-    return impl(name, f);
-  }
-
- private:
-  static std::string schema_of(const std::string& schema);  ///< its name
-  static void add(sim::torch::Function);
-  bool cpu_;
-};
-}  // namespace torch
-#define TORCH_FN(f) (&f)
-#define SIM_JOINED_(a, b) a##b
-#define SIM_JOINED(a, b) SIM_JOINED_(a, b)
-#define SIM_LIBRARY(define, m, ...)                            \
-  static void define(::torch::Library&);                       \
-  static const ::sim::torch::Module SIM_JOINED(define, _)([] { \
-    ::torch::Library made{__VA_ARGS__};                        \
-    define(made);                                              \
-  });                                                          \
-  static void define([[maybe_unused]] ::torch::Library& m)
-#define TORCH_LIBRARY(name, m) SIM_LIBRARY(SIM_JOINED(sim_library_, __LINE__), m)
-#define TORCH_LIBRARY_FRAGMENT(name, m) SIM_LIBRARY(SIM_JOINED(sim_library_, __LINE__), m)
-#define TORCH_LIBRARY_IMPL(name, key, m) SIM_LIBRARY(SIM_JOINED(sim_library_, __LINE__), m, #key)
-
-// A module of Python that only registers operators.
-struct PyObject;
-struct PyModuleDef {
-  int head;
-  const char *name, *documentation;
-  long size;
-  void* methods;
-};
-#define PyModuleDef_HEAD_INIT 0
-#define PyMODINIT_FUNC extern "C" PyObject*
-inline PyObject* PyModule_Create(PyModuleDef*) { return nullptr; }
+#include "common/sim/any/include/torch_bindings.h"
