@@ -442,7 +442,11 @@ def judge_function(called, text):
         for r in runs
         if r.kind == "refused" and r.case.type == case.type
     ]
-    found["runs"] = [{"problem": str(r.case), "type": r.case.type, "kind": r.kind} for r in runs]
+    found["runs"] = [
+        {"problem": str(r.case), "kind": r.kind}
+        | {key: getattr(r.case, key) for key in ("n", "d", "causal", "type")}
+        for r in runs
+    ]
     found["errors"] = {}
     for run in right:
         for t in run.tensors:
@@ -464,6 +468,17 @@ def judge_function(called, text):
 # --- the screen -----------------------------------------------------------------------------------
 
 
+def ran(runs):
+    """The problems of these runs in short: "N = 64, 128; d = 64; causal and not; float32"."""
+    each = {key: list(dict.fromkeys(r[key] for r in runs)) for key in ("n", "d", "causal", "type")}
+    words = [
+        f"{name} = {', '.join(map(str, sorted(each[key])))}"
+        for name, key in (("N", "n"), ("d", "d"))
+    ]
+    words += {(False,): [], (True,): ["causal"]}.get(tuple(each["causal"]), ["causal and not"])
+    return "; ".join([*words, ", ".join(each["type"])])
+
+
 def screen(verdict, name):
     """At most a screen of a function's verdict."""
     rows = []
@@ -476,16 +491,13 @@ def screen(verdict, name):
     notes += ["its outputs must be zero before the call"] if how["zeroed"] else []
     head = f"{name}: {verdict['function']}({roles}): {', '.join(notes)}"
     right = [r for r in verdict["runs"] if not r["kind"]]
-    sizes = " | ".join(dict.fromkeys(f"{r['problem']}" for r in right))
-    types = {r["type"] for r in right}
+    tried = ran(right)
     if verdict["ok"]:
         errors = "; ".join(
             f"{n}: largest error {e['error']:.1e}, allowed there {e['allowed']:.1e}"
             for n, e in verdict["errors"].items()
         )
-        more = f", in {', '.join(sorted(types))}" if len(types) > 1 else ""
-        rows.append(("right", f"{len(right)} runs with new inputs{more}. {errors}"))
-        rows.append(("", sizes))
+        rows.append(("right", f"{len(right)} runs with new inputs: {tried}. {errors}"))
         rows.append(("findings", "none: no race, no uninitialised read, no access out of bounds"))
     else:
         words = {
@@ -500,11 +512,9 @@ def screen(verdict, name):
         for finding in verdict["findings"][1:4]:
             rows.append(("", finding["message"]))
         if right:
-            rows.append(("right", f"before that: {sizes}"))
-    said = dict.fromkeys(
-        (r["message"], r["problem"]) for r in verdict["refused"] if verdict["ok"] or right
-    )
-    for message, problem in list(said)[:2]:
+            rows.append(("right", f"before that: {tried}"))
+    said = {r["message"]: r["problem"] for r in verdict["refused"]}
+    for message, problem in list(said.items() if right else [])[:2]:
         rows.append(("refuses", f"{problem}, by its own check: {message}"))
     if "traffic" in verdict:
         rows += ladder.rows(verdict["traffic"], verdict["rung"])

@@ -4,7 +4,7 @@ one would help most next."""
 from pathlib import Path
 
 from .files import ROOT, read_json
-from .text import bytes_text, time_text
+from .text import bytes_text, three_digits, time_text
 
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CHAPTERS = {
@@ -158,14 +158,15 @@ def chapter(number):
 def rows(t, r):
     """Of the screen."""
     name = CHAPTERS[r["like"]][0].replace("_", " ")
-    its = f", whose published runs request {r['its_per_score']:.3g}" if r["its_per_score"] else ""
     then = CHAPTERS[r["next"]][0].replace("_", " ")
+    like = f"step {name}; this one requests {three_digits(r['per_score'])} bytes per score"
+    if r["its_per_score"]:
+        like += f", that step's published runs {three_digits(r['its_per_score'])}"
+    hbm, requested, least = (bytes_text(t[key]) for key in ("hbm", "requested", "compulsory"))
+    share = f"({100 * t['share']:.0f}%)"
     return [
-        ("moves", f"{bytes_text(t['hbm'])} of HBM and {bytes_text(t['requested'])} requested, of "
-         f"{bytes_text(t['compulsory'])} compulsory ({t['problem']})"),
-        ("like", f"step {name}{its} bytes per score; this one {r['per_score']:.3g}"
-         if its else f"step {name}; this one requests {r['per_score']:.3g} bytes per score"),
-        ("time", f"{time_text(t['ms'])} estimated for {t['gpu']}, limited by {t['limit']} "
-         f"({100 * t['share']:.0f}%)"),
+        ("moves", f"{hbm} of HBM, {requested} requested; compulsory {least} ({t['problem']})"),
+        ("like", like),
+        ("time", f"{time_text(t['ms'])} estimated for {t['gpu']}, limited by {t['limit']} {share}"),
         ("next", f"step {then}: {r['why']}. {chapter(r['next'])}"),
-    ]  # fmt: skip
+    ]
