@@ -9,8 +9,10 @@ measurements of the same step and problem. 'Estimated/measured' is shown where b
 Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
 """
 
+import contextlib
+
 from . import command
-from .command import BadInput
+from .command import BadInput, Failure
 from .files import read_json
 from .problems import problem_text
 from .results import get, join_for_reading, load, screen_of, total
@@ -83,6 +85,13 @@ def diff(first, second):
     return "\n\n".join("\n".join(diff_lines(a, b)) for a, b in pairs)
 
 
+def worklog_of(path):
+    """The rows that ./scripts/judge --log wrote; None where the file is another one."""
+    with contextlib.suppress(Failure):  # load() says it
+        found = read_json(path)
+        return found.get("worklog") if isinstance(found, dict) else None
+
+
 def worklog_lines(rows):
     """A table with a bar for each estimated time."""
     longest = max((row["ms"] or 0 for row in rows), default=0)
@@ -103,8 +112,8 @@ def main():
     if args.diff and len(args.files) != 2:
         raise BadInput("--diff needs two files")
 
-    if len(args.files) == 1 and "worklog" in (rows := read_json(args.files[0])):
-        print("\n".join(worklog_lines(rows["worklog"])))
+    if len(args.files) == 1 and (rows := worklog_of(args.files[0])):
+        print("\n".join(worklog_lines(rows)))
         return 0
     loaded = [load(path) for path in args.files]
     if args.diff:
