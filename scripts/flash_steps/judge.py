@@ -36,6 +36,7 @@ from .roles import GRADIENTS, OUTPUTS, parsed, roles_of
 JUDGE = Path(ROOT, "build", "sim", "steps", "exercise_checker", "exercise_judge")
 SECONDS = 20  # to look for what the extension accepts
 WIDE = 100
+SEED = None  # of sizes and inputs; None: another one each time
 
 
 class Judge:
@@ -402,7 +403,7 @@ def look(called, text):
 
 def judged(called, first):
     """The runs that decide: new inputs at the same sizes, other sizes, causal."""
-    draw = random.Random()
+    draw = random.Random(SEED)
     case = first.case
     causal = (False, True) if called.has("causal") else (case.causal,)
     sizes = [

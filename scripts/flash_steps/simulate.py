@@ -13,6 +13,7 @@ has Python's buffer protocol is an argument.
 import contextlib
 import os
 import tempfile
+import weakref
 
 from . import extension
 from .extension import Tensor
@@ -65,15 +66,12 @@ class Extension:
     """The functions that the files bind, as attributes."""
 
     def __init__(self, files, functions, include, gpu):
-        self._folder = tempfile.TemporaryDirectory(prefix="simulate_")
-        path, how = extension.build(files, self._folder.name, gpu, functions, include)
+        folder = tempfile.TemporaryDirectory(prefix="simulate_")
+        weakref.finalize(self, folder.cleanup)
+        path, how = extension.build(files, folder.name, gpu, functions, include)
         self._program = extension.Program(path, how, files, gpu)
+        weakref.finalize(self, self._program.close)
         self._report = None
-
-    def __del__(self):
-        if "_program" in vars(self):
-            self._program.close()
-            self._folder.cleanup()
 
     def __dir__(self):
         return [f["name"] for f in self._program.functions]

@@ -1,12 +1,17 @@
-"""./scripts/judge: right extensions of several styles, mutants and cheats."""
+"""./scripts/judge: right extensions of several styles, mutants, cheats, what it refuses; and
+flash_steps.simulate."""
 
 import argparse
+import array
+import json
 import tempfile
 import unittest
 
-from copies import ROOT, main
-from flash_steps import judge
+from copies import ROOT, Folder, main, said
+from flash_steps import judge, simulate
+from flash_steps.command import BadInput
 from flash_steps.extension import Program, build
+from flash_steps.roles import parsed, roles_of
 
 FOLDER = ROOT / "tests" / "extensions"
 RIGHT = {  # and a part of what is said
@@ -43,7 +48,7 @@ class Extension:
 class Judged(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        judge.SECONDS = 0.5
+        judge.SECONDS, judge.SEED = 0.5, 1
         cls.forward, cls.cheats = Extension("forward.cu"), Extension("cheats.cu")
 
     @classmethod
@@ -52,12 +57,12 @@ class Judged(unittest.TestCase):
         cls.cheats.close()
 
     def test_right_ones(self):
-        for name, said in RIGHT.items():
+        for name, part in RIGHT.items():
             with self.subTest(name):
                 verdict = self.forward.verdict(name)
                 text = judge.screen(verdict, "forward.cu")
                 self.assertTrue(verdict["ok"], text)
-                self.assertIn(said, text)
+                self.assertIn(part, text)
                 self.assertLessEqual(len(text.splitlines()), 24)
 
     def test_mutants(self):
@@ -78,6 +83,94 @@ class Judged(unittest.TestCase):
                 self.assertFalse(self.cheats.verdict(name)["ok"])
         self.assertEqual(self.cheats.verdict("by_the_host")["kind"], "host")
         self.assertEqual(self.cheats.verdict("changes_inputs")["kind"], "changed")
+
+
+HEAD = """#include <torch/extension.h>
+torch::Tensor f(torch::Tensor q, torch::Tensor k, torch::Tensor v) """
+SCALES = """
+__global__ void scale(float* x, int n) { if (threadIdx.x < n + EXTRA) x[threadIdx.x] *= 2; }
+torch::Tensor twice(torch::Tensor x, bool fail = false) {
+  TORCH_CHECK(!fail, "it fails with ", 7);
+  auto y = x.clone();
+  scale<<<1, 32>>>(y.data_ptr<float>(), y.numel());
+  return y;
+}"""
+
+
+class Said(Folder):
+    def judged(self, body, *words):
+        return said([ROOT / "scripts/judge", self.write("f.cu", HEAD + body), *words])
+
+    def test_what_the_header_lacks(self):
+        for body, what in (
+            ("{ return torch::matmul(q, k); }", "torch::matmul"),
+            ("{ return q.softmax(-1); }", "Tensor::softmax"),
+            (";\n#include <torch/nn.h>", "torch/nn.h, which f.cu:3 includes,"),
+        ):
+            said = f"judge: {what} is not in the simulator's torch"
+            self.refused(self.judged(body), 2, said)
+
+    def test_the_host_dereferences_a_tensor_of_the_device(self):
+        done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
+        self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
+
+    def test_a_work_log(self):
+        path = self.folder / "log.json"
+        for note in ("one", "two"):
+            words = ("--log", path, "--note", note, "--json", self.folder / "f.json")
+            self.ended(self.judged("{ v.zero_(); return v; }", *words), 1)
+        rows = json.loads(path.read_text())["worklog"]
+        self.assertEqual(
+            [(r["verdict"], r["note"]) for r in rows], [("changed", "one"), ("changed", "two")]
+        )
+        self.assertFalse(json.loads((self.folder / "f.json").read_text())[0]["ok"])
+        shown = self.ended(said([ROOT / "scripts/compare.py", path])).stdout
+        self.assertRegex(shown, r"f +changed .* two\n$")
+
+    def test_a_suite(self):
+        self.write("all/a.cu", HEAD + "{ v.zero_(); return v; }")
+        self.write("all/b/b.cu", HEAD + "{ return torch::matmul(q, k); }")
+        shown = self.ended(said([ROOT / "scripts/judge", "--suite", self.folder / "all"]), 1).stdout
+        self.assertRegex(
+            shown,
+            r"^a.cu: f changed: the call changes its input V\nb: not judged: torch::matmul is .*\n$",
+        )
+
+    def test_arguments(self):
+        function = {
+            "name": "f",
+            "parameters": [{"kind": k, "name": ""} for k in ("tensor", "float")],
+        }
+        with self.assertRaisesRegex(BadInput, "argument 1, 'tensor', of f is not known"):
+            roles_of(function)
+        names = ("grad_out", "Q", "K", "V", "attn_out", "softmax_lse", "sm_scale", "is_causal")
+        kinds = ["tensor"] * 6 + ["float", "bool"]
+        function["parameters"] = [{"kind": k, "name": n} for k, n in zip(kinds, names)]
+        self.assertEqual(roles_of(function), ["dO", "Q", "K", "V", "O", "LSE", "scale", "causal"])
+        name, roles = parsed("f(q, K, v, 1/sqrt(d), causal, 32, None)")
+        self.assertEqual((name, roles[:5]), ("f", ["Q", "K", "V", "scale", "causal"]))
+        self.assertEqual(roles[5:], [{"value": 32}, {"value": None}])
+        with self.assertRaisesRegex(BadInput, "--call: 'what' is none of Q, K, V"):
+            parsed("f(what)")
+
+
+class Simulated(unittest.TestCase):
+    def test_an_inline_extension(self):
+        ext = simulate.load_inline("scales", "", SCALES.replace("EXTRA", "0"), ["twice"])
+        x = array.array("f", [1, 2, 3])
+        self.assertEqual(list(memoryview(ext.twice(x, False))), [2, 4, 6])
+        self.assertEqual(ext.report()["kernels"][-1]["name"], "scale")
+        with self.assertRaisesRegex(RuntimeError, "it fails with 7"):
+            ext.twice(x, True)
+        with self.assertRaisesRegex(AttributeError, "binds no 'thrice', but twice"):
+            ext.thrice(x)
+
+    def test_a_finding(self):
+        ext = simulate.load_inline("scales", "", SCALES.replace("EXTRA", "1"), ["twice"])
+        with self.assertRaisesRegex(
+            simulate.Finding, "kernel scale, .* at byte 12 of buffer f32 3"
+        ):
+            ext.twice(array.array("f", [1, 2, 3]), False)
 
 
 if __name__ == "__main__":
