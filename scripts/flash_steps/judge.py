@@ -43,11 +43,11 @@ class Judge:
     """The process with the reference (steps/exercise_checker/extension.cpp)."""
 
     def __init__(self):
-        newest = [*Path(ROOT, "common").rglob("*.*"), *JUDGE.parent.glob("CMakeFiles")]
-        newest += Path(ROOT, "steps", "exercise_checker").glob("*.*")
-        if not JUDGE.exists() or not building.is_newer(JUDGE, [p for p in newest if p.is_file()]):
+        folders = Path(ROOT, "common"), Path(ROOT, "steps", "exercise_checker")
+        files = [path for folder in folders for path in folder.rglob("*.[ch]*")]
+        if not building.is_newer(JUDGE.parent / "judge_built", files):
             log = os.path.join(ROOT, "build", "judge.log")
-            failed = building.build_or_say("sim", ["exercise_judge"], log, sys.stderr)
+            failed = building.build_or_say("sim", ["judge"], log, sys.stderr)
             if failed:
                 raise NotHere(f"the judge was not built: {failed[1]}")
         self.process = subprocess.Popen(
@@ -159,11 +159,13 @@ class Run:
         return known or any(t["near"] > 0.3 for t in self.tensors)
 
     @property
-    def off(self):
-        """How far from right: less is nearer."""
-        errors = [math.inf if t["error"] is None else t["error"] for t in self.tensors]
-        near = max((t["near"] for t in self.tensors), default=0)
-        return (not self.ok, self.kind == "refused", -near, max(errors, default=math.inf))
+    def near(self):
+        return max((t["near"] for t in self.tensors), default=0)
+
+    @property
+    def rank(self):
+        """How far from right; of equals the first counts, which is the plainest."""
+        return (not self.ok, self.kind == "refused", self.kind == "stopped", -round(self.near, 1))
 
 
 class Called:
@@ -262,7 +264,7 @@ class Called:
             best = Run(case, "wrong", outputs, answer=answer)
         else:
             trials = [self.checked(t.fitted(), outputs, answer) for t in hypotheses or [case]]
-            best = min(trials, key=lambda run: run.off)
+            best = min(trials, key=lambda run: run.rank)
         if found:
             right = "; its result is right all the same" if best.ok else ""
             best.kind, best.message = "finding", found[0]["message"] + right
@@ -272,7 +274,7 @@ class Called:
         """The run of the case that is right, or nearly. A backward's inputs depend on the case."""
         if not self.backward:
             return self.run(trials[0], trials)
-        return min((self.run(trial) for trial in trials), key=lambda run: run.off)
+        return min((self.run(trial) for trial in trials), key=lambda run: run.rank)
 
     def outputs(self, case, results, tensors, answer):
         """{name: Tensor} of what can be judged, or a sentence."""
@@ -391,7 +393,7 @@ def look(called, text):
                 return run
             if run.kind == "refused" and "scalar type" in run.message:
                 dead.add((layout, type))
-            if not best or (best.kind, run.kind) == ("stopped", "finding") or run.off < best.off:
+            if not best or run.rank < best.rank:
                 best = run
         if best and best.kind != "refused":
             first, best = first or best, None
