@@ -7,7 +7,7 @@ import json
 import tempfile
 import unittest
 
-from copies import ROOT, Folder, main, said
+from copies import ROOT, Folder, for_all, main, said
 from flash_steps import judge, simulate
 from flash_steps.command import BadInput
 from flash_steps.extension import Program, build
@@ -114,6 +114,7 @@ class Said(Folder):
         done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
         self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
 
+    @for_all
     def test_a_work_log(self):
         path = self.folder / "log.json"
         for note in ("one", "two"):
@@ -127,6 +128,7 @@ class Said(Folder):
         shown = self.ended(said([ROOT / "scripts/compare.py", path])).stdout
         self.assertRegex(shown, r"f +changed .* two\n$")
 
+    @for_all
     def test_a_suite(self):
         self.write("all/a.cu", HEAD + "{ v.zero_(); return v; }")
         self.write("all/b/b.cu", HEAD + "{ return torch::matmul(q, k); }")
@@ -152,7 +154,23 @@ class Said(Folder):
             parsed("f(what)")
 
 
+HOST = """
+torch::Tensor f(torch::Tensor x) {
+  using namespace torch::indexing;
+  auto y = x.transpose(0, 1).contiguous();
+  auto z = torch::nn::functional::pad(y, torch::nn::functional::PadFuncOptions({0, 1}));
+  auto w = z.index({Slice(1, None), "..."}).to(torch::kHalf).cpu().cuda();
+  auto half = torch::cat({w.reshape({-1}), w.sum(1)}, 0) * 0.5 + torch::ones({1}, w.options());
+  return (half.to(torch::kFloat32) * 2).to(torch::kInt32);
+}"""
+
+
 class Simulated(unittest.TestCase):
+    def test_tensors_of_the_header(self):
+        x = memoryview(array.array("f", range(1, 7)).tobytes()).cast("B").cast("f", (2, 3))
+        y = simulate.load_inline("host", "", HOST, ["f"]).f(x)  # w is [[2, 5, 0], [3, 6, 0]]
+        self.assertEqual(y.tolist(), [4, 7, 2, 5, 8, 2, 9, 11])
+
     def test_an_inline_extension(self):
         ext = simulate.load_inline("scales", "", SCALES.replace("EXTRA", "0"), ["twice"])
         x = array.array("f", [1, 2, 3])

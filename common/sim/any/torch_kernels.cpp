@@ -1,71 +1,29 @@
 // Compiled as a user's kernels are.
 #define FA_ANY_PROGRAM
-#include "common/sim/any/torch_kernels.h"
+#include "common/sim/any/include/torch_extension.h"
 
-#include "common/sim/any/include/cuda_bf16.h"
-#include "common/sim/any/include/cuda_fp16.h"
+#include "common/sim/any/torch_kernels.h"
 
 namespace sim::torch {
 
 namespace {
 
 double load(const Elements& e, int64_t i) {
-  switch (e.type) {
-    case 0:
-      return static_cast<const uint8_t*>(e.p)[i];
-    case 1:
-      return static_cast<const int8_t*>(e.p)[i];
-    case 2:
-      return static_cast<const int16_t*>(e.p)[i];
-    case 3:
-      return static_cast<const int32_t*>(e.p)[i];
-    case 4:
-      return static_cast<double>(static_cast<const int64_t*>(e.p)[i]);
-    case 5:
-      return float{static_cast<const __half*>(e.p)[i]};
-    case 6:
-      return static_cast<const float*>(e.p)[i];
-    case 7:
-      return static_cast<const double*>(e.p)[i];
-    case 11:
-      return static_cast<const bool*>(e.p)[i];
-    default:
-      return float{static_cast<const __nv_bfloat16*>(e.p)[i]};
-  }
+#define SIM_TYPE(T, name, number, text) \
+  case number:                          \
+    return static_cast<double>(static_cast<const T*>(e.p)[i]);
+  switch (e.type) { SIM_TYPES(SIM_TYPE) }
+#undef SIM_TYPE
+  return 0;
 }
 
 void store(const Elements& e, int64_t i, double v) {
-  switch (e.type) {
-    case 0:
-      static_cast<uint8_t*>(e.p)[i] = static_cast<uint8_t>(v);
-      break;
-    case 1:
-      static_cast<int8_t*>(e.p)[i] = static_cast<int8_t>(v);
-      break;
-    case 2:
-      static_cast<int16_t*>(e.p)[i] = static_cast<int16_t>(v);
-      break;
-    case 3:
-      static_cast<int32_t*>(e.p)[i] = static_cast<int32_t>(v);
-      break;
-    case 4:
-      static_cast<int64_t*>(e.p)[i] = static_cast<int64_t>(v);
-      break;
-    case 5:
-      static_cast<__half*>(e.p)[i] = __half(static_cast<float>(v));
-      break;
-    case 6:
-      static_cast<float*>(e.p)[i] = static_cast<float>(v);
-      break;
-    case 7:
-      static_cast<double*>(e.p)[i] = v;
-      break;
-    case 11:
-      static_cast<bool*>(e.p)[i] = v != 0;
-      break;
-    default:
-      static_cast<__nv_bfloat16*>(e.p)[i] = __nv_bfloat16(static_cast<float>(v));
-  }
+#define SIM_TYPE(T, name, number, text)          \
+  case number:                                   \
+    static_cast<T*>(e.p)[i] = static_cast<T>(v); \
+    break;
+  switch (e.type) { SIM_TYPES(SIM_TYPE) }
+#undef SIM_TYPE
 }
 
 double combined(Op op, double a, double b) {
