@@ -28,7 +28,7 @@ NAMES = {
     "B": "b batch batchsize bs bsz nbatch numbatches batches",
     "H": "h nh numheads nheads heads numhead nhead qheads hq hkv numkvheads nhkv numqheads kvheads",
     "block": "br bc blocksize bm bn blockm blockn tilesize tile blocksizem blocksizen blockrows "
-    "blockcols tilem tilen",
+    "blockcols tilem tilen splitsize chunksize numsplits nsplits chunk",
     "stages": "stages numstages nstages stage kstages",
     "window": "windowsize windowsizeleft windowsizeright window windowleft windowright",
     "zero": "dropout dropoutp pdropout seed offset philoxseed softcap debug verbose device",

@@ -127,7 +127,8 @@ Function bind(std::string name, F f) {
 /// `Name{"O"} % torch::zeros(...)`: what scripts/sim makes of `O = torch::zeros(...)`.
 struct Name {
   const char* text;
-  const at::Tensor& operator%(const at::Tensor& t) const { return t.name(text); }
+  at::Tensor operator%(at::Tensor t) const { return t.name(text); }
+  auto operator%(auto other) const { return other; }
 };
 /// Runs before main().
 struct Module {

@@ -245,11 +245,9 @@ struct ArrayRef {
   const T& front() const { return first[0]; }
   const T& back() const { return first[count - 1]; }
   std::vector<T> vec() const { return {begin(), end()}; }
-  ArrayRef slice(size_t from) const { return {first + from, count - from}; }
   bool operator==(const ArrayRef& o) const {
     return count == o.count && std::equal(begin(), end(), o.begin());
   }
-  bool equals(const ArrayRef& o) const { return *this == o; }
 };
 template <class T>
 std::ostream& operator<<(std::ostream& out, ArrayRef<T> v) {
@@ -529,15 +527,16 @@ class Tensor {
 };
 std::ostream& operator<<(std::ostream&, const Tensor&);
 /// Element by element, with PyTorch's broadcasting.
-#define SIM_ELEMENTWISE(op, name, text)             \
-  Tensor operator op(const Tensor&, const Tensor&); \
-  Tensor operator op(const Tensor&, Scalar);        \
-  Tensor operator op(Scalar, const Tensor&);        \
-  inline Tensor name(const Tensor& a, const Tensor& b) { return a op b; }
-SIM_ELEMENTWISE(+, add, '+')
-SIM_ELEMENTWISE(-, sub, '-')
-SIM_ELEMENTWISE(*, mul, '*')
-SIM_ELEMENTWISE(/, div, '/')
+#define SIM_ELEMENTWISE(op, name)                                         \
+  Tensor operator op(const Tensor&, const Tensor&);                       \
+  Tensor operator op(const Tensor&, Scalar);                              \
+  Tensor operator op(Scalar, const Tensor&);                              \
+  inline Tensor name(const Tensor& a, const Tensor& b) { return a op b; } \
+  inline const Tensor& operator op##=(const Tensor& a, const auto& b) { return a.copy_(a op b); }
+SIM_ELEMENTWISE(+, add)
+SIM_ELEMENTWISE(-, sub)
+SIM_ELEMENTWISE(*, mul)
+SIM_ELEMENTWISE(/, div)
 using TensorList = ArrayRef<Tensor>;
 
 // --- functions -----------------------------------------------------------------------------------
