@@ -2,9 +2,9 @@
 // standard input and output. It computes the reference; the extension runs in another process.
 //
 // {"inputs": [names], "problem", "seed", "type", "order"} is answered by a line and their bytes: Q,
-// K, V, dO, O, LSE, delta = rowsum(dO O). {"outputs": [{"name", "type"}], ...} with the bytes after the line is answered
-// by {"tensors": [{"name", "ok", "message", "error", "allowed", "near"}]}; `near`: the share of the
-// elements that are right or nearly so.
+// K, V, dO, O, LSE, delta = rowsum(dO O). {"outputs": [{"name", "type"}], ...} with their bytes
+// after the line is answered by {"tensors": [{"name", "ok", "message", "error", "allowed",
+// "near"}]}; `near`: the share of the elements that are right or nearly so.
 
 #include <bit>
 #include <cmath>

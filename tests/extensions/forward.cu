@@ -11,8 +11,8 @@ using namespace nvcuda;
   TORCH_CHECK(x.is_cuda(), #x " must be a CUDA tensor"); \
   TORCH_CHECK(x.is_contiguous(), #x " must be contiguous")
 
-// --- [B, H, N, d], fp32, one thread per row; mutant 1: no maximum of the last row, 2: row 0 only of
-// the first block's, 3: the sum misses a key, 4: reads one key too many
+// --- [B, H, N, d], fp32, one thread per row; mutant 1: earlier sums are not rescaled, 2: each 32nd
+// row is left out, 3: the last row misses a key, 4: reads one key too many
 template <int mutant>
 __global__ void per_row(const float* Q, const float* K, const float* V, float* O, int N, int d,
                         float scale, bool causal) {

@@ -3,10 +3,10 @@
 // `program IN OUT`, two file descriptors, begins with a line {"functions": [{"name", "symbol",
 // "parameters": [{"kind", "name", "default"}]}]}. A request is {"call": index, "arguments": [...]},
 // with "anew" where it alone is to be counted. An argument is a JSON value, or {"sizes", "type",
-// "name", "cuda"} and after the line its bytes, none of which are written yet with "unwritten". The answer
-// is {"refused": sentence}, or {"results": [...]} (a tensor: {"sizes", "type", "buffer"}) with their
-// bytes, then those of the tensors among the arguments; it always has the "report" of docs/json.md, "to_host" and
-// "from_host". After "ended" there is no further answer.
+// "name", "cuda"} and after the line its bytes, none of which are written yet with "unwritten".
+// The answer is {"refused": sentence}, or {"results": [...]}, of which a tensor is {"sizes",
+// "type", "buffer"}, with their bytes, then those of the tensors among the arguments. It always has
+// the "report" of docs/json.md, "to_host" and "from_host". None follows one with "ended".
 #define FA_ANY_PROGRAM
 #include "common/sim/any/include/torch_extension.h"
 
