@@ -91,6 +91,8 @@ double unit_of(DType dtype) {
       return 0x1p-24;
     case DType::bf16:
       return 0x1p-8;
+    case DType::f16:
+      return 0x1p-11;
     case DType::e4m3:
       return 0x1p-4;
   }

@@ -19,7 +19,7 @@ constexpr double kMaxScores = 0x1p53;  // bytes and FLOPs of any step stay below
 constexpr struct {
   const char* name;
   size_t bytes;
-} kTypes[] = {{"fp32", 4}, {"bf16", 2}, {"e4m3", 1}};
+} kTypes[] = {{"fp32", 4}, {"bf16", 2}, {"e4m3", 1}, {"fp16", 2}};
 
 float round_to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
@@ -35,6 +35,16 @@ float round_to_e4m3(float x) {
   if (size < 0x1p-6f) return std::nearbyint(x * 512) / 512;  // the spacing stays the same
   const uint32_t u = std::bit_cast<uint32_t>(x);
   return std::bit_cast<float>((u + 0x7ffff + (u >> 20 & 1)) & 0xfff00000);
+}
+
+// Above 65504 infinity; below 2^-14 the spacing stays the same.
+float round_to_fp16(float x) {
+  const float size = std::fabs(x);
+  if (std::isnan(x)) return x;
+  if (size < 0x1p-14f) return std::nearbyint(x * 0x1p24f) * 0x1p-24f;
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  const float rounded = std::bit_cast<float>((u + 0xfff + (u >> 13 & 1)) & 0xffffe000);
+  return std::fabs(rounded) > 65504 ? std::copysign(INFINITY, x) : rounded;
 }
 
 std::string list_of(const std::vector<int>& values, const char* between = ",") {
@@ -134,6 +144,8 @@ float round_to(DType dtype, float x) {
       return x;
     case DType::bf16:
       return round_to_bf16(x);
+    case DType::f16:
+      return round_to_fp16(x);
     case DType::e4m3:
       return round_to_e4m3(x);
   }

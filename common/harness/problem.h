@@ -14,12 +14,13 @@
 
 namespace fa {
 
-/// Element type of Q, K, V, O and their gradients. Statistics (LSE) are always fp32.
-enum class DType { f32, bf16, e4m3 };
+/// Element type of Q, K, V, O and their gradients. Statistics (LSE) are always fp32. f16 is of
+/// other people's kernels: no step has it.
+enum class DType { f32, bf16, e4m3, f16 };
 
 /// Bytes of one element.
 size_t bytes_of(DType);
-/// "fp32", "bf16" or "e4m3".
+/// "fp32", "bf16", "e4m3" or "fp16".
 const char* name_of(DType);
 /// The nearest value that `dtype` can hold (round to nearest even; e4m3 saturates at 448).
 float round_to(DType dtype, float x);

@@ -2,14 +2,18 @@
 
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
     compare.py --diff before.json after.json     two runs of a step side by side
+    compare.py worklog.json                      the versions of an extension (judge --log)
 
 Files of several machines can be mixed: one row has the simulator's counts and estimates and a GPU's
 measurements of the same step and problem. 'Estimated/measured' is shown where both are of one GPU.
 Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
 """
 
+import contextlib
+
 from . import command
-from .command import BadInput
+from .command import BadInput, Failure
+from .files import read_json
 from .problems import problem_text
 from .results import get, join_for_reading, load, screen_of, total
 from .text import aligned, bytes_text, count_text, time_text
@@ -81,6 +85,25 @@ def diff(first, second):
     return "\n\n".join("\n".join(diff_lines(a, b)) for a, b in pairs)
 
 
+def worklog_of(path):
+    """The rows that ./scripts/judge --log wrote; None where the file is another one."""
+    with contextlib.suppress(Failure):  # load() says it
+        found = read_json(path)
+        return found.get("worklog") if isinstance(found, dict) else None
+
+
+def worklog_lines(rows):
+    """A table with a bar for each estimated time."""
+    longest = max((row["ms"] or 0 for row in rows), default=0)
+    cells = [("date", "function", "verdict", "requested", "HBM", "estimated", "", "limit", "note")]
+    for row in rows:
+        bar = "#" * round(20 * (row["ms"] or 0) / longest) if longest else ""
+        moved = [bytes_text(row[key]) for key in ("requested", "hbm")]
+        times = [time_text(row["ms"]), f"{bar:<20}", row["limit"] or "-"]
+        cells.append((row["date"], row["function"], row["verdict"], *moved, *times, row["note"]))
+    return [line.rstrip() for line in aligned(cells)]
+
+
 def main():
     parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
@@ -89,6 +112,9 @@ def main():
     if args.diff and len(args.files) != 2:
         raise BadInput("--diff needs two files")
 
+    if len(args.files) == 1 and (rows := worklog_of(args.files[0])):
+        print("\n".join(worklog_lines(rows)))
+        return 0
     loaded = [load(path) for path in args.files]
     if args.diff:
         print(diff(*loaded))

@@ -67,7 +67,7 @@ LIBRARIES = """
 cublasXt: cuBLASXt, cudnn: cuDNN, cufft: cuFFT,
 cusparse: cuSPARSE, cusolver: cuSOLVER, cub/: CUB, cute/: CUTLASS,
 cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.h: MPI,
-torch/: PyTorch, ATen/: PyTorch, npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
+npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
 cuda_fp6: fp6 types, GL/: OpenGL, cuda_gl_interop: OpenGL, texture_: textures,
 channel_descriptor: textures, surface_: surfaces, nvml: NVML, cupti: CUPTI, nvrtc: NVRTC,
 cudnn_frontend: cuDNN
@@ -114,10 +114,10 @@ def is_built():
     """Is the simulator newer than its files, and built in this tree? Ten times as fast as CMake."""
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
     files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), HOW]
-    # Without a row for cuda, an earlier configuration wrote it.
+    # Without a row for torch, an earlier configuration wrote it.
     stamp = os.path.join(os.path.dirname(HOW), "built")
     here = not building.made_for(os.path.join(ROOT, "build", "sim"))
-    return here and building.is_newer(stamp, files) and "\ncuda " in text_of(HOW)
+    return here and building.is_newer(stamp, files) and "\ntorch " in text_of(HOW)
 
 
 def build_simulator():
@@ -145,6 +145,8 @@ def missing_header(error, said):
     if not match:
         return None
     place, name = short(match["place"]), match["name"]
+    if name.startswith(("torch/", "ATen/", "c10/", "pybind11/")):
+        return f"{name}, which {place} includes, is not in the simulator's torch"
     library = library_of(name)
     if library:
         return f"not supported: {library}, which {place} includes"
@@ -226,7 +228,7 @@ NOT_FOUND = (
     r"|'(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?' (?:was not declared"
     r"|has not been declared|does not name a (?:template )?type"
     r"|is not a member of '(?P<scope>[\w:]+))"
-    r"|'(?:struct |const )*(?P<of>\w+)' has no member named '(?P<field>\w+)'"
+    r"|'(?:struct |class |const )*(?P<of>[\w:]+)' has no member named '(?P<field>\w+)'"
     r"|use of deleted function '\w+ (?P<deleted>\w+\(.*\))'"
 )
 
@@ -247,6 +249,16 @@ def of_simulator(said):
     return f"not supported: {what} ({short(file)}:{line})"
 
 
+def of_torch(lost):
+    """The sentence about what the stand-in for PyTorch's headers lacks."""
+    scope = lost["scope"] or lost["inside"] or lost["of"] or ""
+    if scope.split("::")[0] not in ("torch", "at", "c10", "pybind11", "py"):
+        return None
+    scope = "Tensor" if scope == "at::Tensor" else scope
+    name = lost["field"] or lost["name"] or lost["member"]
+    return f"{scope}::{name} is not in the simulator's torch"
+
+
 def explain(error, path, said):
     """Why a file did not compile, in one sentence where we know it."""
     known = missing_header(error, said) or of_simulator(said)
@@ -259,6 +271,8 @@ def explain(error, path, said):
         if known and not (lost and "libcu++" in known):
             return known
         words = lost.group("name", "scope", "inside", "of") if lost else ()
+        if lost and (known := of_torch(lost)):
+            return f"{known} ({short(match['file'])}:{match['line']})"
         if any(word and re.match(NVIDIAS, word) for word in words) or lost and lost["deleted"]:
             what = lost["deleted"] or lost["name"] or lost["member"]
             what = what or f"{lost['of']}::{lost['field']}"
@@ -323,14 +337,15 @@ def compile_file(path, how, options, folder, number):
         return base + ".o", []
     cuda = path.endswith((".cu", ".cuh"))
     # A precompiled header is named in the preprocessor's output, and needs the same flags again.
-    flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else [])]
+    header = ["-include", how["torch" if options.extension else "header"]] if cuda else []
+    flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else []), *header]
     # The simulator's stand-ins precede a toolkit's headers named by -I.
     first = [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}"]
     source = call(*first, *flags, *given, path, before=toolkit_header).stdout
     if "/thrust/detail/config.h" in source:
         flags += ["-include", "thrust/as_for_cuda.h"]
         source = call(*first, *flags, *given, path).stdout
-    own = how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
+    own = how["cuda"] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
     watched = [flag for flag in how["flags"] if flag != "-w"]
     watched += ["-Wuninitialized", "-Wmaybe-uninitialized", "-fstack-usage"]
     flags = ["-x", "c++-cpp-output", *openmp, *watched, *own]
@@ -342,6 +357,9 @@ def compile_file(path, how, options, folder, number):
             text = translator.translate(source)
         except TranslationError as error:
             raise Refused(f"cannot read {error}") from None
+        if options.extension:
+            how["functions"] += translator.tensor_functions
+            text += bindings(translator.tensor_functions, options.extension)
         write_text(base + ".ii", text)
         return translator, text
 
@@ -365,11 +383,29 @@ def compile_file(path, how, options, folder, number):
     return base + ".o", remarks
 
 
+def bindings(functions, wanted):
+    """What binds functions that no PYBIND11_MODULE binds, as load_inline does; `wanted`: their
+    names, or "all", or "bound" where the text does it."""
+    once = [
+        f for f in functions if sum(g["name"] == f["name"] for g in functions if g["defined"]) == 1
+    ]
+    names = {
+        f["name"]: f"{f['scope']}::{f['name']}".removeprefix("::") for f in once if f["defined"]
+    }
+    chosen = names if wanted == "all" else [n for n in names if n in wanted]
+    if wanted == "bound" or not chosen:
+        return ""
+    calls = "".join(f'm.def("{name}", &::{names[name]});' for name in chosen)
+    body = f"[] {{ ::pybind11::module_ m; {calls} }}"
+    return f"\nstatic const ::sim::torch::Module sim_unbound({body});\n"
+
+
 def link(objects, how, options, folder):
     program = os.path.join(folder, "program")
     libraries = [f"-l{name}" for name in options.library]
     words = [how["compiler"], "-Wl,--whole-archive", how["simulator"], "-Wl,--no-whole-archive"]
-    words += [how["program"], *objects, how["program"], "-o", program, *libraries]
+    own_main = [how["extension"]] if options.extension else []
+    words += [how["program"], *objects, *own_main, how["program"], "-o", program, *libraries]
     if "data" in how:  # installed: where the program finds GPUs (common/counts/files.cpp)
         place = ", ".join(map(str, os.fsencode(how["data"]) + b"\0"))
         text = f".section .rodata\n.globl fa_data_folder\nfa_data_folder: .byte {place}\n"
@@ -381,6 +417,8 @@ def link(objects, how, options, folder):
         match = re.search(r"undefined reference to [`']([^`']+)'", done.stderr)
         if match:
             name = match[1].removeprefix("__real_")
+            if name == "main":
+                raise Refused("no file has a main(); ./scripts/judge runs a PyTorch extension")
             raise Refused(f"{name} is declared and nowhere defined: give the file that has it, too")
         match = re.search(r"multiple definition of [`']([^`']+)'", done.stderr)
         if match:
@@ -459,6 +497,7 @@ def parse(words, description):
     kept = "keep the compiled program there, and do not run it"
     add("-o", dest="keep", metavar="FILE", help=kept)
     options = parser.parse_args(words)
+    options.extension = None
     return options, own
 
 

@@ -25,6 +25,7 @@ SECTION = '__attribute__((section("{},\\"aw\\",@progbits{}{}")))'
 COMMENT = "#" if platform.machine() in ("x86_64", "i686", "AMD64") else "//"
 NAMED = {f"cudaMalloc{kind}" for kind in ("", "Managed", "Async", "Pitch", "Host")}
 NAMED |= {"cudaHostAlloc"}
+TENSORS = {f"{new}{like}" for new in ("empty", "zeros", "full") for like in ("", "_like")}
 FIRST = {"__cluster_dims__": "need_cluster", "__sim_launch_bounds__": "need_bounds"}
 LAUNCHES = {"cudaLaunchKernel": "false", "cudaLaunchCooperativeKernel": "true"}
 WORDS = {
@@ -140,10 +141,34 @@ def tokens_of(text, place):
     return tokens
 
 
+def takes_tensors(words, f):
+    """Is it a function of the host with a torch::Tensor among its parameters?"""
+    device = f.ahead & {"__global__", "__device__"}
+    return not device and any(w.text == "Tensor" for w in words[slice(*f.parameters)])
+
+
+def tensor_function(words, f):
+    """Its name, whether it is defined here and no template, its parameters' names ("": none)."""
+    names, depth, last, given = [], 0, "", False
+    for word in [*words[slice(*f.parameters)], None]:
+        text = word.text if word else ","
+        depth += (text in "(<[{") - (text in ")>]}") if len(text) == 1 else 0
+        if text == "," and depth == 0:
+            names.append(last)
+            last, given = "", False
+        elif text == "=" and depth == 0:
+            given = True
+        elif word and word.kind == "name" and depth == 0 and not given:
+            last = text
+    scope = "::".join(part for part in f.scope.split("::") if part)
+    whole = bool(f.body) and "template" not in f.ahead
+    return {"name": f.name, "scope": scope, "defined": whole, "parameters": names}
+
+
 class Translator:
     """`simulator`: the folder of the simulator's headers, whose calls stay unchanged. `arithmetic`:
     casts and shifts of device code compute as on a GPU (any/arithmetic.h). Finds the user's
-    `files`, `host_calls`, and whether the text `has_own_new`."""
+    `files`, `host_calls`, whether the text `has_own_new`, and the host's `tensor_functions`."""
 
     def __init__(self, simulator, arithmetic=False):
         self.place = ["", 1]
@@ -153,6 +178,7 @@ class Translator:
         self.simulator = simulator
         self.arithmetic = arithmetic
         self.files, self.host_calls, self.has_own_new = set(), [], False
+        self.tensor_functions = []
 
     def translate(self, text):
         # _Pragma() in an indented line: g++ cannot read its own output
@@ -182,8 +208,11 @@ class Translator:
         found = list(functions(words))
         self.files = {word.file for word in words}
         self.host_calls = host_calls(words, found)
-        self.has_own_new = any(name in ("new", "delete") for name, _, _ in found)
-        for _, ahead, body in found:
+        self.has_own_new = any(f.name in ("new", "delete") for f in found)
+        self.tensor_functions = [
+            tensor_function(words, f) for f in found if takes_tensors(words, f)
+        ]
+        for _, ahead, body, _, _ in found:
             if body and ahead & {"__global__", "__device__"}:
                 for word in words[body[0] : body[1]]:
                     word.device = True
@@ -300,6 +329,8 @@ class Translator:
                 continue
             elif token.text in NAMED:
                 self.allocation(i)
+            elif token.text in TENSORS:
+                self.tensor(i)
             elif token.text in LAUNCHES:
                 self.launch_call(i)
             elif token.text == "cudaLaunchKernelEx":
@@ -559,6 +590,17 @@ class Translator:
             name += "_fixed"
         self.sections += 1
         return SECTION.format(name, COMMENT, self.sections)
+
+    def tensor(self, i):
+        """O = torch::zeros(...): the buffer is named O."""
+        scope = self.before(i)
+        space = self.before(scope)
+        equal = self.before(space)
+        name = self.before(equal)
+        if self.text_at(space) in ("torch", "at") and self.text_at(equal) == "=":
+            if self.text_at(scope) == "::" and self.kind_at(name) == "name":
+                call = f'::sim::torch::Name{{"{self.text_at(name)}"}} % '
+                self.tokens[space].text = call + self.tokens[space].text
 
     def allocation(self, i):
         opens = self.next(i)

@@ -4,6 +4,8 @@ Finds calls by name: of the C library, of the C++ library's containers and strea
 that the text defines without __device__. Members and overloads are not told apart.
 """
 
+from collections import namedtuple
+
 C_LIBRARY = """
 rand srand random srandom drand48 rand_r time getenv system exit abort atexit puts putchar getchar
 fprintf sprintf snprintf fputs fputc scanf sscanf fscanf fopen fclose fread fwrite fflush sleep
@@ -50,9 +52,21 @@ def declarator(words, begin, end):
     return None
 
 
+# `ahead`: the words of its declaration; `body`: its begin and end, or None; `parameters`: the same;
+# `scope`: of the namespaces and classes around it.
+Function = namedtuple("Function", "name ahead body parameters scope")
+
+
 def functions(words):
-    """(name, the words of its declaration, begin and end of its body or None)"""
+    """Each as a Function."""
     begin = i = 0
+    scope = []
+
+    def found(name, body):
+        at = next(k for k in range(begin, i) if words[k].text == name and words[k + 1].text == "(")
+        ahead = {w.text for w in words[begin:i]}
+        return Function(name, ahead, body, (at + 2, partner(words, at + 1)), "::".join(scope))
+
     while i < len(words):
         text = words[i].text if words[i].kind == "other" else ""
         if text == "(":
@@ -62,25 +76,30 @@ def functions(words):
             name = declarator(words, begin, i)
             end = partner(words, i)
             if name:
-                yield name, ahead, (i + 1, end)
+                yield found(name, (i + 1, end))
                 i = end
             elif not ahead & {"namespace", "class", "struct", "union", "extern"}:
                 i = end  # an initialiser, an enum
+            else:
+                last = words[i - 1]
+                scope.append(last.text if last.kind == "name" and last.text != "namespace" else "")
             begin = i + 1
         elif text in (";", "}"):
             name = declarator(words, begin, i)
             if name:
-                yield name, {w.text for w in words[begin:i]}, None
+                yield found(name, None)
+            if text == "}" and scope:
+                scope.pop()
             begin = i + 1
         i += 1
 
 
 def host_calls(words, found):
     """[(name, line)] of host functions called in device code; `found`: functions(words)."""
-    device = {name for name, ahead, _ in found if ahead & DEVICE}
-    host = {name for name, ahead, body in found if body} - device
+    device = {f.name for f in found if f.ahead & DEVICE}
+    host = {f.name for f in found if f.body} - device
     calls = []
-    for _, ahead, body in found:
+    for _, ahead, body, _, _ in found:
         if not body or "__host__" in ahead or not ahead & {"__global__", "__device__"}:
             continue
         part = words[body[0] : body[1]]

@@ -1,6 +1,7 @@
 """A folder of submissions: one folder per student, with the .cuh files somewhere in it."""
 
 import concurrent.futures
+import csv
 import dataclasses
 import json
 import os
@@ -9,9 +10,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from flash_steps.building import stop_all
+from flash_steps.command import BadInput
 from flash_steps.text import aligned, common_lines
 
-from .check import check
+from .check import ADVICE, check
 from .exercises import code_lines, find, student_text
 from .show import prose, width
 
@@ -261,15 +263,63 @@ def table(grades, exercises):
     return "\n".join(lines)
 
 
-def write_junit(path, grades, seed):
+def only(exercises, text):
+    """Those whose numbers "1-7,13" lists. Raises BadInput."""
+    found = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not (first.isdigit() and (last if dash else first).isdigit()):
+            raise BadInput(f"--only {text}: must be numbers and ranges, as 1-7,13")
+        found |= set(range(int(first), int(last or first) + 1))
+    unknown = found - {e.number for e in exercises}
+    if unknown:
+        raise BadInput(f"--only {text}: there is no exercise {min(unknown)}")
+    return [e for e in exercises if e.number in found]
+
+
+def printable(text):
+    """Without what XML does not allow."""
+    return "".join(c for c in text if c in "\n\t" or c.isprintable())
+
+
+def write_csv(path, grades):
+    """A row per student: 1 for each exercise that is right, else 0, and the sum."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        first = next(iter(grades.values()))
+        rows.writerow(["student", *(g.exercise.label for g in first), "done"])
+        for name, row in grades.items():
+            points = [int(g.result == "ok") for g in row]
+            rows.writerow([name, *points, sum(points)])
+
+
+def write_feedback(folder, grades):
+    """A file per student to hand back: what is right, and of the rest the line and the advice."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, row in grades.items():
+        parts = []
+        for g in row:
+            said = {"ok": "right", "missing": "not handed in", "untouched": "still empty"}
+            said = (
+                said.get(g.result)
+                or f"{g.kind}: {printable(g.message)}\n\n{ADVICE.get(g.kind, '')}"
+            )
+            parts.append(f"{g.exercise.label}: {said.strip()}\n")
+        Path(folder, f"{name}.txt").write_text("\n".join(parts), encoding="utf-8")
+
+
+def write_junit(path, grades, seed, due=False):
+    """`due`: what is not handed in is a failure, else skipped."""
+    none = ("missing", "untouched")
     inside = ElementTree.SubElement
     root = ElementTree.Element("testsuites", name="flash-steps")
     for name, row in grades.items():
         results = [g.result for g in row]
         suite = inside(root, "testsuite", name=name, tests=str(len(row)))
-        suite.set("failures", str(results.count("wrong")))
+        absent = sum(map(results.count, none))
+        suite.set("failures", str(results.count("wrong") + (absent if due else 0)))
         suite.set("errors", "0")
-        suite.set("skipped", str(results.count("missing") + results.count("untouched")))
+        suite.set("skipped", str(0 if due else absent))
         suite.set("time", f"{sum(g.seconds for g in row):.2f}")
         inside(inside(suite, "properties"), "property", name="seed", value=str(seed))
         for g in row:
@@ -277,10 +327,9 @@ def write_junit(path, grades, seed):
             case = inside(suite, "testcase", of)
             if g.result == "wrong":
                 failure = inside(case, "failure", type=g.kind, message=g.kind)
-                # Only characters that XML allows.
-                failure.text = "".join(c for c in g.message if c in "\n\t" or c.isprintable())
+                failure.text = printable(g.message)
             elif g.result != "ok":
-                inside(case, "skipped", message=g.result)
+                inside(case, "failure" if due else "skipped", message=g.result)
     ElementTree.indent(root)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 

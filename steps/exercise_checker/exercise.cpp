@@ -108,7 +108,7 @@ void answer(Channel& judge, const json& asked, const Variant& yours) {
   const Problem p = problem_for(yours, problem_of(asked.at("problem")));
   Inputs in;
   for (std::vector<float>* x : {&in.Q, &in.K, &in.V, &in.dO}) {
-    *x = judge.floats(x == &in.K || x == &in.V ? p.kv_size() : p.q_size());
+    *x = judge.numbers(x == &in.K || x == &in.V ? p.kv_size() : p.q_size());
   }
   configure({.watchdog_s = asked.at("watchdog")});
   Session session(p, in, yours);

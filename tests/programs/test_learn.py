@@ -24,6 +24,7 @@ from pathlib import Path
 from unittest import mock
 
 from copies import BUILD, ROOT, Folder, for_all, main, on_page, typed
+from flash_steps.command import BadInput
 from learn_lib import check as checking
 from learn_lib import exercises as catalogue
 from learn_lib import grade as grading
@@ -1403,6 +1404,22 @@ class Grading(Classroom):
 
         junit, report, aside = self.folder / "g.xml", self.folder / "g.json", grading.Aside()
         aside.leave("bo/x.zip", "an archive", "bo")
+        grading.write_junit(junit, grades, 42, due=True)
+        suites = list(ElementTree.parse(junit).getroot())
+        counts = [(suite.get("failures"), suite.get("skipped")) for suite in suites]
+        self.assertEqual(counts, [("2", "0"), ("2", "0"), ("3", "0")])
+        self.assertEqual([e.number for e in grading.only(EXERCISES, "2-4,1")], [1, 2, 3, 4])
+        for wrong in ("0", "1-", "x", "99"):
+            with self.assertRaises(BadInput):
+                grading.only(EXERCISES, wrong)
+        grading.write_csv(self.folder / "g.csv", grades)
+        rows = [line.split(",") for line in (self.folder / "g.csv").read_text().splitlines()]
+        self.assertEqual(
+            [(row[0], row[-1]) for row in rows[1:]], [("ann", "1"), ("bo", "1"), ("cy", "0")]
+        )
+        grading.write_feedback(self.folder / "back", grades)
+        feedback = (self.folder / "back/ann.txt").read_text()
+        self.assertIn(f"{second}: race: two\nlines\n\nTwo threads access the same word", feedback)
         grading.write_junit(junit, grades, 42)
         self.assertTrue(junit.read_text().startswith("<?xml "))
         suites = list(ElementTree.parse(junit).getroot())

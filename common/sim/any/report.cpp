@@ -209,6 +209,8 @@ std::string verdict_of(const Session& s, bool far) {
 
 }  // namespace
 
+std::string json_text(const Session& s) { return json_of(s).dump(); }
+
 bool tell(const Session& s) {
   std::string text;
   bool arithmetic = true;

@@ -175,6 +175,8 @@ cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                 static_cast<sim::Way>(kind));
     }
     sim::any::look_at_copy(to, to_pitch, from, from_pitch, width, height, pc);
+    const bool there = sim::is_device(to), here = sim::is_device(from);
+    if (here != there) (here ? session().to_host : session().from_host) += width * height;
   });
 }
 #define SIM_CALLER __builtin_return_address(0)

@@ -431,12 +431,28 @@ Library::~Library() {
   if (!enclosed) end_where_asked("after a library's call");
 }
 
+void begin_anew() {
+  Session& s = session();
+  s.recording.reset();
+  s.kernels.clear();
+  s.sites.clear();
+  s.findings.clear();
+  s.finding_at.clear();
+  s.remarks.clear();
+  s.said.clear();
+  s.more = 0;
+  s.to_host = s.from_host = 0;
+  s.launch_refused = false;
+  s.recording = std::make_unique<Recording>();
+}
+
 void stop(int status) {
   std::fflush(stdout);
   Session& s = session();
   s.complete = false;
   take_counts(nullptr);
   s.recording.reset();
+  if (s.on_end) s.on_end();
   if (!tell(s) && status == 0) status = 3;
   std::fflush(stderr);
   _exit(status);

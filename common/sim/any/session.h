@@ -77,14 +77,16 @@ struct Session {
   uint64_t launches = 0;                     ///< so far
   bool in_launch = false;
   std::vector<std::string> remarks;
-  std::unique_ptr<Work> captured;   ///< not null: stream work is kept for a graph
-  bool launch_refused = false;      ///< so its results are missing
-  bool complete = true;             ///< false: the program did not end by itself
-  std::set<std::string> said;       ///< remarks, each printed once
-  size_t more = 0;                  ///< findings at other lines, counted but not printed
-  double estimated_s = 0;           ///< of all launches so far: what events read
-  size_t allowed_smem = 48 * 1024;  ///< the most that cudaFuncSetAttribute allowed any kernel
-  bool large_clusters = false;      ///< it allowed clusters of more than 8 blocks
+  std::unique_ptr<Work> captured;       ///< not null: stream work is kept for a graph
+  bool launch_refused = false;          ///< so its results are missing
+  bool complete = true;                 ///< false: the program did not end by itself
+  std::set<std::string> said;           ///< remarks, each printed once
+  size_t more = 0;                      ///< findings at other lines, counted but not printed
+  double estimated_s = 0;               ///< of all launches so far: what events read
+  uint64_t to_host = 0, from_host = 0;  ///< bytes that the program copied
+  std::function<void()> on_end;         ///< of an extension: called before stop() ends the program
+  size_t allowed_smem = 48 * 1024;      ///< the most that cudaFuncSetAttribute allowed any kernel
+  bool large_clusters = false;          ///< it allowed clusters of more than 8 blocks
 };
 Session& session();
 /// The simulator has one device and one queue: host threads take turns.
@@ -114,6 +116,10 @@ void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from
                   size_t width, size_t height, const void* pc);
 /// Ends the program at once, with the report. What has not run is not known to be correct.
 [[noreturn]] void stop(int status);
+/// Forgets what was counted and found, and empties the modelled L2: the next call alone counts.
+void begin_anew();
+/// The report as JSON.
+std::string json_text(const Session&);
 /// Prints the report of each kernel to stderr, and writes it as JSON where requested.
 /// \returns false where the JSON cannot be written
 bool tell(const Session&);

@@ -1,0 +1,123 @@
+"""What the arguments of somebody's attention function are, by their names and order."""
+
+import math
+
+from flash_steps.command import BadInput
+
+# By role, in lower case without underscores.
+NAMES = {
+    "Q": "q query queries mq xq qs",
+    "K": "k key keys mk xk ks",
+    "V": "v value values mv xv vs val vals",
+    "O": "o out output outputs result results attnout attn outptr y",
+    "LSE": "lse softmaxlse logsumexp logsumexps lvec lvals stats",
+    "dO": "do dout doutput gradout gradoutput grado doo grad outgrad upstream",
+    "dQ": "dq gradq dquery gradquery",
+    "dK": "dk gradk dkey gradkey",
+    "dV": "dv gradv dvalue gradvalue",
+    "m": "m max rowmax maxes mi maxima",
+    "l": "l sum rowsum sums li denom",
+    "delta": "delta dpsum dsum di dvec rowsumdo",
+    "qkv": "qkv packedqkv",
+    "causal": "causal iscausal usecausal applycausal causalmask usecausalmask ismasked masked",
+    "scale": "scale softmaxscale smscale scaling scalefactor attnscale qkscale scaleqk invsqrtd "
+    "softmaxscalefactor normfactor",
+    "N": "n s t seqlen seqlength sequencelength nseq seq seqlenq seqlenk seqlenkv nq nk nkv lenq "
+    "qlen kvlen lq lk tq tk sq sk maxseqlen length context contextlen numrows tokens nctx",
+    "d": "d headdim dim hd dhead headsize dmodel dimhead embed embeddim hdim embdim dimension",
+    "B": "b batch batchsize bs bsz nbatch numbatches batches",
+    "H": "h nh numheads nheads heads numhead nhead qheads hq hkv numkvheads nhkv numqheads kvheads",
+    "block": "br bc blocksize bm bn blockm blockn tilesize tile blocksizem blocksizen blockrows "
+    "blockcols tilem tilen splitsize chunksize numsplits nsplits chunk",
+    "stages": "stages numstages nstages stage kstages",
+    "window": "windowsize windowsizeleft windowsizeright window windowleft windowright",
+    "zero": "dropout dropoutp pdropout seed offset philoxseed softcap debug verbose device",
+}
+ROLES = {word: role for role, words in NAMES.items() for word in words.split()}
+TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "m", "l", "delta", "qkv")
+OUTPUTS = ("O", "LSE", "dQ", "dK", "dV")
+GRADIENTS = ("dQ", "dK", "dV")
+ENDS = ("tensor", "states", "layer", "matrix", "mat", "ptr", "in", "tensors", "gpu", "cuda", "t")
+
+
+def role_of(name, kind, alone=False):
+    """One of NAMES, or None; `alone`: of m and l it has only one."""
+    word = name.lower().replace("_", "")
+    words = [word, *(word[: -len(end)] for end in ENDS if word.endswith(end))]
+    words += [
+        word[len(begin) :] for begin in ("input", "in", "device", "p") if word.startswith(begin)
+    ]
+    tensor = kind.startswith("tensor")
+    for word in words:
+        role = ROLES.get(word)
+        if word in ("dk", "dv") and not tensor:
+            return "d"
+        if word == "d" and tensor:
+            return "delta"
+        if word in ("l", "m") and tensor and alone:  # FlashAttention-2's L
+            role = "LSE"
+        if role == "m" and not tensor:
+            return "N"
+        if role == "block" and kind.startswith("bool"):
+            continue
+        if role and tensor == (role in TENSORS):
+            return role
+    return None
+
+
+def roles_of(function, names=()):
+    """The role, or a fixed value, of each parameter of a bound function; `names`: of the parameters
+    in its definition. Raises BadInput with the sentence."""
+    kinds = [p["kind"] for p in function["parameters"]]
+    given = [p["name"] for p in function["parameters"]]
+    if not all(given) and len(names) == len(kinds):
+        given = list(names)
+    alone = not {"l", "m"} <= {(name or "").lower().strip("_") for name in given}
+    roles = [role_of(name, kind, alone) if name else None for name, kind in zip(given, kinds)]
+    tensors = [i for i, kind in enumerate(kinds) if kind == "tensor"]
+    if not {"Q", "K", "V"} <= set(roles) and "qkv" not in roles and len(tensors) >= 3:
+        free = [i for i in tensors if roles[i] in (None, "Q", "K", "V")]
+        for i, role in zip(free, ("Q", "K", "V", "O")):
+            roles[i] = role
+    for i, (role, parameter) in enumerate(zip(roles, function["parameters"])):
+        if role in ("zero", "window"):
+            roles[i] = {"value": -1 if role == "window" else 0}
+        if role is None and ("default" in parameter or kinds[i].endswith("?")):
+            roles[i] = {"value": parameter.get("default")}
+        elif role is None:
+            what = f"argument {i + 1}, '{given[i] or kinds[i]}', of {function['name']}"
+            raise BadInput(f'{what} is not known: say it with --call "{function["name"]}(Q, ...)"')
+        elif kinds[i].endswith("?") and role in ("LSE", "m", "l", "delta", "O"):
+            roles[i] = {"value": None}
+    if "qkv" not in roles and not {"Q", "K", "V"} <= {r for r in roles if isinstance(r, str)}:
+        raise BadInput(f"{function['name']} has no Q, K and V: say them with --call")
+    return roles
+
+
+def parsed(call):
+    """--call "forward(Q, K, V, 1/sqrt(d), causal, 32)": the name and the roles."""
+    name, _, rest = call.partition("(")
+    words = [word.strip() for word in rest.rstrip().removesuffix(")").split(",")]
+    roles = []
+    for word in words:
+        spoken = {"none": None, "true": True, "false": False, "-inf": -math.inf}
+        if word.replace(" ", "") in ("1/sqrt(d)", "d**-0.5"):
+            roles.append("scale")
+        elif word.lower() in spoken:
+            roles.append({"value": spoken[word.lower()]})
+        elif word in NAMES:
+            roles.append(word)
+        elif role_of(word, "tensor") or role_of(word, "int"):
+            roles.append(role_of(word, "tensor") or role_of(word, "int"))
+        else:
+            try:
+                roles.append({"value": json_number(word)})
+            except ValueError:
+                raise BadInput(
+                    f"--call: '{word}' is none of {', '.join(NAMES)}, or a number"
+                ) from None
+    return name.strip(), roles
+
+
+def json_number(word):
+    return float(word) if "." in word or "e" in word else int(word)

@@ -1,0 +1,194 @@
+"""./scripts/judge: right extensions of several styles, mutants, cheats, what it refuses; and
+flash_steps.simulate."""
+
+import argparse
+import array
+import json
+import tempfile
+import unittest
+
+from copies import ROOT, Folder, for_all, main, said
+from flash_steps import judge, simulate
+from flash_steps.command import BadInput
+from flash_steps.extension import Program, build
+from flash_steps.roles import parsed, roles_of
+
+FOLDER = ROOT / "tests" / "extensions"
+RIGHT = {  # and a part of what is said
+    "rows": "causal",
+    "tiles": "[B, N, H, d]",
+    "wmma": "by its own check: N and d must be multiples of 16",
+    "backward": "dV: largest error",
+}
+
+
+class Extension:
+    """A built file, of which functions are judged."""
+
+    def __init__(self, name):
+        self.folder = tempfile.TemporaryDirectory()
+        self.files = [str(FOLDER / name)]
+        path, self.how = build(self.files, self.folder.name)
+        self.program = Program(path, self.how, self.files)
+        self.program.text = (FOLDER / name).read_text()
+        self.judge = judge.Judge()
+
+    def verdict(self, function):
+        options = argparse.Namespace(function=function, call=None)
+        (index, roles), *_ = judge.choose(self.program, self.how, options)
+        called = judge.Called(self.judge, self.program, index, roles)
+        return judge.judge_function(called, self.program.text)
+
+    def close(self):
+        self.program.close()
+        self.judge.close()
+        self.folder.cleanup()
+
+
+class Judged(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        judge.SECONDS, judge.SEED = 0.5, 1
+        cls.forward, cls.cheats = Extension("forward.cu"), Extension("cheats.cu")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.forward.close()
+        cls.cheats.close()
+
+    def test_right_ones(self):
+        for name, part in RIGHT.items():
+            with self.subTest(name):
+                verdict = self.forward.verdict(name)
+                text = judge.screen(verdict, "forward.cu")
+                self.assertTrue(verdict["ok"], text)
+                self.assertIn(part, text)
+                self.assertLessEqual(len(text.splitlines()), 24)
+
+    def test_mutants(self):
+        names = [f["name"] for f in self.forward.program.functions]
+        mutants = [name for name in names if name[-1].isdigit()]
+        self.assertEqual(len(mutants), 12)
+        for name in mutants:
+            with self.subTest(name):
+                self.assertFalse(self.forward.verdict(name)["ok"])
+
+    def test_cheats(self):
+        self.assertTrue(self.cheats.verdict("honest")["ok"])
+        helpers = ("honest", "run")
+        cheats = [f["name"] for f in self.cheats.program.functions if f["name"] not in helpers]
+        self.assertEqual(len(cheats), 14)
+        for name in cheats:
+            with self.subTest(name):
+                self.assertFalse(self.cheats.verdict(name)["ok"])
+        self.assertEqual(self.cheats.verdict("by_the_host")["kind"], "host")
+        self.assertEqual(self.cheats.verdict("changes_inputs")["kind"], "changed")
+
+
+HEAD = """#include <torch/extension.h>
+torch::Tensor f(torch::Tensor q, torch::Tensor k, torch::Tensor v) """
+SCALES = """
+__global__ void scale(float* x, int n) { if (threadIdx.x < n + EXTRA) x[threadIdx.x] *= 2; }
+torch::Tensor twice(torch::Tensor x, bool fail = false) {
+  TORCH_CHECK(!fail, "it fails with ", 7);
+  auto y = x.clone();
+  scale<<<1, 32>>>(y.data_ptr<float>(), y.numel());
+  return y;
+}"""
+
+
+class Said(Folder):
+    def judged(self, body, *words):
+        return said([ROOT / "scripts/judge", self.write("f.cu", HEAD + body), *words])
+
+    def test_what_the_header_lacks(self):
+        for body, what in (
+            ("{ return torch::matmul(q, k); }", "torch::matmul"),
+            ("{ return q.softmax(-1); }", "Tensor::softmax"),
+            (";\n#include <torch/nn.h>", "torch/nn.h, which f.cu:3 includes,"),
+        ):
+            said = f"judge: {what} is not in the simulator's torch"
+            self.refused(self.judged(body), 2, said)
+
+    def test_the_host_dereferences_a_tensor_of_the_device(self):
+        done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
+        self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
+
+    @for_all
+    def test_a_work_log(self):
+        path = self.folder / "log.json"
+        for note in ("one", "two"):
+            words = ("--log", path, "--note", note, "--json", self.folder / "f.json")
+            self.ended(self.judged("{ v.zero_(); return v; }", *words), 1)
+        rows = json.loads(path.read_text())["worklog"]
+        self.assertEqual(
+            [(r["verdict"], r["note"]) for r in rows], [("changed", "one"), ("changed", "two")]
+        )
+        self.assertFalse(json.loads((self.folder / "f.json").read_text())[0]["ok"])
+        shown = self.ended(said([ROOT / "scripts/compare.py", path])).stdout
+        self.assertRegex(shown, r"f +changed .* two\n$")
+
+    @for_all
+    def test_a_suite(self):
+        self.write("all/a.cu", HEAD + "{ v.zero_(); return v; }")
+        self.write("all/b/b.cu", HEAD + "{ return torch::matmul(q, k); }")
+        shown = self.ended(said([ROOT / "scripts/judge", "--suite", self.folder / "all"]), 1).stdout
+        changed = "a.cu: f changed: the call changes its input V"
+        self.assertRegex(shown, rf"^{changed}\nb: not judged: torch::matmul is .*\n$")
+
+    def test_arguments(self):
+        function = {
+            "name": "f",
+            "parameters": [{"kind": k, "name": ""} for k in ("tensor", "float")],
+        }
+        with self.assertRaisesRegex(BadInput, "argument 1, 'tensor', of f is not known"):
+            roles_of(function)
+        names = ("grad_out", "Q", "K", "V", "attn_out", "softmax_lse", "sm_scale", "is_causal")
+        kinds = ["tensor"] * 6 + ["float", "bool"]
+        function["parameters"] = [{"kind": k, "name": n} for k, n in zip(kinds, names)]
+        self.assertEqual(roles_of(function), ["dO", "Q", "K", "V", "O", "LSE", "scale", "causal"])
+        name, roles = parsed("f(q, K, v, 1/sqrt(d), causal, 32, None)")
+        self.assertEqual((name, roles[:5]), ("f", ["Q", "K", "V", "scale", "causal"]))
+        self.assertEqual(roles[5:], [{"value": 32}, {"value": None}])
+        with self.assertRaisesRegex(BadInput, "--call: 'what' is none of Q, K, V"):
+            parsed("f(what)")
+
+
+HOST = """
+torch::Tensor f(torch::Tensor x) {
+  using namespace torch::indexing;
+  auto y = x.transpose(0, 1).contiguous();
+  auto z = torch::nn::functional::pad(y, torch::nn::functional::PadFuncOptions({0, 1}));
+  auto w = z.index({Slice(1, None), "..."}).to(torch::kHalf).cpu().cuda();
+  auto half = torch::cat({w.reshape({-1}), w.sum(1)}, 0) * 0.5 + torch::ones({1}, w.options());
+  half *= 2;
+  return half.to(torch::kInt32);
+}"""
+
+
+class Simulated(unittest.TestCase):
+    def test_tensors_of_the_header(self):
+        x = memoryview(array.array("f", range(1, 7)).tobytes()).cast("B").cast("f", (2, 3))
+        y = simulate.load_inline("host", "", HOST, ["f"]).f(x)  # w is [[2, 5, 0], [3, 6, 0]]
+        self.assertEqual(y.tolist(), [4, 7, 2, 5, 8, 2, 9, 11])
+
+    def test_an_inline_extension(self):
+        ext = simulate.load_inline("scales", "", SCALES.replace("EXTRA", "0"), ["twice"])
+        x = array.array("f", [1, 2, 3])
+        self.assertEqual(list(memoryview(ext.twice(x, False))), [2, 4, 6])
+        self.assertEqual(ext.report()["kernels"][-1]["name"], "scale")
+        with self.assertRaisesRegex(RuntimeError, "it fails with 7"):
+            ext.twice(x, True)
+        with self.assertRaisesRegex(AttributeError, "binds no 'thrice', but twice"):
+            ext.thrice(x)
+
+    def test_a_finding(self):
+        ext = simulate.load_inline("scales", "", SCALES.replace("EXTRA", "1"), ["twice"])
+        with self.assertRaisesRegex(
+            simulate.Finding, "kernel scale, .* at byte 12 of buffer f32 3"
+        ):
+            ext.twice(array.array("f", [1, 2, 3]), False)
+
+
+if __name__ == "__main__":
+    main()
