@@ -146,7 +146,9 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
                           Case{"14 zigzag", 3, 128, true}, Case{"14 zigzag", 3, 64, true, 141, 2},
                           Case{"14 fused", 2, 128, false}, Case{"14 fused", 3, 128, true, 143, 2},
                           Case{"14 fused", 2, 64, true}, Case{"14 fused", 3, 64, true, 770},
-                          Case{"14 fused", 3, 128, true, 770});
+                          Case{"14 fused", 3, 128, true, 770},
+                          Case{"14 fused", 2, 128, true, 512, 2},
+                          Case{"14 fused", 2, 128, false, 512, 2});
   if (!has(c.variant)) return;
   const fa::Variant& v = fa::linked_variant(c.variant);
   const int ranks = c.ranks;
