@@ -721,11 +721,11 @@ class Run {
         std::sort(slowest.begin(), slowest.end());
         if (world_.rank() == 0) {
           std::fputs(
-              fmt::format("TRIAL time={:.1f} turn={} {} median={:.4f} least={:.4f} most={:.4f} each={}\n",
-                          std::chrono::duration<double>(
-                              std::chrono::system_clock::now().time_since_epoch()).count(),
-                          turn, trial, slowest[slowest.size() / 2], slowest.front(),
-                          slowest.back(), each)
+              fmt::format(
+                  "TRIAL time={:.1f} turn={} {} median={:.4f} least={:.4f} most={:.4f} each={}\n",
+                  std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+                      .count(),
+                  turn, trial, slowest[slowest.size() / 2], slowest.front(), slowest.back(), each)
                   .c_str(),
               stderr);
         }

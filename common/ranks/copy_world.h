@@ -39,7 +39,9 @@ class CopyWorld : public GpuWorld {
   std::map<std::byte*, cudaIpcMemHandle_t> handles_;  // of this rank's memory
   std::map<std::string, std::byte*> opened_;          // of the other ranks, by interprocess handle
   // Of the exchange in progress:
-  std::vector<Message> send_;
+  std::vector<Message> send_, receive_;
+  bool through_host_ = false, pulls_ = false;  // trials
+  int spread_us_ = 0;
   std::vector<int> senders_;
   std::vector<MPI_Request> told_;
   std::vector<std::vector<Place>> places_;  // as the receivers sent them

@@ -70,16 +70,17 @@ class RingMeasurement(Measurement):
             [self.timed("share", VARIANT, p, turn=turn) for p in problems]
             for turn in range(self.options.turns)
         ]
-        first = [self.right(v, small) for v in (VARIANT, *OTHERS)]
-        first.append(self.right(VARIANT, small, CHANNELS[0]))
+        first = [self.right(VARIANT, small)]
         first += [job for turn in shares for job in turn[:2]] + shares[0][2:]
-        first += [self.timed("variants", v, p) for v in OTHERS for p in sixteen]
-        first += [self.timed("nccl", VARIANT, sixteen[0], channels=c) for c in CHANNELS]
-        long = problem(LONG, ranks, True, h=2, hkv=1)
-        first.append(self.timed("long", VARIANT, long, sides=("all",)))  # too long for one
         # One rank's rows with its own keys: as long as a hop, without messages.
         hops = [problem(tokens, 1, causal) for tokens, causal in HOPS]
         first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
+        first += [self.right(v, small) for v in OTHERS]
+        first += [self.timed("variants", v, p) for v in OTHERS for p in sixteen]
+        first.append(self.right(VARIANT, small, CHANNELS[0]))
+        first += [self.timed("nccl", VARIANT, sixteen[0], channels=c) for c in CHANNELS]
+        long = problem(LONG, ranks, True, h=2, hkv=1)
+        first.append(self.timed("long", VARIANT, long, sides=("all",)))  # too long for one
         return first + [job for turn in shares[1:] for job in turn[2:]]
 
     # --- jobs ---

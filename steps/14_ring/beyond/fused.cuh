@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <sstream>
 
 #include "steps/14_ring/3_backward.cuh"
 #include "steps/14_ring/hopper.cuh"
@@ -202,7 +203,8 @@ class FusedRing : public fa::RankAttention {
     merged_[0] = merged_[1] = 0;
     if (!merges_inside() && meets_larger_ranks()) cut_late_queries(t);
     Keys<bf16> held{t.K, t.V};
-    if (trial("joint") && joins()) return forward_jointly(t);
+    choose();
+    if ((trial("joint") || trial("still")) && joins()) return forward_jointly(t);
     if (trial("alone")) return forward_alone(t);
     const bool one_hop = trial("hop");  // for times, with wrong results: hop=0, hop=1; quiet
     const bool without_messages = one_hop || trial("quiet");
@@ -331,18 +333,26 @@ class FusedRing : public fa::RankAttention {
 
   // --- trials: FLASH_STEPS_TRIAL=name=number
 
+  // Without trials in turns: what FLASH_STEPS_CAUSAL or FLASH_STEPS_FULL names.
+  void choose() const {
+    const char* chosen = std::getenv(whole_.causal ? "FLASH_STEPS_CAUSAL" : "FLASH_STEPS_FULL");
+    if (chosen && !std::getenv("FLASH_STEPS_TRIALS")) setenv("FLASH_STEPS_TRIAL", chosen, 1);
+  }
   static bool trial(const char* name) {
     const char* given = std::getenv("FLASH_STEPS_TRIAL");
     if (!given) return false;
-    const std::string text = given;
-    return text.substr(0, text.find('=')) == name;
+    std::stringstream parts(given);  // joint+pull: both
+    for (std::string part; std::getline(parts, part, '+');) {
+      if (part.substr(0, part.find('=')) == name) return true;
+    }
+    return false;
   }
   static int trial_number() {
     const std::string text = std::getenv("FLASH_STEPS_TRIAL");
     return text.find('=') == text.npos ? 0 : std::atoi(text.c_str() + text.find('=') + 1);
   }
 
-  // As many scores as one GPU alone computes in the share of one: half of the heads, twice the rows.
+  // As many scores as one GPU alone computes in a share: half of the heads, twice the rows.
   void forward_alone(const fa::Tensors<bf16>& t) {
     fa::Problem p = whole_;
     p.H /= R_, p.Hkv /= R_, p.N = p.Nk = R_ * rows(me_);
@@ -383,8 +393,7 @@ class FusedRing : public fa::RankAttention {
     constexpr int d = JointTiling::d;
     const int from = 1 - me_, N = rows(me_), group = whole_.H / whole_.Hkv;
     const int BH = int(whole_.heads()), BHkv = int(whole_.kv_heads());
-    const int section =
-        std::min(BH, std::max(1, (4 << 20) / d / (N + rows(from))) * group);
+    const int section = std::min(BH, std::max(1, (4 << 20) / d / (N + rows(from))) * group);
     // Heads in two parts: what the messages need of the time; without a mask whole waves.
     int in_two = trial_number();
     if (in_two == 0) in_two = whole_.causal ? section : std::min(2, group);
@@ -393,14 +402,17 @@ class FusedRing : public fa::RankAttention {
     Joint joint{.own_tiles = N / JointTiling::Br, .late0 = late_rows().row0};
     joint.late_tiles = b.keys.size() / JointTiling::Bc;
     joint.early_tiles = is_late(b) ? 0 : joint.late_tiles;
-    joint.heads = BH, joint.group = group, joint.section = whole_.causal ? section : BH;
+    joint.heads = BH, joint.group = group, joint.section = whole_.causal ? section : 1;
     // Merged heads in the last section but one; without a mask last.
     joint.in_two = in_two, joint.causal = whole_.causal;
     joint.first = whole_.causal ? (in_two + section) % BH : in_two % BH;
 
     const Keys<bf16> next = room(0, from);
-    ranks_.start("K, V of rank " + std::to_string(from), keys_to(from, {t.K, t.V}, me_),
-                 keys_to(from, next, from));
+    const bool still = trial("still");  // for times, with wrong results: without messages
+    if (!still) {
+      ranks_.start("K, V of rank " + std::to_string(from), keys_to(from, {t.K, t.V}, me_),
+                   keys_to(from, next, from));
+    }
     ranks_.computing("forward, hop 0");
     fa::Problem p = block_problem(block(me_));
     const int blocks = std::max(1, whole_.gpu.sms - ranks_.busy_sms());
@@ -409,7 +421,7 @@ class FusedRing : public fa::RankAttention {
     fa::Tensors<bf16> tensors = t;
     tensors.workspace = taken_->pointers();
     Hopper::forward(some, tensors, blocks);
-    ranks_.finish();
+    if (!still) ranks_.finish();
     ranks_.computing("forward, hop 1");
     if (!joint_taken_) {
       joint_taken_ = buffer_of<unsigned>("taken", 2);

@@ -17,8 +17,8 @@ struct JointTiling : step10::Tiling<128, false> {  // Br = Bc = 128
 
 // The rows of a rank, N, as whole tiles; which keys they see.
 struct Joint {
-  int own_tiles, late0;                    // tiles of own keys; first late row
-  int early_tiles, late_tiles;             // of the others' keys: that early and late rows see
+  int own_tiles, late0;                      // tiles of own keys; first late row
+  int early_tiles, late_tiles;               // of the others' keys: that early and late rows see
   int heads, group, section, first, in_two;  // position p of the schedule is head (p + first)
   bool causal;
 
@@ -99,9 +99,9 @@ __device__ inline void produce_joint(step10::Tiles<T>& smem, const fa::TensorMap
 template <class T>
 struct JointConsumer : step10::Consumer<T> {
   using Base = step10::Consumer<T>;
+  using Base::d;
   using Base::smem, Base::LSE, Base::shape, Base::wg, Base::warp, Base::lane, Base::k, Base::v,
       Base::work, Base::at, Base::last, Base::rS, Base::rO, Base::m, Base::l, Base::rP;
-  using Base::d;
   const Joint& joint;
   float* LSE_merged;  // of the heads that are merged
 
