@@ -54,7 +54,7 @@ TEST_CASE("threads: a rank does not wait for one that has ended", "[ranks]") {
   CHECK_THROWS_WITH(run(), "rank 0 waits for a message of rank 1, which has ended");
 }
 
-TEST_CASE("threads: a message that nobody receives is an error", "[ranks]") {
+TEST_CASE("threads: a message without a receiver is an error", "[ranks]") {
   CAPTURE(any_order());
   const bool second = GENERATE(false, true);  // of two messages
   const auto run = [&] {

@@ -47,7 +47,7 @@ class World : public Ranks {
   /// Closes other ranks' memory; all ranks do so before any frees its own.
   virtual void close_peers() {}
   /// "NCCL 2.27" or "MPI, by way of host memory".
-  virtual std::string carrier() const { return "nobody"; }
+  virtual std::string carrier() const { return "none"; }
 
   /// Every rank's value, on every rank. T is what JSON can hold.
   template <class T>

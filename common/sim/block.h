@@ -28,15 +28,16 @@ namespace sim {
 
 // --- CUDA threads --------------------------------------------------------------------------------
 
-enum class State : uint8_t { fresh, ready, waiting, done };
+enum class State : uint8_t { fresh, running, waiting, done };
 
-struct Thread {
+/// One cache line: a barrier touches that of each thread.
+struct alignas(64) Thread {
   sim::fiber fiber;  ///< its continuation; empty while it runs or before it starts
   uint3 idx{};
   uint16_t id = 0;  ///< linear index in the block
   State state = State::done;
   bool early = false;  ///< launched early, and has not waited
-  // While waiting:
+  // While waiting, also for its turn (Block::ready):
   const char* waits_for = nullptr;  ///< "__syncthreads", "mbarrier wait", ...
   Where where;                      ///< at which line
   bool tries = false;               ///< may continue without what it waits for
@@ -49,11 +50,11 @@ struct Thread {
 struct Barrier {
   int arrived = 0;
   int expected = 0;            ///< threads; kAll: those of the block that have not returned
-  uint32_t here[32] = {};      ///< arrived threads
-  uint32_t waiting[32] = {};   ///< waiting threads (not those of bar.arrive)
   Where first;                 ///< the line of the first arrival
   const char* name = nullptr;  ///< of a barrier of the whole block
   int votes = 0, counted = 0;  ///< __syncthreads_count: so far; in the last phase
+  uint32_t here[32] = {};      ///< arrived threads
+  uint32_t waiting[32] = {};   ///< waiting threads (not those of bar.arrive)
   static constexpr int kAll = 0;
 };
 
@@ -75,9 +76,9 @@ constexpr uint32_t kUnset = 0x7fa5c3e1;
 
 // --- bytes, always counted -----------------------------------------------------------------------
 
-/// The observers of an access, beside the byte counters: an observer's log, and one more observer.
-/// `all`: any set of observers, or the watchdog, which may stop the kernel.
-enum class Watch : uint8_t { nobody, log, log_and_one, all };
+/// The observers of an access, beside the byte counters: an observer's log, and perhaps one more
+/// observer. `all`: any set of observers, or the watchdog, which may stop the kernel.
+enum class Watch : uint8_t { none, log, all };
 
 struct BufferBytes {
   uint64_t bytes[3] = {};  ///< by Kind
@@ -89,80 +90,79 @@ struct Cluster;
 class Stacks;       // scheduler/stacks.h
 struct AsyncState;  // instructions/async.h: copies and wgmma groups in flight
 
-struct Block {
+struct alignas(64) Block {
   Block();
   ~Block();
 
-  // Identity.
+  // Used at each access: two cache lines.
+  /// Of all threads' stacks; of the host, everything above device memory.
+  uintptr_t stack_base = kHbmBase + kHbmSpan, stack_size = ~(kHbmBase + kHbmSpan);
+  std::atomic<Watch> watch{Watch::all};
+  bool host = true;               ///< no block: host code must not touch device memory
+  std::atomic<bool> stop{false};  ///< set by the watchdog
+  unsigned early = 0;             ///< threads that have not waited for the preceding kernel
+  uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
+  uintptr_t dynamic_base = 0;                  ///< dynamic shared memory, inside it
+  const uint8_t* in_array = nullptr;           ///< per byte: is it part of a shared array?
   const Launch* launch = nullptr;
-  uint64_t linear = 0;  ///< number of the block in the grid
-  uint3 index{};        ///< blockIdx
-  unsigned rank = 0;    ///< in its cluster
-  unsigned nthreads = 0, nwarps = 0;
-  Cluster* cluster = nullptr;  ///< null for a cluster of one
+  uint64_t shared_bytes[3] = {};  ///< of this launch, by Kind
+  std::vector<BufferBytes> hbm;   ///< the same, by buffer
+  RequestLog* log = nullptr;      ///< of the observer that has one
+  Thread* current = nullptr;      ///< null while the worker's own stack runs
 
-  // Threads.
-  unsigned live = 0;  ///< not yet returned
-  bool launched_early = false;
-  bool strictly_early = false;  ///< EarlyLaunch::strict
-  unsigned early = 0;           ///< threads that have not waited for the preceding kernel
-  Thread* current = nullptr;    ///< null while the worker's own stack runs
-  Thread threads[1024];
+  // Used at each watched access, or at each switch.
+  Observer* beside_log = nullptr;  ///< the only observer but that of `log`
+  /// In the compiler's copy function of a struct: its caller.
+  const void* copied_at = nullptr;
+  Thread* previous = nullptr;         ///< the fiber that switched to the running one
+  sim::fiber worker;                  ///< the worker's own stack
+  std::atomic<uint64_t> progress{0};  ///< observed by the watchdog
+  unsigned live = 0;                  ///< threads that have not returned
+  unsigned nthreads = 0, nwarps = 0;
+  uint32_t phase = 0;  ///< barriers that threads of the block have passed
+  std::vector<std::unique_ptr<Observer>> observers;
   uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them
   uint32_t member[32] = {};  ///< lanes that exist
   uint32_t alive[32] = {};   ///< lanes that have not returned
   uint32_t at_end[32] = {};  ///< lanes at the end of the kernel's text; see reached_end()
   bool any_at_end = false;
+  bool launched_early = false;
+  bool strictly_early = false;  ///< EarlyLaunch::strict
+  Thread threads[1024];
+  std::unique_ptr<Stacks> stacks;
+
+  // Identity.
+  uint64_t linear = 0;         ///< number of the block in the grid
+  uint3 index{};               ///< blockIdx
+  unsigned rank = 0;           ///< in its cluster
+  Cluster* cluster = nullptr;  ///< null for a cluster of one
 
   // Rendezvous.
   Barrier barriers[16];
   bool named_barriers = false;  ///< a barrier with a count was used
-  uint32_t phase = 0;           ///< barriers that threads of the block have passed
   uint32_t converging[32] =
       {};  ///< lanes in converged_lanes(), by warp, until no other lane can run
   std::vector<WarpMeeting> meetings[32];  ///< by warp: as many as were ever active at once
-  std::shared_ptr<AsyncState> async;
-  bool carry = false;                   ///< of inline PTX's add.cc
-  std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays
+  unsigned tries_in_vain = 0;  ///< times that let_tries_end() helped since a phase completed
 
-  // Memory.
-  uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
-  uintptr_t dynamic_base = 0;                  ///< dynamic shared memory, inside it
-  const uint8_t* in_array = nullptr;           ///< per byte: is it part of a shared array?
-  /// Of all threads' stacks; of the host, everything above device memory.
-  uintptr_t stack_base = kHbmBase + kHbmSpan, stack_size = ~(kHbmBase + kHbmSpan);
+  // Instructions.
+  std::shared_ptr<AsyncState> async;
+  std::deque<std::function<void()>> deferred;  ///< see defer()
+  bool carry = false;                          ///< of inline PTX's add.cc
+  std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays
   /// wgmma uses registers on the stack: with stack_size 0 every access reaches check_registers().
   bool registers_watched = false;
-  bool host = true;  ///< no block: host code must not touch device memory
-  /// In the compiler's copy function of a struct: its caller.
-  const void* copied_at = nullptr;
 
-  // Counts of this launch.
-  std::vector<BufferBytes> hbm;
-  uint64_t shared_bytes[3] = {};
+  // Other counts of this launch.
   uint64_t blocks_done = 0, tensor_flops = 0, shuffles = 0, wgmma_wavefronts = 0;
   uint64_t mma = 0, wgmma = 0, wgmma_columns = 0;
-  std::vector<std::unique_ptr<Observer>> observers;
-  RequestLog* log = nullptr;       ///< of the observer that has one
-  Observer* beside_log = nullptr;  ///< the only other observer
-  bool tell_operands = false;      ///< some observer wants_operands()
-
-  std::deque<std::function<void()>> deferred;  ///< see defer()
-  unsigned tries_in_vain = 0;  ///< times that let_tries_end() helped since a phase completed
+  bool tell_operands = false;  ///< some observer wants_operands()
 
   // Trouble.
   std::optional<fa::Finding> fault;  ///< why the launch is abandoned
   std::exception_ptr thrown;         ///< not a finding but this exception, thrown on the worker
-  std::atomic<Watch> watch{Watch::all};
-  std::atomic<bool> stop{false};      ///< set by the watchdog
-  std::set<uint64_t> looked_at;       ///< accesses since then
-  size_t looks = 0;                   ///< their number
-  std::atomic<uint64_t> progress{0};  ///< observed by the watchdog
-
-  // Scheduling.
-  sim::fiber worker;           ///< the worker's own stack
-  Thread* previous = nullptr;  ///< the fiber that switched to the running one
-  std::unique_ptr<Stacks> stacks;
+  std::set<uint64_t> looked_at;      ///< accesses since `stop`
+  size_t looks = 0;                  ///< their number
 };
 
 /// The block of this OS thread; never null (host threads have a dummy).
@@ -188,13 +188,13 @@ void remark(const Where&, const std::string& sentence);
 /// An integer division by zero at `pc`, or, with `smallest`, perhaps of the smallest integer by -1.
 [[noreturn]] void divided_by_zero(const void* pc, bool smallest);
 /// Suspends the current thread until wake(). Others run meanwhile.
-void wait_here(const char* what, const Where&);
+void wait_here(const char* what, Where);
 /// Makes a waiting thread runnable. `block` may be another block of the cluster.
 void wake(Block&, unsigned thread);
 /// All lanes of `mask` call this; the last one runs `work`. Does not order memory.
-void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, const Where&);
+void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, Where);
 /// `count` threads meet at `barrier`; the last one runs `last`. Does not order memory.
-void meet(Barrier&, const char* what, int count, const std::function<void()>& last, const Where&);
+void meet(Barrier&, const char* what, int count, const std::function<void()>& last, Where);
 /// Sends all accesses to the stacks through check_registers() from now on, or none.
 void watch_registers(Block&, bool on);
 /// Asynchronous work (a TMA copy), done when no thread can run: late, so that a missing wait shows.

@@ -96,8 +96,8 @@ def files_of(step):
 
 
 @functools.cache
-def is_current(step, commit):
-    """Is the step the same as at the commit? A copy without git accepts any commit."""
+def has_same_code(step, commit):
+    """Has the step's code at the commit? A copy without git accepts any commit."""
     files = files_of(step)
     if files is None or not commit:
         return False
@@ -107,10 +107,25 @@ def is_current(step, commit):
     if differing is None:
         return False
     paths = [path for path in files & {*differing} if path.startswith(DECIDES)]
-    return not any(has_changed(path, differing[path], commit) for path in paths) or any(
-        entry["since"] == commit and step in entry["steps"] and is_current(step, entry["at"])
-        for entry in equal_code()
-    )
+    return not any(has_changed(path, differing[path], commit) for path in paths)
+
+
+@functools.cache
+def is_current(step, commit):
+    """Is the step the same for a GPU as at the commit?"""
+    return proof_of(step, commit, equal_code()) is not None
+
+
+def proof_of(step, commit, entries):
+    """The entries that show that the step is the same as at the commit; None if it is not."""
+    if has_same_code(step, commit):
+        return []
+    for entry in entries:
+        if entry["since"] == commit and step in entry["steps"]:
+            more = proof_of(step, entry["at"], entries)
+            if more is not None:
+                return [entry, *more]
+    return None
 
 
 @functools.cache

@@ -419,6 +419,7 @@ def wishes(options, files, report, remarks, local):
     lines += [f"looks {looks}"] if looks.isprintable() else []
     lines += ["analyse"] if options.analyse else []
     lines += ["lines"] if options.lines else []
+    lines += ["barriers"] if options.barriers else []
     lines += [f"remark {remark}" for remark in remarks]
     lines += [f"stack {local + STACK}"] if local > STACK // 2 else []
     return "\n".join(lines)
@@ -442,6 +443,7 @@ def parse(words, description):
     add("--analyse", action="store_true", help="look for races and uninitialised reads")
     add("--lines", action="store_true", help="a row for each source line: requests, conflicts")
     add("--json", metavar="FILE", help="write the report, too")
+    add("--barriers", action="store_true", help="with --json: each step of the mbarriers")
     add("--sarif", metavar="FILE", help="write the findings for code scanning")
     add("--gpu", default="H200", help="the GPU that is modelled (H200)")
     add("--workers", type=int, metavar="N", help="cores that run blocks (all)")
@@ -511,6 +513,8 @@ def main(description):
                 raise Refused(f"{path}: its name must end with .cu, .cpp or .c")
         if options.limit is not None and options.limit <= 0:
             raise Refused(f"--limit {options.limit:g}: must be above 0")
+        if options.barriers and (options.analyse or not options.json):
+            raise Refused("--barriers needs --json, and --analyse is another run")
         if options.json:
             require_writable("--json", options.json, *options.files, options.keep)
         if options.sarif:

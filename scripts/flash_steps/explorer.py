@@ -5,8 +5,9 @@
     maintain explorer --check    fails where something is out of date: words, script, source lines,
                                  or the trace of one run of each variant
 
-The page works offline: NN.js holds the traces of a step, compressed. Its source is in
-docs/explorer/src, its texts and replays in explorer_pages.py, its measurements in explorer_runs.py.
+The page works offline: NN.js holds the traces of a step, compressed; barriers.js the steps of a
+program's mbarriers. Its source is in docs/explorer/src, its texts and replays in explorer_pages.py,
+its measurements in explorer_runs.py.
 Exit status: 0 done, 1 something is out of date, 2 bad use, 3 a program is not built.
 """
 
@@ -18,11 +19,11 @@ import re
 import tempfile
 import zlib
 
-from . import command
+from . import command, explorer_barriers
 from .command import Failure
 from .explorer_pages import IDEAS, RING, STEPS
 from .explorer_ring import JOBS, ring_runs
-from .explorer_runs import published_series
+from .explorer_runs import whole_series
 from .files import ROOT, read_json, read_text, write_text
 from .mpi import has_mpi
 from .results import HERO
@@ -151,9 +152,9 @@ def with_times(note, runs):
     return re.sub(r"\{(.*?)\}", lambda match: f"{ms[match[1]]:.3g} ms", note)
 
 
-def page(contents):
+def page(build, contents):
     """index.html with its data. `contents`: {step: {name of a run: its content}}."""
-    measured = published_series()
+    measured = whole_series(build)
     steps = {}
     for shown in (*STEPS, RING):
         held = contents[shown.step]
@@ -233,14 +234,21 @@ def main():
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
     if args.check:
         found = [stale(args.build, shown) for shown in chosen]
-        if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(INDEX):
+        if not any(found) and page(args.build, {s: kept(known[s]) for s in known}) != read_text(
+            INDEX
+        ):
             found.append(f"{os.path.relpath(INDEX)} is not what its sources say")
+        barriers = os.path.relpath(explorer_barriers.PATH)
+        if not args.steps and explorer_barriers.file_text() != read_text(explorer_barriers.PATH):
+            found.append(f"{barriers} is not what {explorer_barriers.PROGRAM} does")
         if sentences := list(filter(None, found)):
             raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them again")
         return 0
     for shown in chosen:
         write_text(path_of(shown.step), file_text(shown, fresh(args.build, shown)))
         print(f"{os.path.relpath(path_of(shown.step))}: {os.path.getsize(path_of(shown.step)):,} B")
-    write_text(INDEX, page({step: kept(shown) for step, shown in known.items()}))
+    if not args.steps:
+        write_text(explorer_barriers.PATH, explorer_barriers.file_text())
+    write_text(INDEX, page(args.build, {s: kept(known[s]) for s in known}))
     print(f"{os.path.relpath(INDEX)}: {os.path.getsize(INDEX):,} B")
     return 0

@@ -17,7 +17,9 @@ from .results import (
     total,
     verdict,
 )
+from .rungs import DRAWN, beside_libraries, ladder
 from .standing import SLOWED, runs_of, standing_of
+from .tour_runs import FASTEST
 
 FULL_N = 4096  # of the published runs
 # Hidden on a narrow screen.
@@ -139,8 +141,9 @@ def series(rows, name, drawn):
 def published_series(n=FULL_N, causal=None):
     """The rows of the GPU with most results at one size, or with `causal`; None without results."""
     of_device = collections.defaultdict(list)
-    runs = runs_of(published(os.path.join(ROOT, "docs", "results")))
-    for row in join_for_reading([run for run in runs if standing_of(run) != SLOWED]):
+    paths = published(os.path.join(ROOT, "docs", "results"))
+    rows = join_for_reading([run for run in runs_of(paths) if standing_of(run) != SLOWED])
+    for row in beside_libraries(rows, paths):
         p = row.any.data["problem"]
         same = p["n"] == p["nk"] == n and p["d"] == 64 and p["h"] == p["hkv"]
         if same and own_tiles(p) and causal in (None, p["causal"]):
@@ -151,3 +154,25 @@ def published_series(n=FULL_N, causal=None):
     device = max(of_device, key=lambda name: len(of_device[name]))
     name = f"{device.replace('NVIDIA ', '')}, N = {n}" + ", causal" * bool(causal)
     return series(of_device[device], name, of_device[device])
+
+
+def whole_series(build):
+    """The published one with the steps' results that it lacks. `apart`: the problem of a rung that
+    has one of its own; `gpu`: for which GPU another was estimated."""
+    found, rungs = published_series(), ladder(build)
+    there = {(run["id"], run["pass"]) for run in found["runs"]}
+    for section in DRAWN:
+        results = {}
+        for rung in rungs[section.name]:
+            fastest = FASTEST.get(rung.step, [])
+            if rung.row and (rung.row.ms or rung.estimated_for):
+                if rung.label.split()[1] in fastest or not fastest:
+                    key = rung.label if fastest else rung.step
+                    results[key] = rung
+        for rung in results.values():
+            if (rung.label, section.name) not in there:
+                run = {**figures_of(rung.row), "pass": section.name, "idea": rung.idea}
+                run |= {"apart": section.words} if section.source else {}
+                run |= {"gpu": rung.estimated_for} if rung.estimated_for else {}
+                found["runs"].append(run)
+    return found

@@ -20,7 +20,8 @@ from .command import BadInput
 from .files import read_json, replace_text
 from .picture import EDGE, INK, QUIET, STRONG, Picture, element
 from .results import HERO, HERO_N, PICTURES, published, total
-from .standing import rows_of, standing, standing_of
+from .rungs import beside_libraries, sizes_of
+from .standing import rows_of, standing_of
 from .steps import ROOT
 from .text import bytes_text
 
@@ -128,22 +129,13 @@ THEMES = {  # text, dim text, bytes, speed, line
 
 
 def hero(rows, files, theme):
-    """HBM bytes per head and TFLOP/s of the forwards, linear; speeds from peers.py where timed."""
-    chosen = PICTURES[f"hero_{theme}.svg"](rows)
+    """HBM bytes per head and TFLOP/s of the forwards, linear; speeds as the ladder has them."""
+    chosen = beside_libraries(PICTURES[f"hero_{theme}.svg"](rows), files)
     device = device_of(chosen, f"no measured time with B*N = 16384, N = {HERO_N}, d = 64")
-    beside = {
-        row["label"]: row
-        for tree in map(read_json, files)
-        for row in (isinstance(tree, dict) and tree.get("peers") or {"rows": []})["rows"]
-        if (row["n"], row["d"], row["causal"], row["hkv"]) == (HERO_N, 64, False, row["h"])
-        and row["direction"] == "forward"
-    }
-    figures, reasons = [], set()
-    for row in chosen:
-        moved = per_head(row, "hbm.measured") or per_head(row, "hbm.predicted")
-        timed = beside.get(row.any.label)
-        figures.append((row.any.label, moved, timed["flops_per_s"] if timed else row.flops_per_s))
-        reasons.add(standing(timed["step"], timed["commit"]) if timed else standing_of(row.gpu))
+    figures = [
+        (row.any.label, per_head(row, "hbm.measured") or per_head(row, "hbm.predicted"), row)
+        for row in chosen
+    ]
     ink, dim, bytes_colour, speed_colour, edge = THEMES[theme]
     parts = []
 
@@ -158,23 +150,23 @@ def hero(rows, files, theme):
     def path(drawn, colour, **more):
         parts.append(element("path", d=drawn, stroke=colour, **more))
 
-    most = [max(figure[i] for figure in figures) for i in (1, 2)]
+    most = max(moved for _, moved, _ in figures), max(row.flops_per_s for row in chosen)
     labels = [label for label, _, _ in figures]
     claim = "HBM bytes and speed of the steps"
     if labels == list(HERO):
         saved = figures[0][1] / figures[COMPUTE - 1][1]
-        gained = figures[-1][2] / figures[COMPUTE - 1][2]
+        gained = chosen[-1].flops_per_s / chosen[COMPUTE - 1].flops_per_s
         claim = f"First stop moving bytes (÷{saved:.0f}), "
         claim += f"then keep the tensor cores busy (×{gained:.0f})"
     words(0, 20, claim, 17, font_weight=700)
     said = f"forward, one {device}, N = {HERO_N}, d = 64; HBM measured, of 07 to 12 predicted"
-    if also := [label[:2] for label in labels if label in beside]:
+    if also := [row.any.label[:2] for row in chosen if "time_commit" in row.gpu.data]:
         said += f"; {', '.join(also)} timed beside the libraries"
     words(0, 40, said, 12, dim)
     words(300, 76, "HBM, MB per head", font_weight=700)
     words(560, 76, "TFLOP/s", font_weight=700)
     y = 92
-    for label, moved, speed in figures:
+    for label, moved, row in figures:
         name, idea = HERO[label]
         if labels.index(label) == COMPUTE:
             path(f"M0 {y - 1}H830", edge)
@@ -182,24 +174,36 @@ def hero(rows, files, theme):
         words(26, y + 11, name, 13, font_weight=700)
         words(26, y + 24, idea, 11, dim)
         bar(300, y + 2, max(1.5, 160 * moved / most[0]), bytes_colour, f"{moved / 1e6:.3g}")
+        speed = row.flops_per_s
         bar(560, y + 2, max(1.5, 200 * speed / most[1]), speed_colour, f"{speed / 1e12:.3g}")
         y += 30
+    libraries = speeds_of_libraries(files, sizes_of(chosen[0].any.data["problem"]))
     for (label, name), side in zip(LIBRARIES.items(), (-1, 1)):
-        if label in beside:
-            speed = beside[label]["flops_per_s"]
+        if speed := libraries.get((device, label)):
             x = round(560 + 200 * speed / most[1])
             path(f"M{x} {92 + 30 * COMPUTE - 1}V{y}", ink, stroke_dasharray="3 3")
             anchor = "start" if side > 0 else "end"
             text = f"{name} {speed / 1e12:.3g}"
             words(x + 4 * side, y + 12, text, 12, dim, text_anchor=anchor)
     last = "05, 08, 11 backward; 13 decoding; 14 several GPUs; 15 masks; 16 Blackwell, simulated."
-    for sentence in [last, *sorted(reasons - {None})]:
+    for sentence in [last, *reasons_of(chosen)]:
         y += 18
         words(0, y + 14, sentence, 12, dim)
     inside = element("title", html.escape(claim)) + element("desc", commits_of(chosen))
     kind = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 830 {y + 20}", "role": "img"}
     kind["font_family"] = "system-ui, sans-serif"
     return element("svg", "\n".join([inside, *parts, ""]), **kind) + "\n"
+
+
+def speeds_of_libraries(files, sizes):
+    """{(device, "torch cudnn"): FLOP/s of its forward at one problem}"""
+    found = {}
+    for tree in map(read_json, files):
+        peers = isinstance(tree, dict) and tree.get("peers") or {"rows": []}
+        for row in peers["rows"]:
+            if (row["step"], row["direction"], sizes_of(row)) == (None, "forward", sizes):
+                found[peers["device"], row["label"]] = row["flops_per_s"]
+    return found
 
 
 def per_head(row, path):

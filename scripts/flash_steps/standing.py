@@ -32,6 +32,9 @@ def mark_slowed(runs):
 
 
 def standing_of(run):
+    """Of its time: rungs.py may have replaced that by one of peers.py."""
+    if "time_commit" in run.data:
+        return standing(run.data["step"], run.data["time_commit"])
     return standing(run.data["step"], run.get("commit"), run.kind == "gpu" and run.get("slowed"))
 
 

@@ -213,6 +213,12 @@ def rows_for(what, rows):
     return [row for row in rows if row["what"] == ("peers" if what == "variants" else what)]
 
 
+def rung_rows(rows):
+    """Beside PyTorch; by its program's clock what the library does not have."""
+    known = VARIANTS[STEP]
+    return [r for r in rows if r["what"] == "peers" or r["step"] and r["variant"] not in known]
+
+
 def keys_text(keys):
     return f"{keys // 1024}K" if keys % 1024 == 0 else f"{keys:,}"
 

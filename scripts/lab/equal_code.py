@@ -6,7 +6,8 @@ For each step whose sources have changed since the commit, it compares the machi
 kernels and the simulator's counts per launch of small problems, for every variant: kernels, blocks,
 threads, bytes; also for three ranks, where several can share it. Where all is equal, results of
 that commit, and those that counted as its own, count as this commit's:
-docs/results/equal_code.json tells `maintain tables`. The older tree is built in build/equal_code.
+docs/results/equal_code.json tells `maintain tables`. An entry that no result needs is removed from
+it. The older tree is built in build/equal_code.
 Needs nvcc, MPI, a build of the simulator, and a tree without changes.
 Exit status: 0 all of these steps are equal, 1 one differs, 2 bad use, 3 something is missing.
 """
@@ -23,7 +24,7 @@ import tempfile
 
 from flash_steps import mpi
 from flash_steps.command import BadInput, Failure, NotHere, parser
-from flash_steps.commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current
+from flash_steps.commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current, proof_of
 from flash_steps.files import read_text, replace_text
 from flash_steps.nvcc import arches_of, find_nvcc, nvcc_command, version_of
 from flash_steps.steps import ROOT, chosen_of, described, needs_of, numbered_steps, program_of
@@ -46,11 +47,27 @@ def export(commit, folder, steps):
         subprocess.run(call, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
+def commits_in(paths):
+    """The commits that these results name."""
+    texts = map(read_text, paths)
+    return {c for text in texts for c in re.findall(r'"(?:commit|at)": "([0-9a-f]{12})"', text)}
+
+
+def needed(entries):
+    """The entries that a result of this tree needs, each with the steps that need it."""
+    steps = {id(entry): set() for entry in entries}
+    results = {*glob.glob(os.path.join(ROOT, "docs", "results", "*.json"))} - {EQUAL_CODE}
+    for commit in commits_in(results):
+        for step in numbered_steps():
+            for entry in proof_of(step, commit, entries) or []:
+                steps[id(entry)].add(step)
+    kept = [{**entry, "steps": sorted(steps[id(entry)])} for entry in entries]
+    return [entry for entry in kept if entry["steps"]]
+
+
 def current_then(folder, steps):
     """{commit: its steps that were current} by the older tree, for the commits in its results."""
-    named = set()
-    for path in glob.glob(os.path.join(folder, "docs", "results", "*.json")):
-        named |= {*re.findall(r'"(?:commit|at)": "([0-9a-f]{12})"', read_text(path))}
+    named = commits_in(glob.glob(os.path.join(folder, "docs", "results", "*.json")))
     code = "import sys; from flash_steps.commits import is_current\n"
     code += "for c in sys.argv[2:]: print(c, *[s for s in sys.argv[1].split() if is_current(s, c)])"
     call = [sys.executable, "-c", code, " ".join(steps), *sorted(named)]
@@ -177,6 +194,6 @@ def main():
         how = f"machine code of nvcc {version_of(nvcc)}, and the launches in the simulator"
         of = {since: equal, **current_then(older, equal)}
         new = [{"since": c, "at": at, "steps": found, "how": how} for c, found in of.items()]
-        entries = [*equal_code(), *new]
+        entries = needed([*new, *equal_code()])
         replace_text(EQUAL_CODE, json.dumps(entries, indent=2) + "\n")
     return 0 if equal == steps else 1

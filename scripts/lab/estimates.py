@@ -5,7 +5,8 @@
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
 (all heads for one query and up to 64K keys) and estimates the time of all of them. Writes
 docs/results/estimates.json, keeping rows of other steps, sizes and GPUs; `maintain tables` shows
-estimated over measured.
+estimated over measured. For a GPU that was never measured (--gpu B200) it estimates the variants
+that need it, at the problem of the ladder (flash_steps/rungs.py).
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
 
@@ -16,15 +17,25 @@ import statistics
 from flash_steps.command import BadInput, parser
 from flash_steps.commits import here
 from flash_steps.files import read_json, write_rows
-from flash_steps.gpu_table import model_of
+from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import flags, in_series, own_tiles
 from flash_steps.results import PASSES, load, published
-from flash_steps.steps import ROOT, chosen_of, numbered_steps, program_of, report_of
+from flash_steps.rungs import LADDER
+from flash_steps.steps import (
+    ROOT,
+    chosen_of,
+    described,
+    needs_of,
+    numbered_steps,
+    program_of,
+    report_of,
+)
 from flash_steps.text import Column, time_text
 
 from . import measured
 
 RESULTS = os.path.join(ROOT, "docs", "results")
+SIM_BUILD = os.path.join(ROOT, "build", "sim")
 ESTIMATES = os.path.join(RESULTS, "estimates.json")
 DECODE = "13_decode"
 TIMES = os.path.join(RESULTS, "times.json")
@@ -86,7 +97,7 @@ def simulate(cell):
         shown, one = heads, {key: sizes[key] for key in ("n", "d", "causal")}
         sizes = {**one, "h": heads if heads <= FEW_HEADS else 1}
     call = [f"--variant={variant}", "--input=normal", f"--gpu={gpu}", f"--estimate-heads={shown}"]
-    program = program_of(os.path.join(ROOT, "build", "sim"), step)
+    program = program_of(SIM_BUILD, step)
     run = report_of(program, *call, *flags(sizes))
     found = {"forward": run["estimate"]}
     for direction in ("prepare", "backward"):
@@ -97,6 +108,15 @@ def simulate(cell):
         direction: {"ms": round(e["ms"], 6), "limit": e["limit"], **of}
         for direction, e in found.items()
     }
+
+
+def unmeasured(gpu, steps):
+    """KEY's values of the variants that need this GPU's architecture, at the ladder's problem."""
+    arch = find_model(gpu)["arch"] + "a"
+    for step in (step for step in steps if needs_of(step) == arch):
+        for variant in described(program_of(SIM_BUILD, step))["variants"]:
+            row = {"gpu": gpu, "step": step, "variant": variant["name"], "direction": "forward"}
+            yield key_of({**row, **LADDER})
 
 
 def kept(path):
@@ -218,9 +238,9 @@ def main():
     measured = measured_times()
     steps = chosen_of(numbered_steps(), args.steps, "there are")
     wanted = {}
-    for key in measured:
-        here = key[0] == args.gpu and key[1] in steps
-        if here and is_wanted(dict(zip(SIZES, key[4:]))):
+    keys = [key for key in measured if key[0] == args.gpu] or unmeasured(args.gpu, steps)
+    for key in keys:
+        if key[1] in steps and is_wanted(dict(zip(SIZES, key[4:]))):
             wanted.setdefault((*key[:3], *key[4:]), set()).add(key[3])
     if not wanted:
         raise BadInput(f"docs/results has no measured time for --gpu {args.gpu} at these sizes")
@@ -230,8 +250,8 @@ def main():
             for direction in wanted[cell]:
                 key = (*cell[:3], direction, *cell[3:])
                 row = rows[key] = {**dict(zip(KEY, key)), **found[direction]}
-                factor = f"{row['ms'] / measured[key]:.2f}x"
-                words = f"{row['ms']:.4g} ms, {factor} of measured, {row['limit']}"
+                times = f"{row['ms'] / measured[key]:.2f}x of measured, " if key in measured else ""
+                words = f"{row['ms']:.4g} ms, {times}{row['limit']}"
                 print(*key[1:], words, flush=True)
     found = {"schema": 1, "rows": [rows[key] for key in sorted(rows)]}
     write_rows(ESTIMATES, found, indent=2)

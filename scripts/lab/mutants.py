@@ -46,7 +46,7 @@ bool fa_mutant(unsigned n) {{
   return n == now;
 }}
 """
-BEHIND = {"after", "equivalent"}  # keys of the table at a fault's end
+AT_THE_END = {"after", "equivalent"}  # keys of the table at a fault's end
 
 
 @dataclass
@@ -111,7 +111,7 @@ def read_list(text):
             for entry in without + file.get("faults", []):
                 more = entry[-1] if isinstance(entry[-1], dict) else {}
                 quotes = entry[:-1] if more else entry
-                if len(quotes) not in (2, 3) or not set(more) <= BEHIND:
+                if len(quotes) not in (2, 3) or not set(more) <= AT_THE_END:
                     raise BadInput(f"tests/mutants.toml: {path}: {entry} is not quote, of, to")
                 line, (of, to) = quotes[0], quotes[-2:]
                 faults.append(

@@ -241,6 +241,13 @@ def rows_for(what, rows):
     ]
 
 
+def rung_rows(rows):
+    """The forward of each variant, with the speed of one GPU."""
+    for row in rows_for("variants", rows):
+        label, rate = f"{STEP[:2]} {row['variant']}", rate_of("forward", 1)(row)
+        yield {**row, **row["forward"], "label": label, "flops_per_s": rate}
+
+
 def table(what, rows):
     def order(row):
         return row["n"], not row["causal"], row["variant"], str(row.get("channels") or "")

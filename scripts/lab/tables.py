@@ -19,15 +19,24 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
 
     steps              columns as in compare.py; keys of `problem`, step, variant, direction,
                        device, row (06_swapped)
+    rungs              a step's variants in the page's order, which names them: its columns up to
+                       `idea` stay, the others are filled. rung: a variant of step=..., "09 wgmma",
+                       cuDNN, FlashAttention-2, -3 or -4; from=peers (default), runs (and peers'
+                       rivals), decode, masks or ring; by=KEY: columns for each of its values
+                       (default: d); figures=time,speed (default), rate, copy (the share of a
+                       copy's rate), ideal, hbm, requested
     speed, scale       one table each of time, TFLOP/s, bytes and workspace: a row per variant, a
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
     peers_run          how that was measured
+    rivals, rival_means    the same beside FlashAttention-3 and -4
     masks              step 15's variants beside backends with masks: a row per mask and variant
     decode, ring       what=..., as decode.py and ring.py have them; what=card: GPU, clock, timing,
                        copy rate and date
     model              the same of model_tables.py
     accuracy, estimated    estimated beside measured times (estimates.json)
+    ladder             section=forward,...: every rung at one problem; needs build/sim
+    fastest            steps beside their fastest rivals on device=
     where              which step runs on which GPU; needs build/sim
 
 and of figures:
@@ -46,6 +55,7 @@ Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
 """
 
 import glob
+import itertools
 import json
 import os
 import re
@@ -61,9 +71,16 @@ from flash_steps.problems import flops_of, in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from flash_steps.standing import rows_of, standing, standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
-from flash_steps.text import bytes_text, flops_text, markdown_table, range_text, time_text
+from flash_steps.text import (
+    bytes_text,
+    flops_text,
+    markdown_table,
+    range_text,
+    three_digits,
+    time_text,
+)
 
-from . import decode, estimates, measured, model_tables, peers, ring, where
+from . import decode, estimates, measured, model_tables, peers, ring, rung_tables, where
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -78,7 +95,8 @@ class Results:
         self.rows = rows_of(paths)
         trees = [tree for tree in map(read_json, paths) if isinstance(tree, dict)]
         of_device = {}  # the files of its types
-        for found in (tree["peers"] for tree in trees if tree.get("peers")):
+        for tree in (tree for tree in trees if tree.get("peers")):
+            found = {**tree["peers"], "date": tree.get("date")}
             old = of_device.get(found["device"], {"rows": [], "matmul": {}})
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             of_device[found["device"]] = {**found, **both}
@@ -142,7 +160,8 @@ def label_of(row):
 
 
 # --- tables ---------------------------------------------------------------------------------------
-# Each is a function of (results, filters) -> (Markdown, reasons_of the shown rows).
+# Each is a function of (results, filters) -> (Markdown, reasons_of the shown rows); rungs also has
+# the page's text.
 
 
 def steps_table(results, filters):
@@ -223,6 +242,107 @@ def rivals_table(results, filters):
     return markdown_table(*measured.against_n("beside the fastest", entries)), reasons_of(rows)
 
 
+RUNG_SOURCES = ("peers", "runs", "decode", "masks", "ring")
+RUNG_LABELS = {"cuDNN": "torch cudnn", "FlashAttention-2": "torch flash"}
+RUNG_RATIOS = {"FlashAttention-3": "flash3", "FlashAttention-4": "flash4"}
+RUNG_FIGURES = {
+    "time": ("time", lambda row: time_text(row["ms"])),
+    "speed": ("TFLOP/s", lambda row: flops_text(row["flops_per_s"])),
+    "rate": ("TB/s", lambda row: three_digits(row["bytes_per_s"] / 1e12, always=True)),
+    "copy": ("of a copy", lambda row: f"{row['of_copy']:.0%}"),
+    "ideal": ("of the ideal", lambda row: f"{row['share']:.0%}"),
+    "hbm": ("HBM bytes", lambda row: bytes_text(row["hbm"]) if row["hbm"] else "-"),
+    "requested": ("requested bytes", lambda row: bytes_text(row["requested"])),
+}
+
+
+def rows_of_runs(results):
+    """The programs' runs as rows of peers have it."""
+    for row in filter(is_measured_series, results.rows):
+        bytes_of = {"hbm": row.hbm_measured}
+        bytes_of["requested"] = total(row.gpu_get("traffic.requested.predicted"))
+        said = {"label": row.any.label, "standing": standing_of(row.gpu)}
+        yield {**keys_of(row), **said, **bytes_of, "ms": row.ms, "flops_per_s": row.flops_per_s}
+
+
+def rows_of_rivals(results):
+    """Those that rivals_<gpu>.json holds as ratios to a step's time, as rows of peers have it."""
+    for result in results.of["rivals"]:
+        for row in result["rows"]:
+            for label, name in RUNG_RATIOS.items():
+                ms = row["ms"] * row["ratios"][name]
+                rate = flops_of({"nk": row["n"], **row}, row["direction"]) / (ms * 1e-3)
+                about = {"label": label, "step": None, "device": result["device"]}
+                yield {**row, **about, "ms": ms, "flops_per_s": rate}
+
+
+def rung_rows(source, results):
+    name = "peers" if source == "runs" else source
+    rows = [{**r, "device": of["device"]} for of in results.of[name] for r in of["rows"]]
+    if source == "runs":
+        rivals = [{**r, "hbm": None, "requested": None} for r in rows if not r["step"]]
+        return [*rows_of_runs(results), *rivals]
+    if source == "masks":
+        return [{**row, "mask": peers.mask_text(row)} for row in rows]
+    if source == "peers":
+        return rows + list(rows_of_rivals(results))
+    return {"decode": decode, "ring": ring}[source].rung_rows(rows)
+
+
+def rungs_table(results, filters, old):
+    """The page's table: its columns up to `idea`, and figures of each rung that it names."""
+    filters = {"from": "peers", "by": "d", "figures": "time,speed", **filters}
+    source, by, figures, step = (filters.pop(k, "") for k in ("from", "by", "figures", "step"))
+    figures = figures.split(",")
+    for name, words, known in (
+        ("from", [source], RUNG_SOURCES),
+        ("figures", figures, RUNG_FIGURES),
+    ):
+        if wrong := [word for word in words if word not in known]:
+            raise BadInput(f"table 'rungs': {name}={wrong[0]}: choose from {', '.join(known)}")
+    lines = [line.strip()[1:-1] for line in old.splitlines() if line.startswith("|")]
+    heads, *lines = [[c.strip() for c in re.split(r"(?<!\\)\|", line)] for line in lines] or [[]]
+    if not {"rung", "idea"} <= set(heads):
+        raise BadInput("table 'rungs': write its rows first, with the columns `rung` and `idea`")
+
+    def name_of(line):
+        return line[heads.index("rung")].replace("`", "").split(",")[0]
+
+    lines = lines[1:]
+    names = {RUNG_LABELS.get(name, name): name for name in map(name_of, lines)}
+    names |= {f"{step[:2]} {name}": name for name in map(name_of, lines)}
+    shown = {}
+    for row in [row for row in rung_rows(source, results) if matches(row, filters)]:
+        if name := names.get(row["label"].removesuffix(" bwd")):
+            if (name, row[by]) in shown:
+                raise BadInput(f"two results of {name} at {by}={row[by]}: choose one problem")
+            shown[name, row[by]] = row
+    if not shown:
+        raise BadInput("table 'rungs': no result passes its filters")
+
+    columns = [
+        measured.column(head, lambda line, at=at: line[at], left=True)
+        for at, head in enumerate(heads[: heads.index("idea") + 1])
+    ]
+    values = sorted({at for _, at in shown})
+    for at, (title, text) in itertools.product(values, map(RUNG_FIGURES.get, figures)):
+        first = len(values) > 1 and title == RUNG_FIGURES[figures[0]][0]
+        head = f"{by} = {at}: {title}" if first else title
+
+        def row_of(line, at=at):
+            return shown.get((name_of(line), at))
+
+        columns.append(measured.column(head, row_of, text))
+    return markdown_table(columns, lines), reasons_of(shown.values())
+
+
+def rival_means(results, filters):
+    """Each rival's ratios over all problems, as peers.means()."""
+    _, rows = one_result("rivals", results, filters)
+    rows = [{"hkv": row["h"], "nk": row["n"], **row, "label": label_of(row)} for row in rows]
+    return markdown_table(*peers.means(rows)), reasons_of(rows)
+
+
 def peers_run(results, filters):
     result, _ = one_result("peers", results, filters)
     return markdown_table(*peers.card(result)), []
@@ -266,11 +386,15 @@ TABLES = {
     "peers_run": peers_run,
     "masks": peers_table(peers.masked, "masks"),
     "rivals": rivals_table,
+    "rungs": rungs_table,
+    "rival_means": rival_means,
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
     "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
+    "ladder": lambda results, filters: rung_tables.rungs_table(filters),
+    "fastest": rung_tables.fastest_table,
     "where": lambda results, filters: (where.markdown(), []),
 }
 
@@ -337,15 +461,16 @@ FIGURES = {
 # --- pages ----------------------------------------------------------------------------------------
 
 
-def value(kind, spec, results):
-    """(the text of a table or a figure, reasons_of the shown rows)"""
+def value(kind, spec, results, old=""):
+    """(the text of a table or a figure, reasons_of the shown rows); old: the page's text"""
     known = {"table": TABLES, "figure": FIGURES}[kind]
     name, *words = spec.split()
     if name not in known:
         raise BadInput(f"{kind} '{name}': choose from {', '.join(known)}")
     if not all("=" in word for word in words):
         raise BadInput(f"{kind} '{spec}': a filter is key=value")
-    return known[name](results, dict(word.split("=", 1) for word in words))
+    page = [old] if name == "rungs" else []
+    return known[name](results, dict(word.split("=", 1) for word in words), *page)
 
 
 def fill(text, results, run=False):
@@ -356,7 +481,7 @@ def fill(text, results, run=False):
         begin, kind, spec, old, end = match.groups()
         if kind == "run":
             return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
-        if spec == "where" and not where.built():
+        if spec.split()[0] in ("where", "ladder") and not where.built():
             return match[0]  # unchanged: test.sh, which builds, compares it with the programs
         below = text[match.end() :]
         if spec == "standing":
@@ -367,7 +492,7 @@ def fill(text, results, run=False):
             )
             said_of.clear()
             return begin + said[0].upper() + said[1:] + end
-        new, reasons = value(kind, spec, results)
+        new, reasons = value(kind, spec, results, old)
         if kind == "table":
             return f"{begin}\n{new}{standing_text(reasons)}\n{end}"
         said_of.extend(reasons)

@@ -38,7 +38,7 @@ TEST_CASE("step 09: maxima, with the rows and keys of mma", "[step09][all]") {
   fa::test::require_right_for_any_maxima(tma(), step09_tma::kWarpRows, step09_tma::Bc<64>);
 }
 
-TEST_CASE("step 09: what lies behind the keys of a head is not looked at", "[step09]") {
+TEST_CASE("step 09: what follows the keys of a head is not read", "[step09]") {
   // The last tile of a head's keys ends among the next head's. TMA gives zeros there, not those.
   const fa::Variant& variant = any();
   const int d = GENERATE(64, 128);

@@ -22,7 +22,8 @@ class Channel {
   /// \param in, out as words of the command line
   Channel(const char* in, const char* out)
       : in_(fdopen(std::atoi(in), "r")), out_(fdopen(std::atoi(out), "w")) {
-    if (!in_ || !out_) throw UsageError("./scripts/learn starts this program, and nobody else");
+    if (!in_ || !out_)
+      throw UsageError("./scripts/learn starts this program; do not start it yourself");
   }
 
   /// Says a line, and these floats.

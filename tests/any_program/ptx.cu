@@ -316,6 +316,30 @@ __global__ void more(const float* x, int a, int b, int* out) {
          " selp.s32 %0, 1, 0, q; }");
   OF_TWO(37, "{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, l}; }");
 }
+// Each comparison of 1, 2 and -1 (or 2^32 - 1) with 2, as three bits.
+#define COMPARED_INTEGERS(k, how)                                         \
+  for (int i = 0, one; i < 3; ++i) {                                      \
+    asm("{ .reg .pred p; setp." how " p, %1, %2; selp.s32 %0, 1, 0, p; }" \
+        : "=r"(one)                                                       \
+        : "r"(i == 2 ? -1 : i + 1), "r"(2));                              \
+    out[k] = 2 * out[k] + one;                                            \
+  }
+__global__ void compared(int* out) {
+  COMPARED_INTEGERS(0, "eq.s32");
+  COMPARED_INTEGERS(1, "ne.s32");
+  COMPARED_INTEGERS(2, "lt.s32");
+  COMPARED_INTEGERS(3, "le.s32");
+  COMPARED_INTEGERS(4, "gt.s32");
+  COMPARED_INTEGERS(5, "ge.s32");
+  COMPARED_INTEGERS(6, "lo.u32");
+  COMPARED_INTEGERS(7, "ls.u32");
+  COMPARED_INTEGERS(8, "hi.u32");
+  COMPARED_INTEGERS(9, "hs.u32");
+  COMPARED_INTEGERS(10, "lt.u32");
+  COMPARED_INTEGERS(11, "le.u32");
+  COMPARED_INTEGERS(12, "gt.u32");
+  COMPARED_INTEGERS(13, "ge.u32");
+}
 __global__ void registers(unsigned* out) {
   unsigned* o = out + 12 * (blockIdx.y * 64 + threadIdx.x);
   asm("mov.u32 %0, %%lanemask_eq; mov.u32 %1, %%lanemask_lt; mov.u32 %2, %%lanemask_le;"
@@ -336,6 +360,11 @@ static void expect_more() {
       2, 4,  4,  6, 0, 2,  3,  5, 5,  7,   1,  3,          6,   1, -3, -1, 7, 2, 2,
       1, 15, -1, 2, 2, -7, -5, 1, -5, -13, -7, 0x7ffffffc, 127, 0, 1,  0,  0, 1, (int)0xfff9ffff};
   for (int i = 0; i < 38; ++i) EXPECT(out[i] == right[i]);
+  int* compare = room<int>(14);
+  compared<<<1, 1>>>(compare);
+  done();
+  const int bits[] = {2, 5, 5, 7, 0, 2, 4, 6, 1, 3, 4, 6, 1, 3};
+  for (int i = 0; i < 14; ++i) EXPECT(compare[i] == bits[i]);
   unsigned* o = room<unsigned>(12 * 128);
   registers<<<dim3(1, 2), 64>>>(o);
   done();

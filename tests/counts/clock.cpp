@@ -27,7 +27,7 @@ double clock_of_h200() { return h200().fp32_flops / (h200().sms * 128 * 2); }
 fa::Counts counts_of(const BlockWork& work, size_t blocks, uint64_t resident = 1,
                      uint64_t threads = 256) {
   fa::KernelCount k;
-  k.name = "nobody::kernel<64>";
+  k.name = "unknown::kernel<64>";
   k.blocks = blocks;
   k.threads = blocks * threads;
   k.resident = resident;
@@ -287,7 +287,7 @@ TEST_CASE("tensor cores lower the clock by the share of the SMs that use them", 
 
 TEST_CASE("plain arithmetic is known of the steps' kernels, and said to be missing in others",
           "[clock]") {
-  CHECK_FALSE(fa::instruction_mix("nobody::kernel<64>"));
+  CHECK_FALSE(fa::instruction_mix("unknown::kernel<64>"));
   // In the second, integer arithmetic takes longer than issuing everything.
   const std::string name =
       GENERATE("step01::softmax_kernel", "step12::quantise_block_kernel<128, 128, false>");

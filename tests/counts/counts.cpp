@@ -40,7 +40,7 @@ TEST_CASE("differing_buffers compares both sides, to the byte", "[traffic]") {
     c.buffers["O"].bytes = {64, 0, 0};
     CHECK(fa::differing_buffers(p, c) == std::vector<std::string>{"O"});
   }
-  SECTION("a buffer that nobody predicted, and one that was not touched") {
+  SECTION("a buffer without a prediction, and one that was not touched") {
     c.buffers["scratch"].bytes.read = 4;
     c.buffers.erase("O");
     CHECK(fa::differing_buffers(p, c) == std::vector<std::string>{"O", "scratch"});

@@ -14,7 +14,7 @@ fa::RunReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64_t
   r.device = {"gpu", "NVIDIA H100", "sm_90"};
   r.check.tensors.emplace_back().ok = true;
   r.forward.predicts = false;
-  r.on_ranks.emplace().carrier = "nobody";
+  r.on_ranks.emplace().carrier = "none";
   for (const auto& of_rank : rows) {
     fa::RankReport& rank = r.on_ranks->ranks.emplace_back();
     rank.rows = of_rank;
@@ -242,7 +242,7 @@ TEST_CASE("what ranks measured, requested and hold is told of each, where it is 
   r.on_ranks->ranks[0].seen.memory = 2000, r.on_ranks->ranks[0].seen.workspace = 3000;
   r.on_ranks->ranks[1].seen.memory = 9000;
   CHECK_THAT(text(), ContainsSubstring("of rank 0: inputs and outputs 2.00 kB, workspace 3.00 kB"));
-  CHECK_THAT(text(), ContainsSubstring("\nranks     2; messages by nobody\n") &&
+  CHECK_THAT(text(), ContainsSubstring("\nranks     2; messages by none\n") &&
                          !ContainsSubstring("were not checked"));
   r.on_ranks->gradients_checked = false;
   CHECK_THAT(text(), ContainsSubstring("The gradients were not checked: a head has too many"));

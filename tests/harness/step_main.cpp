@@ -786,7 +786,7 @@ TEST_CASE("ranks share a problem: the whole is checked and written, bytes sent a
   CHECK((two.closed && two.limit == 9));
   CHECK(fa::read_npy(out).shape == std::vector<size_t>{1, 4, 2, 64});
   CHECK(fa::read_npy(out).data == fa::read_npy(v).data);
-  CHECK_THAT(ran.printed, ContainsSubstring("\nranks     2; messages by nobody\n"));
+  CHECK_THAT(ran.printed, ContainsSubstring("\nranks     2; messages by none\n"));
   REQUIRE(ran.json["ranks"].size() == 2);
   for (int r = 0; r < 2; ++r) {
     const nlohmann::json& rank = ran.json["ranks"][r];
@@ -804,7 +804,7 @@ TEST_CASE("ranks share a problem: the whole is checked and written, bytes sent a
   CHECK(ran.json["check"][0]["rows_checked"] == 8);
   CHECK(ran.json["check_again"]["ok"] == true);
   CHECK(ran.json["gradients_checked"] == true);
-  CHECK(ran.json["carrier"] == "nobody");
+  CHECK(ran.json["carrier"] == "none");
 
   sent_too_much = 4;
   CHECK(run_program(step, words, &two).status == 1);
@@ -875,7 +875,7 @@ TEST_CASE("ranks that were started with other options are told of the first", "[
                                          "--iters 3",
                                          "--predict false",
                                          "--out-dir " + dir,
-                                         "messages by nobody"};
+                                         "messages by none"};
   CHECK(two.told == told);
   for (size_t i = 0; i < told.size(); ++i) {
     two.change = [i](nlohmann::json& said) {

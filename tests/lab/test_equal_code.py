@@ -112,6 +112,22 @@ class EqualCode(Folder):
         self.assertNotEqual(code(kernel.replace("= 1", "= 2")), first)
         self.assertNotEqual(code(kernel.replace("void k", "void j")), first)
 
+    def test_an_entry_stays_where_a_result_needs_it(self):
+        def entry(since, at, *steps):
+            return {"since": since, "at": at, "steps": list(steps)}
+
+        with (
+            mock.patch.object(equal_code, "commits_in", return_value={"old", "older"}),
+            mock.patch.object(equal_code, "numbered_steps", return_value=["01", "02"]),
+            mock.patch.object(commits, "has_same_code", side_effect=lambda s, c: c == "now"),
+        ):
+            chain = [entry("mid", "now", "01"), entry("older", "mid", "01", "02")]
+            found = [entry("old", "now", "01", "02"), *chain, entry("unnamed", "now", "01")]
+            kept = [found[0], chain[0], entry("older", "mid", "01")]
+            self.assertEqual(equal_code.needed(found), kept)
+            shorter = entry("older", "now", "01")
+            self.assertEqual(equal_code.needed([shorter, *found]), [shorter, found[0]])
+
     def test_all_variants_are_run(self):
         supports = {"d": [64, 128], "n": 0, "cross": 0, "gqa": 0}
         variants = [{"name": "one", "ranks": True, "supports": supports}]

@@ -3,20 +3,22 @@ it fills tables and figures rightly the pages show: as if the results were of th
 which test.sh --all asks, too (--check)."""
 
 import functools
+import math
 import re
 from unittest import mock
 
 from basis import HERE, ROOT, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
-from flash_steps import standing
+from flash_steps import rungs, standing
 from flash_steps.command import BadInput
-from flash_steps.files import read_text
+from flash_steps.files import read_json, read_text
 from flash_steps.problems import flops_of
 from flash_steps.results import PICTURES, load
-from lab import estimates, tables
+from lab import estimates, tables, where
 
 OLDER = "of an earlier version of the kernel"
 PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
 PEER |= {"direction": "forward", "flops_per_s": 4e14, "of_matmul": 0.5}
+RUNGS = "| rung | idea |\n|---|---|\n| `naive` | S |"
 
 
 def of_series(n=1024, **changes):
@@ -45,8 +47,8 @@ class Pages(Folder):
         write(self.folder / "r.json", data)
         return tables.fill(text, tables.Results(self.folder))
 
-    def table(self, spec, data):
-        text = self.fill(f"<!-- table: {spec} -->\nold\n<!-- /table -->\n", data)
+    def table(self, spec, data, old="old"):
+        text = self.fill(f"<!-- table: {spec} -->\n{old}\n<!-- /table -->\n", data)
         return text.removeprefix(f"<!-- table: {spec} -->\n").removesuffix("\n<!-- /table -->\n")
 
     def figure(self, spec, data):
@@ -70,6 +72,8 @@ class Pages(Folder):
             (self.table, "scale", of_series(smem=65536), "no measured run"),
             (self.table, "scale figure=x", of_series(), "choose from"),
             (self.table, "scale d=64", both, "two results of"),
+            (self.table, "ladder section=x", sim(), "choose from forward, backward"),
+            (self.table, "fastest device=NVIDIA_H200", once, "no result of 10_warp"),
             (self.figure, "most step=x", once, "choose from"),
             (self.figure, "mean step=07_tensor_cores", once, "name the backend"),
             (self.figure, "mean against=cudnn", once, "no ratio"),
@@ -131,6 +135,89 @@ class Pages(Folder):
         text = self.figure("occasions step=07_tensor_cores device=NVIDIA_H200", peers([fast]))
         self.assertEqual(text, f"{flops / 2:.3g} to {flops:.3g}")
 
+    def test_rungs_keep_the_pages_columns(self):
+        spec = "rungs step=10_warp_specialized n=1024"
+        page = f"<!-- table: {spec} -->\n{{}}\n<!-- /table -->\n"
+        rows = [{**row, "label": f"{row['step'][:2]} {row['variant']}"} for row in peers_rows()]
+        wide = {**rows[3], "d": 128, "ms": 0.5, "flops_per_s": 8e14}
+        rival = {**rows[3], "device": "NVIDIA H200", "ratios": {"flash3": 1.5, "flash4": 2}}
+        write(
+            self.folder / "rivals_h200.json",
+            {"device": "NVIDIA H200", "rows": [{**rival, "b": 16}]},
+        )
+        flops = 2 * 16 * 32 * 1024**2 * 64 / 1.5e9
+        written = ["| rung | idea |", "|---|---|", "| 07 `mma` | one |", "| `persistent`, two | |"]
+        written += ["| `third` | a \\| b |", "| FlashAttention-3 | |"]
+        data = peers([*rows, wide])
+        filled = self.fill(page.format("\n".join(written)), data)
+        self.assertEqual(
+            filled.splitlines()[1:-1],
+            [
+                "| rung | idea | d = 64: time | TFLOP/s | d = 128: time | TFLOP/s |",
+                "|:--|:--|--:|--:|--:|--:|",
+                "| 07 `mma` | one | 1.00 ms | 400 | - | - |",
+                "| `persistent`, two |  | 1.00 ms | 400 | 500 us | 800 |",
+                "| `third` | a \\| b | - | - | - | - |",
+                f"| FlashAttention-3 |  | 1.50 ms | {flops:.3g} | - | - |",
+            ],
+        )
+        self.assertEqual(self.fill(filled, data), filled)
+        for text, more, said in (
+            ("| variant | idea |", "", "write its rows first"),
+            ("\n".join(written), " by=dtype", "two results of"),
+            ("\n".join(written[:2]), "", "no result passes"),
+            ("\n".join(written), " from=x", "choose from peers"),
+            ("\n".join(written), " figures=x", "choose from time"),
+        ):
+            with self.assertRaisesRegex(BadInput, said):
+                self.fill(page.format(text).replace(" -->", f"{more} -->", 1), data)
+
+    def test_rungs_of_runs_have_bytes(self):
+        filled = self.table("rungs step=01_naive from=runs figures=time,hbm", of_series(), RUNGS)
+        self.assertEqual(filled.splitlines()[0], "| rung | idea | time | HBM bytes |")
+        self.assertRegex(filled, r"\| `naive` \| S \| 500 us \| [\d.]+ [kMG]B \|")
+        rival = {**peers_rows()[0], "step": None, "label": "torch math"}
+        beside = self.table(
+            "rungs step=01_naive from=runs figures=time,hbm",
+            peers([rival], runs=[of_series()]),
+            RUNGS + "\n| torch math | |",
+        )
+        self.assertIn("| torch math |  | 1.00 ms | - |", beside)
+
+    def test_rungs_of_decoding_have_fp8_by_its_program(self):
+        known = {"step": "13_decode", "d": 128, "ms": 1.0, "of_copy": 0.5, "standing": None}
+        rows = [
+            {**known, "what": what, "variant": variant, "label": f"13 {variant}", "ms": ms}
+            for what, variant, ms in (("peers", "once", 1), ("fp8", "once", 2), ("fp8", "fp8", 3))
+        ]
+        results = mock.Mock(of={"decode": [{"device": "NVIDIA H200", "rows": rows}]})
+        page = "| rung | idea |\n|---|---|\n| `once` | |\n| `fp8` | |"
+        spec = "rungs step=13_decode from=decode figures=time,copy"
+        filled = tables.value("table", spec, results, page)[0]
+        self.assertIn("| `once` |  | 1.00 ms | 50% |\n| `fp8` |  | 3.00 ms | 50% |", filled)
+
+    def test_a_rungs_time_is_that_beside_the_libraries(self):
+        """Of the same problem and device; whether it is old, its own commit says."""
+        size = dict(b=1, h=32, hkv=32, d=8, causal=True)
+        runs = [gpu(step="07_tensor_cores", variant="mma", n=n, nk=n, **size) for n in (512, 64)]
+        rows = [{**row, "d": 8, "commit": None} for row in peers_rows()]
+        write(self.folder / "r.json", {**peers(rows), "runs": runs})
+        paths = [self.folder / "r.json"]
+        one, other = rungs.beside_libraries(standing.rows_of(paths), paths)[::-1]
+        self.assertEqual((one.ms, other.ms), (PEER["ms"], runs[1]["time"]["median_ms"]))
+        self.assertEqual([standing.standing_of(row.gpu) for row in (one, other)], [OLDER, None])
+
+    def test_the_fastest_rival_is_that_of_each_problem(self):
+        """Recomputed from one file, without the code that fills README's table."""
+        decode = read_json(f"{estimates.RESULTS}/decode_h200.json")["rows"]
+        once = [r for r in decode if r["what"] == "peers" and r.get("variant") == "once"]
+        ratios = [min(v for k, v in row["ratios"].items() if k != "copy") for row in once]
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        (line,) = (x for x in read_text(ROOT / "README.md").splitlines() if "| decode" in x)
+        cells = [cell.strip() for cell in line.split("|")]
+        self.assertEqual(cells[4:6], [f"{mean:.2f}x", f"{min(ratios):.3f}x"])
+        self.assertIn(f"{len(ratios)} problems", line)
+
     def test_estimates_keep_a_prepares_time(self):
         path = write(self.folder / "a.json", with_prepare(gpu(step="12_fp8")))
         found = {key: run.get("time.median_ms") for key, run in estimates.timed(load(path))}
@@ -151,9 +238,11 @@ class Pages(Folder):
             found = {(kind, spec): old.strip() for _, kind, spec, old, _ in blocks if kind != "run"}
             self.assertGreater(len(found), 100)
             for (kind, spec), old in found.items():
-                if spec not in ("where", "standing"):
+                if spec.split()[0] in ("where", "standing"):
+                    continue
+                if spec.split()[0] != "ladder" or where.built():
                     with self.subTest(spec):
-                        said = tables.value(kind, spec, results)[0]
+                        said = tables.value(kind, spec, results, old)[0]
                         self.assertEqual(old[: len(said)], said)
 
     def test_the_pictures_are_of_the_results(self):

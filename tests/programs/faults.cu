@@ -334,8 +334,8 @@ __global__ void own_arrays(int* p, int i, unsigned j) {
   p[threadIdx.x] = ba[j] + a[to[j]] + a[0];  // own arrays
 }
 __global__ void shared_index(int* p, int i) {
-  __shared__ float s[64], behind[4096];
-  s[threadIdx.x] = behind[threadIdx.x] = 1;
+  __shared__ float s[64], neighbour[4096];
+  s[threadIdx.x] = neighbour[threadIdx.x] = 1;
   s[i] = 2;  // shared index
   p[threadIdx.x] = s[threadIdx.x];
 }

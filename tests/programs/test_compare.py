@@ -407,6 +407,14 @@ class Table(Scripts):
             pack["problem"] |= {"row_starts": [0, at, 8, 15, 21, 1024], "window": [256, 0]}
         keys = {results.Run(data, "forward").key for data in (plain, *packs)}
         self.assertEqual(len(keys), 3)
+        # Each alone makes another problem.
+        each = [("mask", "a.npy"), ("cap", 30), ("alibi", True), ("sinks", 4), ("window", [8, 0])]
+        each += [("row_starts", [0, 1024]), ("key_starts", [0, 1024])]
+        for key, value in each:
+            one = sim()
+            one["problem"][key] = value
+            keys.add(results.Run(one, "forward").key)
+        self.assertEqual(len(keys), 3 + len(each))
         p = packs[0]["problem"]
         self.assertEqual(problems.mask_text(p), "window=256,0 documents=3..1003 (5)")
         self.assertIn(" window=256,0 ", problems.problem_text(p))

@@ -12,10 +12,13 @@ import unittest
 from unittest import mock
 
 from copies import BUILD, ROOT, Folder, main, said
+from flash_steps.results import HERO
 from flash_steps.steps import report_of
+from lab import race
 from learn_lib import exercises
 
-MOST_LINES, LONGEST_CELL = 120, 300
+MOST_LINES, LONGEST_CELL, MOST_ROWS = 110, 300, 6
+LARGEST_RACE = 60_000  # bytes
 NOTEBOOK = ROOT / "docs" / "flash_steps.ipynb"
 CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
 
@@ -56,6 +59,63 @@ class Readme(Folder):
                 if line.startswith("|") and len(max(cells, key=len).strip()) > LONGEST_CELL:
                     long.append(f"{page.relative_to(ROOT)}:{number}")
         self.assertEqual(long, [])
+
+    def test_the_idea_stands_before_how_fast_and_that_is_short(self):
+        heads = re.findall("^## (.*)", self.text, re.M)
+        self.assertEqual(heads[:3], ["The idea", "The ladder", "How fast"])
+        part = self.text.partition("## How fast")[2].partition("\n## ")[0]
+        rows = [line for line in part.splitlines() if line.startswith("| ")]
+        self.assertLessEqual(len(rows) - 2, MOST_ROWS)
+        self.assertIn("(docs/results/README.md)", part)
+
+    def test_tables_have_no_markers_in_their_rows(self):
+        for page in ("README.md", "steps/README.md"):
+            rows = [r for r in (ROOT / page).read_text().splitlines() if r.startswith("|")]
+            self.assertTrue(rows)
+            self.assertEqual([row for row in rows if "<!--" in row], [])
+
+    def test_a_rung_has_one_figure(self):
+        """HBM per head and TFLOP/s, in the hero, the explorer's data and steps/README.md."""
+        explorer = (ROOT / "docs/explorer/index.html").read_text()
+        data = json.loads(re.search(r'id="page">(.*?)</script>', explorer, re.DOTALL)[1])
+        page = {
+            run["id"]: (f"{run['hbm'] / 1e6:.3g}", f"{run['rate'] / 1e12:.3g}")
+            for run in data["series"][0]["runs"]
+            if run["pass"] == "forward" and not run["causal"]
+        }
+        hero = (ROOT / "docs/pictures/hero_light.svg").read_text()
+        words = re.findall(r"<text[^>]*>(.*?)</text>", hero)
+        table = {}
+        text = (ROOT / "steps/README.md").read_text().partition("### Forward")[2]
+        for line in text.partition("### Backward")[0].splitlines():
+            if row := re.match(
+                r"\| \[(\d\d)\] (\w+) +\| +\(?([\d.]+)\sMB\)? \|.* \| +([\d.]+) \|", line
+            ):
+                number, variant, hbm, speed = row.groups()
+                table[f"{number} {variant}"] = f"{float(hbm):.3g}", f"{float(speed):.3g}"
+        self.assertGreater(len(table), 20)
+        for label, (name, _) in HERO.items():
+            with self.subTest(label):
+                at = words.index(name)
+                shown = tuple(words[at + 2 : at + 4])
+                self.assertEqual((page[label], table[label]), (shown, shown))
+
+    def test_the_ladder_of_the_page_has_all_steps(self):
+        explorer = (ROOT / "docs/explorer/index.html").read_text()
+        data = json.loads(re.search(r'id="page">(.*?)</script>', explorer, re.DOTALL)[1])
+        runs = data["series"][0]["runs"]
+        steps = {path.name[:2] for path in (ROOT / "steps").glob("[0-9][0-9]_*")}
+        self.assertEqual(steps - {run["id"][:2] for run in runs}, {"14"})  # several GPUs
+        self.assertEqual({run["id"][:2] for run in runs if run.get("gpu")}, {"16"})
+        for run in runs:
+            self.assertEqual(run["time_kind"], "estimated" if run.get("gpu") else "measured")
+
+    def test_its_race_is_of_a_run(self):
+        picture = (ROOT / "docs/pictures/race.svg").read_text()
+        self.assertTrue(picture == race.picture(), "./scripts/maintain race draws it again")
+        self.assertLess(len(picture.encode()), LARGEST_RACE)
+        self.assertRegex(picture, r"@media \(prefers-reduced-motion: reduce\) .* animation: none")
+        self.assertIn("docs/pictures/race.svg", self.text)
 
     def test_its_moving_picture_has_the_bytes_of_the_formulas(self):
         picture = (ROOT / "docs/pictures/tiles.svg").read_text()

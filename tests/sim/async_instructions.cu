@@ -130,7 +130,7 @@ __global__ void too_many_arrivals() {
   if (threadIdx.x == 1 || threadIdx.x == 2) fa::mbarrier_arrive(&full);
 }
 
-__global__ void nobody_initialised() {
+__global__ void uninitialised() {
   __shared__ uint64_t full;
   fa::mbarrier_wait(&full, 0);
 }
@@ -297,7 +297,7 @@ TEST_CASE("arrivals and bytes that never come are a deadlock with its line", "[s
 
 TEST_CASE("an mbarrier is initialised, once, left alone, and not arrived at too often",
           "[sim][mbarrier]") {
-  FOUND("the mbarrier is not initialised (full", nobody_initialised, {1, 1});
+  FOUND("the mbarrier is not initialised (full", uninitialised, {1, 1});
   FOUND("mbarrier.inval must come first", initialised_twice, {1, 1});
   FOUND("something has overwritten the mbarrier", overwritten, {1, 1});
   FOUND("thread (2,0,0) ... one arrival too many", too_many_arrivals, {1, 32});

@@ -337,7 +337,7 @@ __global__ void store_for_next(float* y, float* z) {
 }
 // Blocks that use the same shared memory one after the other. Block `careless` does not show its
 // mbarriers, or does not wait for its two loads.
-enum class Careless { nobody, shows_nothing, waits_for_nothing };
+enum class Careless { none, shows_nothing, waits_for_nothing };
 constexpr int kInTurn = __LINE__;  // the first load is 11 lines further down
 __global__ void in_turn(const float* x, float* y, Careless how, unsigned careless) {
   __shared__ __align__(128) float tile[2][kTile];
@@ -407,7 +407,7 @@ __global__ void multicast(const __grid_constant__ TensorMap map, float* y, Shown
   fa::cluster_sync();
 }
 // Warp 0 reads and stores; its lane 0 issues two loads, of which it waits for one, and maybe a bulk
-// store; all arrive. Behind its wait, a lane of warp 1 uses what warp 0 has used.
+// store; all arrive. After its wait, a lane of warp 1 uses what warp 0 has used.
 enum class Used { read, store, load, waited_load, source };
 __global__ void hand_on(const float* x, float* y, Used used, bool relaxed) {
   __shared__ __align__(128) float tile[2][kTile];
@@ -580,7 +580,7 @@ TEST_CASE("cp.async's wait is for the thread's own copies only", "[sim][races]")
   SILENT(exchange, kTwoWarps, x, y, 32, true, true);
 }
 
-TEST_CASE("a copy that nobody waits for is still a store", "[sim][races]") {
+TEST_CASE("a copy without a wait is still a store", "[sim][races]") {
   WithOptions with({.requests = true, .analyse = true});
   Buffer<float> x("x", 256), y("y", 64);
   FOUND("have no barrier between them", leave_in_flight, kTwoWarps, x, y, Wait::no, 0);
@@ -589,7 +589,7 @@ TEST_CASE("a copy that nobody waits for is still a store", "[sim][races]") {
   SILENT(leave_in_flight, kTwoWarps, x, y, Wait::yes, 1);
 }
 
-TEST_CASE("from its issue to its wait nobody touches a copy's place", "[sim][races]") {
+TEST_CASE("no thread may touch the place of a copy before its wait", "[sim][races]") {
   Buffer<float> x("x", 256), y("y", 64);
   {
     WithOptions with({.requests = true, .analyse = true});
@@ -745,7 +745,7 @@ ANALYSED("a relaxed arrival hands over reads, and no stores and loads", "[sim][r
 }
 
 ANALYSED("what a block has shown, and waited for, holds for it alone", "[sim][races][async]") {
-  SILENT(in_turn, {3, 64}, x, y, Careless::nobody, 9u);
+  SILENT(in_turn, {3, 64}, x, y, Careless::none, 9u);
   for (const unsigned careless : {0u, 2u}) {
     const std::string block = "block (" + std::to_string(careless) + ",0,0)";
     const auto hidden = finding(in_turn, {3, 64}, x, y, Careless::shows_nothing, careless);

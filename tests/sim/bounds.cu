@@ -220,6 +220,11 @@ TEST_CASE("use after cudaFree is found", "[sim]") {
   cudaFree(x);
   FOUND("of buffer x after cudaFree", load, {1, 64}, x, y);
   FOUND("freed twice", [&] { cudaFree(x); });
+  float host[64] = {};
+  const char* freed = "bytes of buffer x, which is freed";
+  FOUND(freed, [&] { cudaMemcpy(host, x, 256, cudaMemcpyDeviceToHost); });
+  FOUND(freed, [&] { cudaMemcpy(x, host, 256, cudaMemcpyHostToDevice); });
+  FOUND(freed, [&] { cudaMemset(x, 0, 256); });
   cudaFree(first);  // a freed buffer on either side of y is nearer, and is not named
   FOUND("no cudaMalloc returned, 8589934336 bytes past the end of buffer y", store, {1, 1},
         far(y, int64_t{1} << 33), 0);
@@ -278,7 +283,7 @@ TEST_CASE("dynamic shared memory outside the launch's size is found", "[sim]") {
   FOUND("4 bytes before the start of dynamic shared memory", use_dynamic, {1, 32, 128}, y, -1);
 }
 
-TEST_CASE("an access past a static shared array is found, whatever lies behind it", "[sim]") {
+TEST_CASE("an access past a static shared array is found, whatever follows it", "[sim]") {
   Buffer<float> y("y", 64);
   const auto touch_both_ends = [&](Touch how, int size) {
     const std::string at = "bounds.cu:" + std::to_string(kTouch + 10 + static_cast<int>(how));

@@ -61,16 +61,16 @@ __global__ void first_of_two_readers(Byte* x, Byte* out, int byte) {
   if (threadIdx.x == 2) x[byte] = 1;
 }
 // A word is accessed in parts, then stored as a whole, then accessed in parts again.
-enum class Missing { none, in_front, behind };
+enum class Missing { none, before, after };
 __global__ void parts_and_whole(unsigned* x, Byte* out, Missing barrier) {
   __shared__ unsigned s[1];
   if (x == nullptr) x = s;
   Byte* bytes = reinterpret_cast<Byte*>(x);
   const int t = threadIdx.x;
   if (t < 4) bytes[t] = 1;
-  if (barrier != Missing::in_front) __syncthreads();
+  if (barrier != Missing::before) __syncthreads();
   if (t == 33) x[0] = 5;
-  if (barrier != Missing::behind) __syncthreads();
+  if (barrier != Missing::after) __syncthreads();
   if (t >= 60) out[t] = bytes[t - 60];
 }
 // A TMA store reads bytes of many threads; thread 1, not the last of its word, may lack the fence.
@@ -249,8 +249,8 @@ ANALYSED("a word is touched in parts and as a whole", "[sim][races][parts]") {
     for (int launch = 0; launch < 2; ++launch) {
       SILENT(parts_and_whole, kBlock, word, y, Missing::none);
       FOUND("thread (33,0,0): store of " + name + ", byte 0", parts_and_whole, kBlock, word, y,
-            Missing::in_front);
-      FOUND("and a store by thread (33,0,0)", parts_and_whole, kBlock, word, y, Missing::behind);
+            Missing::before);
+      FOUND("and a store by thread (33,0,0)", parts_and_whole, kBlock, word, y, Missing::after);
     }
   }
 }
@@ -473,13 +473,13 @@ ANALYSED("stores of the same value are called so, and hide nothing", "[sim][race
     return finding(store_by_all, kBlock, y, last, values, race);
   };
   const char* label = "between them; each stores the same value";
-  const auto same = of(Values::same, false), behind = of(Values::same, true);
-  CAPTURE(same, behind);
+  const auto same = of(Values::same, false), other = of(Values::same, true);
+  CAPTURE(same, other);
   CHECK(count(same, "race on") == 2);
   CHECK(count(same, label) == 2);
-  CHECK(count(behind, "race on") == 3);
-  CHECK(count(behind, label) == 2);
-  const auto first = behind.substr(0, behind.find('\n'));
+  CHECK(count(other, "race on") == 3);
+  CHECK(count(other, label) == 2);
+  const auto first = other.substr(0, other.find('\n'));
   CHECK(count(first, label) == 0);
   CHECK_THAT(first, ContainsSubstring(" of s, byte"));
   Buffer<float4> wide("wide", 1);

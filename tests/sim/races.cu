@@ -73,7 +73,7 @@ __global__ void overwrite_bytes(float* y, bool barrier, int reader) {
   if (barrier) __syncthreads();
   if (warp == reader + 1) reinterpret_cast<unsigned char*>(&words[lane])[1] = 1;
 }
-// Warp 0 stores a byte of a word. Behind a barrier for it and warp 1, or for all, the others add to
+// Warp 0 stores a byte of a word. After a barrier for it and warp 1, or for all, the others add to
 // the word.
 __global__ void add_to_bytes(int count) {
   __shared__ unsigned word;
@@ -432,7 +432,7 @@ const char* const kDevice = "race on device memory: kernel ";
 
 std::string line_of_exchange(int n) { return "races.cu:" + std::to_string(kExchange + n); }
 
-// --- a kernel that starts before the one in front has ended --------------------------------------
+// --- a kernel that starts before the earlier one has ended --------------------------------------
 
 // Threads from `waiting` on do not wait for it.
 __global__ void early(const float* x, float* y, unsigned waiting) {
@@ -468,13 +468,13 @@ __device__ void touch(float* x, float* y, Does does) {
   if (does == Does::store_byte) bytes[22] = 1;
   if (does == Does::add) atomicAdd(x + 5, 1.f);
 }
-__global__ void in_front(float* x, float* y, Does does) {
+__global__ void primary(float* x, float* y, Does does) {
   if (blockIdx.x == 1 && threadIdx.x == 3) touch(x, y, does);
 }
-// In each block one thread waits for the kernel in front, but not in block `careless`; then,
+// In each block one thread waits for the primary kernel, but not in block `careless`; then,
 // perhaps after a barrier, thread 40 of block `toucher` touches x.
-__global__ void behind(float* x, float* y, Does does, unsigned waiter, bool barrier,
-                       unsigned toucher, unsigned careless) {
+__global__ void secondary(float* x, float* y, Does does, unsigned waiter, bool barrier,
+                          unsigned toucher, unsigned careless) {
   if (threadIdx.x == waiter && blockIdx.x != careless) fa::griddep_wait();
   if (barrier) __syncthreads();
   if (threadIdx.x == 40 && blockIdx.x == toucher) touch(x, y, does);
@@ -777,18 +777,18 @@ TEST_CASE("a kernel launched early touches no device memory before it waits", "[
   SILENT(early, {1, 64}, x, y, 0u);
 }
 
-ANALYSED("a kernel that overlaps waits before it touches what the one in front has used",
+ANALYSED("a kernel that overlaps waits before it touches what the earlier one has used",
          "[sim][races]") {
   const auto run = [&](Does first, Does second, unsigned waiter = 99, bool barrier = false,
                        unsigned toucher = 0, unsigned careless = 99) {
     return finding([&] {
-      fa::launch(in_front, {2, 64}, x, y, first);
+      fa::launch(primary, {2, 64}, x, y, first);
       const sim::EarlyLaunch early(false);
-      fa::launch(behind, {2, 64}, x, y, second, waiter, barrier, toucher, careless);
+      fa::launch(secondary, {2, 64}, x, y, second, waiter, barrier, toucher, careless);
     });
   };
   const std::string end =
-      " by kernel (anonymous namespace)::in_front at races.cu: ... have no griddepcontrol.wait "
+      " by kernel (anonymous namespace)::primary at races.cu: ... have no griddepcontrol.wait "
       "between them: the launch is programmatic, so the preceding kernel may still run";
   struct Case {
     Does first, second;
@@ -825,25 +825,25 @@ ANALYSED("a kernel that overlaps waits before it touches what the one in front h
   CHECK(says(run(Does::store, Does::load, 3, false), "load of x"));
   CHECK(run(Does::store, Does::load, 3, true, 1) == "");
   CHECK(says(run(Does::store, Does::load, 3, true, 1, 1), "block (1,0,0), thread (40,0,0): load"));
-  // Only the kernel right in front overlaps, and none that the host has waited for.
+  // Only the kernel right before overlaps, and none that the host has waited for.
   const auto early = [&](Does does) {
     const sim::EarlyLaunch early(false);
-    fa::launch(behind, {2, 64}, x, y, does, 99u, false, 0u, 99u);
+    fa::launch(secondary, {2, 64}, x, y, does, 99u, false, 0u, 99u);
   };
   SILENT([&] {
-    fa::launch(in_front, {2, 64}, x, y, Does::store);
-    fa::launch(in_front, {2, 64}, x, y, Does::nothing);
+    fa::launch(primary, {2, 64}, x, y, Does::store);
+    fa::launch(primary, {2, 64}, x, y, Does::nothing);
     early(Does::load);
-    fa::launch(in_front, {2, 64}, x, y, Does::store);
+    fa::launch(primary, {2, 64}, x, y, Does::store);
     cudaMemset(y.get(), 0, 4);
     early(Does::load);
   });
   SILENT([&] {
-    fa::launch(in_front, {2, 64}, x, y, Does::store);
-    fa::launch(behind, {2, 64}, x, y, Does::load, 99u, false, 0u, 99u);
+    fa::launch(primary, {2, 64}, x, y, Does::store);
+    fa::launch(secondary, {2, 64}, x, y, Does::load, 99u, false, 0u, 99u);
   });
-  FOUND("load of x, byte 20 at ... and a store by kernel (anonymous namespace)::behind", [&] {
-    fa::launch(in_front, {2, 64}, x, y, Does::nothing);
+  FOUND("load of x, byte 20 at ... and a store by kernel (anonymous namespace)::secondary", [&] {
+    fa::launch(primary, {2, 64}, x, y, Does::nothing);
     early(Does::store);
     early(Does::load);
   });

@@ -150,11 +150,18 @@ nlohmann::ordered_json json_of(const Told& f) {
           {"times", f.times}};
 }
 
+nlohmann::ordered_json json_of(const BarrierStep& b) {
+  return {{"kernel", b.kernel}, {"what", b.what},   {"barrier", b.barrier},   {"line", b.line},
+          {"thread", b.thread}, {"phase", b.phase}, {"arrivals", b.arrivals}, {"bytes", b.bytes}};
+}
+
 nlohmann::ordered_json json_of(const Session& s) {
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   for (const KernelRecord& k : s.kernels) kernels.push_back(json_of(k));
   nlohmann::ordered_json sites = nlohmann::ordered_json::array();
   for (const auto& [key, site] : s.sites) sites.push_back(to_json(site));
+  nlohmann::ordered_json barriers = nlohmann::ordered_json::array();
+  for (const BarrierStep& step : s.barriers) barriers.push_back(json_of(step));
   nlohmann::ordered_json findings = nlohmann::ordered_json::array();
   for (const Told& f : s.findings) findings.push_back(json_of(f));
   return {{"schema", 2},
@@ -164,6 +171,7 @@ nlohmann::ordered_json json_of(const Session& s) {
           {"complete", s.complete},
           {"kernels", kernels},
           {"sites", sites},
+          {"barriers", barriers},
           {"findings", findings},
           {"more_findings", s.more},
           {"remarks", s.remarks}};

@@ -52,6 +52,7 @@ Wishes read_wishes() {
     const std::string value = space == line.npos ? "" : line.substr(space + 1);
     if (key == "analyse") w.analyse = true;
     if (key == "lines") w.lines = true;
+    if (key == "barriers") w.barriers = true;
     if (key == "quiet") w.quiet = true;
     if (key == "gpu") w.gpu = value;
     if (key == "json") w.json = value;
@@ -196,6 +197,7 @@ void begin(Session& s) {
   o.block_shared_bytes = std::min(s.gpu.block_shared_bytes(), kMaxDynamicSmem);
   o.analyse = s.wishes.analyse;
   o.sites = s.wishes.lines;
+  if (s.wishes.barriers) watch_barriers(s.barriers);
   o.interrupted = &interrupted;
   if (const double limit = s.wishes.limit_s; limit > 0) {
     std::thread([end = limit + s.wishes.patience_s] {

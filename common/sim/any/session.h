@@ -35,7 +35,7 @@ struct KernelRecord {
 
 /// The options of scripts/sim, in the environment as lines of "key value".
 struct Wishes {
-  bool analyse = false, lines = false, quiet = false;
+  bool analyse = false, lines = false, barriers = false, quiet = false;
   double limit_s = 0;      ///< > 0: end after the launch that runs then, ...
   double patience_s = 30;  ///< ... or this much later within it
   double reserve = 0;      ///< bytes: the run ends with less; 0: 1/8 of what is free, at most 1 GiB
@@ -53,6 +53,17 @@ struct Told : fa::Finding {
   uint64_t times = 0, latest = 0;  ///< latest: the number of the launch
 };
 
+/// A step of an mbarrier, and the barrier's state after it.
+struct BarrierStep {
+  std::string kernel, what;  ///< "init", "arrive", "wait", "pass", "bytes"
+  std::string barrier;       ///< "full[0]"
+  std::string line;          ///< "sums.cu:22"; none for bytes
+  int thread = -1;           ///< -1: no thread, bytes that landed
+  uint32_t phase = 0;        ///< the one that runs
+  int arrivals = 0;          ///< that it lacks
+  int64_t bytes = 0;         ///< that it lacks
+};
+
 /// One run of the program, from its first call of the runtime to its exit.
 struct Session {
   Wishes wishes;
@@ -61,6 +72,7 @@ struct Session {
   std::vector<KernelRecord> kernels;           ///< by first launch
   std::map<std::string, fa::SiteCount> sites;  ///< by line and operation
   std::vector<Told> findings;
+  std::vector<BarrierStep> barriers;
   std::map<std::string, size_t> finding_at;  ///< by the common part of a loop's findings
   uint64_t launches = 0;                     ///< so far
   bool in_launch = false;
@@ -85,6 +97,8 @@ void take_counts(const Launch*, bool stopped = false);
 void keep_error(LaunchRefused::Why);
 /// The launch that ended used an address that is not in device memory.
 void keep_illegal_address();
+/// Records the steps of mbarriers from now on.
+void watch_barriers(std::vector<BarrierStep>&);
 /// Prints a finding and keeps it for the report. Repetitions at the same lines are only counted.
 void note_finding(fa::FaultKind, const std::string& sentence);
 /// Called by the hooks in host code for a device variable, or for unwritten bytes from a copy.

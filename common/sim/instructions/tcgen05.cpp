@@ -32,7 +32,7 @@ constexpr int kM = 128, kMostColumns = 256, kMostK = 16;
 constexpr int kRowBytes = 32;         // of an operand's k, whatever the type
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
-enum class Owner : uint8_t { nobody, others, freed, mine };
+enum class Owner : uint8_t { none, others, freed, mine };
 
 struct Allocation {
   unsigned column, columns;
@@ -141,7 +141,7 @@ void need_columns(const char* what, unsigned column, unsigned columns, const Whe
                   Block& home = *self) {
   const TensorMemory& t = *tensor_of(home);
   for (unsigned c = column; c < column + columns; ++c) {
-    const Owner owner = c < kColumns ? t.owner[c / kUnit] : Owner::nobody;
+    const Owner owner = c < kColumns ? t.owner[c / kUnit] : Owner::none;
     if (owner == Owner::mine) continue;
     const std::string uses =
         " uses " +

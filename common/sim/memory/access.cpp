@@ -35,9 +35,9 @@ std::string nearest_buffer(uint64_t offset) {
     const BufferInfo& b = buffers[k];
     if (!b.live) continue;
     const auto before = static_cast<int64_t>(b.begin - offset);
-    const auto behind = static_cast<int64_t>(offset - b.end);
-    if (std::max(before, behind) >= away) continue;
-    away = std::max(before, behind);
+    const auto past = static_cast<int64_t>(offset - b.end);
+    if (std::max(before, past) >= away) continue;
+    away = std::max(before, past);
     text = ", " + std::to_string(away) +
            (before > 0 ? " bytes before the start of buffer " : " bytes past the end of buffer ") +
            b.name;
@@ -269,12 +269,18 @@ bool is_index(uintptr_t address) {
   }
 }
 
+// An access that is in the log. The mark of a store follows, which the observer may look for.
+[[gnu::noinline]] void tell_beside_log(Block& b, const Access& a) {
+  b.beside_log->access(b, a);
+  if (a.space == Space::hbm && a.kind != Kind::load) mark_stored(a.at, a.size);
+}
+
 // Most accesses, which are valid. \returns false, unchanged, when whole_access() must decide.
 template <bool kLog>
 [[gnu::always_inline]] inline bool plain_access(Block& b, uintptr_t address, unsigned size,
-                                                Kind kind, const void* pc, Observer* other) {
+                                                Kind kind, const void* pc) {
   const auto belongs = [&](Space space, uint16_t buffer, uint64_t at) {
-    return !kLog || b.log->take(b.current->id % RequestLog::kLanes,
+    return !kLog || b.log->take(size_t{b.current->id} % RequestLog::kLanes,
                                 {pc, kind, space, By::thread, buffer}, at);
   };
   const uint64_t offset = address - kHbmBase, at = address - b.shared_base;
@@ -284,7 +290,9 @@ template <bool kLog>
         byte < kMaxDynamicSmem ? byte + size <= b.launch->config.smem : in_static(b, at, size);
     if (!inside || !belongs(Space::shared, 0, at)) return false;
     b.shared_bytes[static_cast<int>(kind)] += size;
-    if (other) other->access(b, {at, size, kind, Space::shared, 0, pc, &b, By::thread, true});
+    if (kLog && b.beside_log) {
+      tell_beside_log(b, {at, size, kind, Space::shared, 0, pc, &b, By::thread, true});
+    }
     return true;
   }
   if (offset < kHbmSpan) {
@@ -293,24 +301,29 @@ template <bool kLog>
     const bool inside = offset >= info.begin && offset + size <= info.end && !b.host && !b.early;
     if (!inside || !belongs(Space::hbm, number, offset)) return false;
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
-    if (other) {
-      other->access(b, {offset, size, kind, Space::hbm, number, pc, nullptr, By::thread, true});
+    if (kLog && b.beside_log) {
+      tell_beside_log(b, {offset, size, kind, Space::hbm, number, pc, nullptr, By::thread, true});
+    } else if (kind != Kind::load) {
+      mark_stored(offset, size);
     }
-    if (kind != Kind::load) mark_stored(offset, size);  // after an observer checked the mark
     return true;
   }
   return address - b.stack_base < b.stack_size;
+}
+
+template <unsigned kSize, Kind kKind, bool kAligned>
+[[gnu::noinline]] void whole_hook(uintptr_t address, const void* pc) {
+  whole_access(address, kSize, kKind, pc, kAligned, By::thread, true);
 }
 
 // An access of a size that one request can have, which also is the required alignment.
 template <unsigned kSize, Kind kKind>
 [[gnu::noinline]] void watched_access(uintptr_t address, const void* pc) {
   Block& b = *self;
-  const Watch watch = b.watch.load(std::memory_order_relaxed);
-  const bool known = address % kSize == 0 && !b.copied_at && watch != Watch::all;
-  Observer* const other = watch == Watch::log_and_one ? b.beside_log : nullptr;
-  if (known && plain_access<true>(b, address, kSize, kKind, pc, other)) return;
-  whole_access(address, kSize, kKind, pc, true, By::thread, true);
+  const bool known =
+      address % kSize == 0 && !b.copied_at && b.watch.load(std::memory_order_relaxed) != Watch::all;
+  if (known && plain_access<true>(b, address, kSize, kKind, pc)) return;
+  whole_hook<kSize, kKind, true>(address, pc);
 }
 
 [[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
@@ -319,29 +332,32 @@ template <unsigned kSize, Kind kKind>
   Block& b = *self;
   const auto address = reinterpret_cast<uintptr_t>(p);
   const bool fits = !aligned || !(address & (size - 1));
-  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::nobody &&
-      plain_access<false>(b, address, size, kind, pc, nullptr)) [[likely]] {
+  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::none &&
+      plain_access<false>(b, address, size, kind, pc)) [[likely]] {
     return;
   }
   whole_access(address, size, kind, pc, aligned, by, hooked);
 }
+
+#define SIM_PC __builtin_return_address(0)  // in hook(), which is inlined: the hook's
+
 // Called by the compiler's hooks, mostly for a thread's stack, where its register arrays lie. Tail
 // calls handle all but the plainest accesses, so that these few lines need not save registers.
 template <unsigned kSize, Kind kKind, bool kAligned>
-[[gnu::always_inline]] inline void hook(const void* p, const void* pc) {
+[[gnu::always_inline]] inline void hook(const void* p) {
   Block& b = *self;
   const auto address = reinterpret_cast<uintptr_t>(p);
   if (address - b.stack_base < b.stack_size) [[likely]]
     return;
   const bool fits = !kAligned || address % kSize == 0;
-  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::nobody &&
-      plain_access<false>(b, address, kSize, kKind, pc, nullptr)) {
+  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::none &&
+      plain_access<false>(b, address, kSize, kKind, nullptr)) {
     return;
   }
   if (kAligned) {
-    watched_access<kSize, kKind>(address, pc);
+    watched_access<kSize, kKind>(address, SIM_PC);
   } else {
-    whole_access(address, kSize, kKind, pc, false, By::thread, true);
+    whole_hook<kSize, kKind, false>(address, SIM_PC);
   }
 }
 
@@ -388,15 +404,14 @@ using sim::access_inline;
 using sim::hook;
 using sim::Kind;
 
-#define SIM_PC __builtin_return_address(0)
 #define SIM_LOAD(name, n, aligned) \
-  void name##n(void* p) { hook<n, Kind::load, aligned>(p, SIM_PC); }
+  void name##n(void* p) { hook<n, Kind::load, aligned>(p); }
 #define SIM_STORE(name, n, aligned) \
-  void name##n(void* p) { hook<n, Kind::store, aligned>(p, SIM_PC); }
-#define SIM_BOTH(name, n, aligned)            \
-  void name##n(void* p) {                     \
-    hook<n, Kind::load, aligned>(p, SIM_PC);  \
-    hook<n, Kind::store, aligned>(p, SIM_PC); \
+  void name##n(void* p) { hook<n, Kind::store, aligned>(p); }
+#define SIM_BOTH(name, n, aligned)    \
+  void name##n(void* p) {             \
+    hook<n, Kind::load, aligned>(p);  \
+    hook<n, Kind::store, aligned>(p); \
   }
 #define SIM_HOOKS(n)                                   \
   SIM_LOAD(__tsan_read, n, true)                       \

@@ -127,7 +127,11 @@ void require_inside(const char* what, const void* p, size_t bytes) {
     fail(FaultKind::refused, std::string(what) + ": " + std::to_string(bytes) +
                                  " bytes in host memory (the address of a pointer?)");
   }
-  if (!b || !b->live || offset < b->begin || offset + bytes > b->end) {
+  if (b && !b->live) {
+    fail(FaultKind::out_of_bounds, std::string(what) + ": " + std::to_string(bytes) +
+                                       " bytes of buffer " + b->name + ", which is freed");
+  }
+  if (!b || offset < b->begin || offset + bytes > b->end) {
     fail(FaultKind::out_of_bounds,
          std::string(what) + ": " + std::to_string(bytes) +
              " bytes do not lie inside one device buffer" +

@@ -51,7 +51,7 @@ class RequestLog {
 
   /// Takes the next entry, if the lane is in step and the instruction is the same.
   /// \param at the byte: in device memory or in shared memory
-  bool take(unsigned lane, const Instruction& instruction, uint64_t at) {
+  bool take(size_t lane, const Instruction& instruction, uint64_t at) {
     const uint32_t entry = next_[lane];
     if (instructions_[entry] != instruction) [[unlikely]]
       return false;
@@ -59,7 +59,7 @@ class RequestLog {
     next_[lane] = entry + 1;
     return true;
   }
-  void put(unsigned lane, uint32_t entry, Space space, uint64_t at) {
+  void put(size_t lane, uint32_t entry, Space space, uint64_t at) {
     at_[lane * kStride + entry] = static_cast<uint32_t>(space == Space::hbm ? at / kWord : at);
   }
   /// The value from put(): the number of the word (32 bits), or the byte in shared memory.

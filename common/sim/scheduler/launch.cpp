@@ -203,10 +203,7 @@ void set_watch(Block& b) {
       ++others;
     }
   }
-  b.watch = b.observers.empty()    ? Watch::nobody
-            : !b.log || others > 1 ? Watch::all
-            : others == 1          ? Watch::log_and_one
-                                   : Watch::log;
+  b.watch = b.observers.empty() ? Watch::none : !b.log || others > 1 ? Watch::all : Watch::log;
 }
 
 namespace {

@@ -13,13 +13,12 @@ namespace sim {
 
 namespace {
 
-bool same(const Where& a, const Where& b) {
+bool same(Where a, Where b) {
   return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
-bool complete(const Block& b, const Barrier& barrier) {
-  if (barrier.expected == Barrier::kAll) return barrier.arrived == static_cast<int>(b.live);
-  // A warp arrives as a whole and counts 32, even when some of its lanes have returned.
+// A warp arrives as a whole and counts 32, even when some of its lanes have returned.
+[[gnu::noinline]] bool complete_by_count(const Block& b, const Barrier& barrier) {
   int n = barrier.arrived;
   for (unsigned w = 0; b.live < 32 * b.nwarps && w < b.nwarps; ++w) {
     const uint32_t here = barrier.here[w];
@@ -28,20 +27,23 @@ bool complete(const Block& b, const Barrier& barrier) {
   return n >= barrier.expected;
 }
 
-void let_go(Block& b, Barrier& barrier) {
+bool complete(const Block& b, const Barrier& barrier) {
+  if (barrier.expected != Barrier::kAll) return complete_by_count(b, barrier);
+  return barrier.arrived == static_cast<int>(b.live);
+}
+
+[[gnu::noinline]] void let_go(Block& b, Barrier& barrier) {
   barrier.arrived = 0;
   barrier.counted = barrier.votes;
   for (unsigned w = 0; w < b.nwarps; ++w) {
-    for (uint32_t m = barrier.waiting[w]; m; m &= m - 1) {
-      b.threads[w * 32 + std::countr_zero(m)].state = State::ready;
-    }
     b.ready[w] |= barrier.waiting[w];
     barrier.waiting[w] = barrier.here[w] = 0;
   }
 }
 
-// One more thread arrives at `barrier`; the last one runs `last` and wakes all.
-void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, auto&& last) {
+// One more thread arrives at `barrier`; the last one runs `last` and wakes all. The calls of
+// wait_here() are tail calls, so that a waiting thread's stack is few cache lines.
+void arrive(Barrier& barrier, const char* what, bool wait, Where where, auto&& last) {
   Block& b = *self;
   Thread& me = *b.current;
   const unsigned warp = me.id / 32;
@@ -83,7 +85,7 @@ void tell_skipped(const Block& b, const std::string& what, const Where& where, u
 
 // A thread that has returned counts as arrived, at a barrier with a count if its warp has: its
 // earlier work is visible after the barrier. Work after its own arrival is not.
-void tell_observers(Block& b, const Barrier& barrier) {
+[[gnu::noinline]] void tell_observers(Block& b, const Barrier& barrier) {
   uint32_t met[32] = {};
   for (unsigned w = 0; w < b.nwarps; ++w) {
     const bool with_returned = barrier.expected == Barrier::kAll || barrier.here[w];
@@ -107,7 +109,6 @@ void let_converged_go(Block& b, unsigned warp, const Where& where) {
   for (uint32_t left = lanes; left; left &= left - 1) {
     Thread& t = b.threads[warp * 32 + std::countr_zero(left)];
     t.converged = lanes;
-    t.state = State::ready;
   }
   b.converging[warp] &= ~lanes;
   b.ready[warp] |= lanes;
@@ -117,11 +118,25 @@ void let_converged_go(Block& b, unsigned warp, const Where& where) {
 void finish(Block& b, WarpMeeting& m) {
   m.work(m);
   if (b.any_at_end) tell_skipped(b, m.what, m.where, m.warp, m.given);
-  const uint32_t lanes = std::exchange(m.arrived, 0);
-  for (uint32_t left = lanes; left; left &= left - 1) {
-    b.threads[m.warp * 32 + std::countr_zero(left)].state = State::ready;
-  }
-  b.ready[m.warp] |= lanes;
+  b.ready[m.warp] |= std::exchange(m.arrived, 0);
+}
+
+[[noreturn, gnu::noinline]] void refuse_divergent(const Barrier& barrier, const char* name,
+                                                  Where where) {
+  fail(FaultKind::deadlock, "divergent barrier: " + here() + " is at the " + name + " of " +
+                                at(where) + " while other threads of the block wait at the " +
+                                barrier.name + " of " + at(barrier.first) +
+                                "; all threads of a block must reach the same one");
+}
+[[noreturn, gnu::noinline]] void refuse_divergent(const WarpMeeting& other, const char* what,
+                                                  Where where) {
+  fail(FaultKind::deadlock, "divergent warp operation: " + here() + " calls " + what + " at " +
+                                at(where) + " while other lanes of the warp wait at the " +
+                                other.what + " of " + at(other.where));
+}
+[[noreturn, gnu::noinline]] void refuse_mask(const char* what, Where where) {
+  fail(FaultKind::refused, here() + " calls " + what + " at " + at(where) +
+                               " with a mask that does not contain its own lane");
 }
 
 }  // namespace
@@ -134,10 +149,7 @@ void sync_block(Where where, const char* name) {
     barrier.first = where;
     barrier.name = name;
   } else if (!same(barrier.first, where)) {
-    fail(FaultKind::deadlock, "divergent barrier: " + here() + " is at the " + name + " of " +
-                                  at(where) + " while other threads of the block wait at the " +
-                                  barrier.name + " of " + at(barrier.first) +
-                                  "; all threads of a block must reach the same one");
+    refuse_divergent(barrier, name, where);
   }
   arrive(barrier, name, true, where, [&] { tell_observers(b, barrier); });
 }
@@ -173,7 +185,7 @@ void sync_named(int id, int threads, bool wait, Where where) {
 }
 
 void meet(Barrier& barrier, const char* what, int count, const std::function<void()>& last,
-          const Where& where) {
+          Where where) {
   if (barrier.arrived == 0) {
     barrier.expected = count;
     barrier.first = where;
@@ -181,15 +193,14 @@ void meet(Barrier& barrier, const char* what, int count, const std::function<voi
   arrive(barrier, what, true, where, last);
 }
 
-void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, const Where& where) {
+void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, Where where) {
   Block& b = *self;
   Thread& me = *b.current;
   const unsigned warp = me.id / 32, lane = me.id % 32;
   const uint32_t given = mask;
   mask &= b.alive[warp];  // a partial last warp has fewer lanes
   if (!(mask >> lane & 1)) {
-    fail(FaultKind::refused, here() + " calls " + what + " at " + at(where) +
-                                 " with a mask that does not contain its own lane");
+    refuse_mask(what, where);
   }
   WarpMeeting *meeting = nullptr, *unused = nullptr;
   for (WarpMeeting& m : b.meetings[warp]) {
@@ -198,9 +209,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
     } else if (m.mask == mask && m.work == work && same(m.where, where)) {
       meeting = &m;
     } else if ((m.mask >> lane & 1) && (m.arrived & mask)) {  // each waits for the other
-      fail(FaultKind::deadlock, "divergent warp operation: " + here() + " calls " + what + " at " +
-                                    at(where) + " while other lanes of the warp wait at the " +
-                                    m.what + " of " + at(m.where));
+      refuse_divergent(m, what, where);
     }
   }
   if (!meeting) {

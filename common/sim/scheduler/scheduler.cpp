@@ -44,7 +44,7 @@ Thread* pick(Block& b, unsigned after) {
   return nullptr;
 }
 
-Thread& next_thread(Block& b, unsigned after) {
+[[gnu::noinline]] Thread& make_one_ready(Block& b, unsigned after) {
   for (;;) {
     if (Thread* t = pick(b, after)) return *t;
     if (let_converged_go(b)) continue;
@@ -62,19 +62,22 @@ Thread& next_thread(Block& b, unsigned after) {
   }
 }
 
-void leave_warp_of(Block& b, const Thread* t) {
-  if (t) {
-    for (auto& o : b.observers) o->leave_warp(b, t->id / 32);
-  }
+Thread& next_thread(Block& b, unsigned after) {
+  Thread* t = pick(b, after);
+  return t ? *t : make_one_ready(b, after);
 }
 
-void become(Block& b, Thread& t) {
+[[gnu::noinline]] void leave_warp(Block& b, unsigned warp) {
+  for (auto& o : b.observers) o->leave_warp(b, warp);
+}
+
+inline void become(Block& b, Thread& t) {
   Thread* me = b.current;
-  if (me && me->id / 32 != t.id / 32) leave_warp_of(b, me);
+  if (me && me->id / 32 != t.id / 32) leave_warp(b, me->id / 32);
   b.progress.store(b.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   b.previous = me;
   b.current = &t;
-  t.state = State::ready;
+  t.state = State::running;
   sim_threadIdx = t.idx;
 }
 
@@ -92,8 +95,9 @@ void landed(Block& b, fiber&& from) {
 
 // Fills registers that the kernel has not set: they will be where this frame is.
 [[gnu::noinline]] void unset_registers() {
-  volatile uint32_t words[2048];
-  for (volatile uint32_t& word : words) word = kUnset;
+  uint32_t words[2048];
+  std::fill_n(words, std::size(words), kUnset);
+  asm volatile("" : : "r"(words) : "memory");  // keeps the stores
 }
 
 // A fiber's life: one CUDA thread, and, while none waits, the next ones on the same stack.
@@ -115,7 +119,7 @@ fiber run_threads(fiber&& from) {
     if (b.live) keep_exception(b, [&] { stop_waiting_for_current(b); });
     if (b.thrown) leave_block(b);
     if (b.live == 0) {
-      leave_warp_of(b, &me);
+      leave_warp(b, me.id / 32);
       b.previous = b.current;
       b.current = nullptr;
       return std::move(b.worker);
@@ -128,13 +132,15 @@ fiber run_threads(fiber&& from) {
 }
 
 void switch_to(Block& b, Thread& t) {
-  const bool fresh = t.state == State::fresh;
+  if (t.state == State::fresh) {
+    t.fiber = fiber(std::allocator_arg, StackAllocator{b.stacks.get()}, run_threads);
+  }
   become(b, t);
-  fiber from = fresh
-                   ? fiber(std::allocator_arg, StackAllocator{b.stacks.get()}, run_threads).resume()
-                   : std::move(t.fiber).resume();
-  landed(b, std::move(from));
+  landed(b, std::move(t.fiber).resume());
 }
+
+// The current thread leaves for another one, or continues.
+inline void go_to(Block& b, Thread& t) { &t == b.current ? become(b, t) : switch_to(b, t); }
 
 }  // namespace
 
@@ -205,25 +211,16 @@ void remark(const Where& where, const std::string& sentence) {
   for (auto& o : self->observers) o->remark(*self, where, sentence);
 }
 
-void wait_here(const char* what, const Where& where) {
+void wait_here(const char* what, Where where) {
   Block& b = *self;
   Thread& me = *b.current;
   me.state = State::waiting;
   me.waits_for = what;
   me.where = where;
-  Thread& next = next_thread(b, me.id);
-  if (&next != &me) {
-    switch_to(b, next);
-  } else {
-    become(b, me);
-  }
-  me.waits_for = nullptr;
+  go_to(b, next_thread(b, me.id));
 }
 
-void wake(Block& b, unsigned id) {
-  b.threads[id].state = State::ready;
-  b.ready[id / 32] |= 1u << (id % 32);
-}
+void wake(Block& b, unsigned id) { b.ready[id / 32] |= 1u << (id % 32); }
 
 bool let_tries_end(Block& b) {
   constexpr unsigned kInVain = 100;
@@ -240,14 +237,8 @@ bool let_tries_end(Block& b) {
 
 void yield_from(unsigned first) {
   Block& b = *self;
-  Thread& me = *b.current;
-  wake(b, me.id);
-  Thread& next = *pick(b, first == 0 ? b.nwarps * 32 - 1 : first - 1);
-  if (&next != &me) {
-    switch_to(b, next);
-  } else {
-    become(b, me);
-  }
+  wake(b, b.current->id);
+  go_to(b, *pick(b, first == 0 ? b.nwarps * 32 - 1 : first - 1));
 }
 
 void watch_registers(Block& b, bool on) {

@@ -1148,7 +1148,7 @@ function showRanks(room, run, hop) {
     `<rect width="${n}" height="${n}"/></svg><div class="lanes14">${lanes.join("")}</div>`;
   const idle = run.scores.flatMap((mine, rank) => (mine[hop] < mostOf(run, hop) ? [rank] : []));
   return `Hop ${hop} of ${R - 1}: ` + (idle.length
-    ? `rank${idle.length > 1 ? "s" : ""} ${idle.join(", ")} wait${idle.length > 1 ? "" : "s"}.` : "nobody waits.");
+    ? `rank${idle.length > 1 ? "s" : ""} ${idle.join(", ")} wait${idle.length > 1 ? "" : "s"}.` : "no rank waits.");
 }
 
 // Of the ranks' time, the share in which they compute, if time goes with scores.
@@ -1166,7 +1166,7 @@ function versus(a, b, [less, more, same]) {
 // What a series has of the variant that a replay shows: of the pass that its step is about.
 function measuredOf(series, run, causal = run.problem.causal) {
   const both = series.runs.some((r) => r.causal !== series.runs[0].causal);
-  const found = series.runs.filter((r) => r.id === `${run.step.slice(0, 2)} ${run.variant}` &&
+  const found = series.runs.filter((r) => r.id === `${run.step.slice(0, 2)} ${run.variant}` && !r.gpu &&
                                           (!both || r.causal === causal));
   return found.find((r) => r.pass === "backward") || found.find((r) => r.pass === "forward");
 }
@@ -1228,12 +1228,15 @@ const percent = (x) => `${+(100 * x).toPrecision(2)}%`;
 const speed = (rate) => (rate < 1e15 ? (rate / 1e12).toPrecision(3) : exact(rate / 1e12));
 const numberOf = (run) => run.id.split(" ")[0];
 
-// A step's result in each pass is its last variant: {"06 forward": run}.
+// A step's result in each pass is its last variant: {"06 forward": run}. Those apart have a problem of their own.
 function rungsOf(series) {
   const causal = series.runs.every((r) => r.causal);
-  const runs = series.runs.filter((r) => r.causal === causal && r.pass !== "prepare");
-  return new Map(runs.map((r) => [`${numberOf(r)} ${r.pass}`, r]));
+  const runs = series.runs.filter((r) => (r.apart || r.causal === causal) && r.pass !== "prepare");
+  return new Map(runs.map((r) => [`${r.apart ? r.id : numberOf(r)} ${r.pass}`, r]));
 }
+
+const PASSES = { forward: "forward", backward: "backward", decode: "decode", masks: "masks, forward",
+                 "masks bwd": "masks, backward" };
 
 function listed(runs) { return [...new Set(runs.map(numberOf))].sort().join(", "); }
 
@@ -1251,7 +1254,7 @@ function verdictOf(series) {
   const words = series !== own ? "" : wrong.length ? `✗ Wrong or failed: ${wrong.join(", ")}. `
     : results(own).length === 1 ? "✓ The result is right. " : `✓ All ${results(own).length} results are right. `;
   const found = rungsOf(series), from = found.get("01 forward"), via = found.get("06 forward");
-  const last = [...found].filter(([key, r]) => key.endsWith(" forward") && r.type !== "fp32").at(-1)?.[1];
+  const last = [...found.values()].filter((r) => r.pass === "forward" && r.type !== "fp32" && !r.gpu).at(-1);
   const said = [];
   if (from?.hbm && via?.hbm) said.push(`HBM bytes ÷${Math.round(from.hbm / via.hbm)} from 01 to 06`);
   if (via?.rate && last?.rate) said.push(`speed ×${Math.round(last.rate / via.rate)} from 06 to ${numberOf(last)}`);
@@ -1260,7 +1263,8 @@ function verdictOf(series) {
 }
 
 function tipOf(run, series) {
-  const parts = [`${run.id}, ${run.pass}, ${series.name}`, run.hbm && `HBM ${bytes(run.hbm)} per head, ${run.hbm_kind}`,
+  const where = run.gpu ? `${run.gpu}, ${series.name.split(", ")[1]}` : run.apart ?? series.name;
+  const parts = [`${run.id}, ${PASSES[run.pass]}, ${where}`, run.hbm && `HBM ${bytes(run.hbm)} per head, ${run.hbm_kind}`,
                  run.ms && `${time(run.ms)} for ${run.heads} heads, ${run.time_kind}`,
                  run.limit && `limited by ${run.limit}`];
   return parts.filter((x) => x).join("; ");
@@ -1283,31 +1287,36 @@ function telling(node, words) {
 function showLadder(node) {
   const all = DRAWN.map(rungsOf);
   const keys = [...new Set(all.flatMap((rungs) => [...rungs.keys()]))];
-  const most = (i, pass, what) => Math.max(...[...all[i]].filter(([k]) => k.endsWith(pass)).map(([, r]) => r[what] ?? 0));
+  const most = (i, pass, what) => Math.max(...[...all[i].values()].filter((r) => r.pass === pass).map((r) => r[what] ?? 0));
   const bars = (key, pass, what, words, top) => make("div", {}, ...all.map((rungs, i) => {
     const run = rungs.get(key), value = run?.[what];
     if (!value) return make("div", { class: "bar" });
     const bar = make("i");
     bar.style.width = `max(2px, ${100 * value / top(i)}%)`;
-    const row = make("div", { class: `bar ${what === "hbm" ? "write" : "read"} s${i}` }, make("b", {}, bar),
-                     make("span", {}, words(value)));
+    const guess = run.gpu && what === "rate";
+    const row = make("div", { class: `bar ${what === "hbm" ? "write" : "read"} s${i}${guess ? " guess" : ""}` },
+                     make("b", {}, bar), make("span", {}, `${guess ? "~" : ""}${words(value)}`));
     return telling(row, tipOf(run, DRAWN[i]));
   }));
   const rung = (key) => {
-    const [number, pass] = key.split(" "), run = all.map((rungs) => rungs.get(key)).find((r) => r);
-    const step = PAGE.steps[number];
-    const idea = step ? pass === "forward" && step.short || step.ideas[run.id.slice(number.length + 1)] || "" : "";
-    return [make("div", { class: "who" }, chapterOf(number, make("b", {}, `${number} ${step?.name ?? ""}`)),
-                 make("span", { class: "dim", title: idea }, ` ${idea.startsWith(run.type) ? "" : `${run.type}. `}${idea}`)),
+    const run = all.map((rungs) => rungs.get(key)).find((r) => r), { pass } = run, number = numberOf(run);
+    const step = PAGE.steps[number], variant = run.id.slice(number.length + 1);
+    const idea = step && pass === "forward" && variant === step.result && step.short || run.idea || step?.ideas[variant] || "";
+    const name = run.apart ? run.id : `${number} ${step?.name ?? ""}`;
+    const type = idea.startsWith(run.type) ? "" : `${run.type}. `;
+    const told = `${run.gpu ? `${run.gpu}, estimated. ` : ""}${type}${idea}`;
+    return [make("div", { class: "who" }, chapterOf(number, make("b", {}, name)), make("span", { class: "dim", title: told }, ` ${told}`)),
             bars(key, pass, "hbm", bytes, (i) => most(i, pass, "hbm")),
             bars(key, pass, "rate", speed, () => Math.max(...all.map((_, i) => most(i, pass, "rate"))))];
   };
   const group = (pass) => {
-    const mine = keys.filter((key) => key.endsWith(` ${pass}`)).sort();
-    return mine.length ? [make("h3", {}, pass), make("h3", {}, "HBM per head"), make("h3", {}, "TFLOP/s"),
-                          ...mine.flatMap(rung)] : [];
+    const runs = all.flatMap((rungs) => [...rungs]).filter(([, r]) => r.pass === pass);
+    const mine = keys.filter((key) => runs.some(([other]) => other === key)).sort();
+    const apart = runs.find(([, r]) => r.apart)?.[1].apart;
+    return mine.length ? [make("h3", { title: apart }, PASSES[pass], ...apart ? [make("span", { class: "dim" }, ` ${apart}`)] : []),
+                          make("h3", {}, "HBM per head"), make("h3", {}, "TFLOP/s"), ...mine.flatMap(rung)] : [];
   };
-  node.replaceChildren(make("div", { class: "rungs" }, ...group("forward"), ...group("backward")),
+  node.replaceChildren(make("div", { class: "rungs" }, ...Object.keys(PASSES).flatMap(group)),
                        make("p", { class: "dim" }, aboutLadder()));
 }
 
@@ -1315,7 +1324,8 @@ function aboutLadder() {
   const full = DRAWN[0], guessed = [...rungsOf(full).values()].filter((r) => r.hbm_kind === "predicted");
   return (own ? `Upper bars: ${full.name}. Lower bars: ${own.name}, with a scale of its own for bytes. ` : "") +
     (guessed.length ? `HBM of ${listed(guessed)} is predicted. ` : "") +
-    "Each step is timed alone; the README's picture has steps as timed beside the libraries.";
+    (full.runs.some((r) => r.gpu) ? "~: estimated, never measured. " : "") +
+    "Times of 06's backward and of 07 to 15 are in turns with the libraries' kernels, the others alone.";
 }
 
 const SVG = $("theme").firstElementChild.namespaceURI;
@@ -1334,7 +1344,8 @@ function aboutRoofs() {
   const [first, second] = DRAWN;
   return (second ? `Filled: ${first.name}; open and dashed: ${second.name}. ` : "") +
     "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
-    "counts by FlashAttention's convention." + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
+    "counts by FlashAttention's convention." +
+    (runs.some((r) => r.gpu) ? " Open, with ~: estimated for a B200, which has other roofs." : "") + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
 }
 
 // FLOPs per byte of HBM and per second, as executed.
@@ -1394,14 +1405,15 @@ function showRoofline(node) {
   points.forEach(({ run }) => taken.push([x(run.intensity) - 5, y(run.executed) - 5, 10, 10]));
   for (const { run, s, series } of points) {
     const [cx, cy] = [x(run.intensity), y(run.executed)];
-    const peaks = roofs.filter((r) => r.type === run.type).map((r) => Math.min(r.peak, r.hbm * run.intensity));
+    const peaks = roofs.filter((r) => r.type === run.type && !run.gpu).map((r) => Math.min(r.peak, r.hbm * run.intensity));
     const share = peaks.length ? `; ${percent(run.executed / Math.max(...peaks))} of its roof` : "";
-    const text = `${numberOf(run)}${run.pass === "backward" ? " bwd" : ""}`, size = 7 * text.length;
+    const of = run.apart ? run.id : numberOf(run);
+    const text = `${run.gpu ? "~" : ""}${of}${PASSES[run.pass].endsWith("backward") ? " bwd" : ""}`, size = 7 * text.length;
     const [lx, ly, , , reach] = place(size, cx, cy, 9);
     if (reach > 16) {
       parts.push(drawn("path", { class: "grid", d: `M${cx} ${cy}L${lx + size / 2} ${ly + 6}` }));
     }
-    parts.push(telling(drawn("circle", { class: `${run.type} s${s}`, cx, cy, r: 4.5 }), `${tipOf(run, series)}; ` +
+    parts.push(telling(drawn("circle", { class: `${run.type} s${run.gpu ? 1 : s}`, cx, cy, r: 4.5 }), `${tipOf(run, series)}; ` +
       `${speed(run.executed)} TFLOP/s at ${+run.intensity.toPrecision(3)} FLOP per byte${share}`),
       words(lx, ly + 10, text));
   }
@@ -1427,19 +1439,134 @@ function showRuns(node) {
       make("summary", { class: !ok && "differs" }, name), make("pre", { tabindex: 0 }, text))));
 }
 
-const TABS = { ladder: showLadder, roofline: showRoofline, runs: showRuns };
-function showTab(tab) {
+// --- the phases of a program's mbarriers, step by step -------------------------------------------
+
+class Barriers {
+  constructor({ path, source, steps }) {
+    Object.assign(this, { path, source, steps });
+    this.names = [...new Set(steps.map((step) => step.barrier))].sort();
+    this.whos = [...new Set(steps.map((step) => this.who(step)))].filter((who) => who).sort();
+    const state = new Map(), waits = new Map();  // by barrier; by who, the barrier
+    this.after = steps.map((step) => {
+      const before = state.get(step.barrier), who = this.who(step);
+      step.completes = before ? step.phase - before.phase : 0;
+      state.set(step.barrier, { count: before?.count ?? step.arrivals, ...step });
+      if (step.what === "wait") waits.set(who, step.barrier);
+      if (step.what === "pass") waits.delete(who);
+      return { state: new Map(state), waits: new Map(waits) };
+    });
+  }
+
+  // "warp 0", "thread 64"
+  who({ threads: [first, count] }) {
+    return first < 0 ? "" : count > 1 ? `warp ${Math.floor(first / 32)}` : `thread ${first}`;
+  }
+
+  sentence(at) {
+    const step = this.steps[at], { barrier, phase, arrivals, threads: [, count] } = step, one = count > 1 ? "" : "s";
+    const who = (count > 1 ? `the ${count} threads of ` : "") + this.who(step);
+    const lacks = [arrivals && `${arrivals} arrival${arrivals > 1 ? "s" : ""}`, step.bytes && `${step.bytes} bytes`];
+    const then = step.completes ? `: phase ${phase - 1} is complete, phase ${phase} begins`
+      : `: phase ${phase} lacks ${lacks.filter((x) => x).join(" and ")}`;
+    return `${at + 1} of ${this.steps.length}: ` + {
+      init: `${who} makes ${barrier} a barrier of ${arrivals} arrival${arrivals > 1 ? "s" : ""} per phase`,
+      wait: `${who} wait${one} at ${barrier} for the end of phase ${phase}, parity ${phase & 1}`,
+      pass: `${who} pass${one && "es"} ${barrier}: phase ${phase - 1} is complete` + (phase ? "" : ", in a fresh barrier"),
+      arrive: `${who} arrive${one} at ${barrier}${then}`,
+      bytes: `the bytes of a copy land${then}`,
+    }[step.what] + ".";
+  }
+
+  // Of each barrier its phases, of each group of threads its waits: [from, to, words, odd].
+  lanes() {
+    const end = this.steps.length;
+    const phases = (name) => {
+      const found = [];
+      this.steps.forEach((step, at) => {
+        if (step.barrier !== name || (found.length && !step.completes)) return;
+        if (found.length) found.at(-1)[1] = at + 1;
+        found.push([found.length ? at + 1 : at, end, `${step.phase}`, step.phase & 1]);
+      });
+      return found;
+    };
+    const waits = (who) => {
+      const found = [];
+      this.steps.forEach((step, at) => {
+        if (this.who(step) !== who) return;
+        if (step.what === "wait") found.push([at, end, step.barrier, 2]);
+        if (step.what === "pass" && found.at(-1)?.[1] === end) found.at(-1)[1] = at;
+      });
+      return found;
+    };
+    return [...this.names.map((name) => [name, phases(name)]), ...this.whos.map((who) => [who, waits(who)])];
+  }
+
+  show(node) {
+    node.replaceChildren(make("p", { class: "say", role: "status" }), make("div", { class: "phases" }), make("table"),
+                         make("div"));
+    node.classList.add("barriers");
+    this.node = node;
+  }
+
+  draw(at) {
+    const [say, chart, table, source] = this.node.children, step = this.steps[at], { state, waits } = this.after[at];
+    say.textContent = this.sentence(at);
+    const width = chart.clientWidth, left = 62, high = 20, lanes = this.lanes(), x = (i) => left + i * (width - left) / this.steps.length;
+    const parts = lanes.flatMap(([name, spans], row) => [
+      drawn("text", { x: 0, y: row * high + 14 }, name),
+      ...spans.flatMap(([from, to, words, kind]) => {
+        const room = x(to) - x(from) - 2, text = kind < 2 && room > 60 ? `phase ${words}` : words;
+        return [drawn("rect", { class: ["even", "odd", "wait"][kind], x: x(from), y: row * high + 2, width: Math.max(1, room + 1),
+                                height: high - 4 }),
+                ...(room > 6.5 * text.length ? [drawn("text", { class: "in", x: x(from) + 3, y: row * high + 14 }, text)] : [])];
+      })]);
+    const tall = lanes.length * high;
+    parts.push(drawn("rect", { class: "later", x: x(at + 1), y: 0, width: Math.max(0, width - x(at + 1)), height: tall }),
+               drawn("rect", { class: "now", x: x(at), y: 1, width: Math.max(3, x(1) - x(0)), height: tall - 2 }));
+    chart.replaceChildren(drawn("svg", { width, height: tall, role: "img", "aria-label": "Phases of the barriers, and waits" }, ...parts));
+    const row = (name) => {
+      const now = state.get(name);
+      const who = [...waits].filter(([, barrier]) => barrier === name).map(([who]) => who).join(", ");
+      return make("tr", { class: name === step.barrier ? "now" : null }, ...[name, ...(now
+        ? [`${now.phase}`, `${now.phase & 1}`, `${now.arrivals} of ${now.count}`, `${now.bytes}`, who || "-"] : Array(5).fill(""))]
+        .map((text) => make("td", {}, text)));
+    };
+    const heads = ["barrier", "phase", "parity", "arrivals missing", "bytes missing", "who waits"];
+    table.replaceChildren(make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", {}, head)))),
+                          make("tbody", {}, ...this.names.map(row)));
+    const run = { lines: [{ path: this.path, number: step.line || this.shown || 1 }], sources: { [this.path]: this.source } };
+    this.shown = run.lines[0].number;
+    source.replaceChildren(...codeOf(run, { at: 0, mark: step.line ? "at" : "", note: step.line ? "" : ": TMA, since" }, 6));
+  }
+}
+let barriers = null;
+async function showBarriers(node) {
+  barriers ??= new Barriers(await fileOf("barriers"));
+  if (state.tab !== "barriers") return;  // the reader has chosen another meanwhile
+  barriers.show(node);
+  player.steps = barriers.steps.length - 1;
+  player.put(player.at);
+  keepAddress();
+}
+
+const TABS = { ladder: showLadder, roofline: showRoofline, runs: showRuns, barriers: showBarriers };
+async function showTab(tab, at = 0) {
   state.tab = tab;
   document.body.classList.toggle("tab", !!tab);
+  document.body.classList.toggle("stepped", tab === "barriers");
+  $("tab").classList.remove("barriers");
   markIdea();
   if (!tab) return;
   player.stop();
+  player.at = at;
   setAddress(tab);
-  $("about").textContent = tab === "roofline" ? aboutRoofs() : verdictOf(own ?? PAGE.series[0]);
+  $("about").textContent = tab === "roofline" ? aboutRoofs() : tab === "barriers" ? aboutBarriers : verdictOf(own ?? PAGE.series[0]);
   $("controls").hidden = true;
-  TABS[tab]($("tab"));
+  await TABS[tab]($("tab"));
   document.body.ariaBusy = "false";
 }
+const aboutBarriers = "A thread copies tiles into two stages, 64 others add them up: the phases of their four mbarriers, and who " +
+  "waits (docs/asynchrony). The order is the simulator's, one of those that a GPU may have.";
 
 // --- the replay ---------------------------------------------------------------------------------
 
@@ -1469,8 +1596,8 @@ class Player {
   }
 
   go(at) {
-    this.stop();
     this.put(at);
+    this.stop();  // the address says where
   }
 
   put(at) {
@@ -1521,18 +1648,22 @@ function ideaOf(id) {
 }
 function runsOf(id) { return stepOf(id).runs.filter((run) => run.variant === id.slice(3)); }
 
-async function runOf(entry, id) {
-  const number = id.slice(0, 2);
-  if (!loaded.has(number)) {
-    loaded.set(number, new Promise((resolve, reject) => {
-      if (window.flashSteps[number]) return resolve({ ...window.flashSteps[number], ready: new Map() });
-      const script = make("script", { src: `${number}.js` });
-      script.addEventListener("load", () => resolve({ ...window.flashSteps[number], ready: new Map() }));
-      script.addEventListener("error", () => reject(new Error(`${number}.js is missing beside this page`)));
+// What NN.js, or barriers.js, holds.
+function fileOf(name) {
+  if (!loaded.has(name)) {
+    loaded.set(name, new Promise((resolve, reject) => {
+      if (window.flashSteps[name]) return resolve({ ...window.flashSteps[name], ready: new Map() });
+      const script = make("script", { src: `${name}.js` });
+      script.addEventListener("load", () => resolve({ ...window.flashSteps[name], ready: new Map() }));
+      script.addEventListener("error", () => reject(new Error(`${name}.js is missing beside this page`)));
       document.head.append(script);
     }));
   }
-  const step = await loaded.get(number);
+  return loaded.get(name);
+}
+
+async function runOf(entry, id) {
+  const step = await fileOf(id.slice(0, 2));
   if (!step.ready.has(entry.id)) {
     const data = step.runs[entry.id];
     step.sources = await (typeof step.sources === "string" ? unpack(step.sources) : step.sources);
@@ -1549,6 +1680,7 @@ function entryOf(id) {
 }
 
 function show(fraction) {
+  if (state.tab) return barriers?.draw(Math.round(fraction * (barriers.steps.length - 1)));
   sides.forEach((side) => side.set(fraction));
   $("status").textContent = sides.map((side) => side.text).join(" ");
   if (state.more) showMore();
@@ -1575,6 +1707,7 @@ function showMore() {
 const player = new Player(show);
 
 function keepAddress() {
+  if (state.tab) return state.tab === "barriers" && setAddress(`barriers&at=${Math.round(100 * player.at)}`);
   const { idea, pair, n, causal, m, mask, block, more } = state;
   const named = pair.map((id) => id.replace(" ", ".")).join("-");
   const words = [idea || named, n !== 256 && `n=${n}`, causal && "causal", m && `m=${m}`, mask && `mask=${encodeURIComponent(mask)}`,
@@ -1595,8 +1728,8 @@ function variantOf(word) {
 
 async function fromAddress() {
   const words = decodeURIComponent(location.hash.slice(1)).split("&");
-  if (TABS[words[0]]) return showTab(words[0]);
   const given = Object.fromEntries(words.slice(1).map((w) => w.split("=")).map(([k, v = true]) => [k, v]));
+  if (TABS[words[0]]) return showTab(words[0], +given.at / 100 || 0);
   const idea = PAGE.ideas[words[0] - 1] && /^\d$/.test(words[0]) ? +words[0] : 0;
   let pair = idea ? [...PAGE.ideas[idea - 1].pair] : words[0].split("-").map(variantOf);
   if (pair.some((id) => !id)) return choose({ idea: 1 });
@@ -1717,7 +1850,7 @@ function begin() {
   const redraw = () => {
     readColours();
     shownKernel = null;
-    if (state.tab) return showTab(state.tab);
+    if (state.tab) return showTab(state.tab, player.at);
     if (!sides[1].run) return;
     sides.forEach((side) => side.resize());
     show(player.at);
