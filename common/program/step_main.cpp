@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <thread>
 
 #include "common/counts/backend.h"
@@ -680,78 +679,9 @@ class Run {
     }
   }
 
-  /// FLASH_STEPS_TRIALS="a b": the forward with FLASH_STEPS_TRIAL=a, b in turns, on each rank; the
-  /// medians of batches without a pause, as lines on stderr, and the lanes of each first turn.
-  void time_trials(const std::function<void()>& run) {
-    const auto number = [](const char* name, int other) {
-      const char* given = std::getenv(name);
-      return given ? std::atoi(given) : other;
-    };
-    const int turns = number("FLASH_STEPS_TURNS", 3), batches = number("FLASH_STEPS_BATCHES", 30);
-    const double warm_up_ms = number("FLASH_STEPS_WARM_UP", 1000);
-    const char* checked = std::getenv("FLASH_STEPS_TRIAL");
-    const std::string before = checked ? checked : "";
-    std::vector<std::string> trials;
-    std::stringstream words(std::getenv("FLASH_STEPS_TRIALS"));
-    for (std::string word; words >> word;) trials.push_back(word);
-    for (int turn = 0; turn < turns; ++turn) {
-      for (size_t i = 0; i < trials.size(); ++i) {
-        const std::string& trial = trials[turn % 2 ? trials.size() - 1 - i : i];
-        setenv("FLASH_STEPS_TRIAL", trial.c_str(), 1);
-        double one = 0;
-        for (int k = 0; k < 3; ++k) one = world_.time_run(run);
-        const int warm_up = runs_in(turn == 0 && i == 0 ? 2000 : warm_up_ms, one);
-        const int batch = runs_in(20, one);
-        for (int k = 0; k < warm_up; ++k) world_.time_run(run);
-        std::vector<double> ms;
-        for (int k = 0; k < batches; ++k) {
-          world_.barrier();
-          ms.push_back(world_.time_run([&] {
-            for (int n = 0; n < batch; ++n) run();
-          }) / batch);
-        }
-        std::vector<double> slowest(ms.size());
-        const std::vector<std::vector<double>> all = world_.all(ms);
-        std::string each;
-        for (std::vector<double> theirs : all) {
-          for (size_t k = 0; k < ms.size(); ++k) slowest[k] = std::max(slowest[k], theirs[k]);
-          std::sort(theirs.begin(), theirs.end());
-          each += fmt::format(" {:.4f}", theirs[theirs.size() / 2]);
-        }
-        std::sort(slowest.begin(), slowest.end());
-        if (world_.rank() == 0) {
-          std::fputs(
-              fmt::format(
-                  "TRIAL time={:.1f} turn={} {} median={:.4f} least={:.4f} most={:.4f} each={}\n",
-                  std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-                      .count(),
-                  turn, trial, slowest[slowest.size() / 2], slowest.front(), slowest.back(), each)
-                  .c_str(),
-              stderr);
-        }
-        if (turn > 0) continue;
-        world_.barrier();
-        world_.begin_trace();
-        for (int n = 0; n < 2; ++n) run();
-        world_.synchronize();
-        const std::vector<std::vector<Span>> lanes = world_.all(world_.end_trace());
-        for (size_t r = 0; r < lanes.size() && world_.rank() == 0; ++r) {
-          for (const Span& s : lanes[r]) {
-            std::fputs(fmt::format("LANE {} rank={} {:.3f}-{:.3f} {} {}\n", trial, r, s.begin_ms,
-                                   s.end_ms, s.lane, s.name)
-                           .c_str(),
-                       stderr);
-          }
-        }
-      }
-    }
-    setenv("FLASH_STEPS_TRIAL", before.c_str(), 1);
-  }
-
   /// The slowest rank's, in each run.
   void time_ranks() {
     const auto forward = [this] { session_->forward(); };
-    if (std::getenv("FLASH_STEPS_TRIALS")) time_trials(forward);
     report_.forward.time = time_runs(forward);
     if (!variant_.backward) return;
     const auto both = [this] {

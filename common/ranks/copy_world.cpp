@@ -1,16 +1,13 @@
 #include "common/ranks/copy_world.h"
 
 #include <cuda.h>
-
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
 #include <algorithm>
-#include <cstdlib>
+#include <cerrno>
 #include <cstring>
-#include <map>
-#include <sstream>
-#include <string>
 
 #include "common/counts/format.h"
 #include "common/dialect/cuda.h"
@@ -59,41 +56,9 @@ std::vector<Message> of_peer(const std::vector<Message>& messages, int peer) {
   return found;
 }
 
-// Trials: FLASH_STEPS_TRIAL=name=number. Those of messages are of large ones, in the forward.
-bool trial(const char* name) {
-  const char* given = std::getenv("FLASH_STEPS_TRIAL");
-  if (!given) return false;
-  std::stringstream parts(given);  // joint+pull: both
-  for (std::string part; std::getline(parts, part, '+');) {
-    if (part.substr(0, part.find('=')) == name) return true;
-  }
-  return false;
-}
-int trial_number() {
-  const std::string text = std::getenv("FLASH_STEPS_TRIAL");
-  return text.find('=') == text.npos ? 0 : std::atoi(text.c_str() + text.find('=') + 1);
-}
-
-// Pinned memory of this host that both ranks see, for a message of rank `from` to `to`. The sender
-// opens it first.
-std::byte* host_room(int from, int to, size_t bytes, bool sends) {
-  static std::map<std::pair<int, int>, std::byte*> rooms;
-  std::byte*& room = rooms[{from, to}];
-  if (room) return room;
-  const std::string name = fmt::format("/flash_steps_{}_{}_{}", getppid(), from, to);
-  const int file = shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
-  if (file < 0 || ftruncate(file, off_t(bytes)) != 0) throw std::runtime_error("no shared memory");
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (at == MAP_FAILED) throw std::runtime_error("no shared memory");
-  close(file);
-  cuda_check(cudaHostRegister(at, bytes, cudaHostRegisterDefault));
-  if (!sends) shm_unlink(name.c_str());
-  return room = static_cast<std::byte*>(at);
-}
-
-size_t bytes_of(const std::vector<Message>& messages) {
+size_t bytes_by_host(const std::vector<Message>& messages) {
   size_t bytes = 0;
-  for (const Message& m : messages) bytes += m.bytes;
+  for (const Message& m : messages) bytes += m.by_host ? m.bytes : 0;
   return bytes;
 }
 
@@ -115,6 +80,7 @@ bool CopyWorld::possible() {
 
 std::string CopyWorld::open_own() {
   GpuWorld::open_own();
+  rooms_.resize(size());
   std::string handles;
   for (auto* events : {&my_ready_, &my_sent_}) {
     for (int peer = 0; peer < size(); ++peer) {
@@ -150,6 +116,12 @@ void CopyWorld::close_peers() {
   }
   for (const auto& [handle, begin] : opened_) cuda_check(cudaIpcCloseMemHandle(begin));
   opened_.clear();
+  for (const auto& [file, memory] : mapped_) {
+    cuda_check(cudaHostUnregister(memory.first));
+    munmap(memory.first, memory.second);
+    if (file.first == getpid()) close(file.second);
+  }
+  mapped_.clear();
 }
 
 CopyWorld::Place CopyWorld::place_of(const Message& m) {
@@ -175,87 +147,101 @@ std::byte* CopyWorld::opened(const Place& place) {
   return begin + place.offset;
 }
 
+// A room that has become too small stays: the peer may still read it.
+const CopyWorld::Room& CopyWorld::room_for(int peer, size_t bytes) {
+  Room& room = rooms_[peer];
+  if (room.bytes >= bytes) return room;
+  room = {getpid(), memfd_create("messages", MFD_CLOEXEC), bytes};
+  if (room.file < 0 || ftruncate(room.file, static_cast<off_t>(bytes)) != 0) {
+    throw std::runtime_error(fmt::format("no host memory for messages: {}", std::strerror(errno)));
+  }
+  return room;
+}
+
+std::byte* CopyWorld::opened(const Room& room) {
+  auto& [begin, bytes] = mapped_[{room.process, room.file}];
+  if (!begin) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", room.process, room.file);
+    const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* at = mmap(nullptr, room.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED)
+      throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(errno)));
+    close(file);
+    cuda_check(cudaHostRegister(at, room.bytes, cudaHostRegisterDefault));
+    begin = static_cast<std::byte*>(at), bytes = room.bytes;
+  }
+  return begin;
+}
+
 // A wait for another process's event refers to the state of the event when the wait is queued, so
 // each wait follows a message from the host that recorded the event. The host receives it after its
 // kernels are queued, so the GPU need not wait. Exchanges between two ranks stay in step, since
 // finish() waits until the other's copies are queued.
 void CopyWorld::queue(const std::vector<Message>& send, const std::vector<Message>& receive) {
-  const bool large = bytes_of(send) > (48u << 20) && exchange().rfind("K, V of rank", 0) == 0;
-  through_host_ = large && trial("host");
-  pulls_ = trial("pull");
-  spread_us_ = large && trial("spread") ? trial_number() : 0;
   send_ = send, receive_ = receive, senders_ = peers_of(receive);
   places_.clear();
-  for (int peer : pulls_ ? peers_of(send) : senders_) {
+  for (int peer : senders_) {
     cuda_check(cudaEventRecord(my_ready_[peer], current_stream()));
     std::vector<Place>& places = places_.emplace_back();
-    for (const Message& m : of_peer(pulls_ ? send : receive, peer)) places.push_back(place_of(m));
+    for (const Message& m : of_peer(receive, peer)) places.push_back(place_of(m));
     MPI_Isend(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, peer,
               kPlaces, MPI_COMM_WORLD, &told_.emplace_back());
   }
 }
 
 void CopyWorld::copy_to(int peer) {
-  const std::vector<Message> messages = of_peer(pulls_ ? receive_ : send_, peer);
+  const std::vector<Message> messages = of_peer(send_, peer);
   std::vector<Place> places(messages.size());
   std::vector<MPI_Request> request(1);
   MPI_Irecv(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, peer, kPlaces,
             MPI_COMM_WORLD, &request[0]);
   wait(exchange(), request);
   cuda_check(cudaStreamWaitEvent(stream(), their_ready_[peer]));
-  std::byte* room = through_host_ ? host_room(rank(), peer, bytes_of(messages), true) : nullptr;
+  const size_t by_host = bytes_by_host(messages);
+  std::byte* in_room = by_host > 0 ? opened(room_for(peer, by_host)) : nullptr;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (places[i].bytes != messages[i].bytes) {
       throw std::runtime_error("a message is not as long as its receiver expects");
     }
-    auto* from = static_cast<std::byte*>(messages[i].data);
-    size_t bytes = messages[i].bytes;
-    if (through_host_) {
-      cuda_check(cudaMemcpyAsync(room, from, bytes, cudaMemcpyDeviceToHost, stream()));
-      room += bytes;
-      continue;
-    }
-    std::byte* to = opened(places[i]);
-    if (pulls_) std::swap(from, to);
-    if (trial("none")) continue;  // for times, with wrong results: none, tiny, self
-    if (trial("tiny")) bytes = std::min<size_t>(bytes, 256);
-    if (trial("self")) to = static_cast<std::byte*>(of_peer(receive_, peer)[i].data);
-    const size_t piece = spread_us_ > 0 ? size_t{4} << 20 : bytes;
-    for (size_t at = 0; at < bytes; at += piece) {
-      if (spread_us_ > 0) {
-        const auto pause = [](void* us) { usleep(unsigned(reinterpret_cast<uintptr_t>(us))); };
-        cuda_check(
-            cudaLaunchHostFunc(stream(), pause, reinterpret_cast<void*>(uintptr_t(spread_us_))));
-      }
-      cuda_check(cudaMemcpyAsync(to + at, from + at, std::min(piece, bytes - at),
+    if (messages[i].by_host) {
+      cuda_check(cudaMemcpyAsync(in_room, messages[i].data, messages[i].bytes,
+                                 cudaMemcpyDeviceToHost, stream()));
+      in_room += messages[i].bytes;
+    } else {
+      cuda_check(cudaMemcpyAsync(opened(places[i]), messages[i].data, messages[i].bytes,
                                  cudaMemcpyDeviceToDevice, stream()));
     }
   }
   cuda_check(cudaEventRecord(my_sent_[peer], stream()));
-  MPI_Isend(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &told_.emplace_back());
+  MPI_Isend(&rooms_[peer], by_host > 0 ? sizeof(Room) : 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD,
+            &told_.emplace_back());
+}
+
+// The messages by_host, from the room to their places.
+void CopyWorld::copy_from(int peer, const Room& room) {
+  const std::byte* in_room = opened(room);
+  for (const Message& m : of_peer(receive_, peer)) {
+    if (!m.by_host) continue;
+    cuda_check(cudaMemcpyAsync(m.data, in_room, m.bytes, cudaMemcpyHostToDevice, stream()));
+    in_room += m.bytes;
+  }
 }
 
 void CopyWorld::queue_rest() {
   move([&] {
-    for (int peer : pulls_ ? senders_ : peers_of(send_)) copy_to(peer);
+    for (int peer : peers_of(send_)) copy_to(peer);
   });
-  for (int peer : pulls_ ? peers_of(send_) : senders_) {
+  for (int peer : senders_) {
     std::vector<MPI_Request> request(1);
-    MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &request[0]);
+    Room room{};  // stays empty without messages by_host
+    MPI_Irecv(&room, sizeof room, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &request[0]);
     wait(exchange(), request);
-    if (!through_host_) {
+    if (room.bytes == 0) {
       cuda_check(cudaStreamWaitEvent(current_stream(), their_sent_[peer]));
-      continue;
+    } else {
+      cuda_check(cudaStreamWaitEvent(stream(), their_sent_[peer]));
+      move([&] { copy_from(peer, room); });
     }
-    cuda_check(cudaStreamWaitEvent(stream(), their_sent_[peer]));
-    move([&] {
-      const std::vector<Message> messages = of_peer(receive_, peer);
-      const std::byte* room = host_room(peer, rank(), bytes_of(messages), false);
-      for (const Message& m : messages) {
-        cuda_check(cudaMemcpyAsync(m.data, room, m.bytes, cudaMemcpyHostToDevice, stream()));
-        room += m.bytes;
-      }
-    });
   }
   wait(exchange(), told_);
 }

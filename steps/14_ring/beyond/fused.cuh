@@ -5,7 +5,8 @@
 //           rows and early keys in place: a tensor map accepts any stride between heads
 // Changed   since 14 3_backward, zigzag: 10's kernel with another epilogue (d = 128); no copies of
 //           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
-//           heads per section in the backward of short shards
+//           heads per section in the backward of short shards; K and V of the forward's long hops
+//           by way of the host
 // Traffic   sent       as 3_backward
 //           requested  10's of each block; per row and merge, in place of O and LSE of the block
 //                      and the merge kernel's:  read  2*d + 4*2 B   O so far (fp32: 4*d), LSE twice
@@ -14,9 +15,6 @@
 // Owns      rank: N/R rows; warp that merges: a consumer's 64 rows of each work tile
 // Still bad without a mask all work tiles are equally long: the last wave does not fill all SMs
 #pragma once
-
-#include <cstdlib>
-#include <sstream>
 
 #include "steps/14_ring/3_backward.cuh"
 #include "steps/14_ring/hopper.cuh"
@@ -58,71 +56,14 @@ __device__ inline float4 as_floats(uint4 x) {
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
 
-// Merges a consumer's 64 rows of a work tile. By one warp. Each lane
+// Merges a consumer's 64 rows of each work tile, in place of step10::store. By one warp. Each lane
 // computes the weights of one row of 32. The warp then merges row by row: a lane has 4 features
 // (d / 32), and kAhead rows of O so far are loaded before the first of them is used.
 template <class T>
-__device__ inline void merge_tile(const bf16* tile_of_O, const float* LSE,  // [B*H, n]
-                                  const SoFar& so_far, const step10::Shape& shape, int bh,
-                                  int row) {
-  constexpr int d = T::d, kAhead = 4;
-  const int lane = threadIdx.x % fa::kWarp, x = lane * (d / fa::kWarp);
-  const int rows = min(kGroupRows, shape.N - row);
-  const size_t kept = size_t(bh) * so_far.N + so_far.row0 + row;
-  UNROLL_BY(1)
-  for (int r0 = 0; r0 < rows; r0 += fa::kWarp) {  // each lane: LSE and weights of one row
-    Merged merged;
-    if (r0 + lane < rows) {
-      float* LSE_kept = so_far.LSE + kept + r0 + lane;
-      merged = merge(*LSE_kept, LSE[size_t(bh) * shape.N + row + r0 + lane]);
-      *LSE_kept = merged.LSE;
-    }
-    UNROLL_BY(1)
-    for (int r1 = 0; r1 < fa::kWarp; r1 += kAhead) {
-      uint4 old[kAhead];  // four numbers, bf16 or fp32, as in HBM
-      UNROLL
-      for (int a = 0; a < kAhead; ++a) {
-        const int r = r0 + r1 + a;
-        if (r >= rows) break;
-        const size_t at = (kept + r) * d + x;
-        if (so_far.turn(row + r).first) {
-          const uint2 o = *reinterpret_cast<const uint2*>(so_far.O + at);
-          old[a].x = o.x, old[a].y = o.y;
-        } else {
-          old[a] = *reinterpret_cast<const uint4*>(so_far.sum + at);
-        }
-      }
-      UNROLL
-      for (int a = 0; a < kAhead; ++a) {
-        const int r = r0 + r1 + a;
-        if (r >= rows) break;
-        const float old_weight = __shfl_sync(fa::kFullMask, merged.old_weight, r1 + a);
-        const float new_weight = __shfl_sync(fa::kFullMask, merged.new_weight, r1 + a);
-        const MergeTurn now = so_far.turn(row + r);
-        // O, as put_rows() wrote it: panels of 64 features, chunk c of row r at c ^ r % 8.
-        const bf16* tile = tile_of_O + (x / kPanel * kGroupRows + r) * kPanel;
-        const float4 o_old = now.first ? widen({old[a].x, old[a].y}) : as_floats(old[a]);
-        const float4 o = widen(*reinterpret_cast<const uint2*>(tile + (x % kPanel ^ r % 8 * 8)));
-        const float4 o_new = {
-            old_weight * o_old.x + new_weight * o.x, old_weight * o_old.y + new_weight * o.y,
-            old_weight * o_old.z + new_weight * o.z, old_weight * o_old.w + new_weight * o.w};
-        const size_t at = (kept + r) * d + x;
-        if (now.last) {
-          *reinterpret_cast<uint2*>(so_far.O + at) = {fa::pack_bf16(o_new.x, o_new.y),
-                                                      fa::pack_bf16(o_new.z, o_new.w)};
-        } else {
-          *reinterpret_cast<float4*>(so_far.sum + at) = o_new;
-        }
-      }
-    }
-  }
-}
-
-// In place of step10::store.
-template <class T>
 __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  // [B*H, n]
                                    const SoFar& so_far, const step10::Shape& shape, int wg) {
-  const int lane = threadIdx.x % fa::kWarp;
+  constexpr int d = T::d, kAhead = 4;
+  const int lane = threadIdx.x % fa::kWarp, x = lane * (d / fa::kWarp);
   for (int n = 0;; ++n) {
     const int b = n % 2;
     fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is written, too
@@ -132,15 +73,60 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
     const int row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return;
     fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);  // O has replaced Q, LSE is in HBM
-    merge_tile<T>(smem.Q[b][wg], LSE, so_far, shape, bh, row);
+
+    const int rows = min(kGroupRows, shape.N - row);
+    const size_t kept = size_t(bh) * so_far.N + so_far.row0 + row;
+    UNROLL_BY(1)
+    for (int r0 = 0; r0 < rows; r0 += fa::kWarp) {  // each lane: LSE and weights of one row
+      Merged merged;
+      if (r0 + lane < rows) {
+        float* LSE_kept = so_far.LSE + kept + r0 + lane;
+        merged = merge(*LSE_kept, LSE[size_t(bh) * shape.N + row + r0 + lane]);
+        *LSE_kept = merged.LSE;
+      }
+      UNROLL_BY(1)
+      for (int r1 = 0; r1 < fa::kWarp; r1 += kAhead) {
+        uint4 old[kAhead];  // four numbers, bf16 or fp32, as in HBM
+        UNROLL
+        for (int a = 0; a < kAhead; ++a) {
+          const int r = r0 + r1 + a;
+          if (r >= rows) break;
+          const size_t at = (kept + r) * d + x;
+          if (so_far.turn(row + r).first) {
+            const uint2 o = *reinterpret_cast<const uint2*>(so_far.O + at);
+            old[a].x = o.x, old[a].y = o.y;
+          } else {
+            old[a] = *reinterpret_cast<const uint4*>(so_far.sum + at);
+          }
+        }
+        UNROLL
+        for (int a = 0; a < kAhead; ++a) {
+          const int r = r0 + r1 + a;
+          if (r >= rows) break;
+          const float old_weight = __shfl_sync(fa::kFullMask, merged.old_weight, r1 + a);
+          const float new_weight = __shfl_sync(fa::kFullMask, merged.new_weight, r1 + a);
+          const MergeTurn now = so_far.turn(row + r);
+          // O, as put_rows() wrote it: panels of 64 features, chunk c of row r at c ^ r % 8.
+          const bf16* tile = smem.Q[b][wg] + (x / kPanel * kGroupRows + r) * kPanel;
+          const float4 o_old = now.first ? widen({old[a].x, old[a].y}) : as_floats(old[a]);
+          const float4 o = widen(*reinterpret_cast<const uint2*>(tile + (x % kPanel ^ r % 8 * 8)));
+          const float4 o_new = {
+              old_weight * o_old.x + new_weight * o.x, old_weight * o_old.y + new_weight * o.y,
+              old_weight * o_old.z + new_weight * o.z, old_weight * o_old.w + new_weight * o.w};
+          const size_t at = (kept + r) * d + x;
+          if (now.last) {
+            *reinterpret_cast<uint2*>(so_far.O + at) = {fa::pack_bf16(o_new.x, o_new.y),
+                                                        fa::pack_bf16(o_new.z, o_new.w)};
+          } else {
+            *reinterpret_cast<float4*>(so_far.sum + at) = o_new;
+          }
+        }
+      }
+    }
     __syncwarp();  // all lanes have read the tile: the next Q may replace it
     if (lane == 0) fa::mbarrier_arrive(&smem.q_empty[b][wg]);
   }
 }
-
-}  // namespace step14
-#include "steps/14_ring/beyond/joint.cuh"
-namespace step14 {
 
 // step10::flash_fwd_kernel of 4_scheduled with another epilogue: its producer copies every
 // gridDim.x-th work tile, and its consumers still store O where Q was.
@@ -183,6 +169,12 @@ fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t 
       fa::Swizzle::b128);
 }
 
+// From so many rows times H / H_kv on, the forward sends K and V by way of the host's memory. At
+// the power limit whatever NVLink draws lowers the SMs' clocks: with 16K rows the forward of two
+// H200s took 3% longer, 1% with a mask. By PCIe both copies of 67 MB take 2.6 ms, beside a hop of
+// 3.3 ms; a hop with half as many rows would end before its messages.
+constexpr int kRowsByHost = 48 << 10;
+
 // The ring of 2_ring and 3_backward, zig-zag. At d = 128 the forward merges in the epilogue; at
 // d = 64 it is 2_ring's. The backward reads early keys in place, and late rows too where they begin
 // a tile of 128 rows: dQ's sums are stored as fragments, and padded to whole tiles.
@@ -203,36 +195,26 @@ class FusedRing : public fa::RankAttention {
     merged_[0] = merged_[1] = 0;
     if (!merges_inside() && meets_larger_ranks()) cut_late_queries(t);
     Keys<bf16> held{t.K, t.V};
-    choose();
-    if ((trial("joint") || trial("still")) && joins()) return forward_jointly(t);
-    if (trial("alone")) return forward_alone(t);
-    const bool one_hop = trial("hop");  // for times, with wrong results: hop=0, hop=1; quiet
-    const bool without_messages = one_hop || trial("quiet");
-    for (int hop = one_hop ? trial_number() : 0; hop < R_; ++hop) {
+    for (int hop = 0; hop < R_; ++hop) {
       const int from = forward_source(me_, hop, R_);
       const bool last = hop + 1 == R_;
       Keys<bf16> next;
-      if (!last && !without_messages) {
+      if (!last) {
         const int coming = forward_source(me_, hop + 1, R_);
         next = room(hop % 2, coming);
-        ranks_.start("K, V of rank " + std::to_string(coming), keys_to((me_ + 1) % R_, held, from),
-                     keys_to((me_ + R_ - 1) % R_, next, coming));
+        ranks_.start("K, V of rank " + std::to_string(coming),
+                     in_forward(keys_to((me_ + 1) % R_, held, from), from),
+                     in_forward(keys_to((me_ + R_ - 1) % R_, next, coming), coming));
       }
       ranks_.computing("forward, hop " + std::to_string(hop));
       const Block b = block(from);
-      int thread_blocks = std::max(1, whole_.gpu.sms - (last ? 0 : ranks_.busy_sms()));
-      if (trial("ends") && from != me_) {  // as many waves with as few blocks
-        const int tiles = step10::work_tiles_of<FusedTiling>(block_problem(b));
-        thread_blocks = fa::ceil_div(tiles, fa::ceil_div(tiles, thread_blocks));
-      }
+      const int thread_blocks = std::max(1, whole_.gpu.sms - (last ? 0 : ranks_.busy_sms()));
       if (from != me_ && merges_inside()) {
         attend_and_merge(t, b, held, from, thread_blocks);
       } else {
         attend(t, b, held, from, thread_blocks);
       }
-      if (one_hop) break;
-      if (without_messages) held = room(0, from);
-      if (!last && !without_messages) {
+      if (!last) {
         ranks_.finish();
         held = next;
       }
@@ -316,6 +298,11 @@ class FusedRing : public fa::RankAttention {
     return {fa::message(peer, keys.K, key_elements(rank)),
             fa::message(peer, keys.V, key_elements(rank))};
   }
+  std::vector<fa::Message> in_forward(std::vector<fa::Message> keys, int rank) const {
+    const bool by_host = rows(rank) * (whole_.H / whole_.Hkv) >= kRowsByHost;
+    for (fa::Message& m : keys) m.by_host = by_host;
+    return keys;
+  }
   RowsOf late_rows() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
     return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
@@ -329,121 +316,6 @@ class FusedRing : public fa::RankAttention {
     const size_t elements = whole_.heads() * late_rows().rows * whole_.d;
     if (!late_Q_) late_Q_ = buffer_of<bf16>("Q, late", elements);
     cut_late(t.Q, late_Q_.get());
-  }
-
-  // --- trials: FLASH_STEPS_TRIAL=name=number
-
-  // Without trials in turns: what FLASH_STEPS_CAUSAL or FLASH_STEPS_FULL names.
-  void choose() const {
-    const char* chosen = std::getenv(whole_.causal ? "FLASH_STEPS_CAUSAL" : "FLASH_STEPS_FULL");
-    if (chosen && !std::getenv("FLASH_STEPS_TRIALS")) setenv("FLASH_STEPS_TRIAL", chosen, 1);
-  }
-  static bool trial(const char* name) {
-    const char* given = std::getenv("FLASH_STEPS_TRIAL");
-    if (!given) return false;
-    std::stringstream parts(given);  // joint+pull: both
-    for (std::string part; std::getline(parts, part, '+');) {
-      if (part.substr(0, part.find('=')) == name) return true;
-    }
-    return false;
-  }
-  static int trial_number() {
-    const std::string text = std::getenv("FLASH_STEPS_TRIAL");
-    return text.find('=') == text.npos ? 0 : std::atoi(text.c_str() + text.find('=') + 1);
-  }
-
-  // As many scores as one GPU alone computes in a share: half of the heads, twice the rows.
-  void forward_alone(const fa::Tensors<bf16>& t) {
-    fa::Problem p = whole_;
-    p.H /= R_, p.Hkv /= R_, p.N = p.Nk = R_ * rows(me_);
-    fa::Tensors<bf16> tensors = t;
-    tensors.workspace = taken_->pointers();
-    Hopper::forward(p, tensors, whole_.gpu.sms);
-    left_ = {t.K, t.V};
-  }
-
-  // 10's launch with this many heads of K and V per section.
-  void attend_in_sections(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
-    using T = step10::Tiling<128, true>;
-    constexpr int d = T::d;
-    const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-    const step10::Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
-    fa::launch(step10::flash_fwd_kernel<T>,
-               {.grid = dim3(std::min(blocks, step10::work_tiles_of<T>(p))),
-                .block = dim3(T::kThreads),
-                .smem = sizeof(step10::Tiles<T>),
-                .shares_work = true},
-               fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
-               fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows),
-               t.LSE, shape, trial_number() * shape.group, t.template scratch<unsigned>("taken"));
-  }
-
-  bool joins() const {
-    if (R_ != 2 || !merges_inside()) return false;
-    const int other = 1 - me_;
-    for (int rank : {me_, other}) {
-      for (const fa::Rows& r : rows_of(cut, whole_.N, rank, R_)) {
-        if (r.size() % JointTiling::Br != 0) return false;
-      }
-    }
-    return true;
-  }
-
-  void forward_jointly(const fa::Tensors<bf16>& t) {
-    constexpr int d = JointTiling::d;
-    const int from = 1 - me_, N = rows(me_), group = whole_.H / whole_.Hkv;
-    const int BH = int(whole_.heads()), BHkv = int(whole_.kv_heads());
-    const int section = std::min(BH, std::max(1, (4 << 20) / d / (N + rows(from))) * group);
-    // Heads in two parts: what the messages need of the time; without a mask whole waves.
-    int in_two = trial_number();
-    if (in_two == 0) in_two = whole_.causal ? section : std::min(2, group);
-    in_two = std::min(in_two, BH);
-    const Block b = block(from);
-    Joint joint{.own_tiles = N / JointTiling::Br, .late0 = late_rows().row0};
-    joint.late_tiles = b.keys.size() / JointTiling::Bc;
-    joint.early_tiles = is_late(b) ? 0 : joint.late_tiles;
-    joint.heads = BH, joint.group = group, joint.section = whole_.causal ? section : 1;
-    // Merged heads in the last section but one; without a mask last.
-    joint.in_two = in_two, joint.causal = whole_.causal;
-    joint.first = whole_.causal ? (in_two + section) % BH : in_two % BH;
-
-    const Keys<bf16> next = room(0, from);
-    const bool still = trial("still");  // for times, with wrong results: without messages
-    if (!still) {
-      ranks_.start("K, V of rank " + std::to_string(from), keys_to(from, {t.K, t.V}, me_),
-                   keys_to(from, next, from));
-    }
-    ranks_.computing("forward, hop 0");
-    fa::Problem p = block_problem(block(me_));
-    const int blocks = std::max(1, whole_.gpu.sms - ranks_.busy_sms());
-    fa::Problem some = p;
-    some.B = 1, some.H = in_two, some.Hkv = fa::ceil_div(in_two, group);
-    fa::Tensors<bf16> tensors = t;
-    tensors.workspace = taken_->pointers();
-    Hopper::forward(some, tensors, blocks);
-    if (!still) ranks_.finish();
-    ranks_.computing("forward, hop 1");
-    if (!joint_taken_) {
-      joint_taken_ = buffer_of<unsigned>("taken", 2);
-      fa::zero_device_memory(joint_taken_.get(), 2 * sizeof(unsigned));
-    }
-    SoFar so_far{.O = t.O, .sum = nullptr, .LSE = t.LSE, .N = N, .row0 = 0};
-    so_far.late0 = joint.late0, so_far.early = so_far.late = {true, true};
-    const step10::Shape shape{BH, group, N, N, p.scale() * fa::kLog2e};
-    const auto map = [&](const bf16* x, uint64_t heads, uint64_t n, uint32_t box) {
-      return fa::tile_map<d>(x, heads, n, box);
-    };
-    const uint64_t Nk = rows(from);
-    fa::launch(joint_kernel<JointTiling>,
-               {.grid = dim3(std::min(whole_.gpu.sms, joint.own_tiles * BH)),
-                .block = dim3(JointTiling::kThreads),
-                .smem = sizeof(step10::Tiles<JointTiling>),
-                .shares_work = true},
-               map(t.Q, BH, N, kGroupRows), map(t.K, BHkv, N, JointTiling::Bc),
-               map(t.V, BHkv, N, JointTiling::Bc), map(next.K, BHkv, Nk, JointTiling::Bc),
-               map(next.V, BHkv, Nk, JointTiling::Bc), map(t.O, BH, N, kGroupRows), t.LSE,
-               partial_LSE_.get(), so_far, shape, joint, joint_taken_.get());
-    left_ = next;
   }
 
   // --- forward
@@ -487,9 +359,6 @@ class FusedRing : public fa::RankAttention {
     tensors.O = own ? t.O : partial_O_.get();
     tensors.LSE = own ? t.LSE : partial_LSE_.get();
     tensors.workspace = taken_->pointers();
-    if (own && trial("section") && merges_inside() && whole_.causal) {
-      return attend_in_sections(block_problem(b), tensors, thread_blocks);
-    }
     Hopper::forward(block_problem(b), tensors, thread_blocks);
     if (own) return;
     for (const bool late : {false, true}) {
@@ -625,7 +494,6 @@ class FusedRing : public fa::RankAttention {
   fa::DeviceMemory<bf16> moving_[2], early_, partial_O_, partial_;
   fa::DeviceMemory<bf16> late_Q_, late_O_, late_dO_;
   fa::DeviceMemory<float> partial_LSE_, sum_, sums_[2], late_LSE_;
-  fa::DeviceMemory<unsigned> joint_taken_;
 };
 
 inline std::shared_ptr<const fa::Sharding> fused_ring() {
