@@ -21,8 +21,8 @@ struct Message {
   int peer;  ///< the other rank
   void* data;
   size_t bytes;
-  /// Between GPUs of one host: by way of the host's memory, not by the link between the GPUs, which
-  /// stays asleep. Slower. Its sender and its receiver say the same.
+  /// Between GPUs of one host: by way of the host's memory, which is slower, but leaves the link
+  /// between the GPUs idle. Sender and receiver must agree.
   bool by_host = false;
 };
 /// `n` elements at `data`, read only when they are sent.

@@ -4,8 +4,8 @@
     maintain ring --json OUT.json     writes OUT.json instead
     maintain ring --draw              draws docs/pictures/ring.svg from the results
 
-docs/results/ring.md says what it compares. O and LSE are checked in each run, gradients in small
-problems before the others. Needs mpirun, build/gpu with step 14, two GPUs.
+docs/results/ring.md says what it compares. O and LSE are checked in each run, a variant's gradients
+in a small problem before its times. Needs mpirun, build/gpu with step 14, two GPUs.
 
 A result is saved after each run, and a further call continues it. All --turns of 16K tokens are
 first, second and later turns of the others last; what has not begun after --budget seconds is left
@@ -257,15 +257,16 @@ def table(what, rows):
 
 def card(result):
     """{heading: text}: where and how the run was measured."""
-    rate = 0
-    for row in rows_for("share", result["rows"])[:1]:
-        rate = max(row["sent"]) / (row["overlap"]["messages_ms"] * 1e-3)
+    rates = [
+        max(row["sent"]) / (row["overlap"]["messages_ms"] * 1e-3)
+        for row in rows_for("share", result["rows"])
+    ]  # the greatest is that of messages straight from GPU to GPU
     return {
         "GPU": f"{result['ranks']} x {result['device']}",
         "clock": "not recorded",
         "timing": f"medians of {result['iters']} batches of runs; on the same work the GPUs differ "
         f"by up to {percent_text(difference(result['rows']))}",
-        "copy rate": f"{three_digits(rate / 1e12, always=True)} TB/s from GPU to GPU, by "
+        "copy rate": f"{three_digits(max(rates) / 1e12, always=True)} TB/s from GPU to GPU, by "
         f"{result['carrier']}",
         "date": result["run"][:10],
     }
