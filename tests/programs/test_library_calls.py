@@ -4,7 +4,6 @@ during a graph's capture, which sentence after an error.
 On a GPU: tests/gpu/library_stream.py."""
 
 import ctypes
-import re
 import tempfile
 import unittest
 from pathlib import Path

@@ -57,7 +57,8 @@ int main() {
     world.start("K, V", messages(next, send), messages(before, received));
     world.finish();
     if (received == wanted) continue;
-    std::fprintf(stderr, "rank %d received something else in exchange %d\n", world.rank(), exchange);
+    std::fprintf(stderr, "rank %d received something else in exchange %d\n", world.rank(),
+                 exchange);
     status = 1;
   }
   world.close_peers();
