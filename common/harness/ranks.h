@@ -27,8 +27,8 @@ struct Message {
 };
 /// `n` elements at `data`, read only when they are sent.
 template <class T>
-Message message(int peer, const T* data, size_t n) {
-  return {peer, const_cast<T*>(data), n * sizeof(T)};
+Message message(int peer, const T* data, size_t n, bool by_host = false) {
+  return {peer, const_cast<T*>(data), n * sizeof(T), by_host};
 }
 
 /// The ranks of this run. Messages run in parallel with the kernels: on a GPU in a separate stream.
