@@ -21,11 +21,14 @@ struct Message {
   int peer;  ///< the other rank
   void* data;
   size_t bytes;
+  /// Between GPUs of one host: by way of the host's memory, which is slower, but leaves the link
+  /// between the GPUs idle. Sender and receiver must agree.
+  bool by_host = false;
 };
 /// `n` elements at `data`, read only when they are sent.
 template <class T>
-Message message(int peer, const T* data, size_t n) {
-  return {peer, const_cast<T*>(data), n * sizeof(T)};
+Message message(int peer, const T* data, size_t n, bool by_host = false) {
+  return {peer, const_cast<T*>(data), n * sizeof(T), by_host};
 }
 
 /// The ranks of this run. Messages run in parallel with the kernels: on a GPU in a separate stream.

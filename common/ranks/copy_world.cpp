@@ -1,10 +1,15 @@
 #include "common/ranks/copy_world.h"
 
 #include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
+#include "common/counts/format.h"
 #include "common/dialect/cuda.h"
 
 namespace fa {
@@ -51,6 +56,12 @@ std::vector<Message> of_peer(const std::vector<Message>& messages, int peer) {
   return found;
 }
 
+size_t bytes_by_host(const std::vector<Message>& messages) {
+  size_t bytes = 0;
+  for (const Message& m : messages) bytes += m.by_host ? m.bytes : 0;
+  return bytes;
+}
+
 }  // namespace
 
 bool CopyWorld::possible() {
@@ -69,6 +80,7 @@ bool CopyWorld::possible() {
 
 std::string CopyWorld::open_own() {
   GpuWorld::open_own();
+  rooms_.resize(size());
   std::string handles;
   for (auto* events : {&my_ready_, &my_sent_}) {
     for (int peer = 0; peer < size(); ++peer) {
@@ -104,6 +116,12 @@ void CopyWorld::close_peers() {
   }
   for (const auto& [handle, begin] : opened_) cuda_check(cudaIpcCloseMemHandle(begin));
   opened_.clear();
+  for (const auto& [file, memory] : mapped_) {
+    cuda_check(cudaHostUnregister(memory.first));
+    munmap(memory.first, memory.second);
+    if (file.first == getpid()) close(file.second);
+  }
+  mapped_.clear();
 }
 
 CopyWorld::Place CopyWorld::place_of(const Message& m) {
@@ -129,12 +147,38 @@ std::byte* CopyWorld::opened(const Place& place) {
   return begin + place.offset;
 }
 
+// A room that has become too small stays: the peer may still read it.
+const CopyWorld::Room& CopyWorld::room_for(int peer, size_t bytes) {
+  Room& room = rooms_[peer];
+  if (room.bytes >= bytes) return room;
+  room = {getpid(), memfd_create("messages", MFD_CLOEXEC), bytes};
+  if (room.file < 0 || ftruncate(room.file, static_cast<off_t>(bytes)) != 0) {
+    throw std::runtime_error(fmt::format("no host memory for messages: {}", std::strerror(errno)));
+  }
+  return room;
+}
+
+std::byte* CopyWorld::opened(const Room& room) {
+  auto& [begin, bytes] = mapped_[{room.process, room.file}];
+  if (!begin) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", room.process, room.file);
+    const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* at = mmap(nullptr, room.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED)
+      throw std::runtime_error(fmt::format("{}: {}", path, std::strerror(errno)));
+    close(file);
+    cuda_check(cudaHostRegister(at, room.bytes, cudaHostRegisterDefault));
+    begin = static_cast<std::byte*>(at), bytes = room.bytes;
+  }
+  return begin;
+}
+
 // A wait for another process's event refers to the state of the event when the wait is queued, so
 // each wait follows a message from the host that recorded the event. The host receives it after its
 // kernels are queued, so the GPU need not wait. Exchanges between two ranks stay in step, since
 // finish() waits until the other's copies are queued.
 void CopyWorld::queue(const std::vector<Message>& send, const std::vector<Message>& receive) {
-  send_ = send, senders_ = peers_of(receive);
+  send_ = send, receive_ = receive, senders_ = peers_of(receive);
   places_.clear();
   for (int peer : senders_) {
     cuda_check(cudaEventRecord(my_ready_[peer], current_stream()));
@@ -153,15 +197,34 @@ void CopyWorld::copy_to(int peer) {
             MPI_COMM_WORLD, &request[0]);
   wait(exchange(), request);
   cuda_check(cudaStreamWaitEvent(stream(), their_ready_[peer]));
+  const size_t by_host = bytes_by_host(messages);
+  std::byte* in_room = by_host > 0 ? opened(room_for(peer, by_host)) : nullptr;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (places[i].bytes != messages[i].bytes) {
       throw std::runtime_error("a message is not as long as its receiver expects");
     }
-    cuda_check(cudaMemcpyAsync(opened(places[i]), messages[i].data, messages[i].bytes,
-                               cudaMemcpyDeviceToDevice, stream()));
+    if (messages[i].by_host) {
+      cuda_check(cudaMemcpyAsync(in_room, messages[i].data, messages[i].bytes,
+                                 cudaMemcpyDeviceToHost, stream()));
+      in_room += messages[i].bytes;
+    } else {
+      cuda_check(cudaMemcpyAsync(opened(places[i]), messages[i].data, messages[i].bytes,
+                                 cudaMemcpyDeviceToDevice, stream()));
+    }
   }
   cuda_check(cudaEventRecord(my_sent_[peer], stream()));
-  MPI_Isend(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &told_.emplace_back());
+  MPI_Isend(&rooms_[peer], by_host > 0 ? sizeof(Room) : 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD,
+            &told_.emplace_back());
+}
+
+// The messages by_host, from the room to their places.
+void CopyWorld::copy_from(int peer, const Room& room) {
+  const std::byte* in_room = opened(room);
+  for (const Message& m : of_peer(receive_, peer)) {
+    if (!m.by_host) continue;
+    cuda_check(cudaMemcpyAsync(m.data, in_room, m.bytes, cudaMemcpyHostToDevice, stream()));
+    in_room += m.bytes;
+  }
 }
 
 void CopyWorld::queue_rest() {
@@ -170,9 +233,15 @@ void CopyWorld::queue_rest() {
   });
   for (int peer : senders_) {
     std::vector<MPI_Request> request(1);
-    MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &request[0]);
+    Room room{};  // stays empty without messages by_host
+    MPI_Irecv(&room, sizeof room, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &request[0]);
     wait(exchange(), request);
-    cuda_check(cudaStreamWaitEvent(current_stream(), their_sent_[peer]));
+    if (room.bytes == 0) {
+      cuda_check(cudaStreamWaitEvent(current_stream(), their_sent_[peer]));
+    } else {
+      cuda_check(cudaStreamWaitEvent(stream(), their_sent_[peer]));
+      move([&] { copy_from(peer, room); });
+    }
   }
   wait(exchange(), told_);
 }

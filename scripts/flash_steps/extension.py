@@ -84,7 +84,7 @@ class Program:
     def __init__(self, path, how, files, gpu="H200", analyse=True):
         self.path, self.process = path, None
         words = argparse.Namespace(gpu=gpu, workers=None, watchdog=10, limit=None, lines=True)
-        words.analyse = analyse
+        words.analyse, words.barriers = analyse, False
         wishes = cuda_program.wishes(words, files, None, [], how["local"])
         self.environment = {**os.environ, "FLASH_STEPS_SIM": wishes + "\nquiet"}
         self.how = how

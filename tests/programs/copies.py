@@ -90,6 +90,16 @@ def said(command, **how):
     return subprocess.run([str(word) for word in command], text=True, capture_output=True, **how)
 
 
+def fake_gpu_compiler():
+    """g++ with the flags for sources of a GPU build, whose CUDA runtime is fake_gpu's."""
+    cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
+    found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
+    compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
+    fake = ROOT / "tests" / "programs" / "fake_gpu"
+    flags = ["-std=c++20", "-O0", "-Wall", "-DFA_GPU", "-DFMT_HEADER_ONLY", f"-I{fake}"]
+    return [compiler, *flags, f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
+
+
 def on_page(page, name, output):
     """The output of this name on a page. --update replaces it by `output`."""
     block = re.compile(rf"(?s)(<!-- output: {name} -->\n```\n)(.*?)(```\n<!-- /output -->)")

@@ -4,12 +4,11 @@ during a graph's capture, which sentence after an error.
 On a GPU: tests/gpu/library_stream.py."""
 
 import ctypes
-import re
 import tempfile
 import unittest
 from pathlib import Path
 
-from copies import BUILD, ROOT, main, said
+from copies import BUILD, ROOT, fake_gpu_compiler, main, said
 from flash_steps.step_library import Refused, StepLibrary
 
 SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
@@ -23,25 +22,14 @@ def paged(*lengths):
 
 def build(folder):
     """The library of fake_gpu/step.cpp, with the real library.cpp and stream.cpp."""
-    cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
-    found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
-    compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
-    fake = ROOT / "tests" / "programs" / "fake_gpu"
-    sources = [fake / "step.cpp"]
+    sources = [ROOT / "tests/programs/fake_gpu/step.cpp"]
     sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
     # Already compiled, and the same on a GPU.
     objects = BUILD / "common/CMakeFiles/fa_common.dir/harness"
     sources += [objects / f"{name}.cpp.o" for name in ("problem", "tensors", "description")]
     path = folder / "lib99_fake.so"
-    command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
-    command += [
-        "-DFA_GPU",
-        "-DFMT_HEADER_ONLY",
-        f"-I{fake}",
-        f"-I{ROOT}",
-        *(f"-idirafter{at}" for at in found),
-    ]
+    command = [*fake_gpu_compiler(), "-shared", "-fPIC", "-fvisibility=hidden"]
     command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map"]
     done = said([*command, *sources, "-o", path])
     if done.returncode:

@@ -5,7 +5,7 @@
 //           rows and early keys in place: a tensor map accepts any stride between heads
 // Changed   since 14 3_backward, zigzag: 10's kernel with another epilogue (d = 128); no copies of
 //           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
-//           heads per section in the backward of short shards
+//           heads per section in the backward of short shards; messages of long hops by the host
 // Traffic   sent       as 3_backward
 //           requested  10's of each block; per row and merge, in place of O and LSE of the block
 //                      and the merge kernel's:  read  2*d + 4*2 B   O so far (fp32: 4*d), LSE twice
@@ -195,8 +195,9 @@ class FusedRing : public fa::RankAttention {
       if (!last) {
         const int coming = forward_source(me_, hop + 1, R_);
         next = room(hop % 2, coming);
-        ranks_.start("K, V of rank " + std::to_string(coming), keys_to((me_ + 1) % R_, held, from),
-                     keys_to((me_ + R_ - 1) % R_, next, coming));
+        ranks_.start("K, V of rank " + std::to_string(coming),
+                     keys_to((me_ + 1) % R_, held, from, by_host(from)),
+                     keys_to((me_ + R_ - 1) % R_, next, coming, by_host(coming)));
       }
       ranks_.computing("forward, hop " + std::to_string(hop));
       const Block b = block(from);
@@ -286,9 +287,14 @@ class FusedRing : public fa::RankAttention {
     bf16* K = moving_[buffer].get();
     return {K, K + key_elements(rank)};
   }
-  std::vector<fa::Message> keys_to(int peer, const Keys<bf16>& keys, int rank) const {
-    return {fa::message(peer, keys.K, key_elements(rank)),
-            fa::message(peer, keys.V, key_elements(rank))};
+  // From so many rows times H / H_kv on, the forward sends K and V by way of the host. At the power
+  // limit, messages by NVLink lower the SMs' clocks: 16K rows took 1 to 3% longer on two H200s.
+  // Both copies by PCIe take 2.6 ms beside a hop of 3.3; half as many rows would end before them.
+  static constexpr int kRowsByHost = 48 << 10;
+  bool by_host(int rank) const { return rows(rank) * (whole_.H / whole_.Hkv) >= kRowsByHost; }
+  std::vector<fa::Message> keys_to(int peer, Keys<bf16> keys, int rank, bool by_host) const {
+    return {fa::message(peer, keys.K, key_elements(rank), by_host),
+            fa::message(peer, keys.V, key_elements(rank), by_host)};
   }
   RowsOf late_rows() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
@@ -442,7 +448,7 @@ class FusedRing : public fa::RankAttention {
     if (hop + 2 < R_) {
       const int coming = backward_source(me_, hop + 1, R_);
       next = room((R_ - 1 + hop) % 2, coming);
-      send = keys_to(to, held, from), receive = keys_to(back, next, coming);
+      send = keys_to(to, held, from, false), receive = keys_to(back, next, coming, false);
     }
     if (hop > 0) {
       const int gone = backward_source(me_, hop - 1, R_);
