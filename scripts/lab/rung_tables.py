@@ -113,7 +113,7 @@ def beside(row, rivals):
 def fastest_table(results, filters):
     """A line per row of FASTEST, and reasons_of."""
     device = filters.get("device", "").replace("_", " ")
-    lines, found = [("what", "step", "beside the fastest of", "mean", "least", "measured")], []
+    lines, found = [("what", "step", "against the fastest of", "mean", "least", "measured")], []
     for words, name, step, variant, direction, rivals, names in FASTEST:
         mine = [result for result in results.of[name] if result["device"] == device]
         key = step, variant, direction
