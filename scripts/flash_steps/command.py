@@ -8,6 +8,7 @@ import errno
 import importlib
 import os
 import shutil
+import signal
 import sys
 import textwrap
 
@@ -85,6 +86,8 @@ def run(module, name, *more):
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         return failure.status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of a pipe, such as head, has stopped reading
         drop_output()
         return 0

@@ -101,7 +101,7 @@ def worklog_lines(rows):
         moved = [bytes_text(row[key]) for key in ("requested", "hbm")]
         times = [time_text(row["ms"]), f"{bar:<20}", row["limit"] or "-"]
         cells.append((row["date"], row["function"], row["verdict"], *moved, *times, row["note"]))
-    return [line.rstrip() for line in aligned(cells)]
+    return aligned(cells, left=(0, 1, 2, 7, 8))
 
 
 def main():

@@ -20,6 +20,7 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,15 +28,16 @@ import textwrap
 import time
 from pathlib import Path
 
-from . import building, command, ladder
+from . import building, command, cuda_program, ladder
 from .command import BadInput, Failure, NotHere
 from .extension import Program, Refused, Stopped, Tensor, build
 from .files import ROOT, read_json, require_writable, text_of, write_text
-from .roles import GRADIENTS, OUTPUTS, parsed, roles_of
+from .roles import GRADIENTS, OUTPUTS, STATISTICS, TENSORS, parsed, roles_of
 
 JUDGE = Path(ROOT, "build", "sim", "steps", "exercise_checker", "exercise_judge")
+SOURCES = [end for end in (*cuda_program.CPLUSPLUS, ".c") if end != ".cuh"]
 SECONDS = 20  # to look for what the extension accepts
-WIDE = 100
+WIDE = min(shutil.get_terminal_size((100, 24)).columns, 100)
 SEED = None  # of sizes and inputs; None: another one each time
 
 
@@ -118,14 +120,17 @@ class Case:
 
     def sizes(self, name):
         b, h, n, d = self.b, self.h, self.n, self.d
-        if name in ("LSE", "m", "l", "delta"):
+        if name in STATISTICS:
             few = {"[B*H, N, d]": [b * h, n], "[N, d]": [n], "[B*H*N*d]": [b * h * n]}
             return few.get(self.layout, [b, h, n])
         return LAYOUTS[self.layout][1](b, h, n, d)
 
+    def tensor(self, name):
+        """Unwritten."""
+        return Tensor(self.sizes(name), "float32" if name in STATISTICS else self.type, name=name)
+
     def bytes_of(self, name):
-        small = name in ("LSE", "delta")
-        return Tensor(self.sizes(name), "float32" if small else self.type).bytes
+        return self.tensor(name).bytes
 
     def asked(self):
         problem = {"b": self.b, "h": self.h, "n": self.n, "d": self.d, "causal": self.causal}
@@ -196,21 +201,13 @@ class Called:
                 value = role["value"]
             elif role == "qkv":
                 value = self.packed(case, inputs)
-            elif (
-                role in ("Q", "K", "V", "dO")
-                or role in ("O", "LSE", "m", "l", "delta")
-                and self.backward
-            ):
-                kept = "LSE" if role == "m" else role
-                data = inputs.get(kept)
-                type = "float32" if role in ("LSE", "m", "l", "delta") else case.type
-                value = Tensor(case.sizes(role), type, data, role)
-                if role == "l":  # P = exp(S - m) / l, with m = LSE
+            elif role in TENSORS:
+                value = case.tensor(role)
+                if role == "l" and self.backward:  # P = exp(S - m) / l, with m = LSE
                     value.data = b"\0\0\x80\x3f" * math.prod(value.sizes)
-            elif role in ("O", *GRADIENTS, "LSE", "m", "l", "delta"):  # to be written
-                type = "float32" if role in ("LSE", "m", "l", "delta") else case.type
-                value = Tensor(case.sizes(role), type, None, role)
-                if case.zeroed:
+                elif role in ("Q", "K", "V", "dO") or self.backward and role not in GRADIENTS:
+                    value.data = inputs[{"m": "LSE"}.get(role, role)]
+                elif case.zeroed:
                     value.data = bytes(value.bytes)
             else:
                 value = values[role]
@@ -562,7 +559,8 @@ def choose(program, how, options):
         except BadInput as error:
             errors.append(error)
     if not chosen:
-        raise errors[0] if errors else BadInput("it binds no function")
+        said = "it has no function that takes tensors"
+        raise errors[0] if errors else BadInput("it binds no function" if how["bound"] else said)
     return [chosen[key] for key in sorted(chosen)]
 
 
@@ -605,9 +603,16 @@ def main():
     options = parser.parse_args()
     if bool(options.files) == bool(options.suite):
         raise BadInput("give an extension's files, or --suite with a folder")
+    if options.log and options.suite:
+        raise BadInput("--log is the work log of one extension, not of a --suite")
+    if options.note and not options.log:
+        raise BadInput("--note is a row's text: name the work log with --log")
+    for path in filter(os.path.isdir, options.files):
+        raise BadInput(f"{path} is a folder: --suite judges each extension in one")
     for flag, path in ("--json", options.json), ("--log", options.log):
         if path:
             require_writable(flag, path, *options.files)
+    logged(options.log)
     judge = Judge()
     try:
         if options.suite:
@@ -623,7 +628,8 @@ def main():
     write(options.json, verdicts)
     if options.log:
         log(options, verdicts)
-    return 0 if all(v["ok"] for v in verdicts) else 1
+    bad = {v["kind"] for v in verdicts if not v["ok"]}
+    return 2 if bad == {"refused"} else 1 if bad else 0
 
 
 def write(path, data):
@@ -631,9 +637,17 @@ def write(path, data):
         write_text(path, json.dumps(data, indent=1) + "\n")
 
 
+def logged(path):
+    """The rows of the work log. Raises BadInput where the file is another one."""
+    found = read_json(path) if path and os.path.exists(path) else {"worklog": []}
+    if not isinstance(found, dict) or not isinstance(found.get("worklog"), list):
+        raise BadInput(f"--log {path} is no work log; give it another name")
+    return found["worklog"]
+
+
 def log(options, verdicts):
     """Appends a row for each function to the work log."""
-    rows = read_json(options.log)["worklog"] if os.path.exists(options.log) else []
+    rows = logged(options.log)
     text = "".join(text_of(path) for path in options.files)
     for verdict in verdicts:
         moved = verdict.get("traffic", {})
@@ -652,7 +666,8 @@ def suite(options, judge):
     """A line for each extension of the folder. Returns the exit status."""
     found, bad = {}, 0
     for path in sorted(Path(options.suite).iterdir()):
-        files = [path] if path.suffix in (".cu", ".cpp") else sorted(path.glob("*.c[up]*"))
+        files = [f for f in sorted(path.iterdir() if path.is_dir() else [path])
+                 if f.suffix in SOURCES]  # fmt: skip
         if not files:
             continue
         try:
@@ -663,8 +678,10 @@ def suite(options, judge):
             )
             bad += not all(v["ok"] for v in found[path.name])
         except Failure as failure:
-            said, bad = f"not judged: {failure}", bad + 1
+            said, bad = f"not judged: {str(failure).splitlines()[0]}", bad + 1
             found[path.name] = {"refused": str(failure)}
         print(textwrap.shorten(f"{path.name}: {said}", WIDE), flush=True)
+    if not found:
+        raise BadInput(f"--suite {options.suite} has no {', '.join(SOURCES)}")
     write(options.json, found)
     return 1 if bad else 0

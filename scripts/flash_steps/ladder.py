@@ -3,10 +3,10 @@ one would help most next."""
 
 from pathlib import Path
 
+from .extension import SIZES
 from .files import ROOT, read_json
 from .text import bytes_text, three_digits, time_text
 
-SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CHAPTERS = {
     "01": ("01_naive", "naive"),
     "02": ("02_tiled", "registers"),
@@ -47,8 +47,8 @@ def traffic(case, answer, backward):
         "scores": heads * case.n**2,
         "d": case.d,
         "type": case.type,
+        "rewritten": written.pop(answer.get("O"), 0) > 1.5 * case.bytes_of("O"),
         "scores_written": scores_written(case, written),
-        "rewritten": written.get(answer.get("O"), 0) > 1.5 * case.bytes_of("O"),
         "compulsory": heads * (case.n * case.d * size * (8 if backward else 4) + 4 * case.n),
         "requested": sum(total(k["bytes"]) for k in kernels),
         "hbm": sum(k["hbm"]["read"] + k["hbm"]["write"] for k in kernels),
@@ -72,7 +72,7 @@ def scores_written(case, written):
     for name, bytes in written.items():
         if bytes < least or name in known:
             continue
-        if name.endswith(square) or ("x" not in name and bytes >= least):
+        if name.endswith(square) or "x" not in name:
             return True
     return False
 

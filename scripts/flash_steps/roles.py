@@ -37,6 +37,7 @@ ROLES = {word: role for role, words in NAMES.items() for word in words.split()}
 TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "m", "l", "delta", "qkv")
 OUTPUTS = ("O", "LSE", "dQ", "dK", "dV")
 GRADIENTS = ("dQ", "dK", "dV")
+STATISTICS = ("LSE", "m", "l", "delta")  # float32, one per row
 ENDS = ("tensor", "states", "layer", "matrix", "mat", "ptr", "in", "tensors", "gpu", "cuda", "t")
 
 
@@ -87,7 +88,7 @@ def roles_of(function, names=()):
         elif role is None:
             what = f"argument {i + 1}, '{given[i] or kinds[i]}', of {function['name']}"
             raise BadInput(f'{what} is not known: say it with --call "{function["name"]}(Q, ...)"')
-        elif kinds[i].endswith("?") and role in ("LSE", "m", "l", "delta", "O"):
+        elif kinds[i].endswith("?") and role in ("O", *STATISTICS):
             roles[i] = {"value": None}
     if "qkv" not in roles and not {"Q", "K", "V"} <= {r for r in roles if isinstance(r, str)}:
         raise BadInput(f"{function['name']} has no Q, K and V: say them with --call")
@@ -96,12 +97,14 @@ def roles_of(function, names=()):
 
 def parsed(call):
     """--call "forward(Q, K, V, 1/sqrt(d), causal, 32)": the name and the roles."""
-    name, _, rest = call.partition("(")
+    name, opened, rest = call.partition("(")
+    if not opened:
+        raise BadInput(f'--call {call}: its arguments are missing, as in "{call}(Q, K, V)"')
     words = [word.strip() for word in rest.rstrip().removesuffix(")").split(",")]
     roles = []
     for word in words:
         spoken = {"none": None, "true": True, "false": False, "-inf": -math.inf}
-        if word.replace(" ", "") in ("1/sqrt(d)", "d**-0.5"):
+        if word.replace(" ", "") in ("1/sqrt(d)", "1.0/sqrt(d)", "d**-0.5"):
             roles.append("scale")
         elif word.lower() in spoken:
             roles.append({"value": spoken[word.lower()]})

@@ -10,7 +10,7 @@ RuntimeError where the extension's own check fails. Neither NumPy nor PyTorch is
 has Python's buffer protocol is an argument.
 """
 
-import contextlib
+import ctypes
 import os
 import tempfile
 import weakref
@@ -20,7 +20,8 @@ from .extension import Tensor
 
 TYPES = {"f": "float32", "e": "float16", "d": "float64", "i": "int32", "l": "int64", "q": "int64"}
 TYPES |= {"B": "uint8", "b": "int8", "h": "int16", "?": "bool"}
-FORMATS = {type: format for format, type in TYPES.items()} | {"int64": "q", "bfloat16": "H"}
+FORMATS = {type: format for format, type in TYPES.items()}
+FORMATS |= {"int64": "q", "bfloat16": "H", "float16": "H"}  # no memoryview casts to "e"
 
 
 class Finding(RuntimeError):
@@ -41,7 +42,7 @@ def load_inline(name="", cpp_sources="", cuda_sources="", functions=None, gpu="H
     """As torch.utils.cpp_extension.load_inline. `functions`: their names; others are not bound."""
     texts = [[t] if isinstance(t, str) else list(t) for t in (cpp_sources, cuda_sources)]
     head = "#include <torch/types.h>\n#include <cuda_runtime.h>\n"
-    wanted = list(functions or [])
+    wanted = [functions] if isinstance(functions, str) else list(functions or [])
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, f"{name or 'inline'}.cu")
         with open(path, "w", encoding="utf-8") as file:
@@ -81,7 +82,8 @@ class Extension:
             raise AttributeError(name)
         names = self.__dir__()
         if name not in names:
-            raise AttributeError(f"the extension binds no '{name}', but {', '.join(names)}")
+            others = ", ".join(names) or "nothing"
+            raise AttributeError(f"the extension binds no '{name}', but {others}")
         index = names.index(name)
         return lambda *words, **named: self._call(index, words, named)
 
@@ -92,6 +94,10 @@ class Extension:
     def _call(self, index, words, named):
         parameters = self._program.functions[index]["parameters"]
         values, places, like = [], [], None
+        if len(words) > len(parameters):
+            raise TypeError(f"{len(words)} arguments are given, not {len(parameters)}")
+        for name in set(named) - {p["name"] for p in parameters[len(words) :]}:
+            raise TypeError(f"argument '{name}' is unknown or given twice")
         for i, parameter in enumerate(parameters):
             known = i < len(words) or parameter["name"] in named or "default" in parameter
             if not known and not parameter["kind"].endswith("?"):
@@ -115,8 +121,9 @@ class Extension:
         self._keep(answer)
         for place, data in zip(places, after):
             if not place.readonly and place.tobytes() != data:
-                with contextlib.suppress(NotImplementedError):  # not contiguous
-                    place.cast("B")[:] = data
+                if not place.c_contiguous:
+                    raise ValueError("the call writes to an array that is not contiguous")
+                (ctypes.c_char * place.nbytes).from_buffer(place).raw = data
         made = [self._made(r, like) if isinstance(r, Tensor) else r for r in results]
         return made[0] if len(made) == 1 else tuple(made) if made else None
 
@@ -129,7 +136,6 @@ class Extension:
     @staticmethod
     def _made(result, like):
         view = memoryview(bytearray(result.data))
-        shaped = view.cast(FORMATS[result.type], result.sizes) if result.sizes else view
         if hasattr(like, "detach"):
             import torch
 
@@ -138,5 +144,6 @@ class Extension:
         try:
             import numpy
         except ImportError:
-            return shaped
-        return numpy.asarray(shaped)
+            return view.cast(FORMATS[result.type], result.sizes)
+        type = "uint16" if result.type == "bfloat16" else result.type
+        return numpy.frombuffer(view, type).reshape(result.sizes)

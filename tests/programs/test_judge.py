@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from copies import ROOT, Folder, for_all, main, said
-from flash_steps import judge, simulate
+from flash_steps import judge, ladder, simulate
 from flash_steps.command import BadInput
 from flash_steps.extension import Program, build
 from flash_steps.roles import parsed, roles_of
@@ -114,12 +114,31 @@ class Said(Folder):
         done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
         self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
 
+    def test_all_calls_refused(self):
+        done = self.ended(self.judged('{ TORCH_CHECK(false, "not today"); return q; }'), 2)
+        self.assertRegex(done.stdout, r"\nrefused   not today \(B=1 ")
+
+    def test_an_output_that_each_tile_rescales_is_no_matrix_of_scores(self):
+        case = judge.Case(b=1, h=2, n=128, d=64)
+        nothing = dict.fromkeys(("read", "write", "wavefronts", "ideal"), 0)
+        written = {"bytes": {"read": 0, "written": 9 * case.bytes_of("O")}}
+        kernel = {"buffers": {"out": written}, "parts": {}, "estimated_ms": 1, "bytes": {}}
+        kernel |= {"shared": nothing, "hbm": nothing}
+        for name, rewritten in (("out", True), ("", False)):
+            answer = {"O": name, "report": {"kernels": [kernel], "gpu": "H200"}}
+            moved = ladder.traffic(case, answer, False)
+            self.assertEqual(
+                (moved["rewritten"], moved["scores_written"]), (rewritten, not rewritten)
+            )
+
     @for_all
     def test_a_work_log(self):
         path = self.folder / "log.json"
         for note in ("one", "two"):
             words = ("--log", path, "--note", note, "--json", self.folder / "f.json")
             self.ended(self.judged("{ v.zero_(); return v; }", *words), 1)
+        other = self.judged("{ return v; }", "--log", self.folder / "f.json")
+        self.refused(other, 2, f"judge: --log {self.folder}/f.json is no work log")
         rows = json.loads(path.read_text())["worklog"]
         self.assertEqual(
             [(r["verdict"], r["note"]) for r in rows], [("changed", "one"), ("changed", "two")]
@@ -133,6 +152,9 @@ class Said(Folder):
         self.write("all/a.cu", HEAD + "{ v.zero_(); return v; }")
         self.write("all/b/b.cu", HEAD + "{ return torch::matmul(q, k); }")
         shown = self.ended(said([ROOT / "scripts/judge", "--suite", self.folder / "all"]), 1).stdout
+        self.write("none/kernel.cuh", "")
+        none = said([ROOT / "scripts/judge", "--suite", self.folder / "none"])
+        self.refused(none, 2, f"judge: --suite {self.folder}/none has no .cu")
         changed = "a.cu: f changed: the call changes its input V"
         self.assertRegex(shown, rf"^{changed}\nb: not judged: torch::matmul is .*\n$")
 
@@ -152,6 +174,8 @@ class Said(Folder):
         self.assertEqual(roles[5:], [{"value": 32}, {"value": None}])
         with self.assertRaisesRegex(BadInput, "--call: 'what' is none of Q, K, V"):
             parsed("f(what)")
+        with self.assertRaisesRegex(BadInput, "--call f: its arguments are missing"):
+            parsed("f")
 
 
 HOST = """
@@ -172,6 +196,13 @@ class Simulated(unittest.TestCase):
         y = simulate.load_inline("host", "", HOST, ["f"]).f(x)  # w is [[2, 5, 0], [3, 6, 0]]
         self.assertEqual(y.tolist(), [4, 7, 2, 5, 8, 2, 9, 11])
 
+    def test_float16(self):
+        x = array.array("f", [1, -2])
+        body = "torch::Tensor f(torch::Tensor x) { return x.fill_(-2).to(torch::kHalf); }"
+        y = simulate.load_inline("half", "", body, "f").f(x)
+        self.assertEqual(memoryview(y).tobytes(), array.array("H", [0xC000, 0xC000]).tobytes())
+        self.assertEqual(list(x), [-2, -2])
+
     def test_an_inline_extension(self):
         ext = simulate.load_inline("scales", "", SCALES.replace("EXTRA", "0"), ["twice"])
         x = array.array("f", [1, 2, 3])
@@ -179,6 +210,10 @@ class Simulated(unittest.TestCase):
         self.assertEqual(ext.report()["kernels"][-1]["name"], "scale")
         with self.assertRaisesRegex(RuntimeError, "it fails with 7"):
             ext.twice(x, True)
+        with self.assertRaisesRegex(TypeError, "3 arguments are given, not 2"):
+            ext.twice(x, False, 1)
+        with self.assertRaisesRegex(TypeError, "argument 'x' is unknown or given twice"):
+            ext.twice(x, x=x)
         with self.assertRaisesRegex(AttributeError, "binds no 'thrice', but twice"):
             ext.thrice(x)
 
