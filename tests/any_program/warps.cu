@@ -41,7 +41,7 @@ __global__ void everything(Row* rows, double* doubles) {
     r.sum += __shfl_sync(mask, lane, 29) + (__ballot_sync(mask, lane > 15) == 0x22220000u);
     __syncwarp(mask);
   } else {
-    r.active = -1;
+    r.active = -__popc(__activemask());  // the other 24
   }
   doubles[threadIdx.x] = __shfl_xor_sync(all, lane + 0.5, 16);
   const long long big = __shfl_sync(all, (long long)lane << 40, 3);
@@ -110,7 +110,7 @@ void run() {
     EXPECT(r.match == match && r.match_all == 0xffffffffu && r.flag == 11);
     EXPECT(r.sum == 496u + (lane % 4 == 1 ? 30 : 0) && r.low == 100 && r.largest == 0);
     EXPECT(r.bits == (0xffu ^ 0u ^ 0xf00u));
-    EXPECT(r.active == (lane % 4 == 1 ? 8 : -1));
+    EXPECT(r.active == (lane % 4 == 1 ? 8 : -24));
     EXPECT(doubles[i] == (lane ^ 16) + 0.5 + 3);
   }
 

@@ -105,6 +105,7 @@ class Asynchrony(unittest.TestCase):
             self.assertEqual(counts["pass", f"full[{s}]"], 3 * 64)
             self.assertEqual(counts["arrive", f"empty[{s}]"], 3 * 64)
             self.assertEqual(counts["pass", f"empty[{s}]"], 3)
+        self.assertEqual({s["phase"] for s in steps if s["what"] == "bytes"}, {1, 2, 3})
         waiting = [s["thread"] for s in steps if (s["what"], s["phase"]) == ("wait", 0)]
         self.assertEqual(sorted({*range(65)} - {*waiting}), [])
         self.assertEqual({s["line"] for s in steps} - {""}, {
