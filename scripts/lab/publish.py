@@ -93,7 +93,8 @@ def publish(folders, target):
             found["peers"] = old.get("peers")
             if mine:
                 new = published_peers({**peers, "rows": mine})
-                found["peers"] = merge_peers(old.get("peers"), new, path)
+                merged = merge_peers(old.get("peers"), new, path)
+                found["peers"] = {**merged, "date": about["date"]}
             found["runs"] = list(map(without_nulls, of_runs.values()))
             write_rows(path, slim(found))
             written.append(path)

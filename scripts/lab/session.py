@@ -243,6 +243,8 @@ class Session:
         if not ok:
             return ok, line
         modelled = find_model(self.results["model_gpu"])
+        for step in {case[0] for case in cases}:
+            self.described("sim", step)  # before the threads, which would share its log
 
         def one(case):
             """A step that this GPU cannot run is simulated on the default GPU."""

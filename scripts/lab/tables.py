@@ -96,7 +96,7 @@ class Results:
         trees = [tree for tree in map(read_json, paths) if isinstance(tree, dict)]
         of_device = {}  # the files of its types
         for tree in (tree for tree in trees if tree.get("peers")):
-            found = {**tree["peers"], "date": tree.get("date")}
+            found = {"date": tree.get("date"), **tree["peers"]}
             old = of_device.get(found["device"], {"rows": [], "matmul": {}})
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             of_device[found["device"]] = {**found, **both}
