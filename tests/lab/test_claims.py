@@ -81,8 +81,8 @@ def decode(figure, what="peers", variant="once", **wanted):
     return row[figure]
 
 
-def ring(gpu, **wanted):
-    (row,) = rows(f"ring_{gpu}.json", causal=True, **wanted)
+def ring(**wanted):
+    (row,) = rows("ring_h200.json", causal=True, **wanted)
     return row["forward"]["share"], row["both"]["share"]
 
 
@@ -464,8 +464,8 @@ CLAIMS = (
         "ranks send {} each and ... rows, {}; in a ring it is {} and {}",
         lambda *runs: map(sent_text, runs),
     ),
-    ("{:.0%} and {:.0%} with 2 GPUs", lambda: ring("h200", tokens=8192)),
-    ("{:.0%} forward and {:.0%} with the", lambda: ring("h100", variant="plain")),
+    ("{:.0%} and {:.0%} with 2 GPUs", lambda: ring(what="share", tokens=8192)),
+    ("{:.0%} forward and {:.0%} with the", lambda: ring(variant="plain")),
 )
 
 
