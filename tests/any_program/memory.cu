@@ -222,6 +222,7 @@ void run() {
 
   const int bytes = 200 * 1024, n = bytes / 16;  // more than 48 KiB: requires cudaFuncSetAttribute
   CHECK(cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  CHECK(cudaFuncSetAttribute(carved, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 * 1024));
   large<<<1, 128, bytes>>>(sum, n);
   done();
   EXPECT(*sum == n / 2 * (n - 1) + n);

@@ -135,10 +135,19 @@ int copies(bool reads) {
   for (const Pair& q : back) sum += q.count;
   cudaMemcpy(got, room, 4000, cudaMemcpyDeviceToHost);
   for (int i = 0; i < 7; ++i) sum += got[i];
-  got[7] = -1;
-  sum += got[7];
-  cudaMemcpyAsync(got, most, 4000, cudaMemcpyDeviceToHost);      // copies
-  for (int i = 0; i < (reads ? 1000 : 768); ++i) sum += got[i];  // reads
+  cudaMemset(room, 0xff, 4000);
+  cudaMemcpy(got, room, 4000, cudaMemcpyDeviceToHost);
+  for (const int i : got) sum += i;  // now all are written
+  cudaMemcpy(got, most, 4000, cudaMemcpyDeviceToHost);
+  got[900] = -1;
+  sum += got[900];
+  cudaMemcpy(got, most, 4000, cudaMemcpyDeviceToHost);
+  snprintf(reinterpret_cast<char*>(got + 900), 40, "%d no hook sees these stores", sum);
+  sum += got[901];
+  memset(got + 760, 0xff, 960);
+  sum += got[900];
+  cudaMemcpyAsync(got + 10, most + 10, 3960, cudaMemcpyDeviceToHost);  // copies
+  for (int i = 0; i < (reads ? 1000 : 768); ++i) sum += got[i];        // reads
   printf("%d\n", sum);
   return 0;
 }
@@ -169,6 +178,13 @@ int gaps(int n, int from, int bytes, int last) {
   sum += *reinterpret_cast<const int*>(got + from / 4 * 4);  // ends
   for (int i = from ? 0 : bytes; i < n; ++i) sum += got[i];
   return sum == 12345;
+}
+int gap_of_part(int from) {
+  char *some, got[90];
+  cudaMalloc(&some, 100);
+  all_but<<<1, 1>>>(some, 100, from, 3, 100);
+  cudaMemcpy(got, some + 10, 90, cudaMemcpyDeviceToHost);
+  return got[from - 10] == 1;  // part
 }
 int gap_of_rows(bool right) {
   char *some, got[3 * 50] = {};
@@ -410,16 +426,17 @@ __global__ void second_kernel(const int* x, const int* other, int* y, bool waits
   y[threadIdx.x] = sum;
 }
 // For a launch that may begin during the previous one.
-const cudaLaunchConfig_t* early() {
+const cudaLaunchConfig_t* early(bool allowed = true) {
   static cudaLaunchConfig_t config = {};
   static cudaLaunchAttribute attribute = {};
   config.gridDim = 1, config.blockDim = 32;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  attribute.val.programmaticStreamSerializationAllowed = allowed;
   config.attrs = &attribute, config.numAttrs = 1;
   return &config;
 }
-int overlaps(int* x, int* other, bool waits, bool synchronizes, bool by_event = false) {
+int overlaps(int* x, int* other, bool waits, bool synchronizes, bool by_event = false,
+             bool allowed = true) {
   int* y;
   cudaMalloc(&y, 128);
   cudaMemset(other, 0, 128);
@@ -427,7 +444,8 @@ int overlaps(int* x, int* other, bool waits, bool synchronizes, bool by_event = 
   cudaEvent_t done;
   cudaEventCreate(&done), cudaEventRecord(done);
   if (synchronizes) by_event ? cudaEventSynchronize(done) : cudaDeviceSynchronize();
-  return cudaLaunchKernelEx(early(), second_kernel, (const int*)x, (const int*)other, y, waits);
+  return cudaLaunchKernelEx(early(allowed), second_kernel, (const int*)x, (const int*)other, y,
+                            waits);
 }
 __global__ void reads_first(const int* x, int* y) {
   asm volatile("griddepcontrol.launch_dependents;");
@@ -475,6 +493,9 @@ int grid_alone(int* sum, bool again) {
   return got[1] == 3 ? 0 : 5;
 }
 __global__ void store(int* p) { p[threadIdx.x] = 1; }  // null
+__global__ void odd(int* p) {
+  *reinterpret_cast<int2*>(p + 1) = {1, 2};  // odd
+}
 __global__ void transpose(int* p, bool reached) {
   if (reached) asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(*p));  // ptx
   p[0] = 5;
@@ -537,7 +558,9 @@ int symbols(bool right) {
   printf("%d%d%d %d\n", to, part, from, three[2]);
   return 0;
 }
+#ifdef __CUDACC__                                                // true on both sides
 void read_total(int* two) { memcpy(two, total, sizeof total); }  // reads a variable
+#endif
 #ifdef __CUDA_ARCH__
 __host__ __device__ int both_sides() { return factor; }
 #else
@@ -546,15 +569,19 @@ __host__ __device__ int both_sides() { return 0; }
 int variables(bool right) {
   int two[2] = {5, 5};
   const int three = 3;
-  const auto store = [] { factor = 3; };  // writes a variable
+  const auto store = [](int v) { factor = v; };  // writes a variable
   if (right) cudaMemcpyToSymbol(factor, &three, 4);
-  if (!right) store();
+  if (!right) store(4), store(3), memset(weights, 1, sizeof weights);  // writes many
   sum<<<1, 32>>>();
   if (right) cudaMemcpyFromSymbol(two, total, 8);
-  if (!right) read_total(two), store();
+  if (!right) read_total(two), store(5);
   int seen = 7;
   cudaMemcpyFromSymbol(&seen, factor, 4);
   if (seen != (right ? 3 : 0)) return 6;
+  cudaMemcpyFromSymbol(&seen, weights, 4, 28);
+  if (seen != 0) return 7;
+  cudaMemcpyToSymbol(factor, &three, 4), cudaMemcpyFromSymbol(&seen, factor, 4);
+  if (seen != 3) return 8;              // undone once
   if (both_sides() == 12345) return 5;  // one compiler: the device's half
   shared_by_both += squares[two[0] % 4];
   printf("%d %d\n", two[0], shared_by_both);
@@ -620,7 +647,9 @@ int handed_over(const char* how, bool right, int* o) {
 }
 __global__ void __launch_bounds__(128, 2) bounded(int* p) { p[threadIdx.x % 64] = 1; }
 int beyond_bounds(int* p, int threads) {
-  bounded<<<1, threads>>>(p);  // bounds
+  int got[64];
+  bounded<<<1, threads>>>(p);                              // bounds
+  cudaMemcpy(got, p, sizeof got, cudaMemcpyDeviceToHost);  // unwritten, as the launch was refused
   return threads > 128 && cudaGetLastError() != cudaErrorInvalidValue;
 }
 int wrong_calls(int* p, const char* what) {
@@ -649,6 +678,8 @@ int main(int n, char** words) {
   if (is("ends")) return gaps(65, 62, 3, 65);
   if (is("starts")) return right ? gaps(64, 0, 3, 64) : gaps(65, 0, 3, 65);
   if (is("eight")) return gaps(100, 50, 8, 100);
+  if (is("part")) return gap_of_part(10);
+  if (is("part at the end")) return gap_of_part(97);
   if (is("rows")) return gap_of_rows(right);
   int *x, *unset, **y;
   cudaMalloc(&x, is("works") ? 4096 : 256), cudaMalloc(&unset, 256), cudaMalloc(&y, 8);
@@ -659,8 +690,13 @@ int main(int n, char** words) {
   if (is("variables")) return variables(right);
   if (is("copies a variable")) return copies_variable();
   if (is("passes a variable")) return passes_variable(right);
+  if (is("goes on")) {
+    passes_variable(true);
+    if (!right) passes_variable(false);
+    passes_variable(true);
+  }
   if (n > 1 && !strncmp(words[1], "by ", 3)) return handed_over(words[1], right, x);
-  if (is("bounds")) return beyond_bounds(x, right ? 128 : 256);
+  if (is("bounds") || is("refused")) return beyond_bounds(x, right ? 128 : 256);
   if (is("memset") || is("calls") || is("direction")) return wrong_calls(x, words[1]);
   for (int i = 0; is("loop") && i < 20; ++i) shifted<<<1, 32>>>(x, i);
   if (is("launches")) parent<<<1, 4>>>(x);
@@ -691,7 +727,10 @@ int main(int n, char** words) {
   if (is("flat")) flat<<<dim3(1, 2), 1>>>(x);
   if (is("upright")) upright<<<dim3(1, 1, 2), 1>>>(x);
   if (is("upright attribute")) launch_cluster(x, 1, 2, 0);
-  if (is("large cluster")) launch_cluster(x, 16, 1, right);
+  if (is("large cluster")) {
+    launch_cluster(x, 16, 1, right);
+    if (!right && cudaGetLastError() != cudaErrorInvalidClusterSize) return 5;
+  }
   if (is("product")) return product(x);
   if (is("gives up")) gives_up<<<1, 32>>>();
   if (is("status")) return cudaMemset(&x, 0, 4) ? 7 : 0;
@@ -713,16 +752,24 @@ int main(int n, char** words) {
   if (is("tests once")) cudaMemset(unset, 0, 256), tests_once<<<1, 32>>>(unset, x, right);
   if (is("overlaps")) return overlaps(x, unset, right, false);
   if (is("overwrites")) return overwrites(x, unset, right);
-  if (is("overlaps not")) return overlaps(x, unset, false, true, right);
+  if (is("overlaps not")) {
+    const bool allowed = !right || strcmp(words[2], "not allowed");
+    return overlaps(x, unset, false, allowed, right, allowed);
+  }
   if (is("skips")) skips<<<1, 64>>>(x, 36, right);
   if (is("alone")) return grid_alone(x, !right);
-  if (is("plain grid")) plain_grid<<<2, 32>>>();
+  cudaLaunchAttribute plain = {};
+  plain.id = cudaLaunchAttributeCooperative;  // 0
+  cudaLaunchConfig_t two = {2, 32};
+  two.attrs = &plain, two.numAttrs = 1;
+  if (is("plain grid")) cudaLaunchKernelEx(&two, plain_grid);
   if (is("at once")) {
     return cudaLaunchCooperativeKernel((void*)many_at_once, 100, 1024, arguments);  // at once
   }
   if (is("endless") || is("idle")) puts("begins"), fflush(stdout);
   if (is("endless")) cudaMemset(x, 0, 4), endless<<<1, 1>>>(x);
   if (is("idle")) idle<<<1, 1>>>(1024);
+  if (is("odd")) odd<<<1, 1>>>(x);
   if (is("ptx")) transpose<<<1, 1>>>(x, true);
   if (is("bits")) power<<<1, 1>>>(x);
   if (is("shared atomics")) shared_atomics<<<1, 32>>>();

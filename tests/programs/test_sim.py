@@ -535,6 +535,8 @@ class Report(unittest.TestCase):
         streams = self.kernels("streams")
         self.assertEqual(streams["times"]["launches"], 2)
         self.assertEqual(sorted(streams["times"]["buffers"]), ["x", "y"])
+        for buffer in streams["times"]["buffers"].values():  # copies have rows of their own
+            self.assertEqual(buffer["bytes"], {"read": 16384, "write": 16384, "atomic": 0})
         copy = streams["cudaMemcpy"]  # the one on the device
         self.assertEqual(copy["launches"], 1)
         self.assertEqual(copy["bytes"], {"read": 16384, "write": 16384, "atomic": 0})
@@ -563,6 +565,8 @@ class Report(unittest.TestCase):
         for k in report["kernels"]:
             self.assertGreater(k["estimated_ms"], 1e-3 * k["launches"])
             self.assertEqual(max(k["parts"], key=k["parts"].get), "start")  # so small they are
+            share = rf"\n  estimated [^:]*: start {100 * k['parts']['start']:.0f}%"
+            self.assertRegex(JOBS["transposes"].stderr, share)
         self.assertIn("\n  HBM (L2 model): 16.4 kB read, 0 B written\n", JOBS["transposes"].stderr)
         each = re.findall(r"\n  estimated ([0-9.]+) us", JOBS["transposes"].stderr)
         for k, us in zip(report["kernels"], each, strict=True):  # of a launch
@@ -574,6 +578,7 @@ class Report(unittest.TestCase):
         estimates = re.findall(r"^  estimated (.*)\n", text, re.MULTILINE)
         for words, more in zip(estimates, ("", "", " a launch")):
             self.assertRegex(words, rf"^\d\.\d\d us{more}: start \d\d%(, [a-zA-Z0-9 ]+ \d\d%)?$")
+            self.assertNotRegex(words, r", \D+([01]?\d|2[0-4])%")  # parts that hardly matter
         rest = re.sub(r"(?m)^  (estimated|HBM).*\n", "", text)
         self.assertEqual(rest, TRANSPOSES.replace("_", " "))
         last = JOBS["transposes"].stderr.splitlines()[-2:]

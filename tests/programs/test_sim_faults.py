@@ -48,6 +48,9 @@ ANALYSED = {
     "ends": "host code at @ reads byte 62 of some, copied at ",
     "starts": "host code at .* reads byte 0 of some, copied at ",
     "eight": "host code at .* reads byte 50 of some, copied at ",
+    "part": "host code at @ reads byte 10 of some, copied at ",
+    "part at the end": "host code at .* reads byte 97 of some, copied at ",
+    "refused": "kernel bounded: a block of 256 threads",  # and what it lacks is no finding
     "rows": "host code at @ reads byte 50 of some, copied at ",
     "tests once": "race on shared memory: kernel tests_once, .* load of tile, byte .* at @ .* have "
     "no wait on its mbarrier",
@@ -80,6 +83,7 @@ FOUND = {
     "on host": "host code dereferences a device pointer at @; use cudaMemcpy",
     "twice": "cudaFree of an address that cudaMalloc did not return, or freed twice",
     "freed": "host code uses p at @ after it was freed",
+    "odd": "8-byte access at @ of x at an address that is not a multiple of 8",
     "null": "store at @ by way of a null pointer",
     "copies a variable": "cudaMemcpy: the destination is the host's address of out, .* at @$",
     "passes a variable": "4-byte store at @ of out by the host's address; ",
@@ -93,6 +97,15 @@ FOUND = {
     r"cudaFuncSetAttribute\(.*, at @$",
     "memset": r"cudaMemset: 4 bytes in host memory \(the address of a pointer\?\), at @$",
     "direction": "cudaMemcpyHostToDevice: the destination is host memory, at @$",
+}
+RULES = {  # of some, by their names in the report
+    "race": "race",
+    "uninitialised": "uninitialised-read",
+    "polls": "deadlock",
+    "endless": "endless-loop",
+    "odd": "misaligned-access",
+    "null": "out-of-bounds",
+    "memset": "invalid-use",
 }
 RIGHT = ("race", "uninitialised", "out of bounds", "after asm", "overrun")  # have a correct twin
 RIGHT += ("asserts", "own array", "shared index", "divergent", "polls", "tests once")
@@ -142,18 +155,22 @@ class Faults(unittest.TestCase):
         )
 
     def test_each_fault_is_one_finding_at_its_line_and_its_twin_is_silent(self):
+        report = os.path.join(self.folder, "fault.json")
         for mode, pattern in {**ANALYSED, **FOUND}.items():
             with self.subTest(mode):
-                wishes = ("watchdog 1", *["analyse"] * (mode in ANALYSED))
+                wishes = ("watchdog 1", "json " + report, *["analyse"] * (mode in ANALYSED))
                 done = self.run_as(mode, *wishes, status=1)
                 self.assertEqual(len(done.findings), 1, done.stderr)
                 self.assertRegex(done.findings[0], placed(pattern, mode))
+                if mode in RULES:
+                    (finding,) = read_json(report)["findings"]
+                    self.assertEqual(finding["rule"], RULES[mode])
                 if mode in RIGHT:
                     twin = self.run_as(mode, *wishes, right=["right"], status=0)
                     self.assertEqual(twin.findings, [], twin.stderr)
 
     def test_a_kernel_that_overlaps_with_nothing_need_not_wait(self):
-        for words in ((), ("by an event",)):
+        for words in ((), ("by an event",), ("not allowed",)):
             done = self.run_as("overlaps not", "analyse", right=words, status=0)
             self.assertEqual(done.findings, [], words)
 
@@ -198,6 +215,7 @@ class Faults(unittest.TestCase):
         self.expect(
             "variables",
             ("host code at @ writes factor, .*; cudaMemcpyToSymbol copies", "writes a variable"),
+            ("host code at @ writes weights, ", "writes many"),
             ("host code at @ reads total, .*; cudaMemcpyFromSymbol copies", "reads a variable"),
             printed="0 1\n",
             right="96 1\n",
@@ -274,10 +292,25 @@ class Faults(unittest.TestCase):
         done = self.run_as("null")
         self.assertIn("stopped inside a launch: of that one the counts are partial", done.stderr)
         self.assertNotIn("estimated", done.stderr)
+        # The estimate is of the launches that have one, also of those after it.
+        report = os.path.join(self.folder, "stopped.json")
+        for mode, first in ("asserts", "below, 2 launches of 1 x 4"), ("goes on", "fill_four, 3 "):
+            both, stopped = [], []
+            for words in (), ("right",):
+                both.append(self.run_as(mode, "json " + report, right=words))
+                stopped.append(read_json(report)["kernels"][-1]["stopped"])
+            self.assertEqual(stopped, [True, False])
+            self.assertIn("\n" + first, both[0].stderr)
+            estimates = [re.findall(r"\n  estimated (.*) a launch: ", x.stderr) for x in both]
+            self.assertEqual(len(estimates[0]), 1)
+            self.assertEqual(*estimates)
 
     def test_atomics_in_shared_memory_are_counted(self):
-        done = self.run_as("shared atomics", status=0)
+        report = os.path.join(self.folder, "shared.json")
+        done = self.run_as("shared atomics", "json " + report, status=0)
         self.assertRegex(done.stderr, r"shared memory +atomic +128\n")
+        shared = read_json(report)["kernels"][-1]["shared"]
+        self.assertEqual((shared["read"], shared["write"], shared["atomic"]), (0, 4, 128))
 
     def test_the_host_copies_the_arguments_once(self):
         # cudaLaunchKernel runs no constructor
@@ -295,6 +328,9 @@ class Faults(unittest.TestCase):
         self.assertTrue(findings[0].startswith("uninitialised shared memory"), findings)
 
     def test_what_the_host_does_not_use_may_be_unwritten(self):
+        report = os.path.join(self.folder, "reads.json")
+        self.run_as("reads", "analyse", "json " + report, status=1)
+        self.assertEqual([f["times"] for f in read_json(report)["findings"]], [1])
         self.assertEqual(self.run_as("copies", "analyse", status=0).findings, [])
 
     def test_a_program_that_was_ended_has_no_clean_bill(self):

@@ -75,6 +75,25 @@ __global__ void static_structs(float* y) {
   __shared__ Tiles<32> stage[2];
   race(stage[1].K[0][5], y);
 }
+// A class with a base, and members of which some are no storage, or no plain floats.
+struct Extremes {
+  float max[2][8];
+  static int count;
+};
+class Whole : public Extremes {
+ public:
+  float* row[2];
+  volatile float sums[8];
+};
+__global__ void derived(float* y, int which) {
+  __shared__ Whole whole[2];
+  if (which == 0) race(whole[1].max[1][3], y);
+  if (which == 3) race(whole[0].max[0][0], y);
+  if (which == 1 && threadIdx.x == 0) whole[0].row[1] = y;
+  if (which == 1 && threadIdx.x == 32) y[0] = *whole[0].row[1];
+  if (which == 2 && threadIdx.x == 0) whole[0].sums[5] = 1;
+  if (which == 2 && threadIdx.x == 32) y[0] = whole[0].sums[5];
+}
 __global__ void static_vectors(float* y) {
   __shared__ float4 vectors[2][4];
   race(vectors[1][2].w, y);
@@ -116,6 +135,10 @@ ANALYSED("so does a race in a static struct", "[sim][races]") {
   FOUND("load of tile.rows[1].l, byte 1572 at struct_fields.cu:", static_struct, kBlock, y);
   FOUND("load of stage[1].K[0][5] or stage[1].P[1], byte 1412 at", static_structs, kBlock, y);
   FOUND("load of vectors, byte 108 at", static_vectors, kBlock, y);
+  FOUND("load of whole[1].max[1][3], byte 156 at", derived, kBlock, y, 0);
+  FOUND("load of whole[0].row[1], byte 72 at", derived, kBlock, y, 1);
+  FOUND("load of whole[0].sums[5], byte 100 at", derived, kBlock, y, 2);
+  FOUND("load of whole[0].max[0][0], byte 0 at", derived, kBlock, y, 3);
 }
 
 ANALYSED("a fault of an mbarrier names it, too", "[sim]") {

@@ -97,7 +97,8 @@ TEST_CASE("structs that functions return and take are checked, with the caller's
   FOUND("32-byte store at " + line(3), store_calls, {1, 64}, many_pairs, rows);
   FOUND("8-byte load at " + line(6), load_arguments, {1, 64}, pairs, many_rows, y);
   FOUND("32-byte load at " + line(7), load_arguments, {1, 64}, many_pairs, rows, y);
-  FOUND("8-byte load", through_pointer, {1, 64}, pairs, many_pairs, twice);
+  FOUND("::through_pointer, block (0,0,0), thread (40,0,0): 8-byte load", through_pointer, {1, 64},
+        pairs, many_pairs, twice);
   SILENT(store_calls, {1, 64}, many_pairs, many_rows);
   SILENT(load_arguments, {1, 64}, many_pairs, many_rows, y);
   WithOptions with({.analyse = true});

@@ -128,7 +128,7 @@ nlohmann::ordered_json json_of(const KernelRecord& k) {
           {"buffers", buffers},
           {"estimated_ms", 1e3 * k.estimated_s},
           {"arithmetic", k.arithmetic},
-          {"stopped", k.stopped},
+          {"stopped", k.stopped > 0},
           {"parts", parts}};
 }
 

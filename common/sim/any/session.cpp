@@ -297,12 +297,10 @@ void take_counts(const Launch* launch, bool stopped) {
       b.write -= rows[i].bytes.write;
       continue;
     }
-    k.stopped |= is_launch && stopped;
+    k.stopped += stopped;
     fa::Counts alone;
     alone.kernels.push_back(std::move(rows[i]));
-    if (k.stopped) {
-      k.arithmetic = true;  // there is no estimate
-    } else if (const auto estimate = fa::estimate(alone, s.gpu)) {
+    if (const auto estimate = stopped ? std::nullopt : fa::estimate(alone, s.gpu)) {
       for (const fa::KernelEstimate& e : estimate->kernels) {
         k.estimated_s += e.seconds;
         s.estimated_s += e.seconds;

@@ -28,7 +28,7 @@ struct KernelRecord {
   fa::KernelCount count;   ///< summed; without the blocks' work
   std::map<std::string, fa::BufferCount> buffers;
   double estimated_s = 0;            ///< summed
-  bool stopped = false;              ///< the last launch did not end: its counts are partial
+  uint64_t stopped = 0;              ///< launches that did not end: their counts are partial
   bool arithmetic = true;            ///< do the estimates hold the plain arithmetic?
   std::map<fa::Part, double> parts;  ///< seconds: share of a launch times its estimate
 };

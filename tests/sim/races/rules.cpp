@@ -233,6 +233,33 @@ TEST_CASE("rules: a TMA load and a TMA store", "[races][rules]") {
   CHECK(block.shared(0, Kind::store, 36) == "");
 }
 
+TEST_CASE("rules: an mbarrier's init is shown by the first fence after it", "[races][rules]") {
+  LaunchParts launch;
+  OneBlock first(launch, 0, 0, 2), second(launch, 1, 1, 2);
+  BlockClocks& clocks = first.parts.clocks;
+  Operations& all = first.parts.operations;
+  const uint64_t bar = 0, handed_over = 0;
+  const Access tile = OneBlock::at(32, 16, Kind::store), signal = OneBlock::at(0, 8, Kind::atomic);
+  const auto load = [&](OneBlock& by, unsigned thread) {
+    by.async.issue_load(by.parts, first.parts, tile, signal, {}, {thread, &bar, kWhere});
+    return by.heard.take();
+  };
+  all.inits[&bar] = {kWhere, clocks.entry(0)};
+  all.show_inits(clocks.entry(1), clocks.tick(1), true);  // by another thread
+  all.show_inits(clocks.entry(0), clocks.tick(0), false);
+  first.barrier();
+  clocks.release(0, &handed_over, 0);
+  second.parts.clocks.acquire(5, &handed_over, 1);
+  CHECK(load(second, 5) == "init; ");  // not to the cluster
+  all.show_inits(clocks.entry(0), clocks.tick(0), true);
+  CHECK(load(first, 33) == "");
+  clocks.release(0, &handed_over, 1);
+  second.parts.clocks.acquire(6, &handed_over, 2);
+  all.show_inits(clocks.entry(0), clocks.tick(0), true);
+  CHECK(load(second, 40).find("init; ") == 0);  // then the loads that are in flight
+  CHECK(load(second, 6).find("init; ") == std::string::npos);
+}
+
 TEST_CASE("rules: columns of tensor memory", "[races][rules]") {
   LaunchParts launch;
   OneBlock block(launch, 0);
