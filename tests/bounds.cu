@@ -271,7 +271,7 @@ TEST_CASE("every step: two batch entries share only tables and sinks") {
   }
 }
 
-TEST_CASE("every step: a backward streams a group's keys once or twice, and its gradients once") {
+TEST_CASE("every step: a backward streams a group's keys once a kernel, and their gradients once") {
   for (const fa::Step& step : fa::linked_steps()) {
     for (const fa::Variant& v : step.variants) {
       if (v.extras.sharding || !v.backward || !fa::support_of(step, v).gqa) continue;
@@ -282,8 +282,9 @@ TEST_CASE("every step: a backward streams a group's keys once or twice, and its 
         CAPTURE(step.id, v.name, fa::describe(grouped));
         const fa::Prediction few = v.backward_traffic(grouped), many = v.backward_traffic(alone);
         const auto of_keys = 4.0 * (alone.kv_size() - grouped.kv_size());  // K and V in bf16
-        const double read = (many.hbm.read - few.hbm.read) / of_keys;  // and a table, or bounds
-        CHECK(read == Approx(read < 1.5 ? 1 : 2).epsilon(0.01));
+        const bool twice = v.name == "wide" || v.name == "deterministic";  // dQ has its own kernel
+        const double read = double(many.hbm.read - few.hbm.read);  // and a table, or bounds
+        CHECK(read == Approx((twice ? 2 : 1) * of_keys).epsilon(0.01));
         CHECK(double(many.hbm.write - few.hbm.write) == Approx(of_keys).epsilon(0.01));
         CHECK(many.flops == few.flops);
       }
@@ -306,7 +307,7 @@ TEST_CASE("every step: the predicted HBM bytes of a forward are what its L2 miss
         REQUIRE(counts.hbm);
         const uint64_t sectors = 32 * predicted.buffers.size();  // of which a part is asked for
         CHECK(counts.hbm->read <= predicted.hbm.read + sectors);
-        CHECK(counts.hbm->write <= predicted.hbm.write + sectors);
+        CHECK(counts.hbm->write <= predicted.hbm.write + 32);  // a counter of work tiles
         CHECK(counts.hbm->write >= predicted.hbm.write);
         // A second kernel finds its operands in the L2; a mask may leave keys out.
         const bool all_keys = p.mask.row_starts.empty() && !p.mask.predicate.sees;
