@@ -1,11 +1,14 @@
 """The page docs/explorer/index.html: its runs equal the programs', and it works in a browser."""
 
+import contextlib
 import dataclasses
 import html
+import io
 import json
 import pathlib
 import re
 import shutil
+import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -289,8 +292,103 @@ class Traces(Folder):
         index = read_text(explorer.INDEX)
         series = json.loads(explorer.DATA.search(index)[2])["series"][0]
         contents = {shown.step: explorer.kept(shown) for shown in (*STEPS, RING)}
+        for shown in STEPS:
+            for run, (name, held) in zip(shown.runs, contents[shown.step].items(), strict=True):
+                self.assertEqual((name, held["variant"]), (run.name, run.variant))
+                more = {"mask": run.mask} if run.mask else {}
+                size = {"n": run.n, "causal": run.causal, "smem": run.smem}
+                self.assertEqual(held["run"], {**size, **more})
+                self.assertEqual(held["registers"], shown.registers_of(run.variant))
+                self.assertEqual(held["problem"].get("page") or 0, run.page)
         with unittest.mock.patch.object(explorer, "whole_series", lambda _: series):
             self.assertTrue(explorer.page("build", contents) == index, "maintain explorer")
+
+    def test_events_are_lists_of_numbers(self):
+        def event(thread, kernel=0, **more):
+            args = {"place": 1, "stack": 2, "kind": "write", "how": "store", "bytes": 64}
+            args |= {"requests": 3, "sectors": 4, "touched": [[0, 1, 2, 3], [4, 5, 6, 7]], **more}
+            return {"ph": "X", "pid": kernel, "tid": thread, "ts": 9, "dur": 5, "args": args}
+
+        def packed(space, *events):
+            about = {"kernels": [{}, {}], "places": [{"space": "shared"}, {"space": space}]}
+            trace = {"flash_steps": about, "traceEvents": [{"ph": "M"}, *events]}
+            return explorer.packed_events(trace, ["load", "store"])
+
+        row = [1, 2, 1, 1, 5, 64, 3, 4, 0, 0, 1, *range(8)]
+        first, later = event(7), event(8, 1, kind="atomic", how="load", first_touch=[32, 16])
+        del later["args"]["touched"]
+        later["args"]["around"] = [[1, 1, 2, 2]]
+        later["args"]["wavefronts"] = later["args"].pop("sectors") + 2
+        self.assertEqual(
+            packed("global", first, first, later),
+            [
+                [[7, 9, [row, row]]],
+                [[8, 9, [[1, 2, 2, 0, 5, 64, 3, 6, 32, 16, 0, 1, 1, 2, 2]]]],
+            ],
+        )
+        first["args"]["waits"] = 6
+        self.assertEqual(packed("tensor", first), [[[7, 9, [row], [6]]], []])
+        content = {"blocks": packed("global", first, first, later), "hows": ["load", "store"]}
+        content |= {"places": [{"name": "Q"}, {"name": "K"}], "kernels": []}
+        content |= dict.fromkeys(("problem", "idea", "registers", "counted"))
+        sums = {(0, "K", 1, "store"): [128, 6, 8, 0, 0], (1, "K", 2, "load"): [64, 3, 6, 32, 16]}
+        self.assertEqual(explorer.summary(content)[2], sums)
+        self.assertEqual(explorer.summary({"rows": 1}), {"rows": 1})
+        runs = [{"id": "06 registers", "ms": 1.2345, "pass": "forward", "causal": False}]
+        runs += [{**runs[0], "ms": 7, **more} for more in ({"pass": "backward"}, {"causal": True})]
+        self.assertEqual(explorer.with_times("a {06 registers} b", runs), "a 1.23 ms b")
+        missing = [{"lines": [{"path": "no/such.cuh"}, {"path": "steps/01_naive/main.cu"}]}]
+        sources = explorer.sources_of(missing)
+        self.assertEqual(sources["no/such.cuh"], [])
+        self.assertTrue(sources["steps/01_naive/main.cu"])
+
+    def test_the_command(self):
+        said = {"02_tiled": "02.js is old"}
+        replaced = {
+            "stale": lambda build, shown: said.get(shown.step),
+            "kept": lambda shown: shown.step,
+            "page": lambda build, contents: f"{build} {len(contents)} {contents['14_ring']}",
+            "fresh": lambda build, shown: f"{build} {shown.step}",
+            "file_text": lambda shown, content: content,
+            "INDEX": str(self.write("index.html", "B 16 14_ring")),
+            "FOLDER": str(self.folder),
+        }
+        for name, value in replaced.items():
+            self.enterContext(unittest.mock.patch.object(explorer, name, value))
+        barriers = str(self.write("barriers.js", "b"))
+        self.enterContext(unittest.mock.patch.object(explorer_barriers, "PATH", barriers))
+        texts = {"text": "b"}
+        self.enterContext(
+            unittest.mock.patch.object(explorer_barriers, "file_text", lambda: texts["text"])
+        )
+
+        def run(*words):
+            out = io.StringIO()
+            with unittest.mock.patch.object(sys, "argv", ["x", "--build", "B", *words]):
+                with contextlib.redirect_stdout(out):
+                    return explorer.main(), out.getvalue()
+
+        self.assertEqual(run("--check", "03", "14"), (0, ""))
+        with self.assertRaisesRegex(Failure, "^02.js is old: ./scripts/maintain explorer makes"):
+            run("--check")
+        said.clear()
+        self.assertEqual(run("--check"), (0, ""))
+        texts["text"] = "c"
+        self.assertEqual(run("--check", "03"), (0, ""))
+        with self.assertRaisesRegex(Failure, "barriers.js is not what docs/.*/mbarriers.cu does: "):
+            run("--check")
+        self.write("index.html", "x")
+        with self.assertRaisesRegex(Failure, "^[^;]*index.html is not what its sources say: "):
+            run("--check", "03")
+        status, out = run("03", "14")
+        self.assertEqual((status, out.count(" B\n")), (0, 3))
+        self.assertEqual(read_text(self.folder / "03.js"), "B 03_online_softmax")
+        self.assertEqual(read_text(self.folder / "14.js"), "B 14_ring")
+        self.assertEqual(read_text(self.folder / "index.html"), "B 16 14_ring")
+        self.assertEqual(read_text(barriers), "b")
+        self.assertEqual(sorted(p.name for p in self.folder.glob("0*")), ["03.js"])
+        self.assertEqual(run()[0], 0)
+        self.assertEqual((read_text(barriers), len(list(self.folder.glob("*.js")))), ("c", 17))
 
     def test_a_run_is_typed_and_named(self):
         size = "--d=64 --workers=1"

@@ -595,6 +595,7 @@ class Shared(Folder):
         for does, status, told in (
             ("return 7", 7, ""),
             ("return", None, ""),
+            ("raise KeyboardInterrupt", 130, ""),
             ("raise command.Failure('it is so')", 1, "a b: it is so\n"),
             ("raise command.BadInput('it is so')", 2, "a b: it is so\n"),
             ("raise command.NotHere('it is so')", 3, "a b: it is so\n"),
@@ -624,6 +625,10 @@ class Shared(Folder):
                 self.assertEqual(
                     dropped.called, "OSError" in does or "/no" in does or "Pipe" in does
                 )
+        with mock.patch.object(sys, "argv", ["x", "--n="]):
+            with mock.patch("sys.stderr", io.StringIO()) as said:
+                self.assertEqual(command.run("no_such_module", "a b"), 2)
+                self.assertEqual(said.getvalue(), "a b: --n: its value is empty\n")
         self.assertEqual(command.no_room(f"x\n  a.o: {full} \ny"), f"a.o: {full}")
         self.assertIsNone(command.no_room("x\ny"))
 
@@ -653,7 +658,7 @@ class Shared(Folder):
         link.symlink_to(a)
         for one, other, same in (
             *((a, link, True), (a, b, False), (b, b, True), (b, self.folder / "x/../b", True)),
-            ("/dev/null", "/dev/null", False),
+            *((b, a, False), (a, self.write("c", "1"), False), ("/dev/null", "/dev/null", False)),
         ):
             self.assertEqual(files.same_file(one, other), same, (one, other))
         self.assertEqual(files.text_of(a) + files.text_of(b), "1")
@@ -672,7 +677,7 @@ class Shared(Folder):
         os.mkfifo(b)
         files.require_writable("--x", b)
         self.refuses(
-            f"{self.folder}/c: No such file or directory", files.read_json, f"{self.folder}/c"
+            f"{self.folder}/d: No such file or directory", files.read_json, f"{self.folder}/d"
         )
         with self.assertRaisesRegex(OSError, "cannot be written: No such file"):
             files.replace_text(f"{self.folder}/no/c", "")
@@ -686,6 +691,21 @@ class Shared(Folder):
         rows = '"rows": [\n  [1],\n  {"b": 2}\n ],'
         for words in (rows, '"runs": {\n  "c": 1,\n  "d": [2]\n },', '"kernels": []'):
             self.assertIn(words, a.read_text())
+        files.write_rows(a, {"rows": [1], "x": 2}, indent=2)
+        self.assertEqual(a.read_text(), '{\n  "rows": [\n    1\n  ],\n  "x": 2\n}\n')
+        with mock.patch.object(os, "replace", side_effect=OSError(errno.ENOSPC, "no room")):
+            for path in (a, self.folder / "new"):  # the old one, or none
+                with self.assertRaisesRegex(OSError, "cannot be written: no room"):
+                    files.replace_text(path, "3")
+        self.assertIn("rows", a.read_text())
+        self.assertEqual(sorted(os.listdir(self.folder)), ["a", "b", "c", "link"])
+        for text, found in (("project(a LANGUAGES C VERSION 1.2.3 X)", "1.2.3"), ("", "unknown")):
+            self.write("CMakeLists.txt", text)
+            with mock.patch.object(files, "ROOT", str(self.folder)):
+                self.assertEqual(files.version(), found)
+        self.write("built/how_to_build.txt", "project(a VERSION 4.5 LANGUAGES CXX)")
+        with mock.patch.object(files, "ROOT", str(self.folder)):
+            self.assertEqual(files.version(), "4.5")
         files.write_json(a, {"é": 1}, indent=2)
         self.assertEqual(a.read_text(), '{\n  "\\u00e9": 1\n}\n')
 
@@ -713,6 +733,45 @@ class Shared(Folder):
             self.write(name, "")
         self.assertEqual(steps.find_libraries(str(self.folder)), ["01_x"])
         self.assertEqual(steps.find_libraries("/no"), [])
+
+    def test_the_steps_of_a_tree(self):
+        with mock.patch.object(steps, "ROOT", str(self.folder)):
+            self.assertEqual(steps.find_steps(), [])
+            for name in ("10_x", "02_tiled", "own"):
+                self.write(f"steps/{name}/main.cu", "")
+            self.assertEqual(steps.find_steps(), ["02_tiled", "10_x", "own"])
+            self.write("steps/exercise_checker/x.cpp", "")
+            self.write("steps/own/1_a.cuh", "")
+            for name in ("2_b", "1_a", "parts"):
+                self.write(f"steps/02_tiled/{name}.cuh", "")
+            self.write(
+                "steps/CMakeLists.txt",
+                "function(fa_step name)\n# fa_step(a)\nfa_step(02_tiled TESTED_WITH 01_sm_x)\n"
+                "fa_step(10_x NEEDS sm_100a sm_90a\n        sm_80)\nfa_step(own NEEDS sm_80)\n"
+                "fa_step(gone)\nfa_step(16_y NEEDS sm_100a)\n",
+            )
+            self.assertEqual(steps.find_steps("10 own"), ["10_x", "own"])
+            self.assertEqual(steps.numbered_steps(), ["02_tiled", "10_x"])
+            listed = {"02_tiled": [], "10_x": ["sm_80", "sm_90a", "sm_100a"], "own": ["sm_80"]}
+            self.assertEqual(steps.listed(), {**listed, "16_y": ["sm_100a"]})
+            for name, needs in (("10_x", "sm_100a"), ("02_tiled", None), ("no", None)):
+                self.assertEqual(steps.needs_of(name), needs)
+            self.assertEqual(steps.all_needs_of("no"), [])
+            for arch, found in (("sm_75", ["02_tiled"]), ("sm_80", ["02_tiled", "10_x"])):
+                self.assertEqual(steps.steps_on(arch), found)
+            found = {f"02 {name}": f"steps/02_tiled/{name}.cuh" for name in ("1_a", "2_b")}
+            self.assertEqual(list(steps.lesson_files().items()), list(found.items()))
+            self.assertEqual(steps.lesson_files("own"), {"ow 1_a": "steps/own/1_a.cuh"})
+            for name in ("02_tiled", "10_x"):
+                shutil.rmtree(self.folder / "steps" / name)
+            self.assertEqual(steps.numbered_steps(), ["own"])
+        for line, found in (
+            ("// Changed   since 06 2_registers: what", "06 2_registers"),
+            ("// Idea\n// Changed since 15 1_a, b", "15 1_a"),
+            *(("// Changed since the start", None), ("// Changed 06 2_registers since x_y", None)),
+            *(("x Changed since 06 2_a", None), ("// Changed since 06", None)),
+        ):
+            self.assertEqual(steps.changed_since(line), found, line)
 
     def test_what_a_program_says(self):
         program = str(self.folder / "p")
