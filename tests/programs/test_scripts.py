@@ -664,7 +664,6 @@ class Shared(Folder):
         self.assertEqual(files.text_of(a) + files.text_of(b), "1")
         files.replace_text(link, "2")  # the link stays
         self.assertEqual((a.read_text(), link.is_symlink()), ("2", True))
-        files.replace_text("/dev/null", "2")
         files.require_writable("--x", a, None, b)
         files.require_writable("--x", b)
         self.assertEqual((a.read_text(), b.exists()), ("2", False))
@@ -676,6 +675,10 @@ class Shared(Folder):
         self.refuses(told, files.require_writable, "--x", self.folder)
         os.mkfifo(b)
         files.require_writable("--x", b)
+        reader = os.open(b, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        files.replace_text(b, "3")  # the pipe stays
+        self.assertEqual(os.read(reader, 9), b"3")
         self.refuses(
             f"{self.folder}/d: No such file or directory", files.read_json, f"{self.folder}/d"
         )
