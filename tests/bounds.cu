@@ -283,7 +283,7 @@ TEST_CASE("every step: a backward streams a group's keys once a kernel, and thei
         const fa::Prediction few = v.backward_traffic(grouped), many = v.backward_traffic(alone);
         const auto of_keys = 4.0 * (alone.kv_size() - grouped.kv_size());  // K and V in bf16
         const bool twice = v.name == "wide" || v.name == "deterministic";  // dQ has its own kernel
-        const double read = double(many.hbm.read - few.hbm.read);  // and a table, or bounds
+        const double read = double(many.hbm.read - few.hbm.read);          // and a table, or bounds
         CHECK(read == Approx((twice ? 2 : 1) * of_keys).epsilon(0.01));
         CHECK(double(many.hbm.write - few.hbm.write) == Approx(of_keys).epsilon(0.01));
         CHECK(many.flops == few.flops);

@@ -34,7 +34,7 @@ class Small(Folder):
         "steps/01_a/step.cuh": '#include "common/harness/step.h"\n#include "steps/01_a/1_x.cuh"\n',
         "steps/01_a/1_x.cuh": '#include "common/dialect/a.h"\nint  x;  // here\n\nint y;\n',
         "steps/01_a/test.cu": "int t;\n",
-        "steps/02_b/main.cu": '#include "./steps/01_a/1_x.cuh"\n#include "common/harness/tiles.h"\n',
+        "steps/02_b/main.cu": '#include "./steps/01_a/1_x.cuh"\n#include "common/harness/tiles.h"',
         "common/dialect/a.h": "#pragma once\n#define A 1\n",
         "common/dialect/b.h": "int b;\n",
         "common/harness/step.h": "int s;\n",
@@ -102,9 +102,7 @@ class Small(Folder):
         self.assertIsNone(since["steps/02_b/z.cuh"])
         self.write("steps/02_b/main.cu", '#include "steps/02_b/z.cuh"\n')
         self.assertEqual(self.changed(), ["02_b"])
-        self.assertEqual(
-            commits.files_of("02_b"), {"steps/02_b/main.cu", "steps/02_b/z.cuh"}
-        )
+        self.assertEqual(commits.files_of("02_b"), {"steps/02_b/main.cu", "steps/02_b/z.cuh"})
         self.assertIsNone(commits.files_of("03_c"))
         self.assertFalse(commits.has_same_code("03_c", last))
         with mock.patch.object(commits.subprocess, "run", side_effect=OSError):  # no compiler

@@ -16,7 +16,7 @@ import unittest.mock
 import sample_results
 from browser import FOUND, MISSING, Browser
 from copies import BUILD, ROOT, Folder, copy_scripts, for_all, main, maintain
-from flash_steps import explorer, explorer_barriers, explorer_ring, explorer_runs, report, standing
+from flash_steps import explorer, explorer_barriers, explorer_ring, explorer_runs, report
 from flash_steps.command import Failure, NotHere
 from flash_steps.explorer_pages import IDEAS, RING, STEPS, Run
 from flash_steps.files import read_json, read_text
@@ -189,7 +189,6 @@ class Series(unittest.TestCase):
         found = explorer_runs.roofs_of(rows_of([sim(), gpu()]))
         self.assertEqual(found["NVIDIA H200, measured"]["fp32"], 6.5e13)
 
-
     def test_published_runs_are_of_one_size_and_the_gpu_with_most(self):
         series = dict(b=4, h=32, hkv=32, n=4096, nk=4096, causal=False)
         runs = [gpu(**series), gpu("NVIDIA A100", step="02_tiled", **series)]
@@ -268,7 +267,10 @@ class Traces(Folder):
                 self.assertIsNone(self.stale(shown))
                 for change, words in (
                     (lambda c: c["lines"][3].update(text="x"), "was another line"),
-                    (lambda c: c["blocks"][0][0][2][0].__setitem__(5, 7), "is not what the program"),
+                    (
+                        lambda c: c["blocks"][0][0][2][0].__setitem__(5, 7),
+                        "is not what the program",
+                    ),
                     (lambda c: c["counted"]["forward"]["K"].update(read=7), "is not what the prog"),
                 ):
                     other = json.loads(json.dumps(made))

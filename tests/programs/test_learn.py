@@ -853,6 +853,23 @@ class Pieces(Folder):
                 desk.mark_done(done)
             self.assertIs(desk.next_open(after), found)
         self.assertIs(desk.current, a)
+        self.assertEqual(desk.solution_path(b).read_text(), b.solution())
+        five = Desk(self.folder / "of_five", EXERCISES[:5])
+        for done, after, found in (
+            (4, 2, 3),
+            (3, 2, 0),
+            (0, 2, 1),
+            (1, 4, 2),
+            (1, 2, 2),
+            (2, 2, None),
+        ):
+            five.mark_done(EXERCISES[done])
+            self.assertIs(
+                five.next_open(EXERCISES[after]), found if found is None else EXERCISES[found]
+            )
+        five.state["done"][a.name] = "earlier"
+        five.mark_done(a)
+        self.assertEqual(five.state["done"][a.name], "earlier")
         desk.go_to(b)
         self.assertIs(Desk(self.folder / "learn", EXERCISES[:3]).current, b)
         desk.next_hint(a)

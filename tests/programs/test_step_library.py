@@ -247,7 +247,9 @@ class Calls(unittest.TestCase):
 
     def test_runs_and_memory(self):
         library, c = self.library, self.c
-        self.assertEqual((library.step, library.kind, library.variants[0]["name"]), ("06", "sim", "v"))
+        self.assertEqual(
+            (library.step, library.kind, library.variants[0]["name"]), ("06", "sim", "v")
+        )
         run = library.runner("forward", 3, self.SIZES, {"Q": 16, "LSE": 32}, 8)
         c.fa_forward.assert_not_called()
         run()
