@@ -177,6 +177,12 @@ class Said(Folder):
             self.assertEqual((said["like"], said["next"]), found[:2], (changes, text))
             self.assertTrue(said["why"].startswith(found[2]), said["why"])
         self.assertEqual(said["per_score"], 1.0 / (1 << 20))
+        for its, then in ((1, "07"), (0.99, "06"), (None, "07")):  # against 2.5 of this one
+            with mock.patch.object(ladder, "per_score", lambda *_: its):
+                said = ladder.rung({**fast, "requested": 2.5 * (1 << 20)}, None, "", False)
+                self.assertEqual(said["next"], then)
+                said = ladder.rung({**fast, **with_cores, "requested": 1e9}, None, "", False)
+                self.assertEqual(said["next"], "07")
         self.assertEqual(ladder.chapter("11"), "steps/11_hopper_backward/README.md")
 
     def test_bytes_per_score_of_the_nearest_published_size(self):
@@ -234,6 +240,11 @@ class Said(Folder):
             ("f32 6x128x64", 9 * scores, False),
         ):
             self.assertEqual(ladder.scores_written(case, {name: bytes}), known, name)
+        two[0]["parts"] = {}
+        for ms in (1, 0):
+            two[0]["estimated_ms"] = ms
+            moved_little = ladder.traffic(case, {"report": {"kernels": two[:1], "gpu": "x"}}, True)
+            self.assertEqual((moved_little["limit"], moved_little["share"]), ("", 0))
         small = judge.Case(b=2, h=3, n=64, d=64, type="float32")
         self.assertFalse(ladder.scores_written(small, {"S": scores}))
         like = {"like": "05", "next": "08", "per_score": 2, "its_per_score": 0, "why": "w"}

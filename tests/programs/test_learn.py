@@ -1426,7 +1426,7 @@ class Grading(Classroom):
         counts = [(suite.get("failures"), suite.get("skipped")) for suite in suites]
         self.assertEqual(counts, [("2", "0"), ("2", "0"), ("3", "0")])
         self.assertEqual([e.number for e in grading.only(EXERCISES, "2-4,1")], [1, 2, 3, 4])
-        for wrong in ("0", "1-", "x", "99"):
+        for wrong in ("0", "1-", "x", "99", "-3", "x-3"):
             with self.assertRaises(BadInput):
                 grading.only(EXERCISES, wrong)
         grading.write_csv(self.folder / "g.csv", grades)
@@ -1437,6 +1437,9 @@ class Grading(Classroom):
         grading.write_feedback(self.folder / "back", grades)
         feedback = (self.folder / "back/ann.txt").read_text()
         self.assertIn(f"{second}: race: two\nlines\n\nTwo threads access the same word", feedback)
+        words = ["still empty", "right", "not handed in"]
+        said = "\n".join(f"{e.label}: {word}\n" for e, word in zip(few, words))
+        self.assertEqual((self.folder / "back/bo.txt").read_text(), said)
         grading.write_junit(junit, grades, 42)
         self.assertTrue(junit.read_text().startswith("<?xml "))
         suites = list(ElementTree.parse(junit).getroot())
@@ -1456,6 +1459,7 @@ class Grading(Classroom):
         self.assertEqual(cases[1], ("ann", second, "1.23"))
         (failure,) = suites[0].iter("failure")
         self.assertEqual((failure.get("type"), failure.text), ("race", "two\nlines"))
+        self.assertEqual(failure.get("message"), "race")
         skipped = [x.get("message") for x in suites[1].iter("skipped")]
         self.assertEqual(skipped, ["untouched", "missing"])
         grading.write_json(report, grades, 42, aside)

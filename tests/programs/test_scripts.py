@@ -15,7 +15,7 @@ import unittest
 from unittest import mock
 
 from copies import HAVE_GIT, ROOT, SCRIPTS, Folder, main, said
-from flash_steps import building, command, cuda_program, files, steps
+from flash_steps import building, command, cuda_program, files, mpi, steps
 from flash_steps.command import NotHere
 from sample_results import gpu, sim, write
 
@@ -775,6 +775,37 @@ class Shared(Folder):
             *(("x Changed since 06 2_a", None), ("// Changed since 06", None)),
         ):
             self.assertEqual(steps.changed_since(line), found, line)
+
+    def test_mpirun(self):
+        fake = self.program("bin/mpirun", "#!/bin/sh\nfor last; do :; done\n$SAYS\nexit $STATUS\n")
+        line = [str(fake), "-n", "2", "program"]
+        env = {**os.environ, "SAYS": "echo a", "STATUS": "3"}
+        self.assertEqual(mpi.run(line, env, None), (3, "a\n"))
+        begun = time.monotonic()
+        self.assertEqual(mpi.run(line, {**env, "SAYS": "exec sleep 60"}, 0.2), (None, ""))
+        self.program("bin/mpirun", "#!/bin/sh\ntrap '' TERM\nsleep 60 &\nwait\nwait\n")
+        with mock.patch.object(mpi, "END_LIMIT", 0.2):
+            stubborn = self.program("bin/no", "#!/bin/sh\ntrap '' TERM\nwhile :; do :; done\n")
+            self.assertEqual(mpi.run([str(stubborn)], env, 0.2), (None, ""))
+        self.assertLess(time.monotonic() - begun, 20)
+        self.program(
+            "bin/mpirun",
+            "#!/bin/sh\nfor last; do :; done\n"
+            'echo "[\\"$1 $2 $3\\", \\"$MORE\\", \\"$OMPI_ALLOW_RUN_AS_ROOT\\"]" '
+            '> "${last#--json=}"\n'
+            'test -d "$TMPDIR" && test "$4" != fails || rm "${last#--json=}"; echo b >&2; exit 1\n',
+        )
+        self.assertEqual(mpi.report(line, MORE="x"), (1, "b\n", ["-n 2 program", "x", "1"]))
+        self.assertEqual(mpi.report([*line, "fails"]), (1, "b\n", None))
+        for status, has in ((0, True), (1, False)):
+            self.program(
+                "bin/mpirun",
+                f'#!/bin/sh\ntest "$*" = "-n 2 p --version" || exit 1\nexit {status}\n',
+            )
+            with mock.patch.dict(os.environ, {"PATH": f"{fake.parent}:{os.environ['PATH']}"}):
+                self.assertEqual(mpi.has_mpi("p"), has)
+        with mock.patch.dict(os.environ, {"PATH": str(self.folder)}):
+            self.assertFalse(mpi.has_mpi("p"))
 
     def test_what_a_program_says(self):
         program = str(self.folder / "p")
