@@ -236,6 +236,90 @@ TEST_CASE("every step: each option, in a batch whose heads share keys", "[all]")
   }
 }
 
+#if !FA_BACKEND_GPU
+TEST_CASE("every step: two batch entries share only tables and sinks") {
+  const auto require_double = [](const fa::Variant& v, const fa::PredictFn& predict, Problem one) {
+    if (!predict) return;
+    Problem two = one;
+    two.B = 2, two.cache.lengths.insert(two.cache.lengths.end(), one.cache.lengths.begin(),
+                                        one.cache.lengths.end());
+    CAPTURE(fa::describe(two));
+    const fa::Prediction once = predict(one), twice = predict(two);
+    uint64_t shared = one.score_mod.sinks ? 4 * one.H : 0;  // bytes
+    const std::vector<fa::Table> tables = fa::tables_of(v, one), more = fa::tables_of(v, two);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      if (!once.buffers.contains(tables[i].name)) continue;
+      shared += 4 * (2 * tables[i].values.size() - more[i].values.size());
+    }
+    CHECK(2 * once.hbm.read - twice.hbm.read == shared);
+    CHECK(2 * once.hbm.write == twice.hbm.write);
+    CHECK(2 * once.flops == twice.flops);
+  };
+  for (const fa::Step& step : fa::linked_steps()) {
+    for (const fa::Variant& v : step.variants) {
+      if (v.extras.sharding) continue;
+      for (Option& option : options_of(step, v)) {
+        option.p.B = 1;
+        if (!option.p.cache.lengths.empty()) option.p.cache.lengths.pop_back();
+        const Problem one = fa::problem_for(v, option.p);
+        CAPTURE(step.id, v.name);
+        require_double(v, v.traffic, one);
+        require_double(v, v.backward_traffic, one);
+        require_double(v, v.prepare_traffic, one);
+      }
+    }
+  }
+}
+
+TEST_CASE("every step: a backward streams a group's keys once a kernel, and their gradients once") {
+  for (const fa::Step& step : fa::linked_steps()) {
+    for (const fa::Variant& v : step.variants) {
+      if (v.extras.sharding || !v.backward || !fa::support_of(step, v).gqa) continue;
+      for (const Option& option : options_of(step, v)) {
+        const Problem grouped = fa::problem_for(v, option.p);
+        Problem alone = grouped;
+        alone.Hkv = alone.H;
+        CAPTURE(step.id, v.name, fa::describe(grouped));
+        const fa::Prediction few = v.backward_traffic(grouped), many = v.backward_traffic(alone);
+        const auto of_keys = 4.0 * (alone.kv_size() - grouped.kv_size());  // K and V in bf16
+        const bool twice = v.name == "wide" || v.name == "deterministic";  // dQ has its own kernel
+        const double read = double(many.hbm.read - few.hbm.read);          // and a table, or bounds
+        CHECK(read == Approx((twice ? 2 : 1) * of_keys).epsilon(0.01));
+        CHECK(double(many.hbm.write - few.hbm.write) == Approx(of_keys).epsilon(0.01));
+        CHECK(many.flops == few.flops);
+      }
+    }
+  }
+}
+
+TEST_CASE("every step: the predicted HBM bytes of a forward are what its L2 misses") {
+  for (const fa::Step& step : fa::linked_steps()) {
+    for (const fa::Variant& v : step.variants) {
+      // Step 12's prediction leaves out its scales.
+      if (v.extras.sharding || v.fp8 || !v.forward_of.empty()) continue;
+      if (fa::id_of(step, v) == "03 naive") continue;  // overflows
+      for (const Option& option : options_of(step, v)) {
+        if (!option.now && option.p.causal) continue;
+        const Problem p = fa::problem_for(v, option.p);
+        CAPTURE(step.id, v.name, fa::describe(p));
+        const fa::Counts counts = fa::test::count_forward(v, p);
+        const fa::Prediction predicted = v.traffic(p);
+        REQUIRE(counts.hbm);
+        const uint64_t sectors = 32 * predicted.buffers.size();  // of which a part is asked for
+        CHECK(counts.hbm->read <= predicted.hbm.read + sectors);
+        CHECK(counts.hbm->write <= predicted.hbm.write + 32);  // a counter of work tiles
+        CHECK(counts.hbm->write >= predicted.hbm.write);
+        // A second kernel finds its operands in the L2; a mask may leave keys out.
+        const bool all_keys = p.mask.row_starts.empty() && !p.mask.predicate.sees;
+        if (all_keys && counts.kernels.size() == 1) {
+          CHECK(counts.hbm->read >= predicted.hbm.read);
+        }
+      }
+    }
+  }
+}
+#endif
+
 TEST_CASE("every step: more than 2^31 elements", "[.][large]") {
   for (const fa::Step& step : fa::linked_steps()) {
     for (const fa::Variant& v : step.variants) {

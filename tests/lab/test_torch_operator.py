@@ -7,18 +7,20 @@ preload it, since its shared memory is thread-local storage, and use one, for de
         python3 tests/lab/test_torch_operator.py build/sim
 """
 
+import importlib
 import math
 import os
+import sys
 import unittest
 from unittest import mock
 
-from basis import ROOT, main
+from basis import ROOT, for_all, main
+from flash_steps.step_library import Refused
 
 try:
     import flash_steps
     import torch
     from flash_steps import torch_operator
-    from flash_steps.step_library import Refused
 except ImportError:
     torch = None
 
@@ -75,6 +77,240 @@ def exact(q, k, v, causal):
     return torch.softmax(s, 3) @ v
 
 
+CARD = mock.Mock(type="cuda", index=0)
+
+
+class Tensor:
+    """What the operators ask of a tensor."""
+
+    def __init__(self, *shape, dtype="bfloat16", device=CARD, address=32):
+        self.shape, self.dtype, self.device, self.address = shape, dtype, device, address
+        self.is_cuda, self.done = device.type == "cuda", []
+
+    def dim(self):
+        return len(self.shape)
+
+    def data_ptr(self):
+        return self.address
+
+    def contiguous(self):
+        return self
+
+    def clone(self):
+        return Tensor(*self.shape, dtype=self.dtype, address=64)
+
+    def new_empty(self, shape, dtype=None):
+        return Tensor(*shape, dtype=dtype or self.dtype, address=128)
+
+    def zero_(self):
+        self.done.append("zero")
+
+    def to(self, dtype):
+        self.done.append(dtype)
+        return self
+
+    def repeat_interleave(self, times, axis):
+        self.done.append((times, axis))
+        return self
+
+
+def variant(name, dtype="bf16", backward=False, lse=True, prepare=False, gqa=True, cache8=False):
+    known = {"name": name, "dtype": dtype, "backward": backward, "writes_lse": lse}
+    return {**known, "prepare": prepare, "supports": {"gqa": gqa}, "cache8": cache8}
+
+
+class Calls(unittest.TestCase):
+    """What the operators call, with stand-ins for PyTorch and the libraries."""
+
+    LIBRARIES = {
+        "01": [variant("naive", "fp32", lse=False, gqa=False)],
+        "05": [variant("standard", "fp32", True, lse=False), variant("recompute", "fp32", True)],
+        "10": [variant("first"), variant("last"), variant("fp8", cache8=True)],
+        "11": [variant("columns", backward=True)],
+        "12": [variant("late", prepare=True)],
+    }
+
+    def setUp(self):
+        self.impl, torch = {}, mock.MagicMock()
+        torch.float32, torch.bfloat16 = "float32", "bfloat16"
+        torch.OutOfMemoryError = MemoryError
+        torch.compiler.assume_constant_result = lambda f: f
+        torch.library.impl = lambda name, key: lambda f: self.impl.setdefault(name[13:], f)
+        torch.library.register_fake = lambda name: lambda f: self.impl.setdefault("fake " + name, f)
+        torch.is_autocast_enabled.return_value = False
+        torch.cuda.current_stream.return_value = self.stream = mock.Mock(cuda_stream=7)
+        torch.cuda.is_current_stream_capturing.return_value = False
+        torch.empty_like = lambda x: Tensor(*x.shape, address=256)
+        self.torch, name = torch, "flash_steps.torch_operator"
+        self.enterContext(mock.patch.dict(sys.modules, {"torch": torch}))
+        sys.modules.pop(name, None)
+        self.operator = importlib.import_module(name)
+        self.calls, self.fails, self.libraries = [], [], {}
+        self.find_library = self.operator._library.__wrapped__
+        self.enterContext(mock.patch.object(self.operator, "_library", self.library))
+
+    def library(self, step):
+        return self.libraries.setdefault(
+            step, mock.Mock(kind="gpu", variants=self.LIBRARIES[step], runner=self.runner(step))
+        )
+
+    def runner(self, step):
+        def runner(direction, place, sizes, addresses, stream):
+            def run():
+                self.calls.append((step, direction, place, sizes, addresses, stream))
+                if self.fails:
+                    raise self.fails.pop(0)
+
+            return run
+
+        return runner
+
+    def qkv(self, **how):
+        return [Tensor(2, h, n, 64, **how) for h, n in ((4, 5), (2, 7), (2, 7))]
+
+    def test_a_forward(self):
+        q, k, v = self.qkv()
+        k.address = 40  # not aligned
+        o, lse = self.impl["forward"](q, k, v, True, "10", None)
+        ((step, direction, place, sizes, addresses, stream),) = self.calls
+        self.assertEqual((step, direction, place, stream), ("10", "forward", 1, 7))
+        told = dict(b=2, h=4, hkv=2, n=5, nk=7, d=64, causal=True, lengths=None)
+        self.assertEqual(sizes, told)
+        self.assertEqual(addresses, {"Q": 32, "K": 64, "V": 32, "O": 128, "LSE": 128})
+        self.assertEqual(
+            (o.shape, lse.shape, lse.dtype, lse.done), ((2, 4, 5, 64), (2, 4, 5), "float32", [])
+        )
+        self.calls.clear()
+        self.impl["forward"](*self.qkv(), False, "12", [1, 2])
+        self.assertEqual([call[1] for call in self.calls], ["prepare", "forward"])
+        self.assertEqual([call[3]["lengths"] for call in self.calls], [None, [1, 2]])
+        self.assertEqual(list(self.calls[0][4]), ["Q", "K", "V"])
+        fp32 = self.qkv(dtype="float32")
+        _, lse = self.impl["forward"](fp32[0], fp32[1], fp32[2], True, "01", None)
+        self.assertEqual(lse.done, ["zero"])
+
+    def test_a_backward(self):
+        q, k, v = self.qkv()
+        o, lse, do = Tensor(2, 4, 5, 64), Tensor(2, 4, 5), Tensor(2, 4, 5, 64, address=24)
+        grads = self.impl["backward"](q, k, v, o, lse, do, True, "10")
+        self.assertEqual([x.shape for x in grads], [q.shape, k.shape, v.shape])
+        ((step, direction, place, _, addresses, _),) = self.calls
+        self.assertEqual((step, direction, place), ("11", "backward", 0))
+        self.assertEqual(list(addresses), ["Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV"])
+        self.assertEqual(addresses["dO"], 64)
+        self.calls.clear()
+        self.impl["backward"](q, k, v, o, lse, do, True, "01")  # keeps P
+        self.assertEqual(
+            [call[:3] for call in self.calls], [("05", "forward", 0), ("05", "backward", 0)]
+        )
+        self.assertEqual([call[4]["O"] for call in self.calls], [256, 256])
+        self.assertEqual(list(self.calls[0][4]), ["Q", "K", "V", "O"])
+        with self.assertRaisesRegex(ValueError, "step 12 has no backward"):
+            self.impl["backward"](q, k, v, o, lse, do, True, "12")
+        self.assertEqual(self.operator.BACKWARD["07"], "08")
+
+    def test_attention(self):
+        forward = self.operator._forward = mock.Mock(return_value=["o", "lse"])
+        q, k, v = self.qkv()
+        self.assertEqual(self.operator.attention(q, k, v, True, 11, lengths=[1]), "o")
+        self.assertEqual(forward.call_args.args, (q, k, v, True, "11", [1]))
+        self.assertEqual((q.done, k.done), ([], []))
+        self.torch.is_autocast_enabled.return_value = True
+        self.operator.attention(q, k, v, step="1")
+        self.assertEqual(forward.call_args.args[3:], (False, "01", None))
+        self.assertEqual(
+            (q.done, k.done, v.done), (["float32"], ["float32", (2, 1)], ["float32", (2, 1)])
+        )
+
+    def test_refusals(self):
+        def refused(words, q, k, v, step="10"):
+            with self.assertRaisesRegex(ValueError, words):
+                self.impl["forward"](q, k, v, True, step, None)
+            self.assertEqual(self.calls, [])
+
+        q, k, v = self.qkv()
+        refused("step 10: k has 3 dim", q, Tensor(2, 7, 64), v)
+        refused(
+            "v is float32, the step reads bf16", q, k, Tensor(2, 2, 7, 64, dtype="torch.float32")
+        )
+        second = mock.Mock(type="cuda", index=1)
+        refused("k is on .*: all must be on GPU 0", q, Tensor(2, 2, 7, 64, device=second), v)
+        other = self.qkv(device=second)
+        host = self.qkv(device=mock.Mock(type="cpu", index=None))
+        refused("q is on .*: all must be on GPU 0", *other)
+        refused("q is on .*: the steps run on a CUDA GPU", *host)
+        for shapes in (
+            ((2, 4, 5, 64), (2, 2, 7, 64), (2, 2, 8, 64)),
+            ((2, 4, 5, 64), (1, 2, 7, 64), (1, 2, 7, 64)),
+            ((2, 4, 5, 64), (2, 2, 7, 32), (2, 2, 7, 32)),
+            ((2, 4, 5, 64), (2, 3, 7, 64), (2, 3, 7, 64)),
+            ((2, 4, 5, 64), (2, 8, 7, 64), (2, 8, 7, 64)),
+        ):
+            tensors = [Tensor(*shape) for shape in shapes]
+            refused("q, k, v do not fit: .2, 4, 5, 64., ", *tensors)
+        refused("step 10 has no variant 'fp8': first, last", q, k, v, "10 fp8")
+        self.impl["forward"](q, k, v, True, "10 first", None)
+        self.assertEqual(self.calls[-1][2], 0)
+
+    def test_what_a_run_that_fails_raises(self):
+        q, k, v = self.qkv()
+        none, room = "the device cannot allocate 5 B", Refused(3, "no room")
+        for fails, raises, runs in (
+            ([Refused(2, "n 5")], ValueError, 1),
+            ([Refused(1, "wrong")], RuntimeError, 1),
+            ([room], None, 2),
+            ([room, Refused(3, "no GPU")], RuntimeError, 2),
+            ([room, Refused(3, none)], MemoryError, 2),
+        ):
+            self.calls.clear()
+            self.torch.cuda.empty_cache.reset_mock()
+            self.fails = list(fails)
+            if raises:
+                with self.assertRaisesRegex(raises, f"step 10: {fails[-1]}"):
+                    self.impl["forward"](q, k, v, True, "10", None)
+            else:
+                self.impl["forward"](q, k, v, True, "10", None)
+            self.assertEqual(len(self.calls), runs)
+            self.assertEqual(self.torch.cuda.empty_cache.call_count, runs - 1)
+
+    def test_another_stream_waits_for_the_last(self):
+        def forward():
+            self.impl["forward"](*self.qkv(), True, "10", None)
+
+        first, second = self.stream, mock.Mock(cuda_stream=8)
+        forward()
+        forward()
+        first.wait_stream.assert_not_called()
+        self.torch.cuda.current_stream.return_value = second
+        self.torch.cuda.is_current_stream_capturing.return_value = True
+        forward()
+        second.wait_stream.assert_not_called()
+        self.torch.cuda.is_current_stream_capturing.return_value = False
+        forward()
+        second.wait_stream.assert_called_once_with(first)
+        forward()
+        second.wait_stream.assert_called_once_with(first)
+
+    def test_libraries_are_found(self):
+        find, library = self.operator, self.find_library
+        for name, value in (("find_libraries", lambda _: ["02_x", "10_y"]), ("StepLibrary", str)):
+            self.enterContext(mock.patch.object(find, name, value))
+        folder = os.path.join(ROOT, "build", "gpu")
+        with mock.patch.object(find, "INSTALLED", "/none"):
+            self.assertEqual(library("10"), f"{folder}/steps/lib10_y.so")
+            self.assertEqual(library("02_x"), f"{folder}/steps/lib02_x.so")
+            said = f"no step '11' in {folder}, which has 02_x, 10_y: cmake --preset gpu"
+            with self.assertRaisesRegex(ValueError, said):
+                library("11")
+        here = os.path.dirname(os.path.abspath(__file__))
+        with mock.patch.object(find, "INSTALLED", here):
+            with self.assertRaisesRegex(
+                ValueError, 'STEPS="02 10 1" pip install . in the checkout'
+            ):
+                library("1")
+
+
+@for_all
 @unittest.skipUnless(torch and (GPU or PRELOADED), "needs PyTorch with a GPU, or preloaded steps")
 class Operator(unittest.TestCase):
     @classmethod

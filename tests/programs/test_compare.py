@@ -451,6 +451,21 @@ class Table(Scripts):
         runs = [sim(), sim(step="03_online_softmax", variant="one_pass")]
         self.assertIn("03 one_pass", self.compare({"device": "NVIDIA H200", "runs": runs}))
 
+    def test_a_work_log(self):
+        row = {"date": "2026-01-02", "function": "f", "verdict": "right", "requested": 2000}
+        row |= {"hbm": 1000, "ms": 2, "limit": "HBM", "note": "first"}
+        failed = {**row, "verdict": "wrong", "ms": None, "limit": None, "note": "a b"}
+        said = self.compare({"worklog": [row, {**row, "ms": 1}, failed]})
+        head, first, second, third = said.splitlines()
+        words = "date function verdict requested HBM estimated limit note"
+        self.assertEqual(head.split(), words.split())
+        words = "2026-01-02 f right 2.00 kB 1.00 kB 2.00 ms"
+        self.assertEqual(first.split(), [*words.split(), "#" * 20, "HBM", "first"])
+        self.assertIn(" 1.00 ms  " + "#" * 10 + " " * 12, second)
+        self.assertNotIn("#", third)
+        self.assertTrue(third.endswith(" -      a b"), third)
+        self.assertIn(" a b", self.compare({"worklog": [failed]}))
+
     def test_bad_files_get_one_sentence(self):
         path = self.folder / "bad.json"
         no_run, prediction = "holds no run of a step", [sim(), sim(ok=None)]  # from --predict

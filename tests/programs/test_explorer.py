@@ -1,20 +1,26 @@
 """The page docs/explorer/index.html: its runs equal the programs', and it works in a browser."""
 
+import contextlib
+import dataclasses
 import html
+import io
 import json
 import pathlib
 import re
 import shutil
+import sys
 import tempfile
 import unittest
 import unittest.mock
 
 import sample_results
 from browser import FOUND, MISSING, Browser
-from copies import BUILD, ROOT, copy_scripts, main, maintain
-from flash_steps import explorer, explorer_runs, report
-from flash_steps.explorer_pages import IDEAS, RING, STEPS
-from flash_steps.files import read_json
+from copies import BUILD, ROOT, Folder, copy_scripts, for_all, main, maintain
+from flash_steps import explorer, explorer_barriers, explorer_ring, explorer_runs, report
+from flash_steps.command import Failure, NotHere
+from flash_steps.explorer_pages import IDEAS, RING, STEPS, Run
+from flash_steps.files import read_json, read_text
+from flash_steps.rungs import DRAWN, Rung
 from flash_steps.steps import program_of, report_of
 from sample_results import gpu, sim, with_backward, with_prepare
 
@@ -62,6 +68,7 @@ CUT = """[...Array(21).keys()].flatMap((i) => {
 })"""
 
 
+@for_all
 class Files(unittest.TestCase):
     def test_bad_use(self):
         done = maintain("explorer", "17")
@@ -182,7 +189,298 @@ class Series(unittest.TestCase):
         found = explorer_runs.roofs_of(rows_of([sim(), gpu()]))
         self.assertEqual(found["NVIDIA H200, measured"]["fp32"], 6.5e13)
 
+    def test_published_runs_are_of_one_size_and_the_gpu_with_most(self):
+        series = dict(b=4, h=32, hkv=32, n=4096, nk=4096, causal=False)
+        runs = [gpu(**series), gpu("NVIDIA A100", step="02_tiled", **series)]
+        runs += [gpu("NVIDIA A100", **{**series, **more}) for more in ({}, {"causal": True})]
+        for more in ({"hkv": 8}, {"n": 2048}, {"nk": 2048}, {"d": 128}, {"smem": 65536}):
+            runs.append(gpu("NVIDIA A100", **{**series, **more}))
+        runs += [sim(**{**series, "n": 4096}, step="03_online_softmax")]
+        with tempfile.TemporaryDirectory() as folder:
+            path = sample_results.write(pathlib.Path(folder, "a.json"), {"runs": runs})
+            with unittest.mock.patch.object(explorer_runs, "published", lambda _: [path]):
+                found = explorer_runs.published_series()
+                named = explorer_runs.published_series(4096, True)
+                self.assertIsNone(explorer_runs.published_series(512))
+        said = [(run["id"], run["causal"]) for run in found["runs"]]
+        self.assertEqual(said, [("01 naive", False), ("01 naive", True), ("02 naive", False)])
+        self.assertEqual((found["name"], found["wrong"]), ("A100, N = 4096", []))
+        self.assertEqual(named["name"], "A100, N = 4096, causal")
+        self.assertEqual([run["causal"] for run in named["runs"]], [True])
+        less = [found["head"][i] for i in found["less"]]
+        self.assertEqual(less, ["warp requests", "sectors/request", "workspace", "check"])
 
+    def test_results_that_the_published_lack_are_added(self):
+        (estimated,) = rows_of([sim()])
+        (row,) = rows_of([gpu()])
+        rungs = {section.name: [] for section in DRAWN}
+        rungs["forward"] = [
+            Rung("10 scheduled", "10_warp_specialized", "one", row),
+            Rung("16 exp2", "16_blackwell", "two", estimated, "B200"),
+            Rung("16 ctas", "16_blackwell", "three", estimated),
+        ]
+        rungs["masks"] = [Rung("15 x", "15_masks", "four", row), Rung("13 y", "13_decode", "five")]
+        published = {"runs": [{"id": "10 scheduled", "pass": "forward"}]}
+        with (
+            unittest.mock.patch.object(explorer_runs, "published_series", lambda: published),
+            unittest.mock.patch.object(explorer_runs, "ladder", lambda build: rungs),
+            unittest.mock.patch.dict(explorer_runs.FASTEST, {"15_masks": ["x"]}),
+        ):
+            found = explorer_runs.whole_series("build")["runs"][1:]
+        words = [(run["pass"], run["idea"], run.get("apart"), run.get("gpu")) for run in found]
+        masks = next(section.words for section in DRAWN if section.name == "masks")
+        self.assertEqual(words, [("forward", "two", None, "B200"), ("masks", "four", masks, None)])
+
+
+class Traces(Folder):
+    """What the files hold, of a few steps."""
+
+    def stale(self, shown):
+        return explorer.stale(str(BUILD), shown)
+
+    def test_they_are_packed_as_they_were(self):
+        for shown in (*(s for s in STEPS if s.step[:2] in ("07", "09", "16")), RING):
+            with self.subTest(shown.step):
+                held = explorer.kept(shown)
+                self.assertEqual(read_text(explorer.path_of(shown.step)), text_of(shown, held))
+                if shown is not RING:
+                    self.assertEqual(list(held), [run.name for run in shown.runs])
+
+    def test_what_is_out_of_date_is_named(self):
+        """A run of tensor memory, whose events wait, made anew in another folder."""
+        (tmem,) = (s for s in STEPS if s.step == "16_blackwell")
+        shown = dataclasses.replace(tmem, own=(tmem.runs[0],))
+        published = explorer.kept(shown)[shown.runs[0].name]
+        with unittest.mock.patch.object(explorer, "FOLDER", str(self.folder)):
+            path = explorer.path_of(shown.step)
+            self.assertEqual(explorer.kept(shown), {})
+            self.assertRegex(self.stale(shown), "lacks runs")
+            made = explorer.fresh(str(BUILD), shown)
+            (content,) = made.values()
+            self.assertEqual(explorer.summary(content), explorer.summary(published))
+            self.assertEqual(content["run"], {"n": 256, "causal": False, "smem": 0})
+            self.assertEqual(content["registers"], published["registers"])
+            (kernel,) = content["blocks"]
+            self.assertTrue(all(len(rows) == len(waits) for _, _, rows, waits in kernel))
+            self.write(path, text_of(shown, made))
+            with unittest.mock.patch.object(explorer, "fresh", lambda *_: {**made}):
+                self.assertIsNone(self.stale(shown))
+                for change, words in (
+                    (lambda c: c["lines"][3].update(text="x"), "was another line"),
+                    (
+                        lambda c: c["blocks"][0][0][2][0].__setitem__(5, 7),
+                        "is not what the program",
+                    ),
+                    (lambda c: c["counted"]["forward"]["K"].update(read=7), "is not what the prog"),
+                ):
+                    other = json.loads(json.dumps(made))
+                    change(other[shown.runs[0].name])
+                    self.write(path, text_of(shown, other))
+                    self.assertRegex(self.stale(shown), words)
+                self.write(path, text_of(shown, made).replace('"sources"', ' "sources"'))
+                self.assertRegex(self.stale(shown), "source lines that have changed")
+            ring = json.loads(json.dumps(RUN_OF_RING))
+            with unittest.mock.patch.object(explorer, "has_mpi", lambda _: True):
+                with unittest.mock.patch.object(explorer, "ring_runs", lambda _: RUN_OF_RING):
+                    self.assertRegex(self.stale(RING), "14.js is not what the program predicts")
+                    self.write(explorer.path_of(RING.step), text_of(RING, ring))
+                    self.assertIsNone(self.stale(RING))
+                    ring["plain-r2"]["rows"] = [[1]]
+                    self.write(explorer.path_of(RING.step), text_of(RING, ring))
+                    self.assertRegex(self.stale(RING), "is not what the program predicts")
+
+    def test_the_page_is_of_its_sources(self):
+        """With the measurements that it has."""
+        index = read_text(explorer.INDEX)
+        series = json.loads(explorer.DATA.search(index)[2])["series"][0]
+        contents = {shown.step: explorer.kept(shown) for shown in (*STEPS, RING)}
+        for shown in STEPS:
+            for run, (name, held) in zip(shown.runs, contents[shown.step].items(), strict=True):
+                self.assertEqual((name, held["variant"]), (run.name, run.variant))
+                more = {"mask": run.mask} if run.mask else {}
+                size = {"n": run.n, "causal": run.causal, "smem": run.smem}
+                self.assertEqual(held["run"], {**size, **more})
+                self.assertEqual(held["registers"], shown.registers_of(run.variant))
+                self.assertEqual(held["problem"].get("page") or 0, run.page)
+        with unittest.mock.patch.object(explorer, "whole_series", lambda _: series):
+            self.assertTrue(explorer.page("build", contents) == index, "maintain explorer")
+
+    def test_events_are_lists_of_numbers(self):
+        def event(thread, kernel=0, **more):
+            args = {"place": 1, "stack": 2, "kind": "write", "how": "store", "bytes": 64}
+            args |= {"requests": 3, "sectors": 4, "touched": [[0, 1, 2, 3], [4, 5, 6, 7]], **more}
+            return {"ph": "X", "pid": kernel, "tid": thread, "ts": 9, "dur": 5, "args": args}
+
+        def packed(space, *events):
+            about = {"kernels": [{}, {}], "places": [{"space": "shared"}, {"space": space}]}
+            trace = {"flash_steps": about, "traceEvents": [{"ph": "M"}, *events]}
+            return explorer.packed_events(trace, ["load", "store"])
+
+        row = [1, 2, 1, 1, 5, 64, 3, 4, 0, 0, 1, *range(8)]
+        first, later = event(7), event(8, 1, kind="atomic", how="load", first_touch=[32, 16])
+        del later["args"]["touched"]
+        later["args"]["around"] = [[1, 1, 2, 2]]
+        later["args"]["wavefronts"] = later["args"].pop("sectors") + 2
+        self.assertEqual(
+            packed("global", first, first, later),
+            [
+                [[7, 9, [row, row]]],
+                [[8, 9, [[1, 2, 2, 0, 5, 64, 3, 6, 32, 16, 0, 1, 1, 2, 2]]]],
+            ],
+        )
+        first["args"]["waits"] = 6
+        self.assertEqual(packed("tensor", first), [[[7, 9, [row], [6]]], []])
+        content = {"blocks": packed("global", first, first, later), "hows": ["load", "store"]}
+        content |= {"places": [{"name": "Q"}, {"name": "K"}], "kernels": []}
+        content |= dict.fromkeys(("problem", "idea", "registers", "counted"))
+        sums = {(0, "K", 1, "store"): [128, 6, 8, 0, 0], (1, "K", 2, "load"): [64, 3, 6, 32, 16]}
+        self.assertEqual(explorer.summary(content)[2], sums)
+        self.assertEqual(explorer.summary({"rows": 1}), {"rows": 1})
+        runs = [{"id": "06 registers", "ms": 1.2345, "pass": "forward", "causal": False}]
+        runs += [{**runs[0], "ms": 7, **more} for more in ({"pass": "backward"}, {"causal": True})]
+        self.assertEqual(explorer.with_times("a {06 registers} b", runs), "a 1.23 ms b")
+        missing = [{"lines": [{"path": "no/such.cuh"}, {"path": "steps/01_naive/main.cu"}]}]
+        sources = explorer.sources_of(missing)
+        self.assertEqual(sources["no/such.cuh"], [])
+        self.assertTrue(sources["steps/01_naive/main.cu"])
+
+    def test_the_command(self):
+        said = {"02_tiled": "02.js is old"}
+        replaced = {
+            "stale": lambda build, shown: said.get(shown.step),
+            "kept": lambda shown: shown.step,
+            "page": lambda build, contents: f"{build} {len(contents)} {contents['14_ring']}",
+            "fresh": lambda build, shown: f"{build} {shown.step}",
+            "file_text": lambda shown, content: content,
+            "INDEX": str(self.write("index.html", "B 16 14_ring")),
+            "FOLDER": str(self.folder),
+        }
+        for name, value in replaced.items():
+            self.enterContext(unittest.mock.patch.object(explorer, name, value))
+        barriers = str(self.write("barriers.js", "b"))
+        self.enterContext(unittest.mock.patch.object(explorer_barriers, "PATH", barriers))
+        texts = {"text": "b"}
+        self.enterContext(
+            unittest.mock.patch.object(explorer_barriers, "file_text", lambda: texts["text"])
+        )
+
+        def run(*words):
+            out = io.StringIO()
+            with unittest.mock.patch.object(sys, "argv", ["x", "--build", "B", *words]):
+                with contextlib.redirect_stdout(out):
+                    return explorer.main(), out.getvalue()
+
+        self.assertEqual(run("--check", "03", "14"), (0, ""))
+        with self.assertRaisesRegex(Failure, "^02.js is old: ./scripts/maintain explorer makes"):
+            run("--check")
+        said.clear()
+        self.assertEqual(run("--check"), (0, ""))
+        texts["text"] = "c"
+        self.assertEqual(run("--check", "03"), (0, ""))
+        with self.assertRaisesRegex(Failure, "barriers.js is not what docs/.*/mbarriers.cu does: "):
+            run("--check")
+        self.write("index.html", "x")
+        with self.assertRaisesRegex(Failure, "^[^;]*index.html is not what its sources say: "):
+            run("--check", "03")
+        status, out = run("03", "14")
+        self.assertEqual((status, out.count(" B\n")), (0, 3))
+        self.assertEqual(read_text(self.folder / "03.js"), "B 03_online_softmax")
+        self.assertEqual(read_text(self.folder / "14.js"), "B 14_ring")
+        self.assertEqual(read_text(self.folder / "index.html"), "B 16 14_ring")
+        self.assertEqual(read_text(barriers), "b")
+        self.assertEqual(sorted(p.name for p in self.folder.glob("0*")), ["03.js"])
+        self.assertEqual(run()[0], 0)
+        self.assertEqual((read_text(barriers), len(list(self.folder.glob("*.js")))), ("c", 17))
+
+    def test_a_run_is_typed_and_named(self):
+        size = "--d=64 --workers=1"
+        for run, name, words in (
+            (Run("01_naive", "naive", 256), "naive-n256", f"{size} --n=256 --h=1"),
+            (
+                Run("04_fused", "fused", 512, True, 32768),
+                "fused-n512-causal-m32768",
+                f"{size} --n=512 --h=1 --causal --smem=32768",
+            ),
+            (
+                Run("13_decode", "pages", 1024, group=4, page=64),
+                "pages-n1024",
+                f"{size} --n=1 --nk=1024 --h=4 --hkv=1 --page=64",
+            ),
+            (
+                Run("15_masks", "packed", 1024, mask="3 documents, window 192"),
+                "packed-n1024-3-documents-window-192",
+                f"{size} --n=1024 --h=1 --causal --lengths=384,128,512 --window=192,0",
+            ),
+        ):
+            variant = f"--variant={run.variant}"
+            self.assertEqual((run.name, run.arguments), (name, [variant, *words.split()]))
+
+    def test_equal_steps_of_a_warps_lanes_are_one(self):
+        def step(thread, what="arrive", line="a.cu:7", **more):
+            known = {"barrier": "full", "phase": 0, "arrivals": 1, "bytes": 0}
+            return {"thread": thread, "what": what, "line": line, **known, **more}
+
+        steps = [step(0), step(1, phase=1), step(1), step(0, "wait"), step(32), step(1)]
+        steps += [step(-1, "bytes", "", bytes=64)]
+        self.assertEqual(
+            [
+                (one["threads"], one["what"], one["phase"], one["line"], one["bytes"])
+                for one in explorer_barriers.together(steps)
+            ],
+            [
+                ([0, 1], "arrive", 1, 7, 0),
+                ([1], "arrive", 0, 7, 0),
+                ([0], "wait", 0, 7, 0),
+                ([32], "arrive", 0, 7, 0),
+                ([1], "arrive", 0, 7, 0),
+                ([-1], "bytes", 0, 0, 64),
+            ],
+        )
+        with unittest.mock.patch.object(explorer_barriers, "recorded", lambda: [step(0), step(1)]):
+            text = explorer_barriers.file_text()
+        tree = json.loads(text.removeprefix('flashSteps["barriers"] = ').removesuffix(";\n"))
+        self.assertEqual([one["threads"] for one in tree["steps"]], [[0, 2]])
+        self.assertEqual(tree["source"], read_text(ROOT / tree["path"]).splitlines())
+
+    def test_ranks_are_predicted(self):
+        calls = []
+
+        def report_of(call):
+            calls.append(call)
+            ranks = [{"rows": [[0, 4]], "scores": [16], "sent": 1}] * int(call[2])
+            return 0, "", {"variant_idea": "i", "problem": {"n": 1024}, "ranks": ranks}
+
+        with unittest.mock.patch.object(explorer_ring.mpi, "report", report_of):
+            found = explorer_ring.ring_runs("b")
+        self.assertEqual(found["plain-r2"], RUN_OF_RING["plain-r2"])
+        self.assertEqual(list(found), list(explorer.kept(RING)))
+        self.assertEqual(
+            {name: (len(r["rows"]), r["run"]) for name, r in found.items()}["zigzag-r8-causal"],
+            (8, {"n": 8, "causal": True, "smem": 0}),
+        )
+        last = next(call for call in calls if call[2] == "8" and "--causal" in call)
+        words = "b/steps/14_ring --n=1024 --h=4 --d=64 --predict --variant=plain --causal"
+        self.assertEqual(last, ["mpirun", "-n", "8", *words.split()])
+        for end, of, words in (((3, "no\n", None), Failure, "r2: no"), (OSError, NotHere, "mpi")):
+            with unittest.mock.patch.object(explorer_ring.mpi, "report", side_effect=[end]):
+                with self.assertRaisesRegex(of, words.replace("r2", "plain")):
+                    explorer_ring.predicted("b", "plain", 2, False)
+
+
+RUN_OF_RING = {
+    "plain-r2": {
+        **{"variant": "plain", "idea": "i", "run": {"n": 2, "causal": False, "smem": 0}},
+        **{"ranks": 2, "causal": False, "n": 1024},
+        **{"rows": [[[0, 4]], [[0, 4]]], "scores": [[16], [16]]},
+    }
+}
+
+
+def text_of(shown, contents):
+    return explorer.file_text(shown, contents)
+
+
+@for_all
 @unittest.skipUnless(FOUND, MISSING)
 class InBrowser(unittest.TestCase):
     @classmethod

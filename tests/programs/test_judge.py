@@ -3,15 +3,18 @@ flash_steps.simulate."""
 
 import argparse
 import array
+import functools
 import json
+import math
 import tempfile
 import unittest
+from unittest import mock
 
 from copies import ROOT, Folder, for_all, main, said
 from flash_steps import judge, ladder, simulate
 from flash_steps.command import BadInput
 from flash_steps.extension import Program, build
-from flash_steps.roles import parsed, roles_of
+from flash_steps.roles import parsed, role_of, roles_of
 
 FOLDER = ROOT / "tests" / "extensions"
 RIGHT = {  # and a part of what is said
@@ -131,6 +134,124 @@ class Said(Folder):
                 (moved["rewritten"], moved["scores_written"]), (rewritten, not rewritten)
             )
 
+    def test_which_step_it_resembles(self):
+        once = functools.cache(ladder.read_json)
+        self.enterContext(mock.patch.object(ladder, "read_json", once))
+        fast = {"scores_written": False, "shared": True, "tensor_cores": False, "rewritten": False}
+        fast |= {"conflicts": 1.0, "requested": 1.0, "scores": 1 << 20, "d": 64, "type": "bf16"}
+        with_cores = {"tensor_cores": True}
+        for changes, text, backward, found in (
+            ({"scores_written": True}, "", False, ("02", "04", "S and P go through HBM")),
+            (
+                {"scores_written": True, "shared": False},
+                "",
+                False,
+                ("01", "02", "each score reads"),
+            ),
+            ({}, "WGMMA", False, ("09", "10", "producer and consumer")),
+            ({}, "CUtensorMap", False, ("09", "10", "producer and consumer")),
+            ({}, "cp.async.bulk", False, ("09", "10", "producer and consumer")),
+            ({}, "cp.async", False, ("06", "07", "fp32 products")),
+            (with_cores, "cp_async", False, ("07", "09", "on Hopper TMA")),
+            (with_cores, "cuda::memcpy_async", False, ("07", "09", "on Hopper TMA")),
+            (with_cores, "", False, ("07", "07", "no cp.async")),
+            (
+                {**with_cores, "conflicts": 1.4},
+                "cp.async",
+                False,
+                ("07", "07", "bank conflicts: 1.4"),
+            ),
+            ({**with_cores, "conflicts": 1.3}, "cp.async", False, ("07", "09", "on Hopper TMA")),
+            ({"shared": False}, "", False, ("03", "04", "every row reads")),
+            ({"rewritten": True}, "", False, ("04", "06", "O moves once")),
+            ({"conflicts": 1.6}, "", False, ("06", "02", "bank conflicts: 1.6 times")),
+            ({"conflicts": 1.5}, "", False, ("06", "07", "fp32 products")),
+            ({"requested": 1e12}, "", False, ("06", "06", "each row requests the keys anew")),
+            ({"requested": 1e12, "conflicts": 2}, "", False, ("06", "02", "bank conflicts")),
+            ({"scores_written": True}, "wgmma", True, ("05", "05", "P or dS")),
+            (with_cores, "wgmma", True, ("11", "11", "a warpgroup")),
+            (with_cores, "cp.async", True, ("08", "11", "on Hopper products")),
+            ({}, "cp.async.bulk", True, ("05", "08", "fp32 products")),
+        ):
+            said = ladder.rung({**fast, **changes}, None, text, backward)
+            self.assertEqual((said["like"], said["next"]), found[:2], (changes, text))
+            self.assertTrue(said["why"].startswith(found[2]), said["why"])
+        self.assertEqual(said["per_score"], 1.0 / (1 << 20))
+        for its, then in ((1, "07"), (0.99, "06"), (None, "07")):  # against 2.5 of this one
+            with mock.patch.object(ladder, "per_score", lambda *_: its):
+                said = ladder.rung({**fast, "requested": 2.5 * (1 << 20)}, None, "", False)
+                self.assertEqual(said["next"], then)
+                said = ladder.rung({**fast, **with_cores, "requested": 1e9}, None, "", False)
+                self.assertEqual(said["next"], "07")
+        self.assertEqual(ladder.chapter("11"), "steps/11_hopper_backward/README.md")
+
+    def test_bytes_per_score_of_the_nearest_published_size(self):
+        def run(d, n, bytes, **more):
+            moved = {"traffic": {"requested": {"predicted": {"read": bytes, "write": bytes}}}}
+            problem = {"b": 2, "h": 3, "n": n, "nk": 2 * n, "d": d, "causal": False}
+            data = {"step": "06_work_partitioning", "variant": "registers", "problem": problem}
+            data = {**data, **moved, "backward": None, **more}
+            if "causal" in more:
+                data["problem"]["causal"] = True
+            return data
+
+        later = run(64, 10, 9000, backward=run(64, 10, 60)["traffic"] and run(64, 10, 600))
+        runs = [run(128, 10, 1200), run(64, 30, 2700), run(64, 20, 2400), later]
+        runs[3]["variant"] = "swapped"
+        runs += [run(64, 5, 1, causal=True), run(64, 5, 1, step="07_x"), run(64, 5, None)]
+        runs[-1]["traffic"] = None
+        with mock.patch.object(ladder, "read_json", lambda _: {"runs": runs}):
+            for d, each in ((64, 4800 / 4800), (80, 4800 / 4800), (128, 2400 / 1200)):
+                self.assertEqual(ladder.per_score("06", d, "fp32", False), each)
+            self.assertIsNone(ladder.per_score("06", 64, "fp32", True))
+            runs[2]["backward"] = run(64, 20, 600)
+            self.assertEqual(ladder.per_score("06", 64, "fp32", True), 1200 / 4800)
+
+    def test_what_moved(self):
+        case = judge.Case(b=2, h=3, n=128, d=64, type="float32")
+
+        def kernel(ms, part, share, **buffers):
+            rows = {
+                name: {"bytes": {"read": 5, "write": x, "atomic": 1}} for name, x in buffers.items()
+            }
+            found = {"buffers": rows, "parts": {part: share}, "estimated_ms": ms}
+            found |= {"bytes": {"read": 10, "write": 20}, "hbm": {"read": 3, "write": 4}}
+            return found | {"shared": {"read": 0, "write": 0, "wavefronts": 6, "ideal": 4}}
+
+        scores = 2 * 3 * 128 * 128 * 2
+        two = [kernel(1, "HBM", 0.75, S=scores - 2), kernel(3, "tensor cores", 0.5, S=1)]
+        two[1]["shared"]["read"] = 1
+        moved = ladder.traffic(case, {"O": "o", "report": {"kernels": two, "gpu": "H200"}}, False)
+        self.assertEqual(moved["problem"], str(case))
+        numbers = [moved[key] for key in ("scores", "requested", "hbm", "ms", "conflicts", "share")]
+        self.assertEqual(numbers, [6 * 128 * 128, 60, 14, 4, 1.5, 1.5 / 4])
+        self.assertEqual(moved["compulsory"], 6 * (128 * 64 * 4 * 4 + 4 * 128))
+        words = [moved[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
+        self.assertEqual(words, ["tensor cores", True, True, True])
+        moved = ladder.traffic(case, {"report": {"kernels": two[:1], "gpu": "H200"}}, True)
+        self.assertEqual(moved["compulsory"], 6 * (128 * 64 * 4 * 8 + 4 * 128))
+        words = [moved[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
+        self.assertEqual(words, ["HBM", False, False, False])
+        for name, bytes, known in (
+            ("S", scores, True),
+            ("S", scores - 1, False),
+            ("K", scores, False),
+            ("f32 6x128x128", scores, True),
+            ("f32 6x128x64", 9 * scores, False),
+        ):
+            self.assertEqual(ladder.scores_written(case, {name: bytes}), known, name)
+        two[0]["parts"] = {}
+        for ms in (1, 0):
+            two[0]["estimated_ms"] = ms
+            moved_little = ladder.traffic(case, {"report": {"kernels": two[:1], "gpu": "x"}}, True)
+            self.assertEqual((moved_little["limit"], moved_little["share"]), ("", 0))
+        small = judge.Case(b=2, h=3, n=64, d=64, type="float32")
+        self.assertFalse(ladder.scores_written(small, {"S": scores}))
+        like = {"like": "05", "next": "08", "per_score": 2, "its_per_score": 0, "why": "w"}
+        said = dict(ladder.rows(moved, like))
+        self.assertNotIn("published", said["like"])
+        self.assertIn("HBM (75%)", said["time"])
+
     @for_all
     def test_a_work_log(self):
         path = self.folder / "log.json"
@@ -169,6 +290,76 @@ class Said(Folder):
         kinds = ["tensor"] * 6 + ["float", "bool"]
         function["parameters"] = [{"kind": k, "name": n} for k, n in zip(kinds, names)]
         self.assertEqual(roles_of(function), ["dO", "Q", "K", "V", "O", "LSE", "scale", "causal"])
+        for word, kind, role in (
+            *(
+                ("dk", "int", "d"),
+                ("dK", "tensor", "dK"),
+                ("d", "tensor", "delta"),
+                ("d", "int", "d"),
+            ),
+            *(("l", "tensor", "l"), ("m", "tensor", "m"), ("m", "int", "N"), ("L", "int", None)),
+            *(("d_q", "tensor", "dQ"), ("q_tensor", "tensor", "Q"), ("input_k", "tensor", "K")),
+            *(("device_v", "tensor", "V"), ("p_out", "tensor?", "O"), ("q_gpu", "int", None)),
+            *(
+                ("block_size", "int", "block"),
+                ("tile", "bool", None),
+                ("is_causal", "bool", "causal"),
+            ),
+            *(("xyz", "tensor", None), ("stats", "tensor", "LSE"), ("B_c", "int", "block")),
+            *(("num_stages", "int", "stages"), ("p_dropout", "float", "zero"), ("kq", "int", None)),
+        ):
+            self.assertEqual(role_of(word, kind), role, (word, kind))
+        self.assertEqual([role_of(x, "tensor", alone=True) for x in "lm"], ["LSE", "LSE"])
+
+        def bound(*parameters):
+            made = [dict(zip(("name", "kind", "default"), words)) for words in parameters]
+            return {"name": "f", "parameters": made}
+
+        qkv = [(x, "tensor") for x in "qkv"]
+        for function, names, roles in (
+            (bound(*qkv, ("l", "tensor"), ("o", "tensor")), (), ["Q", "K", "V", "LSE", "O"]),
+            (bound(*qkv, ("l", "tensor"), ("m", "tensor")), (), ["Q", "K", "V", "l", "m"]),
+            (bound(*((x, "tensor") for x in "abc"), ("n", "int")), (), ["Q", "K", "V", "N"]),
+            (bound(*((x, "tensor") for x in "abcw")), (), ["Q", "K", "V", "O"]),
+            (
+                bound(("a", "tensor"), ("o", "tensor"), *((x, "tensor") for x in "bc")),
+                (),
+                ["Q", "O", "K", "V"],
+            ),
+            (bound(("qkv", "tensor"), ("h", "int"), ("n", "int")), (), ["qkv", "H", "N"]),
+            (
+                bound(*[("", "tensor")] * 3, ("", "bool")),
+                tuple("vqk") + ("causal",),
+                ["V", "Q", "K", "causal"],
+            ),
+            (
+                bound(*qkv, ("dropout", "float"), ("window_left", "int")),
+                (),
+                ["Q", "K", "V", {"value": 0}, {"value": -1}],
+            ),
+            (
+                bound(*qkv, ("abc", "int", 7), ("abd", "tensor?")),
+                (),
+                ["Q", "K", "V", {"value": 7}, {"value": None}],
+            ),
+            (
+                bound(*qkv, ("out", "tensor?"), ("scale", "float?")),
+                (),
+                ["Q", "K", "V", {"value": None}, "scale"],
+            ),
+        ):
+            self.assertEqual(roles_of(function, names), roles)
+        for function, words in (
+            (bound(("q", "tensor"), ("k", "tensor")), "f has no Q, K and V: say them with --call"),
+            (bound(*qkv, ("abc", "int")), "argument 4, 'abc', of f is not known"),
+            (bound(*[("", "tensor")] * 3, ("", "int")), "argument 4, 'int', of f is not known"),
+        ):
+            with self.assertRaisesRegex(BadInput, words):
+                roles_of(function, ("a",) if not function["parameters"][0]["name"] else ())
+        said = parsed("g(d**-0.5, true, FALSE, -inf, 1.5, 2e3, softmax_scale, nq, block)")
+        numbers = [{"value": x} for x in (True, False, -math.inf, 1.5, 2000.0)]
+        self.assertEqual(said, ("g", ["scale", *numbers, "scale", "N", "block"]))
+        self.assertEqual([type(role["value"]) for role in parsed("g(1, 1.0)")[1]], [int, float])
         name, roles = parsed("f(q, K, v, 1/sqrt(d), causal, 32, None)")
         self.assertEqual((name, roles[:5]), ("f", ["Q", "K", "V", "scale", "causal"]))
         self.assertEqual(roles[5:], [{"value": 32}, {"value": None}])

@@ -853,6 +853,23 @@ class Pieces(Folder):
                 desk.mark_done(done)
             self.assertIs(desk.next_open(after), found)
         self.assertIs(desk.current, a)
+        self.assertEqual(desk.solution_path(b).read_text(), b.solution())
+        five = Desk(self.folder / "of_five", EXERCISES[:5])
+        for done, after, found in (
+            (4, 2, 3),
+            (3, 2, 0),
+            (0, 2, 1),
+            (1, 4, 2),
+            (1, 2, 2),
+            (2, 2, None),
+        ):
+            five.mark_done(EXERCISES[done])
+            self.assertIs(
+                five.next_open(EXERCISES[after]), found if found is None else EXERCISES[found]
+            )
+        five.state["done"][a.name] = "earlier"
+        five.mark_done(a)
+        self.assertEqual(five.state["done"][a.name], "earlier")
         desk.go_to(b)
         self.assertIs(Desk(self.folder / "learn", EXERCISES[:3]).current, b)
         desk.next_hint(a)
@@ -1409,7 +1426,7 @@ class Grading(Classroom):
         counts = [(suite.get("failures"), suite.get("skipped")) for suite in suites]
         self.assertEqual(counts, [("2", "0"), ("2", "0"), ("3", "0")])
         self.assertEqual([e.number for e in grading.only(EXERCISES, "2-4,1")], [1, 2, 3, 4])
-        for wrong in ("0", "1-", "x", "99"):
+        for wrong in ("0", "1-", "x", "99", "-3", "x-3"):
             with self.assertRaises(BadInput):
                 grading.only(EXERCISES, wrong)
         grading.write_csv(self.folder / "g.csv", grades)
@@ -1420,6 +1437,9 @@ class Grading(Classroom):
         grading.write_feedback(self.folder / "back", grades)
         feedback = (self.folder / "back/ann.txt").read_text()
         self.assertIn(f"{second}: race: two\nlines\n\nTwo threads access the same word", feedback)
+        words = ["still empty", "right", "not handed in"]
+        said = "\n".join(f"{e.label}: {word}\n" for e, word in zip(few, words))
+        self.assertEqual((self.folder / "back/bo.txt").read_text(), said)
         grading.write_junit(junit, grades, 42)
         self.assertTrue(junit.read_text().startswith("<?xml "))
         suites = list(ElementTree.parse(junit).getroot())
@@ -1439,6 +1459,7 @@ class Grading(Classroom):
         self.assertEqual(cases[1], ("ann", second, "1.23"))
         (failure,) = suites[0].iter("failure")
         self.assertEqual((failure.get("type"), failure.text), ("race", "two\nlines"))
+        self.assertEqual(failure.get("message"), "race")
         skipped = [x.get("message") for x in suites[1].iter("skipped")]
         self.assertEqual(skipped, ["untouched", "missing"])
         grading.write_json(report, grades, 42, aside)

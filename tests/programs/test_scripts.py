@@ -15,7 +15,7 @@ import unittest
 from unittest import mock
 
 from copies import HAVE_GIT, ROOT, SCRIPTS, Folder, main, said
-from flash_steps import building, command, cuda_program, files, steps
+from flash_steps import building, command, cuda_program, files, mpi, steps
 from flash_steps.command import NotHere
 from sample_results import gpu, sim, write
 
@@ -595,6 +595,7 @@ class Shared(Folder):
         for does, status, told in (
             ("return 7", 7, ""),
             ("return", None, ""),
+            ("raise KeyboardInterrupt", 130, ""),
             ("raise command.Failure('it is so')", 1, "a b: it is so\n"),
             ("raise command.BadInput('it is so')", 2, "a b: it is so\n"),
             ("raise command.NotHere('it is so')", 3, "a b: it is so\n"),
@@ -624,6 +625,10 @@ class Shared(Folder):
                 self.assertEqual(
                     dropped.called, "OSError" in does or "/no" in does or "Pipe" in does
                 )
+        with mock.patch.object(sys, "argv", ["x", "--n="]):
+            with mock.patch("sys.stderr", io.StringIO()) as said:
+                self.assertEqual(command.run("no_such_module", "a b"), 2)
+                self.assertEqual(said.getvalue(), "a b: --n: its value is empty\n")
         self.assertEqual(command.no_room(f"x\n  a.o: {full} \ny"), f"a.o: {full}")
         self.assertIsNone(command.no_room("x\ny"))
 
@@ -653,13 +658,12 @@ class Shared(Folder):
         link.symlink_to(a)
         for one, other, same in (
             *((a, link, True), (a, b, False), (b, b, True), (b, self.folder / "x/../b", True)),
-            ("/dev/null", "/dev/null", False),
+            *((b, a, False), (a, self.write("c", "1"), False), ("/dev/null", "/dev/null", False)),
         ):
             self.assertEqual(files.same_file(one, other), same, (one, other))
         self.assertEqual(files.text_of(a) + files.text_of(b), "1")
         files.replace_text(link, "2")  # the link stays
         self.assertEqual((a.read_text(), link.is_symlink()), ("2", True))
-        files.replace_text("/dev/null", "2")
         files.require_writable("--x", a, None, b)
         files.require_writable("--x", b)
         self.assertEqual((a.read_text(), b.exists()), ("2", False))
@@ -671,8 +675,12 @@ class Shared(Folder):
         self.refuses(told, files.require_writable, "--x", self.folder)
         os.mkfifo(b)
         files.require_writable("--x", b)
+        reader = os.open(b, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        files.replace_text(b, "3")  # the pipe stays
+        self.assertEqual(os.read(reader, 9), b"3")
         self.refuses(
-            f"{self.folder}/c: No such file or directory", files.read_json, f"{self.folder}/c"
+            f"{self.folder}/d: No such file or directory", files.read_json, f"{self.folder}/d"
         )
         with self.assertRaisesRegex(OSError, "cannot be written: No such file"):
             files.replace_text(f"{self.folder}/no/c", "")
@@ -686,6 +694,21 @@ class Shared(Folder):
         rows = '"rows": [\n  [1],\n  {"b": 2}\n ],'
         for words in (rows, '"runs": {\n  "c": 1,\n  "d": [2]\n },', '"kernels": []'):
             self.assertIn(words, a.read_text())
+        files.write_rows(a, {"rows": [1], "x": 2}, indent=2)
+        self.assertEqual(a.read_text(), '{\n  "rows": [\n    1\n  ],\n  "x": 2\n}\n')
+        with mock.patch.object(os, "replace", side_effect=OSError(errno.ENOSPC, "no room")):
+            for path in (a, self.folder / "new"):  # the old one, or none
+                with self.assertRaisesRegex(OSError, "cannot be written: no room"):
+                    files.replace_text(path, "3")
+        self.assertIn("rows", a.read_text())
+        self.assertEqual(sorted(os.listdir(self.folder)), ["a", "b", "c", "link"])
+        for text, found in (("project(a LANGUAGES C VERSION 1.2.3 X)", "1.2.3"), ("", "unknown")):
+            self.write("CMakeLists.txt", text)
+            with mock.patch.object(files, "ROOT", str(self.folder)):
+                self.assertEqual(files.version(), found)
+        self.write("built/how_to_build.txt", "project(a VERSION 4.5 LANGUAGES CXX)")
+        with mock.patch.object(files, "ROOT", str(self.folder)):
+            self.assertEqual(files.version(), "4.5")
         files.write_json(a, {"é": 1}, indent=2)
         self.assertEqual(a.read_text(), '{\n  "\\u00e9": 1\n}\n')
 
@@ -713,6 +736,76 @@ class Shared(Folder):
             self.write(name, "")
         self.assertEqual(steps.find_libraries(str(self.folder)), ["01_x"])
         self.assertEqual(steps.find_libraries("/no"), [])
+
+    def test_the_steps_of_a_tree(self):
+        with mock.patch.object(steps, "ROOT", str(self.folder)):
+            self.assertEqual(steps.find_steps(), [])
+            for name in ("10_x", "02_tiled", "own"):
+                self.write(f"steps/{name}/main.cu", "")
+            self.assertEqual(steps.find_steps(), ["02_tiled", "10_x", "own"])
+            self.write("steps/exercise_checker/x.cpp", "")
+            self.write("steps/own/1_a.cuh", "")
+            for name in ("2_b", "1_a", "parts"):
+                self.write(f"steps/02_tiled/{name}.cuh", "")
+            self.write(
+                "steps/CMakeLists.txt",
+                "function(fa_step name)\n# fa_step(a)\nfa_step(02_tiled TESTED_WITH 01_sm_x)\n"
+                "fa_step(10_x NEEDS sm_100a sm_90a\n        sm_80)\nfa_step(own NEEDS sm_80)\n"
+                "fa_step(gone)\nfa_step(16_y NEEDS sm_100a)\n",
+            )
+            self.assertEqual(steps.find_steps("10 own"), ["10_x", "own"])
+            self.assertEqual(steps.numbered_steps(), ["02_tiled", "10_x"])
+            listed = {"02_tiled": [], "10_x": ["sm_80", "sm_90a", "sm_100a"], "own": ["sm_80"]}
+            self.assertEqual(steps.listed(), {**listed, "16_y": ["sm_100a"]})
+            for name, needs in (("10_x", "sm_100a"), ("02_tiled", None), ("no", None)):
+                self.assertEqual(steps.needs_of(name), needs)
+            self.assertEqual(steps.all_needs_of("no"), [])
+            for arch, found in (("sm_75", ["02_tiled"]), ("sm_80", ["02_tiled", "10_x"])):
+                self.assertEqual(steps.steps_on(arch), found)
+            found = {f"02 {name}": f"steps/02_tiled/{name}.cuh" for name in ("1_a", "2_b")}
+            self.assertEqual(list(steps.lesson_files().items()), list(found.items()))
+            self.assertEqual(steps.lesson_files("own"), {"ow 1_a": "steps/own/1_a.cuh"})
+            for name in ("02_tiled", "10_x"):
+                shutil.rmtree(self.folder / "steps" / name)
+            self.assertEqual(steps.numbered_steps(), ["own"])
+        for line, found in (
+            ("// Changed   since 06 2_registers: what", "06 2_registers"),
+            ("// Idea\n// Changed since 15 1_a, b", "15 1_a"),
+            *(("// Changed since the start", None), ("// Changed 06 2_registers since x_y", None)),
+            *(("x Changed since 06 2_a", None), ("// Changed since 06", None)),
+        ):
+            self.assertEqual(steps.changed_since(line), found, line)
+
+    def test_mpirun(self):
+        fake = self.program("bin/mpirun", "#!/bin/sh\nfor last; do :; done\n$SAYS\nexit $STATUS\n")
+        line = [str(fake), "-n", "2", "program"]
+        env = {**os.environ, "SAYS": "echo a", "STATUS": "3"}
+        self.assertEqual(mpi.run(line, env, None), (3, "a\n"))
+        begun = time.monotonic()
+        self.assertEqual(mpi.run(line, {**env, "SAYS": "exec sleep 60"}, 0.2), (None, ""))
+        self.program("bin/mpirun", "#!/bin/sh\ntrap '' TERM\nsleep 60 &\nwait\nwait\n")
+        with mock.patch.object(mpi, "END_LIMIT", 0.2):
+            stubborn = self.program("bin/no", "#!/bin/sh\ntrap '' TERM\nwhile :; do :; done\n")
+            self.assertEqual(mpi.run([str(stubborn)], env, 0.2), (None, ""))
+        self.assertLess(time.monotonic() - begun, 20)
+        self.program(
+            "bin/mpirun",
+            "#!/bin/sh\nfor last; do :; done\n"
+            'echo "[\\"$1 $2 $3\\", \\"$MORE\\", \\"$OMPI_ALLOW_RUN_AS_ROOT\\"]" '
+            '> "${last#--json=}"\n'
+            'test -d "$TMPDIR" && test "$4" != fails || rm "${last#--json=}"; echo b >&2; exit 1\n',
+        )
+        self.assertEqual(mpi.report(line, MORE="x"), (1, "b\n", ["-n 2 program", "x", "1"]))
+        self.assertEqual(mpi.report([*line, "fails"]), (1, "b\n", None))
+        for status, has in ((0, True), (1, False)):
+            self.program(
+                "bin/mpirun",
+                f'#!/bin/sh\ntest "$*" = "-n 2 p --version" || exit 1\nexit {status}\n',
+            )
+            with mock.patch.dict(os.environ, {"PATH": f"{fake.parent}:{os.environ['PATH']}"}):
+                self.assertEqual(mpi.has_mpi("p"), has)
+        with mock.patch.dict(os.environ, {"PATH": str(self.folder)}):
+            self.assertFalse(mpi.has_mpi("p"))
 
     def test_what_a_program_says(self):
         program = str(self.folder / "p")

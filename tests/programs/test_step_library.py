@@ -6,7 +6,9 @@ storage, too large for libraries that are loaded later.
 """
 
 import array
+import ctypes
 import itertools
+import json
 import math
 import os
 import random
@@ -15,9 +17,11 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
-from copies import BUILD, SCRIPTS, main, said
-from flash_steps.step_library import Refused, StepLibrary, _problem
+from copies import BUILD, SCRIPTS, for_all, main, said
+from flash_steps import step_library
+from flash_steps.step_library import TENSORS, Refused, StepLibrary, _problem
 from test_programs import read_npy, write_npy
 
 GRADIENTS = {"fp32": 2e-6, "bf16": 2e-2}  # of the largest value: atomics add in any order
@@ -195,7 +199,120 @@ def preloaded(library, *words):
     return said([sys.executable, *words], env={**os.environ, "LD_PRELOAD": str(library)})
 
 
+class Calls(unittest.TestCase):
+    """What a library is given, by one that only notes it."""
+
+    SIZES = dict(b=2, h=4, hkv=1, n=5, nk=7, d=64, causal=True)
+
+    def setUp(self):
+        about = {"step": "06", "kind": "sim", "supports": {"d": [64]}, "variants": [{"name": "v"}]}
+        self.c = mock.Mock()
+        self.c.fa_describe.return_value = json.dumps(about).encode()
+        self.c.fa_last_error.return_value = b"so"
+        self.status(0)
+        with mock.patch.object(step_library.ctypes, "CDLL", lambda path: self.c):
+            self.library = StepLibrary("x.so")
+
+    def status(self, status):
+        for name in ("check", "release", "malloc", "free", "upload", "download", "forward"):
+            getattr(self.c, "fa_" + name).return_value = status
+        self.c.fa_workspace_bytes.return_value = status
+
+    def test_a_problem(self):
+        p = _problem(self.SIZES)
+        values = [getattr(p, name) for name in ("b", "h", "hkv", "n", "nk", "d", "causal", "page")]
+        self.assertEqual(values, [2, 4, 1, 5, 7, 64, 1, 0])
+        self.assertFalse(p.lengths or p.mask)
+        self.assertFalse(_problem({**self.SIZES, "lengths": [], "page": None}).lengths)
+        p = _problem({**self.SIZES, "page": 16, "lengths": [3, 0]})
+        self.assertEqual((p.page, p.lengths[:2]), (16, [3, 0]))
+        for more, words in (
+            ({"lengths": [3]}, "lengths: 1 for 2 batch entries"),
+            ({"cache8": True}, "cache8: the library has no argument for its scales"),
+        ):
+            with self.assertRaisesRegex(Refused, words) as caught:
+                _problem({**self.SIZES, **more})
+            self.assertEqual(caught.exception.status, 2)
+
+    def test_a_mask(self):
+        mask = _problem({**self.SIZES, "window": [9, 0]}).mask.contents
+        self.assertEqual((mask.left, mask.right, mask.documents, mask.predicate), (9, 0, 0, None))
+        self.assertFalse(mask.row_lengths or mask.key_lengths)
+        starts = {"row_starts": [0, 2, 2, 5], "key_starts": [0, 1, 4, 7]}
+        mask = _problem({**self.SIZES, **starts}).mask.contents
+        self.assertEqual((mask.left, mask.right, mask.documents), (-1, -1, 3))
+        self.assertEqual((mask.row_lengths[:3], mask.key_lengths[:3]), ([2, 0, 3], [1, 3, 3]))
+        mask = _problem({**self.SIZES, "mask": "strided:8"}).mask.contents
+        self.assertEqual(mask.predicate, b"strided:8")
+
+    def test_runs_and_memory(self):
+        library, c = self.library, self.c
+        self.assertEqual(
+            (library.step, library.kind, library.variants[0]["name"]), ("06", "sim", "v")
+        )
+        run = library.runner("forward", 3, self.SIZES, {"Q": 16, "LSE": 32}, 8)
+        c.fa_forward.assert_not_called()
+        run()
+        index, problem, tensors, stream = c.fa_forward.call_args.args
+        self.assertEqual((index, problem.n, stream), (3, 5, 8))
+        found = {name: getattr(tensors, name) for name in TENSORS}
+        self.assertEqual({k: v for k, v in found.items() if v}, {"Q": 16, "LSE": 32})
+        self.assertEqual(tuple(name for name, _ in tensors._fields_), TENSORS)
+
+        def gives(number):
+            def call(*args):
+                place = args[0] if number == 4096 else args[2]
+                place.value = number
+                return 0
+
+            return call
+
+        c.fa_malloc.side_effect, c.fa_workspace_bytes.side_effect = gives(4096), gives(77)
+        self.assertEqual((library.malloc(64), library.workspace_bytes(1, self.SIZES)), (4096, 77))
+        self.assertEqual(c.fa_malloc.call_args.args[1], 64)
+        self.assertEqual(c.fa_workspace_bytes.call_args.args[0], 1)
+        values = array.array("f", [1, 2, 3])
+        start = values.buffer_info()[0]
+        library.upload(8, values)
+        library.download(9, values)
+        self.assertEqual(c.fa_upload.call_args.args, (8, start, 12))
+        self.assertEqual(c.fa_download.call_args.args, (start, 9, 12))
+        library.free(4096)
+        c.fa_free.assert_called_once_with(4096)
+        self.assertEqual(c.fa_upload.argtypes, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t])
+
+    def test_what_fails_is_said(self):
+        c, library = self.c, self.library
+        c.fa_malloc.side_effect = c.fa_workspace_bytes.side_effect = None
+        values = array.array("f", [1])
+        calls = [lambda: library.check(self.SIZES), library.release, lambda: library.malloc(1)]
+        calls += [lambda: library.free(1), lambda: library.upload(1, values)]
+        calls += [lambda: library.download(1, values)]
+        calls += [library.runner("forward", 0, self.SIZES, {})]
+        calls += [lambda: library.workspace_bytes(0, self.SIZES)]
+        for status, said_of, words in ((3, b"so", "so"), (1, b"", "status 1")):
+            self.status(status)
+            c.fa_last_error.return_value = said_of
+            for call in calls:
+                with self.assertRaisesRegex(Refused, f"^{words}$") as caught:
+                    call()
+                self.assertEqual(caught.exception.status, status)
+        for said_of, words in (
+            ("cannot allocate memory in static TLS block", "x.so: the simulator's must be loaded"),
+            ("no such file", "^no such file$"),
+        ):
+            with mock.patch.object(step_library.ctypes, "CDLL", side_effect=OSError(said_of)):
+                with self.assertRaisesRegex(OSError, words):
+                    StepLibrary("x.so")
+
+
 class Libraries(unittest.TestCase):
+    def test_the_backward_of_a_short_step(self):
+        path = BUILD / "steps" / "lib06_work_partitioning.so"
+        done = preloaded(path, __file__, "--library", path)
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+
+    @for_all
     def test_each_step(self):
         libraries = sorted((BUILD / "steps").glob("lib[0-9][0-9]_*.so"))
         self.assertTrue(libraries)
@@ -204,6 +321,7 @@ class Libraries(unittest.TestCase):
                 done = preloaded(path, __file__, "--library", path)
                 self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
+    @for_all
     def test_without_preloading_a_sentence_says_how(self):
         path = BUILD / "steps" / "lib01_naive.so"
         code = "import sys; from flash_steps.step_library import StepLibrary as S; S(sys.argv[1])"
@@ -214,6 +332,7 @@ class Libraries(unittest.TestCase):
             last = (done.stderr.splitlines() or [""])[-1]
             self.assertEqual(last[: len(how)], words)
 
+    @for_all
     def test_beside_each_program_and_nothing_else_exported(self):
         for program in (BUILD / "steps").glob("[0-9][0-9]_*"):
             library = program.with_name(f"lib{program.name}.so")
@@ -222,6 +341,7 @@ class Libraries(unittest.TestCase):
             self.assertIn("fa_forward", names)
             self.assertEqual([name for name in names if not name.startswith("fa_")], [])
 
+    @for_all
     def test_a_kernel_may_read_the_librarys_constants(self):
         code = (
             "import ctypes; c = ctypes.CDLL(None); c.fa_read_tables.restype = ctypes.c_char_p\n"
