@@ -1067,14 +1067,17 @@ class Commands(Classroom):
 
         self.assertEqual(marks(), ["here", "    ", "    "])
         with contextlib.redirect_stdout(said), mock.patch("time.sleep"):
-            for done, passed, at in ((0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 1, 1), (1, 0, 2)):
+            for done, passed, at in (
+                *((0, 0, 1), (0, 0, 2), (0, 0, 0), (0, 0, 1), (0, 0, 2)),
+                *((0, 1, 0), (1, 1, 1), (1, 0, 2)),
+            ):
                 if done:
                     desk.mark_done(desk.current)
                 watch.passed, watch.stamp, watch.where = bool(passed), 1, "x"
                 watch.next()
                 self.assertEqual((desk.current, watch.stamp), (three[at], None))
                 self.assertIsNone(watch.where)
-            self.assertEqual(said.getvalue().count("stays on the list"), 2)
+            self.assertEqual(said.getvalue().count("stays on the list"), 5)
             self.assertEqual(marks(), ["done", "done", "here"])
             desk.mark_done(three[2])
             watch.next()
