@@ -62,8 +62,7 @@ def look(called):
             causal = (False,) if called.has("causal") else (False, True)
             unscaled = (False,) if called.has("scale") else (False, True)
             trials = [
-                replace(start, causal=c, unscaled=u)
-                for u, c in itertools.product(unscaled, causal)
+                replace(start, causal=c, unscaled=u) for u, c in itertools.product(unscaled, causal)
             ]
             run = called.tried(trials)
             if called.places and run.kind in ("wrong", "finding"):

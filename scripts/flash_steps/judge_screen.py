@@ -42,7 +42,12 @@ def screen(verdict, name):
             f"{n}: largest error {e['error']:.1e}, allowed there {e['allowed']:.1e}"
             for n, e in verdict["errors"].items()
         )
-        rows.append(("right", f"{len(right)} runs with new inputs (--seed {verdict['seed']}): {tried}. {errors}"))
+        rows.append(
+            (
+                "right",
+                f"{len(right)} runs with new inputs (--seed {verdict['seed']}): {tried}. {errors}",
+            )
+        )
         rows.append(("findings", "none: no race, no uninitialised read, no access out of bounds"))
     else:
         word = WORDS.get(verdict["kind"], verdict["kind"])

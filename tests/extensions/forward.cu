@@ -293,8 +293,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("grouped_1", &grouped<1>);
   m.def("masked", &masked<0>);
   m.def("masked_1", &masked<1>);
-  m.def("documents", &documents<0>, py::arg("q"), py::arg("k"), py::arg("v"),
-        py::arg("cu_seqlens"), py::arg("max_seqlen"));
+  m.def("documents", &documents<0>, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("cu_seqlens"),
+        py::arg("max_seqlen"));
   m.def("documents_1", &documents<1>, py::arg("q"), py::arg("k"), py::arg("v"),
         py::arg("cu_seqlens"), py::arg("max_seqlen"));
   m.def("decode", &decode<0>);

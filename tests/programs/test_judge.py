@@ -92,6 +92,8 @@ class Judged(unittest.TestCase):
 
 HEAD = """#include <torch/extension.h>
 torch::Tensor f(torch::Tensor q, torch::Tensor k, torch::Tensor v) """
+
+
 class Said(Folder):
     def judged(self, body, *words):
         return said([ROOT / "scripts/judge", self.write("f.cu", HEAD + body), *words])
