@@ -28,7 +28,7 @@ LAYOUTS = {
     "[B*H*N*d]": ("bhnd", lambda b, h, n, d: [b * h * n * d]),
 }
 ONE_HEAD, ONE_ENTRY = ("[N, d]",), ("[N, d]", "[N, H, d]")
-# A mask as a tensor: its type (None: the problem's), and the values of a key that a row sees or not.
+# A mask as a tensor: its type (None: the problem's), and its values for a key that is seen or not.
 MASKS = {
     "0 or -inf": (None, 0.0, -math.inf),
     "true: seen": ("bool", 1, 0),
