@@ -113,9 +113,12 @@ def judged(called, case, seed):
     """The runs that decide."""
     runs = []
     for problem in problems(called, case, random.Random(seed)):
+        if problem.group > 1 and not called.grouped:
+            continue
         run = called.run(problem)
         if problem.group > 1 and not called.has("Hkv") and not run.settles:
-            continue  # the file speaks of grouped heads, and this function has none
+            called.grouped = False  # the file speaks of grouped heads, and this function has none
+            continue
         runs.append(run)
         if run.kind not in ("", "refused"):
             return runs

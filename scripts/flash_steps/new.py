@@ -1,7 +1,7 @@
 """Writes an attention kernel of your own, still empty, as a PyTorch extension.
 
     new mine.cu
-    judge mine.cu               without a GPU: right or wrong, races, bytes, what to do next
+    judge mine.cu       right or wrong, races, bytes, what to do next
 
 It never overwrites a file; docs/own_kernel.md leads from the empty kernel to a correct one. Exit
 status: 0 done, 2 bad use.
