@@ -53,7 +53,7 @@ class Stopped(Failure):
     """The program ended within a call, or the call takes too long."""
 
 
-class Refused(Failure):
+class CheckFailed(Failure):
     """The extension's own check, as a RuntimeError of PyTorch."""
 
 
@@ -83,6 +83,7 @@ class Program:
 
     def __init__(self, path, how, files, gpu="H200", analyse=True):
         self.path, self.process = path, None
+        self.text = "\n".join(text_of(path) for path in files)
         words = argparse.Namespace(gpu=gpu, workers=None, watchdog=10, limit=None, lines=True)
         words.analyse, words.barriers = analyse, False
         wishes = cuda_program.wishes(words, files, None, [], how["local"])
@@ -153,7 +154,7 @@ class Program:
 
     def call(self, index, arguments, anew=True):
         """The results, with Tensor for tensors; (results, the arguments' bytes after the call, the
-        answer). Raises Refused and Stopped, after which the program starts again."""
+        answer). Raises CheckFailed and Stopped, after which the program starts again."""
         words = []
         for value in arguments:
             if isinstance(value, Tensor):
@@ -176,7 +177,7 @@ class Program:
         if "refused" in answer or "ended" in answer:
             if "ended" in answer:
                 self.start()
-            error = Refused(answer.get("refused", "a finding ended the program"))
+            error = CheckFailed(answer.get("refused", "a finding ended the program"))
             error.answer = answer
             raise error
         results = [

@@ -22,7 +22,7 @@ case "${1-}" in
     ;;
 esac
 
-mapfile -t cpp < <(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h' ':!scripts/template' 2> /dev/null)
+mapfile -t cpp < <(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h' 2> /dev/null)
 if ((${#cpp[@]} == 0)); then
   echo "maintain format: git names no files here: it formats the files of a git checkout" >&2
   exit 3

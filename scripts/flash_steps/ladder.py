@@ -1,9 +1,9 @@
 """What an extension moves, beside the least and beside the steps: which one it resembles, and which
 one would help most next."""
 
+import math
 from pathlib import Path
 
-from .extension import SIZES
 from .files import ROOT, read_json
 from .text import bytes_text, three_digits, time_text
 
@@ -19,56 +19,136 @@ CHAPTERS = {
     "09": ("09_tma_wgmma", None),
     "10": ("10_warp_specialized", "scheduled"),
     "11": ("11_hopper_backward", "direct"),
+    "13": ("13_decode", "splits"),
 }
+
+
+# The first row whose condition holds: which step it resembles, which one helps most next, and why.
+FORWARD = (
+    (
+        lambda t: t["decode"] and t["blocks"] <= t["heads"],
+        "13",
+        "13",
+        "one block per head leaves most SMs idle: split the keys among blocks",
+    ),
+    (
+        lambda t: t["decode"],
+        "13",
+        "13",
+        "decoding is limited by HBM: let the heads of a group share the keys they read",
+    ),
+    (
+        lambda t: t["scores_written"] and t["shared"],
+        "02",
+        "04",
+        "S and P go through HBM: keep one tile of them on the chip",
+    ),
+    (
+        lambda t: t["scores_written"],
+        "01",
+        "02",
+        "each score reads its rows from global memory: share tiles",
+    ),
+    (lambda t: t["wgmma"], "09", "10", "producer and consumer warps overlap copies and products"),
+    (
+        lambda t: t["tensor_cores"] and t["conflicts"] > 1.3,
+        "07",
+        "07",
+        "bank conflicts: {conflicts:.1f} times the wavefronts; swizzle",
+    ),
+    (
+        lambda t: t["tensor_cores"] and not t["copies"],
+        "07",
+        "07",
+        "no cp.async: a pipeline loads the next tile during the products",
+    ),
+    (
+        lambda t: t["tensor_cores"],
+        "07",
+        "09",
+        "on Hopper TMA and wgmma copy and multiply whole tiles",
+    ),
+    (
+        lambda t: not t["shared"],
+        "03",
+        "04",
+        "every row reads all of K and V: let a block share tiles",
+    ),
+    (lambda t: t["rewritten"], "04", "06", "O moves once per tile of keys: swap the loops, keep O"),
+    (
+        lambda t: t["conflicts"] > 1.5,
+        "06",
+        "02",
+        "bank conflicts: {conflicts:.1f} times the wavefronts; pad a row",
+    ),
+    (
+        lambda t: t["per_score"] > 2.5 * (per_score("06", t) or math.inf),
+        "06",
+        "06",
+        "each row requests the keys anew: more rows per block, tiles in registers",
+    ),
+    (lambda t: True, "06", "07", "fp32 products: tensor cores multiply bf16 and fp16"),
+)
+BACKWARD = (
+    (lambda t: t["scores_written"], "05", "05",
+     "P or dS goes through HBM: compute it again from Q, K and LSE"),
+    (lambda t: t["wgmma"], "11", "11", "a warpgroup of its own adds dQ"),
+    (lambda t: t["tensor_cores"], "08", "11", "on Hopper products overlap the softmax"),
+    (lambda t: True, "05", "08", "fp32 products: tensor cores multiply bf16 and fp16"),
+)  # fmt: skip
 
 
 def total(bytes):
     return sum(bytes.values())
 
 
-def traffic(case, answer, backward):
-    """Bytes and time of one run."""
-    report = answer["report"]
-    size = SIZES[case.type]
-    kernels = report["kernels"]
-    heads = case.b * case.h
-    written = {}
+def traffic(called, run):
+    """Bytes and time of one run, and what of them tells the steps apart."""
+    case, report, outputs = run.case, run.answer["report"], run.answer["outputs"]
+    kernels, heads, low = report["kernels"], case.b * case.h, called.program.text.lower()
+    written, parts = {}, {}
     for k in kernels:
         for name, row in k["buffers"].items():
             written[name] = written.get(name, 0) + total(row["bytes"]) - row["bytes"]["read"]
-    parts = {}
-    for k in kernels:
         for part, share in k["parts"].items():
             parts[part] = parts.get(part, 0) + share * k["estimated_ms"]
     ms = sum(k["estimated_ms"] for k in kernels)
+    requested = sum(total(k["bytes"]) for k in kernels)
     wavefronts = sum(k["shared"]["wavefronts"] for k in kernels)
+    into = outputs["O"].name if "O" in outputs else ""
     return {
         "problem": str(case),
-        "scores": heads * case.n**2,
         "d": case.d,
         "type": case.type,
-        "rewritten": written.pop(answer.get("O"), 0) > 1.5 * case.bytes_of("O"),
+        "heads": heads,
+        "decode": bool(case.one),
+        "backward": called.backward,
+        "per_score": requested / (heads * case.rows * case.n),
+        "rewritten": written.pop(into, 0) > 1.5 * case.bytes_of("O"),
         "scores_written": scores_written(case, written),
-        "compulsory": heads * (case.n * case.d * size * (8 if backward else 4) + 4 * case.n),
-        "requested": sum(total(k["bytes"]) for k in kernels),
+        "compulsory": sum(case.bytes_of(name) for name in {*called.tensors(case), *outputs}),
+        "requested": requested,
         "hbm": sum(k["hbm"]["read"] + k["hbm"]["write"] for k in kernels),
         "ms": ms,
         "limit": max(parts, key=parts.get) if parts else "",
         "share": max(parts.values()) / ms if parts and ms else 0,
         "conflicts": wavefronts / max(1, sum(k["shared"]["ideal"] for k in kernels)),
         "shared": any(k["shared"]["read"] for k in kernels),
+        "blocks": max((k["blocks"] for k in kernels), default=0),
         "tensor_cores": "tensor cores" in parts,
+        "wgmma": any(word in low for word in ("wgmma", "cp.async.bulk", "tensormap")),
+        "copies": any(word in low for word in ("cp.async", "cp_async", "memcpy_async")),
         "gpu": report["gpu"],
     }
 
 
 def scores_written(case, written):
     """Is the matrix of scores in device memory? Only known where O is smaller."""
-    if case.n <= case.d:
+    if case.n <= case.d or case.one:
         return False
     square = f"{case.n}x{case.n}"
     least = case.b * case.h * case.n**2 * 2
-    known = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "QKV")
+    known = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "qkv", "mask")
     for name, bytes in written.items():
         if bytes < least or name in known:
             continue
@@ -77,63 +157,15 @@ def scores_written(case, written):
     return False
 
 
-def rung(t, report, text, backward):
-    """{"like", "per_score", "its_per_score", "next", "why"}"""
-    low = text.lower()
-    wgmma, tma = "wgmma" in low, "cp.async.bulk" in low or "tensormap" in low
-    copies = "cp.async" in low or "cp_async" in low or "memcpy_async" in low
-    if backward:
-        like, then, why = backward_rung(t, wgmma)
-    elif t["scores_written"]:
-        if t["shared"]:
-            like, then, why = (
-                "02",
-                "04",
-                "S and P go through HBM: keep one tile of them on the chip",
-            )
-        else:
-            like, then, why = (
-                "01",
-                "02",
-                "each score reads its rows from global memory: share tiles",
-            )
-    elif wgmma or tma:
-        like, then, why = "09", "10", "producer and consumer warps overlap copies and products"
-    elif t["tensor_cores"]:
-        like, then = "07", "09"
-        why = "on Hopper TMA and wgmma copy and multiply whole tiles"
-        if t["conflicts"] > 1.3:
-            then, why = "07", f"bank conflicts: {t['conflicts']:.1f} times the wavefronts; swizzle"
-        elif not copies:
-            then, why = "07", "no cp.async: a pipeline loads the next tile during the products"
-    elif not t["shared"]:
-        like, then, why = "03", "04", "every row reads all of K and V: let a block share tiles"
-    elif t["rewritten"]:
-        like, then, why = "04", "06", "O moves once per tile of keys: swap the loops, keep O"
-    else:
-        like, then, why = "06", "07", "fp32 products: tensor cores multiply bf16 and fp16"
-        if t["conflicts"] > 1.5:
-            then, why = (
-                "02",
-                f"bank conflicts: {t['conflicts']:.1f} times the wavefronts; pad a row",
-            )
-    mine, its = t["requested"] / t["scores"], per_score(like, t["d"], t["type"], backward)
-    if like == "06" and its and mine > 2.5 * its and then == "07":
-        then, why = "06", "each row requests the keys anew: more rows per block, tiles in registers"
-    return {"like": like, "per_score": mine, "its_per_score": its, "next": then, "why": why}
+def rung(t):
+    """{"like", "its_per_score", "next", "why"}"""
+    rows = BACKWARD if t["backward"] else FORWARD
+    like, then, why = next(row[1:] for row in rows if row[0](t))
+    return {"like": like, "its_per_score": per_score(like, t), "next": then,
+            "why": why.format(**t)}  # fmt: skip
 
 
-def backward_rung(t, wgmma):
-    if t["scores_written"]:
-        return "05", "05", "P or dS goes through HBM: compute it again from Q, K and LSE"
-    if wgmma:
-        return "11", "11", "a warpgroup of its own adds dQ"
-    if t["tensor_cores"]:
-        return "08", "11", "on Hopper products overlap the softmax"
-    return "05", "08", "fp32 products: tensor cores multiply bf16 and fp16"
-
-
-def per_score(like, d, type, backward):
+def per_score(like, t):
     """Requested bytes per score of the step, from docs/results: at the nearest published sizes."""
     step, variant = CHAPTERS[like]
     best = None
@@ -142,10 +174,10 @@ def per_score(like, d, type, backward):
             p = run["problem"]
             if run["step"] != step or p["causal"] or variant not in (run["variant"], None):
                 continue
-            part = (run.get("backward") or {}) if backward else run
+            part = (run.get("backward") or {}) if t["backward"] else run
             bytes = ((part.get("traffic") or {}).get("requested") or {}).get("predicted")
             if bytes:
-                far = abs(p["d"] - d), p["n"]
+                far = abs(p["d"] - t["d"]), p["n"]
                 value = total(bytes) / (p["b"] * p["h"] * p["n"] * p["nk"])
                 best = min(best or (far, value), (far, value))
     return best[1] if best else None
@@ -159,13 +191,17 @@ def rows(t, r):
     """Of the screen."""
     name = CHAPTERS[r["like"]][0].replace("_", " ")
     then = CHAPTERS[r["next"]][0].replace("_", " ")
-    like = f"step {name}; this one requests {three_digits(r['per_score'])} bytes per score"
+    like = f"step {name}; this one requests {three_digits(t['per_score'])} bytes per score"
     if r["its_per_score"]:
         like += f", that step's published runs {three_digits(r['its_per_score'])}"
     hbm, requested, least = (bytes_text(t[key]) for key in ("hbm", "requested", "compulsory"))
     share = f"({100 * t['share']:.0f}%)"
+    held = "; of the stores the L2 still holds the rest" if t["hbm"] < t["compulsory"] else ""
     return [
-        ("moves", f"{hbm} of HBM, {requested} requested; compulsory {least} ({t['problem']})"),
+        (
+            "moves",
+            f"{hbm} of HBM, {requested} requested; compulsory {least} ({t['problem']}){held}",
+        ),
         ("like", like),
         ("time", f"{time_text(t['ms'])} estimated for {t['gpu']}, limited by {t['limit']} {share}"),
         ("next", f"step {then}: {r['why']}. {chapter(r['next'])}"),

@@ -7,8 +7,8 @@ from flash_steps.command import BadInput
 # By role, in lower case without underscores.
 NAMES = {
     "Q": "q query queries mq xq qs",
-    "K": "k key keys mk xk ks",
-    "V": "v value values mv xv vs val vals",
+    "K": "k key keys mk xk ks kcache keycache cachek pastk",
+    "V": "v value values mv xv vs val vals vcache valuecache cachev pastv",
     "O": "o out output outputs result results attnout attn outptr y",
     "LSE": "lse softmaxlse logsumexp logsumexps lvec lvals stats",
     "dO": "do dout doutput gradout gradoutput grado doo grad outgrad upstream",
@@ -19,14 +19,21 @@ NAMES = {
     "l": "l sum rowsum sums li denom",
     "delta": "delta dpsum dsum di dvec rowsumdo",
     "qkv": "qkv packedqkv",
+    "mask": "mask attnmask attentionmask attnbias bias",
+    "starts": "cuseqlens cuseqlensq cuseqlensk cuseqlenskv cuseqlen cuseqlenq cuseqlenk",
+    "lengths": "lengths seqlens seqlensk cacheseqlens contextlens contextlengths seqlengths "
+    "kvlens kvlengths cachelens",
     "causal": "causal iscausal usecausal applycausal causalmask usecausalmask ismasked masked",
     "scale": "scale softmaxscale smscale scaling scalefactor attnscale qkscale scaleqk invsqrtd "
     "softmaxscalefactor normfactor",
-    "N": "n s t seqlen seqlength sequencelength nseq seq seqlenq seqlenk seqlenkv nq nk nkv lenq "
-    "qlen kvlen lq lk tq tk sq sk maxseqlen length context contextlen numrows tokens nctx",
+    "N": "n s t seqlen seqlength sequencelength nseq seq seqlenk seqlenkv nk kvlen lk tk sk "
+    "length context contextlen numrows tokens nctx cachelen",
+    "Nq": "seqlenq nq lenq qlen lq tq sq",
+    "longest": "maxseqlen maxseqlenq maxseqlenk maxlen",
     "d": "d headdim dim hd dhead headsize dmodel dimhead embed embeddim hdim embdim dimension",
     "B": "b batch batchsize bs bsz nbatch numbatches batches",
-    "H": "h nh numheads nheads heads numhead nhead qheads hq hkv numkvheads nhkv numqheads kvheads",
+    "H": "h nh numheads nheads heads numhead nhead qheads hq numqheads nqheads",
+    "Hkv": "hkv numkvheads nhkv nkvheads kvheads numheadskv numheadsk kheads nkv",
     "block": "br bc blocksize bm bn blockm blockn tilesize tile blocksizem blocksizen blockrows "
     "blockcols tilem tilen splitsize chunksize numsplits nsplits chunk",
     "stages": "stages numstages nstages stage kstages",
@@ -34,7 +41,8 @@ NAMES = {
     "zero": "dropout dropoutp pdropout seed offset philoxseed softcap debug verbose device",
 }
 ROLES = {word: role for role, words in NAMES.items() for word in words.split()}
-TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "m", "l", "delta", "qkv")
+TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV", "m", "l", "delta", "qkv",
+           "mask", "starts", "lengths")  # fmt: skip
 OUTPUTS = ("O", "LSE", "dQ", "dK", "dV")
 GRADIENTS = ("dQ", "dK", "dV")
 STATISTICS = ("LSE", "m", "l", "delta")  # float32, one per row
@@ -88,7 +96,7 @@ def roles_of(function, names=()):
         elif role is None:
             what = f"argument {i + 1}, '{given[i] or kinds[i]}', of {function['name']}"
             raise BadInput(f'{what} is not known: say it with --call "{function["name"]}(Q, ...)"')
-        elif kinds[i].endswith("?") and role in ("O", *STATISTICS):
+        elif kinds[i].endswith("?") and role in ("O", "starts", "lengths", *STATISTICS):
             roles[i] = {"value": None}
     if "qkv" not in roles and not {"Q", "K", "V"} <= {r for r in roles if isinstance(r, str)}:
         raise BadInput(f"{function['name']} has no Q, K and V: say them with --call")
@@ -117,7 +125,7 @@ def parsed(call):
                 roles.append({"value": json_number(word)})
             except ValueError:
                 raise BadInput(
-                    f"--call: '{word}' is none of {', '.join(NAMES)}, or a number"
+                    f"--call: '{word}' is no argument that docs/judge.md names, and no number"
                 ) from None
     return name.strip(), roles
 

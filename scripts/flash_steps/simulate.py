@@ -115,9 +115,9 @@ class Extension:
             values.append(value)
         try:
             results, after, answer = self._program.call(index, values, anew=False)
-        except extension.Refused as refused:
-            self._keep(refused.answer)
-            raise RuntimeError(str(refused)) from None
+        except extension.CheckFailed as failed:
+            self._keep(failed.answer)
+            raise RuntimeError(str(failed)) from None
         self._keep(answer)
         for place, data in zip(places, after):
             if not place.readonly and place.tobytes() != data:

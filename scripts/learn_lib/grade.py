@@ -40,6 +40,12 @@ class Grade:
         filled = len(self.holes) - self.holes.count("empty")
         return f"{word} {filled}/{len(self.holes)}" if 0 < filled < len(self.holes) else word
 
+    def feedback(self):
+        """What is right; else the line and the advice."""
+        said = {"ok": "right", "missing": "not handed in", "untouched": "still empty"}
+        advice = f"{self.kind}: {printable(self.message)}\n\n{ADVICE.get(self.kind, '')}"
+        return said.get(self.result, advice).strip()
+
 
 class Aside:
     """Files that are not graded, and why: no submission disappears silently."""
@@ -282,29 +288,22 @@ def printable(text):
     return "".join(c for c in text if c in "\n\t" or c.isprintable())
 
 
-def write_csv(path, grades):
-    """A row per student: 1 for each exercise that is right, else 0, and the sum."""
+def write_csv(path, grades, days, rules):
+    """A row per student: the points of each exercise, how many days late, the sum."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         first = next(iter(grades.values()))
-        rows.writerow(["student", *(g.exercise.label for g in first), "done"])
+        rows.writerow(["student", *(g.exercise.label for g in first), "days late", "points"])
         for name, row in grades.items():
-            points = [int(g.result == "ok") for g in row]
-            rows.writerow([name, *points, sum(points)])
+            points = [rules.score(g, days[name]) for g in row]
+            rows.writerow([name, *(f"{n:g}" for n in points), days[name], f"{sum(points):g}"])
 
 
 def write_feedback(folder, grades):
-    """A file per student to hand back: what is right, and of the rest the line and the advice."""
+    """A file per student to hand back."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name, row in grades.items():
-        parts = []
-        for g in row:
-            said = {"ok": "right", "missing": "not handed in", "untouched": "still empty"}
-            said = (
-                said.get(g.result)
-                or f"{g.kind}: {printable(g.message)}\n\n{ADVICE.get(g.kind, '')}"
-            )
-            parts.append(f"{g.exercise.label}: {said.strip()}\n")
+        parts = [f"{g.exercise.label}: {g.feedback()}\n" for g in row]
         Path(folder, f"{name}.txt").write_text("\n".join(parts), encoding="utf-8")
 
 

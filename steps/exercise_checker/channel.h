@@ -8,7 +8,7 @@
 namespace fa {
 
 /// A problem of an exercise; hkv and nk: as h and n where they are not given. With a window [L, R],
-/// or the lengths of documents, which sum to n.
+/// or the lengths of documents, which sum to n, or each batch entry's number of keys.
 inline Problem problem_of(const nlohmann::json& j, Support support = {}) {
   Problem p;
   p.B = j.value("b", 1);
@@ -24,7 +24,8 @@ inline Problem problem_of(const nlohmann::json& j, Support support = {}) {
     for (const int n : j["lengths"]) p.mask.row_starts.push_back(p.mask.row_starts.back() + n);
     p.mask.key_starts = p.mask.row_starts;
   }
-  support.gqa = support.cross = support.window = support.documents = true;
+  if (j.contains("keys")) p.cache.lengths = j["keys"].get<std::vector<int>>();
+  support.gqa = support.cross = support.window = support.documents = support.lengths = true;
   validate(p, support);
   return p;
 }

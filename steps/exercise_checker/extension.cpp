@@ -3,8 +3,9 @@
 //
 // {"inputs": [names], "problem", "seed", "type", "order"} is answered by a line and their bytes: Q,
 // K, V, dO, O, LSE, delta = rowsum(dO O). {"outputs": [{"name", "type"}], ...} with their bytes
-// after the line is answered by {"tensors": [{"name", "ok", "message", "error", "allowed",
-// "near"}]}; `near`: the share of the elements that are right or nearly so.
+// after the line and "traffic" (judge.h) is answered by {"host", "tensors": [{"name", "ok",
+// "message", "error", "allowed", "near"}]}; `near`: the share of elements that are right or nearly
+// so; `host`: why its kernels did not make the result.
 
 #include <bit>
 #include <cmath>
@@ -101,10 +102,8 @@ struct Case {
   explicit Case(const json& asked)
       : p(problem_of(asked.at("problem"), {.d = {asked.at("problem").at("d").get<int>()}})) {
     p.dtype = type_of(asked.at("type"));
-    in = normal_inputs(p, asked.at("seed"));
-    for (float& q : in.Q) q *= asked.value("factor", 1.f);  // a power of two
-    scaled = in;
-    if (!asked.value("unscaled", false)) return;
+    in = scaled = inputs_of(asked.at("problem"), p, asked.at("seed"));
+    if (!asked.at("unscaled")) return;
     for (float& q : scaled.Q) q *= std::sqrt(static_cast<float>(p.d));
   }
 };
@@ -152,7 +151,7 @@ void answer_inputs(Channel& caller, const json& asked) {
   }
   std::vector<const std::vector<char>*> all;
   for (const auto& b : bytes) all.push_back(&b);
-  caller.put({{"problem", describe(c.p)}}, all);
+  caller.put(json::object(), all);
 }
 
 /// The share of elements that no accident brings near the right ones.
@@ -185,9 +184,12 @@ void answer_check(Channel& caller, const json& asked) {
   const Outputs given = out;
   complete(c, out);
   json tensors = json::array();
+  std::vector<const Tensor*> outputs;
   const CheckResult result = check(c.p, c.scaled, out, sample_of(c.p, 1, 1e18));
   for (const TensorCheck& t : result.tensors) {
-    if ((given.*tensor_of(t.tensor).output).empty()) continue;
+    const Tensor& of = tensor_of(t.tensor);
+    if ((given.*of.output).empty()) continue;
+    if (t.tensor != "LSE") outputs.push_back(&of);
     const bool known = std::isfinite(t.max_abs_err);
     tensors.push_back({{"name", t.tensor},
                        {"ok", t.ok},
@@ -197,7 +199,8 @@ void answer_check(Channel& caller, const json& asked) {
                        {"allowed", t.bound},
                        {"near", t.ok ? 1 : near(c, t.tensor, out)}});
   }
-  caller.put({{"tensors", tensors}, {"problem", describe(c.p)}});
+  const auto fault = made_by_the_host(c.p, outputs, asked.at("traffic"));
+  caller.put({{"tensors", tensors}, {"host", fault ? fault->text : ""}});
 }
 
 }  // namespace

@@ -7,15 +7,12 @@
 #include <csignal>
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "common/counts/backend.h"
 #include "common/counts/estimate.h"
 #include "common/counts/format.h"
 #include "common/counts/gpus.h"
 #include "common/harness/check.h"
-#include "common/harness/inputs.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "steps/exercise_checker/channel.h"
@@ -27,12 +24,6 @@ namespace fa {
 namespace {
 
 using nlohmann::json;
-
-/// The first thing that is wrong.
-struct Fault {
-  std::string kind;  ///< a few words: "race", "wrong result"
-  std::string text;  ///< one sentence that says where
-};
 
 /// The student's program says nothing more.
 struct Ended {};
@@ -47,16 +38,6 @@ json said(Channel& student, const json& asked,
 }
 
 // --- a kernel -----------------------------------------------------------------------------------
-
-Inputs inputs_of(const json& j, const Problem& p, uint64_t seed) {
-  Inputs in =
-      j.value("input", "normal") == "outliers" ? outlier_inputs(p, seed) : normal_inputs(p, seed);
-  const float factor = j.value("factor", 1.f);  // how far apart the scores of a row are
-  for (float& q : in.Q) q = round_to(p.dtype, q * factor);
-  const float mean = j.value("mean", 0.f);  // of V
-  for (float& v : in.V) v = round_to(p.dtype, v + mean);
-  return in;
-}
 
 std::optional<Fault> wrong_element(const CheckResult& result) {
   if (!result.damage.empty()) {
@@ -111,29 +92,6 @@ std::optional<Fault> too_many_bytes(const json& table, const json& sites) {
                    fmt::format("{} bytes {} {}{}; the spec has {}", grouped(yours), words, name,
                                busiest_line(sites, name + site), grouped(spec))};
     }
-  }
-  return std::nullopt;
-}
-
-/// An input that no kernel read, or an output that kernels have not written all of: then the host
-/// did their work. Copies and memsets count for nothing here.
-std::optional<Fault> made_by_the_host(const Problem& p, const std::vector<const Tensor*>& outputs,
-                                      const json& table) {
-  const auto moved = [&](const std::string& name, const char* way) -> uint64_t {
-    const bool known = table.contains(name) && table[name].contains("by_kernels");
-    return known ? table[name]["by_kernels"][way].get<uint64_t>() : 0;
-  };
-  for (const Tensor* t : outputs) {
-    const uint64_t added = moved(t->name, "atomic"), written = moved(t->name, "write") + added;
-    // What is added to may have rows to which nothing is added.
-    if (written >= (added != 0 ? 1 : t->bytes(p))) continue;
-    return Fault{"not in a kernel", fmt::format("{} has {} bytes, and kernels wrote {} of them",
-                                                t->name, grouped(t->bytes(p)), grouped(written))};
-  }
-  for (const char* name : {"Q", "K", "V", "dO"}) {
-    if (!table.contains(name) || table[name]["spec"]["read"] == 0) continue;
-    if (moved(name, "read") != 0) continue;
-    return Fault{"not in a kernel", fmt::format("no kernel read {}", name)};
   }
   return std::nullopt;
 }
@@ -448,6 +406,38 @@ json judge(const json& request, Channel& student) {
 }
 
 }  // namespace
+
+Inputs inputs_of(const json& j, const Problem& p, uint64_t seed) {
+  Inputs in =
+      j.value("input", "normal") == "outliers" ? outlier_inputs(p, seed) : normal_inputs(p, seed);
+  const float factor = j.value("factor", 1.f);  // how far apart the scores of a row are
+  for (float& q : in.Q) q = round_to(p.dtype, q * factor);
+  const float mean = j.value("mean", 0.f);  // of V
+  for (float& v : in.V) v = round_to(p.dtype, v + mean);
+  return in;
+}
+
+// Copies and memsets count for nothing here.
+std::optional<Fault> made_by_the_host(const Problem& p, const std::vector<const Tensor*>& outputs,
+                                      const json& table) {
+  const auto moved = [&](const std::string& name, const char* way) -> uint64_t {
+    const bool known = table.contains(name) && table[name].contains("by_kernels");
+    return known ? table[name]["by_kernels"][way].get<uint64_t>() : 0;
+  };
+  for (const Tensor* t : outputs) {
+    const uint64_t added = moved(t->name, "atomic"), written = moved(t->name, "write") + added;
+    // What is added to may have rows to which nothing is added.
+    if (written >= (added != 0 ? 1 : t->bytes(p))) continue;
+    return Fault{"not in a kernel", fmt::format("{} has {} bytes, and kernels wrote {} of them",
+                                                t->name, grouped(t->bytes(p)), grouped(written))};
+  }
+  for (const char* name : {"Q", "K", "V", "dO"}) {
+    if (!table.contains(name) || table[name]["spec"]["read"] == 0) continue;
+    if (moved(name, "read") != 0) continue;
+    return Fault{"not in a kernel", fmt::format("no kernel read {}", name)};
+  }
+  return std::nullopt;
+}
 
 }  // namespace fa
 

@@ -165,6 +165,72 @@ std::vector<torch::Tensor> wmma_forward(torch::Tensor q, torch::Tensor k, torch:
   return {O};
 }
 
+// --- heads that share keys, one query, documents, a mask, lengths: one thread per row; mutant 1:
+// ignores what this is about
+template <int mutant>
+__global__ void general(const float* Q, const float* K, const float* V, float* O, const bool* mask,
+                        const int* starts, const int* lengths, int rows, int Nk, int H, int group,
+                        int d, bool bnhd) {
+  const int r = threadIdx.x + blockIdx.x * 32, h = blockIdx.y, b = blockIdx.z, Hkv = H / group;
+  if (r >= rows) return;
+  const auto at = [&](int n, int N, int h, int heads) {
+    return (bnhd ? ((size_t)b * N + n) * heads + h : ((size_t)b * heads + h) * N + n) * d;
+  };
+  const int hkv = mutant == 1 && group > 1 ? h % Hkv : h / group;
+  int first = 0, last = lengths && mutant != 1 ? lengths[b] : Nk;
+  for (int i = 0; starts && mutant != 1 && r >= starts[i]; ++i) {
+    first = starts[i], last = starts[i + 1];
+  }
+  float m = -INFINITY, l = 0.f, o[64] = {};
+  for (int c = first; c < last; ++c) {
+    if (mask && mutant != 1 && !mask[r * Nk + c]) continue;
+    float s = 0.f;
+    for (int x = 0; x < d; ++x) s += Q[at(r, rows, h, H) + x] * K[at(c, Nk, hkv, Hkv) + x];
+    s *= rsqrtf(d);
+    const float m_new = fmaxf(m, s), alpha = expf(m - m_new), p = expf(s - m_new);
+    for (int x = 0; x < d; ++x) o[x] = alpha * o[x] + p * V[at(c, Nk, hkv, Hkv) + x];
+    l = alpha * l + p;
+    m = m_new;
+  }
+  for (int x = 0; x < d; ++x) O[at(r, rows, h, H) + x] = o[x] / l;
+}
+template <int mutant>
+torch::Tensor launched(torch::Tensor q, torch::Tensor k, torch::Tensor v, const bool* mask,
+                       const int* starts, const int* lengths, int B, int H, int Hkv, int rows,
+                       int Nk, bool bnhd) {
+  const int d = q.size(-1);
+  TORCH_CHECK(d <= 64 && H % Hkv == 0);
+  auto O = torch::empty_like(q);
+  general<mutant><<<dim3((rows + 31) / 32, H, B), 32>>>(
+      q.data_ptr<float>(), k.data_ptr<float>(), v.data_ptr<float>(), O.data_ptr<float>(), mask,
+      starts, lengths, rows, Nk, H, H / Hkv, d, bnhd);
+  return O;
+}
+template <int mutant>
+torch::Tensor grouped(torch::Tensor q, torch::Tensor k, torch::Tensor v, int num_kv_heads) {
+  return launched<mutant>(q, k, v, nullptr, nullptr, nullptr, q.size(0), q.size(1), num_kv_heads,
+                          q.size(2), k.size(2), false);
+}
+template <int mutant>
+torch::Tensor masked(torch::Tensor q, torch::Tensor k, torch::Tensor v,
+                     std::optional<torch::Tensor> mask) {
+  const bool* p = mask ? mask->data_ptr<bool>() : nullptr;
+  return launched<mutant>(q, k, v, p, nullptr, nullptr, q.size(0), q.size(1), q.size(1), q.size(2),
+                          k.size(2), false);
+}
+template <int mutant>
+torch::Tensor documents(torch::Tensor q, torch::Tensor k, torch::Tensor v, torch::Tensor starts,
+                        int max_seqlen) {
+  return launched<mutant>(q, k, v, nullptr, starts.data_ptr<int>(), nullptr, 1, q.size(1),
+                          q.size(1), q.size(0), k.size(0), true);
+}
+template <int mutant>
+torch::Tensor decode(torch::Tensor q, torch::Tensor k, torch::Tensor v, torch::Tensor lengths) {
+  TORCH_CHECK(q.dim() == 3, "q: [B, H, d]");
+  return launched<mutant>(q, k, v, nullptr, nullptr, lengths.data_ptr<int>(), q.size(0), q.size(1),
+                          k.size(2), 1, k.size(1), true);
+}
+
 // --- a backward, with LSE and delta; mutant 1: no delta, 2: dK by stores in place of atomics
 template <int mutant>
 __global__ void gradients(const float* Q, const float* K, const float* V, const float* dO,
@@ -223,6 +289,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("wmma_1", &wmma_forward<1>);
   m.def("wmma_2", &wmma_forward<2>);
   m.def("wmma_3", &wmma_forward<3>);
+  m.def("grouped", &grouped<0>);
+  m.def("grouped_1", &grouped<1>);
+  m.def("masked", &masked<0>);
+  m.def("masked_1", &masked<1>);
+  m.def("documents", &documents<0>, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("cu_seqlens"),
+        py::arg("max_seqlen"));
+  m.def("documents_1", &documents<1>, py::arg("q"), py::arg("k"), py::arg("v"),
+        py::arg("cu_seqlens"), py::arg("max_seqlen"));
+  m.def("decode", &decode<0>);
+  m.def("decode_1", &decode<1>);
   m.def("backward", &backward<0>);
   m.def("backward_1", &backward<1>);
   m.def("backward_2", &backward<2>);

@@ -123,7 +123,7 @@ def typed(script, *words):
 
 
 def copy_scripts(root):
-    unwanted = shutil.ignore_patterns("__pycache__", "learn*", "new", "template")
+    unwanted = shutil.ignore_patterns("__pycache__", "learn*", "new")
     shutil.copytree(SCRIPTS, os.path.join(root, "scripts"), ignore=unwanted, dirs_exist_ok=True)
 
 

@@ -20,15 +20,16 @@ import termios
 import time
 import unittest
 import xml.etree.ElementTree as ElementTree
+import zipfile
 from pathlib import Path
 from unittest import mock
 
 from copies import BUILD, ROOT, Folder, for_all, main, on_page, typed
 from flash_steps.command import BadInput
 from learn_lib import check as checking
+from learn_lib import course, show
 from learn_lib import exercises as catalogue
 from learn_lib import grade as grading
-from learn_lib import show
 from learn_lib.desk import Desk
 from learn_lib.watch import Watch
 
@@ -1432,11 +1433,18 @@ class Grading(Classroom):
         for wrong in ("0", "1-", "x", "99", "-3", "x-3"):
             with self.assertRaises(BadInput):
                 grading.only(EXERCISES, wrong)
-        grading.write_csv(self.folder / "g.csv", grades)
+        self.write(self.folder / "r.toml", "late = 0.25\npoints.2 = 4\npoints.scores = 2\n")
+        rules, days = course.Rules(self.folder / "r.toml"), {"ann": 1, "bo": 0, "cy": 9}
+        grading.write_csv(self.folder / "g.csv", grades, days, rules)
         rows = [line.split(",") for line in (self.folder / "g.csv").read_text().splitlines()]
         self.assertEqual(
-            [(row[0], row[-1]) for row in rows[1:]], [("ann", "1"), ("bo", "1"), ("cy", "0")]
+            [(row[0], *row[-2:]) for row in rows[1:]],
+            [("ann", "1", "1.5"), ("bo", "0", "4"), ("cy", "9", "0")],
         )
+        course.write_gradescope(self.folder / "results.json", grades["ann"], 1, rules)
+        tests = json.loads((self.folder / "results.json").read_text())["tests"]
+        self.assertEqual([(t["score"], t["max_score"]) for t in tests[:2]], [(1.5, 2), (0, 4)])
+        self.assertIn("Two threads access", tests[1]["output"])
         grading.write_feedback(self.folder / "back", grades)
         feedback = (self.folder / "back/ann.txt").read_text()
         self.assertIn(f"{second}: race: two\nlines\n\nTwo threads access the same word", feedback)
@@ -1474,6 +1482,33 @@ class Grading(Classroom):
         self.assertEqual((shown["seconds"], shown["lines_outside"]), (1.23, 3))
         self.assertEqual((shown["name"], shown["number"], shown["kind"]), (few[1].name, 2, "race"))
         self.assertEqual(students[1]["exercises"][1]["copied"], "a hard link")
+
+    def test_submissions_of_a_platform(self):
+        """Moodle's folders and zips, Canvas's flat names."""
+        text = exercise("scores").solution()
+        moodle = self.folder / "Ann Lee_123_assignsubmission_file_"
+        moodle.mkdir()
+        with zipfile.ZipFile(moodle / "learn.zip", "w") as zip:
+            zip.writestr(zipfile.ZipInfo("learn/01_scores.cuh", (2026, 12, 3, 12, 0, 0)), text)
+            zip.writestr("../../out.cuh", "")
+        with zipfile.ZipFile(self.folder / "all.zip", "w") as zip:
+            zip.write(moodle / "learn.zip", f"{moodle.name}/learn.zip")
+            zip.writestr("bobo_LATE_12_345_01_scores-2.cuh", text)
+        scratch = self.folder / "scratch"
+        found = course.handed_in(self.folder / "all.zip", scratch)
+        own = {s.name: grading.submitted(s, EXERCISES, grading.Aside()) for s in found.iterdir()}
+        self.assertEqual({name: list(files) for name, files in own.items()},
+                         {"Ann Lee": ["scores"], "bobo": ["scores"]})  # fmt: skip
+        self.assertFalse((self.folder / "out.cuh").exists() or (scratch / "out.cuh").exists())
+        self.write(self.folder / "r.toml", "due = 2026-12-01T23:59:00\nlate = 0.1\n")
+        rules = course.Rules(self.folder / "r.toml")
+        self.assertEqual(rules.days(own["Ann Lee"].values()), 2)
+        self.write(self.folder / "r.toml", "dew = 1\n")
+        with self.assertRaisesRegex(BadInput, "r.toml: dew"):
+            course.Rules(self.folder / "r.toml")
+        names = course.pseudonyms(self.folder / "names.csv", ["Lee, Ann", "bobo"])
+        self.assertEqual(course.pseudonyms(self.folder / "names.csv", ["bobo"]), names)
+        self.assertEqual(len({*names.values()}), 2)
 
     def test_grading_leaves_nothing_running(self):
         """Not even processes that left its process group."""

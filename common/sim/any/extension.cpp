@@ -14,6 +14,7 @@
 
 #include "common/counts/channel.h"
 #include "common/sim/any/session.h"
+#include "common/sim/any/torch_kernels.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/messages/symbols.h"
 
@@ -26,18 +27,10 @@ using torch::Value;
 using Bytes = std::vector<char>;
 
 at::ScalarType type_of(const std::string& name) {
-#define SIM_TYPE(T, type, number, text) \
-  if (name == text) return at::ScalarType::type;
-  SIM_TYPES(SIM_TYPE)
-#undef SIM_TYPE
+  for (const torch::ElementType& t : torch::element_types()) {
+    if (name == t.text) return at::ScalarType(t.number);
+  }
   throw c10::Error("no type " + name);
-}
-std::string name_of(at::ScalarType t) {
-#define SIM_TYPE(T, type, number, text) \
-  if (t == at::ScalarType::type) return text;
-  SIM_TYPES(SIM_TYPE)
-#undef SIM_TYPE
-  return "";
 }
 
 json described(const Value& v) {
@@ -49,7 +42,7 @@ json described(const Value& v) {
     const uint64_t at = reinterpret_cast<uintptr_t>(t->data_ptr()) - kHbmBase;
     const bool there = t->is_cuda() && at < kHbmSpan;
     return {{"sizes", t->sizes().vec()},
-            {"type", name_of(t->scalar_type())},
+            {"type", torch::element_type(int(t->scalar_type())).text},
             {"buffer", there ? buffers[page_owner[at / kPage]].name : ""}};
   }
   return nullptr;

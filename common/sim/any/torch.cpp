@@ -11,20 +11,8 @@
 
 namespace c10 {
 
-#define SIM_TYPE(T, name, number, text) \
-  case ScalarType::name:                \
-    return #name;
-const char* toString(ScalarType t) {
-  switch (t) { SIM_TYPES(SIM_TYPE) default : return "Undefined"; }
-}
-#undef SIM_TYPE
-#define SIM_TYPE(T, name, number, text) \
-  case ScalarType::name:                \
-    return sizeof(T);
-size_t elementSize(ScalarType t) {
-  switch (t) { SIM_TYPES(SIM_TYPE) default : return 0; }
-}
-#undef SIM_TYPE
+const char* toString(ScalarType t) { return sim::torch::element_type(int(t)).name; }
+size_t elementSize(ScalarType t) { return sim::torch::element_type(int(t)).size; }
 
 }  // namespace c10
 
@@ -148,10 +136,6 @@ Tensor Tensor::with(std::vector<int64_t> sizes, std::vector<int64_t> strides,
   t.offset_ = offset;
   return t;
 }
-Tensor Tensor::as_strided(IntArrayRef sizes, IntArrayRef strides,
-                          std::optional<int64_t> offset) const {
-  return with(sizes.vec(), strides.vec(), offset.value_or(offset_));
-}
 Tensor Tensor::view(IntArrayRef sizes) const {
   const std::vector<int64_t> wanted = completed(sizes, numel());
   if (is_contiguous()) return with(wanted, row_major(wanted), offset_);
@@ -215,14 +199,15 @@ Tensor Tensor::select(int64_t i, int64_t at) const {
 }
 Tensor Tensor::index(std::initializer_list<indexing::TensorIndex> all) const {
   Tensor t = *this;
-  int64_t at = 0, left = static_cast<int64_t>(all.size());
+  const auto is_none = [](auto& one) { return std::holds_alternative<std::nullopt_t>(one.value); };
+  int64_t at = 0, left = std::count_if(all.begin(), all.end(), std::not_fn(is_none));  // of axes
   for (const indexing::TensorIndex& one : all) {
-    --left;
+    left -= !is_none(one);
     if (auto* i = std::get_if<int64_t>(&one.value)) {
       t = t.select(at, *i);
     } else if (auto* s = std::get_if<indexing::Slice>(&one.value)) {
       t = t.slice(at++, s->first, s->last, s->step);
-    } else if (std::holds_alternative<std::nullopt_t>(one.value)) {
+    } else if (is_none(one)) {
       t = t.unsqueeze(at++);
     } else {
       at = t.dim() - left;
@@ -271,27 +256,14 @@ Tensor Tensor::flatten(int64_t first, int64_t last) const {
   }
   return reshape(s);
 }
-std::vector<Tensor> Tensor::unbind(int64_t i) const {
-  std::vector<Tensor> all;
-  for (int64_t k = 0; k < size(i); ++k) all.push_back(select(i, k));
-  return all;
-}
-std::vector<Tensor> Tensor::split(int64_t each, int64_t i) const {
-  std::vector<Tensor> all;
-  for (int64_t k = 0; k < size(i); k += each) all.push_back(slice(i, k, k + each));
-  return all;
-}
-std::vector<Tensor> Tensor::chunk(int64_t parts, int64_t i) const {
-  return split((size(i) + parts - 1) / parts, i);
-}
-
 // --- copies and arithmetic, by a kernel ----------------------------------------------------------
 
 /// to = a op b (or the number), broadcast; `sum`: the axis of `a` that is added up.
 struct Kernels {
   static sim::torch::Elements elements(const Tensor& t, const Tensor& to) {
     const Tensor as = t.defined() && t.numel() >= 0 ? t.expand(to.sizes()) : t;
-    sim::torch::Elements e{t.defined() ? t.data_ptr() : nullptr, {}, static_cast<int>(t.type_)};
+    sim::torch::Elements e{
+        t.defined() ? t.data_ptr() : nullptr, {}, &sim::torch::element_type(int(t.type_))};
     std::copy(as.strides_.begin(), as.strides_.end(), e.strides);
     return e;
   }
@@ -316,7 +288,11 @@ struct Kernels {
     std::copy(to.sizes_.begin(), to.sizes_.end(), e.sizes);
     sim::torch::run(e);
   }
-  static Tensor combined(const Tensor& a, const Tensor& b, sim::torch::Op op, double number) {
+  /// Of two types the result has the one of the higher rank.
+  static std::pair<bool, size_t> rank(ScalarType t) {
+    return {isFloatingType(t), t == kBool ? 0 : elementSize(t)};
+  }
+  static Tensor combined(const Tensor& a, const Tensor& b, sim::torch::Op op, Scalar number) {
     const Tensor& first = a.defined() ? a : b;
     std::vector<int64_t> sizes = first.sizes_;
     if (a.defined() && b.defined()) {
@@ -327,22 +303,24 @@ struct Kernels {
         if (n == 1) n = fewer.size(-i);
       }
     }
-    const bool wider = b.defined() && elementSize(b.type_) > elementSize(first.type_);
-    const Tensor to = empty(sizes, wider ? b.options() : first.options());
-    run(to, a, b, op, number);
+    ScalarType type = first.type_;
+    if (a.defined() && b.defined() && rank(b.type_) > rank(type)) type = b.type_;
+    if (!isFloatingType(type) && (op == sim::torch::Op::div || !number.integral)) type = kFloat;
+    const Tensor to = empty(sizes, first.options().dtype(type));
+    run(to, a, b, op, number.value);
     return to;
   }
 };
 #undef SIM_ELEMENTWISE
-#define SIM_ELEMENTWISE(sign, name)                                 \
-  Tensor operator sign(const Tensor& a, const Tensor& b) {          \
-    return Kernels::combined(a, b, sim::torch::Op::name, 0);        \
-  }                                                                 \
-  Tensor operator sign(const Tensor& a, Scalar b) {                 \
-    return Kernels::combined(a, {}, sim::torch::Op::name, b.value); \
-  }                                                                 \
-  Tensor operator sign(Scalar a, const Tensor& b) {                 \
-    return Kernels::combined({}, b, sim::torch::Op::name, a.value); \
+#define SIM_ELEMENTWISE(sign, name)                           \
+  Tensor operator sign(const Tensor& a, const Tensor& b) {    \
+    return Kernels::combined(a, b, sim::torch::Op::name, 0);  \
+  }                                                           \
+  Tensor operator sign(const Tensor& a, Scalar b) {           \
+    return Kernels::combined(a, {}, sim::torch::Op::name, b); \
+  }                                                           \
+  Tensor operator sign(Scalar a, const Tensor& b) {           \
+    return Kernels::combined({}, b, sim::torch::Op::name, a); \
   }
 SIM_ELEMENTWISE(+, add)
 SIM_ELEMENTWISE(-, sub)

@@ -6,25 +6,26 @@
 
 namespace sim::torch {
 
+#define SIM_TYPE(T, name, number, text)                                                       \
+  {number,                                                                                    \
+   #name,                                                                                     \
+   text,                                                                                      \
+   sizeof(T),                                                                                 \
+   [](const void* p, int64_t i) { return static_cast<double>(static_cast<const T*>(p)[i]); }, \
+   [](void* p, int64_t i, double v) { static_cast<T*>(p)[i] = static_cast<T>(v); }},
+constexpr ElementType kTypes[] = {
+    SIM_TYPES(SIM_TYPE){int(c10::ScalarType::Undefined), "Undefined", "", 0, nullptr, nullptr}};
+#undef SIM_TYPE
+std::span<const ElementType> element_types() { return kTypes; }
+const ElementType& element_type(int number) {
+  const ElementType* t = kTypes;
+  while (t->size && t->number != number) ++t;
+  return *t;
+}
+
 namespace {
 
-double load(const Elements& e, int64_t i) {
-#define SIM_TYPE(T, name, number, text) \
-  case number:                          \
-    return static_cast<double>(static_cast<const T*>(e.p)[i]);
-  switch (e.type) { SIM_TYPES(SIM_TYPE) }
-#undef SIM_TYPE
-  return 0;
-}
-
-void store(const Elements& e, int64_t i, double v) {
-#define SIM_TYPE(T, name, number, text)          \
-  case number:                                   \
-    static_cast<T*>(e.p)[i] = static_cast<T>(v); \
-    break;
-  switch (e.type) { SIM_TYPES(SIM_TYPE) }
-#undef SIM_TYPE
-}
+double load(const Elements& e, int64_t i) { return e.type->load(e.p, i); }
 
 double combined(Op op, double a, double b) {
   return op == Op::add   ? a + b
@@ -46,7 +47,7 @@ void one(const Elementwise& e, int64_t i) {
   double value = e.a.p ? load(e.a, a) : e.number;
   for (int64_t k = 1; k < e.sum; ++k) value += load(e.a, a + k * e.step);
   if (e.op != Op::copy) value = combined(e.op, value, e.b.p ? load(e.b, b) : e.number);
-  store(e.to, to, value);
+  e.to.type->store(e.to.p, to, value);
 }
 
 }  // namespace

@@ -2,17 +2,30 @@
 /// PyTorch's kernels, of which the stand-in has one: element by element, with any strides.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace sim::torch {
 
 constexpr int kMostAxes = 8;
 
+/// A type of elements: its names in C++ and in Python, and how a kernel reads and writes one.
+struct ElementType {
+  int number;  ///< at::ScalarType
+  const char *name, *text;
+  size_t size;
+  double (*load)(const void*, int64_t);
+  void (*store)(void*, int64_t, double);
+};
+std::span<const ElementType> element_types();  ///< the last one is undefined
+const ElementType& element_type(int number);
+
 /// A tensor as the kernel sees it; stride 0 repeats an element.
 struct Elements {
   void* p;
   int64_t strides[kMostAxes];
-  int type;  ///< at::ScalarType
+  const ElementType* type;
 };
 enum class Op : int { copy, add, sub, mul, div };
 

@@ -34,7 +34,7 @@ std::vector<Function>& functions();
 template <class T>
 struct Cast {  // a type that no caller can pass
   static std::string kind() { return "other"; }
-  static T from(const Value&) { throw c10::Error("an argument of a type that is not known here"); }
+  static T from(const Value&) { throw c10::Error("a type that is not known here"); }
 };
 template <class T>
 requires std::is_arithmetic_v<T>
@@ -46,17 +46,17 @@ struct Cast<T> {
     if (auto* b = std::get_if<bool>(&v)) return static_cast<T>(*b);
     if (auto* i = std::get_if<int64_t>(&v)) return static_cast<T>(*i);
     if (auto* d = std::get_if<double>(&v); d && !std::is_integral_v<T>) return static_cast<T>(*d);
-    throw c10::Error("an argument is not of the type " + kind());
+    throw c10::Error(kind());
   }
 };
-#define SIM_CAST(T, word)                                           \
-  template <>                                                       \
-  struct Cast<T> {                                                  \
-    static std::string kind() { return word; }                      \
-    static T from(const Value& v) {                                 \
-      if (auto* p = std::get_if<T>(&v)) return *p;                  \
-      throw c10::Error("an argument is not of the type " + kind()); \
-    }                                                               \
+#define SIM_CAST(T, word)                          \
+  template <>                                      \
+  struct Cast<T> {                                 \
+    static std::string kind() { return word; }     \
+    static T from(const Value& v) {                \
+      if (auto* p = std::get_if<T>(&v)) return *p; \
+      throw c10::Error(kind());                    \
+    }                                              \
   };
 SIM_CAST(std::string, "str")
 SIM_CAST(at::Tensor, "tensor")
@@ -99,13 +99,20 @@ void append(std::vector<Value>& to, const T& v) {
   }
 }
 
+template <class T>
+T argument(const std::vector<Value>& values, size_t i) try {
+  return Cast<T>::from(values.at(i));
+} catch (const c10::Error& error) {
+  throw c10::Error("argument " + std::to_string(i + 1) + " is not of the type " + error.text);
+}
+
 template <class R, class... A>
 Function function(std::string name, const void* address, std::function<R(A...)> f) {
   Function made{std::move(name), address, {}, {}};
   ((made.parameters.push_back({Cast<std::decay_t<A>>::kind(), "", {}})), ...);
   made.call = [f](const std::vector<Value>& values) {
     size_t i = 0;
-    std::tuple<std::decay_t<A>...> all{Cast<std::decay_t<A>>::from(values.at(i++))...};
+    std::tuple<std::decay_t<A>...> all{argument<std::decay_t<A>>(values, i++)...};
     std::vector<Value> results;
     const auto run = [&](auto&... a) -> R { return f(static_cast<A&&>(a)...); };
     if constexpr (std::is_void_v<R>) {

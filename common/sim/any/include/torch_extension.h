@@ -30,11 +30,8 @@
 #define C10_HOST_DEVICE
 #define C10_DEVICE
 #define C10_HOST
-#define C10_ALWAYS_INLINE inline
 #define C10_LIKELY(x) (x)
 #define C10_UNLIKELY(x) (x)
-#define C10_RESTRICT __restrict
-#define C10_WARP_SIZE 32
 #ifndef TORCH_EXTENSION_NAME
 #define TORCH_EXTENSION_NAME extension
 #endif
@@ -201,7 +198,6 @@ struct CUDAStream {
 };
 inline CUDAStream getCurrentCUDAStream(DeviceIndex = -1) { return {}; }
 inline CUDAStream getDefaultCUDAStream(DeviceIndex = -1) { return {}; }
-inline CUDAStream getStreamFromPool(bool = false, DeviceIndex = -1) { return {}; }
 inline DeviceIndex current_device() { return 0; }
 inline DeviceIndex device_count() { return 1; }
 inline void set_device(DeviceIndex) {}
@@ -260,10 +256,10 @@ using IntArrayRef = ArrayRef<int64_t>;
 /// A number as an argument.
 struct Scalar {
   double value = 0;
+  bool integral = true;
   Scalar() = default;
-  Scalar(std::convertible_to<double> auto v) : value(static_cast<double>(v)) {}
-  double toDouble() const { return value; }
-  int64_t toLong() const { return static_cast<int64_t>(value); }
+  Scalar(std::convertible_to<double> auto v)
+      : value(static_cast<double>(v)), integral(std::is_integral_v<decltype(v)>) {}
 };
 
 struct TensorOptions {
@@ -395,7 +391,6 @@ class Tensor {
   IntArrayRef sizes() const { return sizes_; }
   IntArrayRef strides() const { return strides_; }
   int64_t numel() const;
-  int64_t storage_offset() const { return offset_; }
   size_t element_size() const { return elementSize(type_); }
   size_t itemsize() const { return elementSize(type_); }
   size_t nbytes() const { return numel() * element_size(); }
@@ -406,14 +401,10 @@ class Tensor {
     bool is_cuda() const { return cuda; }
   };
   Type type() const { return {type_, is_cuda()}; }
-  std::string toString() const {
-    return std::string(is_cuda() ? "CUDA" : "CPU") + c10::toString(type_) + "Type";
-  }
   bool is_cuda() const { return storage_ && storage_->cuda; }
   bool is_cpu() const { return !is_cuda(); }
   bool is_floating_point() const { return isFloatingType(type_); }
   bool is_contiguous(MemoryFormat = MemoryFormat::Contiguous) const;
-  bool is_same(const Tensor& t) const { return storage_ == t.storage_ && offset_ == t.offset_; }
   bool requires_grad() const { return false; }
   Device device() const { return Device(is_cuda() ? kCUDA : kCPU, 0); }
   DeviceIndex get_device() const { return is_cuda() ? 0 : -1; }
@@ -467,12 +458,9 @@ class Tensor {
   // Views of the same memory.
   Tensor view(IntArrayRef) const;
   Tensor view(ScalarType) const;
-  Tensor as_strided(IntArrayRef sizes, IntArrayRef strides,
-                    std::optional<int64_t> offset = {}) const;
   Tensor permute(IntArrayRef) const;
   Tensor transpose(int64_t, int64_t) const;
   Tensor t() const { return transpose(0, -1); }
-  Tensor mT() const { return transpose(-1, -2); }
   Tensor narrow(int64_t axis, int64_t first, int64_t count) const;
   Tensor slice(int64_t axis = 0, std::optional<int64_t> first = {},
                std::optional<int64_t> last = {}, int64_t step = 1) const;
@@ -483,12 +471,8 @@ class Tensor {
   Tensor squeeze(int64_t) const;
   Tensor unsqueeze(int64_t) const;
   Tensor expand(IntArrayRef) const;
-  Tensor expand_as(const Tensor& t) const { return expand(t.sizes_); }
   Tensor flatten(int64_t first = 0, int64_t last = -1) const;
   Tensor detach() const { return *this; }
-  std::vector<Tensor> unbind(int64_t axis = 0) const;
-  std::vector<Tensor> chunk(int64_t parts, int64_t axis = 0) const;
-  std::vector<Tensor> split(int64_t each, int64_t axis = 0) const;
 
   // Copies, by kernels that are counted (torch_kernels.cpp).
   Tensor reshape(IntArrayRef) const;
@@ -501,7 +485,6 @@ class Tensor {
   Tensor cuda() const { return to(kCUDA); }
   Tensor cpu() const { return to(kCPU); }
   Tensor toType(ScalarType t) const { return to(t); }
-  Tensor type_as(const Tensor& t) const { return to(t.type_); }
   Tensor half() const { return to(kHalf); }
   Tensor bfloat16() const { return to(kBFloat16); }
   const Tensor& copy_(const Tensor&, bool = false) const;
