@@ -152,52 +152,38 @@ class Said(Folder):
     def test_which_step_it_resembles(self):
         once = functools.cache(ladder.read_json)
         self.enterContext(mock.patch.object(ladder, "read_json", once))
-        fast = {"scores_written": False, "shared": True, "tensor_cores": False, "rewritten": False}
-        fast |= {"conflicts": 1.0, "requested": 1.0, "scores": 1 << 20, "d": 64, "type": "bf16"}
-        with_cores = {"tensor_cores": True}
-        for changes, text, backward, found in (
-            ({"scores_written": True}, "", False, ("02", "04", "S and P go through HBM")),
-            (
-                {"scores_written": True, "shared": False},
-                "",
-                False,
-                ("01", "02", "each score reads"),
-            ),
-            ({}, "WGMMA", False, ("09", "10", "producer and consumer")),
-            ({}, "CUtensorMap", False, ("09", "10", "producer and consumer")),
-            ({}, "cp.async.bulk", False, ("09", "10", "producer and consumer")),
-            ({}, "cp.async", False, ("06", "07", "fp32 products")),
-            (with_cores, "cp_async", False, ("07", "09", "on Hopper TMA")),
-            (with_cores, "cuda::memcpy_async", False, ("07", "09", "on Hopper TMA")),
-            (with_cores, "", False, ("07", "07", "no cp.async")),
-            (
-                {**with_cores, "conflicts": 1.4},
-                "cp.async",
-                False,
-                ("07", "07", "bank conflicts: 1.4"),
-            ),
-            ({**with_cores, "conflicts": 1.3}, "cp.async", False, ("07", "09", "on Hopper TMA")),
-            ({"shared": False}, "", False, ("03", "04", "every row reads")),
-            ({"rewritten": True}, "", False, ("04", "06", "O moves once")),
-            ({"conflicts": 1.6}, "", False, ("06", "02", "bank conflicts: 1.6 times")),
-            ({"conflicts": 1.5}, "", False, ("06", "07", "fp32 products")),
-            ({"requested": 1e12}, "", False, ("06", "06", "each row requests the keys anew")),
-            ({"requested": 1e12, "conflicts": 2}, "", False, ("06", "02", "bank conflicts")),
-            ({"scores_written": True}, "wgmma", True, ("05", "05", "P or dS")),
-            (with_cores, "wgmma", True, ("11", "11", "a warpgroup")),
-            (with_cores, "cp.async", True, ("08", "11", "on Hopper products")),
-            ({}, "cp.async.bulk", True, ("05", "08", "fp32 products")),
+        told = ("decode", "scores_written", "tensor_cores", "wgmma", "copies")
+        plain = dict.fromkeys(told, False)
+        plain |= {"rewritten": False, "backward": False, "shared": True, "conflicts": 1.0}
+        plain |= {"per_score": 1e-6, "d": 64, "blocks": 6, "heads": 6}
+        stored, hopper, cores = {"scores_written": True}, {"wgmma": True}, {"tensor_cores": True}
+        copied, back = {"copies": True}, {"backward": True}
+        for changes, found in (
+            ({"decode": True}, ("13", "13", "one block per head")),
+            ({"decode": True, "blocks": 7}, ("13", "13", "decoding is limited by HBM")),
+            (stored, ("02", "04", "S and P go through HBM")),
+            ({**stored, "shared": False}, ("01", "02", "each score reads")),
+            ({**hopper, **cores}, ("09", "10", "producer and consumer")),
+            ({**cores, "conflicts": 1.31}, ("07", "07", "bank conflicts: 1.3 times")),
+            ({**cores, "conflicts": 1.3}, ("07", "07", "no cp.async")),
+            ({**cores, **copied}, ("07", "09", "on Hopper TMA")),
+            ({"shared": False}, ("03", "04", "every row reads")),
+            ({"rewritten": True}, ("04", "06", "O moves once")),
+            ({"conflicts": 1.6}, ("06", "02", "bank conflicts: 1.6 times")),
+            ({"conflicts": 1.5}, ("06", "07", "fp32 products")),
+            ({"per_score": 1e6}, ("06", "06", "each row requests the keys anew")),
+            ({**back, **stored}, ("05", "05", "P or dS")),
+            ({**back, **hopper}, ("11", "11", "a warpgroup")),
+            ({**back, **cores}, ("08", "11", "on Hopper products")),
+            (back, ("05", "08", "fp32 products")),
         ):
-            said = ladder.rung({**fast, **changes}, None, text, backward)
-            self.assertEqual((said["like"], said["next"]), found[:2], (changes, text))
+            said = ladder.rung({**plain, **changes})
+            self.assertEqual((said["like"], said["next"]), found[:2], changes)
             self.assertTrue(said["why"].startswith(found[2]), said["why"])
-        self.assertEqual(said["per_score"], 1.0 / (1 << 20))
         for its, then in ((1, "07"), (0.99, "06"), (None, "07")):  # against 2.5 of this one
             with mock.patch.object(ladder, "per_score", lambda *_: its):
-                said = ladder.rung({**fast, "requested": 2.5 * (1 << 20)}, None, "", False)
-                self.assertEqual(said["next"], then)
-                said = ladder.rung({**fast, **with_cores, "requested": 1e9}, None, "", False)
-                self.assertEqual(said["next"], "07")
+                said = ladder.rung({**plain, "per_score": 2.5})
+                self.assertEqual((said["next"], said["its_per_score"]), (then, its))
         self.assertEqual(ladder.chapter("11"), "steps/11_hopper_backward/README.md")
 
     def test_bytes_per_score_of_the_nearest_published_size(self):
@@ -215,38 +201,59 @@ class Said(Folder):
         runs[3]["variant"] = "swapped"
         runs += [run(64, 5, 1, causal=True), run(64, 5, 1, step="07_x"), run(64, 5, None)]
         runs[-1]["traffic"] = None
+        forward, backward = ({"d": 64, "backward": way} for way in (False, True))
         with mock.patch.object(ladder, "read_json", lambda _: {"runs": runs}):
             for d, each in ((64, 4800 / 4800), (80, 4800 / 4800), (128, 2400 / 1200)):
-                self.assertEqual(ladder.per_score("06", d, "fp32", False), each)
-            self.assertIsNone(ladder.per_score("06", 64, "fp32", True))
+                self.assertEqual(ladder.per_score("06", {**forward, "d": d}), each)
+            self.assertIsNone(ladder.per_score("06", backward))
             runs[2]["backward"] = run(64, 20, 600)
-            self.assertEqual(ladder.per_score("06", 64, "fp32", True), 1200 / 4800)
+            self.assertEqual(ladder.per_score("06", backward), 1200 / 4800)
 
     def test_what_moved(self):
-        case = judge.Case(b=2, h=3, n=128, d=64, type="float32")
+        case = Case(b=2, h=3, n=128, d=64, type="float32")
 
         def kernel(ms, part, share, **buffers):
             rows = {
                 name: {"bytes": {"read": 5, "write": x, "atomic": 1}} for name, x in buffers.items()
             }
-            found = {"buffers": rows, "parts": {part: share}, "estimated_ms": ms}
+            found = {"buffers": rows, "parts": {part: share}, "estimated_ms": ms, "blocks": 4 * ms}
             found |= {"bytes": {"read": 10, "write": 20}, "hbm": {"read": 3, "write": 4}}
             return found | {"shared": {"read": 0, "write": 0, "wavefronts": 6, "ideal": 4}}
+
+        def moved(case, kernels, text="", tensors="QKV", outputs="O", backward=False):
+            called = mock.Mock(backward=backward, tensors=lambda case: list(tensors))
+            called.program.text = text
+            report = {"kernels": kernels, "gpu": "H200"}
+            made = {name: case.tensor(name) for name in outputs}
+            return ladder.traffic(called, Run(case, answer={"report": report, "outputs": made}))
 
         scores = 2 * 3 * 128 * 128 * 2
         two = [kernel(1, "HBM", 0.75, S=scores - 2), kernel(3, "tensor cores", 0.5, S=1)]
         two[1]["shared"]["read"] = 1
-        moved = ladder.traffic(case, {"O": "o", "report": {"kernels": two, "gpu": "H200"}}, False)
-        self.assertEqual(moved["problem"], str(case))
-        numbers = [moved[key] for key in ("scores", "requested", "hbm", "ms", "conflicts", "share")]
-        self.assertEqual(numbers, [6 * 128 * 128, 60, 14, 4, 1.5, 1.5 / 4])
-        self.assertEqual(moved["compulsory"], 6 * (128 * 64 * 4 * 4 + 4 * 128))
-        words = [moved[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
+        found = moved(case, two)
+        self.assertEqual(found["problem"], str(case))
+        numbers = [found[key] for key in ("per_score", "requested", "hbm", "ms", "conflicts")]
+        self.assertEqual(numbers, [60 / (6 * 128 * 128), 60, 14, 4, 1.5])
+        self.assertEqual([found[key] for key in ("share", "blocks", "heads")], [1.5 / 4, 12, 6])
+        self.assertEqual(found["compulsory"], 6 * 128 * 64 * 4 * 4)
+        words = [found[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
         self.assertEqual(words, ["tensor cores", True, True, True])
-        moved = ladder.traffic(case, {"report": {"kernels": two[:1], "gpu": "H200"}}, True)
-        self.assertEqual(moved["compulsory"], 6 * (128 * 64 * 4 * 8 + 4 * 128))
-        words = [moved[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
+        found = moved(case, two[:1], tensors=("Q", "K", "V", "dO"), outputs=("dQ", "dK", "LSE"))
+        self.assertEqual(found["compulsory"], 6 * (128 * 64 * 4 * 6 + 4 * 128))
+        words = [found[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
         self.assertEqual(words, ["HBM", False, False, False])
+        for text, words in (
+            ("WGMMA", (True, False)),
+            ("CUtensorMap", (True, False)),
+            ("cp.async.bulk", (True, True)),
+            ("cp_async", (False, True)),
+            ("cuda::memcpy_async", (False, True)),
+            ("", (False, False)),
+        ):
+            found = moved(case, two, text)
+            self.assertEqual((found["wgmma"], found["copies"]), words, text)
+        for bytes, again in ((1.5 * 6 * 128 * 64 * 4 - 1, False), (1.5 * 6 * 128 * 64 * 4, True)):
+            self.assertEqual(moved(case, [kernel(1, "x", 1, O=bytes)])["rewritten"], again)
         for name, bytes, known in (
             ("S", scores, True),
             ("S", scores - 1, False),
@@ -258,14 +265,34 @@ class Said(Folder):
         two[0]["parts"] = {}
         for ms in (1, 0):
             two[0]["estimated_ms"] = ms
-            moved_little = ladder.traffic(case, {"report": {"kernels": two[:1], "gpu": "x"}}, True)
-            self.assertEqual((moved_little["limit"], moved_little["share"]), ("", 0))
-        small = judge.Case(b=2, h=3, n=64, d=64, type="float32")
+            little = moved(case, two[:1], backward=True)
+            self.assertEqual((little["limit"], little["share"], little["backward"]), ("", 0, True))
+        small = Case(b=2, h=3, n=64, d=64, type="float32")
         self.assertFalse(ladder.scores_written(small, {"S": scores}))
-        like = {"like": "05", "next": "08", "per_score": 2, "its_per_score": 0, "why": "w"}
-        said = dict(ladder.rows(moved, like))
+        like = {"like": "05", "next": "08", "its_per_score": 0, "why": "w"}
+        found = moved(case, two[1:])
+        said = dict(ladder.rows(found, like))
         self.assertNotIn("published", said["like"])
-        self.assertIn("HBM (75%)", said["time"])
+        self.assertIn("tensor cores (50%)", said["time"])
+        self.assertIn("the L2 still holds the rest", said["moves"])
+        self.assertNotIn("the L2", dict(ladder.rows({**found, "compulsory": 7}, like))["moves"])
+
+    def test_what_kernels_wrote_and_read(self):
+        """Sums by atomics count, memsets and copies, which have no blocks, do not."""
+        reads = {"Q": {"bytes": {"read": 8}}, "qkv": {"bytes": {"read": 2}}}
+        bytes = {"read": 90, "write": 5, "atomic": 7}
+        kernels = [{"blocks": n, "bytes": bytes, "buffers": reads} for n in (4, 1, 0)]
+        called = mock.Mock(inputs=["Q", "K", "dO"], has=lambda role: False)
+        answer = {"report": {"kernels": kernels}}
+        table = Called.by_kernels(called, {"O": None}, answer)
+        self.assertEqual(table["O"]["by_kernels"], {"read": 0, "write": 10, "atomic": 14})
+        read = [table[name]["by_kernels"]["read"] for name in ("Q", "K", "dO")]
+        self.assertEqual(read, [16, 0, 0])
+        self.assertTrue(all(row["spec"] == {"read": 1} for row in table.values()))
+        called.has = lambda role: role == "qkv"
+        table = Called.by_kernels(called, {}, answer)
+        read = [table[name]["by_kernels"]["read"] for name in ("Q", "K", "dO")]
+        self.assertEqual(read, [4, 4, 0])
 
     @for_all
     def test_a_work_log(self):
@@ -373,7 +400,7 @@ class Said(Folder):
                 roles_of(function, ("a",) if not function["parameters"][0]["name"] else ())
         said = parsed("g(d**-0.5, true, FALSE, -inf, 1.5, 2e3, softmax_scale, nq, block)")
         numbers = [{"value": x} for x in (True, False, -math.inf, 1.5, 2000.0)]
-        self.assertEqual(said, ("g", ["scale", *numbers, "scale", "N", "block"]))
+        self.assertEqual(said, ("g", ["scale", *numbers, "scale", "Nq", "block"]))
         self.assertEqual([type(role["value"]) for role in parsed("g(1, 1.0)")[1]], [int, float])
         name, roles = parsed("f(q, K, v, 1/sqrt(d), causal, 32, None)")
         self.assertEqual((name, roles[:5]), ("f", ["Q", "K", "V", "scale", "causal"]))
@@ -392,6 +419,8 @@ torch::Tensor host(torch::Tensor x) {
   auto w = z.index({Slice(1, None), "..."}).to(torch::kHalf).cpu().cuda();
   auto added = y.index({"...", None, 0});
   TORCH_CHECK(added.sizes() == at::IntArrayRef({3, 1}), added.sizes());
+  TORCH_CHECK(torch::ones({7}).slice(0, 0, 7, 2).numel() == 4, "0, 2, 4, 6");
+  TORCH_CHECK(torch::ones({7}).slice(0, 1, 7, 3).numel() == 2, "1, 4");
   auto fifth = torch::full({1}, 1, torch::kInt32) * 0.5 + torch::ones({1}, torch::kInt64);
   TORCH_CHECK(fifth.dtype() == torch::kFloat32 && fifth.item<float>() == 1.5f, fifth.dtype());
   auto half = torch::cat({w.reshape({-1}), w.sum(1)}, 0) * 0.5 + torch::ones({1}, w.options());
