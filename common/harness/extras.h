@@ -1,5 +1,5 @@
 /// \file
-/// What only steps 13 to 15 add to tensors.h, step.h and cli.h: a cache of keys and values (13),
+/// What only steps 13 to 17 add to tensors.h, step.h and cli.h: a cache of keys and values (13, 17),
 /// several ranks (14), tables that the host makes and sinks (15), and the options for them.
 #pragma once
 
@@ -49,6 +49,7 @@ using TablesFn = std::vector<Table> (*)(const Problem&);
 /// Of Variant.
 struct Extras {
   bool cache8 = false;                            ///< as CacheFormat::fp8
+  int latent = 0;                                 ///< as CacheFormat::latent
   TablesFn tables = nullptr;                      ///< null: none
   std::shared_ptr<const Sharding> sharding = {};  ///< over several ranks; null: runs on one
 };

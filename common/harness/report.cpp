@@ -824,7 +824,7 @@ Json problem_json(const Problem& p) {
             {"lengths", p.cache.lengths.empty() ? Json(nullptr) : Json(p.cache.lengths)},
             {"page", or_null(p.cache.page)},
             {"cache8", p.cache.fp8}});
-  put_mask(p, j);
+  put_rare(p, j);
   return j;
 }
 

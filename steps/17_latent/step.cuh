@@ -1,0 +1,39 @@
+// Step 17: its description, for its program, library, tests and exercises.
+#pragma once
+
+#include "common/harness/step_options.h"
+#include "steps/17_latent/1_absorbed.cuh"
+#include "steps/17_latent/2_panels.cuh"
+
+namespace step17 {
+
+inline fa::Variant absorbed() {
+  return {.name = "absorbed",
+          .idea = "one latent vector per key is K and V of all heads; CUDA cores",
+          .support = support(),
+          .forward = step17_absorbed::forward,
+          .traffic = step17_absorbed::traffic,
+          .writes_lse = true,
+          .extras = {.latent = dv}};
+}
+
+inline fa::Variant panels() {
+  return {.name = "panels",
+          .idea = "64 rows of all heads per block; a tile is read as K and, transposed, as V",
+          .parent = "17 absorbed",
+          .support = support(),
+          .forward = step17_panels::forward,
+          .traffic = step17_panels::traffic,
+          .writes_lse = true,
+          .extras = {.latent = dv}};
+}
+
+inline fa::Step step() {
+  return {.id = "17_latent",
+          .idea = "latent attention (MLA): one vector per key for all heads",
+          .support = support(/*paged=*/true),
+          .options = fa::cache_options(),
+          .variants = {absorbed(), panels()}};
+}
+
+}  // namespace step17
