@@ -4,6 +4,7 @@
 #include "common/harness/step_options.h"
 #include "steps/17_latent/1_absorbed.cuh"
 #include "steps/17_latent/2_panels.cuh"
+#include "steps/17_latent/3_exchange.cuh"
 
 namespace step17 {
 
@@ -28,12 +29,23 @@ inline fa::Variant panels() {
           .extras = {.latent = dv}};
 }
 
+inline fa::Variant exchange() {
+  return {.name = "exchange",
+          .idea = "S once: two warpgroups exchange P through shared memory",
+          .parent = "17 panels",
+          .support = support(),
+          .forward = step17_exchange::forward,
+          .traffic = step17_exchange::traffic,
+          .writes_lse = true,
+          .extras = {.latent = dv}};
+}
+
 inline fa::Step step() {
   return {.id = "17_latent",
           .idea = "latent attention (MLA): one vector per key for all heads",
           .support = support(/*paged=*/true),
           .options = fa::cache_options(),
-          .variants = {absorbed(), panels()}};
+          .variants = {absorbed(), panels(), exchange()}};
 }
 
 }  // namespace step17

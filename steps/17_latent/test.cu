@@ -5,8 +5,9 @@ using fa::test::bf16_problem;
 
 static const fa::Variant& absorbed() { return fa::linked_variant("17 absorbed"); }
 static const fa::Variant& panels() { return fa::linked_variant("17 panels"); }
+static const fa::Variant& exchange() { return fa::linked_variant("17 exchange"); }
 
-static const fa::Variant& any() { return *GENERATE(&absorbed(), &panels()); }
+static const fa::Variant& any() { return *GENERATE(&absorbed(), &panels(), &exchange()); }
 
 static fa::Problem latent(int H, int Nk, int N = 1, int B = 1) {
   return bf16_problem(N, Nk, 576, /*causal=*/N > 1, B, H, /*Hkv=*/1);
