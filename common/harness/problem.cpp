@@ -81,8 +81,11 @@ void validate_cache(const Problem& p, const Support& support, const std::string&
   }
   if (p.cache.page == 0) return;
   if (!support.pages) refuse("--page {}: {} has no paged cache", p.cache.page, who);
-  if (std::find(std::begin(kPages), std::end(kPages), p.cache.page) == std::end(kPages)) {
-    refuse("--page {}: {} supports pages of 16, 32, 64, 128 or 256 keys", p.cache.page, who);
+  const std::vector<int> sizes(std::find(std::begin(kPages), std::end(kPages), support.least_page),
+                               std::end(kPages));
+  if (std::find(sizes.begin(), sizes.end(), p.cache.page) == sizes.end()) {
+    const std::string list = list_of({sizes.begin(), sizes.end() - 1}, ", ");
+    refuse("--page {}: {} supports pages of {} or {} keys", p.cache.page, who, list, sizes.back());
   }
 }
 

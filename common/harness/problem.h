@@ -135,6 +135,7 @@ struct Support {
   // Of steps 13, 15 and 17
   bool lengths = false;    ///< CacheFormat::lengths
   bool pages = false;      ///< CacheFormat::page: 0, 16, 32, 64, 128 or 256
+  int least_page = 16;     ///< of these
   bool window = false;     ///< Mask::left and right
   bool documents = false;  ///< Mask::row_starts and key_starts
   bool predicate = false;  ///< Mask::predicate

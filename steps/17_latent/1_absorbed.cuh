@@ -39,7 +39,7 @@ __device__ inline void load_row(const bf16* row, float (&x)[kPairs][2]) {
   }
 }
 
-__global__ void __launch_bounds__(kWarps* fa::kWarp)
+static __global__ void __launch_bounds__(kWarps* fa::kWarp)
     flash_decode_kernel(const bf16* Q,  // [B, rows, d]: rows of all heads, H*N
                         const bf16* K,  // [B, Nk, d]; V is its first dv features
                         bf16* O,        // [B, rows, dv]

@@ -79,7 +79,7 @@ __device__ inline void consume(Tiles& smem, bf16* O, float* LSE, const Shape& sh
   store_rows(rO, normalise, O + blockIdx.y * size_t(shape.rows) * dv, row, shape.rows, wg);
 }
 
-__global__ void __launch_bounds__(kThreads, 1)
+static __global__ void __launch_bounds__(kThreads, 1)
     flash_decode_kernel(const __grid_constant__ fa::TensorMap Q,  // [B, H*N, d]
                         const __grid_constant__ fa::TensorMap K,  // [B, Nk, d]
                         bf16* O,                                  // [B, H*N, dv]

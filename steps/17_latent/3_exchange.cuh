@@ -96,6 +96,12 @@ struct Consumer {
     fa::wgmma_commit();
   }
 
+  // Both products of tile j have read it, and P.
+  __device__ void release(int j) {
+    wait_for<0>(rO);
+    warp_arrive(&smem.empty[j % kStages]);
+  }
+
   __device__ void run(bf16* O, float* LSE, int tiles) {
     // --- prologue
     fa::mbarrier_wait(&smem.q_full, 0);
@@ -107,15 +113,16 @@ struct Consumer {
 
     // --- mainloop
     for (int j = 0; j < tiles; ++j) {
-      const bool next = (j + 1) % kGroups == wg && j + 1 < tiles;  // the owner of tile j + 1
-      if (next) issue_scores(j + 1);
-      issue_values(j);
-      if (next) {
+      if ((j + 1) % kGroups == wg && j + 1 < tiles) {  // the owner of tile j + 1
+        issue_scores(j + 1);
+        issue_values(j);
         wait_for<1>(rS);
         publish_softmax(j + 1);  // while P V of tile j runs
+        release(j);
+      } else {
+        issue_values(j);
+        release(j);
       }
-      wait_for<0>(rO);
-      warp_arrive(&smem.empty[j % kStages]);  // this warp's products have read tile and P
     }
 
     // --- epilogue
@@ -138,7 +145,7 @@ struct Consumer {
   }
 };
 
-__global__ void __launch_bounds__(kThreads, 1)
+static __global__ void __launch_bounds__(kThreads, 1)
     flash_decode_kernel(const __grid_constant__ fa::TensorMap Q,  // [B, H*N, d]
                         const __grid_constant__ fa::TensorMap K,  // [B, Nk, d]
                         bf16* O,                                  // [B, H*N, dv]

@@ -95,7 +95,7 @@ __device__ inline void store_rows(float (&rO)[kColumns / 2], const float (&facto
 
 // The problems that the kernels support; all others are refused.
 inline fa::Support support(bool paged = false) {
-  return {.d = {d}, .gqa = true, .cross = true, .most_n = 2, .lengths = paged, .pages = paged};
+  return {.d = {d}, .gqa = true, .cross = true, .most_n = 2, .lengths = paged, .pages = paged, .least_page = Bc};
 }
 
 inline int row_blocks_of(const fa::Problem& p) { return fa::ceil_div(p.H * p.N, Br); }

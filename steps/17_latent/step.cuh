@@ -5,6 +5,7 @@
 #include "steps/17_latent/1_absorbed.cuh"
 #include "steps/17_latent/2_panels.cuh"
 #include "steps/17_latent/3_exchange.cuh"
+#include "steps/17_latent/4_splits.cuh"
 
 namespace step17 {
 
@@ -40,12 +41,24 @@ inline fa::Variant exchange() {
           .extras = {.latent = dv}};
 }
 
+inline fa::Variant splits() {
+  return {.name = "splits",
+          .idea = "the cache in splits, pages and lengths; parts of O merged",
+          .parent = "17 exchange",
+          .support = support(/*paged=*/true),
+          .forward = step17_splits::forward,
+          .traffic = step17_splits::traffic,
+          .workspace = step17_splits::workspace,
+          .writes_lse = true,
+          .extras = {.latent = dv}};
+}
+
 inline fa::Step step() {
   return {.id = "17_latent",
           .idea = "latent attention (MLA): one vector per key for all heads",
           .support = support(/*paged=*/true),
           .options = fa::cache_options(),
-          .variants = {absorbed(), panels(), exchange()}};
+          .variants = {absorbed(), panels(), exchange(), splits()}};
 }
 
 }  // namespace step17
