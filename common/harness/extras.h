@@ -48,10 +48,11 @@ using TablesFn = std::vector<Table> (*)(const Problem&);
 
 /// Of Variant.
 struct Extras {
-  bool cache8 = false;                            ///< as CacheFormat::fp8
-  int latent = 0;                                 ///< as CacheFormat::latent
-  TablesFn tables = nullptr;                      ///< null: none
-  std::shared_ptr<const Sharding> sharding = {};  ///< over several ranks; null: runs on one
+  bool cache8 = false;                             ///< as CacheFormat::fp8
+  int latent = 0;                                  ///< as CacheFormat::latent
+  std::string (*cache)(const Problem&) = nullptr;  ///< the report's words on the cache; null: none
+  TablesFn tables = nullptr;                       ///< null: none
+  std::shared_ptr<const Sharding> sharding = {};   ///< over several ranks; null: runs on one
 };
 
 /// A variant's tables; none without a TablesFn.

@@ -356,7 +356,9 @@ std::string time_section(const RunReport& r, const Pass& p) {
 }
 
 std::string memory_line(const RunReport& r) {
-  return labelled("memory", fmt::format("workspace {} (naive step: {}); inputs and outputs {}",
+  const std::string cache = r.cache.empty() ? "" : labelled("cache", r.cache);
+  return cache +
+         labelled("memory", fmt::format("workspace {} (naive step: {}); inputs and outputs {}",
                                         human_bytes(double(r.memory.workspace)),
                                         human_bytes(double(r.naive_workspace_bytes())),
                                         human_bytes(double(r.memory.inputs + r.memory.outputs))));

@@ -23,9 +23,9 @@ namespace step17_absorbed {
 
 using fa::bf16;
 
-constexpr int d = 576, dv = 512;            // features of a key; those that are its value
-constexpr int kWarps = 8;                   // per block, each with its own row
-constexpr int kPairs = d / 2 / fa::kWarp;   // of a lane: 9 times two adjacent features
+constexpr int d = 576, dv = 512;             // features of a key; those that are its value
+constexpr int kWarps = 8;                    // per block, each with its own row
+constexpr int kPairs = d / 2 / fa::kWarp;    // of a lane: 9 times two adjacent features
 constexpr int kValues = dv / 2 / fa::kWarp;  // the first 8 of them
 static_assert(kPairs * 2 * fa::kWarp == d && kValues * 2 * fa::kWarp == dv);
 

@@ -40,10 +40,10 @@ struct alignas(1024) Tiles {  // each as panels of 64 features, swizzled by TMA
 
 // A block's rows and keys.
 struct Work {
-  int entry, row;   // of the batch; the first row of 64
+  int entry, row;     // of the batch; the first row of 64
   int split, splits;  // of the entry's keys
-  int keys;         // of the entry
-  int first, tiles;  // of this split: tile `first` and those after it
+  int keys;           // of the entry
+  int first, tiles;   // of this split: tile `first` and those after it
 };
 
 // The parts of all splits, in fp32: only the final O is rounded to bf16.
@@ -54,8 +54,8 @@ struct Parts {
 
 // Where an entry's keys are.
 struct Source {
-  const bf16* K;         // [pages, page, d], or [B, Nk, d]
-  const int* pages;      // of the entry; null: not paged
+  const bf16* K;     // [pages, page, d], or [B, Nk, d]
+  const int* pages;  // of the entry; null: not paged
   int log2_page, entry;
   // Page and row of a tile's first key. Without pages, K of an entry is one.
   __device__ void find(int key, int& page, int& row) const {
@@ -72,7 +72,7 @@ __device__ inline void copy_rows(const bf16* K, bf16* tile, int valid) {
     fa::cp_async_16(to, r < valid ? K + size_t(r) * d + x * 8 : K, r < valid ? 16 : 0);
   }
   fa::cp_async_wait_all();
-  fa::fence_proxy_async();  // wgmma reads what this thread has copied ...
+  fa::fence_proxy_async();               // wgmma reads what this thread has copied ...
   fa::bar_sync(kCopied, kGroupThreads);  // ... and what the others have
 }
 
@@ -190,7 +190,7 @@ struct Consumer {
       l[h] = fa::quad_sum(l[h]);
       if (fa::leads_quad(lane)) smem.l[wg][r + 8 * h] = l[h];
     }
-    fa::bar_sync(1, kGroups * kGroupThreads);  // both have stored their sums
+    fa::bar_sync(1, kGroups * kGroupThreads);               // both have stored their sums
     const size_t result = work.entry * size_t(shape.rows);  // of all rows, the entry's first
     const size_t part = size_t(work.split) * all_rows + result + row;
     float normalise[2];
@@ -239,8 +239,8 @@ static __global__ void __launch_bounds__(kThreads, 1)
   const int tiles = (keys + Bc - 1) / Bc, first = split * split_tiles;
   const int splits = max(1, (tiles + split_tiles - 1) / split_tiles);
   if (split >= splits) return;  // split 0 stores even an empty result
-  const Work work = {entry, int(blockIdx.x % row_blocks) * Br, split, splits, keys, first,
-                     min(tiles - first, split_tiles)};
+  const Work work = {entry, int(blockIdx.x % row_blocks) * Br, split, splits, keys,
+                     first, min(tiles - first, split_tiles)};
   Tiles& smem = *fa::dynamic_shared<Tiles>();
   if (threadIdx.x == 0) {
     fa::mbarrier_init(&smem.q_full, 1);

@@ -23,12 +23,12 @@ namespace step17 {
 using fa::bf16, fa::Ring, fa::kGroupThreads, fa::kMma, fa::kNoMaximum, fa::kRowBytes;
 using fa::multiply_features, fa::tile_descriptor, fa::tile_map, fa::wait_for, fa::warp_arrive;
 
-constexpr int d = 576, dv = 512;         // features of a key; the first of them are its value
-constexpr int Br = 64, Bc = 64;          // rows of a block, keys of a tile
-constexpr int kGroups = 2;               // warpgroups that multiply
-constexpr int kColumns = dv / kGroups;   // of O, in the registers of one
-constexpr int kStages = 2;               // tiles of keys; with Q they fill shared memory
-constexpr int kPanelBytes = Bc * kRowBytes;       // of a tile: [d / 64][Bc][64]
+constexpr int d = 576, dv = 512;             // features of a key; the first of them are its value
+constexpr int Br = 64, Bc = 64;              // rows of a block, keys of a tile
+constexpr int kGroups = 2;                   // warpgroups that multiply
+constexpr int kColumns = dv / kGroups;       // of O, in the registers of one
+constexpr int kStages = 2;                   // tiles of keys; with Q they fill shared memory
+constexpr int kPanelBytes = Bc * kRowBytes;  // of a tile: [d / 64][Bc][64]
 constexpr int kThreads = (1 + kGroups) * kGroupThreads;  // the first warpgroup copies
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 constexpr int kConsumerWarps = kGroups * kGroupThreads / fa::kWarp;
@@ -95,7 +95,13 @@ __device__ inline void store_rows(float (&rO)[kColumns / 2], const float (&facto
 
 // The problems that the kernels support; all others are refused.
 inline fa::Support support(bool paged = false) {
-  return {.d = {d}, .gqa = true, .cross = true, .most_n = 2, .lengths = paged, .pages = paged, .least_page = Bc};
+  return {.d = {d},
+          .gqa = true,
+          .cross = true,
+          .most_n = 2,
+          .lengths = paged,
+          .pages = paged,
+          .least_page = Bc};
 }
 
 inline int row_blocks_of(const fa::Problem& p) { return fa::ceil_div(p.H * p.N, Br); }

@@ -9,6 +9,14 @@
 
 namespace step17 {
 
+// K and V per head have, as in DeepSeek-V2, 128 features, and K 64 more for the position.
+inline std::string cache(const fa::Problem& p) {
+  const int per_head = 2 * (128 + 64 + 128), tenths = 10 * p.H * per_head / (2 * d);
+  return std::to_string(2 * d) + " B per token; K and V of each head would be " +
+         std::to_string(p.H * per_head) + " B, " + std::to_string(tenths / 10) + "." +
+         std::to_string(tenths % 10) + " times as much";
+}
+
 inline fa::Variant absorbed() {
   return {.name = "absorbed",
           .idea = "one latent vector per key is K and V of all heads; CUDA cores",
@@ -16,7 +24,7 @@ inline fa::Variant absorbed() {
           .forward = step17_absorbed::forward,
           .traffic = step17_absorbed::traffic,
           .writes_lse = true,
-          .extras = {.latent = dv}};
+          .extras = {.latent = dv, .cache = cache}};
 }
 
 inline fa::Variant panels() {
@@ -27,7 +35,7 @@ inline fa::Variant panels() {
           .forward = step17_panels::forward,
           .traffic = step17_panels::traffic,
           .writes_lse = true,
-          .extras = {.latent = dv}};
+          .extras = {.latent = dv, .cache = cache}};
 }
 
 inline fa::Variant exchange() {
@@ -38,7 +46,7 @@ inline fa::Variant exchange() {
           .forward = step17_exchange::forward,
           .traffic = step17_exchange::traffic,
           .writes_lse = true,
-          .extras = {.latent = dv}};
+          .extras = {.latent = dv, .cache = cache}};
 }
 
 inline fa::Variant splits() {
@@ -50,7 +58,7 @@ inline fa::Variant splits() {
           .traffic = step17_splits::traffic,
           .workspace = step17_splits::workspace,
           .writes_lse = true,
-          .extras = {.latent = dv}};
+          .extras = {.latent = dv, .cache = cache}};
 }
 
 inline fa::Step step() {
