@@ -1,6 +1,6 @@
 /// \file
-/// What only steps 13 to 17 add to tensors.h, step.h and cli.h: a cache of keys and values (13, 17),
-/// several ranks (14), tables that the host makes and sinks (15), and the options for them.
+/// What only steps 13 to 17 add to tensors.h, step.h and cli.h: a cache of keys and values (13 and
+/// 17), several ranks (14), tables that the host makes and sinks (15), and the options for them.
 #pragma once
 
 #include <climits>

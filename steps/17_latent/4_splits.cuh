@@ -101,7 +101,7 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
   if (threadIdx.x == 0) fa::mbarrier_arrive(&smem.full[stage]);
 }
 
-// A warpgroup: S and P of every second tile, and O of its columns. Tile i is counted from the first.
+// A warpgroup: S and P of every second tile, and O of its columns. Tile 0 is the split's first.
 struct Consumer {
   Tiles& smem;
   const Shape& shape;
