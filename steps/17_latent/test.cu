@@ -39,11 +39,18 @@ TEST_CASE("step 17: right at the ends of tiles", "[step17]") {
 }
 
 TEST_CASE("step 17: rows of all heads in blocks of 64", "[step17][all]") {
-  const int H = GENERATE(1, 7, 16, 31, 32, 33, 64, 65, 128), N = GENERATE(1, 2);
+  const int H = GENERATE(1, 7, 16, 31, 32, 33, 64, 65, 128), N = GENERATE(1, 2, 7);
   const fa::Variant& variant = any();
   if (!fa::test::one_in(3)) return;
   CAPTURE(variant.name, H, N);
   fa::test::require_right(variant, latent(H, 200, N, /*B=*/2));
+}
+
+TEST_CASE("step 17: fewer keys than queries: rows without keys", "[step17]") {
+  const int Nk = GENERATE(1, 5, 70);
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name, Nk);
+  fa::test::require_right(variant, latent(5, Nk, /*N=*/16));
 }
 
 TEST_CASE("step 17: shuffled pages, ragged lengths", "[step17][all]") {
@@ -62,7 +69,8 @@ TEST_CASE("step 17: random problems", "[step17][all]") {
     const fa::Variant* variants[] = {&splits(), &absorbed(), &panels(), &exchange()};
     const fa::Variant& variant = *variants[i % 5 % 4];
     const int B = between(1, 3), Nk = between(1, 300);
-    auto p = latent(between(1, 128), Nk, between(1, 2), B);
+    const int N = between(0, 2) > 0 ? between(1, 2) : between(1, 16);
+    auto p = latent(between(1, 128), Nk, N, B);
     p.causal = between(0, 1);
     if (&variant == &splits() && between(0, 3) > 0) p.cache.page = 64 << between(0, 2);
     if (&variant == &splits() && between(0, 3) > 0) {
