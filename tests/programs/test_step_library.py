@@ -39,6 +39,7 @@ class OneLibrary:
     def __init__(self, path):
         self.library = StepLibrary(path)
         self.random = random.Random(7)
+        self.latent = "17_latent" == self.library.step  # V is a part of K
 
     def taken(self):
         """The variants without a step's last one if that has an 8-bit cache, which is refused."""
@@ -49,6 +50,12 @@ class OneLibrary:
         """Ragged; with the mask, grouped, and with Nk != N where the variant can."""
         supports = variant["supports"]
         sizes = dict(b=1, h=2, hkv=2, n=37, nk=37, d=min(supports["d"]), causal=False)
+        if self.latent:
+            yield {**sizes, "hkv": 1, "n": 3, "causal": True}
+            if supports["pages"]:
+                cache = {"nk": 300, "page": 64, "lengths": [0, 65, 300]}
+                yield {**sizes, "hkv": 1, "b": 3, "n": 2, "causal": True, **cache}
+            return
         if "decode" in self.library.step:  # at most 16 queries
             yield {**sizes, "n": 13}
             yield {**sizes, "h": 4, "n": 3, "nk": 70, "causal": True}
@@ -69,7 +76,7 @@ class OneLibrary:
             command += ["--workers", "1", "--out-dir", folder] + ["--causal"] * p["causal"]
             if p.get("lengths"):
                 command += ["--lengths", ",".join(map(str, p["lengths"])), "--page", str(p["page"])]
-            for name in ("Q", "K", "V") + ("dO",) * variant["backward"]:
+            for name in [name for name in ("Q", "K", "V", "dO") if name in given]:
                 shape = (p["b"], *shapes[name], p["d"])
                 path = write_npy(Path(folder, f"in_{name}.npy"), shape, given[name])
                 command += [f"--{name.lower()}", path]
@@ -103,6 +110,10 @@ class OneLibrary:
         sizes = {"Q": rows["q"] * p["d"], "K": rows["k"] * p["d"], "LSE": rows["q"]}
         for name, same in zip(("V", "O", "dO", "dQ", "dK", "dV"), "KQQQKK"):
             sizes[name] = sizes[same]
+        if self.latent:
+            sizes["O"] = rows["q"] * 512
+            for name in ("V", "dO", "dQ", "dK", "dV"):
+                del sizes[name]
         small = variant["dtype"] == "bf16"
         codes = {name: "H" if small and name != "LSE" else "f" for name in sizes}
         at, given, table = {}, {}, self.table(p) if p.get("page") else None
