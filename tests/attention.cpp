@@ -704,6 +704,7 @@ int some_d(const Support& support) {
 
 void require_any_scale(const Variant& v, const Support& support) {
   Problem p = problem(support.most_n ? 5 : 60, some_d(support), /*causal=*/true);
+  if (v.extras.latent) p.Hkv = 1;
   if (support.cross && !v.backward) p.Nk = 150;  // sums of dQ over blocks have any order
   p.dtype = v.forward.dtype();
   p = problem_for(v, p);

@@ -299,7 +299,7 @@ def flop_per_byte(*runs):
 
 
 def absorbed(run):
-    """K of a head has 128 features and 64 of the position, V 128; one block reads 64 of 128 heads."""
+    """K of a head has 128 features and 64 of the position, V 128; a block has 64 of 128 heads."""
     per_head, p = 128 + 64 + 128, run["problem"]
     each = run["flops"] / (2 * p["h"] * p["nk"])
     bytes_of_token = requested(run, "K") / 2 / p["nk"]
