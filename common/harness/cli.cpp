@@ -210,7 +210,7 @@ class CommandLine {
     Problem& p = o_.problem;
     option("Problem", "--b", p.B, "INT", "batch");
     option("Problem", "--h", p.H, "INT", "query heads");
-    shown_if(takes(step_, &Support::gqa) && !latent_,
+    shown_if(takes(step_, &Support::gqa),
              option("Problem", "--hkv", p.Hkv, "INT", "key and value heads")->default_str("--h"));
     option("Problem", "--n", p.N, "INT", "queries");
     shown_if(

@@ -76,7 +76,7 @@ class OneLibrary:
             command += ["--workers", "1", "--out-dir", folder] + ["--causal"] * p["causal"]
             if p.get("lengths"):
                 command += ["--lengths", ",".join(map(str, p["lengths"])), "--page", str(p["page"])]
-            for name in [name for name in ("Q", "K", "V", "dO") if name in given]:
+            for name in ("Q", "K", *["V"] * (not self.latent), *["dO"] * variant["backward"]):
                 shape = (p["b"], *shapes[name], p["d"])
                 path = write_npy(Path(folder, f"in_{name}.npy"), shape, given[name])
                 command += [f"--{name.lower()}", path]
@@ -178,7 +178,7 @@ class OneLibrary:
         cases = [
             (run(sizes={**good, "d": 7}), 2, "d 7: "),
             (run(variant=99), 2, "variant 99: "),
-            (run(variant=0, sizes={**good, "page": 16}), 2, "has no paged cache"),
+            (run(variant=0, sizes={**good, "page": 64}), 2, "has no paged cache"),
             (run(variant=0, sizes={**good, "lengths": [1]}), 2, "supports only as many keys in"),
             (run(variant=-1), 2, "variant -1: "),
             (run(), 2, "Q is a null pointer"),
