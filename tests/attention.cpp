@@ -704,6 +704,7 @@ int some_d(const Support& support) {
 
 void require_any_scale(const Variant& v, const Support& support) {
   Problem p = problem(support.most_n ? 5 : 60, some_d(support), /*causal=*/true);
+  if (v.extras.latent) p.Hkv = 1;
   if (support.cross && !v.backward) p.Nk = 150;  // sums of dQ over blocks have any order
   p.dtype = v.forward.dtype();
   p = problem_for(v, p);
@@ -728,7 +729,8 @@ void require_any_scale(const Variant& v, const Support& support) {
     CAPTURE(v.name, e.q, e.v, e.dO);
     const Outputs got = run_with(e);
     require_scaled("LSE", plain.LSE, got.LSE, 0, tolerance);
-    require_scaled("O", plain.O, got.O, e.v, tolerance);
+    const int of_values = p.cache.latent ? -e.q : e.v;  // K, of which V is a part, has -e.q
+    require_scaled("O", plain.O, got.O, of_values, tolerance);
     require_scaled("dQ", plain.dQ, got.dQ, e.v + e.dO - e.q, tolerance);
     require_scaled("dK", plain.dK, got.dK, e.v + e.dO + e.q, tolerance);
     require_scaled("dV", plain.dV, got.dV, e.dO, tolerance);

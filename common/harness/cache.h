@@ -12,6 +12,7 @@ struct CacheFormat {
   std::vector<int> lengths = {};  ///< [B] keys of each batch entry, 0 .. Nk; empty: Nk of each
   int page = 0;                   ///< keys of a page; 0: K and V are not paged
   bool fp8 = false;               ///< K and V are in e4m3, with a scale for each key head
+  int latent = 0;  ///< V is so many features of K, its first, for all heads; 0: a tensor of its own
 
   bool operator==(const CacheFormat&) const = default;
 };

@@ -282,14 +282,14 @@ struct Backward {
 void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
                    const Forward& reference, CheckResult& result) {
   const ReferenceForward &want = reference.want, &baseline = reference.baseline;
-  const double values = p.Nk * largest_value(p, in.V);  // the factors of P
+  const double values = p.Nk * largest_value(p, values_of(p, in));  // the factors of P
   result.tensors.push_back(compare(
       p, in, {"O", p, out},
       {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), 0, [&](size_t i) {
          const double arithmetic = floor_of(want.sum_PV[i], values);
          const double of_P = p.dtype == DType::f32 ? 0 : 2 * unit_of(p.dtype);
          double largest = 0;
-         for (size_t x = i * p.d; x < (i + 1) * p.d; ++x) {
+         for (size_t x = i * p.dv(); x < (i + 1) * p.dv(); ++x) {
            largest = std::max(largest, std::abs(want.O[x]));
          }
          return Allowance{

@@ -142,6 +142,10 @@ class CommandLine {
     app_.footer(footer(step));
     o_.model_gpu = default_gpu(step, o_.model_gpu);
     if (few_queries_) o_.problem.N = 1;
+    const std::vector<int>& sizes = step.support.d;
+    if (std::find(sizes.begin(), sizes.end(), o_.problem.d) == sizes.end()) {
+      o_.problem.d = sizes.front();
+    }
     add_problem();
     add_inputs();
     add_outputs();
@@ -224,7 +228,7 @@ class CommandLine {
     seed_ = option("Input", "--seed", o_.seed, "INT", "seed of the random numbers");
     option("Input", "--q", files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
     option("Input", "--k", files.k, "F.npy", "K [B, Hkv, Nk, d]");
-    option("Input", "--v", files.v, "F.npy", "V [B, Hkv, Nk, d]");
+    shown_if(!latent_, option("Input", "--v", files.v, "F.npy", "V [B, Hkv, Nk, d]"));
     shown_if(backward_,
              option("Input", "--do", files.dO, "F.npy", "dO [B, H, N, d], for the backward"));
   }
@@ -360,7 +364,7 @@ class CommandLine {
   void set_sizes() {
     Problem& p = o_.problem;
     p.method.smem = static_cast<size_t>(smem_);
-    if (!given("--hkv")) p.Hkv = p.H;
+    if (!given("--hkv")) p.Hkv = latent_ ? 1 : p.H;
     if (!o_.nk_given && !few_queries_) p.Nk = p.N;
     if (o_.files.any()) sizes_from_files(app_, o_);
   }
@@ -370,6 +374,9 @@ class CommandLine {
     o_.variant = chosen_->empty() ? default_variant(step_, find_gpu(o_.model_gpu).arch, p)
                                   : find_variant(step_, variant_name_);
     const Variant& v = step_.variants[o_.variant];
+    if (latent_ && !o_.files.v.empty()) {
+      refuse("--v {}: V is the first {} features of K, --k", o_.files.v, v.extras.latent);
+    }
     require_files_apart(v);
     require_use(v);
     p = problem_for(v, p);
@@ -444,6 +451,7 @@ class CommandLine {
   const Step& step_;
   const bool sim_ = simulated();
   const bool few_queries_ = step_.support.most_n != 0;  // a step for few queries has many keys
+  const bool latent_ = step_.variants.back().extras.latent != 0;  // one K for all heads, and no V
   const bool backward_ = std::any_of(step_.variants.begin(), step_.variants.end(),
                                      [](const Variant& v) { return bool(v.backward); });
   CLI::App app_;

@@ -17,17 +17,17 @@ namespace fa {
 /// \tparam Real  the type of all sums: double for the truth
 template <class Real>
 struct Definition {
-  std::vector<Real> O;    ///< [B*H, N, d]
+  std::vector<Real> O;    ///< [B*H, N, dv]
   std::vector<Real> LSE;  ///< [B*H, N]
 
   /// \param round  what a kernel that keeps S, P and O in memory does to them; the identity for the
   ///               truth. LSE is of the unrounded S.
   Definition(const Problem& p, const Inputs& in, const auto& round)
-      : O(p.q_size()), LSE(p.rows(), -INFINITY) {
-    const size_t d = p.d;
+      : O(p.rows() * p.dv()), LSE(p.rows(), -INFINITY) {
+    const size_t d = p.d, dv = p.dv();
     for (size_t row = 0; row < p.rows(); ++row) {
       const size_t bh = row / p.N, key0 = p.kv_head_of(bh) * p.Nk;
-      const float *q = &in.Q[row * d], *K = &in.K[key0 * d], *V = &in.V[key0 * d];
+      const float *q = &in.Q[row * d], *K = &in.K[key0 * d], *V = &values_of(p, in)[key0 * d];
       std::vector<Real> S;  // of the keys, after that of a sink
       if (p.score_mod.sinks) S.push_back(in.sinks[bh % p.H]);
       const size_t first = S.size();
@@ -44,12 +44,12 @@ struct Definition {
       LSE[row] = maximum(S) + std::log(sum(S));
       for (size_t i = first; i < S.size(); ++i) S[i] = round(S[i]);
       const Real m = maximum(S), l = sum(S);
-      for (size_t x = 0; x < d; ++x) {
+      for (size_t x = 0; x < dv; ++x) {
         Real o = 0;
         for (size_t i = 0; i < keys.size(); ++i) {
           o += round(std::exp(S[first + i] - m) / l) * Real(V[keys[i] * d + x]);
         }
-        O[row * d + x] = round(o);
+        O[row * dv + x] = round(o);
       }
     }
   }

@@ -49,7 +49,7 @@ json tensors_json(const Variant& v, const Problem& p) {
         t->type ? t->type : name_of(t->is_kv() && p.cache.fp8 ? DType::e4m3 : p.dtype);
     all.push_back({{"name", t->name},
                    {"role", name_of(t->role)},
-                   {"shape", t->shape_text()},
+                   {"shape", t->shape_text(p)},
                    {"dtype", type}});
   }
   return all;

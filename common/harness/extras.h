@@ -1,6 +1,6 @@
 /// \file
-/// What only steps 13 to 15 add to tensors.h, step.h and cli.h: a cache of keys and values (13),
-/// several ranks (14), tables that the host makes and sinks (15), and the options for them.
+/// What only steps 13 to 17 add to tensors.h, step.h and cli.h: a cache of keys and values (13 and
+/// 17), several ranks (14), tables that the host makes and sinks (15), and the options for them.
 #pragma once
 
 #include <climits>
@@ -48,9 +48,11 @@ using TablesFn = std::vector<Table> (*)(const Problem&);
 
 /// Of Variant.
 struct Extras {
-  bool cache8 = false;                            ///< as CacheFormat::fp8
-  TablesFn tables = nullptr;                      ///< null: none
-  std::shared_ptr<const Sharding> sharding = {};  ///< over several ranks; null: runs on one
+  bool cache8 = false;                             ///< as CacheFormat::fp8
+  int latent = 0;                                  ///< as CacheFormat::latent
+  std::string (*cache)(const Problem&) = nullptr;  ///< the report's words on the cache; null: none
+  TablesFn tables = nullptr;                       ///< null: none
+  std::shared_ptr<const Sharding> sharding = {};   ///< over several ranks; null: runs on one
 };
 
 /// A variant's tables; none without a TablesFn.

@@ -312,7 +312,8 @@ void require_range(const Problem& p, const Inputs& in, bool backward) {
     }
     return size;
   };
-  const double Q = largest(in.Q, false), K = largest(in.K, true), V = largest(in.V, true);
+  const double Q = largest(in.Q, false), K = largest(in.K, true);
+  const double V = largest(values_of(p, in), true);
   const double dO = backward ? largest(in.dO, false) : 0;
   if (p.method.fp8 && std::sqrt(p.d) * std::max({Q, K, V}) > FLT_MAX) {
     refuse(

@@ -20,6 +20,11 @@ Inputs outlier_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 /// \throws UsageError when the files are missing or damaged.
 Inputs real_inputs(const Problem&, uint64_t seed, bool with_dO = true);
 
+/// The rows [B, Hkv, Nk, d] that begin with V's dv() features: V, or with CacheFormat::latent K.
+inline const std::vector<float>& values_of(const Problem& p, const Inputs& in) {
+  return p.cache.latent == 0 ? in.V : in.K;
+}
+
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.
 Problem problem_of(const InputFiles&, const Problem& defaults);

@@ -76,10 +76,16 @@ void validate_cache(const Problem& p, const Support& support, const std::string&
     if (length >= 0 && length <= p.Nk) continue;
     refuse("--lengths {}: each must be 0 to {}, the keys of --nk", length, p.Nk);
   }
+  if (p.cache.latent != 0 && p.Hkv != 1) {
+    refuse("--hkv {}: all heads share one latent vector per key; leave it out", p.Hkv);
+  }
   if (p.cache.page == 0) return;
   if (!support.pages) refuse("--page {}: {} has no paged cache", p.cache.page, who);
-  if (std::find(std::begin(kPages), std::end(kPages), p.cache.page) == std::end(kPages)) {
-    refuse("--page {}: {} supports pages of 16, 32, 64, 128 or 256 keys", p.cache.page, who);
+  const std::vector<int> sizes(std::find(std::begin(kPages), std::end(kPages), support.least_page),
+                               std::end(kPages));
+  if (std::find(sizes.begin(), sizes.end(), p.cache.page) == sizes.end()) {
+    const std::string list = list_of({sizes.begin(), sizes.end() - 1}, ", ");
+    refuse("--page {}: {} supports pages of {} or {} keys", p.cache.page, who, list, sizes.back());
   }
 }
 
@@ -203,7 +209,7 @@ double Problem::flops_forward() const {
   const double keys = cache.lengths.empty()
                           ? static_cast<double>(B) * Nk
                           : std::accumulate(cache.lengths.begin(), cache.lengths.end(), 0.0);
-  const double full = 4.0 * H * keys * N * d;
+  const double full = 2.0 * H * keys * N * (d + dv());
   return causal ? full / 2 : full;
 }
 
@@ -271,6 +277,7 @@ std::string describe(const Problem& p) {
   text += fmt::format(" N={}", p.N);
   if (p.Nk != p.N) text += fmt::format(" Nk={}", p.Nk);
   text += fmt::format(" d={}", p.d);
+  if (p.cache.latent != 0) text += fmt::format(" dv={}", p.cache.latent);
   if (p.causal) text += " causal";
   if (p.mask.has_window()) text += fmt::format(" window={},{}", p.mask.left, p.mask.right);
   if (p.mask.has_documents()) text += fmt::format(" documents={}", p.mask.row_starts.size() - 1);

@@ -54,7 +54,7 @@ struct Problem {
   bool causal = false;  ///< key c is visible to row r when c <= r + Nk - N (bottom-right aligned)
   DType dtype = DType::f32;
   Method method = {};
-  CacheFormat cache = {};   ///< step 13
+  CacheFormat cache = {};   ///< steps 13 and 17
   Mask mask = {};           ///< beyond `causal`, step 15; the same in each batch entry and head
   ScoreMod score_mod = {};  ///< step 15
   Gpu gpu = {};             ///< that runs the problem: this_gpu()
@@ -65,6 +65,8 @@ struct Problem {
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
   size_t heads() const { return static_cast<size_t>(B) * H; }
   size_t kv_heads() const { return static_cast<size_t>(B) * Hkv; }
+  /// Features of V and O.
+  int dv() const { return cache.latent == 0 ? d : cache.latent; }
   /// Elements of Q (and O, dO, dQ).
   size_t q_size() const { return heads() * N * d; }
   /// Elements of K (and V, dK, dV).
@@ -130,9 +132,10 @@ struct Support {
   bool cross = false;                      ///< Nk != N
   bool smem = false;                       ///< Method::smem: tiles are cut to fit
   int most_n = 0;                          ///< the most queries; 0: no limit
-  // Of steps 13 and 15
+  // Of steps 13, 15 and 17
   bool lengths = false;    ///< CacheFormat::lengths
   bool pages = false;      ///< CacheFormat::page: 0, 16, 32, 64, 128 or 256
+  int least_page = 16;     ///< of these
   bool window = false;     ///< Mask::left and right
   bool documents = false;  ///< Mask::row_starts and key_starts
   bool predicate = false;  ///< Mask::predicate

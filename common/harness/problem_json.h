@@ -8,8 +8,9 @@
 
 namespace fa {
 
-/// Adds Problem::mask and score_mod where they are set.
-inline void put_mask(const Problem& p, nlohmann::ordered_json& j) {
+/// Adds what few problems have, where it is set: CacheFormat::latent, Problem::mask and score_mod.
+inline void put_rare(const Problem& p, nlohmann::ordered_json& j) {
+  if (p.cache.latent != 0) j["latent"] = p.cache.latent;
   const Mask& mask = p.mask;
   if (mask.has_window()) j["window"] = {mask.left, mask.right};
   if (mask.has_documents()) j["row_starts"] = mask.row_starts, j["key_starts"] = mask.key_starts;

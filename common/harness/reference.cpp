@@ -392,9 +392,9 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
                          const Sample& sample) {
   using Real = typename A::Real;
   constexpr bool kWithScales = std::is_same_v<A, Fp64>;
-  const size_t rows = sample.rows.size(), d = p.d, Nk = p.Nk;
+  const size_t rows = sample.rows.size(), d = p.d, dv = p.dv(), Nk = p.Nk;
   ReferenceForward out;
-  out.O.assign(rows * d, 0);
+  out.O.assign(rows * dv, 0);
   out.LSE.assign(rows, 0);
   if (kWithScales) {
     for (auto* scale :
@@ -427,27 +427,27 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       Block<Real> q, o, score_squares;
       std::vector<double> k_squares, key_weights;
       std::vector<int> rows;
-      std::vector<Range> features, seen;
+      std::vector<Range> features, values, seen;
     };
     return [&, w = Worker()](size_t i) mutable {
       const Item& item = items[i];
       if (const size_t kv_head = p.kv_head_of(item.head); kv_head != w.kv_head) {
         w.kv_head = kv_head;
         const float* K = &in.K[kv_head * Nk * d];
-        const float* V = &in.V[kv_head * Nk * d];
+        const float* V = &values_of(p, in)[kv_head * Nk * d];
         const int keys = p.keys_of(kv_head / p.Hkv);  // after them K and V may hold anything
         w.K_transposed.fill_transposed(K, keys, p.d);
-        w.V.fill_rows(V, keys, p.d);
+        w.V.fill(V, keys, p.dv(), d, 1);
         w.softmax.P.resize(Nk);
         w.q.resize(d);
-        w.o.resize(d);
+        w.o.resize(dv);
         if (kWithScales) {
           w.V_size = w.V;
           for (Real& v : w.V_size.data) v = std::abs(v);
           w.scores = ScoreSizes(K, keys, p.d);
           w.V_sizes.clear();
           for (int c = 0; c < keys; ++c) {
-            w.V_sizes.push_back(largest_size(V + static_cast<size_t>(c) * d, p.d));
+            w.V_sizes.push_back(largest_size(V + static_cast<size_t>(c) * d, dv));
           }
           if (p.method.fp8) {
             w.K.fill_rows(K, keys, p.d);
@@ -462,6 +462,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         }
       }
       w.features.assign(item.size(), {0, p.d});
+      w.values.assign(item.size(), {0, p.dv()});
       w.rows.clear();
       w.seen.clear();
       for (size_t k = 0; k < item.size(); ++k) {
@@ -472,20 +473,20 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       }
       w.softmax.compute(arithmetic, w.q, w.K_transposed, p, item.head, w.rows, in.sinks, w.features,
                         w.seen);
-      multiply(w.softmax.P, w.V, w.seen, w.features, w.o);
+      multiply(w.softmax.P, w.V, w.seen, w.values, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
         out.LSE[row] = w.softmax.LSE[k];
-        for (size_t x = 0; x < d; ++x) out.O[row * d + x] = arithmetic.round(w.o[k][x]);
+        for (size_t x = 0; x < dv; ++x) out.O[row * dv + x] = arithmetic.round(w.o[k][x]);
       }
       if (!kWithScales) return;
-      multiply(w.softmax.P, w.V_size, w.seen, w.features, w.o);
+      multiply(w.softmax.P, w.V_size, w.seen, w.values, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
         const float* q = &in.Q[sample.rows[row] * d];
         const Range& seen = w.seen[k];
         if (seen.size() == 0 || w.softmax.l[k] == 0) continue;
-        out.sum_PV[row] = largest_size(w.o[k], p.d);
+        out.sum_PV[row] = largest_size(w.o[k], dv);
         if constexpr (kWithScales) {
           out.score_bound[row] =
               w.scores.bound(q, w.softmax.P[k], seen, p) + score_mod_size(p, w.softmax.bias[k]);

@@ -34,7 +34,7 @@ double growth(double score_error);
 
 /// Results of the sampled rows, in the order of the sample.
 struct ReferenceForward {
-  std::vector<double> O;    ///< [rows, d]
+  std::vector<double> O;    ///< [rows, dv]
   std::vector<double> LSE;  ///< [rows]; -inf for a fully masked row, whose O is 0
   // The scales of the checker's floor; attention_fp64() only.
   std::vector<double> sum_PV;  ///< [rows]: max over x of the row's sum of |P| |V|

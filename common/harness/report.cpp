@@ -356,7 +356,9 @@ std::string time_section(const RunReport& r, const Pass& p) {
 }
 
 std::string memory_line(const RunReport& r) {
-  return labelled("memory", fmt::format("workspace {} (naive step: {}); inputs and outputs {}",
+  const std::string cache = r.cache.empty() ? "" : labelled("cache", r.cache);
+  return cache +
+         labelled("memory", fmt::format("workspace {} (naive step: {}); inputs and outputs {}",
                                         human_bytes(double(r.memory.workspace)),
                                         human_bytes(double(r.naive_workspace_bytes())),
                                         human_bytes(double(r.memory.inputs + r.memory.outputs))));
@@ -824,7 +826,7 @@ Json problem_json(const Problem& p) {
             {"lengths", p.cache.lengths.empty() ? Json(nullptr) : Json(p.cache.lengths)},
             {"page", or_null(p.cache.page)},
             {"cache8", p.cache.fp8}});
-  put_mask(p, j);
+  put_rare(p, j);
   return j;
 }
 

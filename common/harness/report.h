@@ -75,6 +75,7 @@ struct RunReport {
   std::string input;       ///< "real", "normal", "outliers" or "files"
   std::string input_note;  ///< how the input was adapted, or empty
   std::string advice;      ///< Variant::advice for the problem
+  std::string cache;       ///< Extras::cache for the problem
   uint64_t seed = 0;
   GpuSpec model;                ///< the GPU that the simulator models
   uint64_t estimate_heads = 0;  ///< B * H for which times are estimated

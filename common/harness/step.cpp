@@ -89,6 +89,7 @@ Problem problem_for(const Variant& v, Problem p) {
   p.dtype = v.forward.dtype();
   p.method.fp8 = v.fp8;
   p.cache.fp8 = v.extras.cache8;
+  p.cache.latent = v.extras.latent;
   return p;
 }
 

@@ -16,6 +16,7 @@ const Axis kHkv{"Hkv", [](const Problem& p) { return p.Hkv; }};
 const Axis kN{"N", [](const Problem& p) { return p.N; }};
 const Axis kNk{"Nk", [](const Problem& p) { return p.Nk; }};
 const Axis kd{"d", [](const Problem& p) { return p.d; }};
+const Axis kdv{"d", [](const Problem& p) { return p.dv(); }, "dv"};
 const Axis kOne{"1", [](const Problem&) { return 1; }};
 const Axis kPages{"pages", [](const Problem& p) { return p.pages(); }};
 
@@ -35,6 +36,7 @@ constexpr Tensor::Member at{[](Tensors<void>& all, void* p) {
                             },
                             [](const Tensors<void>& all) -> const void* { return member<M>(all); }};
 
+bool has_values(const Variant&, const Problem& p) { return p.cache.latent == 0; }
 bool in_8_bits(const Variant&, const Problem& p) { return p.cache.fp8; }
 bool has_lengths(const Variant&, const Problem& p) { return !p.cache.lengths.empty(); }
 bool paged(const Variant&, const Problem& p) { return p.cache.page != 0; }
@@ -57,6 +59,7 @@ const std::vector<Tensor>& all_tensors() {
   constexpr Role gradient = backward_output;
   constexpr auto backward = has_backward;
   const std::vector<Axis> queries{kB, kH, kN, kd}, keys{kB, kHkv, kNk, kd}, rows{kB, kH, kN};
+  const std::vector<Axis> results{kB, kH, kN, kdv};
   const std::vector<Axis> heads{kB, kHkv}, batch{kB}, pages{kB, kPages};
   const auto out = [](const char* name, Role role, const auto& axes, Tensor::Member device,
                       auto host, const char* type, auto there) {
@@ -69,9 +72,9 @@ const std::vector<Tensor>& all_tensors() {
       {"lengths", input, batch, at<&C::lengths>, "int32", has_lengths},
       {"table", input, pages, at<&C::table>, "int32", paged},
       {"K", input, keys, at<&T::K>, nullptr, nullptr, &I::K, &F::k},
-      {"V", input, keys, at<&T::V>, nullptr, nullptr, &I::V, &F::v},
+      {"V", input, keys, at<&T::V>, nullptr, has_values, &I::V, &F::v},
       {"sinks", input, {kH}, at<&T::sinks>, "fp32", has_sinks, &I::sinks},
-      out("O", output, queries, at<&T::O>, &O::O, nullptr, nullptr),
+      out("O", output, results, at<&T::O>, &O::O, nullptr, nullptr),
       out("LSE", output, rows, at<&T::LSE>, &O::LSE, "fp32", writes_lse),
       {"dO", backward_input, queries, at<&T::dO>, nullptr, backward, &I::dO, &F::dO},
       out("dQ", gradient, queries, at<&T::dQ>, &O::dQ, nullptr, backward),
@@ -118,9 +121,11 @@ Layout Tensor::layout(const Problem& p) const {
   return {elements(p) / (rows * columns), rows, columns, static_cast<unsigned>(element_bytes)};
 }
 
-std::string Tensor::shape_text() const {
+std::string Tensor::shape_text(const Problem& p) const {
   std::string text;
-  for (const Axis& axis : axes) text += (text.empty() ? "" : ", ") + std::string(axis.name);
+  for (const Axis& axis : axes) {
+    text += (text.empty() ? "" : ", ") + std::string(p.cache.latent ? axis.latent : axis.name);
+  }
   return "[" + text + "]";
 }
 

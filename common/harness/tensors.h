@@ -86,6 +86,7 @@ const char* name_of(Role);
 struct Axis {
   const char* name;  ///< "Hkv"
   int (*of)(const Problem&);
+  const char* latent = name;  ///< its name with CacheFormat::latent
 };
 
 struct Variant;
@@ -114,7 +115,7 @@ struct Tensor {
   /// [B, H, N] as B * H matrices of N rows and one column.
   Layout layout(const Problem&) const;
   size_t bytes(const Problem&) const;
-  std::string shape_text() const;  ///< "[B, Hkv, Nk, d]"
+  std::string shape_text(const Problem&) const;  ///< "[B, Hkv, Nk, d]"
 };
 
 /// All tensors, in the order in which a Session allocates them.

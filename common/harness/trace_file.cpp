@@ -182,7 +182,7 @@ Json problem_of(const Problem& p) {
   if (!p.cache.lengths.empty()) j["lengths"] = p.cache.lengths;
   if (p.cache.page != 0) j["page"] = p.cache.page;
   if (p.cache.fp8) j["cache8"] = true;
-  put_mask(p, j);
+  put_rare(p, j);
   return j;
 }
 
@@ -191,7 +191,7 @@ Json problem_of(const Problem& p) {
 Layout workspace_layout(const std::string& name, uint64_t bytes, const Problem& p) {
   const uint64_t heads = p.heads(), kv_heads = p.kv_heads();
   const uint64_t N = static_cast<uint64_t>(p.N), Nk = static_cast<uint64_t>(p.Nk);
-  const uint64_t d = static_cast<uint64_t>(p.d);
+  const uint64_t d = static_cast<uint64_t>(p.dv());
   const Layout scores{heads, N, Nk}, vector{heads, N, 1};
   std::vector<Layout> known{{heads, N, d}, {kv_heads, Nk, d}, vector};
   if (!name.ends_with("_parts")) known.push_back(scores);  // splits * d may be Nk

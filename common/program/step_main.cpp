@@ -344,6 +344,7 @@ class Run {
 
   void predict_passes() {
     if (variant_.advice) report_.advice = variant_.advice(problem_);
+    if (variant_.extras.cache) report_.cache = variant_.extras.cache(problem_);
     const Predicate& mask = problem_.mask.predicate;
     if (const double scores = double(problem_.N) * problem_.Nk; mask.sees && scores >= 1e8) {
       const std::string words =

@@ -25,7 +25,7 @@ OTHER_TENSORS = 9 * 4 * TOKENS * WIDTH  # of a backward in fp32, and room to cle
 def variants_of(step, everything):
     """The tour's variants of a description: a step's result, and the variant whose forward it uses,
     if that is the step's own; of windows, which no other step has, also the first."""
-    able = [v for v in step["variants"] if D in v["supports"]["d"]]
+    able = [v for v in step["variants"] if D in v["supports"]["d"]] or step["variants"]
     names = [v["name"] for v in able]
     fastest = [name for name in FASTEST.get(step["step"], []) if name in names]
     if not everything and fastest:
@@ -56,6 +56,8 @@ def arguments(step, n, device):
     p = series(n, D, False) if device else {"b": 1, "h": 4, "n": n, "d": D, "causal": True}
     if step["supports"]["lengths"]:  # one query, and a cache long enough to matter
         heads = {"h": 32, "hkv": 8} if device else {"h": 8, "hkv": 2}
+        if D not in step["supports"].get("d", [D]):  # one vector of a latent cache for all heads
+            heads = {"h": 128 if device else 16, "hkv": 1, "d": step["supports"]["d"][0]}
         p |= {**heads, "n": 1, "nk": n * (8 if device else 32), "causal": True}
     window = step["supports"]["window"]
     p["causal"] |= window

@@ -8,8 +8,10 @@
 namespace fa {
 
 /// A problem of an exercise; hkv and nk: as h and n where they are not given. With a window [L, R],
-/// or the lengths of documents, which sum to n, or each batch entry's number of keys.
-inline Problem problem_of(const nlohmann::json& j, Support support = {}) {
+/// or the lengths of documents, which sum to n, or each batch entry's number of keys. d = 576: of a
+/// latent cache.
+inline Problem problem_of(const nlohmann::json& j,
+                          Support support = {.d = {32, 64, 96, 128, 576}}) {
   Problem p;
   p.B = j.value("b", 1);
   p.H = j.value("h", 1);

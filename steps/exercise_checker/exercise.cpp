@@ -180,7 +180,8 @@ int exercise_main(int argc, char** argv, const Variant& yours) {
     if (asked.contains("problem")) return answer(judge, asked, yours);
     judge.put({{"bf16", yours.forward.dtype() == DType::bf16},
                {"fp8", yours.fp8},
-               {"writes_lse", yours.writes_lse}});
+               {"writes_lse", yours.writes_lse},
+               {"latent", yours.extras.latent}});
   });
 }
 

@@ -154,6 +154,7 @@ std::optional<Fault> try_problem(const json& request, const json& wanted, const 
   like.forward = Runner(facts.at("bf16") ? DType::bf16 : DType::f32, {});
   like.fp8 = facts.at("fp8");
   like.writes_lse = facts.at("writes_lse");
+  like.extras.latent = facts.at("latent");
   if (backward) like.backward = Runner(DType::f32, [](const Problem&, const Tensors<void>&) {});
   const Problem p = problem_for(like, problem_of(wanted));
   const Inputs in = inputs_of(wanted, p, seed);

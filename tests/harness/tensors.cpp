@@ -41,7 +41,7 @@ TEST_CASE("each tensor has these axes, this layout and this size", "[tensors]") 
   for (const fa::Tensor& t : fa::all_tensors()) {
     CAPTURE(t.name);
     const Want& want = all.at(t.name);
-    CHECK(t.shape_text() == want.shape);
+    CHECK(t.shape_text(p) == want.shape);
     CHECK((t.layout(p) == want.layout));
     CHECK(std::string(fa::name_of(t.role)) == want.role);
     CHECK(t.of_keys() == want.of_keys);

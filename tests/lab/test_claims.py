@@ -294,6 +294,18 @@ def faster_in_8_bits(nk):
     return decode("ms", "fp8", b=1, nk=nk) / decode("ms", "fp8", "fp8", b=1, nk=nk)
 
 
+def flop_per_byte(*runs):
+    return (run["flops"] / hbm(run, "predicted") for run in runs)
+
+
+def absorbed(run):
+    """K of a head has 128 features and 64 of the position, V 128; a block has 64 of 128 heads."""
+    per_head, p = 128 + 64 + 128, run["problem"]
+    each = run["flops"] / (2 * p["h"] * p["nk"])
+    bytes_of_token = requested(run, "K") / 2 / p["nk"]
+    return each, each / per_head, 2 * per_head * p["h"] / bytes_of_token
+
+
 def predicted_and_counted(*runs):
     predicted = sum(total(run["traffic"]["requested"]["predicted"]) for run in runs)
     return predicted, sum(map(requested, runs))
@@ -445,6 +457,9 @@ CLAIMS = (
     # Blackwell.
     ("its products need {:,.0f} and {:.0f}. ... {:.0f} clocks per tile", tile_clocks),
     ("{:.1e}, and rounded {:.2e} against {:.2e}", polynomial),
+    # Latent attention.
+    ("{:.0f} FLOP per byte of HBM with 128 heads, {:.0f} with 16", flop_per_byte),
+    ("{:,.0f} multiply-adds ... {:.1f} times those ... {:.1f} times fewer bytes", absorbed),
     # In a model.
     (
         "{:.1f} times with step 10, {:.1f} times with PyTorch's ... {:.1f} and {:.1f} times. ... "

@@ -72,7 +72,8 @@ def runs_of_variant(variant, number, last, masks):
     if takes["smem"]:
         yield f"--h 2 --n {n} {d[1]} --smem 40000 --estimate-heads 4"
     if takes["pages"]:
-        yield f"{heads} --n 2 {d[1]} --lengths 70,300 --page 16 --details"
+        page = 16 if 64 in takes["d"] else 64  # the least
+        yield f"{heads} --n 2 {d[1]} --lengths 70,300 --page {page} --details"
     if takes["documents"]:
         scores = "--cap 5 --alibi --sinks" if takes["score_mod"] else ""
         yield f"--h 1 --lengths 90,5:40,55:70 {d[0]} --causal {scores} --details"
@@ -86,8 +87,9 @@ def runs_of_step(step, variants):
     for number, variant in enumerate(variants):
         for words in runs_of_variant(variant, number, variant is variants[-1], masks):
             yield f"{step} --variant {variant['name']} {words}"
-    few = variants[-1]["supports"]["n"]
-    large = f"{'--n 2 --nk' if few else '--n'} 5003 --d 128 --causal --predict --details"
+    takes = variants[-1]["supports"]
+    d = 128 if 128 in takes["d"] else takes["d"][0]
+    large = f"{'--n 2 --nk' if takes['n'] else '--n'} 5003 --d {d} --causal --predict --details"
     yield f"{step} --b 2 --h 8 {large}"
     if step == "01_naive":
         yield f"{step} --n 40 --input normal --seed 3 --no-predict"

@@ -43,6 +43,7 @@ class OneLibrary:
     def __init__(self, path):
         self.library = StepLibrary(path)
         self.random = random.Random(7)
+        self.latent = "17_latent" == self.library.step  # V is a part of K
 
     def taken(self):
         """The variants without a step's last one if that has an 8-bit cache, which is refused."""
@@ -53,6 +54,12 @@ class OneLibrary:
         """Ragged; with the mask, grouped, and with Nk != N where the variant can."""
         supports = variant["supports"]
         sizes = dict(b=1, h=2, hkv=2, n=37, nk=37, d=min(supports["d"]), causal=False)
+        if self.latent:
+            yield {**sizes, "hkv": 1, "n": 3, "causal": True}
+            if supports["pages"]:
+                cache = {"nk": 300, "page": 64, "lengths": [0, 65, 300]}
+                yield {**sizes, "hkv": 1, "b": 3, "n": 2, "causal": True, **cache}
+            return
         if "decode" in self.library.step:  # at most 16 queries
             yield {**sizes, "n": 13}
             yield {**sizes, "h": 4, "n": 3, "nk": 70, "causal": True}
@@ -73,7 +80,7 @@ class OneLibrary:
             command += ["--workers", "1", "--out-dir", folder] + ["--causal"] * p["causal"]
             if p.get("lengths"):
                 command += ["--lengths", ",".join(map(str, p["lengths"])), "--page", str(p["page"])]
-            for name in ("Q", "K", "V") + ("dO",) * variant["backward"]:
+            for name in ("Q", "K", *["V"] * (not self.latent), *["dO"] * variant["backward"]):
                 shape = (p["b"], *shapes[name], p["d"])
                 path = write_npy(Path(folder, f"in_{name}.npy"), shape, given[name])
                 command += [f"--{name.lower()}", path]
@@ -107,6 +114,10 @@ class OneLibrary:
         sizes = {"Q": rows["q"] * p["d"], "K": rows["k"] * p["d"], "LSE": rows["q"]}
         for name, same in zip(("V", "O", "dO", "dQ", "dK", "dV"), "KQQQKK"):
             sizes[name] = sizes[same]
+        if self.latent:
+            sizes["O"] = rows["q"] * 512
+            for name in ("V", "dO", "dQ", "dK", "dV"):
+                del sizes[name]
         small = variant["dtype"] == "bf16"
         codes = {name: "H" if small and name != "LSE" else "f" for name in sizes}
         at, given, table = {}, {}, self.table(p) if p.get("page") else None
@@ -171,7 +182,7 @@ class OneLibrary:
         cases = [
             (run(sizes={**good, "d": 7}), 2, "d 7: "),
             (run(variant=99), 2, "variant 99: "),
-            (run(variant=0, sizes={**good, "page": 16}), 2, "has no paged cache"),
+            (run(variant=0, sizes={**good, "page": 64}), 2, "has no paged cache"),
             (run(variant=0, sizes={**good, "lengths": [1]}), 2, "supports only as many keys in"),
             (run(variant=-1), 2, "variant -1: "),
             (run(), 2, "Q is a null pointer"),

@@ -297,6 +297,11 @@ class Runs(unittest.TestCase):
         ):
             step = {"supports": {"lengths": lengths, "window": window}}
             self.assertEqual(" ".join(tour_runs.arguments(step, 4096, device)), words)
+        latent = {"supports": {"d": [576], "lengths": True, "window": False}}
+        self.assertEqual(
+            " ".join(tour_runs.arguments(latent, 1024, None)),
+            "--b=1 --h=16 --hkv=1 --n=1 --nk=32768 --d=576 --causal",
+        )
         for words, one in (
             ("--b=4 --h=32 --n=4096", "--b=1 --h=1 --n=4096 --e"),
             ("--b=4 --h=32 --hkv=8 --n=1", "--b=1 --h=4 --hkv=1 --n=1 --e"),
@@ -314,6 +319,9 @@ class Runs(unittest.TestCase):
 
         self.assertEqual(names(), "e")
         self.assertEqual(names(last=(32,)), "c")
+        latent = {"step": "x", "supports": {"window": False}}
+        latent["variants"] = [{"name": name, "supports": {"d": [576]}} for name in "ab"]
+        self.assertEqual([v["name"] for v in tour_runs.variants_of(latent, False)], ["b"])
         self.assertEqual(names(everything=True), "a b c e")
         self.assertEqual(names(window=True), "a e")
         self.assertEqual(names(forward_of="05 b"), "b e")

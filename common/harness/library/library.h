@@ -61,8 +61,8 @@ typedef struct {
 typedef struct {
   const void* Q;         ///< [B, H, N, d]
   const void* K;         ///< [B, Hkv, Nk, d]; with pages [pages, Hkv, page, d]
-  const void* V;         ///< as K
-  void* O;               ///< [B, H, N, d]
+  const void* V;         ///< as K; not read where K holds it (a latent cache): null
+  void* O;               ///< [B, H, N, d]; of a latent cache [B, H, N, 512]
   float* LSE;            ///< [B, H, N], natural logarithm; null where the variant writes none
   const void* dO;        ///< [B, H, N, d]
   void* dQ;              ///< [B, H, N, d]
