@@ -20,12 +20,8 @@ namespace step15_wgmma_backward {
 
 using step15_wgmma::hide;
 
-// Three stages of Q and dO, two of dS; registers of a thread that owns keys.
-constexpr int kThreads = (kGroups + 1) * kGroupThreads, kStages = 3, kDsStages = 2;
-template <int d>
-constexpr int kGroupRegisters = d == 64 ? 208 : 216;
-template <int d>
-constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
+using step11_columns::kDsStages, step11_columns::kGroupRegisters, step11_columns::kStages;
+using step11_columns::kThirdRegisters, step11_columns::kThreads;
 
 struct Shape {
   int group, N, Nk, Np;
@@ -158,7 +154,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
 
 template <int d, int wg, class Mask>
 struct Group {
-  static constexpr int Br = step15_wgmma_backward::Br<d>;
+  static constexpr int Br = step11_columns::Br<d>;
   Tiles<d>& smem;
   const Shape& shape;
   const Mask& mask;
