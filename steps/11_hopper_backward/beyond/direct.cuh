@@ -14,17 +14,11 @@
 
 namespace step11_direct {
 
-using namespace step11;
-using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
-using step11_columns::kThreads;
-using step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
+using namespace step11_sums;
 
 constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
-constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
-constexpr int kThirdRegisters = step11_columns::kThirdRegisters<d>;
-
 // dQ's sums, except those of a head's first rows, which one walk sees.
-struct DirectSums {
+struct DirectSums : Plain {
   FloatSums sums;
   bf16* dQ;  // [B*H, N, d]
   int N;
@@ -55,7 +49,7 @@ struct DirectSums {
     }
   };
   __device__ bool has_no_sums(int half) const { return half % tiles < direct; }
-  __device__ Part part(int half, int feature = 0) const {
+  __device__ Part part(const Tiles<d>&, unsigned, int, int half, int feature) const {
     return {sums.part<d>(half, feature), *this, half, feature};
   }
 };
@@ -86,7 +80,7 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
   if (dQ_sum.has_no_sums(half)) return;
   const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
-  const auto from = dQ_sum.part(half);
+  const auto from = dQ_sum.sums.part<d>(half);
   float4 sums[4];
   UNROLL
   for (int x = 0; x < 4; ++x) sums[x] = from.get(part * 4 + x);
@@ -95,83 +89,6 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   const int r = half % (2 * Tr) * 64 + warp * 16 + fa::row_of(lane);
   bf16* to = dQ + (size_t(half / (2 * Tr)) * N + r) * d + (part * 4 + quad) * 8;
   fa::store_features<d>(low, high, to, r, N);
-}
-
-// As 3_columns', at d = 128.
-__device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                   const Loader<d>& loader, const DirectSums& dQ_sum) {
-  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
-  const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the next tile to copy
-  if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, loader.K, work);
-    UNROLL_BY(1)
-    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      loader.load_rows(i, ahead);
-    }
-  }
-  __syncwarp();
-  fa::mbarrier_wait(&smem.k_full, 0);
-  const uint64_t first_k = tile_descriptor(smem.K[0]), first_ds = tile_descriptor(smem.dS[0]);
-  UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
-    const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
-    const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
-    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
-    constexpr int kParts = 2;  // of the features
-    UNROLL_BY(1)
-    for (int part = 0; part < kParts; ++part) {
-      float rdQ[kPanel / 2];
-      multiply_transposed<d, Bc>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
-      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        loader.load_rows(n - 1 + kStages, ahead);
-        ahead.next(work, shape.Tr);
-      }
-      __syncwarp();
-      const int half = (at.head * shape.Np + at.i * kRows) / 64;
-      const auto dQ_part = dQ_sum.part(half, part * 64);
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
-      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
-      dQ_part.add(rdQ);
-    }
-  }
-}
-
-__global__ void __launch_bounds__(kThreads, 1)
-    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 rows
-                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of 64
-                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
-                    const bf16* columns,                       // [B*H, Np, 8]
-                    DirectSums dQ_sum, Shape shape) {
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  if (threadIdx.x == 0) {
-    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
-    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
-    init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
-    init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
-    fa::mbarrier_init_fence();
-  }
-  __syncthreads();  // all threads see the barriers
-  const WorkTile work = work_tile_at(blockIdx.x, shape, kRows);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
-  if (wg == kGroups) {
-    fa::setmaxnreg_dec<kThirdRegisters>();
-    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_dq(smem, shape, work, loader, dQ_sum);
-  } else {
-    fa::setmaxnreg_inc<kGroupRegisters>();
-    if (wg == 0) {
-      Group<d, 0>(smem, shape, work).run(&dK, &dV);
-    } else {
-      Group<d, 1>(smem, shape, work).run(&dK, &dV);
-    }
-  }
 }
 
 // --- host: rows without sums ---------------------------------------------------------------------
@@ -197,18 +114,13 @@ inline fa::Prediction traffic_of_direct(const fa::Problem& p) {
 }
 
 inline void backward_direct(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const Shape shape = shape_of(p, kRows);
-  const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, kRows); };
-  const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
   float* const sums = t.scratch<float>("dQ_sum");
-  bf16* const columns = t.scratch<bf16>("columns");
-  const int Np = shape.Np, direct = direct_tiles(p);
-  const DirectSums dQ_sum{{sums}, t.dQ, p.N, Np / kRows, direct, p.scale()};
-  fa::launch(columns_kernel, row_blocks(p, d / 8), t.O, t.dO, t.LSE, columns, sums, p.N, Np,
-             p.scale(), direct);
-  fa::launch(backward_kernel, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-             keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), columns, dQ_sum, shape);
-  fa::launch(convert_kernel, row_blocks(p, d / 16), dQ_sum, t.dQ, p.N, Np / Br, p.scale());
+  const int Np = padded_rows(p), direct = direct_tiles(p);
+  const DirectSums dQ_sum{{}, {sums}, t.dQ, p.N, Np / kRows, direct, p.scale()};
+  fa::launch(columns_kernel, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
+             sums, p.N, Np, p.scale(), direct);
+  launch_backward<d>(p, t, dQ_sum);
+  fa::launch(convert_kernel, row_blocks(p, d / 16), dQ_sum, t.dQ, p.N, Np / step11::Br, p.scale());
 }
 
 // --- host: the fastest kernel --------------------------------------------------------------------
