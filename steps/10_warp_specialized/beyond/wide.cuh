@@ -44,19 +44,10 @@ struct alignas(1024) Tiles {
   WorkTile work[T::kConsumers];
 };
 
-// Work tile t. Causal: sections of heads, the longest walks of each first. K and V of 16 heads stay
-// in the L2, or of 32 with few keys (measured).
+// Work tile t. K and V of a section of 16 heads stay in the L2, or of 32 with few keys (measured).
 template <class T>
 __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
-  const int section = shape.Nk > 1024 ? 16 : 32, Tr = (shape.N + T::Br - 1) / T::Br;
-  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
-  int bh = t / Tr, i = t % Tr;
-  if (T::kCausal) {
-    const int first = t / (section * Tr) * section;
-    const int heads = min(section, shape.heads - first), rank = t - first * Tr;
-    bh = first + rank % heads, i = Tr - 1 - rank / heads;
-  }
-  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
+  return scheduled<T>(t, shape, shape.Nk > 1024 ? 16 : 32);
 }
 
 // --- the producer: one thread copies -------------------------------------------------------------

@@ -1,7 +1,6 @@
-// Step 11 -- rows of dQ that need no sums, and the fastest kernel for each size.
+// Step 11 -- rows of dQ that need no sums.
 // Idea      With the mask the first rows of a head see keys of one block only, so its dQ of them is
-//           complete: it rounds and stores dQ, without zeros, additions or conversion. All other
-//           problems run the kernel that is fastest for their size
+//           complete: it rounds and stores dQ, without zeros, additions or conversion
 // Changed   since 11 3_columns: where dQ of such rows is stored; the other kernels omit them
 // Traffic   as 3_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
 // Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
@@ -9,8 +8,7 @@
 // Still bad the share of such rows is 128 / N
 #pragma once
 
-#include "steps/11_hopper_backward/beyond/heads.cuh"
-#include "steps/11_hopper_backward/beyond/paired.cuh"
+#include "steps/11_hopper_backward/beyond/parts.cuh"
 
 namespace step11_direct {
 
@@ -91,7 +89,7 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   fa::store_features<d>(low, high, to, r, N);
 }
 
-// --- host: rows without sums ---------------------------------------------------------------------
+// --- host ----------------------------------------------------------------------------------------
 
 // Tiles of rows that see only the first tile of keys.
 inline int direct_tiles(const fa::Problem& p) {
@@ -102,7 +100,7 @@ inline bool pays(const fa::Problem& p) {
   return p.d == d && p.causal && p.Nk >= p.N && p.N <= 1024 && direct_tiles(p) > 0;
 }
 
-inline fa::Prediction traffic_of_direct(const fa::Problem& p) {
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction t = step11_columns::backward_traffic(p);
   const int direct = direct_tiles(p), walked = std::min(direct, fa::ceil_div(p.N, kRows));
   const uint64_t tile = 4 * uint64_t(p.heads()) * kRows * d, sums = direct * tile;
@@ -113,7 +111,7 @@ inline fa::Prediction traffic_of_direct(const fa::Problem& p) {
   return t;
 }
 
-inline void backward_direct(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   float* const sums = t.scratch<float>("dQ_sum");
   const int Np = padded_rows(p), direct = direct_tiles(p);
   const DirectSums dQ_sum{{}, {sums}, t.dQ, p.N, Np / kRows, direct, p.scale()};
@@ -121,45 +119,6 @@ inline void backward_direct(const fa::Problem& p, const fa::Tensors<bf16>& t) {
              sums, p.N, Np, p.scale(), direct);
   launch_backward<d>(p, t, dQ_sum);
   fa::launch(convert_kernel, row_blocks(p, d / 16), dQ_sum, t.dQ, p.N, Np / step11::Br, p.scale());
-}
-
-// --- host: the fastest kernel --------------------------------------------------------------------
-
-// Where the ends of walks cost more than the shorter rings: up to 17 tiles in the mean (measured).
-inline bool short_walks(const fa::Problem& p) {
-  return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048);
-}
-
-// Without the mask `places` gains 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
-inline bool places_pay(const fa::Problem& p) {
-  const int rows = p.H / p.Hkv * padded_rows(p), walks = fa::ceil_div(p.Nk, Bc);
-  const size_t sums = 4 * size_t(step11_places::first_places(p)) * rows * p.d;
-  return p.d == 128 && !p.causal && rows <= 8192 && sums <= size_t{20} << 20 &&
-         walks * int(p.kv_heads()) >= 8 * p.gpu.sms;
-}
-
-inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross = true}; }
-
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  if (p.d == 256) return step11_columns::workspace(p);
-  return places_pay(p) ? step11_places::workspace(p) : step11_persistent::workspace(p);
-}
-
-inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  if (p.d == 256) return step11_paired::backward_traffic(p);
-  if (pays(p)) return traffic_of_direct(p);
-  if (step11_heads::pays(p)) return step11_heads::backward_traffic(p);
-  if (places_pay(p)) return step11_places::backward_traffic(p);
-  return short_walks(p) ? step11_persistent::backward_traffic(p)
-                        : step11_columns::backward_traffic(p);
-}
-
-inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  if (p.d == 256) return step11_paired::backward(p, t);
-  if (pays(p)) return backward_direct(p, t);
-  if (step11_heads::pays(p)) return step11_heads::backward(p, t);
-  if (places_pay(p)) return step11_places::backward(p, t);
-  short_walks(p) ? step11_persistent::backward(p, t) : step11_columns::backward(p, t);
 }
 
 }  // namespace step11_direct
