@@ -186,8 +186,9 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   unsigned *state = t.scratch<unsigned>("places"), *place = state + 1;
   launch_columns<d>(p, t, state, state_words(p));
-  launch_backward<d>(p, t, Places{t.scratch<float>("place_sums"), state, place,
-                                  place + p.kv_heads(), t.dQ, p.N, first_places(p)});
+  launch_backward<d>(p, t,
+                     Places{t.scratch<float>("place_sums"), state, place, place + p.kv_heads(),
+                            t.dQ, p.N, first_places(p)});
 }
 
 }  // namespace step11_places

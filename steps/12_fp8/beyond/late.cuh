@@ -85,8 +85,8 @@ struct Scales : step12::Scales {
 template <class T>
 struct Consumer : step12_tensor::Consumer<T> {
   using Base = step12_tensor::Consumer<T>;
-  using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::warp, Base::lane;
   using Base::alpha, Base::j, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
+  using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::warp, Base::lane;
   using Base::first_softmax, Base::is_cut, Base::issue_scores, Base::issue_values;
   using Base::load_scale, Base::mask_tile, Base::scale_log2, Base::skip_keys, Base::skip_values;
   using Base::wait_values, Base::work;

@@ -178,8 +178,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Lists mask = {t.scratch<const int4>("work"), t.scratch<const int>("entries"),
                       t.scratch<const int>("bits"), p.N, p.Nk};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d, Lists>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K,
-               t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+    fa::launch(flash_fwd_kernel<d, Lists>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q,
+               t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }
 

@@ -127,8 +127,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Scored mask = {window_of(p), t.scratch<const int4>("work"), score_mod_of(p, t.sinks)};
   const dim3 grid(step15_packed::count_row_tiles(p) * BH);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(step15_lists::flash_fwd_kernel<d, Scored>,
-               {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+    fa::launch(step15_lists::flash_fwd_kernel<d, Scored>, {grid, dim3(kThreads), sizeof(Shared<d>)},
+               t.Q, t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }
 

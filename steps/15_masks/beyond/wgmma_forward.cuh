@@ -118,9 +118,9 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 template <class T, class Mask>
 struct Consumer : step15_wgmma::Consumer<T> {
   using Base = step15_wgmma::Consumer<T>;
-  using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::lane, Base::row;
   using Base::alpha, Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
   using Base::arrive, Base::is_cut, Base::issue_scores, Base::issue_values, Base::release;
+  using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::lane, Base::row;
   using Base::skip_keys, Base::skip_values, Base::trailing, Base::wait_values;
   const Mask& mask;
 

@@ -22,7 +22,8 @@ using namespace step16;  // parts.cuh: a thread's work on its row
 
 // Columns of tensor memory as in 4_pair, in each block for its 128 rows of both tiles.
 using step16_pair::kColumns, step16_pair::column_o, step16_pair::column_p, step16_pair::column_s;
-using step16_pair::kStages, step16_pair::kThreads, step16_pair::kTiles;  // tiles of a product's rows
+using step16_pair::kStages, step16_pair::kThreads,
+    step16_pair::kTiles;  // tiles of a product's rows
 using step16_pair::Walks;
 
 constexpr int kBlocks = 2;           // of a cluster
