@@ -1,13 +1,10 @@
 // Step 10 -- a head dimension of 256: what fits into registers and shared memory.
 // Idea      64 rows of O need 128 registers per thread, and two Q would leave shared memory for
-//           three tiles of keys; one Q leaves five. It is free after the work tile's last S; the
-//           next one arrives during the last P V. O is stored from registers
-// Changed   since 10 4_scheduled: tiles of 64 keys, always from the last on; one Q, which consumers
-//           release; at the seam P V first, then Q; draws at a walk's start; sections by heads
-//           only. Comments of 4_scheduled are not repeated
-//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
-//                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+//           three tiles of keys; one Q leaves five. The next Q arrives during the last P V
+// Changed   since 10 4_scheduled, whose comments are not repeated: tiles of 64 keys, always from
+//           the last on; one Q, which consumers release; at the seam P V first, then Q; draws at a
+//           walk's start; sections by heads only; O is stored from registers
+// Traffic   as 4_scheduled
 // Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies, 2 consumers
 // Owns      block: Br = 128 rows at a time by Bc = 64 keys; consumer: 64
 // Still bad short walks: nothing of the same consumer overlaps a work tile's first softmax

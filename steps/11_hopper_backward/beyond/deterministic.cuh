@@ -1,12 +1,9 @@
 // Step 11 -- the same bits in each run.
-// Idea      dQ depends on the order in which blocks add to it, because each addition of floats
-//           rounds. Here each part of a row's dQ is rounded to a multiple of the row's unit before
-//           it is added. The additions are then exact, so all orders give the same bits (Demmel and
-//           Nguyen, "Fast reproducible floating-point summation", 2013)
-// Changed   since 11 3_columns: parts of dQ are rounded before they are added, to units that the
-//           third warpgroup reads from the columns: it, too, waits for q_full and arrives at
-//           q_empty. A kernel finds bounds before the walk, and the next one also writes units. The
-//           warpgroups that own keys are those of 3_columns
+// Idea      Each part of a row's dQ is rounded to a multiple of the row's unit before it is added,
+//           so the additions are exact, in any order (Demmel and Nguyen, "Fast reproducible
+//           floating-point summation", 2013)
+// Changed   since 11 3_columns: a kernel finds bounds, the next one also writes units to the
+//           columns; the third warpgroup reads them, and so waits for q_full, arrives at q_empty
 // Traffic   as 3_columns; to find the units 2*BHkv*2*Nk*d + 8*BH*Tc*Np + 8*BHkv*Tc B more
 // Launch    bounds; units; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      as 3_columns

@@ -1,8 +1,6 @@
 // Step 11 -- few places for dQ's sums.
-// Idea      The sums of the heads in flight need 17 MB (d = 128, N = Nk, H = Hkv), which fit in the
-//           L2 if a head hands its place to a later one. The last walk of a head rounds dQ and
-//           leaves zeros: no kernel writes zeros before, and none converts after. d = 128 only: at
-//           d = 64 persistent.cuh is as fast
+// Idea      The sums of the heads in flight, 17 MB (d = 128, N = Nk, H = Hkv), stay in the L2 if a
+//           head hands its place to a later one. A head's last walk rounds dQ and leaves zeros
 // Changed   since 11 3_columns: where dQ's sums are; what the last walk of a head does
 // Traffic   as 3_columns, and of the state 8*BHkv*Tc + 4*(2*BHkv - places) B atomic,
 //           4 + 8*BHkv B written

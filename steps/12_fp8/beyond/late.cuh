@@ -1,19 +1,15 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
-// Idea      P, not S, is checked against the range of e4m3, while exponentials are computed:
-//           nothing waits for the result. When a P exceeds it, which is rare, P, l and O are scaled
-//           down afterwards. It must not be infinite by then: no score exceeds |q| |k| (Cauchy and
-//           Schwarz), and prepare stores the largest norm of 64 rows of Q, and of a head of K
-// Changed   since 12 2_tensor: late_softmax() where the norms allow it; tiles of 96 or 64 keys, so
-//           that registers suffice for one more consumer; d = 256, too. Since 12 4_blocks: norms,
-//           of numbers that a block has in registers; no variant without rotation. Comments of both
-//           are not repeated
-// Traffic   prepare         as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
-//           requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
-//                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales and norms: traffic()
-//           compulsory      the same with Tr = 1
+// Idea      P, not S, is checked against the range of e4m3, while exponentials are computed. When a
+//           P exceeds it, which is rare, P, l and O are scaled down afterwards. It must not be
+//           infinite by then: no score exceeds |q| |k| (Cauchy and Schwarz), and prepare stores the
+//           largest norm of 64 rows of Q, and of a head of K
+// Changed   since 12 2_tensor and 4_blocks, whose comments are not repeated: late_softmax() where
+//           the norms allow it; tiles of 96 or 64 keys, so that registers suffice for one more
+//           consumer; d = 256, too; norms; no variant without rotation
+// Traffic   prepare as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
+//           forward as 2_tensor, and Q's and K's norms
 // Launch    prepare: one block per 64 rows of Q, tile of keys; V as 3_centred
-//           grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
-//           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
+//           as 2_tensor, with 4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
 // Still bad d = 64: one exponential per 256 FLOP, and the exponentials are the limit
 #pragma once

@@ -1,11 +1,10 @@
 // Step 14 -- the merge in the epilogue, and blocks in place.
-// Idea      A hop's O need not be stored in HBM and loaded again. In place of 10's thread that
-//           stores a tile of O, two idle warps of the producer's warpgroup merge the tile with O so
-//           far, from shared memory, while the consumers compute the next work tile. TMA reads late
-//           rows and early keys in place: a tensor map accepts any stride between heads
+// Idea      In place of 10's thread that stores a tile of O, two idle warps merge it with O so far,
+//           from shared memory, while the consumers compute the next work tile. TMA reads late rows
+//           and early keys in place: a tensor map accepts any stride between heads
 // Changed   since 14 3_backward, zigzag: 10's kernel with another epilogue (d = 128); no copies of
-//           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
-//           heads per section in the backward of short shards; messages of long hops by the host
+//           rows and keys; late rows add to the sums of dQ of all rows; more heads per section in
+//           the backward of short shards; messages of long hops by the host
 // Traffic   sent       as 3_backward
 //           requested  10's of each block; per row and merge, in place of O and LSE of the block
 //                      and the merge kernel's:  read  2*d + 4*2 B   O so far (fp32: 4*d), LSE twice

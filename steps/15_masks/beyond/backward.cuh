@@ -1,15 +1,14 @@
 // Step 15 -- the backward of any mask, and of changed scores.
 // Idea      A block owns keys, so it walks the tiles of rows in transposed lists. A change of
 //           scores is applied again, and its derivative multiplies dS
-// Changed   since window_backward: a walk's tiles of rows are looked up in lists, and a test by
-//           bits, in the order of the transposed scores; or scores change, and dS is multiplied by
-//           the cap's derivative; sink_kernel. Comments there are not repeated
+// Changed   since window_backward, whose kernel it runs: tiles and bits from lists; or changed
+//           scores, with the cap's derivative; sink_kernel
 // Traffic   requested as window_backward's formula, of visited tiles. Lists: per thread of a block
 //           16 B of `key_work`; per head of the group 8 B of `row_entries` for each visited tile
 //           and, for each cut one, 4 B and a bit for each of its scores. Sinks: 8 B per row, 4 B
 //           per thread of sink_kernel
 // Launch    delta; backward (tiles of keys * B*Hkv); convert; sinks (B*H)
-// Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
+// Owns      as window_backward
 // Still bad mma.sync: no backward of changed scores by wgmma
 #pragma once
 

@@ -1,16 +1,12 @@
 // Step 15 -- any mask: lists of tiles, and a bit for each score of those that are cut.
-// Idea      Which tiles a tile of rows visits is a list in memory, first those that the mask cuts,
-//           then those that it leaves whole. The host computes it from a function of row and key.
-//           The test of a cut tile is a bit per score, in the order of the threads' registers: one
-//           load of 16 bytes covers all of a thread's scores
-// Changed   since 15 2_packed: a block's tiles are looked up, too; a test by bits
-// Traffic   requested read  2*BH*(N*d + 2*v*d) B     v: keys of all visited tiles
-//                           per thread 16 B of `work`, 4 B of `entries` per visited tile and per
-//                           cut one, Bc/8 B of `bits` per cut one
-//                     write 2*BH*N*d + 4*BH*N B       O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the three tables
+// Idea      Which tiles a tile of rows visits is a list, first those that the mask cuts. The host
+//           computes it from a function of row and key. The test of a cut tile is a bit per score,
+//           in the order of the registers: one load of 16 bytes has all of a thread's
+// Changed   since 15 2_packed: tiles are looked up, too; a test by bits; the mask is a parameter
+// Traffic   as 2_packed, of visited tiles; per thread 16 B of `work`, 4 B of `entries` per visited
+//           tile and per cut one, Bc/8 B of `bits` per cut one
 // Launch    grid (Tr * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
+// Owns      as 2_packed
 // Still bad a warp's tensor core waits for its softmax: wgmma_lists
 #pragma once
 

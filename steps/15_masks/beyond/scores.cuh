@@ -2,12 +2,9 @@
 // Idea      A score changes between the product and the maximum, in every tile. A sink is a term of
 //           the softmax's sum without a key, so m and l start with it
 // Changed   since 15 2_packed: scores change before they are hidden; m and l start with the sink
-// Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys visited by all documents' tiles of rows
-//                           2,048 B of `work` per block, and 512 B of `sinks`
-//                     write 2*BH*N*d + 4*BH*N B      O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
-// Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of a document; warp: 32; lane: of 4 rows every 4th pair of columns
+// Traffic   as 2_packed, and 512 B of `sinks` per block
+// Launch    as 2_packed, lists' kernel
+// Owns      as 2_packed
 // Still bad a warp's tensor core waits for its softmax: wgmma_forward
 #pragma once
 

@@ -2,15 +2,11 @@
 // Idea      3_wgmma's kernel for any mask that gives a walk's tiles and their bits, and may change
 //           scores. A sink joins the maximum and the sum of the first tile, because a persistent
 //           block has no start of a walk to begin from
-// Changed   since 15 3_wgmma: the mask is a template argument; scores change before they are hidden
-// Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
-//                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
-//           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
-//                           tile and per block, 8 B written to reset it; 4 B of `sinks` per work
-//                           tile and thread of the consumers
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
-// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies, stores and zeroes, 2 or 4 multiply
-// Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
+// Changed   since 15 3_wgmma, whose comments are not repeated: the mask is a template argument;
+//           scores change before they are hidden
+// Traffic   as 3_wgmma; 4 B of `sinks` per work tile and thread of the consumers
+// Launch    as 3_wgmma
+// Owns      as 3_wgmma
 // Still bad changed scores have their backward by mma.sync: backward
 #pragma once
 

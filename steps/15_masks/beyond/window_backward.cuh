@@ -1,19 +1,17 @@
-// Step 15 -- the backward of windows and packs.
-// Idea      The same mask, seen from the keys: the rows that see a tile of keys are adjacent. Their
-//           first and last tile follow from the transposed edges of rows. Tiles of dQ_sum begin
-//           with each document: a table gives their rows
-// Changed   since 08 5_atomics: causal becomes a window; gradients of keys that no row sees are 0;
-//           of a pack, keys and rows are looked up, and dQ is converted tile by tile. Comments of
-//           08 are not repeated
+// Step 15 -- the backward of windows and packs; the kernel of lists and scores.
+// Idea      The rows that see a tile of keys are adjacent. Their first and last tile follow from
+//           the transposed edges. Tiles of dQ_sum begin with each document: a table gives rows
+// Changed   since 08 5_atomics, whose comments are not repeated: causal becomes a window, or any
+//           mask that gives a walk; gradients of keys that no row sees are 0; of a pack, keys and
+//           rows are looked up, and dQ is converted tile by tile
 // Traffic   requested read   2*BH*(2*N + 2*v)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*v) B   v: rows
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B   visited by all tiles
 //                     atomic 4*BH*t*Br*d B                   of keys; t: tiles of rows among them
 //                     a pack 20 B of `key_work` per thread of a block, 8 B of `sum_rows` per thread
 //                            that converts                  Np: N in whole tiles, per document
-//           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B, and the tables of a pack
 // Launch    delta; backward (key tiles * B*Hkv), 256 threads (d = 128, 128 keys) or 128; convert
 // Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
-// Still bad masks that are not windows: backward
+// Still bad mma.sync: wgmma_backward on Hopper
 #pragma once
 
 #include <algorithm>

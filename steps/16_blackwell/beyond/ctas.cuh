@@ -1,13 +1,9 @@
 // Step 16 -- two SMs. Compiled for sm_100a and run in the simulator; not yet run on a card.
 // Idea      The tensor cores of two SMs multiply together: a product has 256 rows, 128 of each
-//           block of a cluster, and each block holds half of K and V, which both SMs read. A block
-//           copies half a tile where it copied a whole one
-// Changed   since 16 4_pair: products, commits, copies and allocation of two blocks; one thread of
-//           the pair multiplies; arrivals in the other block; the softmax is Polynomial's.
-//           Comments of 4_pair are not repeated
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/512; causal: K and V of visited tiles
-//                     write 2*BH*N*d + 4*BH*N B        O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+//           block of a cluster, and each block copies and holds half of K and V, which both read
+// Changed   since 16 4_pair, whose comments are not repeated: products, commits, copies and
+//           allocation of two blocks; one thread multiplies; arrivals in the other block
+// Traffic   as 4_pair, with Tr = N/512
 // Launch    grid (2 * Tr * B*H), clusters of 2, 512 threads; causal: the longest walks first
 // Owns      cluster: 512 rows of O, two tiles of 256; block: 128 of each; threads as in 4_pair
 // Still bad one work tile per block: a persistent grid would begin the next one during the epilogue
