@@ -34,16 +34,7 @@ struct DirectSums : Plain {
       const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
       const int r = tile * kRows + thread / fa::kWarp * 16 + fa::row_of(lane);
       bf16* to = all.dQ + (size_t(half / all.tiles) * all.N + r) * d + feature + lane % 4 * 8;
-      UNROLL
-      for (int x = 0; x < n / 4; x += 4) {
-        float4 four[4];
-        UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const float* sum = rdQ + 4 * (x + i);
-          four[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        }
-        fa::put_rounded<d>(four, all.scale, to + 8 * x, r, all.N);
-      }
+      store_rounded<d>(rdQ, all.scale, to, r, all.N);
     }
   };
   __device__ bool has_no_sums(int half) const { return half % tiles < direct; }

@@ -12,6 +12,21 @@ using step11_columns::Br, step11_columns::Loader, step11_columns::Group, step11_
 using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
 using step11_columns::kGroupRegisters, step11_columns::kThirdRegisters, step11_columns::kThreads;
 
+// Rounds and stores a lane's dQ, of rows r and r + 8. to: row r, feature 8 (lane % 4).
+template <int d, int n>
+__device__ inline void store_rounded(const float (&rdQ)[n], float scale, bf16* to, int r, int N) {
+  UNROLL
+  for (int x = 0; x < n / 4; x += 4) {
+    float4 four[4];
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float* sum = rdQ + 4 * (x + i);
+      four[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    }
+    fa::put_rounded<d>(four, scale, to + 8 * x, r, N);
+  }
+}
+
 // Sums that need nothing at a walk's ends.
 struct Plain {
   static constexpr bool kReadsColumns = false;  // by the third warpgroup, which then releases Q

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "common/dialect/ptx/more/dependent.h"
-#include "steps/11_hopper_backward/3_columns.cuh"
+#include "steps/11_hopper_backward/beyond/parts.cuh"
 #include "steps/15_masks/wgmma_parts.cuh"
 
 namespace step15_wgmma_backward {
@@ -92,16 +92,7 @@ __device__ inline void store_dq(const float (&rdQ)[kPanel / 2], bf16* dQ, int fi
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
   const int r = thread / fa::kWarp * 16 + fa::row_of(lane);
   bf16* to = dQ + (size_t(first) + r) * d + feature + lane % 4 * 8;
-  UNROLL
-  for (int x = 0; x < kPanel; x += 32) {
-    float4 sums[4];
-    UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const float* sum = rdQ + x / 2 + 4 * i;
-      sums[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-    }
-    fa::put_rounded<d>(sums, scale, to + x, r, rows);
-  }
+  step11_sums::store_rounded<d>(rdQ, scale, to, r, rows);
 }
 
 }  // namespace step15_wgmma_backward
