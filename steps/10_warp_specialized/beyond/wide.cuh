@@ -4,7 +4,7 @@
 // Changed   since 10 4_scheduled, whose comments are not repeated: tiles of 64 keys, always from
 //           the last on; one Q, which consumers release; at the seam P V first, then Q; draws at a
 //           walk's start; sections by heads only; O is stored from registers
-// Traffic   as 4_scheduled
+// Traffic   as 4_scheduled, but tiles of 128 rows and 64 keys
 // Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies, 2 consumers
 // Owns      block: Br = 128 rows at a time by Bc = 64 keys; consumer: 64
 // Still bad short walks: nothing of the same consumer overlaps a work tile's first softmax
