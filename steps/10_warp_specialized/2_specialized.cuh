@@ -4,9 +4,7 @@
 // Changed   since 10 1_producer: Q K^T of a tile is issued with P V of the previous one; K and V
 //           have separate stages, in the order of their use; named barriers give the turns; 128
 //           keys per tile when d = 128. `lazy` moves the maximum only when a score exceeds it by 8
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
-//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Traffic   as 1_producer
 // Launch    grid (Tr * B*H), longest walks first; 1 warpgroup copies, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows of O (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64 rows
 // Still bad at a block's start and end its SM's tensor cores idle

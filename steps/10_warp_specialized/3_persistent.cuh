@@ -3,9 +3,7 @@
 //           arrived: its first product overlaps the last P V of this one, and the store of O
 // Changed   since 10 2_specialized: blocks loop over work tiles; two Q; a separate thread stores O;
 //           no turns, because consumers drift apart by themselves; always `lazy`
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
-//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Traffic   as 1_producer
 // Launch    grid (SMs, or fewer tiles); 1 warpgroup copies and stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad causal: work tiles differ in length, and each block takes every gridDim.x-th one

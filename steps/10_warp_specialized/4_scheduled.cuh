@@ -5,10 +5,7 @@
 // Changed   since 10 3_persistent: work tiles from a counter instead of every gridDim.x-th one;
 //           sections of heads; skipped tiles, whose stages are released unread; causal: keys from
 //           the first tile to the last, and the mask only in the last rounds of the loop
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
-//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
-//                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Traffic   as 1_producer; causal: 4 B per work tile and per block, atomic, and 8 B: the counters
 // Launch    grid (SMs, or fewer tiles); 1 warpgroup copies and stores, 2 (d = 128) or 4 multiply
 // Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad short walks: nothing overlaps the maximum of each work tile's first tile

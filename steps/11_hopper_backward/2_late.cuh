@@ -3,10 +3,7 @@
 //           next, dV the additions to dQ. dQ of a tile is multiplied after the scores of the next
 //           one. By then the other warpgroup's dS is usually complete: one multiplies, one computes
 // Changed   since 11 1_wgmma: the order of a tile's products; mbarriers for Q, for dO and for dS
-// Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
-//                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*Np) B
-//                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
-//           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
+// Traffic   as 1_wgmma
 // Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
 // Still bad each warpgroup waits for the other's dS and, at d = 128, until the additions have read

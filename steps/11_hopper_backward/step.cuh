@@ -8,10 +8,7 @@
 #include "steps/11_hopper_backward/2_late.cuh"
 #include "steps/11_hopper_backward/3_columns.cuh"
 #include "steps/11_hopper_backward/beyond/deterministic.cuh"
-#include "steps/11_hopper_backward/beyond/direct.cuh"
-#include "steps/11_hopper_backward/beyond/paired.cuh"
-#include "steps/11_hopper_backward/beyond/persistent.cuh"
-#include "steps/11_hopper_backward/beyond/places.cuh"
+#include "steps/11_hopper_backward/beyond/fastest.cuh"
 
 namespace step11 {
 
@@ -104,11 +101,11 @@ inline fa::Variant paired() {
 
 inline fa::Variant direct() {
   fa::Variant v = over_step_10("direct", "the fastest by size; causal: rows that need no sums");
-  v.support = step11_direct::support();
-  v.workspace = both<step11_direct::workspace>;
+  v.support = step11_fastest::support();
+  v.workspace = both<step11_fastest::workspace>;
   v.backward_parent = "11 columns";
-  v.backward = step11_direct::backward;
-  v.backward_traffic = step11_direct::backward_traffic;
+  v.backward = step11_fastest::backward;
+  v.backward_traffic = step11_fastest::backward_traffic;
   return v;
 }
 

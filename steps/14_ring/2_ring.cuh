@@ -76,7 +76,7 @@ class RingForward : public fa::RankAttention {
 
   size_t workspace_bytes() const override { return bytes_ + taken_->bytes(); }
 
- protected:  // for 3_backward
+ protected:
   int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
   Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
   fa::Problem block_problem(const Block& b) const {
@@ -133,7 +133,6 @@ class RingForward : public fa::RankAttention {
   fa::DeviceMemory<T> late_Q_;  // [B*H, late rows, d]
   Keys<T> left_;                // of the last hop: the backward begins with them
 
- private:
   // Blocks of 10's persistent kernel, one per SM that messages leave free: only NCCL's use SMs.
   int thread_blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
 

@@ -90,7 +90,7 @@ class Ring : public RingForward<Kernels, cut> {
            (late_workspace_ ? late_workspace_->bytes() : 0);
   }
 
- private:
+ protected:
   using Forward::block, Forward::block_problem, Forward::buffer_of, Forward::cut_late;
   using Forward::is_late, Forward::key_elements, Forward::keys_of, Forward::keys_to,
       Forward::late_Q_;

@@ -134,7 +134,6 @@ struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
-  const WorkTable& mask;
   const Shape& shape;
   const int wg;
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -154,8 +153,8 @@ struct Consumer {
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
-  __device__ Consumer(Tiles<T>& smem, float* LSE, const WorkTable& mask, const Shape& shape, int wg)
-      : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg)
+      : smem(smem), LSE(LSE), shape(shape), wg(wg) {}
 
   // The lane's first row of the work tile; the other is 8 rows below.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
@@ -210,7 +209,7 @@ struct Consumer {
   }
   // Takes the block's n-th work tile, up to its first K that is used; false when there is none. The
   // shuffles tell the compiler that all lanes have the same range.
-  __device__ bool take(unsigned n) {
+  __device__ bool take(unsigned n, const WorkTable& mask) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
@@ -226,7 +225,7 @@ struct Consumer {
   }
 
   __device__ bool is_cut() const { return at.first <= at.last_left || at.first > at.last_full; }
-  __device__ void test(unsigned b, uint32_t (&bits)[2]) const {
+  __device__ void test(unsigned b, const WorkTable& mask, uint32_t (&bits)[2]) const {
     mask.seen<Bc>(smem.work[b][wg], at.first, row(), bits);
   }
   __device__ void first_softmax(unsigned b, const uint32_t (&bits)[2]) {
@@ -244,13 +243,13 @@ struct Consumer {
 
   // The next tile's Q K^T and softmax overlap this tile's P V.
   template <bool kCut>
-  __device__ void next_tile(unsigned b) {
+  __device__ void next_tile(unsigned b, const WorkTable& mask) {
     ++at.first;
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(b, k.stage);
     issue_values();
     uint32_t bits[2];
-    if (kCut) test(b, bits);
+    if (kCut) test(b, mask, bits);
     wait_scores<1>();
     release(k, smem.k_empty);
     if (kCut) hide(rS, bits);
@@ -265,13 +264,13 @@ struct Consumer {
     }
   }
 
-  __device__ void run() {
+  __device__ void run(const WorkTable& mask) {
     // --- prologue: the first tile of the first work tile
     uint32_t bits[2] = {};
-    take(0);
+    take(0, mask);
     skip_values();
     issue_scores(0, k.stage);
-    if (is_cut()) test(0, bits);
+    if (is_cut()) test(0, mask, bits);
     wait_scores<0>();
     release(k, smem.k_empty);
     first_softmax(0, bits);
@@ -285,8 +284,8 @@ struct Consumer {
 
       // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
-        while (at.first < at.last_left) next_tile<true>(b);
-        while (at.first < at.last_full) next_tile<false>(b);
+        while (at.first < at.last_left) next_tile<true>(b, mask);
+        while (at.first < at.last_full) next_tile<false>(b, mask);
         at.last_left = at.last;
       }
       skip_keys(trailing);
@@ -295,10 +294,10 @@ struct Consumer {
       // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
-      more = take(n + 1);
+      more = take(n + 1, mask);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
-      if (more && is_cut()) test(b ^ 1, bits);
+      if (more && is_cut()) test(b ^ 1, mask, bits);
       wait_scores<1>();
       if (more) {
         release(k, smem.k_empty);
@@ -354,7 +353,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (warp == 2) clear<T>(smem, shape);  // V past a document's end
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
-    Consumer<T>(smem, LSE, mask, shape, wg - 1).run();
+    Consumer<T>(smem, LSE, shape, wg - 1).run(mask);
   }
 }
 

@@ -5,9 +5,7 @@
 // Changed   since 16 1_tmem: two more warps, and mbarriers instead of __syncthreads; P has separate
 //           columns, so S of the next tile is computed during the softmax; the products themselves
 //           release a stage
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
-//                     write 2*BH*N*d + 4*BH*N B        O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Traffic   as 1_tmem
 // Launch    grid (Tr * B*H), 192 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; a thread of the warpgroup: a row
 // Still bad the warpgroup rescales O, and computes no exponential meanwhile: 3_roles

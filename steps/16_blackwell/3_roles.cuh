@@ -3,9 +3,7 @@
 //           softmax passes it a factor per row and continues with its exponentials
 // Changed   since 16 2_issuer: a warpgroup corrects O; two mbarriers for the factors and one for O
 //           rescaled; setmaxnreg gives each role its registers
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
-//                     write 2*BH*N*d + 4*BH*N B        O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Traffic   as 1_tmem
 // Launch    grid (Tr * B*H), 384 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; a thread of the softmax: a row; one of the correction: a row
 // Still bad each quarter of an SM has one warp of softmax, and nothing fills its waits: 4_pair

@@ -8,9 +8,7 @@
 // Changed   since 16 3_roles: two of each column, barrier and softmax warpgroup; P overwrites S
 //           again, in FlashAttention-4's layout of columns: the other tile's products fill the
 //           time; the kernel has the softmax of a row as a parameter, Exact or Polynomial
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/256; causal: K and V of visited tiles
-//                     write 2*BH*N*d + 4*BH*N B        O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Traffic   as 1_tmem, with Tr = N/256
 // Launch    grid (Tr * B*H), 512 threads; causal: the longest walks of all heads first
 // Owns      block: 256 rows of O; a thread of the softmax: a row; one of the correction: two
 // Still bad each SM copies all of K and V; a pair of SMs could share each tile

@@ -1,13 +1,10 @@
 // Step 10 -- a head dimension of 256: what fits into registers and shared memory.
 // Idea      64 rows of O need 128 registers per thread, and two Q would leave shared memory for
-//           three tiles of keys; one Q leaves five. It is free after the work tile's last S; the
-//           next one arrives during the last P V. O is stored from registers
-// Changed   since 10 4_scheduled: tiles of 64 keys, always from the last on; one Q, which consumers
-//           release; at the seam P V first, then Q; draws at a walk's start; sections by heads
-//           only. Comments of 4_scheduled are not repeated
-//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
-//                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+//           three tiles of keys; one Q leaves five. The next Q arrives during the last P V
+// Changed   since 10 4_scheduled, whose comments are not repeated: tiles of 64 keys, always from
+//           the last on; one Q, which consumers release; at the seam P V first, then Q; draws at a
+//           walk's start; sections by heads only; O is stored from registers
+// Traffic   as 4_scheduled, but tiles of 128 rows and 64 keys
 // Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies, 2 consumers
 // Owns      block: Br = 128 rows at a time by Bc = 64 keys; consumer: 64
 // Still bad short walks: nothing of the same consumer overlaps a work tile's first softmax
@@ -44,19 +41,10 @@ struct alignas(1024) Tiles {
   WorkTile work[T::kConsumers];
 };
 
-// Work tile t. Causal: sections of heads, the longest walks of each first. K and V of 16 heads stay
-// in the L2, or of 32 with few keys (measured).
+// Work tile t. K and V of a section of 16 heads stay in the L2, or of 32 with few keys (measured).
 template <class T>
 __device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
-  const int section = shape.Nk > 1024 ? 16 : 32, Tr = (shape.N + T::Br - 1) / T::Br;
-  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
-  int bh = t / Tr, i = t % Tr;
-  if (T::kCausal) {
-    const int first = t / (section * Tr) * section;
-    const int heads = min(section, shape.heads - first), rank = t - first * Tr;
-    bh = first + rank % heads, i = Tr - 1 - rank / heads;
-  }
-  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
+  return scheduled<T>(t, shape, shape.Nk > 1024 ? 16 : 32);
 }
 
 // --- the producer: one thread copies -------------------------------------------------------------

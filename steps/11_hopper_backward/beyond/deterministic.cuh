@@ -1,26 +1,21 @@
 // Step 11 -- the same bits in each run.
-// Idea      dQ depends on the order in which blocks add to it, because each addition of floats
-//           rounds. Here each part of a row's dQ is rounded to a multiple of the row's unit before
-//           it is added. The additions are then exact, so all orders give the same bits (Demmel and
-//           Nguyen, "Fast reproducible floating-point summation", 2013)
-// Changed   since 11 3_columns: parts of dQ are rounded before they are added, to units that the
-//           third warpgroup reads from the columns: it, too, waits for q_full and arrives at
-//           q_empty. A kernel finds bounds before the walk, and the next one also writes units. The
-//           warpgroups that own keys are those of 3_columns
+// Idea      Each part of a row's dQ is rounded to a multiple of the row's unit before it is added,
+//           so the additions are exact, in any order (Demmel and Nguyen, "Fast reproducible
+//           floating-point summation", 2013)
+// Changed   since 11 3_columns: a kernel finds bounds, the next one also writes units to the
+//           columns; the third warpgroup reads them, and so waits for q_full, arrives at q_empty
 // Traffic   as 3_columns; to find the units 2*BHkv*2*Nk*d + 8*BH*Tc*Np + 8*BHkv*Tc B more
 // Launch    bounds; units; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      as 3_columns
 // Still bad an extra kernel before the walk reads K and V again
 #pragma once
 
-#include "steps/11_hopper_backward/3_columns.cuh"
+#include "steps/11_hopper_backward/beyond/parts.cuh"
 
 namespace step11_deterministic {
 
-using namespace step11;
-using step11_columns::Br, step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
-using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
-using step11_columns::kGroupRegisters, step11_columns::kThirdRegisters, step11_columns::kThreads;
+using namespace step11_sums;
+using step11_columns::Br;
 
 // --- a unit for each row -------------------------------------------------------------------------
 
@@ -132,95 +127,35 @@ __device__ inline void round_to_units(const float (&rdQ)[n], const float2& units
   }
 }
 
-// As 3_columns'. A complete dS of a tile means that the previous tile has been read, except perhaps
-// by the other warps here, which read m.
-template <int d>
-__device__ inline void multiply_rounded_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                           const Loader<d>& loader, const FloatSums& dQ_sum) {
-  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
-  const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the next tile to copy
-  if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, loader.K, work);
-    UNROLL_BY(1)
-    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      loader.load_rows(i, ahead);
-    }
-  }
-  __syncwarp();
-  fa::mbarrier_wait(&smem.k_full, 0);
-  const uint64_t first_k = tile_descriptor(smem.K[0]), first_ds = tile_descriptor(smem.dS[0]);
-  UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
-    const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
-    const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
-    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
-    constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
-    UNROLL_BY(1)
-    for (int part = 0; part < kParts; ++part) {
-      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
-      float rdQ[kPanel / 2];
-      multiply_transposed<d, Bc>(ds + (rows * Bc * kRowBytes >> 4),
-                                 k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
-      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        loader.load_rows(n - 1 + kStages, ahead);
-        ahead.next(work, shape.Tr);
-      }
-      __syncwarp();
-      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
-      const auto dQ_part = dQ_sum.part<d>(half, features * 64);
-      // Never blocks, as ds_full completes later: it makes TMA's writes visible to this thread.
-      if (part == 0) fa::mbarrier_wait(&smem.q_full[n % kStages], n / kStages & 1);
-      const float2 units = units_of_rows(smem.columns[n % kStages] + rows * 64 * kColumns);
-      __syncwarp();  // all lanes have read m
-      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.q_empty[n % kStages]);
-      fa::wgmma_wait<0>();  // the lanes of a warp wait together: no __syncwarp() below
-      fa::pin_registers(rdQ);
-      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
-      float rounded[kPanel / 2];
-      round_to_units(rdQ, units, rounded);
-      dQ_part.add(rounded);
-    }
-  }
-}
+// 3_columns' sums, of parts that are rounded first.
+struct UnitSums : Plain {
+  static constexpr bool kReadsColumns = true;
+  FloatSums sums;
 
-template <int d>
-__global__ void __launch_bounds__(kThreads, 1)
-    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
-                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of Br
-                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
-                    const bf16* columns,                       // [B*H, Np, 8]
-                    FloatSums dQ_sum, Shape shape) {
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  if (threadIdx.x == 0) {
-    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
-    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
-    // q_empty: 12 warps, since those of the third warpgroup read the columns.
-    init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps + kGroupWarps);
-    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
-    init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
-    fa::mbarrier_init_fence();
-  }
-  __syncthreads();  // all threads see the barriers
-  const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
-  if (wg == kGroups) {
-    fa::setmaxnreg_dec<kThirdRegisters<d>>();
-    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_rounded_dq<d>(smem, shape, work, loader, dQ_sum);
-  } else {
-    fa::setmaxnreg_inc<kGroupRegisters<d>>();
-    if (wg == 0) {
-      Group<d, 0>(smem, shape, work).run(&dK, &dV);
-    } else {
-      Group<d, 1>(smem, shape, work).run(&dK, &dV);
+  struct Part : FloatSums::Part {
+    float2 units;
+
+    template <int n>
+    __device__ void add(const float (&rdQ)[n]) const {
+      float rounded[n];
+      round_to_units(rdQ, units, rounded);
+      FloatSums::Part::add(rounded);
     }
+  };
+  template <int d>
+  __device__ Part part(Tiles<d>& smem, unsigned n, int part, int half, int feature) const {
+    const auto dQ_part = sums.part<d>(half, feature);
+    // Never blocks, as ds_full completes later: it makes TMA's writes visible to this thread.
+    if (part == 0) fa::mbarrier_wait(&smem.q_full[n % kStages], n / kStages & 1);
+    const int row = d == 64 ? part * 64 : 0;
+    const float2 units = units_of_rows(smem.columns[n % kStages] + row * kColumns);
+    __syncwarp();  // all lanes have read m
+    if (part == 1 && threadIdx.x % fa::kWarp == 0) {
+      fa::mbarrier_arrive(&smem.q_empty[n % kStages]);
+    }
+    return {dQ_part, units};
   }
-}
+};
 
 // --- host ----------------------------------------------------------------------------------------
 
@@ -243,8 +178,6 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const Shape shape = shape_of(p, Br<d>);
-    const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, Br<d>); };
-    const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
     float2* bounds = t.scratch<float2>("bounds");
     bf16* columns = t.scratch<bf16>("columns");
     float* sums = t.scratch<float>("dQ_sum");
@@ -252,9 +185,7 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
                shape.Tc);
     fa::launch(units_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, bounds, columns, sums, p.N,
                shape.Np, shape.Tc, shape.group, p.scale());
-    fa::launch(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-               keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), columns, FloatSums{sums},
-               shape);
+    launch_backward<d>(p, t, UnitSums{{}, {sums}});
     launch_convert<d>(p, t);
   });
 }

@@ -1,7 +1,6 @@
-// Step 11 -- rows of dQ that need no sums, and the fastest kernel for each size.
+// Step 11 -- rows of dQ that need no sums.
 // Idea      With the mask the first rows of a head see keys of one block only, so its dQ of them is
-//           complete: it rounds and stores dQ, without zeros, additions or conversion. All other
-//           problems run the kernel that is fastest for their size
+//           complete: it rounds and stores dQ, without zeros, additions or conversion
 // Changed   since 11 3_columns: where dQ of such rows is stored; the other kernels omit them
 // Traffic   as 3_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
 // Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
@@ -9,22 +8,15 @@
 // Still bad the share of such rows is 128 / N
 #pragma once
 
-#include "steps/11_hopper_backward/beyond/heads.cuh"
-#include "steps/11_hopper_backward/beyond/paired.cuh"
+#include "steps/11_hopper_backward/beyond/parts.cuh"
 
 namespace step11_direct {
 
-using namespace step11;
-using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
-using step11_columns::kThreads;
-using step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
+using namespace step11_sums;
 
 constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
-constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
-constexpr int kThirdRegisters = step11_columns::kThirdRegisters<d>;
-
 // dQ's sums, except those of a head's first rows, which one walk sees.
-struct DirectSums {
+struct DirectSums : Plain {
   FloatSums sums;
   bf16* dQ;  // [B*H, N, d]
   int N;
@@ -42,20 +34,11 @@ struct DirectSums {
       const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
       const int r = tile * kRows + thread / fa::kWarp * 16 + fa::row_of(lane);
       bf16* to = all.dQ + (size_t(half / all.tiles) * all.N + r) * d + feature + lane % 4 * 8;
-      UNROLL
-      for (int x = 0; x < n / 4; x += 4) {
-        float4 four[4];
-        UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const float* sum = rdQ + 4 * (x + i);
-          four[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        }
-        fa::put_rounded<d>(four, all.scale, to + 8 * x, r, all.N);
-      }
+      store_rounded<d>(rdQ, all.scale, to, r, all.N);
     }
   };
   __device__ bool has_no_sums(int half) const { return half % tiles < direct; }
-  __device__ Part part(int half, int feature = 0) const {
+  __device__ Part part(const Tiles<d>&, unsigned, int, int half, int feature) const {
     return {sums.part<d>(half, feature), *this, half, feature};
   }
 };
@@ -86,7 +69,7 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
   if (dQ_sum.has_no_sums(half)) return;
   const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
-  const auto from = dQ_sum.part(half);
+  const auto from = dQ_sum.sums.part<d>(half);
   float4 sums[4];
   UNROLL
   for (int x = 0; x < 4; ++x) sums[x] = from.get(part * 4 + x);
@@ -97,84 +80,7 @@ __global__ void convert_kernel(DirectSums dQ_sum,
   fa::store_features<d>(low, high, to, r, N);
 }
 
-// As 3_columns', at d = 128.
-__device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                   const Loader<d>& loader, const DirectSums& dQ_sum) {
-  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
-  const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the next tile to copy
-  if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, loader.K, work);
-    UNROLL_BY(1)
-    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      loader.load_rows(i, ahead);
-    }
-  }
-  __syncwarp();
-  fa::mbarrier_wait(&smem.k_full, 0);
-  const uint64_t first_k = tile_descriptor(smem.K[0]), first_ds = tile_descriptor(smem.dS[0]);
-  UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
-    const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
-    const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
-    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
-    constexpr int kParts = 2;  // of the features
-    UNROLL_BY(1)
-    for (int part = 0; part < kParts; ++part) {
-      float rdQ[kPanel / 2];
-      multiply_transposed<d, Bc>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
-      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        loader.load_rows(n - 1 + kStages, ahead);
-        ahead.next(work, shape.Tr);
-      }
-      __syncwarp();
-      const int half = (at.head * shape.Np + at.i * kRows) / 64;
-      const auto dQ_part = dQ_sum.part(half, part * 64);
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
-      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
-      dQ_part.add(rdQ);
-    }
-  }
-}
-
-__global__ void __launch_bounds__(kThreads, 1)
-    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 rows
-                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of 64
-                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
-                    const bf16* columns,                       // [B*H, Np, 8]
-                    DirectSums dQ_sum, Shape shape) {
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  if (threadIdx.x == 0) {
-    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
-    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
-    init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
-    init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
-    fa::mbarrier_init_fence();
-  }
-  __syncthreads();  // all threads see the barriers
-  const WorkTile work = work_tile_at(blockIdx.x, shape, kRows);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
-  if (wg == kGroups) {
-    fa::setmaxnreg_dec<kThirdRegisters>();
-    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_dq(smem, shape, work, loader, dQ_sum);
-  } else {
-    fa::setmaxnreg_inc<kGroupRegisters>();
-    if (wg == 0) {
-      Group<d, 0>(smem, shape, work).run(&dK, &dV);
-    } else {
-      Group<d, 1>(smem, shape, work).run(&dK, &dV);
-    }
-  }
-}
-
-// --- host: rows without sums ---------------------------------------------------------------------
+// --- host ----------------------------------------------------------------------------------------
 
 // Tiles of rows that see only the first tile of keys.
 inline int direct_tiles(const fa::Problem& p) {
@@ -185,7 +91,7 @@ inline bool pays(const fa::Problem& p) {
   return p.d == d && p.causal && p.Nk >= p.N && p.N <= 1024 && direct_tiles(p) > 0;
 }
 
-inline fa::Prediction traffic_of_direct(const fa::Problem& p) {
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
   fa::Prediction t = step11_columns::backward_traffic(p);
   const int direct = direct_tiles(p), walked = std::min(direct, fa::ceil_div(p.N, kRows));
   const uint64_t tile = 4 * uint64_t(p.heads()) * kRows * d, sums = direct * tile;
@@ -196,58 +102,14 @@ inline fa::Prediction traffic_of_direct(const fa::Problem& p) {
   return t;
 }
 
-inline void backward_direct(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const Shape shape = shape_of(p, kRows);
-  const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, kRows); };
-  const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
-  float* const sums = t.scratch<float>("dQ_sum");
-  bf16* const columns = t.scratch<bf16>("columns");
-  const int Np = shape.Np, direct = direct_tiles(p);
-  const DirectSums dQ_sum{{sums}, t.dQ, p.N, Np / kRows, direct, p.scale()};
-  fa::launch(columns_kernel, row_blocks(p, d / 8), t.O, t.dO, t.LSE, columns, sums, p.N, Np,
-             p.scale(), direct);
-  fa::launch(backward_kernel, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-             keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), columns, dQ_sum, shape);
-  fa::launch(convert_kernel, row_blocks(p, d / 16), dQ_sum, t.dQ, p.N, Np / Br, p.scale());
-}
-
-// --- host: the fastest kernel --------------------------------------------------------------------
-
-// Where the ends of walks cost more than the shorter rings: up to 17 tiles in the mean (measured).
-inline bool short_walks(const fa::Problem& p) {
-  return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048);
-}
-
-// Without the mask `places` gains 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
-inline bool places_pay(const fa::Problem& p) {
-  const int rows = p.H / p.Hkv * padded_rows(p), walks = fa::ceil_div(p.Nk, Bc);
-  const size_t sums = 4 * size_t(step11_places::first_places(p)) * rows * p.d;
-  return p.d == 128 && !p.causal && rows <= 8192 && sums <= size_t{20} << 20 &&
-         walks * int(p.kv_heads()) >= 8 * p.gpu.sms;
-}
-
-inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross = true}; }
-
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  if (p.d == 256) return step11_columns::workspace(p);
-  return places_pay(p) ? step11_places::workspace(p) : step11_persistent::workspace(p);
-}
-
-inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  if (p.d == 256) return step11_paired::backward_traffic(p);
-  if (pays(p)) return traffic_of_direct(p);
-  if (step11_heads::pays(p)) return step11_heads::backward_traffic(p);
-  if (places_pay(p)) return step11_places::backward_traffic(p);
-  return short_walks(p) ? step11_persistent::backward_traffic(p)
-                        : step11_columns::backward_traffic(p);
-}
-
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  if (p.d == 256) return step11_paired::backward(p, t);
-  if (pays(p)) return backward_direct(p, t);
-  if (step11_heads::pays(p)) return step11_heads::backward(p, t);
-  if (places_pay(p)) return step11_places::backward(p, t);
-  short_walks(p) ? step11_persistent::backward(p, t) : step11_columns::backward(p, t);
+  float* const sums = t.scratch<float>("dQ_sum");
+  const int Np = padded_rows(p), direct = direct_tiles(p);
+  const DirectSums dQ_sum{{}, {sums}, t.dQ, p.N, Np / kRows, direct, p.scale()};
+  fa::launch(columns_kernel, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
+             sums, p.N, Np, p.scale(), direct);
+  launch_backward<d>(p, t, dQ_sum);
+  fa::launch(convert_kernel, row_blocks(p, d / 16), dQ_sum, t.dQ, p.N, Np / step11::Br, p.scale());
 }
 
 }  // namespace step11_direct

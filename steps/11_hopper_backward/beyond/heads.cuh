@@ -54,16 +54,7 @@ struct OwnSums {
     template <int n>
     __device__ void end(const float (&rdQ)[n]) const {
       if (last) {
-        UNROLL
-        for (int x = 0; x < n / 4; x += 4) {
-          float4 four[4];
-          UNROLL
-          for (int i = 0; i < 4; ++i) {
-            const float* sum = rdQ + 4 * (x + i);
-            four[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-          }
-          fa::put_rounded<n * 2>(four, scale, to + 8 * x, r, N);
-        }
+        step11_sums::store_rounded<d>(rdQ, scale, to, r, N);
       } else if (first) {
         UNROLL
         for (int x = 0; x < n / 4; ++x) {

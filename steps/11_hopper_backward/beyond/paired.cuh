@@ -1,18 +1,14 @@
 // Step 11 -- wide heads, d = 256: two blocks share Q, dO and dQ.
-// Idea      dK and dV of 64 keys are 128 registers per thread each, so no warpgroup holds both. One
-//           owns dV, and with it S and P; another owns dK, dP and dS of the same keys. It reads P
-//           from shared memory, where dS then replaces P for the third warpgroup's dQ. Two blocks
-//           of a cluster own 64 keys each and walk together. Each copies half of Q and dO for both,
-//           and multiplies half of dQ's features over the keys of both: it has half of the other's
-//           K from the start, and receives the other's dS, 8 KB per tile. So a block adds 32 KB per
-//           tile to HBM instead of 64
-// Changed   since 11 3_columns: a warpgroup per gradient instead of one per 64 keys; a copying
-//           warpgroup; the product that ends a tile is issued before the wait for the next tile;
-//           multicast copies; dS is sent; barriers in both blocks. Its comments are not repeated
+// Idea      dK and dV of 64 keys are 128 registers per thread each: a warpgroup owns dV, S and P,
+//           another dK, dP and dS, which replaces P in shared memory. Two blocks of a cluster copy
+//           half of Q and dO for both. Each multiplies half of dQ's features over the keys of both,
+//           with half of the other's K and its dS, 8 KB per tile: 32 KB of additions instead of 64
+// Changed   since 11 3_columns, whose comments are not repeated: a warpgroup per gradient, one that
+//           copies; the product that ends a tile is issued before the wait for the next tile;
+//           multicast copies; dS is sent; barriers in both blocks
 // Traffic   as 3_columns with tiles of 128 keys and 64 rows; K once and a half, the columns twice
 // Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 512 threads; convert
-// Owns      block: dK and dV of 64 keys, half of each tile's dQ; warpgroups: 0 dV, 1 dK, 2 dQ of a
-//           tile, 3 copies
+// Owns      block: dK and dV of 64 keys, half of each tile's dQ; warpgroups: dV, dK, dQ, copies
 // Still bad the third warpgroup has registers for one product, so it adds or multiplies
 #pragma once
 

@@ -1,11 +1,9 @@
 // Step 11 -- persistent blocks.
-// Idea      A block of `columns` waits for its first tiles, and nothing overlaps its first P and
-//           dS, or the stores of dK and dV. Here one block per SM processes one walk after another:
-//           S of the next walk's first tile overlaps dK of this one's last. K and V have two
-//           stages, so that one thread copies the next walk's while another stores this one's dK
-//           and dV. d = 64 only: at d = 128 a fourth warpgroup leaves too few registers
-// Changed   since 11 3_columns: a copying and a storing thread; two stages of K and V; walks from a
-//           counter that all blocks share. Comments of 3_columns are not repeated
+// Idea      One block per SM processes one walk after another: S of the next walk's first tile
+//           overlaps dK of this one's last. With two stages of K and V one thread copies the next
+//           walk's while another stores dK and dV. At d = 128 registers are too few
+// Changed   since 11 3_columns, whose comments are not repeated: a copying and a storing thread;
+//           two stages of K and V; walks from a counter that all blocks share
 // Traffic   as 3_columns, and 4 B per walk and per block, atomic, 8 B written: the counters
 // Launch    columns; backward (SMs, or fewer walks), 512 threads; convert
 // Owns      block: dK and dV of 128 keys at a time; warpgroups as in 3_columns, and 3 that copies

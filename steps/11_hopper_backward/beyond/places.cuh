@@ -1,8 +1,6 @@
 // Step 11 -- few places for dQ's sums.
-// Idea      The sums of the heads in flight need 17 MB (d = 128, N = Nk, H = Hkv), which fit in the
-//           L2 if a head hands its place to a later one. The last walk of a head rounds dQ and
-//           leaves zeros: no kernel writes zeros before, and none converts after. d = 128 only: at
-//           d = 64 persistent.cuh is as fast
+// Idea      The sums of the heads in flight, 17 MB (d = 128, N = Nk, H = Hkv), stay in the L2 if a
+//           head hands its place to a later one. A head's last walk rounds dQ and leaves zeros
 // Changed   since 11 3_columns: where dQ's sums are; what the last walk of a head does
 // Traffic   as 3_columns, and of the state 8*BHkv*Tc + 4*(2*BHkv - places) B atomic,
 //           4 + 8*BHkv B written
@@ -12,19 +10,13 @@
 #pragma once
 
 #include "common/dialect/ptx/more/tma.h"
-#include "steps/11_hopper_backward/3_columns.cuh"
+#include "steps/11_hopper_backward/beyond/parts.cuh"
 
 namespace step11_places {
 
-using namespace step11;
-using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
-using step11_columns::kThreads;
-using step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
+using namespace step11_sums;
 
 constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
-constexpr int kGroupRegisters = step11_columns::kGroupRegisters<d>;
-constexpr int kThirdRegisters = step11_columns::kThirdRegisters<d>;
-
 // As convert_kernel, for a group of heads: a lane loads sums of 64 rows while it rounds others.
 __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in the sums
                                   const Shape& shape,
@@ -62,6 +54,7 @@ __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in 
 
 // dQ's sums of the heads in flight. A walk without a place for its head uses the head's own.
 struct Places {
+  static constexpr bool kReadsColumns = false;
   float* sums;      // [B*Hkv places, group * Np / 64, 4, d / 8, 32, 4]; zeros between launches
   unsigned* given;  // how many heads have handed on their place
   unsigned* place;  // [B*Hkv]: of the head, + 1; 0: none yet
@@ -80,15 +73,20 @@ struct Places {
   }
 
   // The sums of the walk's head. By the warpgroup that adds.
-  __device__ FloatSums of_walk(const Shape& shape, const WorkTile& work) const {
+  struct Place : FloatSums {
+    __device__ Part part(const Tiles<d>&, unsigned, int, int half, int feature) const {
+      return FloatSums::part<d>(half, feature);
+    }
+  };
+  __device__ static Place of_walk(const Places& all, const Shape& shape, const WorkTile& work) {
     if (threadIdx.x % kGroupThreads == 0) {
-      const unsigned own = work.bh_kv + 1, given = atomicCAS(&place[work.bh_kv], 0u, own);
+      const unsigned own = work.bh_kv + 1, given = atomicCAS(&all.place[work.bh_kv], 0u, own);
       ends().place = (given == 0 ? own : given) - 1;
     }
     fa::bar_sync(3, kGroupThreads);
     __threadfence();  // the place's zeros, written before it was handed on, are visible
     const ptrdiff_t away = ptrdiff_t(ends().place) - work.bh_kv;
-    return {sums + away * shape.group * shape.Np * d};
+    return {all.sums + away * shape.group * shape.Np * d};
   }
   // After the additions. By the same warpgroup.
   __device__ void end_walk(const Shape& shape, const WorkTile& work) const {
@@ -143,86 +141,6 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   step11_columns::put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// As 3_columns', at d = 128.
-__device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
-                                   const Loader<d>& loader, const Places& places) {
-  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
-  const unsigned tiles = shape.group * (shape.Tr - work.first);
-  RowTile at = work, ahead = at;  // ahead: the next tile to copy
-  if (thread == 0) {
-    load_keys(smem.K, &smem.k_full, loader.K, work);
-    UNROLL_BY(1)
-    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
-      loader.load_rows(i, ahead);
-    }
-  }
-  __syncwarp();
-  const FloatSums dQ_sum = places.of_walk(shape, work);
-  fa::mbarrier_wait(&smem.k_full, 0);
-  const uint64_t first_k = tile_descriptor(smem.K[0]), first_ds = tile_descriptor(smem.dS[0]);
-  UNROLL_BY(1)
-  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
-    const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
-    const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
-    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
-    constexpr int kParts = 2;  // of the features
-    UNROLL_BY(1)
-    for (int part = 0; part < kParts; ++part) {
-      float rdQ[kPanel / 2];
-      multiply_transposed<d, Bc>(ds, k + (part * kGroupKeys * kRowBytes >> 4), rdQ);
-      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
-        loader.load_rows(n - 1 + kStages, ahead);
-        ahead.next(work, shape.Tr);
-      }
-      __syncwarp();
-      const int half = (at.head * shape.Np + at.i * kRows) / 64;
-      const auto dQ_part = dQ_sum.part<d>(half, part * 64);
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
-      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
-      dQ_part.add(rdQ);
-    }
-  }
-}
-
-__global__ void __launch_bounds__(kThreads, 1)
-    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 rows
-                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of 64
-                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
-                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
-                    const bf16* columns,                       // [B*H, Np, 8]
-                    Places places, Shape shape) {
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  if (threadIdx.x == 0) {
-    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
-    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
-    init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
-    init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
-    fa::mbarrier_init_fence();
-  }
-  __syncthreads();  // all threads see the barriers
-  const WorkTile work = work_tile_at(blockIdx.x, shape, kRows);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
-  if (wg == kGroups) {
-    fa::setmaxnreg_dec<kThirdRegisters>();
-    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
-    multiply_dq(smem, shape, work, loader, places);
-    places.end_walk(shape, work);
-  } else {
-    fa::setmaxnreg_inc<kGroupRegisters>();
-    if (wg == 0) {
-      Group<d, 0>(smem, shape, work).run(&dK, &dV);
-    } else {
-      Group<d, 1>(smem, shape, work).run(&dK, &dV);
-    }
-    places.round(shape, work, smem.Q[0]);
-  }
-}
-
 // --- host ----------------------------------------------------------------------------------------
 
 template <int d>
@@ -264,16 +182,11 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const Shape shape = shape_of(p, kRows);
-  const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, kRows); };
-  const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
-  float* sums = t.scratch<float>("place_sums");
   unsigned *state = t.scratch<unsigned>("places"), *place = state + 1;
-  const Places places{sums, state, place, place + p.kv_heads(), t.dQ, p.N, first_places(p)};
   launch_columns<d>(p, t, state, state_words(p));
-  fa::launch(backward_kernel, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-             keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<bf16>("columns"),
-             places, shape);
+  launch_backward<d>(p, t,
+                     Places{t.scratch<float>("place_sums"), state, place, place + p.kv_heads(),
+                            t.dQ, p.N, first_places(p)});
 }
 
 }  // namespace step11_places

@@ -1,26 +1,21 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
-// Idea      P, not S, is checked against the range of e4m3, while exponentials are computed:
-//           nothing waits for the result. When a P exceeds it, which is rare, P, l and O are scaled
-//           down afterwards. It must not be infinite by then: no score exceeds |q| |k| (Cauchy and
-//           Schwarz), and prepare stores the largest norm of 64 rows of Q, and of a head of K
-// Changed   since 12 2_tensor: late_softmax() where the norms allow it; tiles of 96 or 64 keys, so
-//           that registers suffice for one more consumer; d = 256, too. Since 12 4_blocks: norms,
-//           of numbers that a block has in registers; no variant without rotation. Comments of both
-//           are not repeated
-// Traffic   prepare         as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
-//           requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
-//                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales and norms: traffic()
-//           compulsory      the same with Tr = 1
+// Idea      P, not S, is checked against the range of e4m3, while exponentials are computed. When a
+//           P exceeds it, which is rare, P, l and O are scaled down afterwards. It must not be
+//           infinite by then: no score exceeds |q| |k| (Cauchy and Schwarz), and prepare stores the
+//           largest norm of 64 rows of Q, and of a head of K
+// Changed   since 12 2_tensor and 4_blocks, whose comments are not repeated: late_softmax() where
+//           the norms allow it; tiles of 96 or 64 keys, so that registers suffice for one more
+//           consumer; d = 256, too; norms; no variant without rotation
+// Traffic   prepare as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
+//           forward as 2_tensor, and Q's and K's norms
 // Launch    prepare: one block per 64 rows of Q, tile of keys; V as 3_centred
-//           grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
-//           4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
+//           as 2_tensor, with 4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
 // Still bad d = 64: one exponential per 256 FLOP, and the exponentials are the limit
 #pragma once
 
-#include "common/dialect/ptx/setmaxnreg.h"
+#include "steps/12_fp8/2_tensor.cuh"
 #include "steps/12_fp8/4_blocks.cuh"
-#include "steps/12_fp8/parts.cuh"
 
 namespace step12_late {
 
@@ -70,9 +65,7 @@ __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
 
 // --- attention -----------------------------------------------------------------------------------
 
-// A row's largest P is 2^5, exact in e4m3; if checked early, with an older maximum, 2^8.8 = 445.
-constexpr float kOffset = 5.f, kGrowth = 3.8f;
-
+using step12_tensor::compute_p, step12_tensor::kGrowth, step12_tensor::kOffset;
 constexpr float kLargestP = 445.f;  // a little below e4m3's maximum
 
 // With each |S| log2(e) below this, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
@@ -84,92 +77,27 @@ struct Scales : step12::Scales {
   const float* K_norm;  // [B*Hkv]
 };
 
-template <int n>
-__device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
-                                 float (&l)[2]) {
-  const float below[2] = {m[0] - kOffset, m[1] - kOffset};
-  fa::compute_p(rS, scale_log2, below, l);
-}
-
+// As 2_tensor's, with norms, another loop and another seam.
 template <class T>
-struct Consumer {
-  static constexpr int d = T::d, Bc = T::Bc;
-  Tiles<T>& smem;
-  float* LSE;  // [B*H, N]
+struct Consumer : step12_tensor::Consumer<T> {
+  using Base = step12_tensor::Consumer<T>;
+  using Base::alpha, Base::j, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
+  using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::warp, Base::lane;
+  using Base::first_softmax, Base::is_cut, Base::issue_scores, Base::issue_values;
+  using Base::load_scale, Base::mask_tile, Base::scale_log2, Base::skip_keys, Base::skip_values;
+  using Base::wait_values, Base::work;
   const Scales& scales;
-  const Shape& shape;
-  const int wg;
-  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const uint64_t q0 = tile_descriptor<kFeatures<d>>(smem.Q[0][wg]);
-  const uint64_t k0 = tile_descriptor<kFeatures<d>>(smem.K[0]);
-  const uint64_t v0 = tile_descriptor<kKeys<Bc>>(smem.V[0]);
-  Ring<T::kStages> k, v;
-  WorkTile work;
-  float q_scale = 0.f, scale_log2 = 0.f;
   bool safe = false;  // whether this work tile's scores are
-  int j = 0;
-  int skipped = 0;
-  static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStages);
-  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
-  uint32_t rP[Bc / kK][4];
 
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Scales& scales, const Shape& shape, int wg)
-      : smem(smem), LSE(LSE), scales(scales), shape(shape), wg(wg) {}
-
-  __device__ void issue_scores(unsigned b, unsigned stage) {
-    multiply_scores<T>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4), rS);
-  }
-  __device__ void issue_values() {
-    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
-  }
-  __device__ void wait_values() {
-    fa::pin_registers(rS);
-    wait_for<0>(rO);
-    fa::pin_registers(rS);
-    release(v, smem.v_empty);
-  }
+      : Base(smem, LSE, scales, shape, wg), scales(scales) {}
 
   __device__ bool take(unsigned n) {
-    fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
-    if (lane == 0) work = smem.work[n % 2][wg];
-    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    work.bh_kv = __shfl_sync(fa::kFullMask, work.bh_kv, 0);
-    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
-    if (work.tiles == 0) return false;
-    const int block = query_block(shape, work);
-    q_scale = scales.Q[block] * shape.scale_log2;
+    if (!Base::take(n)) return false;
     // Cauchy and Schwarz: |S| <= |q| |k|. Rounding to e4m3 adds at most 1/16 to each norm.
-    const float norms = scales.Q_norm[block] * scales.K_norm[work.bh_kv];
+    const float norms = scales.Q_norm[query_block(shape, work)] * scales.K_norm[work.bh_kv];
     safe = norms * (1.0625f * 1.0625f) * shape.scale_log2 < kSafeScore;
     return true;
-  }
-  __device__ void load_scale() {
-    scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
-    scale_log2 = fmaxf(scale_log2, 0x1p-100f);
-  }
-  __device__ void skip_keys() {
-    j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
-    for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
-    load_scale();
-  }
-  __device__ void skip_values() {
-    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
-  }
-  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
-  __device__ void mask_tile() {
-    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
-    mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
-  }
-  __device__ void first_softmax() {
-    if (is_cut()) mask_tile();
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_max(rS, h) * scale_log2);
-      l[h] = 0.f;
-    }
-    compute_p(rS, scale_log2, m, l);
   }
 
   // Whether tile j - 1 is checked before its exponentials: a row may have no maximum yet.

@@ -1,14 +1,11 @@
 // Step 13 -- the merge on all SMs, launched early.
 // Idea      With 16 heads per key head the merge of one block takes 7 of 14 us at 4K keys on an
-//           H100. Here a second kernel has one block per row; programmatic dependent launch
-//           prepares it while the first one runs
-// Changed   since 13 5_once: the merge is a kernel again, launched early, with a block per row that
-//           loads all its parts at once; split i of s has rounds i, i + s, i + 2 s, ..., so that
-//           all splits read one region at a time. Comments of 5_once are not repeated
-// Traffic   requested read  as 5_once, LSE_parts once by each thread of a row
-//                           + 4 B per thread of the merge  lengths
-//                     write as 5_once, without counters
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
+//           H100. A second kernel has one block per row; programmatic dependent launch prepares it
+// Changed   since 13 5_once, whose comments are not repeated: the merge is a kernel again, with a
+//           block per row that loads all its parts at once; split i of s has rounds i, i + s, ...,
+//           so that all splits read one region at a time
+// Traffic   as 5_once, without counters; LSE_parts once by each thread of a row; lengths 4 B per
+//           thread of the merge
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows; then one block per row
 // Owns      block: a split for up to 32 rows; of the merge: a row, d/4 of its threads some splits
 // Still bad 16 bits per number of K and V; from 33 rows on, a second block reads the same keys

@@ -1,11 +1,10 @@
 // Step 14 -- the merge in the epilogue, and blocks in place.
-// Idea      A hop's O need not be stored in HBM and loaded again. In place of 10's thread that
-//           stores a tile of O, two idle warps of the producer's warpgroup merge the tile with O so
-//           far, from shared memory, while the consumers compute the next work tile. TMA reads late
-//           rows and early keys in place: a tensor map accepts any stride between heads
+// Idea      In place of 10's thread that stores a tile of O, two idle warps merge it with O so far,
+//           from shared memory, while the consumers compute the next work tile. TMA reads late rows
+//           and early keys in place: a tensor map accepts any stride between heads
 // Changed   since 14 3_backward, zigzag: 10's kernel with another epilogue (d = 128); no copies of
-//           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
-//           heads per section in the backward of short shards; messages of long hops by the host
+//           rows and keys; late rows add to the sums of dQ of all rows; more heads per section in
+//           the backward of short shards; messages of long hops by the host
 // Traffic   sent       as 3_backward
 //           requested  10's of each block; per row and merge, in place of O and LSE of the block
 //                      and the merge kernel's:  read  2*d + 4*2 B   O so far (fp32: 4*d), LSE twice
@@ -168,24 +167,16 @@ fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t 
       fa::Swizzle::b128);
 }
 
-// The ring of 2_ring and 3_backward, zig-zag. At d = 128 the forward merges in the epilogue; at
-// d = 64 it is 2_ring's. The backward reads early keys in place, and late rows too where they begin
-// a tile of 128 rows: dQ's sums are stored as fragments, and padded to whole tiles.
-class FusedRing : public fa::RankAttention {
+// The zig-zag ring of 3_backward. At d = 128 the forward merges in the epilogue; at d = 64 it is
+// 2_ring's. The backward reads early keys in place, and late rows too where they begin a tile of
+// 128 rows: dQ's sums are stored as fragments, and padded to whole tiles.
+class FusedRing : public Ring<Hopper, Cut::zigzag> {
  public:
-  FusedRing(const fa::Problem& p, fa::Ranks& ranks)
-      : whole_(p), ranks_(ranks), me_(ranks.rank()), R_(ranks.size()) {
-    for (int r = 0; r < R_; ++r) most_ = std::max(most_, rows(r));
-    taken_.emplace(Hopper::forward_workspace(block_problem({{0, most_}, {0, most_}, p.causal})));
-    if (R_ == 1) return;
-    for (auto& buffer : moving_) buffer = buffer_of<bf16>("K, V of a hop", 2 * most_keys());
-    partial_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
-    if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);
-  }
+  using Ring::Ring;
 
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<bf16> t = fa::typed<bf16>(untyped);
-    merged_[0] = merged_[1] = 0;
+    merged_.assign(2, 0);
     if (!merges_inside() && meets_larger_ranks()) cut_late_queries(t);
     Keys<bf16> held{t.K, t.V};
     for (int hop = 0; hop < R_; ++hop) {
@@ -217,13 +208,14 @@ class FusedRing : public fa::RankAttention {
 
   void backward(const fa::Tensors<void>& untyped) override {
     const bool cuts = meets_larger_ranks() && !late_rows_begin_a_tile();
-    if (!row_workspace_) allocate_backward();
+    if (!row_workspace_) allocate();
     ranks_.computing("backward, before the hops");
     const fa::Problem rank_problem = block_problem(block(me_));
     const fa::Tensors<bf16> t = fa::typed<bf16>(untyped);
     fa::Tensors<bf16> rank_tensors = t;
     rank_tensors.workspace = row_workspace_->pointers();
     Hopper::prepare_rows(rank_problem, rank_tensors);
+    if (cuts && merges_inside()) cut_late_queries(t);  // else the forward has
     const fa::Tensors<bf16> late_tensors = cuts ? prepare_late_rows(rank_tensors) : rank_tensors;
 
     Keys<bf16> held = left_;
@@ -233,14 +225,10 @@ class FusedRing : public fa::RankAttention {
       const Keys<bf16> next = exchange(hop, from, held);
       ranks_.computing("backward, hop " + std::to_string(hop));
       const Block b = block(from);
-      fa::Tensors<bf16> of_block = is_late(b) ? late_tensors : rank_tensors;
-      of_block.K = held.K, of_block.V = held.V;
-      of_block.dK = R_ == 1 ? t.dK : partial_.get();
-      of_block.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
       if (is_late(b) && cuts) {  // which see all keys
-        Hopper::backward(block_problem(b), of_block);
+        differentiate(t, late_tensors, b, held, from);
       } else {
-        differentiate_in_place(of_block, b, from);
+        differentiate_in_place(t, rank_tensors, b, held, from);
       }
       if (moves(hop)) ranks_.finish();
       if (R_ > 1) add(t, b, hop, from);
@@ -253,40 +241,10 @@ class FusedRing : public fa::RankAttention {
     Hopper::finish_rows(rank_problem, rank_tensors);
   }
 
-  size_t workspace_bytes() const override {
-    size_t bytes = bytes_ + taken_->bytes();
-    for (const auto* of_rows : {&row_workspace_, &late_workspace_}) {
-      bytes += *of_rows ? (*of_rows)->bytes() : 0;
-    }
-    return bytes;
-  }
-
  private:
-  static constexpr Cut cut = Cut::zigzag;  // no block is empty
-
   bool merges_inside() const { return whole_.d == FusedTiling::d; }
   bool late_rows_begin_a_tile() const { return late_rows().row0 % step11::Br == 0; }
 
-  // --- as in 2_ring: a rank's tensors
-
-  int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
-  Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
-  fa::Problem block_problem(const Block& b) const {
-    fa::Problem p = whole_;
-    p.N = b.rows.size(), p.Nk = b.keys.size(), p.causal = b.causal;
-    return p;
-  }
-  template <class E>
-  fa::DeviceMemory<E> buffer_of(const char* name, size_t n) {
-    bytes_ += n * sizeof(E);
-    return memory<E>(name, n);
-  }
-  size_t key_elements(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }
-  size_t most_keys() const { return whole_.kv_heads() * most_ * whole_.d; }
-  Keys<bf16> room(int buffer, int rank) const {
-    bf16* K = moving_[buffer].get();
-    return {K, K + key_elements(rank)};
-  }
   // From so many rows times H / H_kv on, the forward sends K and V by way of the host. At the power
   // limit, messages by NVLink lower the SMs' clocks: 16K rows took 1 to 3% longer on two H200s.
   // Both copies by PCIe take 2.6 ms beside a hop of 3.3; half as many rows would end before them.
@@ -295,15 +253,6 @@ class FusedRing : public fa::RankAttention {
   std::vector<fa::Message> keys_to(int peer, Keys<bf16> keys, int rank, bool by_host) const {
     return {fa::message(peer, keys.K, key_elements(rank), by_host),
             fa::message(peer, keys.V, key_elements(rank), by_host)};
-  }
-  RowsOf late_rows() const {
-    const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
-    return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
-  }
-  static bool is_late(const Block& b) { return b.rows.begin > 0; }
-  bool meets_larger_ranks() const { return whole_.causal && me_ + 1 < R_; }
-  void cut_late(const bf16* from, bf16* to) const {
-    cut_rows<uint4>(whole_.heads(), whole_.d / 8, from, to, late_rows());
   }
   void cut_late_queries(const fa::Tensors<bf16>& t) {
     const size_t elements = whole_.heads() * late_rows().rows * whole_.d;
@@ -340,77 +289,12 @@ class FusedRing : public fa::RankAttention {
                partial_LSE_.get(), so_far, shape);
   }
 
-  // With this rank's own keys; at d = 64 with all, by copies and a merge kernel, as in 2_ring.
-  void attend(const fa::Tensors<bf16>& t, const Block& b, const Keys<bf16>& held, int from,
-              int thread_blocks) {
-    const bool own = from == me_;
-    if (!own && !partial_O_) {
-      partial_O_ = buffer_of<bf16>("O of a hop", whole_.heads() * most_ * whole_.d);
-    }
-    const Keys<bf16> keys = keys_of(b, held, from);
-    fa::Tensors<bf16> tensors{.Q = is_late(b) ? late_Q_.get() : t.Q, .K = keys.K, .V = keys.V};
-    tensors.O = own ? t.O : partial_O_.get();
-    tensors.LSE = own ? t.LSE : partial_LSE_.get();
-    tensors.workspace = taken_->pointers();
-    Hopper::forward(block_problem(b), tensors, thread_blocks);
-    if (own) return;
-    for (const bool late : {false, true}) {
-      if (!late && is_late(b)) continue;
-      RowsOf at = late_rows();
-      if (!late) at.rows = at.row0, at.row0 = 0;
-      at.n = b.rows.size(), at.partial0 = at.row0 - b.rows.begin;
-      const auto [first, last] = next_merge(late);
-      const auto merge_into = [&](const auto* old, auto* sum) {
-        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(),
-                   at);
-      };
-      if (first && last) merge_into(t.O, t.O);
-      if (first && !last) merge_into(t.O, sum_.get());
-      if (!first && last) merge_into(sum_.get(), t.O);
-      if (!first && !last) merge_into(sum_.get(), sum_.get());
-    }
-  }
-  Keys<bf16> keys_of(const Block& b, const Keys<bf16>& held, int from) {
-    if (b.keys.size() == rows(from)) return held;
-    if (!early_) early_ = buffer_of<bf16>("K, V, early", most_keys() + 2 * most_keys() / most_);
-    bf16 *K = early_.get(), *V = K + early_.size() / 2;
-    const int n = b.keys.size();
-    const RowsOf at{.N = rows(from), .row0 = 0, .n = n, .partial0 = 0, .rows = n};
-    cut_rows<uint4>(whole_.kv_heads(), whole_.d / 8, held.K, K, at);
-    cut_rows<uint4>(whole_.kv_heads(), whole_.d / 8, held.V, V, at);
-    return {K, V};
-  }
-
   // --- backward
 
-  void allocate_backward() {
-    row_workspace_.emplace(Hopper::row_workspace(block_problem(block(me_))));
-    if (R_ == 1) return;
-    partial_ = buffer_of<bf16>("dK, dV of a hop", 2 * most_keys());
-    for (auto& sum : sums_) sum = buffer_of<float>("dK, dV so far", 2 * most_keys());
-  }
-  fa::Problem late_problem() const {
-    fa::Problem p = block_problem(block(me_));
-    p.N = late_rows().rows, p.causal = false;
-    return p;
-  }
-  fa::Tensors<bf16> prepare_late_rows(const fa::Tensors<bf16>& t) {
-    if (merges_inside()) cut_late_queries(t);  // else the forward has
-    const fa::Problem p = late_problem();
-    if (!late_workspace_) {
-      late_workspace_.emplace(Hopper::row_workspace(p));
-      for (auto* x : {&late_O_, &late_dO_}) *x = buffer_of<bf16>("O, dO, late", p.q_size());
-      late_LSE_ = buffer_of<float>("LSE, late", p.rows());
-    }
-    cut_late(t.O, late_O_.get()), cut_late(t.dO, late_dO_.get());
-    cut_rows<float>(whole_.heads(), 1, t.LSE, late_LSE_.get(), late_rows());
-    fa::Tensors<bf16> late{.Q = late_Q_.get(), .O = late_O_.get(), .LSE = late_LSE_.get()};
-    late.dO = late_dO_.get(), late.workspace = late_workspace_->pointers();
-    Hopper::prepare_rows(p, late);
-    return late;
-  }
-
-  void differentiate_in_place(const fa::Tensors<bf16>& t, const Block& b, int from) {
+  void differentiate_in_place(const fa::Tensors<bf16>& t, const fa::Tensors<bf16>& of_rank,
+                              const Block& b, const Keys<bf16>& held, int from) {
+    bf16* const dK = R_ == 1 ? t.dK : partial_.get();
+    bf16* const dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
     fa::dispatch_d<64, 128>(whole_.d, [&](auto d) {
       constexpr int Br = step11_columns::Br<d>;
       const fa::Problem p = block_problem(b);
@@ -428,65 +312,15 @@ class FusedRing : public fa::RankAttention {
       const auto keys = [&](const bf16* x, int N) {
         return rows_in_place<d>(x, p.kv_heads(), N, 0, p.Nk, step11::kGroupKeys);
       };
-      const bf16* columns = t.scratch<bf16>("columns") + row0 * step11_columns::kColumns;
-      const step11::FloatSums dQ_sum{t.scratch<float>("dQ_sum") + row0 * d};
+      const bf16* columns = of_rank.scratch<bf16>("columns") + row0 * step11_columns::kColumns;
+      const step11::FloatSums dQ_sum{of_rank.scratch<float>("dQ_sum") + row0 * d};
       fa::launch(step11_columns::backward_kernel<d>,
                  {step11::work_tiles(shape), dim3(step11_columns::kThreads),
                   sizeof(step11_columns::Tiles<d>)},
-                 queries(t.Q), keys(t.K, rows(from)), keys(t.V, rows(from)), queries(t.dO),
-                 keys(t.dK, p.Nk), keys(t.dV, p.Nk), columns, dQ_sum, shape);
+                 queries(t.Q), keys(held.K, rows(from)), keys(held.V, rows(from)), queries(t.dO),
+                 keys(dK, p.Nk), keys(dV, p.Nk), columns, dQ_sum, shape);
     });
   }
-
-  // --- as in 3_backward: K, V, and the sums of dK and dV
-
-  bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }
-  Keys<bf16> exchange(int hop, int from, const Keys<bf16>& held) {
-    const int to = (me_ + R_ - 1) % R_, back = (me_ + 1) % R_;
-    std::vector<fa::Message> send, receive;
-    Keys<bf16> next;
-    if (hop + 2 < R_) {
-      const int coming = backward_source(me_, hop + 1, R_);
-      next = room((R_ - 1 + hop) % 2, coming);
-      send = keys_to(to, held, from, false), receive = keys_to(back, next, coming, false);
-    }
-    if (hop > 0) {
-      const int gone = backward_source(me_, hop - 1, R_);
-      send.push_back(fa::message(to, sums_[(hop + 1) % 2].get(), 2 * key_elements(gone)));
-      receive.push_back(fa::message(back, sums_[hop % 2].get(), 2 * key_elements(from)));
-    }
-    if (moves(hop)) ranks_.start("K, V; dK, dV of rank " + std::to_string(from), send, receive);
-    return next;
-  }
-  void add(const fa::Tensors<bf16>& t, const Block& b, int hop, int from) {
-    float* dK = sums_[hop % 2].get();
-    float* dV = dK + key_elements(from);
-    const int n = b.keys.size();
-    const bool stores = hop == 0 && n == rows(from);
-    if (hop == 0 && !stores) fa::zero_device_memory(dK, 2 * key_elements(from) * sizeof(float));
-    const RowsOf at{.N = rows(from), .row0 = 0, .n = n, .partial0 = 0, .rows = n};
-    const bf16 *partial_K = partial_.get(), *partial_V = partial_K + partial_.size() / 2;
-    const auto sum = [&](const float* old, auto* to, const bf16* partial) {
-      add_rows(whole_.d, whole_.kv_heads(), stores ? nullptr : old, to, partial, at);
-    };
-    if (hop + 1 == R_) {
-      sum(dK, t.dK, partial_K), sum(dV, t.dV, partial_V);
-    } else {
-      sum(dK, dK, partial_K), sum(dV, dV, partial_V);
-    }
-  }
-
-  const fa::Problem whole_;
-  fa::Ranks& ranks_;
-  const int me_, R_;
-  int most_ = 0;        // rows of the rank that has the most
-  int merged_[2] = {};  // how often, the rows of the early chunk and of the late one
-  size_t bytes_ = 0;
-  Keys<bf16> left_;  // of the forward's last hop
-  std::optional<Workspace> taken_, row_workspace_, late_workspace_;
-  fa::DeviceMemory<bf16> moving_[2], early_, partial_O_, partial_;
-  fa::DeviceMemory<bf16> late_Q_, late_O_, late_dO_;
-  fa::DeviceMemory<float> partial_LSE_, sum_, sums_[2], late_LSE_;
 };
 
 inline std::shared_ptr<const fa::Sharding> fused_ring() {

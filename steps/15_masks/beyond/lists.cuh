@@ -1,16 +1,12 @@
 // Step 15 -- any mask: lists of tiles, and a bit for each score of those that are cut.
-// Idea      Which tiles a tile of rows visits is a list in memory, first those that the mask cuts,
-//           then those that it leaves whole. The host computes it from a function of row and key.
-//           The test of a cut tile is a bit per score, in the order of the threads' registers: one
-//           load of 16 bytes covers all of a thread's scores
-// Changed   since 15 2_packed: a block's tiles are looked up, too; a test by bits
-// Traffic   requested read  2*BH*(N*d + 2*v*d) B     v: keys of all visited tiles
-//                           per thread 16 B of `work`, 4 B of `entries` per visited tile and per
-//                           cut one, Bc/8 B of `bits` per cut one
-//                     write 2*BH*N*d + 4*BH*N B       O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, and the three tables
+// Idea      Which tiles a tile of rows visits is a list, first those that the mask cuts. The host
+//           computes it from a function of row and key. The test of a cut tile is a bit per score,
+//           in the order of the registers: one load of 16 bytes has all of a thread's
+// Changed   since 15 2_packed: tiles are looked up, too; a test by bits; the mask is a parameter
+// Traffic   as 2_packed, of visited tiles; per thread 16 B of `work`, 4 B of `entries` per visited
+//           tile and per cut one, Bc/8 B of `bits` per cut one
 // Launch    grid (Tr * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
+// Owns      as 2_packed
 // Still bad a warp's tensor core waits for its softmax: wgmma_lists
 #pragma once
 
@@ -32,7 +28,8 @@ struct ListWalk {
   int first, first_full, end;  // entries: from `first` on cut tiles, from first_full on full ones
 
   __device__ int tile(int entry) const { return entries[2 * entry]; }
-  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int entry) const {
+  __device__ void start(float (&)[kBands][2], float (&)[kBands][2]) const {}
+  __device__ void hide(float (&rS)[kBands][Bc<d> / 8][4], int entry, int) const {
     if (entry >= first_full) return;
     __align__(16) uint32_t words[kWords<d>];
     const int* from = bits + (size_t(entries[2 * entry + 1]) * kThreads + threadIdx.x) * kWords<d>;
@@ -55,33 +52,46 @@ struct ListWalk {
   }
 };
 
+// Rows of a document from the tile's first one on, and the document's keys.
+struct RowWork {
+  int row, rows, key, keys;
+};
+
 struct Lists {
   const int4* works;   // [Tr]: the tile of rows, and its walk's first, first_full and end
   const int* entries;  // as ListWalk
   const int* bits;
   int N, Nk;
+
+  __device__ RowWork rows_of(const int4& work) const {
+    return {work.x * Br, N - work.x * Br, 0, Nk};
+  }
+  template <int d>
+  __device__ ListWalk<d> walk(const int4& work, int) const {
+    return {entries, bits, work.y, work.z, work.w};
+  }
 };
 
-// Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
-template <int d>
+// 2_packed's, for any mask that gives a walk.
+template <int d, class Mask>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
                      const bf16* K,  // [B*Hkv, Nk, d]
                      const bf16* V,  // [B*Hkv, Nk, d]
                      bf16* O,        // [B*H, N, d]
                      float* LSE,     // [B*H, N]
-                     Lists mask, int heads, int group, int N, int Nk, float scale) {
+                     Mask mask, int heads, int group, int N, int Nk, float scale) {
   // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
   Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int bh = blockIdx.x % heads;
   const int4 work = mask.works[blockIdx.x / heads];
-  const ListWalk<d> walk{mask.entries, mask.bits, work.y, work.z, work.w};
-  const int i = work.x, rows = mask.N - i * Br, keys = mask.Nk;  // rows: from the tile's first one
-  const size_t row0 = size_t(bh) * N + i * Br;
-  const size_t key0 = size_t(bh / group) * Nk;  // `group` heads share K and V
+  const auto [row, rows, key, keys] = mask.rows_of(work);
+  const auto walk = mask.template walk<d>(work, bh);
+  const size_t row0 = size_t(bh) * N + row;
+  const size_t key0 = size_t(bh / group) * Nk + key;
   if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
-  auto load_keys = [&](int j, size_t key0) {
+  auto load_keys = [&, keys = keys](int j, size_t key0) {
     const int first = walk.tile(j) * Bc<d>, stage = j % kStages;
     load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
     load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
@@ -92,6 +102,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
   float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
+  walk.start(m, l);
   const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
@@ -101,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (j + 1 < walk.end) load_keys(j + 1, smem.key);
     float rS[kBands][Bc<d> / 8][4] = {};
     dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
-    walk.hide(rS, j);
+    walk.hide(rS, j, warp * kWarpRows);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
   }
@@ -163,8 +174,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Lists mask = {t.scratch<const int4>("work"), t.scratch<const int>("entries"),
                       t.scratch<const int>("bits"), p.N, p.Nk};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K,
-               t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+    fa::launch(flash_fwd_kernel<d, Lists>, {dim3(Tr * BH), dim3(kThreads), sizeof(Shared<d>)}, t.Q,
+               t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }
 

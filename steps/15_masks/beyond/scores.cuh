@@ -2,16 +2,14 @@
 // Idea      A score changes between the product and the maximum, in every tile. A sink is a term of
 //           the softmax's sum without a key, so m and l start with it
 // Changed   since 15 2_packed: scores change before they are hidden; m and l start with the sink
-// Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys visited by all documents' tiles of rows
-//                           2,048 B of `work` per block, and 512 B of `sinks`
-//                     write 2*BH*N*d + 4*BH*N B      O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
-// Launch    grid (tiles of all documents * B*H), 128 threads; the longest walks of all heads first
-// Owns      block: 128 rows of a document; warp: 32; lane: of 4 rows every 4th pair of columns
+// Traffic   as 2_packed, and 512 B of `sinks` per block
+// Launch    as 2_packed, lists' kernel
+// Owns      as 2_packed
 // Still bad a warp's tensor core waits for its softmax: wgmma_forward
 #pragma once
 
 #include "steps/15_masks/2_packed.cuh"
+#include "steps/15_masks/beyond/lists.cuh"  // its kernel
 
 namespace step15_scores {
 
@@ -45,6 +43,7 @@ struct ScoredWalk : Walk<d> {
                         float sink)
       : Walk<d>(window, rows, keys), mod(mod), slope(slope), sink(sink), shift(keys - rows) {}
 
+  __device__ int tile(int j) const { return j; }
   // m and l start with the sink, a term of the sum without a key, in one lane of each quad.
   __device__ void start(float (&m)[kBands][2], float (&l)[kBands][2]) const {
     const bool has_it = sink > -INFINITY;
@@ -83,57 +82,15 @@ struct Scored {
   Window window;
   const int4* works;  // as Packed
   ScoreMod mod;
-};
 
-// Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
-template <int d>
-__global__ void __launch_bounds__(kThreads, 2)
-    flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
-                     const bf16* K,  // [B*Hkv, Nk, d]
-                     const bf16* V,  // [B*Hkv, Nk, d]
-                     bf16* O,        // [B*H, N, d]
-                     float* LSE,     // [B*H, N]
-                     Scored mask, int heads, int group, int N, int Nk, float scale) {
-  // --- prologue: which tile; copies of Q_i, and of K and V of the walk's first tile
-  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
-  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int bh = blockIdx.x % heads;
-  const int4 work = mask.works[blockIdx.x / heads];
-  const int row = work.x, rows = work.y, key = work.z, keys = work.w;
-  const float slope = mask.mod.slope(bh % mask.mod.H), sink = mask.mod.sink(bh);
-  const ScoredWalk<d> walk(mask.window, rows, keys, mask.mod, slope, sink);
-  const size_t row0 = size_t(bh) * N + row;
-  const size_t key0 = size_t(bh / group) * Nk + key;  // `group` heads share K and V
-  if (threadIdx.x == 0) smem.row = row0, smem.key = key0, smem.rows = rows;
-  auto load_keys = [&](int j, size_t key0) {
-    const int first = j * Bc<d>, stage = j % kStages;
-    load_tile<d, Bc<d>>(K + (key0 + first) * d, smem.K[stage], keys - first);
-    load_tile<d, Bc<d>>(V + (key0 + first) * d, smem.V[stage], keys - first);
-  };
-  load_tile<d, Br>(Q + row0 * d, smem.Q, rows);
-  if (walk.first < walk.end) load_keys(walk.first, key0);
-  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  const bf16* sQ = smem.Q + warp * kWarpRows * d;
-  float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
-  float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
-  walk.start(m, l);
-  const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
-
-  // --- mainloop
-  for (int j = walk.first; j < walk.end; ++j) {
-    fa::cp_async_wait_all();
-    __syncthreads();  // all copies of tile j have arrived, and all warps are done with tile j - 1
-    if (j + 1 < walk.end) load_keys(j + 1, smem.key);
-    float rS[kBands][Bc<d> / 8][4] = {};
-    dot_rows<d, kBands, Bc<d>>(sQ, smem.K[j % kStages], rS);
-    walk.hide(rS, j, warp * kWarpRows);
-    update_maximum<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
+  __device__ step15_lists::RowWork rows_of(const int4& work) const {
+    return {work.x, work.y, work.z, work.w};
   }
-
-  // --- epilogue
-  store_output<d>(smem, walk.first == walk.end, first_row, warp, lane, m, l, rO, O, LSE);
-}
+  template <int d>
+  __device__ ScoredWalk<d> walk(const int4& work, int bh) const {
+    return {window, work.y, work.w, mod, mod.slope(bh % mod.H), mod.sink(bh)};
+  }
+};
 
 // --- host ---------------------------------------------------------------------------------------
 
@@ -167,8 +124,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Scored mask = {window_of(p), t.scratch<const int4>("work"), score_mod_of(p, t.sinks)};
   const dim3 grid(step15_packed::count_row_tiles(p) * BH);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d>, {grid, dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V, t.O,
-               t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+    fa::launch(step15_lists::flash_fwd_kernel<d, Scored>, {grid, dim3(kThreads), sizeof(Shared<d>)},
+               t.Q, t.K, t.V, t.O, t.LSE, mask, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
   });
 }
 

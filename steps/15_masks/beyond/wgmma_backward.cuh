@@ -1,15 +1,14 @@
 // Step 15 -- the backward of windows and packs on Hopper.
 // Idea      Step 11's walk, over rows and keys from a table. The warpgroups that own keys zero what
 //           a box contains of the next document
-// Changed   since 11 3_columns: keys and rows from a table; walks end at the last row that sees the
-//           keys; a test by bits; the ends of documents, by the warpgroups that own keys; keys that
-//           no row sees; dQ of rows that no other walk visits is rounded and stored at once.
-//           Comments of 3_columns are not repeated
-// Traffic   requested as 11 3_columns' formula, of each document's visited tiles; boxes reach past
-//           a document's end; 40 B of `key_work` per block; 8 B of `sum_rows` per thread of the
-//           kernels before and after
+// Changed   since 11 3_columns, whose comments are not repeated: keys and rows from a table; walks
+//           end at the last row that sees the keys; a test by bits; the ends of documents; keys
+//           that no row sees; dQ of rows that no other walk visits is rounded and stored at once
+// Traffic   requested as 11 3_columns' formula, of each document's visited tiles, whose boxes reach
+//           past its end; 40 B of `key_work` per block; 8 B of `sum_rows` per thread of the other
+//           kernels
 // Launch    columns; backward (tiles of keys of all documents * B*Hkv), 384 threads; convert
-// Owns      block: dK and dV of 128 keys, of which each of two warpgroups has 64; the third: dQ
+// Owns      as 11 3_columns
 // Still bad a short walk loses 5 to 6 us at its ends, where no other block fills the SM
 #pragma once
 
@@ -20,12 +19,8 @@ namespace step15_wgmma_backward {
 
 using step15_wgmma::hide;
 
-// Three stages of Q and dO, two of dS; registers of a thread that owns keys.
-constexpr int kThreads = (kGroups + 1) * kGroupThreads, kStages = 3, kDsStages = 2;
-template <int d>
-constexpr int kGroupRegisters = d == 64 ? 208 : 216;
-template <int d>
-constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
+using step11_columns::kDsStages, step11_columns::kGroupRegisters, step11_columns::kStages;
+using step11_columns::kThirdRegisters, step11_columns::kThreads;
 
 struct Shape {
   int group, N, Nk, Np;
@@ -158,7 +153,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
 
 template <int d, int wg, class Mask>
 struct Group {
-  static constexpr int Br = step15_wgmma_backward::Br<d>;
+  static constexpr int Br = step11_columns::Br<d>;
   Tiles<d>& smem;
   const Shape& shape;
   const Mask& mask;

@@ -2,15 +2,11 @@
 // Idea      3_wgmma's kernel for any mask that gives a walk's tiles and their bits, and may change
 //           scores. A sink joins the maximum and the sum of the first tile, because a persistent
 //           block has no start of a walk to begin from
-// Changed   since 15 3_wgmma: the mask is a template argument; scores change before they are hidden
-// Traffic   requested read  2*BH*(q*d + 2*v*d) B    q, v: rows and keys of all boxes, past the end
-//                     write 2*BH*N*d + 4*BH*N B     of a document, too, but not of the tensor
-//           and             32 B of `work_tiles` per work tile; `taken`: an atomic of 4 B per work
-//                           tile and per block, 8 B written to reset it; 4 B of `sinks` per work
-//                           tile and thread of the consumers
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B, the table, and 4 B per head
-// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies, stores and zeroes, 2 or 4 multiply
-// Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
+// Changed   since 15 3_wgmma, whose comments are not repeated: the mask is a template argument;
+//           scores change before they are hidden
+// Traffic   as 3_wgmma; 4 B of `sinks` per work tile and thread of the consumers
+// Launch    as 3_wgmma
+// Owns      as 3_wgmma
 // Still bad changed scores have their backward by mma.sync: backward
 #pragma once
 
@@ -114,74 +110,19 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// As 3_wgmma's, whose comments apply unless this file has others.
+// As 3_wgmma's, of any mask.
 template <class T, class Mask>
-struct Consumer {
-  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
-  Tiles<T>& smem;
-  float* LSE;  // [B*H, N]
+struct Consumer : step15_wgmma::Consumer<T> {
+  using Base = step15_wgmma::Consumer<T>;
+  using Base::alpha, Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
+  using Base::arrive, Base::is_cut, Base::issue_scores, Base::issue_values, Base::release;
+  using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::lane, Base::row;
+  using Base::skip_keys, Base::skip_values, Base::trailing, Base::wait_values;
   const Mask& mask;
-  const Shape& shape;
-  const int wg;
-  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const uint64_t q0 = fa::tile_descriptor(smem.Q[0][wg]), k0 = fa::tile_descriptor(smem.K[0]);
-  const uint64_t v0 = fa::tile_descriptor(smem.V[0], kPanelBytes);
-  Ring<T::kStagesK> k;
-  Ring<T::kStagesV> v;
-  TileRange at;      // at.first: the next place
-  int trailing = 0;  // places after at.last
-  int skipped = 0;
-  float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
-  uint32_t rP[Bc / kMma][4];
 
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Mask& mask, const Shape& shape, int wg)
-      : smem(smem), LSE(LSE), mask(mask), shape(shape), wg(wg) {}
+      : Base(smem, LSE, shape, wg), mask(mask) {}
 
-  __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
-
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int kStages>
-  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
-  __device__ void issue_scores(unsigned b, unsigned stage) {
-    fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
-                             rS);
-  }
-  __device__ void issue_values() {
-    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
-  }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
-  }
-  __device__ void wait_values() {
-    fa::pin_registers(rS);
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
-    fa::pin_registers(rS);
-    release(v, smem.v_empty);
-  }
-
-  template <int kStages>
-  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();
-    release(ring, empty);
-  }
-  __device__ void skip_keys(int tiles) {
-    skipped += tiles;
-    for (int s = 0; s < tiles; ++s) skip(k, smem.k_full, smem.k_empty);
-  }
-  __device__ void skip_values() {
-    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
-  }
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
@@ -197,7 +138,6 @@ struct Consumer {
     return true;
   }
 
-  __device__ bool is_cut() const { return at.first <= at.last_left || at.first > at.last_full; }
   __device__ void test(unsigned b, uint32_t (&bits)[2]) const {
     mask.template seen<Bc>(smem.work[b][wg], at.first, row(), bits);
   }
@@ -231,7 +171,7 @@ struct Consumer {
     issue_values();
     uint32_t bits[2];
     if (kCut) test(b, bits);
-    wait_scores<1>();
+    fa::wait_for<1>(rS);
     release(k, smem.k_empty);
     change(b);
     if (kCut) hide(rS, bits);
@@ -253,7 +193,7 @@ struct Consumer {
     skip_values();
     issue_scores(0, k.stage);
     if (is_cut()) test(0, bits);
-    wait_scores<0>();
+    fa::wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax(0, bits);
     fa::pack_operand(rS, rP);
@@ -280,7 +220,7 @@ struct Consumer {
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       if (more && is_cut()) test(b ^ 1, bits);
-      wait_scores<1>();
+      fa::wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax(b ^ 1, bits);

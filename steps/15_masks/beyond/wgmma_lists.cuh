@@ -22,9 +22,21 @@ namespace step15_wgmma_lists {
 using namespace step15_wgmma_forward;
 using step15::ListMaker, step15::TileLists;
 
-// Words of bits per thread: 16 keys of two rows each, or 32.
-template <int Bc>
-constexpr int kWords = Bc / 64;
+// Words of bits per thread: 16 of the visited tile's rows or keys for each of two, or 32.
+template <int size>
+constexpr int kWords = size / 64;
+
+// A pattern's bits for a thread: those of its first row, or key, and of that plus 8.
+template <int size>
+__device__ inline void load_bits(const int* bits, size_t at, uint32_t (&of)[2]) {
+  if constexpr (kWords<size> == 2) {
+    const uint2 words = *reinterpret_cast<const uint2*>(bits + 2 * at);
+    of[0] = words.x, of[1] = words.y;
+  } else {
+    const uint32_t word = bits[at];
+    of[0] = word, of[1] = word >> 16;
+  }
+}
 
 // How many of a work tile's tiles the mask cuts: the number that 3_wgmma leaves unused.
 __host__ __device__ inline int cut_tiles(const WorkTile& work) { return work.unused; }
@@ -56,13 +68,7 @@ struct Lists {
   template <int Bc>
   __device__ void seen(const WorkTile& work, int place, int, uint32_t (&of)[2]) const {
     const size_t at = size_t(entry(work, place)[1]) * threads + (threadIdx.x - kGroupThreads);
-    if constexpr (kWords<Bc> == 2) {
-      const uint2 words = *reinterpret_cast<const uint2*>(bits + 2 * at);
-      of[0] = words.x, of[1] = words.y;
-    } else {
-      const uint32_t word = bits[at];
-      of[0] = word, of[1] = word >> 16;
-    }
+    load_bits<Bc>(bits, at, of);
   }
 };
 
@@ -162,13 +168,10 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 namespace step15_wgmma_lists_backward {
 
 using namespace step15_wgmma_backward;
-using step15::ListMaker, step15::TileLists;
+using step15::ListMaker, step15::TileLists, step15_wgmma_lists::kWords;
+using step15_wgmma_lists::load_bits;
 
 constexpr int kOwners = kGroups * kGroupThreads;  // threads that own keys
-// Words of bits per thread: 16 rows of two keys each, or 32.
-template <int Br>
-constexpr int kWords = Br / 64;
-
 struct KeyLists {
   const int* works;    // [blocks, 10]: KeyWork of each
   const int* entries;  // [visited tiles, 2]: the tile of rows; the pattern of its bits
@@ -186,13 +189,7 @@ struct KeyLists {
   template <int Br>
   __device__ void seen(const KeyWork& work, int place, int, uint32_t (&of)[2]) const {
     const size_t at = size_t(entry(work, place)[1]) * kOwners + threadIdx.x;
-    if constexpr (kWords<Br> == 2) {
-      const uint2 words = *reinterpret_cast<const uint2*>(bits + 2 * at);
-      of[0] = words.x, of[1] = words.y;
-    } else {
-      const uint32_t word = bits[at];
-      of[0] = word, of[1] = word >> 16;
-    }
+    load_bits<Br>(bits, at, of);
   }
 };
 
@@ -202,12 +199,10 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return step15_wgmma_backward::workspace(step15::in_one(p));
 }
 
-// (row, key), in the tile, of the score of bit b of word w: a thread's bits are first of its key k,
-// then of k + 8. The next warpgroup's threads continue the count, and so do its keys.
+// As the forward's, of transposed scores.
 template <int Br>
 std::pair<int, int> score_of(int w, int b) {
-  const int bit = w % kWords<Br> * 32 + b, h = bit / (Br / 4), x = bit % (Br / 4);
-  const auto [key, row] = fa::wgmma_d_element(w / kWords<Br>, x / 2 * 4 + h * 2 + x % 2);
+  const auto [key, row] = step15_wgmma_lists::score_of<Br>(w, b);
   return {row, key};
 }
 

@@ -87,7 +87,7 @@ struct RowTile {
 
 // --- host: the walks of a problem's keys, its tables, its bytes ----------------------------------
 
-inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br<128>; }
+using step11_columns::rows_of_a_tile;
 
 // Whole tiles of each document, per head.
 inline int padded_rows(const fa::Problem& p) {

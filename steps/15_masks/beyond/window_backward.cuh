@@ -1,19 +1,17 @@
-// Step 15 -- the backward of windows and packs.
-// Idea      The same mask, seen from the keys: the rows that see a tile of keys are adjacent. Their
-//           first and last tile follow from the transposed edges of rows. Tiles of dQ_sum begin
-//           with each document: a table gives their rows
-// Changed   since 08 5_atomics: causal becomes a window; gradients of keys that no row sees are 0;
-//           of a pack, keys and rows are looked up, and dQ is converted tile by tile. Comments of
-//           08 are not repeated
+// Step 15 -- the backward of windows and packs; the kernel of lists and scores.
+// Idea      The rows that see a tile of keys are adjacent. Their first and last tile follow from
+//           the transposed edges. Tiles of dQ_sum begin with each document: a table gives rows
+// Changed   since 08 5_atomics, whose comments are not repeated: causal becomes a window, or any
+//           mask that gives a walk; gradients of keys that no row sees are 0; of a pack, keys and
+//           rows are looked up, and dQ is converted tile by tile
 // Traffic   requested read   2*BH*(2*N + 2*v)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*v) B   v: rows
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B   visited by all tiles
 //                     atomic 4*BH*t*Br*d B                   of keys; t: tiles of rows among them
 //                     a pack 20 B of `key_work` per thread of a block, 8 B of `sum_rows` per thread
 //                            that converts                  Np: N in whole tiles, per document
-//           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B, and the tables of a pack
 // Launch    delta; backward (key tiles * B*Hkv), 256 threads (d = 128, 128 keys) or 128; convert
 // Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
-// Still bad masks that are not windows: backward
+// Still bad mma.sync: wgmma_backward on Hopper
 #pragma once
 
 #include <algorithm>
@@ -51,10 +49,11 @@ struct Walk {
     first = first_row / Br;
     end = first_row < end_row ? (end_row + Br - 1) / Br : first;
   }
+  __device__ int tile(int n) const { return n; }
 
   // Hides scores that their row does not see, if an edge cuts the warp's keys and rows from q on.
   template <int kBands, int Cols>
-  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int tile, int q, int warp_key) const {
+  __device__ void hide(float (&rS)[kBands][Cols / 8][4], int tile, int q, int warp_key, int) const {
     const int row = tile * Br + q, lane = threadIdx.x % fa::kWarp;
     if (row + Cols - 1 + low <= warp_key && min(keys, row + high) >= warp_key + kBands * kMma) {
       return;
@@ -75,6 +74,7 @@ struct Walk {
 };
 
 struct OneDocument {
+  static constexpr bool kChangesScores = false;
   Window window;
   int rows, keys;
   bool grows;  // window.right is limited: the last keys have the shortest walks
@@ -87,10 +87,15 @@ struct OneDocument {
     *kv_head = grows ? b % kv_heads : b / Tc;
     return {0, rows, j * Bc, keys - j * Bc, 0};
   }
+  template <int Br, int Bc>
+  __device__ Walk<Br, Bc> walk(const KeyWork& work) const {
+    return {window, work};
+  }
 };
 
 // The host's table of all tiles of keys, the longest walks first.
 struct Packed {
+  static constexpr bool kChangesScores = false;
   Window window;
   const int* works;  // [tiles, 5]: KeyWork of each
 
@@ -99,6 +104,10 @@ struct Packed {
     *kv_head = blockIdx.x % kv_heads;
     const int* w = works + blockIdx.x / kv_heads * 5;
     return {w[0], w[1], w[2], w[3], w[4]};
+  }
+  template <int Br, int Bc>
+  __device__ Walk<Br, Bc> walk(const KeyWork& work) const {
+    return {window, work};
   }
 };
 
@@ -186,8 +195,8 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = fa::column_of(lane);
   int kv_head;
-  const KeyWork work = mask.template key_work<Bc>(kv_heads, &kv_head);
-  const Walk<Br, Bc> walk(mask.window, work);
+  const auto work = mask.template key_work<Bc>(kv_heads, &kv_head);
+  const auto walk = mask.template walk<Br, Bc>(work);
   const size_t key0 = size_t(kv_head) * Nk + work.key;
   if (threadIdx.x == 0) {
     smem.first = walk.first, smem.end = walk.end;
@@ -206,8 +215,8 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   // --- mainloop
   for (int h = 0; h < group; ++h) {
     auto load_rows = [&](int n) {
-      const int stage = n % kStages, rows = smem.rows - n * Br, r = threadIdx.x;
-      const size_t row0 = smem.row + size_t(h) * N + n * Br;
+      const int i = walk.tile(n), stage = n % kStages, rows = smem.rows - i * Br, r = threadIdx.x;
+      const size_t row0 = smem.row + size_t(h) * N + i * Br;
       load_tile<d, Br, kThreads>(Q + row0 * d, smem.Q[stage], rows);
       load_tile<d, Br, kThreads>(dO + row0 * d, smem.dO[stage], rows);
       if (r < Br) {
@@ -217,7 +226,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     };
     auto add_dQ = [&](int n) {
       query_gradient<d, Br, Bc>(smem.dS[n % kStages], smem.K,
-                                dQ_sum + (smem.sums + size_t(h) * Tr + n) * Br * d);
+                                dQ_sum + (smem.sums + size_t(h) * Tr + walk.tile(n)) * Br * d);
     };
     if (smem.first == smem.end) break;  // no row sees the block's keys
     load_rows(smem.first);
@@ -233,7 +242,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
         float rP[kBands][T::kRows / 8][4] = {};
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
-        walk.template hide<kBands, T::kRows>(rP, step, q, key);
+        walk.template hide<kBands, T::kRows>(rP, step, q, key, h);
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {
           const float2 row_lse = *reinterpret_cast<const float2*>(&sLSE2[n * 8 + tx]);
@@ -266,6 +275,9 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
             UNROLL
             for (int e = 0; e < 4; ++e) rdS[t][n][e] *= rP[t][n][e];
           }
+        }
+        if constexpr (Mask::kChangesScores) {
+          walk.template chain_rule<kBands, T::kRows>(rP, sLSE2, rdS, step, q, key, h);
         }
         put_tile<Br, kBands, T::kRows>(rdS, smem.dS[stage] + key * Br, q, fa::pack_bf16);
         add_product<d, kBands, T::kRows>(rdS, sQ, rdK);

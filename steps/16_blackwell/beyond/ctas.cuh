@@ -1,49 +1,31 @@
 // Step 16 -- two SMs. Compiled for sm_100a and run in the simulator; not yet run on a card.
 // Idea      The tensor cores of two SMs multiply together: a product has 256 rows, 128 of each
-//           block of a cluster, and each block holds half of K and V, which both SMs read. A block
-//           copies half a tile where it copied a whole one
-// Changed   since 16 4_pair: products, commits, copies and allocation of two blocks; one thread of
-//           the pair multiplies; arrivals in the other block; the softmax is Polynomial's.
-//           Comments of 4_pair are not repeated
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/512; causal: K and V of visited tiles
-//                     write 2*BH*N*d + 4*BH*N B        O, LSE
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+//           block of a cluster, and each block copies and holds half of K and V, which both read
+// Changed   since 16 4_pair, whose comments are not repeated: products, commits, copies and
+//           allocation of two blocks; one thread multiplies; arrivals in the other block
+// Traffic   as 4_pair, with Tr = N/512
 // Launch    grid (2 * Tr * B*H), clusters of 2, 512 threads; causal: the longest walks first
 // Owns      cluster: 512 rows of O, two tiles of 256; block: 128 of each; threads as in 4_pair
 // Still bad one work tile per block: a persistent grid would begin the next one during the epilogue
 #pragma once
 
-#include "common/dialect/cuda.h"
-#include "common/dialect/ptx/barrier.h"
-#include "common/dialect/ptx/f32x2.h"
-#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/more/tcgen05_2cta.h"
-#include "common/dialect/ptx/setmaxnreg.h"
-#include "common/dialect/ptx/tcgen05.h"
-#include "common/dialect/ptx/tma.h"
-#include "steps/16_blackwell/parts.cuh"
+#include "steps/16_blackwell/4_pair.cuh"
 
 namespace step16_ctas {
 
 using namespace step16;  // parts.cuh: a thread's work on its row
 
-constexpr int kThreads = 4 * kGroupThreads;
-constexpr int kTiles = 2;  // of rows of a product
-constexpr int kStages = 2;
+// Columns of tensor memory as in 4_pair, in each block for its 128 rows of both tiles.
+using step16_pair::kColumns, step16_pair::column_o, step16_pair::column_p, step16_pair::column_s;
+using step16_pair::kStages, step16_pair::kThreads,
+    step16_pair::kTiles;  // tiles of a product's rows
+using step16_pair::Walks;
+
 constexpr int kBlocks = 2;           // of a cluster
 constexpr uint16_t kBoth = 3;        // of them, as bits
 constexpr int kLeader = 0;           // whose thread multiplies, and waits for both
 constexpr int kRows = kBlocks * Br;  // of a product
-
-// Columns of tensor memory, in each block for its 128 rows of both tiles:
-//
-//     0         64       128       192       256              384              512
-//     | S of tile 0       | S of tile 1       | O of tile 0    | O of tile 1    |
-//     |         | P       |         | P       |
-constexpr int kColumns = 512;
-__device__ inline uint32_t column_s(int t) { return t * Bc; }
-__device__ inline uint32_t column_p(int t) { return t * Bc + Bc / 2; }
-__device__ inline uint32_t column_o(int t) { return 256 + t * 128; }
 
 // A block's shared memory: 66 KB when d = 64, 130 KB when d = 128.
 template <int d>
@@ -59,12 +41,6 @@ struct alignas(1024) Tiles {
   uint64_t p_full[kTiles], o_scaled[kTiles];           // the leader's: each thread of both blocks
   uint64_t factor_full[kTiles], factor_empty[kTiles];  // in each block: softmax, correction
   uint32_t tmem;
-};
-
-struct Walks {
-  int first, second;
-  __device__ int operator[](int t) const { return t == 0 ? first : second; }
-  __device__ int longest() const { return max(first, second); }
 };
 
 // --- the softmax of a row -----------------------------------------------------------------------

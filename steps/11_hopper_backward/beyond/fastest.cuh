@@ -1,0 +1,49 @@
+// Step 11 beyond: which kernel runs which problem, in the variant direct.
+#pragma once
+
+#include "steps/11_hopper_backward/beyond/direct.cuh"
+#include "steps/11_hopper_backward/beyond/heads.cuh"
+#include "steps/11_hopper_backward/beyond/paired.cuh"
+
+namespace step11_fastest {
+
+using namespace step11;
+
+// Where the ends of walks cost more than the shorter rings: up to 17 tiles in the mean (measured).
+inline bool short_walks(const fa::Problem& p) {
+  return p.d == 64 && p.H / p.Hkv * p.N <= (p.causal ? 4096 : 2048);
+}
+
+// Without the mask `places` gains 2 to 8%, with it nothing (measured, d = 128, 15 blocks per SM).
+inline bool places_pay(const fa::Problem& p) {
+  const int rows = p.H / p.Hkv * padded_rows(p), walks = fa::ceil_div(p.Nk, Bc);
+  const size_t sums = 4 * size_t(step11_places::first_places(p)) * rows * p.d;
+  return p.d == 128 && !p.causal && rows <= 8192 && sums <= size_t{20} << 20 &&
+         walks * int(p.kv_heads()) >= 8 * p.gpu.sms;
+}
+
+inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross = true}; }
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  if (p.d == 256) return step11_columns::workspace(p);
+  return places_pay(p) ? step11_places::workspace(p) : step11_persistent::workspace(p);
+}
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  if (p.d == 256) return step11_paired::backward_traffic(p);
+  if (step11_direct::pays(p)) return step11_direct::backward_traffic(p);
+  if (step11_heads::pays(p)) return step11_heads::backward_traffic(p);
+  if (places_pay(p)) return step11_places::backward_traffic(p);
+  return short_walks(p) ? step11_persistent::backward_traffic(p)
+                        : step11_columns::backward_traffic(p);
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  if (p.d == 256) return step11_paired::backward(p, t);
+  if (step11_direct::pays(p)) return step11_direct::backward(p, t);
+  if (step11_heads::pays(p)) return step11_heads::backward(p, t);
+  if (places_pay(p)) return step11_places::backward(p, t);
+  short_walks(p) ? step11_persistent::backward(p, t) : step11_columns::backward(p, t);
+}
+
+}  // namespace step11_fastest

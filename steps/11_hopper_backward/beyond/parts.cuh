@@ -1,0 +1,137 @@
+// Step 11 beyond: 3_columns' kernel for any sums of dQ.
+// Sums      part(tiles, n, part, half, feature) gives what adds 64 rows by 64 features of the n-th
+//           tile; the other members are called at the ends of a walk
+#pragma once
+
+#include "steps/11_hopper_backward/3_columns.cuh"
+
+namespace step11_sums {
+
+using namespace step11;
+using step11_columns::Br, step11_columns::Loader, step11_columns::Group, step11_columns::Tiles;
+using step11_columns::kColumns, step11_columns::kDsStages, step11_columns::kStages;
+using step11_columns::kGroupRegisters, step11_columns::kThirdRegisters, step11_columns::kThreads;
+
+// Rounds and stores a lane's dQ, of rows r and r + 8. to: row r, feature 8 (lane % 4).
+template <int d, int n>
+__device__ inline void store_rounded(const float (&rdQ)[n], float scale, bf16* to, int r, int N) {
+  UNROLL
+  for (int x = 0; x < n / 4; x += 4) {
+    float4 four[4];
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float* sum = rdQ + 4 * (x + i);
+      four[i] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    }
+    fa::put_rounded<d>(four, scale, to + 8 * x, r, N);
+  }
+}
+
+// Sums that need nothing at a walk's ends.
+struct Plain {
+  static constexpr bool kReadsColumns = false;  // by the third warpgroup, which then releases Q
+  template <class Sums>
+  __device__ static const Sums& of_walk(const Sums& all, const Shape&, const WorkTile&) {
+    return all;
+  }
+  __device__ void end_walk(const Shape&, const WorkTile&) const {}
+  template <int n>
+  __device__ void round(const Shape&, const WorkTile&, bf16 (&)[n]) const {}
+};
+
+// As 3_columns'.
+template <int d, class Sums>
+__device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
+                                   const Loader<d>& loader, const Sums& sums) {
+  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
+  const unsigned tiles = shape.group * (shape.Tr - work.first);
+  RowTile at = work, ahead = at;  // ahead: the next tile to copy
+  if (thread == 0) {
+    load_keys(smem.K, &smem.k_full, loader.K, work);
+    UNROLL_BY(1)
+    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
+      loader.load_rows(i, ahead);
+    }
+  }
+  __syncwarp();
+  const auto& dQ_sum = Sums::of_walk(sums, shape, work);
+  fa::mbarrier_wait(&smem.k_full, 0);
+  const uint64_t first_k = tile_descriptor(smem.K[0]), first_ds = tile_descriptor(smem.dS[0]);
+  UNROLL_BY(1)
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+    const unsigned stage = n % kDsStages;
+    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
+    const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
+    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
+    constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
+    UNROLL_BY(1)
+    for (int part = 0; part < kParts; ++part) {
+      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
+      float rdQ[kPanel / 2];
+      multiply_transposed<d, Bc>(ds + (rows * Bc * kRowBytes >> 4),
+                                 k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
+      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
+        loader.load_rows(n - 1 + kStages, ahead);
+        ahead.next(work, shape.Tr);
+      }
+      __syncwarp();
+      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
+      const auto dQ_part = dQ_sum.part(smem, n, part, half, features * 64);
+      fa::wgmma_wait<0>();  // the lanes of a warp wait together: no __syncwarp() below
+      fa::pin_registers(rdQ);
+      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
+      dQ_part.add(rdQ);
+    }
+  }
+}
+
+template <int d, class Sums>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
+                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of Br
+                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
+                    const bf16* columns,                       // [B*H, Np, 8]
+                    Sums dQ_sum, Shape shape) {
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  if (threadIdx.x == 0) {
+    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
+    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
+    init_mbarriers(smem.q_full, 1);
+    init_mbarriers(smem.q_empty, kWarps + (Sums::kReadsColumns ? kGroupWarps : 0));
+    init_mbarriers(smem.do_full, 1), init_mbarriers(smem.do_empty, kWarps);
+    init_mbarriers(smem.ds_full, kWarps), init_mbarriers(smem.ds_empty, kGroupWarps);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();  // all threads see the barriers
+  const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == kGroups) {
+    fa::setmaxnreg_dec<kThirdRegisters<d>>();
+    const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
+    multiply_dq<d>(smem, shape, work, loader, dQ_sum);
+    dQ_sum.end_walk(shape, work);
+  } else {
+    fa::setmaxnreg_inc<kGroupRegisters<d>>();
+    if (wg == 0) {
+      Group<d, 0>(smem, shape, work).run(&dK, &dV);
+    } else {
+      Group<d, 1>(smem, shape, work).run(&dK, &dV);
+    }
+    dQ_sum.round(shape, work, smem.Q[0]);
+  }
+}
+
+template <int d, class Sums>
+void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
+  const Shape shape = shape_of(p, Br<d>);
+  const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, Br<d>); };
+  const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
+  fa::launch(backward_kernel<d, Sums>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)},
+             rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV),
+             t.template scratch<bf16>("columns"), dQ_sum, shape);
+}
+
+}  // namespace step11_sums
