@@ -306,8 +306,8 @@ TEST_CASE("every step: the predicted HBM bytes of a forward are what its L2 miss
         const fa::Counts counts = fa::test::count_forward(v, p);
         const fa::Prediction predicted = v.traffic(p);
         REQUIRE(counts.hbm);
-        // Sectors of which a part is asked for: a counter's, and the last of what is stored for each
-        // entry that has its own length.
+        // Sectors of which a part is asked for: a counter's, and the last one that is stored for
+        // each entry that has its own length.
         const uint64_t written = 32 * (1 + (p.cache.lengths.empty() ? 0 : p.B));
         CHECK(counts.hbm->read <= predicted.hbm.read + 32 * predicted.buffers.size());
         CHECK(counts.hbm->write <= predicted.hbm.write + written);
