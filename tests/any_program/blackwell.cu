@@ -64,9 +64,9 @@ __global__ void __cluster_dims__(2, 1, 1) exchange(const int* x, int* y, float* 
           "[%0], [%1], %2, [%3], %4;" ::"r"(address(all)),
           "l"(x), "r"((int)sizeof all), "r"(loaded), "h"((uint16_t)3));
     }
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 16;" ::"l"(
-                     total),
-                 "r"(address(sums)));
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 16;" ::"l"(total),
+        "r"(address(sums)));
     asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;");
   }
   asm volatile(
@@ -136,8 +136,8 @@ __global__ void product(const __nv_fp8_e4m3* A, const __nv_fp8_e4m3* B, float* D
   }
   asm volatile("fence.proxy.async.shared::cta;");
   if (warp == 0) {
-    asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(
-        address(&taddr)));
+    asm volatile(
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(address(&taddr)));
   }
   if (thread == 0) init(done, 1);
   __syncthreads();
@@ -147,12 +147,12 @@ __global__ void product(const __nv_fp8_e4m3* A, const __nv_fp8_e4m3* B, float* D
       return (uint64_t)(at >> 4) | (uint64_t)rows << 16 | (uint64_t)(128 >> 4) << 32 | 1ull << 46;
     };
     const uint32_t instruction = 1 << 4 | kN / 8 << 17 | kM / 16 << 24;  // fp32, e4m3, e4m3
-    asm volatile("tcgen05.mma.cta_group::1.kind::f8f6f4.collector::a::discard [%0], %1, %2, %3, 0;" ::
-                     "r"(d),
-                 "l"(operand(address(tiles), kM)), "l"(operand(address(tiles) + kM * kK, kN)),
-                 "r"(instruction));
-    asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(
-        done));
+    asm volatile(
+        "tcgen05.mma.cta_group::1.kind::f8f6f4.collector::a::discard [%0], %1, %2, %3, 0;" ::"r"(d),
+        "l"(operand(address(tiles), kM)), "l"(operand(address(tiles) + kM * kK, kN)),
+        "r"(instruction));
+    asm volatile(
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(done));
   }
   wait(done, 0);
   asm volatile("tcgen05.fence::after_thread_sync;");

@@ -219,7 +219,7 @@ ERRORS = {
         "static_memory.cu:@",
         1,
     ),
-    # A block that sends to the other one of its pair: to whose mbarrier, and is it waited for?
+    # What signals an mbarrier, at HERE, and is it waited for?
     **{
         name: (
             f"""
@@ -233,21 +233,19 @@ ERRORS = {
                 asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(bar));
                 asm volatile("fence.mbarrier_init.release.cluster;");
               }}
+              if (threadIdx.x < 4) s[threadIdx.x] = 0;
               asm("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;");
-              asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(rank ^ 1));
-              {other}
               if (threadIdx.x == 0) {{
-                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 4;" ::"r"(own));
-                asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, "
-                             "[%2];" ::"r"(to), "r"(1), "r"(bar));{marks[0]}
+                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 16;" ::"r"(own));
+                {ptx}
               }}
-              {waits}
-              p[rank * 32 + threadIdx.x] = s[0];{marks[1]}
+              __syncthreads();
+              p[rank * 32 + threadIdx.x] = s[0];
               asm("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;");
             }}
             int main() {{
               int* p;
-              cudaMalloc(&p, 256);
+              cudaMalloc(&p, 256), cudaMemset(p, 0, 256);
               k<<<2, 32>>>(p);
               return cudaDeviceSynchronize();
             }}""",
@@ -255,21 +253,35 @@ ERRORS = {
             1,
             ("--analyse",),
         )
-        for name, other, waits, marks, finding in (
+        for name, ptx, finding in (
             (
                 "sent_elsewhere",
-                "",
-                "",
-                ("  // HERE", ""),
-                "st.async at sent_elsewhere.cu:@ writes to the block of rank 1 of the cluster, but "
-                "its mbarrier is that of rank 0",
+                'asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(rank ^ 1));\n'
+                'asm("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" '
+                '::"r"(to), "r"(1), "r"(bar));  // HERE',
+                r"st.async at sent_elsewhere.cu:@ writes to the block of rank \d of the cluster, but "
+                r"its mbarrier is that of rank \d",
             ),
             (
-                "sent_without_wait",
-                'asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(bar) : "r"(rank ^ 1));',
-                "",
-                ("", "  // HERE"),
-                "race on shared memory: .*a st.async by thread .*no wait on its mbarrier",
+                "sent_unwaited",
+                'asm("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], '
+                '{%1, %1, %1, %1}, [%2];" ::"r"(to), "r"(1), "r"(bar));  // HERE',
+                r"race on shared memory: .*load of s, byte 0 at .* and a st.async by thread \(0,0,0\)"
+                " at sent_unwaited.cu:@ have no wait on its mbarrier",
+            ),
+            (
+                "canceled_unwaited",
+                'asm("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes'
+                '.b128 [%0], [%1];" ::"r"(to), "r"(bar));  // HERE',
+                r"race on shared memory: .*load of s, byte 0 at .* and a "
+                r"clusterlaunchcontrol.try_cancel by .* at canceled_unwaited.cu:@ have no wait",
+            ),
+            (
+                "loaded_outside",
+                'asm("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes'
+                '.multicast::cluster [%0], [%1], 16, [%2], 4;" ::"r"(to), "l"(p), "r"(bar));'
+                "  // HERE",
+                "the bulk load at loaded_outside.cu:@ is multicast to a block outside the cluster",
             ),
         )
     },

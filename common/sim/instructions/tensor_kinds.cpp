@@ -40,10 +40,8 @@ Instruction decode_instruction(const TensorProduct& p, const Where& where) {
   };
   const auto a = of_code(kind.factors, d >> 7 & 7), b = of_code(kind.factors, d >> 10 & 7);
   const auto sums = of_code(kind.sums, d >> 4 & 3);
-  const bool known =
-      a != kind.factors.end() && b != kind.factors.end() && sums != kind.sums.end();
-  if (!known || (a != b && !kind.mixed) ||
-      (sums->type == Sums::fp16 && a->type == Factor::bf16)) {
+  const bool known = a != kind.factors.end() && b != kind.factors.end() && sums != kind.sums.end();
+  if (!known || (a != b && !kind.mixed) || (sums->type == Sums::fp16 && a->type == Factor::bf16)) {
     wrong("other types than " + kind.types);
   }
   if (d & ~(kFormats | kShape | (kind.negates ? kNegate : 0) | (p.ws ? kReuse : 0))) {
@@ -53,10 +51,9 @@ Instruction decode_instruction(const TensorProduct& p, const Where& where) {
   if (!kind.mn_major && (a_mn || b_mn)) {
     wrong(std::string("MN-major factors in ") + a->name + ", which is not simulated");
   }
-  const RowsOfProduct* rows =
-      std::find_if(std::begin(kRowsOfProducts), std::end(kRowsOfProducts), [&](auto& r) {
-        return r.m == m && r.ws == p.ws && r.blocks == static_cast<int>(p.group);
-      });
+  const RowsOfProduct* rows = std::find_if(
+      std::begin(kRowsOfProducts), std::end(kRowsOfProducts),
+      [&](auto& r) { return r.m == m && r.ws == p.ws && r.blocks == static_cast<int>(p.group); });
   const auto has_columns = [&] {
     const int step = std::max(rows->step, kind.step * rows->blocks);
     return n <= kMostColumns && n > 0 && (n % step == 0 || (n == 8 && rows->step == 8)) &&
