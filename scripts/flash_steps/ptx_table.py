@@ -483,7 +483,7 @@ INSTRUCTIONS = rows(
     ("cp.async.bulk.prefetch @*", nothing),
     ("griddepcontrol.wait", call("griddep_wait()")),
     ("griddepcontrol|nanosleep|pmevent @*", nothing),
-    ("fence.proxy tensormap|tensormap::@ @*", nothing),
+    ("fence.proxy tensormap|tensormap::@|async::generic @*", nothing),
     ("mapa shared::cluster? u32", result(f"{PTX}::mapa({{1}}, {{2}})")),
     ("mapa.u64", result(f"::sim::map_shared_rank({PTX}::global_pointer<void>({{1}}), {{2}})")),
     (

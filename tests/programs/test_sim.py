@@ -259,15 +259,15 @@ ERRORS = {
                 'asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(rank ^ 1));\n'
                 'asm("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" '
                 '::"r"(to), "r"(1), "r"(bar));  // HERE',
-                r"st.async at sent_elsewhere.cu:@ writes to the block of rank \d of the cluster, but "
-                r"its mbarrier is that of rank \d",
+                r"st.async at sent_elsewhere.cu:@ writes to the block of rank \d of the cluster, "
+                r"but its mbarrier is that of rank \d",
             ),
             (
                 "sent_unwaited",
                 'asm("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], '
                 '{%1, %1, %1, %1}, [%2];" ::"r"(to), "r"(1), "r"(bar));  // HERE',
-                r"race on shared memory: .*load of s, byte 0 at .* and a st.async by thread \(0,0,0\)"
-                " at sent_unwaited.cu:@ have no wait on its mbarrier",
+                r"race on shared memory: .*load of s, byte 0 at .* and a st.async by thread "
+                r"\(0,0,0\) at sent_unwaited.cu:@ have no wait on its mbarrier",
             ),
             (
                 "canceled_unwaited",

@@ -113,7 +113,7 @@ inline const KindOfProduct& kind_of(TensorKind kind) {
 
 // --- rows and columns ----------------------------------------------------------------------------
 
-/// Where a block's rows of D are: `run` rows in consecutive lanes, the next ones `run_lanes` on. The
+/// Where a block's rows of D are: `run` rows in consecutive lanes, the next `run_lanes` on. The
 /// columns are in `parts` equal parts, `part_lanes` apart in lanes. In each part, row r of an A in
 /// tensor memory is in the lane of D's row r.
 struct RowsOfProduct {
