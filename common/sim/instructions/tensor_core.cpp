@@ -72,9 +72,9 @@ namespace {
 // The compiler may split a comparison of vectors into its elements, but not this.
 #define NEGATIVE(x) ((x) >> 31)
 
-// `products` is a constant in each caller.
+// `products` and `half`, the rule's, are constants in each caller.
 template <int bytes>
-[[gnu::always_inline]] inline void add(int products, const fa::TensorSum& rule, int rows,
+[[gnu::always_inline]] inline void add(int products, bool half, const fa::TensorSum& rule, int rows,
                                        int columns, const TensorFactors& A, int step,
                                        const TensorFactors& B, float* D, int d_step) {
   using Shorts = typename Vectors<bytes>::Shorts;
@@ -119,7 +119,7 @@ template <int bytes>
         c[i] = reinterpret_cast<StoredFloats*>(D + r * d_step + column)[i].all;
         const auto bits = reinterpret_cast<Ints>(c[i]) & 0x7fffffff;
         Ints e = (bits >> 23) - 127 + (NEGATIVE(bits - 1) & kZero);
-        if (rule.half) {  // all below -14 are -14 or 0
+        if (half) {  // all below -14 are -14 or 0
           const Ints least = (NEGATIVE(bits - 1) & (rule.zero_exponent + 14)) - 14;
           e = e > least ? e : least;
         }
@@ -151,7 +151,7 @@ template <int bytes>
                       __builtin_convertvector(from_c, Doubles);
         if (products > 16) all += before[i];
         Longs bits = reinterpret_cast<Longs>(all) & kept;
-        if (rule.half) {
+        if (half) {
           bits |=
               ((reinterpret_cast<Longs>(all) & ~kept) != 0) & (int64_t{1} << (52 - rule.kept_bits));
         }
@@ -180,11 +180,15 @@ template <int bytes>
                                        float* D, int d_step) {
   switch (rule.products) {
     case 8:
-      return add<bytes>(8, rule, rows, columns, A, step, B, D, d_step);
+      return add<bytes>(8, false, rule, rows, columns, A, step, B, D, d_step);
     case 16:
-      return add<bytes>(16, rule, rows, columns, A, step, B, D, d_step);
+      if (rule.half) return add<bytes>(16, true, rule, rows, columns, A, step, B, D, d_step);
+      return add<bytes>(16, false, rule, rows, columns, A, step, B, D, d_step);
     default:
-      return add<bytes>(kTensorProducts, rule, rows, columns, A, step, B, D, d_step);
+      if (rule.half) {
+        return add<bytes>(kTensorProducts, true, rule, rows, columns, A, step, B, D, d_step);
+      }
+      return add<bytes>(kTensorProducts, false, rule, rows, columns, A, step, B, D, d_step);
   }
 }
 
