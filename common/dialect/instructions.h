@@ -115,10 +115,23 @@ void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar
 void tma_load_of_pair(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
                       unsigned told, Where, unsigned blocks = 0);
 void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
-void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
-void bulk_store(void* to, const void* from, int bytes, Where);
+/// `blocks`: as of tma_load().
+void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where, unsigned blocks = 0);
+/// What a reduction does with each element of its target; exch: a copy.
+enum class Element { u32, s32, u64, s64, f16, bf16, f32, f64 };
+struct Reduction {
+  AtomicOp op = AtomicOp::exch;
+  Element type = Element::u32;
+  bool copies() const { return op == AtomicOp::exch; }
+};
+void bulk_store(void* to, const void* from, int bytes, Where, Reduction = {});
 /// From this block's shared memory to that rank's, where `to` and `bar` have the same offsets.
-void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where);
+void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where,
+               Reduction = {});
+/// The same, to the cluster's block that has `to` and `bar`.
+void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, Where, Reduction = {});
+/// st.async and red.async: registers to the cluster's block that has `to` and `bar`.
+void send_registers(void* to, const void* values, int bytes, uint64_t* bar, Where, Reduction = {});
 void bulk_commit();
 /// `read_only`: until shared memory has been read (.read).
 void bulk_wait(int pending_groups, bool read_only);
@@ -128,8 +141,8 @@ void proxy_fence(ProxyFence);
 
 // --- wgmma.cpp -----------------------------------------------------------------------------------
 
-/// What wgmma multiplies: m64nNk16 of bf16 or fp16, m64nNk32 of e4m3. tf32 is for tcgen05 alone.
-enum class Factor { bf16, e4m3, f16, tf32 };
+/// What wgmma multiplies: m64nNk16 of bf16 or fp16, m64nNk32 of e4m3. The others are tcgen05's.
+enum class Factor { bf16, e4m3, f16, tf32, e5m2, s8, u8 };
 
 /// One wgmma.mma_async.
 struct Wgmma {
@@ -160,10 +173,10 @@ void setmaxnreg(int registers, Where);
 /// How many blocks an instruction belongs to. 2: a pair, ranks 2 i and 2 i + 1 of a cluster.
 enum class CtaGroup { one = 1, two = 2 };
 
-/// PTX's kind. The instruction descriptor distinguishes fp16 from bf16.
-enum class TensorKind { f16, tf32 };
+/// PTX's kind; the instruction descriptor names the types (sim/instructions/tensor_kinds.h).
+enum class TensorKind { f16, tf32, f8f6f4, i8 };
 
-/// One tcgen05.mma: m128nNk16 of bf16 or fp16, m128nNk8 of tf32; of two blocks m256.
+/// One tcgen05.mma.
 struct TensorProduct {
   uint32_t d = 0;  ///< address in tensor memory
   uint64_t a = 0;  ///< descriptor, or address in tensor memory
@@ -173,6 +186,7 @@ struct TensorProduct {
   bool accumulate = true;    ///< false: D = A B
   CtaGroup group = CtaGroup::one;
   TensorKind kind = TensorKind::f16;
+  bool ws = false;  ///< tcgen05.mma.ws
 };
 void tcgen05_alloc(uint32_t* address, int columns, Where, CtaGroup = CtaGroup::one);
 void tcgen05_relinquish_alloc_permit(Where, CtaGroup = CtaGroup::one);
@@ -186,8 +200,15 @@ constexpr unsigned kThisBlock = ~0u;
 /// `blocks`: bit r = the mbarrier of the block of rank r.
 void tcgen05_commit(uint64_t* bar, Where, CtaGroup = CtaGroup::one, unsigned blocks = kThisBlock);
 void tcgen05_fence(bool before);  // else after_thread_sync
-void tcgen05_ld(void* registers, int columns, uint32_t from, Where);
-void tcgen05_st(uint32_t to, const void* registers, int columns, Where);
+/// PTX's shape of ld and st: `lanes`, and the bits of a lane in .x1: 32x32b, 16x64b, 16x128b and
+/// 16x256b. {16, 32} is 16x32bx2: the warp's upper lanes have the columns from `second` on.
+struct TensorShape {
+  int lanes = 32, bits = 32;
+  bool packed = false;  ///< pack::16b, unpack::16b: a register has the low halves of two columns
+  int second = 0;
+};
+void tcgen05_ld(void* registers, int n, uint32_t from, Where, TensorShape = {});
+void tcgen05_st(uint32_t to, const void* registers, int n, Where, TensorShape = {});
 void tcgen05_wait(bool loads, Where);  // else stores
 
 // --- cluster.cpp ---------------------------------------------------------------------------------
@@ -200,6 +221,13 @@ bool grid_is_together();
 void require_grid_together(Where);
 unsigned cluster_rank();
 unsigned cluster_size();
+/// clusterlaunchcontrol.try_cancel: takes the launch's next cluster, if there is one, and stores
+/// what query_cancel reads. `all`: to each block of the cluster.
+void try_cancel(void* response, uint64_t* bar, Where, bool all = false);
+struct Canceled {
+  uint32_t block[3];  ///< the first one of the cluster
+  uint32_t is;        ///< 0: there was none
+};
 void* map_shared_rank(const void* p, unsigned rank);
 
 }  // namespace sim

@@ -203,6 +203,8 @@ void defer(std::function<void()> work);
 Block& block_of_rank(unsigned rank);
 /// The block whose shared memory holds p: this one or another of the cluster; null: none.
 Block* home_of(const void* p);
+/// Takes the launch's next cluster, which will not run: the linear number of its first block.
+std::optional<uint64_t> take_next_cluster();
 
 // --- calls from the scheduler and memory to instructions -----------------------------------------
 

@@ -36,11 +36,21 @@ using ThreadSet = const uint32_t (&)[32];
 /// An instruction's access to columns of tensor memory.
 struct TensorAccess {
   bool writes;
-  uint8_t quarters;  ///< bit q: lanes 32 q to 32 q + 31
+  uint8_t eighths;  ///< bit e: lanes 16 e to 16 e + 15
   unsigned column, columns;
 };
 /// The instruction: tcgen05.mma, ld, st, dealloc.
 enum class TensorUse : uint8_t { product, load, store, free };
+
+/// The instruction that writes to shared memory and signals an mbarrier, for messages.
+struct Sender {
+  const char *by = "TMA load by ", *into = "TMA load into", *signals = "TMA load that signals";
+};
+inline constexpr Sender kTmaLoad;
+inline constexpr Sender kSender[] = {
+    {"st.async by ", "st.async into", "st.async that signals"},
+    {"clusterlaunchcontrol.try_cancel by ", "clusterlaunchcontrol.try_cancel into",
+     "clusterlaunchcontrol.try_cancel that signals"}};
 
 /// How a wgmma uses registers of a thread: it reads A, or has exclusive use of its accumulators.
 enum class RegisterUse : uint8_t { a, accumulator };
@@ -109,7 +119,8 @@ class Observer {
   /// The current thread executed fence.mbarrier_init.
   virtual void init_fence(Block&) {}
   /// The current thread issues a TMA load to the store's target; `bar` signals its completion.
-  virtual uint32_t issue_load(Block&, const Access&, fa::Swizzle, const void* bar, const Where&) {
+  virtual uint32_t issue_load(Block&, const Access&, fa::Swizzle, const void* bar, const Where&,
+                              const Sender&) {
     (void)bar;
     return 0;
   }

@@ -20,7 +20,8 @@ compare.py           scripts/compare.py
 fit_m.py             scripts/fit_m.py
 model.py             scripts/model, with model.py of ../lab
 ptxas.py             scripts/ptxas
-cuda_program.py      scripts/sim: cuda_translator.py, inline_ptx.py, host_calls.py, sarif.py
+cuda_program.py      scripts/sim: cuda_translator.py, inline_ptx.py, ptx_table.py,
+                     host_calls.py, sarif.py
 tour_table.py        scripts/tour.sh, with tour_runs.py
 all others           tools of ./scripts/maintain
 

@@ -2,12 +2,12 @@
 
 One asm statement holds instructions that end with ';', perhaps in braces, with labels and branches
 between them. An operand is %0, %1, ..., a number, or a register that the statement declares. Plain
-instructions are functions of common/sim/any/ptx.h; the others are in INSTRUCTIONS."""
+instructions are functions of common/sim/any/ptx.h; the others are in ptx_table.py."""
 
 import re
 
-HERE = "::sim::Where::here()"
-PTX = "::sim::ptx"
+from flash_steps.ptx_table import FLOATS, INTEGERS, PTX, TYPES, PtxError, find, operand, put
+
 TICKS = "::sim::any::ticks()"
 REGISTERS = {"laneid": "::sim::any::lane()", "clock": f"(unsigned){TICKS}"}
 REGISTERS |= {
@@ -32,17 +32,6 @@ _below = "((1u << ::sim::any::lane()) - 1)"
 REGISTERS |= {"lanemask_eq": "(1u << ::sim::any::lane())", "lanemask_lt": _below}
 REGISTERS |= {"lanemask_le": f"({_below} * 2 + 1)", "lanemask_ge": f"(~{_below})"}
 REGISTERS |= {"lanemask_gt": f"(~({_below} * 2 + 1))"}
-
-TYPES = {f"{k}{n}": f"{'' if k == 's' else 'u'}int{n}_t" for k in "bus" for n in (8, 16, 32, 64)}
-TYPES |= {"f32": "float", "f64": "double", "pred": "bool"}
-TYPES |= {"f16": f"{PTX}::Half", "bf16": f"{PTX}::Bf16"}
-TYPES |= {f"{h}x2": f"{PTX}::Pair<{TYPES[h]}>" for h in ("f16", "bf16")}
-INTEGERS = [t for t in TYPES if re.fullmatch(r"[bus]\d+", t)]
-FLOATS = ["f32", "f64", "f16", "bf16", "f16x2", "bf16x2"]
-
-
-class PtxError(Exception):
-    """Names what the simulator lacks."""
 
 
 class Statement:
@@ -138,10 +127,14 @@ def statement(line, asm):
     return f"{condition}{{ {instruction(line, asm)} }}"
 
 
-def arguments(text):
-    """ "{%0, %1}, [%2, {%3}], p|q, 16" -> [["%0", "%1"], ["%2", "%3"], ["p", "q"], ["16"]]"""
-    parts = re.findall(r"\{[^}]*\}|\[(?:%\[\w+\]|[^\]])*\]|%\[\w+\]|[^,\s][^,]*", text)
-    lists = [re.sub(r"%\[(\w+)\]", r"%<\1>", part) for part in parts]
+def operands_of(text):
+    """ "{%0, %1}, [%2, {%3}], p|q, 16" -> ["{%0, %1}", "[%2, {%3}]", "p|q", "16"]"""
+    return re.findall(r"\{[^}]*\}|\[(?:%\[\w+\]|[^\]])*\]|%\[\w+\]|[^,\s][^,]*", text)
+
+
+def arguments(operands):
+    """The same without brackets: [["%0", "%1"], ["%2", "%3"], ["p", "q"], ["16"]]"""
+    lists = [re.sub(r"%\[(\w+)\]", r"%<\1>", part) for part in operands]
     lists = [[x.strip(" {}[]") for x in re.split(r"[,|]", part)] for part in lists]
     return [[re.sub(r"%<(\w+)>", r"%[\1]", x) for x in part] for part in lists]
 
@@ -151,19 +144,16 @@ def instruction(line, asm):
     rest = line[len(name) :].strip()
     if re.match(r"(fma|\w+\.approx)\S*\.f32 ", line):
         asm.need_floats(line)
-    if name.startswith("tcgen05.mma") and re.match(r"\[[^]]*\], ?\[", rest):
-        name += ".a_in_tensor_memory"
-    args = [[asm.value(x) for x in group] for group in arguments(rest)]
+    operands = operands_of(rest)
+    args = [[asm.value(x) for x in group] for group in arguments(operands)]
     try:
-        # CUTLASS has the space before the order, which ptxas accepts.
-        order = r"\.global\.(\w+\.(?:cta|cluster|gpu|sys))\b"
-        name = re.sub(rf"^(ld|st|atom|red){order}", r"\1.\2.global", name)
-        for pattern, make in INSTRUCTIONS:
-            match = re.fullmatch(pattern, name)
-            if match:
-                group = re.search(r"\.cta_group::([^.]+)", name)
-                made = make(match, args + [[asm.value(group[1])]] if group else args)
-                break
+        found = find(name)
+        if found:
+            match, make = found
+            match["operands"] = operands
+            if (match["group"] or "").startswith("%"):
+                match["group"] = asm.value(match["group"])
+            made = make(match, args)
         else:
             made = plain(name, args)
     except (IndexError, ValueError, KeyError):
@@ -187,6 +177,8 @@ FUNCTIONS |= {"fma": ("TTT", FLOATS), "mad": ("TTT", INTEGERS + ["f32", "f64"])}
 FUNCTIONS |= {
     name: ("T", FLOATS) for name in ("rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh")
 }
+for _name in ("add", "sub", "mul", "fma"):
+    FUNCTIONS[_name] = (FUNCTIONS[_name][0], FUNCTIONS[_name][1] + ["f32x2"])
 FUNCTIONS |= {"copysign": ("TT", ["f32", "f64"])}
 FUNCTIONS |= {name: ("Tu", INTEGERS) for name in ("shl", "shr")}
 FUNCTIONS |= {"bfe": ("Tuu", INTEGERS), "bfi": ("TTuu", INTEGERS), "brev": ("T", INTEGERS)}
@@ -198,14 +190,6 @@ OPERATORS |= {"clz": "(uint32_t)::std::countl_zero({0})", "bfind": f"{PTX}::bfin
 OPERATORS |= {
     "sad": f"{PTX}::add({{2}}, {{0}} < {{1}} ? {PTX}::sub({{1}}, {{0}}) : {PTX}::sub({{0}}, {{1}}))"
 }
-
-
-def put(to, value):
-    return "" if to == "_" else f"::sim::any::move({to}, {value});"
-
-
-def operand(of, x):
-    return f"{PTX}::as<{of}>({x})"
 
 
 def plain(name, args):
@@ -271,7 +255,8 @@ def plain(name, args):
     function = "fma" if first == "mad" else first
     rounding = modifiers & {"rz", "rm", "rp"}
     operands = [operand(of if t == "T" else "uint32_t", x) for t, x in zip(signature, values)]
-    if len(operands) != len(signature) or modifiers - rounding - {"sat", "relu"}:
+    possible = set() if kind == "f32x2" else rounding | {"sat", "relu"}
+    if len(operands) != len(signature) or modifiers - possible:
         return None
     made = f"{PTX}::{function}({', '.join(operands)})"
     if rounding:
@@ -300,7 +285,7 @@ def moves(args, kind):
             put(x, f"(uint{bits}_t)(fa_all >> {i * bits})") for i, x in enumerate(to)
         )
     bits = int(kind[1:]) // len(source)
-    of = f"uint{kind[1:]}_t"
+    of = TYPES["b" + kind[1:]]
     parts = [f"({of}){operand(f'uint{bits}_t', x)} << {i * bits}" for i, x in enumerate(source)]
     return put(to[0], f"({of})({' | '.join(parts)})")
 
@@ -361,440 +346,3 @@ def convert(parts, args):
     if "sat" in modifiers and to in FLOATS:
         made = f"{PTX}::saturate({made})"
     return put(out, f"{relu}({made})")
-
-
-# --- memory --------------------------------------------------------------------------------------
-
-SPACE = r"(\.(?P<space>global|shared(::cta|::cluster)?|local|const|param))?"
-CACHE = r"(\.(ca|cg|cs|cv|lu|nc|wb|wt)|\.L[12]::\w+|\.level::\w+)*"
-SEM = r"(\.(?P<sem>weak|volatile|relaxed|acquire|release|acq_rel|mmio))?(\.(cta|cluster|gpu|sys))?"
-VECTORS = {8: ("uchar{}", 4), 16: ("ushort{}", 4), 32: ("uint{}", 4), 64: ("ulonglong{}", 2)}
-
-
-def pointer(match, of, address):
-    space = "shared" if (match["space"] or "").startswith("shared") else "global"
-    return f"{PTX}::{space}_pointer<{of}>({address})"
-
-
-def load_or_store(match, args):
-    """One access, or several, of a vector of up to 16 bytes."""
-    loads = match["what"] != "st"
-    registers, (address, *_) = args[:2] if loads else (args[1], args[0])
-    count, kind = int(match["count"] or 1), match["type"]
-    if len(registers) != count:
-        raise ValueError
-    of, fence = TYPES[kind], "::sim::fence(); " if match["sem"] == "release" else ""
-    bits = int(re.sub(r"\D", "", kind.replace("x2", "")) or 0) * (2 if "x2" in kind else 1)
-    if count == 1:
-        to = pointer(match, of, address)
-        if match["sem"] in ("acquire", "relaxed", "release") and bits >= 32:
-            word = f"uint{bits}_t"
-            op, value = ("or_", f"{word}{{0}}") if loads else ("exch", operand(word, registers[0]))
-            to = pointer(match, word, address)
-            call = f"{PTX}::atom(::sim::AtomicOp::{op}, {to}, {value})"
-            return put(registers[0], call) if loads else f"{fence}{call};"
-        if not loads:
-            return f"{fence}*{to} = {operand(of, registers[0])};"
-        wide = f"uint{bits}_t" if bits < 32 else of
-        value = f"*{to}" if bits >= 32 else f"({'int32_t' if kind[0] == 's' else wide})*{to}"
-        return put(registers[0], value)
-    name, most = VECTORS[bits]
-    width = min(count, most)
-    vector = name.format(width)
-    code = f"{fence}auto* const fa_at = {pointer(match, vector, address)};"
-    for i in range(0, count, width):
-        part, into = registers[i : i + width], f"fa_at[{i // width}]"
-        if loads:
-            code += f" const {vector} fa_{i} = {into};"
-            sign = f"(int{bits}_t)" if kind[0] == "s" else ""
-            code += "".join(f" {put(r, f'{sign}fa_{i}.{x}')}" for x, r in zip("xyzw", part))
-        else:
-            values = ", ".join(operand(f"uint{bits}_t", r) for r in part)
-            code += f" {into} = make_{vector}({values});"
-    return code
-
-
-def atomic(match, args):
-    op, kind = match["op"], match["type"]
-    result = None if match["what"] == "red" else args.pop(0)[0]
-    (address,), *values = args
-    of = TYPES[kind]
-    if kind in ("b32", "b64", "s64") and op not in ("min", "max"):
-        of = f"uint{kind[1:]}_t"
-    values = [operand(of, v[0]) for v in values]
-    if op == "cas":
-        values = values[::-1]
-    name = op + "_" if op in ("and", "or", "xor") else op
-    operands = ", ".join([f"::sim::AtomicOp::{name}", pointer(match, of, address), *values])
-    call = f"{PTX}::atom<{of}>({operands})"
-    fence = "::sim::fence(); " if match["sem"] in ("release", "acq_rel") else ""
-    return fence + (put(result, call) if result else call + ";")
-
-
-def shared(address):
-    return f"{PTX}::shared_pointer<void>({address})"
-
-
-def cp_async(match, args):
-    to, source, size, *more = (group[0] for group in args)
-    filled = more[0] if more and not match["hint"] else size
-    from_ = f"{PTX}::global_pointer<const void>({source})"
-    return f"::sim::cp_async({shared(to)}, {from_}, {size}, {filled}, {HERE});"
-
-
-def matrices(match, args):
-    """ldmatrix and stmatrix."""
-    loads = match["what"] == "ld"
-    registers, (address,) = args if loads else args[::-1]
-    count, trans = int(match["count"]), "true" if match["trans"] else "false"
-    if len(registers) != count:
-        raise ValueError
-    if loads:
-        out = "".join(" " + put(x, f"fa_r[{i}]") for i, x in enumerate(registers))
-        call = f"::sim::ldmatrix(fa_r, {count}, {trans}, {shared(address)}, {HERE});"
-        return f"uint32_t fa_r[4]; {call}{out}"
-    values = ", ".join(operand("uint32_t", x) for x in registers)
-    call = f"::sim::stmatrix(fa_r, {shared(address)}, {HERE}, {count}, {trans});"
-    return f"const uint32_t fa_r[] = {{{values}}}; {call}"
-
-
-# --- barriers, warps -----------------------------------------------------------------------------
-
-
-def barrier(match, args):
-    if len(args) == 1 and not match["arrive"]:
-        if args == [["0"]]:
-            return f"::sim::sync_block({HERE});"
-        threads = "blockDim.x * blockDim.y * blockDim.z"
-    else:
-        threads = args[1][0]
-    waits = "false" if match["arrive"] else "true"
-    return f"::sim::sync_named({args[0][0]}, {threads}, {waits}, {HERE});"
-
-
-def bar_at(address):
-    return f"{PTX}::shared_pointer<uint64_t>({address})"
-
-
-def arrive(match, args):
-    (state,), (bar,), *more = args
-    bytes_of = more.pop(0)[0] if match["expect"] else 0
-    count = more[0][0] if more else 1
-    cluster, relaxed = (str(match[x] == x).lower() for x in ("cluster", "relaxed"))
-    call = f"::sim::arrive({bar_at(bar)}, {cluster}, {relaxed}, {bytes_of}, {count}, {HERE})"
-    return put(state, call) or call + ";"
-
-
-def mbarrier_wait(match, args):
-    (done,), (bar,), (parity,), *_ = args
-    if not match["parity"]:  # a state returned by an arrival
-        parity = f"(int)((uint64_t)({parity}) >> 63)"
-    relaxed = "{true}" if match["relaxed"] else "{}"
-    call = f"::sim::mbarrier_try_wait({bar_at(bar)}, {parity}, {HERE}, {relaxed})"
-    return f"const bool fa_done = {call}; " + put(done, "fa_done")
-
-
-def proxy_fence(match, args):
-    memories = {"global": ["device"], None: ["shared", "device"]}.get(match["of"], ["shared"])
-    return " ".join(f"::sim::proxy_fence(::sim::ProxyFence::{memory});" for memory in memories)
-
-
-def elect(match, args):
-    (leader, elected), (mask,) = args
-    return (
-        f"const uint32_t fa_lanes = ::sim::ballot({mask}, true, {HERE}); "
-        f"const int fa_leader = ::std::countr_zero(fa_lanes); "
-        f"{elected} = ::sim::any::lane() == fa_leader; {put(leader, 'fa_leader')}"
-    )
-
-
-def shuffle(match, args):
-    to, (value,), (lane,), (bounds,), (mask,) = args
-    kind = {"bfly": "xor_"}.get(match["kind"], match["kind"])
-    code = "bool fa_valid; const uint32_t fa_to = " + (
-        f"{PTX}::shfl(::sim::Shuffle::{kind}, fa_valid, {operand('uint32_t', value)}, {lane}, "
-        f"{bounds}, {mask}, {HERE}); {put(to[0], 'fa_to')}"
-    )
-    return code + (f" {to[1]} = fa_valid;" if len(to) > 1 else "")
-
-
-def reduce(match, args):
-    (to,), (value,), (mask,) = args
-    return put(to, f"__reduce_{match['op']}_sync({mask}, {operand(TYPES[match['type']], value)})")
-
-
-def vote(match, args):
-    (to,), (predicate,), (mask,) = args
-    negated = predicate.startswith("!")
-    ballot = f"::sim::ballot({mask}, {predicate}, {HERE})"
-    against = f"::sim::ballot({mask}, !({predicate}), {HERE})"
-    made = {"ballot": ballot, "any": f"{ballot} != 0", "all": f"{against} == 0"}[match["kind"]]
-    return put(to, made) if not negated else None
-
-
-# --- TMA -----------------------------------------------------------------------------------------
-
-
-def box(match, tensor_map, at):
-    """The declaration of fa_at, and the arguments that name a box of a tensor."""
-    if len(at) != int(match["rank"]):
-        raise ValueError
-    declared = f"const int fa_at[] = {{{', '.join(f'(int)({x})' for x in at)}}};"
-    return declared, f"(const ::sim::TensorMap*)({tensor_map}), fa_at, {len(at)}"
-
-
-def tma_load(match, args):
-    group = args.pop()[0] if match["group"] else None
-    (to,), (tensor_map, *at), (bar,), *more = args
-    blocks = f"(uint16_t)({more.pop(0)[0]})" if match["multicast"] else "0"
-    if len(more) != bool(match["hint"]):
-        raise ValueError
-    declared, named = box(match, tensor_map, at)
-    call = f"::sim::any::tma_load({group}, " if group else "::sim::tma_load("
-    return f"{declared} {call}{shared(to)}, {named}, {bar_at(bar)}, {blocks}, {HERE});"
-
-
-def tma_store(match, args):
-    (tensor_map, *at), (source,), *_ = args
-    declared, named = box(match, tensor_map, at)
-    return f"{declared} ::sim::tma_store({named}, {shared(source)}, {HERE});"
-
-
-def bulk(match, args):
-    to, source, size, *more = (group[0] for group in args)
-    if match["to"] == "global":
-        to = f"{PTX}::global_pointer<void>({to})"
-        return f"::sim::bulk_store({to}, {shared(source)}, {size}, {HERE});"
-    source = f"{PTX}::global_pointer<const void>({source})"
-    return f"::sim::bulk_load({shared(to)}, {source}, {size}, {bar_at(more[0])}, {HERE});"
-
-
-# --- tensor cores --------------------------------------------------------------------------------
-
-NUMBERS = ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "s32", "f32", "f64")
-
-
-def mma(match, args):
-    d, a, b, c = args
-    m, n, k = (int(match[x]) for x in "mnk")
-    if not all(match[x] in NUMBERS for x in ("d", "a", "b", "c")) or match["c"] != match["d"]:
-        return None
-    bits = {"f16": 16, "bf16": 16, "f64": 64}
-    words = [bits.get(match["d"], 32), 8, 8, bits.get(match["d"], 32)]
-    words[1] = words[2] = bits.get(match["a"], 32 if match["a"] == "tf32" else 8)
-    sizes = [m * n, m * k, k * n, m * n]
-    if m not in (8, 16) or n != 8:
-        raise ValueError
-    for group, size, word in zip(args, sizes, words):
-        if len(group) != size // 32 * word // max(32, word if word == 64 else 32):
-            raise ValueError
-    of = "double" if match["d"] == "f64" else "uint32_t"
-    arrays = "".join(
-        f"const {of} fa_{name}[] = {{{', '.join(operand(of, x) for x in group)}}}; "
-        for name, group in (("a", a), ("b", b), ("c", c))
-    )
-    types = ", ".join(f"::sim::Number::{match[x]}" for x in ("a", "b", "c"))
-    saturate = "true" if match["satfinite"] or match["saturates"] else "false"
-    product = f"{{{m}, {n}, {k}, {types}, fa_a, fa_b, fa_c, fa_d, {saturate}}}"
-    out = " ".join(put(x, f"fa_d[{i}]") for i, x in enumerate(d))
-    return f"{arrays}{of} fa_d[{len(d)}]; ::sim::multiply({product}, {HERE}); {out}"
-
-
-def wgmma(match, args):
-    d, a, (b,), (accumulate,), (scale_a,), (scale_b,), *trans = args
-    factor = {"bf16": "bf16", "f16": "f16", "e4m3": "e4m3"}.get(match["a"])
-    n = int(match["n"])
-    half = factor == match["d"] == "f16"
-    if not factor or match["a"] != match["b"] or not half and match["d"] != "f32":
-        return None
-    if len(d) != n // (4 if half else 2):
-        raise ValueError
-    if int(match["k"]) != (32 if factor == "e4m3" else 16):
-        raise ValueError
-    registers = len(a) == 4
-    a_of = f"const uint32_t fa_a[] = {{{', '.join(operand('uint32_t', x) for x in a)}}}; "
-    fields = f".factor = ::sim::Factor::{factor}, .n = {n}, "
-    fields += (
-        ".a_registers = fa_a, " if registers else f".a = ::sim::wgmma_operand({a[0]}, {HERE}), "
-    )
-    fields += f".b = ::sim::wgmma_operand({b}, {HERE}), "
-    majors = [x for (x,) in trans]
-    if not registers and majors:
-        fields += f".a_mn_major = (bool)({majors.pop(0)}), "
-    if majors:
-        fields += f".b_mn_major = (bool)({majors[0]}), "
-    fields += f".accumulate = (bool)({accumulate}), .half_sums = {str(half).lower()}"
-    need = f"::sim::any::need_plus_one({scale_a}, {scale_b}, {HERE}); "
-    return f"{need}{a_of if registers else ''}{PTX}::wgmma({HERE}, {{{fields}}}, {', '.join(d)});"
-
-
-def tensor_alloc(match, args):
-    (address,), (columns,), (group,) = args
-    to = f"{PTX}::shared_pointer<uint32_t>({address})"
-    return f"::sim::tcgen05_alloc({to}, {columns}, {HERE}, ::sim::CtaGroup{{{group}}});"
-
-
-def tensor_mma(match, args):
-    (d,), (a,), (b,), (descriptor,), *disabled, (accumulate,), (group,) = args
-    if len(disabled) > 1 or disabled and len(disabled[0]) not in (4, 8):
-        raise ValueError
-    lanes = ", ".join([HERE, *disabled[0]]) if disabled else ""
-    lanes = f"::sim::any::need_all_lanes({lanes}); " if lanes else ""
-    in_tensor_memory = "true" if match["a"] else "false"
-    b = f"::sim::tcgen05_operand({b}, {HERE})"
-    a = f"(uint32_t)({a})" if match["a"] else f"::sim::tcgen05_operand({a}, {HERE})"
-    return (
-        f"{lanes}::sim::tcgen05_mma({{(uint32_t)({d}), {a}, {in_tensor_memory}, {b}, "
-        f"(uint32_t)({descriptor}), {accumulate}, ::sim::CtaGroup{{{group}}}, "
-        f"::sim::TensorKind::{match['kind']}}}, {HERE});"
-    )
-
-
-def tensor_commit(match, args):
-    blocks = f"(uint16_t)({args[1][0]})" if match["multicast"] else "::sim::kThisBlock"
-    group = f"::sim::CtaGroup{{{args[-1][0]}}}"
-    return f"::sim::tcgen05_commit({bar_at(args[0][0])}, {HERE}, {group}, {blocks});"
-
-
-def tensor_move(match, args):
-    registers, (address,) = args if match["what"] == "ld" else args[::-1]
-    if len(registers) != int(match["columns"]):
-        raise ValueError
-    call = f"::sim::any::tcgen05_{match['what']}"
-    return f"{call}({HERE}, {address}, {', '.join(registers)});"
-
-
-def call(text):
-    """A call of the simulator. {0}, {1}: the operands; {bar}: the first one as an mbarrier; {here}:
-    the line; {yes}: does the instruction have what the pattern names `yes`?"""
-
-    def make(match, args):
-        firsts = [a[0] for a in args]
-        yes = str(bool(match.groupdict().get("yes"))).lower()
-        bar = bar_at(firsts[0]) if firsts else ""
-        return "::sim::" + text.format(*firsts, bar=bar, here=HERE, yes=yes) + ";"
-
-    return make
-
-
-def result(text):
-    """A value for the first operand, in the same format."""
-    return lambda match, args: put(args[0][0], text.format(*(a[0] for a in args), here=HERE))
-
-
-def nothing(match, args):
-    return ";"
-
-
-GROUP = r"(?P<group>\.cta_group::([12]|%\d+))"
-IN_SHARED = r"(\.shared(::cta|::cluster)?)?\.b64"
-ORDER = r"(\.(release|acquire|(?P<relaxed>relaxed)))?(\.(cta|(?P<cluster>cluster)))?"
-TENSOR = r"cp\.async\.bulk\.tensor\.(?P<rank>[1-5])d"
-ALIGNED = r"\.sync\.aligned"
-HINT = r"(?P<hint>\.L2::cache_hint)?"
-MULTICAST = r"(?P<multicast>\.multicast::cluster)?"
-TYPE = r"\.(?P<type>\w+)"
-INSTRUCTIONS = [
-    (rf"(?P<what>ld|ldu|st){SEM}{SPACE}{CACHE}(\.v(?P<count>[248]))?{TYPE}", load_or_store),
-    (
-        rf"(?P<what>atom|red){SEM}{SPACE}\.(?P<op>add|min|max|exch|and|or|xor|inc|dec|cas)"
-        rf"(\.noftz)?(\.L2::cache_hint)?{TYPE}",
-        atomic,
-    ),
-    (r"(prefetchu?|discard|applypriority|createpolicy|cp\.async\.bulk\.prefetch)\b.*", nothing),
-    (r"griddepcontrol\.wait", call("griddep_wait()")),
-    (r"(fence\.proxy\.tensormap|griddepcontrol|nanosleep|pmevent)\b.*", nothing),
-    (r"mapa(\.shared::cluster)?\.u32", result(f"{PTX}::mapa({{1}}, {{2}})")),
-    (r"mapa\.u64", result(f"::sim::map_shared_rank({PTX}::global_pointer<void>({{1}}), {{2}})")),
-    (
-        r"cvta\.to\.shared\.u(32|64)",
-        result(f"__cvta_generic_to_shared({PTX}::global_pointer<void>({{1}}))"),
-    ),
-    (r"cvta\.shared\.u(32|64)", result(f"{PTX}::shared_pointer<void>({{1}})")),
-    # mbarriers
-    (rf"mbarrier\.init{IN_SHARED}", call("mbarrier_init({bar}, {1}, {here})")),
-    (rf"mbarrier\.inval{IN_SHARED}", call("mbarrier_inval({bar}, {here})")),
-    (rf"mbarrier\.arrive(?P<expect>\.expect_tx)?{ORDER}{IN_SHARED}", arrive),
-    (rf"mbarrier\.expect_tx{ORDER}{IN_SHARED}", call("mbarrier_expect({bar}, {1}, {here})")),
-    (rf"mbarrier\.(try_wait|test_wait)(?P<parity>\.parity)?{ORDER}{IN_SHARED}", mbarrier_wait),
-    (
-        rf"cp\.async\.mbarrier\.arrive\.noinc{IN_SHARED}",  # its copies complete at once
-        call("cp_async_wait_all(); ::sim::mbarrier_arrive({bar}, 0, {here})"),
-    ),
-    (r"fence\.mbarrier_init\.release\.cluster", call("mbarrier_init_fence()")),
-    (r"fence\.proxy\.async(\.(?P<of>shared::cta|shared::cluster|global))?", proxy_fence),
-    # TMA
-    (
-        rf"{TENSOR}\.shared::c(ta|luster)\.global(\.tile)?\.mbarrier::complete_tx::bytes"
-        rf"({GROUP})?{MULTICAST}{HINT}",
-        tma_load,
-    ),
-    (rf"{TENSOR}\.global\.shared::cta(\.tile)?\.bulk_group{HINT}", tma_store),
-    (
-        r"cp\.async\.bulk\.(?P<to>shared::c(ta|luster))\.global\.mbarrier::complete_tx::bytes"
-        rf"{HINT}",
-        bulk,
-    ),
-    (rf"cp\.async\.bulk\.(?P<to>global)\.shared::cta\.bulk_group{HINT}", bulk),
-    (r"cp\.async\.bulk\.commit_group", call("bulk_commit()")),
-    (r"cp\.async\.bulk\.wait_group(?P<yes>\.read)?", call("bulk_wait({0}, {yes})")),
-    # blocks and warps
-    (r"barrier\.cluster\.arrive(\.(release|relaxed))?(\.aligned)?", call("cluster_arrive({here})")),
-    (r"barrier\.cluster\.wait(\.acquire)?(\.aligned)?", call("cluster_wait({here})")),
-    (r"bar(rier)?(\.cta)?\.(sync|(?P<arrive>arrive))(\.aligned)?", barrier),
-    (r"bar\.warp\.sync", call("sync_warp({0}, {here})")),
-    (r"(membar|fence\.(acq_rel|sc))\.(gl|gpu|sys)", call("fence()")),
-    (r"(membar|fence\.(acq_rel|sc))\.(cta|cluster)", nothing),
-    (r"elect\.sync", elect),
-    (r"shfl\.sync\.(?P<kind>up|down|bfly|idx)\.b32", shuffle),
-    (r"vote\.sync\.(?P<kind>any|all|ballot)\.(pred|b32)", vote),
-    (r"activemask\.b32", result("::sim::converged_lanes({here})")),
-    (r"match\.any\.sync\.b32", result("__match_any_sync({2}, (uint32_t)({1}))")),
-    (r"redux\.sync\.(?P<op>add|min|max|and|or|xor)\.(?P<type>[usb]32)", reduce),
-    (r"trap|brkpt", call("program::trap({here})")),
-    (r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32", call("setmaxnreg({0}, {here})")),
-    # tensor cores
-    (
-        rf"(?P<what>ld|st)matrix{ALIGNED}(\.m8n8)?\.x(?P<count>[124])(?P<trans>\.trans)?(\.m8n8)?"
-        r"\.shared(::cta)?\.b16",
-        matrices,
-    ),
-    (
-        rf"mma{ALIGNED}\.m(?P<m>\d+)n(?P<n>\d+)k(?P<k>\d+)\.row\.col(?P<satfinite>\.satfinite)?"
-        r"\.(?P<d>\w+)\.(?P<a>\w+)\.(?P<b>\w+)\.(?P<c>\w+)(?P<saturates>\.satfinite)?(\.rn)?",
-        mma,
-    ),
-    (rf"wgmma\.fence{ALIGNED}", call("wgmma_fence()")),
-    (rf"wgmma\.commit_group{ALIGNED}", call("wgmma_commit()")),
-    (rf"wgmma\.wait_group{ALIGNED}", call("wgmma_wait({0}, {here})")),
-    (
-        rf"wgmma\.mma_async{ALIGNED}\.m64n(?P<n>\d+)k(?P<k>\d+)"
-        r"\.(?P<d>\w+)\.(?P<a>\w+)\.(?P<b>\w+)",
-        wgmma,
-    ),
-    (rf"tcgen05\.alloc{GROUP}{ALIGNED}(\.shared::cta)?\.b32", tensor_alloc),
-    (
-        rf"tcgen05\.dealloc{GROUP}{ALIGNED}\.b32",
-        call("tcgen05_dealloc({0}, {1}, {here}, ::sim::CtaGroup{{{2}}})"),
-    ),
-    (
-        rf"tcgen05\.relinquish_alloc_permit{GROUP}{ALIGNED}",
-        call("tcgen05_relinquish_alloc_permit({here}, ::sim::CtaGroup{{{0}}})"),
-    ),
-    (
-        rf"tcgen05\.mma{GROUP}\.kind::(?P<kind>f16|tf32)(?P<a>\.a_in_tensor_memory)?",
-        tensor_mma,
-    ),
-    (
-        rf"tcgen05\.commit{GROUP}\.mbarrier::arrive::one(\.shared(::cta|::cluster)?)?{MULTICAST}"
-        r"\.b64",
-        tensor_commit,
-    ),
-    (rf"tcgen05\.(?P<what>ld|st){ALIGNED}\.32x32b\.x(?P<columns>\d+)\.b32", tensor_move),
-    (rf"tcgen05\.wait::((?P<yes>ld)|st){ALIGNED}", call("tcgen05_wait({yes}, {here})")),
-    (r"tcgen05\.fence::((?P<yes>before)|after)_thread_sync", call("tcgen05_fence({yes})")),
-    (rf"cp\.async\.c[ag]\.shared(::cta)?\.global{HINT}(\.L2::\d+B)?", cp_async),
-    (r"cp\.async\.commit_group", call("cp_async_commit()")),
-    (r"cp\.async\.wait_all", call("cp_async_wait_all()")),
-    (r"cp\.async\.wait_group", call("cp_async_wait({0})")),
-]

@@ -219,6 +219,72 @@ ERRORS = {
         "static_memory.cu:@",
         1,
     ),
+    # What signals an mbarrier, at HERE, and is it waited for?
+    **{
+        name: (
+            f"""
+            __global__ void __cluster_dims__(2, 1, 1) k(int* p) {{
+              __shared__ __align__(16) int s[4];
+              __shared__ unsigned long long bars[1];
+              const unsigned own = __cvta_generic_to_shared(bars);
+              unsigned to = __cvta_generic_to_shared(s), bar = own, rank;
+              asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+              if (threadIdx.x == 0) {{
+                asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(bar));
+                asm volatile("fence.mbarrier_init.release.cluster;");
+              }}
+              if (threadIdx.x < 4) s[threadIdx.x] = 0;
+              asm("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;");
+              if (threadIdx.x == 0) {{
+                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 16;" ::"r"(own));
+                {ptx}
+              }}
+              __syncthreads();
+              p[rank * 32 + threadIdx.x] = s[0];
+              asm("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;");
+            }}
+            int main() {{
+              int* p;
+              cudaMalloc(&p, 256), cudaMemset(p, 0, 256);
+              k<<<2, 32>>>(p);
+              return cudaDeviceSynchronize();
+            }}""",
+            finding,
+            1,
+            ("--analyse",),
+        )
+        for name, ptx, finding in (
+            (
+                "sent_elsewhere",
+                'asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(rank ^ 1));\n'
+                'asm("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" '
+                '::"r"(to), "r"(1), "r"(bar));  // HERE',
+                r"st.async at sent_elsewhere.cu:@ writes to the block of rank \d of the cluster, "
+                r"but its mbarrier is that of rank \d",
+            ),
+            (
+                "sent_unwaited",
+                'asm("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], '
+                '{%1, %1, %1, %1}, [%2];" ::"r"(to), "r"(1), "r"(bar));  // HERE',
+                r"race on shared memory: .*load of s, byte 0 at .* and a st.async by thread "
+                r"\(0,0,0\) at sent_unwaited.cu:@ have no wait on its mbarrier",
+            ),
+            (
+                "canceled_unwaited",
+                'asm("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes'
+                '.b128 [%0], [%1];" ::"r"(to), "r"(bar));  // HERE',
+                r"race on shared memory: .*load of s, byte 0 at .* and a "
+                r"clusterlaunchcontrol.try_cancel by .* at canceled_unwaited.cu:@ have no wait",
+            ),
+            (
+                "loaded_outside",
+                'asm("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes'
+                '.multicast::cluster [%0], [%1], 16, [%2], 4;" ::"r"(to), "l"(p), "r"(bar));'
+                "  // HERE",
+                "the bulk load at loaded_outside.cu:@ is multicast to a block outside the cluster",
+            ),
+        )
+    },
     # A relaxed arrival publishes no stores, a relaxed wait acquires none.
     "relaxed": (
         program(
@@ -437,15 +503,17 @@ class Programs(unittest.TestCase):
     @unittest.skipUnless(find_nvcc(), "there is no nvcc")
     def test_nvcc_takes_each_as_it_is(self):
         def compiled(file):
-            arch = {"tensor_memory.cu": "100a", "hopper.cu": "90a"}.get(Path(file).name, "90")
+            arch = {"hopper.cu": "90a", **dict.fromkeys(of_blackwell, "100a")}
+            arch = arch.get(Path(file).name, "90")
             command = [find_nvcc(), "-std=c++17", "-rdc=true", "-DNVCC_REFUSES_IT"]
             command += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
             return said([*command, "-ptx", "-o", os.devnull, file])  # g++ took the host's half
 
+        of_blackwell = ("tensor_memory.cu", "blackwell.cu")
         slow = ("cub", "thrust")  # NVIDIA's headers: half a minute
         files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS if name not in slow]
         if not every_arch_of("sm_100a", find_nvcc()):
-            files.remove(os.path.join(FOLDER, "tensor_memory.cu"))
+            files = [file for file in files if Path(file).name not in of_blackwell]
         files.append(str(ROOT / "tests/programs/faults.cu"))
         for file, done in zip(files, JOBS.pool.map(compiled, files)):
             with self.subTest(file):
@@ -987,6 +1055,15 @@ class Errors(Folder):
             (f"{tma} [%0], [%1, {two}], [%0], %1;", "'cp.async"),
             (f"{tma}.L2::cache_hint [%0], [%1, {two}], [%0];", "'cp.async"),
             (f"tcgen05.ld.sync.aligned.32x32b.x4.b32 {two}, [%0];", "'tcgen05.ld"),
+            (f"tcgen05.ld.sync.aligned.16x256b.x1.b32 {two}, [%0];", "'tcgen05.ld"),
+            (f"tcgen05.ld.sync.aligned.16x32bx2.x2.b32 {two}, [%0];", "'tcgen05.ld"),
+            ("tcgen05.shift.cta_group::1.down [%0];", "instruction tcgen05.shift"),
+            ("tcgen05.cp.cta_group::1.128x256b [%0], %1;", "instruction tcgen05.cp"),
+            ("add.rz.f32x2 %1, %1, %1;", "instruction add.rz.f32x2"),
+            (
+                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], %0, [%0];",
+                "'st.async",
+            ),
             (f"tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %1, %0, {two}, 1;", "'tcgen05.mma"),
             ("mul24.hi.u32 %0, %0, 1;", "instruction mul24.hi.u32"),
             ("min.NaN.f32 %0, %0, %0;", "instruction min.NaN.f32"),
@@ -1208,8 +1285,9 @@ class Errors(Folder):
             ("work->kernel<<<1, 1>>>(x);", "[fa_kernel = work->kernel]("),
             ("work.kernel<<<1, 1>>>(x);", "[fa_kernel = work.kernel]("),
             (
-                'asm("tcgen05.mma.cta_group::1.kind::i8 [%0], %1, %1, %0, 1;" :: "r"(d), "l"(a));',
-                'unsupported("the PTX instruction tcgen05.mma.cta_group::1.kind::i8")',
+                'asm("tcgen05.mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, 1;" '
+                ':: "r"(d), "l"(a));',
+                'unsupported("the PTX instruction tcgen05.mma.cta_group::1.kind::mxf4")',
             ),
             (
                 'asm("tcgen05.mma.cta_group::2.kind::tf32 [%0], [%0], %1, %0, '

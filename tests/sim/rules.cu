@@ -671,7 +671,7 @@ TEST_CASE("tcgen05's addresses are of the block's columns, and of lane 0",
   FOUND("the tcgen05.mma at ... A's descriptor has the swizzle code 1; 0, 2, 4 and 6 are possible",
         moves, warp, Tensor::swizzle_code);
   FOUND("the tcgen05.mma at ... A's descriptor is not", moves, warp, Tensor::base_offset);
-  FOUND("the tcgen05.mma at ... says m128n264; m128 with n", moves, warp, Tensor::n_264);
+  FOUND("the tcgen05.mma at ... says m128n264; m64 with n", moves, warp, Tensor::n_264);
   FOUND("one arrival too many: tcgen05.commit at ... in a phase that has all its 1 arrivals", moves,
         warp, Tensor::commits_twice);
   SILENT(moves, {2, 32, 0, 2}, Tensor::none);

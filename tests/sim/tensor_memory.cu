@@ -1,4 +1,4 @@
-// Faults in the use of tensor memory, in bf16, fp16 and tf32, each beside a kernel without it.
+// Faults in the use of tensor memory, each beside a kernel without it; types, shapes and layouts.
 #include <random>
 
 #include "common/dialect/ptx/ptx.h"
@@ -197,39 +197,49 @@ __global__ void addresses(uint32_t* y, int first, int second) {
   fa::tcgen05_dealloc(address[1], second);
 }
 
-// D = A B^T and D += A B^T with 32 bytes of k, in any type. Each block has 128 rows of A and of D.
+// D = A B^T and D += A B^T with 32 bytes of k, in any type and shape. An A in tensor memory is
+// `lanes`, by block and lane. `cells`: D's lanes, 0 where the product writes none.
+struct Shape {
+  int m, n, group = 1;
+  bool ws = false;
+  uint32_t lane = 0;
+  int rows() const { return m / group; }  // of a block
+};
+constexpr int kWords = 8;  // of a row of an operand
 template <int group>
-__global__ void any_type(const uint32_t* A, const uint32_t* B, float* D, sim::TensorProduct p) {
-  constexpr int kWords = 8;  // per row
+__global__ void any_type(const uint32_t* A, const uint32_t* lanes, const uint32_t* B,
+                         uint32_t* cells, sim::TensorProduct p, Shape shape) {
+  constexpr int kAll = 128;  // columns; A's follow D's, at most 64
   uint32_t* sA = fa::dynamic_shared<uint32_t>();
   uint32_t* sB = sA + kM * kWords;
   __shared__ uint64_t done;
   __shared__ uint32_t address;
-  const int thread = threadIdx.x, rank = fa::cluster_rank(), r = rank * kM + thread;
+  const int thread = threadIdx.x, rank = fa::cluster_rank(), rows = shape.rows(), n = shape.n;
   const auto meet = [] { group == 2 ? fa::cluster_sync() : __syncthreads(); };
-  if (thread < 32) fa::tcgen05_alloc<group>(&address, kColumns);
+  if (thread < 32) fa::tcgen05_alloc<group>(&address, kAll);
   if (thread == 0) fa::mbarrier_init(&done, 1), fa::mbarrier_init_fence();
   const auto load = [&](uint32_t* tile, const uint32_t* from, int rows) {  // to core matrices
     for (int i = thread; i < rows * kWords; i += kM) {
       tile[i / 4 % 2 * rows * 4 + i / kWords * 4 + i % 4] = from[rank * rows * kWords + i];
     }
   };
-  load(sA, A, kM), load(sB, B, kN / group);
+  load(sA, A, rows), load(sB, B, n / group);
   fa::fence_proxy_async();
   __syncthreads();
   const uint32_t mine = tmem_address(address, thread / 32 * 32, 0);
   uint32_t row[16] = {};
-  for (int i = 0; i < kWords; ++i) row[i] = A[r * kWords + i];
-  fa::tcgen05_st(mine + kP, row);
+  for (int c = 0; c < 64; c += 16) fa::tcgen05_st(mine + c, row);
+  for (int i = 0; i < kWords; ++i) row[i] = lanes[(rank * kM + thread) * kWords + i];
+  fa::tcgen05_st(mine + 64, row);
   fa::tcgen05_wait_st();
   fa::tcgen05_fence_before_thread_sync();
   meet();
   fa::tcgen05_fence_after_thread_sync();
   if (thread == 0 && rank == 0) {
-    p.d = address;
-    p.a = p.a_in_tensor_memory ? address + kP
-                               : fa::tcgen05_descriptor(sA, Swizzle::none, kM * 16, 128);
-    p.b = fa::tcgen05_descriptor(sB, Swizzle::none, kN / group * 16, 128);
+    p.d = address + (shape.lane << 16);
+    p.a =
+        p.a_in_tensor_memory ? p.d + 64 : fa::tcgen05_descriptor(sA, Swizzle::none, rows * 16, 128);
+    p.b = fa::tcgen05_descriptor(sB, Swizzle::none, n / group * 16, 128);
     for (const bool accumulate : {false, true}) {
       p.accumulate = accumulate;
       sim::tcgen05_mma(p, sim::Where::here());
@@ -238,13 +248,82 @@ __global__ void any_type(const uint32_t* A, const uint32_t* B, float* D, sim::Te
   }
   fa::mbarrier_wait(&done, 0);
   fa::tcgen05_fence_after_thread_sync();
-  float d[kN];
-  fa::tcgen05_ld(d, mine);
-  fa::tcgen05_wait_ld(d);
-  for (int n = 0; n < kN; ++n) D[r * kN + n] = d[n];
+  for (int c = 0; c < 64; c += 16) {
+    fa::tcgen05_ld(row, mine + c);
+    fa::tcgen05_wait_ld(row);
+    for (int i = 0; i < 16; ++i) cells[(rank * kM + thread) * 64 + c + i] = row[i];
+  }
   fa::tcgen05_fence_before_thread_sync();
   meet();
-  if (thread < 32) fa::tcgen05_dealloc<group>(address, kColumns);
+  if (thread < 32) fa::tcgen05_dealloc<group>(address, kAll);
+}
+// The row of D in a lane of a block, -1: none, and D's first column there, by PTX's figures.
+struct InLane {
+  int row, column = 0;
+};
+InLane in_lane(const Shape& shape, int lane) {
+  const int rows = shape.rows();
+  if (rows == 128) return {lane};
+  if (shape.m == 64 && !shape.ws) {  // layout F
+    return {lane % 32 / 16 == static_cast<int>(shape.lane) / 16 ? lane / 32 * 16 + lane % 16 : -1};
+  }
+  return {lane % rows, lane / rows * (shape.n / (128 / rows))};
+}
+
+// One warp of four stores a row number and column in each cell; warp 0 loads as told, or stores so.
+__global__ void move_in_shape(uint32_t* out, sim::TensorShape shape, int n, uint32_t lane,
+                              bool stores) {
+  constexpr int kAll = 64;
+  __shared__ uint32_t address;
+  const int thread = threadIdx.x;
+  if (thread < 32) fa::tcgen05_alloc(&address, kAll);
+  __syncthreads();
+  uint32_t row[kAll], registers[kAll];
+  for (int c = 0; c < kAll; ++c) row[c] = (thread << 8 | c) * 0x10001u;
+  for (int i = 0; i < n; ++i) registers[i] = (thread << 8 | i) * 0x10001u + 0x80000000u;
+  const uint32_t mine = tmem_address(address, thread / 32 * 32, 0);
+  fa::tcgen05_st(mine, row);
+  fa::tcgen05_wait_st();
+  if (thread < 32) {
+    const uint32_t at = address + (lane << 16);
+    if (stores) {
+      sim::tcgen05_st(at, registers, n, sim::Where::here(), shape);
+      fa::tcgen05_wait_st();
+      fa::tcgen05_ld(row, mine);
+      fa::tcgen05_wait_ld(row);
+      for (int c = 0; c < kAll; ++c) out[thread * kAll + c] = row[c];
+    } else {
+      sim::tcgen05_ld(registers, n, at, sim::Where::here(), shape);
+      fa::tcgen05_wait_ld(row);
+      for (int i = 0; i < n; ++i) out[thread * kAll + i] = registers[i];
+    }
+  }
+  __syncthreads();
+  if (thread < 32) fa::tcgen05_dealloc(address, kAll);
+}
+// A warp stores to 16 lanes, another one loads `lane` and the 15 that follow, without an order.
+__global__ void half_lanes(float* y, uint32_t lane) {
+  __shared__ uint32_t address;
+  uint32_t r[16] = {};
+  if (threadIdx.x < 32) {
+    fa::tcgen05_alloc(&address, 32);
+    __syncwarp();
+    fa::tcgen05_st(address, r);
+    fa::tcgen05_wait_st();
+    fa::tcgen05_fence_before_thread_sync();
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    sim::tcgen05_st(address, r, 4, sim::Where::here(), {16, 256});
+  } else if (threadIdx.x >= 128) {
+    fa::tcgen05_fence_after_thread_sync();
+    sim::tcgen05_ld(r, 2, address + (lane << 16), sim::Where::here(), {16, 128});
+    fa::tcgen05_wait_ld(r);
+    y[threadIdx.x - 128] = std::bit_cast<float>(r[0]);
+  }
+  fa::tcgen05_wait_st();
+  __syncthreads();
+  if (threadIdx.x < 32) fa::tcgen05_dealloc(address, 32);
 }
 
 // A product with the test's descriptors.
@@ -255,6 +334,8 @@ struct Descriptors {
   uint32_t instruction = fa::tcgen05_instruction(128, 128);
   bool hopper = false;
   sim::TensorKind kind = sim::TensorKind::f16;
+  bool ws = false;
+  uint32_t lane = 0;
 };
 __global__ void describe(Descriptors x) {
   char* tile = fa::dynamic_shared<char>();  // 128 rows of 128 bytes
@@ -268,12 +349,13 @@ __global__ void describe(Descriptors x) {
         x.hopper ? fa::wgmma_descriptor(tile, x.swizzle, x.leading, x.stride)
                  : fa::tcgen05_descriptor(tile + x.begin, x.swizzle, x.leading, x.stride);
     const uint64_t operand = fa::tcgen05_advance(first, x.advance);
-    sim::tcgen05_mma({.d = address,
+    sim::tcgen05_mma({.d = address + (x.lane << 16),
                       .a = operand,
                       .b = operand,
                       .instruction = x.instruction,
                       .accumulate = false,
-                      .kind = x.kind},
+                      .kind = x.kind,
+                      .ws = x.ws},
                      sim::Where::here());
     fa::tcgen05_commit(&done);
   }
@@ -567,12 +649,27 @@ TEST_CASE("descriptors that are not the tile's are refused", "[sim][tcgen05]") {
         warp, Descriptors{.stride = 2048});
   FOUND(mma("'s descriptor is not tcgen05_descriptor's"), describe, warp,
         Descriptors{.hopper = true});
-  FOUND(mma("its instruction descriptor says m64n128; m128 with n of 16, 32, ... 256 is simulated"),
-        describe, warp, Descriptors{.instruction = fa::tcgen05_instruction(64, 128)});
-  FOUND(mma("its instruction descriptor says m128n8; m128"), describe, warp,
-        Descriptors{.instruction = fa::tcgen05_instruction(128, 8)});
-  FOUND(mma("its instruction descriptor says sparse, saturated, negated or shifted"), describe,
-        warp, Descriptors{.instruction = fa::tcgen05_instruction(128, 128) | 1u << 13});
+  const auto rows = [&](int m, int n, const std::string& why, bool ws = false,
+                        sim::TensorKind kind = sim::TensorKind::f16, uint32_t types = 0) {
+    const uint32_t shape = fa::tcgen05_instruction(m, n);
+    const uint32_t instruction = types ? (shape & ~0x1ff0u) | types : shape;
+    FOUND(mma("its instruction descriptor says " + why), describe, warp,
+          Descriptors{.instruction = instruction, .kind = kind, .ws = ws});
+  };
+  const std::string one = "m64 with n of 8, 16, ... 256, or m128 with n of 16, 32, ... 256 is";
+  rows(32, 128, "m32n128; " + one);
+  rows(128, 8, "m128n8; " + one);
+  rows(256, 128, "m256n128; " + one);
+  rows(64, 24, "m64n24; m64 with n of 16, 32, ... 256, or m128 with n of 16, ", false,
+       sim::TensorKind::i8, 2u << 4);
+  const std::string ws = "m32 with n of 64, 128 or 256, or m64 with n of 64, 128 or 256, or m128";
+  rows(64, 192, "m64n192; " + ws, true);
+  rows(256, 128, "m256n128; " + ws, true);
+  const std::string other = "sparse, saturated, negated or shifted, which is not simulated";
+  for (const int bit : {2, 3, 30}) {
+    FOUND(mma("its instruction descriptor says " + other), describe, warp,
+          Descriptors{.instruction = fa::tcgen05_instruction(128, 128) | 1u << bit});
+  }
 }
 
 ANALYSED("the types of a product are those of its kind", "[sim][tcgen05]") {
@@ -583,18 +680,30 @@ ANALYSED("the types of a product are those of its kind", "[sim][tcgen05]") {
   const auto refused = [&](const std::string& why, uint32_t instruction, sim::TensorKind kind) {
     FOUND(says + why, describe, warp, Descriptors{.instruction = instruction, .kind = kind});
   };
-  const std::string types = "other types than fp16 factors, or bf16 ones, and fp32 sums";
+  const std::string types =
+      "other types than fp16 factors, or bf16 ones, and fp32 sums, or fp16 factors and sums";
   for (const uint32_t other : {in_bf16 & ~(1u << 7), in_bf16 + kBf16, in_bf16 + 2 * kBf16}) {
     refused(types, other, f16);
   }
   for (const uint32_t other : {in_bf16, in_bf16 - kBf16, in_bf16 + (1u << 7)}) {
     refused("other types than tf32 factors and fp32 sums", other, tf32);
   }
-  refused("fp16 sums, which are not simulated", (in_bf16 - kBf16) & ~(1u << 4), f16);
+  refused(types, in_bf16 & ~(1u << 4), f16);  // fp16 sums of bf16
+  const std::string fp8 = "other types than e4m3 or e5m2 factors and fp32 or fp16 sums";
+  for (const uint32_t code : {2u, 3u, 5u}) {  // 3 and 5: e2m3, e2m1
+    refused(fp8, in_bf16 - kBf16 + (code << 10), f8f6f4);
+  }
+  refused("other types than u8 or s8 factors and s32 sums", in_bf16, i8);
   for (const int bit : {15, 16}) {
     refused("MN-major factors in tf32, which is not simulated", in_bf16 + kBf16 + (1u << bit),
             tf32);
   }
+  const auto from_lane = [&](const std::string& why, int m, uint32_t lane) {
+    FOUND("the tcgen05.mma at ... has D from lane " + why, describe, warp,
+          Descriptors{.instruction = fa::tcgen05_instruction(m, 128), .lane = lane});
+  };
+  from_lane("16 on; its 128 rows begin at 0", 128, 16);
+  from_lane("32 on; its 64 rows begin at 0 or 16", 64, 32);
   FOUND("A leaves its rows of 64 bytes: they hold 16 values of k", describe, warp,
         Descriptors{.swizzle = Swizzle::b64,
                     .begin = 48,
@@ -603,44 +712,177 @@ ANALYSED("the types of a product are those of its kind", "[sim][tcgen05]") {
                     .kind = tf32});
 }
 
-ANALYSED("fp16 has 11 bits, and tf32, whose other 13 are dropped", "[sim][tcgen05]") {
+// A type: its bits at random, without inf and NaN, and what they mean.
+struct TestType {
+  uint32_t code;
+  int bits;
+  float (*value)(uint32_t);
+};
+uint32_t random_bits(const TestType& t, bool of_kind_i8, std::mt19937& rng) {
+  const uint32_t x = rng();
+  if (t.bits == 32) return (x & 0x807fffff) | (100 + rng() % 40) << 23;
+  if (t.bits == 8) return of_kind_i8 ? x & 0xff : x & 0xbf;  // half of the exponents
+  return t.code ? (x & 0x807f) | (100 + rng() % 40) << 7 : x & 0xbfff;
+}
+struct TestKind {
+  sim::TensorKind kind;
+  TestType a, b;
+  uint32_t sums;  // 0: fp16, 1: fp32, 2: s32
+  fa::TensorSum rule;
+};
+
+ANALYSED("products of every type and shape are exact", "[sim][tcgen05]") {
+  using sim::TensorKind;
+  const TestType fp16{0, 16, [](uint32_t x) { return sim::float_of_half(x); }};
+  const TestType bf16{1, 16, [](uint32_t x) { return std::bit_cast<float>(x << 16); }};
+  const TestType tf32{2, 32, [](uint32_t x) { return std::bit_cast<float>(x & ~0x1fffu); }};
+  const TestType e4m3{0, 8, [](uint32_t x) {
+                        __nv_fp8_e4m3 f;
+                        f.__x = static_cast<uint8_t>(x);
+                        return static_cast<float>(f);
+                      }};
+  const TestType e5m2{1, 8, [](uint32_t x) {
+                        __nv_fp8_e5m2 f;
+                        f.__x = static_cast<uint8_t>(x);
+                        return static_cast<float>(f);
+                      }};
+  const TestType u8{0, 8, [](uint32_t x) { return static_cast<float>(x); }};
+  const TestType s8{1, 8, [](uint32_t x) { return static_cast<float>(static_cast<int8_t>(x)); }};
+  const TestKind kinds[] = {
+      {TensorKind::f16, fp16, fp16, 1, {16, 25, 23, -14, -133}},
+      {TensorKind::f16, fp16, fp16, 0, {16, 25, 23, -14, -21, true}},
+      {TensorKind::f16, bf16, bf16, 1, {16, 25, 23, -126, -133}},
+      {TensorKind::tf32, tf32, tf32, 1, {8, 25, 23, -126, -133}},
+      {TensorKind::f8f6f4, e4m3, e4m3, 1, {32, 25, 23, -6, -133}},
+      {TensorKind::f8f6f4, e5m2, e5m2, 1, {32, 25, 23, -14, -133}},
+      {TensorKind::f8f6f4, e5m2, e5m2, 0, {32, 25, 23, -14, -21, true}},
+      {TensorKind::f8f6f4, e4m3, e5m2, 1, {32, 25, 23, -14, -133}},
+      {TensorKind::i8, u8, s8, 2, {32, 25, 23, -14, -133}},
+  };
+  const Shape shapes[] = {{128, 32},    {64, 16},          {64, 32, 1, false, 16}, {128, 32, 2},
+                          {256, 32, 2}, {32, 64, 1, true}, {64, 64, 1, true},      {64, 8}};
   std::mt19937 rng(1);
-  for (const bool tf32 : {false, true}) {
-    const fa::TensorSum rule{tf32 ? 8 : 16, 25, 23, tf32 ? -126 : -14, -133};
-    const int k = rule.products;
-    std::vector<float> a(2 * kM * k), b(kN * k), want(2 * kM * kN);
-    const auto filled = [&](std::vector<float>& x) {  // and its bits
-      std::vector<uint32_t> words(x.size() / k * 8);
-      for (size_t i = 0; i < x.size(); ++i) {
-        x[i] =
-            std::ldexp(static_cast<int>(rng() % 4095) - 2047.f, static_cast<int>(rng() % 20) - 24);
-        words[i * 8 / k] |= tf32 ? std::bit_cast<uint32_t>(x[i]) | rng() % (1u << 13)
-                                 : uint32_t{sim::half_of(x[i])} << (i % 2 * 16);
+  for (const TestKind& kind : kinds) {
+    const int each = 32 / kind.a.bits, k = kWords * each;
+    const auto filled = [&](const TestType& t, int rows, std::vector<float>& x) {
+      std::vector<uint32_t> words(rows * kWords);
+      for (int i = 0; i < rows * k; ++i) {
+        const uint32_t bits = random_bits(t, kind.kind == TensorKind::i8, rng);
+        x.push_back(t.value(bits));
+        words[i / each] |= bits << i % each * t.bits;
       }
       return words;
     };
-    const Buffer<uint32_t> A("A", filled(a)), B("B", filled(b));
-    for (int i = 0; i < 2 * kM * kN; ++i) {
-      for (int product = 0; product < 2; ++product) {
-        want[i] = fa::tensor_sum(rule, &a[i / kN * k], &b[i % kN * k], want[i]);
+    for (const Shape& shape : shapes) {
+      if (shape.m != 64 && shape.m != 128 && kind.sums == 1 && kind.a.bits != 16) continue;
+      const bool negative = kind.kind == TensorKind::f16 && shape.n == 16;
+      std::vector<float> a, b;
+      const std::vector<uint32_t> of_a = filled(kind.a, shape.m, a);
+      const Buffer<uint32_t> A("A", of_a), B("B", filled(kind.b, shape.n, b));
+      std::vector<uint32_t> lanes(shape.group * kM * kWords), want(shape.group * kM * 64);
+      for (int i = 0; i < shape.group * kM; ++i) {
+        const InLane at = in_lane(shape, i % kM);
+        if (at.row < 0) continue;
+        const int m = i / kM * shape.rows() + at.row;
+        std::copy_n(&of_a[m * kWords], kWords, &lanes[i * kWords]);
+        std::vector<float> row(&a[m * k], &a[m * k] + k);
+        for (float& x : row) x = negative ? -x : x;
+        const bool split = shape.rows() < 128 && (shape.ws || shape.group == 2);
+        const int width = split ? shape.n / (128 / shape.rows()) : shape.n;
+        for (int c = 0; c < width; ++c) {
+          float sum = 0;
+          int whole = 0;
+          for (int product = 0; product < 2; ++product) {
+            const float* column = &b[(at.column + c) * k];
+            sum = fa::tensor_sum(kind.rule, row.data(), column, sum);
+            for (int x = 0; x < k; ++x) whole += static_cast<int>(row[x] * column[x]);
+          }
+          want[i * 64 + c] = kind.sums == 0   ? sim::half_of(sum)
+                             : kind.sums == 1 ? std::bit_cast<uint32_t>(sum)
+                                              : static_cast<uint32_t>(whole);
+        }
       }
-    }
-    for (const unsigned group : {1, 2}) {
+      const Buffer<uint32_t> in_lanes("lanes", lanes);
       for (const bool tmem : {false, true}) {
-        CAPTURE(tf32, group, tmem);
-        const Buffer<float> D("D", group * kM * kN);
-        const uint32_t types = fa::tcgen05_instruction(group * kM, kN) - kBf16;
+        CAPTURE(static_cast<int>(kind.kind), kind.sums, shape.m, shape.n, shape.ws, tmem);
+        const Buffer<uint32_t> cells("cells", want.size());
         const sim::TensorProduct product{
             .a_in_tensor_memory = tmem,
-            .instruction = types + (tf32 ? 2 * kBf16 : 0),
-            .group = sim::CtaGroup{static_cast<int>(group)},
-            .kind = tf32 ? sim::TensorKind::tf32 : sim::TensorKind::f16};
-        SILENT(group == 2 ? any_type<2> : any_type<1>, {group, kM, (kM + kN) * 32, group}, A, B, D,
-               product);
-        CHECK(std::equal(want.begin(), want.begin() + group * kM * kN, D.download().begin()));
+            .instruction = (fa::tcgen05_instruction(shape.m, shape.n) & ~0x1ff0u) | kind.sums << 4 |
+                           kind.a.code << 7 | kind.b.code << 10 | uint32_t{negative} << 14,
+            .group = sim::CtaGroup{shape.group},
+            .kind = kind.kind,
+            .ws = shape.ws};
+        SILENT(shape.group == 2 ? any_type<2> : any_type<1>,
+               {static_cast<unsigned>(shape.group), kM, (kM + 64) * 32,
+                static_cast<unsigned>(shape.group)},
+               A, in_lanes, B, cells, product, shape);
+        CHECK((want == cells.download()));
       }
     }
   }
+}
+
+ANALYSED("ld and st move PTX's shapes", "[sim][tcgen05]") {
+  const fa::LaunchConfig four{1, 128};
+  const Buffer<uint32_t> out("out", 32 * 64);
+  for (const int bits : {32, 64, 128, 256}) {
+    for (const uint32_t lane : {0, 16}) {
+      for (const bool packed : {false, true}) {
+        const int x = 4 - 2 * packed, n = x * (bits > 64 ? bits / 64 : 1), second = 40;  // .x4, .x2
+        const sim::TensorShape shape{16, bits, packed, bits == 32 ? second : 0};
+        // The thread and register that have a cell.
+        const auto holder = [&](int row, int column) {
+          struct {
+            int thread, r;
+          } at{row % 8 * 4, 0};
+          switch (bits) {
+            case 32:
+              return decltype(at){row + (column >= x) * 16, column % x};
+            case 64:
+              return decltype(at){at.thread + row / 8 + column % 2 * 2, column / 2};
+            case 128:
+              return decltype(at){at.thread + column % 4, column / 4 * 2 + row / 8};
+            default:
+              return decltype(at){at.thread + column % 8 / 2,
+                                  column / 8 * 4 + row / 8 * 2 + column % 2};
+          }
+        };
+        const int columns = bits == 32 ? 2 * x : x * bits / 32;  // of registers
+        const auto column_of = [&](int c) {                      // the first one of a register's
+          return bits == 32 && c >= x ? second + (c - x) * (1 + packed) : c * (1 + packed);
+        };
+        CAPTURE(bits, lane, packed);
+        SILENT(move_in_shape, four, out, shape, n, lane, false);
+        const auto loaded = out.download();
+        SILENT(move_in_shape, four, out, shape, n, lane, true);
+        const auto stored = out.download();
+        for (int row = 0; row < 16; ++row) {
+          for (int c = 0; c < columns; ++c) {
+            const auto [thread, r] = holder(row, c);
+            const uint32_t cell = (lane + row) << 8 | column_of(c);
+            CHECK(loaded[thread * 64 + r] == (packed ? cell | (cell + 1) << 16 : cell * 0x10001u));
+            const uint32_t half = thread << 8 | r, value = half * 0x10001u + 0x80000000u;
+            const size_t at = (lane + row) * 64 + column_of(c);
+            CHECK(stored[at] == (packed ? value & 0xffff : value));
+            if (packed) CHECK(stored[at + 1] == value >> 16);
+          }
+          CHECK(stored[(16 - lane + row) * 64] == ((16 - lane + row) << 8) * 0x10001u);
+        }
+      }
+    }
+  }
+  FOUND("tcgen05.ld at ... from lane 8 on; warp 0 reaches lanes 0 to 31, 16 of them", move_in_shape,
+        four, out, sim::TensorShape{16, 256}, 16, 8u, false);
+  FOUND("tcgen05.st at ... uses columns 60 to 67 of tensor memory, of which column 64 is not",
+        move_in_shape, four, out, sim::TensorShape{16, 32, false, 60}, 8, 0u, true);
+}
+
+ANALYSED("each 16 lanes have their own order", "[sim][tcgen05]") {
+  const fa::LaunchConfig five{1, 160};
+  SILENT(half_lanes, five, y, 16u);
+  FOUND("tcgen05.ld of column 0 at ... and a tcgen05.st by warp 0 at ... have no barrier between",
+        half_lanes, five, y, 0u);
 }
 
 ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][tcgen05]") {

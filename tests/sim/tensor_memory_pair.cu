@@ -65,8 +65,8 @@ __global__ void two_products(float* y, Fault fault) {
   const uint32_t s = address, mine = fa::tmem_address(s, 32 * (warp % 4), 0);
   const uint64_t a = fa::tcgen05_descriptor(sA, Swizzle::none, kM * 16, 128);
   const uint64_t b = fa::tcgen05_descriptor(sB, Swizzle::none, kHalf * 16, 128);
-  const uint32_t instruction = fa::tcgen05_instruction(is(Fault::small_m) ? kM : 2 * kM,
-                                                       is(Fault::one_column_too_many) ? 48 : kN);
+  const uint32_t instruction = fa::tcgen05_instruction(is(Fault::small_m) ? kM / 2 : 2 * kM,
+                                                       is(Fault::one_column_too_many) ? 40 : kN);
   const bool leads = thread == 0 && rank == 0;
   if (leads) {
     fa::tcgen05_mma<2>(s, a, b, instruction, false);
@@ -226,11 +226,12 @@ ANALYSED("both blocks of a pair allocate and free, and a kernel has one cta_grou
       frees, kWarps, true);
 }
 
-ANALYSED("a product of two blocks has 256 rows, and half of B in each block",
+ANALYSED("a product of two blocks has 128 or 256 rows, and half of B in each block",
          "[sim][tcgen05][cluster]") {
   FAULT(small_m,
-        "its instruction descriptor says m128n32; m256 with n of 32, 64, ... 256 is simulated");
-  FAULT(one_column_too_many, "its instruction descriptor says m256n48; m256");
+        "its instruction descriptor says m64n32; m128 with n of 16, 32, ... 256, or m256 with n of "
+        "16, 32, ... 256 is possible");
+  FAULT(one_column_too_many, "its instruction descriptor says m256n40; m128");
 }
 
 ANALYSED("fences, arrivals and commits order two blocks that multiply together",

@@ -32,6 +32,7 @@ struct TensorSum {
   int kept_bits;       ///< of D's mantissa
   int least_exponent;  ///< of a factor
   int zero_exponent;   ///< of a term that is 0
+  bool half = false;   ///< C and D are in fp16; D is rounded to nearest even, not cut
 };
 /// bf16 of wgmma and mma.sync on Hopper, compared with an H200; also of Blackwell's tcgen05.mma.
 constexpr TensorSum kBf16Sum{16, 25, 23, -126, -133};
@@ -53,6 +54,14 @@ inline float cut_mantissa(double x, int bits) {
   return static_cast<float>(cut);
 }
 
+/// x rounded to the nearest fp16, ties to even. A zero has no sign.
+inline float round_to_half(double x) {
+  if (x == 0) return 0;
+  const double unit = std::ldexp(1., std::max(std::ilogb(x), -14) - 10);
+  const double rounded = std::nearbyint(x / unit) * unit + 0.;
+  return static_cast<float>(std::fabs(rounded) > 65504 ? rounded * INFINITY : rounded);
+}
+
 /// One element of D after one step.
 /// \param a, b  `rule.products` factors each, which the rule's type can represent
 /// \param c     the element before; 0 when the instruction does not accumulate
@@ -63,7 +72,7 @@ inline float tensor_sum(const TensorSum& rule, const float* a, const float* b, f
   if (std::isnan(ieee)) return std::bit_cast<float>(0x7fffffffu);
   if (std::isinf(ieee)) return static_cast<float>(ieee);
   const auto exponent = [](float x, int least) { return std::max(std::ilogb(x), least); };
-  int largest = c == 0 ? rule.zero_exponent : exponent(c, -126);
+  int largest = c == 0 ? rule.zero_exponent : exponent(c, rule.half ? -14 : -126);
   for (int k = 0; k < rule.products; ++k) {
     if (double{a[k]} * b[k] == 0) continue;  // its exponent is below that of any C
     largest = std::max(largest,
@@ -74,7 +83,8 @@ inline float tensor_sum(const TensorSum& rule, const float* a, const float* b, f
   for (int k = 0; k < rule.products; ++k) {
     sum += std::trunc(std::ldexp(double{a[k]} * b[k], shift));
   }
-  return cut_mantissa(std::ldexp(sum, -shift), rule.kept_bits);
+  sum = std::ldexp(sum, -shift);
+  return rule.half ? round_to_half(sum) : cut_mantissa(sum, rule.kept_bits);
 }
 
 }  // namespace fa

@@ -57,7 +57,8 @@ class BarrierSteps final : public Observer {
       passed->line = line;
     }
   }
-  uint32_t issue_load(Block& b, const Access&, fa::Swizzle, const void*, const Where&) override {
+  uint32_t issue_load(Block& b, const Access&, fa::Swizzle, const void*, const Where&,
+                      const Sender&) override {
     return &b == home_;
   }
   void landed(Block& b, uint32_t, const void* bar, uint32_t) override {

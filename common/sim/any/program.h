@@ -182,16 +182,16 @@ inline unsigned sm() {
 }
 
 template <class... R>
-void tcgen05_ld(Where where, uint32_t from, R&... r) {
+void tcgen05_ld(Where where, TensorShape shape, uint32_t from, R&... r) {
   uint32_t registers[sizeof...(R)];
-  sim::tcgen05_ld(registers, sizeof...(R), from, where);
+  sim::tcgen05_ld(registers, sizeof...(R), from, where, shape);
   const uint32_t* next = registers;
   ((r = std::bit_cast<R>(*next++)), ...);
 }
 template <class... R>
-void tcgen05_st(Where where, uint32_t to, R... r) {
+void tcgen05_st(Where where, TensorShape shape, uint32_t to, R... r) {
   const uint32_t registers[] = {std::bit_cast<uint32_t>(r)...};
-  sim::tcgen05_st(to, registers, sizeof...(R), where);
+  sim::tcgen05_st(to, registers, sizeof...(R), where, shape);
 }
 
 /// During its lifetime host code may touch device memory, on behalf of one of NVIDIA's libraries.

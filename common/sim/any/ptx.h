@@ -374,6 +374,15 @@ inline uint32_t shfl(Shuffle kind, bool& valid, uint32_t v, uint32_t b, uint32_t
   return static_cast<uint32_t>(
       shuffle(kind, mask, v, 4, static_cast<int>(b), static_cast<int>(width), where));
 }
+/// st.async, red.async.
+template <class A, class B, class... V>
+void send(Where where, A to, B bar, Reduction reduction, V... values) {
+  struct {
+    std::common_type_t<V...> all[sizeof...(V)];
+  } copy{{values...}};
+  send_registers(shared_pointer<void>(to), &copy, sizeof copy, shared_pointer<uint64_t>(bar), where,
+                 reduction);
+}
 /// Accumulators that are consecutive in an array.
 template <class... D>
 void wgmma(Where where, const Wgmma& product, D&... d) {

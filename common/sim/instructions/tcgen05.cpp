@@ -8,8 +8,8 @@
 // Each block has a separate tensor memory, because no block sees another one's columns. Where an SM
 // holds several blocks, the others own the columns that they would have if they all did the same.
 //
-// A pair of blocks (cta_group::2) allocates together: the first warp waits for the other block's. A
-// product has 256 rows: each block holds 128 of A and of D at the same addresses, and half of B's
+// A pair of blocks (cta_group::2) allocates together: the first warp waits for the other block's.
+// Each block holds half of the rows of A and D of a product, at the same addresses, and half of B's
 // columns. Products of both blocks are queued in one list, the even block's.
 #include <algorithm>
 #include <bit>
@@ -18,6 +18,7 @@
 
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/shared_operand.h"
+#include "common/sim/instructions/tensor_kinds.h"
 #include "common/sim/scheduler/residency.h"
 #include "common/sim/sim.h"
 
@@ -28,7 +29,7 @@ namespace {
 constexpr unsigned kLanes = 128, kColumns = 512, kUnit = 32;  // columns of an allocation
 constexpr unsigned kQuarter = 32;                             // lanes that a warp reaches
 constexpr unsigned kMostThreads = 1024;                       // of a block
-constexpr int kM = 128, kMostColumns = 256, kMostK = 16;
+constexpr int kM = 128, kMostK = 32;
 constexpr int kRowBytes = 32;         // of an operand's k, whatever the type
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
@@ -40,12 +41,6 @@ struct Allocation {
 
 unsigned lane_of(uint32_t address) { return address >> 16; }
 unsigned column_of(uint32_t address) { return address & 0xffff; }
-
-struct Instruction {
-  Factor factor;
-  int n;
-  fa::Major a, b;
-};
 
 struct Share {
   TensorMemory* tensor = nullptr;
@@ -64,9 +59,14 @@ struct Collective {
   uint32_t address;  // of a dealloc
 };
 
+/// Columns of some lanes.
+struct Cells {
+  unsigned lane, lanes, column, columns;
+  uint8_t eighths() const { return lanes == 16 ? 1u << lane / 16 : 3u << lane / 16; }
+};
 struct TensorStore {
-  unsigned column, columns;
-  std::vector<uint32_t> values;  // [32][columns], as they were at issue
+  Cells cells;
+  std::vector<uint32_t> values;  // [lanes][columns], as they were at issue
 };
 
 }  // namespace
@@ -87,6 +87,7 @@ struct TensorMemory {
   std::vector<TensorStore> stores[32];         // by warp
   TensorOperand<kM * kMostK> A;                // of the product being performed
   TensorOperand<kMostK * kMostColumns> B;
+  std::vector<float> sums;              // where it does not work in place
   std::vector<SharedOperand> operands;  // of the product being issued
 
   uint32_t* at(unsigned lane, unsigned column) { return &cells[lane * kColumns + column]; }
@@ -302,7 +303,7 @@ void do_dealloc(WarpMeeting& m) {
                std::to_string(column_of(f.tensor_address)) + " on; the block has " +
                allocations(t));
   }
-  const TensorAccess all{true, 0xf, found->column, found->columns};
+  const TensorAccess all{true, 0xff, found->column, found->columns};
   for (auto& o : self->observers) o->move_tensor(*self, TensorUse::free, all, nullptr, m.where);
   std::fill_n(&t.owner[found->column / kUnit], found->columns / kUnit, Owner::freed);
   t.allocated.erase(found);
@@ -345,41 +346,6 @@ fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
           .swizzle = fa::Swizzle{16 << (code - kCode)}};
 }
 
-Instruction decode(const TensorProduct& p, const Where& where) {
-  const uint32_t d = p.instruction, factor = d >> 7 & 7;
-  const int blocks = static_cast<int>(p.group);
-  const bool tf32 = p.kind == TensorKind::tf32;
-  constexpr Factor kFactor[] = {Factor::f16, Factor::bf16, Factor::tf32};  // by PTX's codes
-  constexpr uint32_t kFormats = 3u << 4 | 7u << 7 | 7u << 10;
-  constexpr uint32_t kShape = 1u << 15 | 1u << 16 | 0x3fu << 17 | 0x1fu << 24;
-  const int n = static_cast<int>(d >> 17 & 0x3f) * 8, m = static_cast<int>(d >> 24 & 0x1f) * 16;
-  const auto wrong = [&](const std::string& why) {
-    refuse("the tcgen05.mma", where, ": its instruction descriptor says " + why);
-  };
-  if ((d & kFormats) != (1u << 4 | factor << 7 | factor << 10) || factor > 2 ||
-      tf32 != (factor == 2)) {
-    wrong((d >> 4 & 3) == 0 ? "fp16 sums, which are not simulated"
-          : tf32            ? "other types than tf32 factors and fp32 sums"
-                            : "other types than fp16 factors, or bf16 ones, and fp32 sums");
-  }
-  if (d & ~(kFormats | kShape)) {
-    wrong("sparse, saturated, negated or shifted, which is not simulated");
-  }
-  if (tf32 && (d >> 15 & 3)) wrong("MN-major factors in tf32, which is not simulated");
-  const int step = 16 * blocks;  // of n
-  if (m != kM * blocks || n < step || n > kMostColumns || n % step != 0) {
-    wrong("m" + std::to_string(m) + "n" + std::to_string(n) + "; m" + std::to_string(kM * blocks) +
-          " with n of " + std::to_string(step) + ", " + std::to_string(2 * step) +
-          ", ... 256 is simulated");
-  }
-  return {kFactor[factor], n, d >> 15 & 1 ? fa::Major::mn : fa::Major::k,
-          d >> 16 & 1 ? fa::Major::mn : fa::Major::k};
-}
-
-void with_type(const Instruction& i, auto&& f) {
-  i.factor == Factor::tf32 ? f(Tf32{}) : i.factor == Factor::f16 ? f(F16{}) : f(Bf16{});
-}
-
 // Combines a descriptor with the instruction.
 template <class T>
 void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows,
@@ -414,43 +380,99 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
 
 // --- the product ---------------------------------------------------------------------------------
 
-template <class T>
+// D = A B + D for `rows` rows of A and of D, `width` columns of B, whose rows have `padded`.
+void add_products(TensorMemory& list, const Product& p, int rows, TensorFactors A, TensorFactors B,
+                  int padded, uint32_t* cells) {
+  const auto& [kind, placed, a_type, b_type, sums, n, a_major, b_major, negative] = p.instruction;
+  const int width = p.instruction.width();
+  fa::TensorSum rule;
+  with_type(a_type, [&]<class T>(T) { rule = T::kSum; });
+  if (sums == Sums::fp32 && width == padded) {
+    auto* D = reinterpret_cast<float*>(cells);
+    if (!p.product.accumulate) {
+      for (int m = 0; m < rows; ++m) std::fill_n(D + m * kColumns, width, 0.f);
+    }
+    multiply_add(rule, rows, width, A, kind->k, B, D, kColumns);
+    return;
+  }
+  if (sums == Sums::fp16) {
+    constexpr int kLeast = -14, kZero = -21;  // of fp16, by MMA-Sim
+    rule.half = true, rule.zero_exponent = kZero;
+    static_assert(kF16Sum.least_exponent == kLeast);
+  }
+  list.sums.assign(static_cast<size_t>(rows) * padded, 0.f);
+  const auto each = [&](auto&& f) {
+    for (int m = 0; m < rows; ++m) {
+      for (int c = 0; c < width; ++c) f(cells[m * kColumns + c], list.sums[m * padded + c]);
+    }
+  };
+  if (p.product.accumulate && sums != Sums::s32) {
+    each([&](uint32_t cell, float& sum) {
+      sum = sums == Sums::fp16 ? float_of_half(static_cast<uint16_t>(cell))
+                               : std::bit_cast<float>(cell);
+    });
+  }
+  multiply_add(rule, rows, padded, A, kind->k, B, list.sums.data(), padded);
+  each([&](uint32_t& cell, float sum) {
+    const uint32_t before = p.product.accumulate ? cell : 0;
+    cell = sums == Sums::fp16   ? half_of(sum)
+           : sums == Sums::fp32 ? std::bit_cast<uint32_t>(sum)
+                                : before + static_cast<uint32_t>(static_cast<int32_t>(sum));
+  });
+}
+
 void perform(TensorMemory& list, const Product& p) {
-  constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
-  constexpr int kEach = 4 / kBytes;  // factors of a column
-  const auto [factor, n, a_major, b_major] = p.instruction;
+  const auto& [kind, rows, a_type, b_type, sums, n, a_major, b_major, negative] = p.instruction;
   auto& A = list.A;
   auto& B = list.B;
-  const int blocks = static_cast<int>(p.product.group), half = n / blocks;
-  for (int i = 0; i < blocks; ++i) {
-    for_each_chunk<T>(p.shares[i].b, b_major, half,
-                      [&, first = i * half, n = n, major = b_major](int r, int k, uint64_t at) {
-                        read_chunk<T>(at, major, first + r, k, B.value, 1, n);
-                      });
-  }
-  find_exponents(T::kSum, kK * n, B.value, B.exponent);
-  for (int i = 0; i < blocks; ++i) {
+  const int k_all = kind->k, half = n / rows->blocks, width = p.instruction.width();
+  const int padded = (width + 15) / 16 * 16, part = k_all * padded;  // of B
+  with_type(b_type, [&]<class T>(T) {
+    if (padded != width) std::fill_n(B.value, part * rows->parts, 0.f);
+    for (int i = 0; i < rows->blocks; ++i) {
+      for_each_chunk<T>(p.shares[i].b, b_major, half, [&](int r, int k, uint64_t at) {
+        const int column = i * half + r;
+        float* to = B.value + column / width * part + column % width;
+        read_chunk<T>(at, b_major, 0, k, to, 1, padded);
+      });
+    }
+    find_exponents(T::kSum, part * rows->parts, B.value, B.exponent);
+  });
+  for (int i = 0; i < rows->blocks; ++i) {
     TensorMemory& t = *p.shares[i].tensor;
-    if (p.product.a_in_tensor_memory) {
-      const unsigned column = column_of(static_cast<uint32_t>(p.product.a));
-      for (int m = 0; m < kM; ++m) {
-        for (int k = 0; k < kK; ++k) {
-          const uint32_t bits = t.at(m, column + k / kEach)[0] >> (8 * kBytes * (k % kEach));
-          A.value[m * kK + k] = T::value(static_cast<typename T::Bits>(bits));
+    const bool by_lane = p.product.a_in_tensor_memory;
+    const int rows_of_a = by_lane ? kM : rows->rows;
+    with_type(a_type, [&]<class T>(T) {
+      constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
+      constexpr int kEach = 4 / kBytes;  // factors of a column
+      if (by_lane) {
+        const unsigned column = column_of(static_cast<uint32_t>(p.product.a));
+        for (int m = 0; m < kM; ++m) {
+          for (int k = 0; k < kK; ++k) {
+            const uint32_t bits = t.at(m, column + k / kEach)[0] >> (8 * kBytes * (k % kEach));
+            A.value[m * kK + k] = T::value(static_cast<typename T::Bits>(bits));
+          }
         }
+      } else {
+        for_each_chunk<T>(p.shares[i].a, a_major, rows->rows, [&](int r, int k, uint64_t at) {
+          read_chunk<T>(at, a_major, r, k, A.value, kK, 1);
+        });
       }
-    } else {
-      for_each_chunk<T>(p.shares[i].a, a_major, kM,
-                        [&, major = a_major](int r, int k, uint64_t at) {
-                          read_chunk<T>(at, major, r, k, A.value, kK, 1);
-                        });
+      if (negative) {
+        for (int x = 0; x < rows_of_a * kK; ++x) A.value[x] = -A.value[x];
+      }
+      find_exponents(T::kSum, rows_of_a * kK, A.value, A.exponent);
+    });
+    for (int s = 0; s < rows->parts; ++s) {
+      for (int r = 0; r < rows->rows; r += rows->run) {
+        const int lane = static_cast<int>(lane_of(p.product.d)) + s * rows->part_lanes +
+                         r / rows->run * rows->run_lanes;
+        const int a = (by_lane ? lane : r) * k_all;
+        add_products(list, p, rows->run, {A.value + a, A.exponent + a},
+                     {B.value + s * part, B.exponent + s * part}, padded,
+                     t.at(lane, column_of(p.product.d)));
+      }
     }
-    find_exponents(T::kSum, kM * kK, A.value, A.exponent);
-    auto* D = reinterpret_cast<float*>(t.at(0, column_of(p.product.d)));
-    if (!p.product.accumulate) {
-      for (int m = 0; m < kM; ++m) std::fill_n(D + m * kColumns, n, 0.f);
-    }
-    multiply_add(T::kSum, kM, n, {A.value, A.exponent}, kK, {B.value, B.exponent}, D, kColumns);
   }
 }
 
@@ -458,43 +480,97 @@ void perform(TensorMemory& list, const Product& p) {
 
 struct MoveFrame {
   void* registers;
+  int n;
   uint32_t address;
-  int columns;
+  TensorShape shape;
   bool store;
   const void* pc;
 
   bool same(const MoveFrame& o) const { return address == o.address; }
 };
 
+/// Where register r of a thread is: row and column of the cells, or of the second ones. As PTX's
+/// figures in 9.7.16.2.3.1 "Memory Layout".
+struct Place {
+  bool second;
+  int row, column;
+};
+Place place_of(const TensorShape& shape, int thread, int r) {
+  if (shape.lanes == 32) return {false, thread, r};
+  const int row = thread / 4;
+  switch (shape.bits) {
+    case 32:
+      return {thread >= 16, thread % 16, r};
+    case 64:
+      return {false, row + thread % 2 * 8, thread / 2 % 2 + r * 2};
+    case 128:
+      return {false, row + r % 2 * 8, thread % 4 + r / 2 * 4};
+    default:
+      return {false, row + r / 2 % 2 * 8, r % 2 + thread % 4 * 2 + r / 4 * 8};
+  }
+}
+
 void do_move(WarpMeeting& m) {
   const auto& f = common_frame<MoveFrame>(m, "addresses");
-  const unsigned column = column_of(f.address), columns = static_cast<unsigned>(f.columns);
+  const TensorShape& shape = f.shape;
+  const auto lanes = static_cast<unsigned>(shape.lanes);
   const unsigned lane = lane_of(f.address), first = m.warp % 4 * kQuarter;
-  if (lane != first) {
+  const bool own = lane == first || (lanes == 16 && lane == first + 16);
+  if (!own) {
     const std::string from = " from lane " + std::to_string(lane) + " on; warp " +
-                             std::to_string(m.warp) + " reaches lanes " + range(first, kQuarter);
+                             std::to_string(m.warp) + " reaches lanes " + range(first, kQuarter) +
+                             (lanes == 16 ? ", 16 of them" : "");
     // As in published programs, and correct on a B200.
-    if (lane != 0 && lane < kLanes) refuse(m.what, m.where, from);
+    if (lanes == 16 || (lane != 0 && lane < kLanes)) refuse(m.what, m.where, from);
     remark(m.where, here() + ": " + m.what + " at " + at(m.where) + from +
                         ": PTX does not define it, a B200 takes the warp's own lanes, and so does "
                         "the simulator");
   }
-  need_columns(m.what, column, columns, m.where);
-  const TensorAccess access{f.store, static_cast<uint8_t>(1u << first / kQuarter), column, columns};
-  const TensorUse use = f.store ? TensorUse::store : TensorUse::load;
-  for (auto& o : self->observers) o->move_tensor(*self, use, access, f.pc, m.where);
+  const bool two = lanes == 16 && shape.bits == 32;  // 16x32bx2
+  const auto columns =
+      static_cast<unsigned>(f.n * (lanes == 16 && !two ? 2 : 1) * (shape.packed ? 2 : 1));
+  Cells cells[2] = {{own ? lane : first, lanes, column_of(f.address), columns}};
+  cells[1] = cells[0];
+  cells[1].column += static_cast<unsigned>(shape.second);
   TensorMemory& t = tensor_memory();
-  const size_t bytes = columns * sizeof(uint32_t);
-  std::vector<uint32_t> values(f.store ? kQuarter * columns : 0);
-  for (unsigned i = 0; i < kQuarter; ++i) {
-    void* registers = frame_of<MoveFrame>(m, static_cast<int>(i)).registers;
-    if (f.store) {
-      std::memcpy(&values[i * columns], registers, bytes);
-    } else {
-      std::memcpy(registers, t.at(first + i, column), bytes);
+  std::vector<uint32_t> values[2];
+  for (int i = 0; i <= two; ++i) {
+    const Cells& c = cells[i];
+    need_columns(m.what, c.column, columns, m.where);
+    const TensorAccess access{f.store, c.eighths(), c.column, columns};
+    const TensorUse use = f.store ? TensorUse::store : TensorUse::load;
+    for (auto& o : self->observers) o->move_tensor(*self, use, access, f.pc, m.where);
+    if (f.store) values[i].resize(lanes * columns);
+  }
+  for (int thread = 0; thread < 32; ++thread) {
+    auto* registers = static_cast<uint32_t*>(frame_of<MoveFrame>(m, thread).registers);
+    if (lanes == 32 && !shape.packed) {  // the whole lane
+      const unsigned row = first + thread;
+      const size_t bytes = columns * sizeof(uint32_t);
+      if (f.store) {
+        std::memcpy(&values[0][thread * columns], registers, bytes);
+      } else {
+        std::memcpy(registers, t.at(row, cells[0].column), bytes);
+      }
+      continue;
+    }
+    for (int r = 0; r < f.n; ++r) {
+      const Place place = place_of(shape, thread, r);
+      const Cells& c = cells[place.second];
+      const unsigned column = static_cast<unsigned>(place.column) * (shape.packed ? 2 : 1);
+      uint32_t* at = f.store ? &values[place.second][place.row * columns + column]
+                             : t.at(c.lane + place.row, c.column + column);
+      if (f.store) {
+        at[0] = shape.packed ? registers[r] & 0xffff : registers[r];
+        if (shape.packed) at[1] = registers[r] >> 16;
+      } else {
+        registers[r] = shape.packed ? (at[0] & 0xffff) | at[1] << 16 : at[0];
+      }
     }
   }
-  if (f.store) t.stores[m.warp].push_back({column, columns, std::move(values)});
+  for (int i = 0; f.store && i <= two; ++i) {
+    t.stores[m.warp].push_back({cells[i], std::move(values[i])});
+  }
 }
 
 template <bool loads>
@@ -503,19 +579,19 @@ void do_wait(WarpMeeting& m) {
   if (!loads) {
     TensorMemory& t = tensor_memory();
     for (const TensorStore& store : std::exchange(t.stores[m.warp], {})) {
-      for (unsigned i = 0; i < kQuarter; ++i) {
-        std::copy_n(&store.values[i * store.columns], store.columns,
-                    t.at(m.warp % 4 * kQuarter + i, store.column));
+      const Cells& c = store.cells;
+      for (unsigned i = 0; i < c.lanes; ++i) {
+        std::copy_n(&store.values[i * c.columns], c.columns, t.at(c.lane + i, c.column));
       }
     }
   }
   for (auto& o : self->observers) o->finish_moves(*self, loads);
 }
 
-void move_tensor(const char* what, void* registers, int columns, uint32_t address, bool store,
-                 const void* pc, const Where& where) {
+void move_tensor(const char* what, void* registers, int n, uint32_t address, TensorShape shape,
+                 bool store, const void* pc, const Where& where) {
   need_whole_warp(what, where);
-  MoveFrame f{registers, address, columns, store, pc};
+  MoveFrame f{registers, n, address, shape, store, pc};
   meet_in_warp(what, kWholeWarp, do_move, &f, where);
 }
 
@@ -583,20 +659,23 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   const char* what = "the tcgen05.mma";
   need_group(what, product.group, where);
   const int blocks = static_cast<int>(product.group);
-  const Instruction instruction = decode(product, where);
-  const auto n = static_cast<unsigned>(instruction.n);
+  const Instruction instruction = decode_instruction(product, where);
+  const RowsOfProduct& rows = *instruction.rows;
+  const auto columns = static_cast<unsigned>(instruction.width());
+  const unsigned lane = lane_of(product.d);
+  const uint8_t eighths = !rows.half_lanes() ? 0xff : lane ? 0xaa : 0x55;
   TensorMemory& t = *tensor_of(issuing_block(product.group));
   Product p{product, instruction, {}};
   fa::WgmmaOperand a{};
   const fa::WgmmaOperand b = decode("B", product.b, where);
-  std::vector<TensorAccess> uses{{true, 0xf, column_of(product.d), n}};
+  std::vector<TensorAccess> uses{{true, eighths, column_of(product.d), columns}};
   t.operands.clear();
-  size_t bytes = 0;    // of shared memory
-  uint64_t flops = 0;  // of a block
-  with_type(instruction, [&]<class T>(T) { flops = uint64_t{2} * kM * n * T::kSum.products; });
-  const auto add = [&](const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows) {
+  size_t bytes = 0;                                   // of shared memory
+  const int halves = rows.rows * instruction.n / 64;  // of a block, in columns of m64
+  const auto add = [&](const char* name, Factor type, const fa::WgmmaOperand& o, fa::Major major,
+                       int rows) {
     auto& chunks = t.operands.emplace_back(SharedOperand{name, o.swizzle, {}}).chunks;
-    with_type(instruction, [&]<class T>(T) {
+    with_type(type, [&]<class T>(T) {
       need_layout<T>(name, o, major, rows, where);
       for_each_chunk<T>(o, major, rows, [&](int, int, uint64_t at) {
         need_chunk(at, what, where);
@@ -605,27 +684,32 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
     });
     bytes += chunks.size() * kChunk;
   };
-  const auto need_lane_0 = [&](const char* name, uint32_t address) {
-    if (!lane_of(address)) return;
+  const auto need_lane = [&](const char* name, uint32_t address, bool possible) {
+    if (possible) return;
     refuse(what, where,
            std::string(" has ") + name + " from lane " + std::to_string(lane_of(address)) +
-               " on; its 128 rows begin at 0");
+               " on; its " + std::to_string(rows.rows) + " rows begin at " +
+               (!rows.half_lanes() ? "0"
+                : name[0] == 'D'   ? "0 or 16"
+                                   : "D's"));
   };
-  need_lane_0("D", product.d);
-  if (product.accumulate) uses.insert(uses.begin(), {false, 0xf, column_of(product.d), n});
+  need_lane("D", product.d, lane == 0 || (rows.half_lanes() && lane == 16));
+  if (product.accumulate) {
+    uses.insert(uses.begin(), {false, eighths, column_of(product.d), columns});
+  }
   if (product.a_in_tensor_memory) {
     const auto address = static_cast<uint32_t>(product.a);
     if (instruction.a == fa::Major::mn) {
       refuse(what, where,
              ": its instruction descriptor says that A, in tensor memory, is MN-major");
     }
-    need_lane_0("A", address);
-    uses.insert(uses.begin(), {false, 0xf, column_of(address), kRowBytes / 4});
+    need_lane("A", address, lane_of(address) == lane);
+    uses.insert(uses.begin(), {false, eighths, column_of(address), kRowBytes / 4});
   } else {
     a = decode("A", product.a, where);
-    add("A", a, instruction.a, kM);
+    add("A", instruction.a_type, a, instruction.a, rows.rows);
   }
-  add("B", b, instruction.b, instruction.n / blocks);
+  add("B", instruction.b_type, b, instruction.b, instruction.n / blocks);
 
   // The other block's operands have the same addresses as in this one.
   for (int i = 0; i < blocks; ++i) {
@@ -640,8 +724,8 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
     share.b.start += home.shared_base - self->shared_base;
     home.shared_bytes[static_cast<int>(Kind::load)] += bytes;
     home.wgmma_wavefronts += bytes / kWavefront;
-    home.tensor_flops += flops;
-    home.wgmma_columns += 2 * n;  // in units of m64 and 32 bytes of k: tf32 takes as long
+    home.tensor_flops += uint64_t{2} * rows.rows * instruction.n * instruction.kind->k;
+    home.wgmma_columns += halves;  // in units of m64 and 32 bytes of k: tf32 takes as long
   }
   t.products.push_back(p);
   t.until[issuing_thread()] = t.products.size();
@@ -670,8 +754,7 @@ void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks)
       // When its own products are complete, a commit to its own block has also arrived.
       const bool late = list->performed < until || home != issuer;
       while (list->performed < until) {
-        const Product& p = list->products[list->performed++];
-        with_type(p.instruction, [&]<class T>(T) { perform<T>(*list, p); });
+        perform(*list, list->products[list->performed++]);
       }
       if (operation) {
         const uint32_t phase = mbarrier_phase(*home, signal);
@@ -686,14 +769,14 @@ void tcgen05_fence(bool before) {
   for (auto& o : self->observers) o->tensor_fence(*self, before);
 }
 
-void tcgen05_ld(void* registers, int columns, uint32_t from, Where where) {
+void tcgen05_ld(void* registers, int n, uint32_t from, Where where, TensorShape shape) {
   const void* pc = __builtin_return_address(0);
-  move_tensor("tcgen05.ld", registers, columns, from, false, pc, where);
+  move_tensor("tcgen05.ld", registers, n, from, shape, false, pc, where);
 }
 
-void tcgen05_st(uint32_t to, const void* registers, int columns, Where where) {
+void tcgen05_st(uint32_t to, const void* registers, int n, Where where, TensorShape shape) {
   const void* pc = __builtin_return_address(0);
-  move_tensor("tcgen05.st", const_cast<void*>(registers), columns, to, true, pc, where);
+  move_tensor("tcgen05.st", const_cast<void*>(registers), n, to, shape, true, pc, where);
 }
 
 void tcgen05_wait(bool loads, Where where) {

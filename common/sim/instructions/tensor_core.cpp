@@ -72,9 +72,9 @@ namespace {
 // The compiler may split a comparison of vectors into its elements, but not this.
 #define NEGATIVE(x) ((x) >> 31)
 
-// `products` is a constant in each caller.
+// `products` and `half`, the rule's, are constants in each caller.
 template <int bytes>
-[[gnu::always_inline]] inline void add(int products, const fa::TensorSum& rule, int rows,
+[[gnu::always_inline]] inline void add(int products, bool half, const fa::TensorSum& rule, int rows,
                                        int columns, const TensorFactors& A, int step,
                                        const TensorFactors& B, float* D, int d_step) {
   using Shorts = typename Vectors<bytes>::Shorts;
@@ -114,10 +114,15 @@ template <int bytes>
       Floats c[2], scale[2];
       Ints E[2], slow[2];
       Unsigned sum[2] = {};
+      Doubles before[2] = {};  // the first 16 of 32 products
       for (int i = 0; i < 2; ++i) {
         c[i] = reinterpret_cast<StoredFloats*>(D + r * d_step + column)[i].all;
         const auto bits = reinterpret_cast<Ints>(c[i]) & 0x7fffffff;
-        const Ints e = (bits >> 23) - 127 + (NEGATIVE(bits - 1) & kZero);
+        Ints e = (bits >> 23) - 127 + (NEGATIVE(bits - 1) & kZero);
+        if (half) {  // all below -14 are -14 or 0
+          const Ints least = (NEGATIVE(bits - 1) & (rule.zero_exponent + 14)) - 14;
+          e = e > least ? e : least;
+        }
         E[i] = __builtin_convertvector(halves[i], Ints);
         E[i] += (e - E[i]) & ~NEGATIVE(e - E[i]);       // the larger one
         const Ints zeros = NEGATIVE(E[i] - kZero / 2);  // frequent: tiles are padded with them
@@ -127,6 +132,12 @@ template <int bytes>
       }
       // 2. Truncate toward zero: |sum| < 2^31, 16 (4 - 2^-5) 2^25; slow lanes are recomputed
       for (int k = 0; k < products; ++k) {
+        if (k == 16) {
+          for (int i = 0; i < 2; ++i) {
+            before[i] = __builtin_convertvector(reinterpret_cast<Ints>(sum[i]), Doubles);
+            sum[i] = Unsigned{};
+          }
+        }
         const auto* b = reinterpret_cast<const StoredFloats*>(B.value + k * columns + column);
         sum[0] +=
             reinterpret_cast<Unsigned>(__builtin_convertvector(a[k] * b[0].all * scale[0], Ints));
@@ -136,9 +147,15 @@ template <int bytes>
       // 3. The sum, truncated to the bits kept
       for (int i = 0; i < 2; ++i) {
         const Ints from_c = __builtin_convertvector(c[i] * scale[i], Ints);
-        const Doubles all = __builtin_convertvector(reinterpret_cast<Ints>(sum[i]), Doubles) +
-                            __builtin_convertvector(from_c, Doubles);
-        const auto cut = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(all) & kept);
+        Doubles all = __builtin_convertvector(reinterpret_cast<Ints>(sum[i]), Doubles) +
+                      __builtin_convertvector(from_c, Doubles);
+        if (products > 16) all += before[i];
+        Longs bits = reinterpret_cast<Longs>(all) & kept;
+        if (half) {
+          bits |=
+              ((reinterpret_cast<Longs>(all) & ~kept) != 0) & (int64_t{1} << (52 - rule.kept_bits));
+        }
+        const auto cut = reinterpret_cast<Doubles>(bits);
         const auto unit = reinterpret_cast<Floats>((127 - aligned_bits + E[i]) << 23);
         float* d = D + r * d_step + column + i * kHalf;
         reinterpret_cast<StoredFloats*>(d)->all = __builtin_convertvector(cut, Floats) * unit;
@@ -163,11 +180,15 @@ template <int bytes>
                                        float* D, int d_step) {
   switch (rule.products) {
     case 8:
-      return add<bytes>(8, rule, rows, columns, A, step, B, D, d_step);
+      return add<bytes>(8, false, rule, rows, columns, A, step, B, D, d_step);
     case 16:
-      return add<bytes>(16, rule, rows, columns, A, step, B, D, d_step);
+      if (rule.half) return add<bytes>(16, true, rule, rows, columns, A, step, B, D, d_step);
+      return add<bytes>(16, false, rule, rows, columns, A, step, B, D, d_step);
     default:
-      return add<bytes>(kTensorProducts, rule, rows, columns, A, step, B, D, d_step);
+      if (rule.half) {
+        return add<bytes>(kTensorProducts, true, rule, rows, columns, A, step, B, D, d_step);
+      }
+      return add<bytes>(kTensorProducts, false, rule, rows, columns, A, step, B, D, d_step);
   }
 }
 

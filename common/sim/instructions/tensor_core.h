@@ -83,7 +83,8 @@ struct TensorFactors {
 /// The exponents of `n` values, for multiply_add().
 void find_exponents(const fa::TensorSum&, int n, const float* value, int16_t* exponent);
 
-/// D[rows][columns] = A B + D, one step of the rule. A[rows][products] has a row stride of `step`
+/// D[rows][columns] = A B + D, one step of the rule; with `half` rounded to odd, so that half_of()
+/// of it is the rule's D. A[rows][products] has a row stride of `step`
 /// elements, D of `d_step`; B[products][columns]; `columns` is a multiple of 16.
 void multiply_add(const fa::TensorSum&, int rows, int columns, const TensorFactors& A, int step,
                   const TensorFactors& B, float* D, int d_step);

@@ -2,10 +2,13 @@
 // runs of bytes. Accesses are counted, bounds-checked and shown to the observers at issue; the data
 // move later: a load when no thread can run any more, a store at the wait for its group.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <mutex>
 
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
+#include "common/sim/instructions/tensor_core.h"
 
 namespace sim {
 
@@ -140,11 +143,11 @@ void need_plain(const char* what, const void* shared, const void* global, int by
 
 // The observers' number of a load, 0 when none follows it.
 uint32_t tell_load(Block& home, const void* to, size_t bytes, fa::Swizzle swizzle, const void* bar,
-                   const void* pc, const Where& where) {
+                   const void* pc, const Where& where, const Sender& sender = kTmaLoad) {
   uint32_t operation = 0;
   for (auto& o : self->observers) {
-    operation |=
-        o->issue_load(*self, async_operand(home, to, bytes, Kind::store, pc), swizzle, bar, where);
+    operation |= o->issue_load(*self, async_operand(home, to, bytes, Kind::store, pc), swizzle, bar,
+                               where, sender);
   }
   return operation;
 }
@@ -169,6 +172,65 @@ void issue_store(std::function<void()> perform, uint32_t operation, const Where&
   defer([store] {  // no thread waited for it
     if (!std::exchange(store->done, true)) store->perform();
   });
+}
+
+// An element of type T after a reduction with another one; small floats are computed in fp32.
+template <class T>
+T combined(AtomicOp op, T a, T b) {
+  switch (op) {
+    case AtomicOp::add:
+      return a + b;
+    case AtomicOp::min:
+      return b < a || a != a ? b : a;
+    case AtomicOp::max:
+      return a < b || a != a ? b : a;
+    default:
+      break;
+  }
+  if constexpr (std::is_integral_v<T>) {
+    if (op == AtomicOp::and_) return a & b;
+    if (op == AtomicOp::or_) return a | b;
+    if (op == AtomicOp::xor_) return a ^ b;
+    if (op == AtomicOp::inc) return a >= b ? T{0} : a + 1;
+    if (op == AtomicOp::dec) return a == 0 || a > b ? b : a - 1;
+  }
+  return b;
+}
+void combine(void* to, const void* from, int bytes, Reduction r) {
+  if (r.copies()) return void(std::memcpy(to, from, bytes));
+  const auto each = [&]<class T>(T, auto&& f) {
+    for (int i = 0; i < bytes; i += sizeof(T)) {
+      T a, b;
+      std::memcpy(&a, static_cast<char*>(to) + i, sizeof a);
+      std::memcpy(&b, static_cast<const char*>(from) + i, sizeof b);
+      a = f(a, b);
+      std::memcpy(static_cast<char*>(to) + i, &a, sizeof a);
+    }
+  };
+  const auto plain = [&](auto a, auto b) { return combined(r.op, a, b); };
+  switch (r.type) {
+    case Element::u32:
+      return each(uint32_t{}, plain);
+    case Element::s32:  // sums wrap around
+      return r.op == AtomicOp::add ? each(uint32_t{}, plain) : each(int32_t{}, plain);
+    case Element::u64:
+      return each(uint64_t{}, plain);
+    case Element::s64:
+      return r.op == AtomicOp::add ? each(uint64_t{}, plain) : each(int64_t{}, plain);
+    case Element::f32:
+      return each(float{}, plain);
+    case Element::f64:
+      return each(double{}, plain);
+    case Element::f16:
+      return each(uint16_t{}, [&](uint16_t a, uint16_t b) {
+        return half_of(combined(r.op, float_of_half(a), float_of_half(b)));
+      });
+    case Element::bf16:
+      return each(uint16_t{}, [&](uint16_t a, uint16_t b) {
+        const __nv_bfloat16 x = combined(r.op, bf16_value(a), bf16_value(b));
+        return std::bit_cast<uint16_t>(x);
+      });
+  }
 }
 
 // `blocks`: bit mask; `odd`: the block of each pair that gets the signal; kItself: each block.
@@ -261,23 +323,35 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   issue_store(perform, operation, where);
 }
 
-void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where) {
+void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where, unsigned blocks) {
   const void* pc = __builtin_return_address(0);
   need_plain("a bulk load", to, from, bytes, where);
   need_mbarrier(bar, "a bulk load", where);
+  if (blocks >> cluster_size()) {
+    refuse("the bulk load", where,
+           " is multicast to a block outside the cluster of " + std::to_string(cluster_size()));
+  }
+  if (!blocks) blocks = 1u << cluster_rank();
   access(from, bytes, Kind::load, pc, By::engine);
-  access(to, bytes, Kind::store, pc, By::engine);
-  const uint32_t operation = tell_load(*self, to, bytes, kUnknown, bar, pc, where);
-  defer([=, home = self] {
-    std::memcpy(to, from, bytes);
-    tell_landed(*home, operation, *home, bar);
-    mbarrier_complete_tx(*home, bar, bytes);
-  });
+  for (unsigned r = 0; r < cluster_size(); ++r) {
+    if (!(blocks >> r & 1)) continue;
+    Block* home = &block_of_rank(r);
+    void* there = map_shared_rank(to, r);
+    auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
+    access(there, bytes, Kind::store, pc, By::engine);
+    const uint32_t operation = tell_load(*home, there, bytes, kUnknown, signal, pc, where);
+    defer([=] {
+      std::memcpy(there, from, bytes);
+      tell_landed(*home, operation, *home, signal);
+      mbarrier_complete_tx(*home, signal, bytes);
+    });
+  }
 }
 
-void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where where) {
+void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned rank, Where where,
+               Reduction reduction) {
   const void* pc = __builtin_return_address(0);
-  const char* what = "a bulk send";
+  const char* what = reduction.copies() ? "a bulk send" : "a bulk reduction";
   need_plain(what, from, to, bytes, where);
   need_own_shared(what, to, bytes, kBulkAlign, where);
   need_mbarrier(bar, what, where);
@@ -287,9 +361,10 @@ void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned ra
   access(from, bytes, Kind::load, pc, By::engine);
   const uint32_t read = tell_store(from, bytes, pc, where);
   access(there, bytes, Kind::store, pc, By::engine);
-  const uint32_t operation = tell_load(*home, there, bytes, kUnknown, signal, pc, where);
+  const uint32_t operation =
+      !reduction.copies() ? 0 : tell_load(*home, there, bytes, kUnknown, signal, pc, where);
   defer([=] {
-    std::memcpy(there, from, bytes);
+    combine(there, from, bytes, reduction);
     const uint32_t phase = mbarrier_phase(*home, signal);
     for (auto& o : sender->observers) {
       if (read) o->landed(*sender, read, signal, phase);
@@ -299,13 +374,106 @@ void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned ra
   });
 }
 
-void bulk_store(void* to, const void* from, int bytes, Where where) {
+namespace {
+
+// The block that has `to` and its mbarrier.
+Block& home_of_both(const char* what, const void* to, const void* bar, const Where& where) {
+  Block *home = home_of(to), *signalled = home_of(bar);
+  if (!home || !signalled) {
+    fail(FaultKind::out_of_bounds, here() + ": " + what + " at " + at(where) + " has " +
+                                       (home ? "an mbarrier" : "a destination") +
+                                       " outside the cluster's shared memory");
+  }
+  if (home == signalled) return *home;
+  refuse(what, where,
+         " writes to the block of rank " + std::to_string(home->rank) +
+             " of the cluster, but its mbarrier is that of rank " +
+             std::to_string(signalled->rank));
+}
+template <class T>
+T* in_own(const Block& home, T* there) {
+  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(there) - home.shared_base +
+                              self->shared_base);
+}
+
+}  // namespace
+
+void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, Where where,
+               Reduction reduction) {
+  const Block& home =
+      home_of_both(reduction.copies() ? "a bulk send" : "a bulk reduction", to, bar, where);
+  bulk_send(in_own(home, to), from, bytes, in_own(home, bar), home.rank, where, reduction);
+}
+
+// What several reductions add to one place is in no order, so the race search does not follow them.
+void send_registers(void* to, const void* values, int bytes, uint64_t* bar, Where where,
+                    Reduction reduction) {
   const void* pc = __builtin_return_address(0);
-  need_plain("a bulk store", from, to, bytes, where);
+  const char* what = reduction.copies() ? "st.async" : "red.async";
+  Block* home = &home_of_both(what, to, bar, where);
+  need_own_shared(what, in_own(*home, to), bytes, bytes, where);
+  if (!async_of(*home).mbarriers.count(bar)) {
+    refuse(what, where, ", but the mbarrier is not initialised");
+  }
+  access(to, bytes, Kind::store, pc, By::engine);
+  const uint32_t operation =
+      !reduction.copies() ? 0 : tell_load(*home, to, bytes, kUnknown, bar, pc, where, kSender[0]);
+  std::array<char, 16> copy;
+  std::memcpy(copy.data(), values, bytes);
+  defer([=] {
+    combine(to, copy.data(), bytes, reduction);
+    tell_landed(*home, operation, *home, bar);
+    mbarrier_complete_tx(*home, bar, bytes);
+  });
+}
+
+void try_cancel(void* response, uint64_t* bar, Where where, bool all) {
+  const void* pc = __builtin_return_address(0);
+  const char* what = "clusterlaunchcontrol.try_cancel";
+  need_own_shared(what, response, sizeof(Canceled), sizeof(Canceled), where);
+  need_mbarrier(bar, what, where);
+  Canceled got{};
+  if (const auto block = take_next_cluster()) {
+    const dim3 grid = self->launch->config.grid;
+    const auto x = static_cast<uint32_t>(*block % grid.x);
+    const auto y = static_cast<uint32_t>(*block / grid.x);
+    got = {{x, y % grid.y, y / grid.y}, 1};
+  }
+  for (unsigned r = 0; r < cluster_size(); ++r) {
+    if (!all && r != cluster_rank()) continue;
+    Block* home = &block_of_rank(r);
+    void* there = map_shared_rank(response, r);
+    auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
+    access(there, sizeof got, Kind::store, pc, By::engine);
+    const uint32_t operation =
+        tell_load(*home, there, sizeof got, kUnknown, signal, pc, where, kSender[1]);
+    defer([=] {
+      std::memcpy(there, &got, sizeof got);
+      tell_landed(*home, operation, *home, signal);
+      mbarrier_complete_tx(*home, signal, sizeof got);
+    });
+  }
+}
+
+void bulk_store(void* to, const void* from, int bytes, Where where, Reduction reduction) {
+  const void* pc = __builtin_return_address(0);
+  need_plain(reduction.copies() ? "a bulk store" : "a bulk reduction", from, to, bytes, where);
   access(from, bytes, Kind::load, pc, By::engine);
   const uint32_t operation = tell_store(from, bytes, pc, where);
-  access(to, bytes, Kind::store, pc, By::engine);
-  issue_store([=] { std::memcpy(to, from, bytes); }, operation, where);
+  if (!reduction.copies()) {  // an atomic operation on each element
+    for (int i = 0; i < bytes; i += 16) {
+      access(static_cast<char*>(to) + i, 16, Kind::atomic, pc, By::engine);
+    }
+  } else {
+    access(to, bytes, Kind::store, pc, By::engine);
+  }
+  issue_store(
+      [=] {
+        static std::mutex one_at_a_time;  // of the blocks that add to the same place
+        std::lock_guard lock(one_at_a_time);
+        combine(to, from, bytes, reduction);
+      },
+      operation, where);
 }
 
 void bulk_commit() { async_of(*self).stores[self->current->id].commit(); }

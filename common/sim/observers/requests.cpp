@@ -194,8 +194,8 @@ class RequestObserver final : public Observer {
     clocks_.shuffle(warp, line, distance);
   }
   void product(Block&, unsigned warp) override { clocks_.product(warp); }
-  uint32_t issue_load(Block& b, const Access& a, fa::Swizzle, const void* bar,
-                      const Where&) override {
+  uint32_t issue_load(Block& b, const Access& a, fa::Swizzle, const void* bar, const Where&,
+                      const Sender&) override {
     tell_loads(b);
     WarpClocks& there = observer_of<RequestObserver>(*a.home).clocks_;
     signal(bar, there.copied(clocks_.at(b.current->id / kLanes), a.size));

@@ -33,7 +33,7 @@ namespace {
 
 constexpr uint64_t kChunk = 16;  // bytes of a wgmma's operand per call of an observer
 constexpr uint64_t kWavefront = 128;
-constexpr unsigned kQuarters = 4, kQuarter = 32, kColumns = 512;  // of tensor memory
+constexpr unsigned kEighths = 8, kEighth = 16, kColumns = 512;  // of tensor memory
 constexpr size_t kMostRectangles = 16;  // of an event; if more, one around them
 constexpr uint32_t kNone = ~0u;
 
@@ -234,7 +234,7 @@ struct Recorder {
   uint32_t tensor_place() {
     if (tensor == kNone) {
       tensor = static_cast<uint32_t>(trace.places.size());
-      const fa::Layout cells{1, kQuarters * kQuarter, kColumns, kWord};
+      const fa::Layout cells{1, kEighths * kEighth, kColumns, kWord};
       trace.places.push_back({"tensor memory", fa::TraceSpace::tensor, kernel(), 0,
                               cells.rows * cells.columns * kWord, cells});
     }
@@ -421,8 +421,8 @@ class TraceRecorder final : public Observer, public RequestSink {
     const unsigned thread = b.current->id;
     Open& e = event_of({pc, recorder.tensor_place(), clock_[thread], kind, by, thread / 128,
                         callers_of(pc, by), 0});
-    for (unsigned lane = 0; lane < kQuarters * kQuarter; ++lane) {
-      if (!(a.quarters >> lane / kQuarter & 1)) continue;
+    for (unsigned lane = 0; lane < kEighths * kEighth; ++lane) {
+      if (!(a.eighths >> lane / kEighth & 1)) continue;
       e.elements.add(lane * kColumns + a.column, a.columns);
       e.bytes += a.columns * kWord;
     }

@@ -235,7 +235,10 @@ void prepare(Block& b, const Grid& grid) {
   set_watch(b);
 }
 
+thread_local Grid* grid_of_worker = nullptr;
+
 void work_alone(Block& b, Grid& grid) {
+  grid_of_worker = &grid;
   b.cluster = nullptr;
   b.rank = 0;
   while (!grid.stop) {
@@ -259,6 +262,7 @@ struct Gang {
 
 void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
   Cluster& c = gang.cluster;
+  grid_of_worker = &grid;
   b.cluster = &c;
   b.rank = rank;
   c.blocks[rank] = &b;
@@ -530,6 +534,13 @@ void validate(const Launch& launch, const std::string& name) {
 }
 
 }  // namespace
+
+std::optional<uint64_t> take_next_cluster() {
+  Grid& grid = *grid_of_worker;
+  const uint64_t i = grid.next++;
+  if (i * grid.cluster >= grid.blocks) return {};
+  return grid.in_order(i) * grid.cluster;
+}
 
 void run_grid(const Launch& launch) {
   const std::string name = kernel_name(launch);

@@ -266,7 +266,7 @@ TEST_CASE("rules: columns of tensor memory", "[races][rules]") {
   int store = 0, load = 0, product = 0;
   const auto move = [&](TensorUse use, unsigned thread, unsigned column) {
     const bool writes = use == TensorUse::store;
-    block.tensor.move(use, {writes, 1, column, 2}, {thread, writes ? &store : &load, kWhere});
+    block.tensor.move(use, {writes, 3, column, 2}, {thread, writes ? &store : &load, kWhere});
     return block.heard.take();
   };
   CHECK(move(TensorUse::load, 0, 8) == "unwritten column; unwritten column; ");
@@ -283,7 +283,7 @@ TEST_CASE("rules: columns of tensor memory", "[races][rules]") {
   block.tensor.fence(32, false);
   CHECK(move(TensorUse::load, 32, 9) == "");
 
-  const sim::TensorAccess sum[] = {{true, 1, 100, 1}};
+  const sim::TensorAccess sum[] = {{true, 3, 100, 1}};
   block.tensor.issue_product(block.parts, {}, sum, {}, {0, &product, kWhere});
   CHECK(move(TensorUse::load, 0, 100) == "commit; unwritten column; ");
 }

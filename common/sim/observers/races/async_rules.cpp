@@ -9,8 +9,8 @@ namespace sim::races {
 uint32_t AsyncRules::issue_load(BlockParts& home, const BlockParts& waits, const Access& a,
                                 const Access& signal, fa::Swizzle swizzle, const Issue& issue) {
   SharedHistory& memory = home.memory;
-  const Use use{a, issue.thread, "TMA load into", &issue.where};
-  check_init(waits, {signal, issue.thread, "TMA load that signals", &issue.where}, issue.channel);
+  const Use use{a, issue.thread, issue.sender->into, &issue.where};
+  check_init(waits, {signal, issue.thread, issue.sender->signals, &issue.where}, issue.channel);
   for_each_word(a, [&](uint64_t word, uint8_t) {
     memory.for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
       rules_.check_writer(home, use, byte, row.cell);
@@ -29,6 +29,7 @@ uint32_t AsyncRules::issue_load(BlockParts& home, const BlockParts& waits, const
   });
   Operation& load = home.operations.last();
   load.swizzle = swizzle;
+  load.sender = issue.sender;
   load.past = own_.clocks.past(issue.thread);
   return number;
 }

@@ -93,13 +93,13 @@ class RaceObserver final : public Observer {
     operations_.show_inits(clocks_.entry(me), clocks_.tick(me), true);
   }
   uint32_t issue_load(Block& b, const Access& a, fa::Swizzle swizzle, const void* bar,
-                      const Where& where) override {
+                      const Where& where, const Sender& sender) override {
     Block& waits = *home_of(bar);
     const uint64_t at = reinterpret_cast<uintptr_t>(bar) - waits.shared_base;
     const Access signal = engine_access(waits, at, sizeof(uint64_t), Kind::atomic, nullptr);
-    BlockParts& home = parts_of(b, {a, b.current->id, "TMA load into", &where});
+    BlockParts& home = parts_of(b, {a, b.current->id, sender.into, &where});
     return async_.issue_load(home, observer_of<RaceObserver>(waits).parts(), a, signal, swizzle,
-                             {b.current->id, bar, where});
+                             {b.current->id, bar, where, &sender});
   }
   void landed(Block&, uint32_t number, const void* bar, uint32_t phase) override {
     launch_.findings.compare();

@@ -9,6 +9,7 @@ void Operations::begin(size_t shared_bytes) {
   loads_.clear();
   waits_.clear();
   inits.clear();
+  split = false;
 }
 
 uint32_t Operations::add(BlockClocks& by, Operation::Engine engine, const Issue& issue) {

@@ -17,6 +17,7 @@ struct Issue {
   const void*
       channel;  ///< an address that stands for what completes in order; a load: its mbarrier
   const Where& where;
+  const Sender* sender = &kTmaLoad;  ///< a load
 };
 struct Operation {
   enum Engine { load, wgmma, store, product, tensor_load, tensor_store } engine;
@@ -27,6 +28,7 @@ struct Operation {
   Stamp stamp;
   SharedClock past = nullptr;  ///< load: what was visible to the issuer, released with the data
   fa::Swizzle swizzle{};       ///< load: as in the tensor map
+  const Sender* sender = &kTmaLoad;  ///< load
   /// wgmma: what must be visible to each thread of the warpgroup when it issues its part.
   struct Need {
     unsigned entry;
@@ -36,7 +38,7 @@ struct Operation {
   std::vector<Need> needs = {};
   bool is_visible(const ThreadClock& to) const { return has(to.clock, channel, stamp); }
 };
-/// The latest operations, by number, on a word of shared memory or a column of a quarter of tensor
+/// The latest operations, by number, on a word of shared memory or a column of some lanes of tensor
 /// memory. Numbers of earlier blocks are ignored.
 struct LatestOperations {
   static constexpr unsigned kStore = 8, kProduct = 9;
@@ -87,8 +89,11 @@ class Operations {
   /// The wait for another phase of the load's mbarrier since its issue, or null.
   const Wait* for_other_phase(const Operation& load) const;
 
-  LazyArray<LatestOperations> tensor{4 * kColumns};  ///< by quarter and column
-  std::unordered_map<const void*, Init> inits;       ///< by mbarrier
+  /// By eighth of the lanes and column. Until an instruction uses 16 lanes of a quarter without its
+  /// others, the even eighths stand for the quarters.
+  LazyArray<LatestOperations> tensor{8 * kColumns};
+  bool split = false;
+  std::unordered_map<const void*, Init> inits;  ///< by mbarrier
   /// The thread with this entry executes a fence, and has this stamp after it.
   void show_inits(unsigned entry, Stamp fence, bool to_cluster);
 

@@ -2,6 +2,8 @@
 // less is visible than to the last one.
 #include "common/sim/observers/races/tensor_rules.h"
 
+#include <algorithm>
+
 namespace sim::races {
 
 void TensorRules::issue_product(BlockParts& home, std::span<const SharedOperand> operands,
@@ -131,10 +133,19 @@ void TensorRules::use(BlockParts& home, TensorUse what, const TensorAccess& a, u
       faults_.tensor_race(place, *o, missing(what, thread, *o));
     }
   };
-  for (unsigned q = 0; q < 4; ++q) {
-    if (!(a.quarters >> q & 1)) continue;
+  Operations& there = home.operations;
+  constexpr unsigned kEven = 0x55;
+  if (!there.split && (a.eighths & kEven) != (a.eighths >> 1 & kEven)) {
+    there.split = true;
+    for (unsigned e = 0; e < 8; e += 2) {
+      LatestOperations* quarter = &there.tensor[e * Operations::kColumns];
+      std::copy_n(quarter, Operations::kColumns, quarter + Operations::kColumns);
+    }
+  }
+  for (unsigned e = 0; e < 8; e += there.split ? 1 : 2) {
+    if (!(a.eighths >> e & 1)) continue;
     for (unsigned column = a.column; column < a.column + a.columns; ++column) {
-      LatestOperations& cell = home.operations.tensor[q * Operations::kColumns + column];
+      LatestOperations& cell = there.tensor[e * Operations::kColumns + column];
       const TensorPlace place{what, a.writes, column, &home != &own_, issue.where};
       if (!a.writes && !home.operations.find(cell.write)) faults_.tensor_unwritten(place);
       check(cell.write, place);

@@ -49,16 +49,20 @@ static std::string subject(const Use& use, uint64_t byte) {
 static Line line_of(const Use& use) { return {use.access.pc, use.where}; }
 
 static std::string describe(const Operation& o) {
-  static const char* const kWhat[] = {"TMA load by ",   "wgmma by the warpgroup of ",
-                                      "TMA store by ",  "tcgen05.mma by ",
-                                      "tcgen05.ld by ", "tcgen05.st by "};
+  static const char* const kWhat[] = {"",
+                                      "wgmma by the warpgroup of ",
+                                      "TMA store by ",
+                                      "tcgen05.mma by ",
+                                      "tcgen05.ld by ",
+                                      "tcgen05.st by "};
   const uint64_t block = block_of(o.issuer);
   std::string issuer = who(block, o.issuer);
   if (o.engine == Operation::tensor_load || o.engine == Operation::tensor_store) {
     issuer = "warp " + std::to_string(o.issuer % padded() / 32);
     if (block != self->linear) issuer += " of block " + block_index(block);
   }
-  return std::string("a ") + kWhat[o.engine] + issuer + " at " + at(o.where);
+  const char* what = o.engine == Operation::load ? o.sender->by : kWhat[o.engine];
+  return std::string("a ") + what + issuer + " at " + at(o.where);
 }
 
 static std::string in_other_phase(const Wait* wait) {
