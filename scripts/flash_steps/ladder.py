@@ -23,79 +23,47 @@ CHAPTERS = {
 }
 
 
-# The first row whose condition holds: which step it resembles, which one helps most next, and why.
-FORWARD = (
-    (
-        lambda t: t["decode"] and t["blocks"] <= t["heads"],
-        "13",
-        "13",
-        "one block per head leaves most SMs idle: split the keys among blocks",
-    ),
-    (
-        lambda t: t["decode"],
-        "13",
-        "13",
-        "decoding is limited by HBM: let the heads of a group share the keys they read",
-    ),
-    (
-        lambda t: t["scores_written"] and t["shared"],
-        "02",
-        "04",
-        "S and P go through HBM: keep one tile of them on the chip",
-    ),
-    (
-        lambda t: t["scores_written"],
-        "01",
-        "02",
-        "each score reads its rows from global memory: share tiles",
-    ),
-    (lambda t: t["wgmma"], "09", "10", "producer and consumer warps overlap copies and products"),
-    (
-        lambda t: t["tensor_cores"] and t["conflicts"] > 1.3,
-        "07",
-        "07",
-        "bank conflicts: {conflicts:.1f} times the wavefronts; swizzle",
-    ),
-    (
-        lambda t: t["tensor_cores"] and not t["copies"],
-        "07",
-        "07",
-        "no cp.async: a pipeline loads the next tile during the products",
-    ),
-    (
-        lambda t: t["tensor_cores"],
-        "07",
-        "09",
-        "on Hopper TMA and wgmma copy and multiply whole tiles",
-    ),
-    (
-        lambda t: not t["shared"],
-        "03",
-        "04",
-        "every row reads all of K and V: let a block share tiles",
-    ),
-    (lambda t: t["rewritten"], "04", "06", "O moves once per tile of keys: swap the loops, keep O"),
-    (
-        lambda t: t["conflicts"] > 1.5,
-        "06",
-        "02",
-        "bank conflicts: {conflicts:.1f} times the wavefronts; pad a row",
-    ),
-    (
-        lambda t: t["per_score"] > 2.5 * (per_score("06", t) or math.inf),
-        "06",
-        "06",
-        "each row requests the keys anew: more rows per block, tiles in registers",
-    ),
-    (lambda t: True, "06", "07", "fp32 products: tensor cores multiply bf16 and fp16"),
-)
-BACKWARD = (
-    (lambda t: t["scores_written"], "05", "05",
-     "P or dS goes through HBM: compute it again from Q, K and LSE"),
-    (lambda t: t["wgmma"], "11", "11", "a warpgroup of its own adds dQ"),
-    (lambda t: t["tensor_cores"], "08", "11", "on Hopper products overlap the softmax"),
-    (lambda t: True, "05", "08", "fp32 products: tensor cores multiply bf16 and fp16"),
-)  # fmt: skip
+def forward(t):
+    """(the step that it resembles, the one that helps most next, why)"""
+    if t["decode"] and t["blocks"] <= t["heads"]:
+        return "13", "13", "one block per head leaves most SMs idle: split the keys among blocks"
+    if t["decode"]:
+        why = "decoding is limited by HBM: let the heads of a group share the keys they read"
+        return "13", "13", why
+    if t["scores_written"] and t["shared"]:
+        return "02", "04", "S and P go through HBM: keep one tile of them on the chip"
+    if t["scores_written"]:
+        return "01", "02", "each score reads its rows from global memory: share tiles"
+    conflicts = f"bank conflicts: {t['conflicts']:.1f} times the wavefronts"
+    if t["wgmma"]:
+        return "09", "10", "producer and consumer warps overlap copies and products"
+    if t["tensor_cores"] and t["conflicts"] > 1.3:
+        return "07", "07", f"{conflicts}; swizzle"
+    if t["tensor_cores"] and not t["copies"]:
+        return "07", "07", "no cp.async: a pipeline loads the next tile during the products"
+    if t["tensor_cores"]:
+        return "07", "09", "on Hopper TMA and wgmma copy and multiply whole tiles"
+    if not t["shared"]:
+        return "03", "04", "every row reads all of K and V: let a block share tiles"
+    if t["rewritten"]:
+        return "04", "06", "O moves once per tile of keys: swap the loops, keep O"
+    if t["conflicts"] > 1.5:
+        return "06", "02", f"{conflicts}; pad a row"
+    if t["per_score"] > 2.5 * (per_score("06", t) or math.inf):
+        why = "each row requests the keys anew: more rows per block, tiles in registers"
+        return "06", "06", why
+    return "06", "07", "fp32 products: tensor cores multiply bf16 and fp16"
+
+
+def backward(t):
+    """The same for a backward."""
+    if t["scores_written"]:
+        return "05", "05", "P or dS goes through HBM: compute it again from Q, K and LSE"
+    if t["wgmma"]:
+        return "11", "11", "a warpgroup of its own adds dQ"
+    if t["tensor_cores"]:
+        return "08", "11", "on Hopper products overlap the softmax"
+    return "05", "08", "fp32 products: tensor cores multiply bf16 and fp16"
 
 
 def total(bytes):
@@ -159,10 +127,8 @@ def scores_written(case, written):
 
 def rung(t):
     """{"like", "its_per_score", "next", "why"}"""
-    rows = BACKWARD if t["backward"] else FORWARD
-    like, then, why = next(row[1:] for row in rows if row[0](t))
-    return {"like": like, "its_per_score": per_score(like, t), "next": then,
-            "why": why.format(**t)}  # fmt: skip
+    like, then, why = backward(t) if t["backward"] else forward(t)
+    return {"like": like, "its_per_score": per_score(like, t), "next": then, "why": why}
 
 
 def per_score(like, t):

@@ -3,10 +3,8 @@
     maintain where      the table in docs/gpu.md
 
 A variant and head dimension runs as the GPU with the least shared memory of those that its
-architecture allows, and as one with the most. Where both launch the same kernels, so does each
-between: a step takes the first of its tiles that fits, and they are template arguments. Where they
-differ, it runs once for each size between. GPUs with the same shared memory count as one: a step's
-host functions know only that and the number of SMs (fa::Gpu), which shapes grids.
+architecture allows; where a block would need more, as the next. A step takes the first of its tiles
+that fits, so what runs there runs on those with more.
 
 A cell says "-" where the architecture does not allow the step, "VARIANT, ..." where it allows only
 these, "not VARIANT d=D, ..." where a block would need more shared memory than the GPU gives it.
@@ -19,7 +17,6 @@ import os
 from flash_steps import command
 from flash_steps.command import Failure, NotHere
 from flash_steps.gpu_table import find_model
-from flash_steps.results import runs_of
 from flash_steps.steps import (
     ROOT,
     all_needs_of,
@@ -49,17 +46,16 @@ def built():
     return all(os.path.exists(program_of(SIM_BUILD, step)) for step in numbered_steps())
 
 
-def launched(build, step, gpu, variant, d):
-    """The kernels' names; None where a block would need more shared memory than the GPU gives."""
+def fits(program, gpu, variant, d):
+    """Does it run there, or would a block need more shared memory than the GPU gives?"""
     flags = (f"--gpu={gpu}", f"--variant={variant}", f"--d={d}", *PROBLEM)
     try:
-        report = report_of(program_of(build, step), *flags)
+        report_of(program, *flags)
     except NotHere as refusal:
         if "bytes of shared memory for a block" in str(refusal):
-            return None
-        raise Failure(f"{step} {' '.join(flags)}: {refusal}") from None
-    runs = runs_of(report, step)
-    return [kernel["name"] for run in runs for kernel in run.get("kernels") or []]
+            return False
+        raise Failure(f"{program} {' '.join(flags)}: {refusal}") from None
+    return True
 
 
 def shared_bytes(gpu):
@@ -67,43 +63,35 @@ def shared_bytes(gpu):
     return model["sm_shared_bytes"] - model["block_reserved_bytes"]
 
 
-def refused_by(gpus, kernels_on):
-    """GPUs with too little shared memory for a case; kernels_on(gpu): what it launches there."""
-    gpu_of = {shared_bytes(gpu): gpu for gpu in gpus}
-    sizes = sorted(gpu_of)
-    kernels = {size: kernels_on(gpu_of[size]) for size in {sizes[0], sizes[-1]}}
-    same = kernels[sizes[0]] == kernels[sizes[-1]]
-    for size in sizes[1:-1]:
-        kernels[size] = kernels[sizes[0]] if same else kernels_on(gpu_of[size])
-    return {gpu for gpu in gpus if kernels[shared_bytes(gpu)] is None}
-
-
 def cells(build, step, gpus, pool):
     """{gpu: "yes", "VARIANT, ...", "not VARIANT d=D, ..." or "-"}."""
-    variants = described(program_of(build, step))["variants"]
-
-    def can(gpu, variant):
-        return runs_on(find_model(gpu)["arch"], variant["needs"])
+    program = program_of(build, step)
+    variants = described(program)["variants"]
+    able = {
+        gpu: [v["name"] for v in variants if runs_on(find_model(gpu)["arch"], v["needs"])]
+        for gpu in gpus
+    }
 
     def refusals(case):
-        variant, d = case
-        return refused_by(
-            [gpu for gpu in gpus if can(gpu, variant)],
-            lambda gpu: launched(build, step, gpu, variant["name"], d),
-        )
+        """The GPUs with too little shared memory."""
+        name, d = case
+        found = []
+        for gpu in sorted((g for g in gpus if name in able[g]), key=shared_bytes):
+            if fits(program, gpu, name, d):
+                break
+            found.append(gpu)
+        return found
 
-    cases = [
-        (v, d) for v in variants if any(can(gpu, v) for gpu in gpus) for d in v["supports"]["d"]
-    ]
+    cases = [(v["name"], d) for v in variants for d in v["supports"]["d"]]
     refused = list(zip(cases, pool.map(refusals, cases)))
     found = {}
     for gpu in gpus:
-        missing = [f"{v['name']} d={d}" for (v, d), where in refused if gpu in where]
-        some = [v["name"] for v in variants if can(gpu, v)]
+        missing = [f"{name} d={d}" for (name, d), where in refused if gpu in where]
         if missing:
             found[gpu] = "not " + ", ".join(missing)
         else:
-            found[gpu] = "yes" if len(some) == len(variants) else ", ".join(some) or "-"
+            all_run = len(able[gpu]) == len(variants)
+            found[gpu] = "yes" if all_run else ", ".join(able[gpu]) or "-"
     return found
 
 

@@ -9,7 +9,7 @@ from flash_steps import commits
 from flash_steps.command import Failure
 from flash_steps.commits import is_current
 from flash_steps.nvcc import find_nvcc
-from lab import arm64, equal_code
+from lab import equal_code
 
 STEP = "01_naive"
 # A step's program, with its report beside it. mpirun starts it with several ranks.
@@ -145,24 +145,6 @@ class EqualCode(Folder):
         size = ["--n=300", "--nk=300", "--h=6", "--hkv=6", "--d=128", "--input=normal"]
         size += ["--estimate-heads=0"]
         self.assertIn((["--variant", "one", *size, "--causal"], 3), calls)
-
-
-class OnArm64(unittest.TestCase):
-    def test_what_differs(self):
-        one = {"device": {"name": "a"}, "host_ms": 1, "estimate": {"ms": 1.0}, "x": {"y": [1.0, 2]}}
-        other = {**one, "device": {"name": "b"}, "host_ms": 2, "estimate": {"ms": 1 + 1e-13}}
-        self.assertEqual(arm64.differences((0, ["right"], one), (0, ["right"], other)), [])
-        for change, words in (
-            ({"x": {"y": [1 + 1e-13, 2]}}, ["2.x.y.0: 1.0, on arm64 1.0000000000001"]),
-            ({"x": {"y": [1.0, 3]}, "estimate": {"ms": 1.001}}, ["2.estimate.ms: ", "2.x.y.1: 2,"]),
-            ({"x": {"y": [1.0]}}, ["2.x.y: [1.0, 2], on arm64 [1.0]"]),
-            ({"more": 1}, ["2: {'device'"]),
-            ({"device": {"name": "b", "sms": 1}}, ["2.device: "]),
-        ):
-            found = arm64.differences((0, ["right"], one), (0, ["right"], {**other, **change}))
-            self.assertEqual([line[: len(w)] for line, w in zip(found, words)], words)
-            self.assertEqual(len(found), len(words))
-        self.assertEqual(arm64.differences((0, [], {}), (1, [], {})), ["0: 0, on arm64 1"])
 
 
 main()

@@ -2,6 +2,7 @@
 existing files, and the notebook's cells work, with stand-ins for what takes minutes."""
 
 import contextlib
+import html
 import io
 import json
 import os
@@ -14,7 +15,6 @@ from unittest import mock
 from copies import BUILD, ROOT, Folder, main, said
 from flash_steps.results import HERO
 from flash_steps.steps import report_of
-from lab import race
 from learn_lib import exercises
 
 MOST_LINES, LONGEST_CELL, MOST_ROWS = 110, 300, 6
@@ -112,8 +112,25 @@ class Readme(Folder):
             self.assertEqual(run["time_kind"], "estimated" if run.get("gpu") else "measured")
 
     def test_its_race_is_of_a_run(self):
+        """The page's program without and with a barrier says what the picture shows."""
         picture = (ROOT / "docs/pictures/race.svg").read_text()
-        self.assertTrue(picture == race.picture(), "./scripts/maintain race draws it again")
+        page = (ROOT / "docs/own_kernel.md").read_text()
+        name, text = re.search(r"<!-- program: (\S+) -->\n```cpp\n(.*?)```", page, re.S).groups()
+        lines, outputs = text.splitlines(), []
+        after = int(re.search(rf"{name}:(\d+)", picture)[1])  # the finding's line
+        for program in (lines, [*lines[:after], "    __syncthreads();", *lines[after:]]):
+            self.write(name, "\n".join([*program, ""]))
+            done = said([ROOT / "scripts/sim", "--analyse", name], cwd=self.folder)
+            outputs.append(done.stdout + done.stderr)
+        screen = re.findall(r'class="out[^"]*">(.*?)</text>', picture)
+        begin = screen.index(screen[0], 1)
+        for shown, output in zip((screen[:begin], screen[begin:]), outputs):
+            self.assertEqual(shown[0], f"$ ./scripts/sim --analyse {name}")
+            for line in shown[1:]:
+                self.assertIn(f"\n{html.unescape(line)}\n", f"\n{output}")
+            self.assertEqual("finding: race" in output, "1 finding" in shown[-1])
+        for line in lines[2 : lines.index("}")]:
+            self.assertIn(f">{html.escape(line, False)}</text>", picture)
         self.assertLess(len(picture.encode()), LARGEST_RACE)
         self.assertRegex(picture, r"@media \(prefers-reduced-motion: reduce\) .* animation: none")
         self.assertIn("docs/pictures/race.svg", self.text)
