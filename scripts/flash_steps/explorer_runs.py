@@ -143,7 +143,7 @@ def published_series(n=FULL_N, causal=None):
     of_device = collections.defaultdict(list)
     paths = published(os.path.join(ROOT, "docs", "results"))
     rows = join_for_reading([run for run in runs_of(paths) if standing_of(run) != SLOWED])
-    for row in beside_libraries(rows, paths):
+    for row in beside_libraries(rows):
         p = row.any.data["problem"]
         same = p["n"] == p["nk"] == n and p["d"] == 64 and p["h"] == p["hkv"]
         if same and own_tiles(p) and causal in (None, p["causal"]):
@@ -172,7 +172,7 @@ def whole_series(build):
         for rung in results.values():
             if (rung.label, section.name) not in there:
                 run = {**figures_of(rung.row), "pass": section.name, "idea": rung.idea}
-                run |= {"apart": section.words} if section.source else {}
+                run |= {"apart": section.words} if section.source != "peers" else {}
                 run |= {"gpu": rung.estimated_for} if rung.estimated_for else {}
                 found["runs"].append(run)
     return found

@@ -1,7 +1,7 @@
 """Draws the pictures of docs/pictures that show results; the others are maintained by hand.
 
     maintain plots                              from docs/results
-    maintain plots --out DIR results.json ...   the same of other results
+    maintain plots --out DIR --results DIR      the same of other results
 
 hero_light.svg, hero_dark.svg: the README's, HBM bytes per head and speed of the forwards.
 hbm_against_n.svg: HBM bytes of one head's forward against N: measured, and predicted by each step's
@@ -17,10 +17,10 @@ import re
 
 from . import command
 from .command import BadInput
-from .files import read_json, replace_text
+from .files import replace_text
 from .picture import EDGE, INK, QUIET, STRONG, Picture, element
 from .results import HERO, HERO_N, PICTURES, published, total
-from .rungs import beside_libraries, sizes_of
+from .rungs import RESULTS, beside_libraries, measured_rows, sizes_of
 from .standing import rows_of, standing_of
 from .steps import ROOT
 from .text import bytes_text
@@ -128,9 +128,9 @@ THEMES = {  # text, dim text, bytes, speed, line
 }
 
 
-def hero(rows, files, theme):
+def hero(rows, folder, theme):
     """HBM bytes per head and TFLOP/s of the forwards, linear; speeds as the ladder has them."""
-    chosen = beside_libraries(PICTURES[f"hero_{theme}.svg"](rows), files)
+    chosen = beside_libraries(PICTURES[f"hero_{theme}.svg"](rows), folder)
     device = device_of(chosen, f"no measured time with B*N = 16384, N = {HERO_N}, d = 64")
     figures = [
         (row.any.label, per_head(row, "hbm.measured") or per_head(row, "hbm.predicted"), row)
@@ -177,9 +177,14 @@ def hero(rows, files, theme):
         speed = row.flops_per_s
         bar(560, y + 2, max(1.5, 200 * speed / most[1]), speed_colour, f"{speed / 1e12:.3g}")
         y += 30
-    libraries = speeds_of_libraries(files, sizes_of(chosen[0].any.data["problem"]))
+    sizes = sizes_of(chosen[0].any.data["problem"])
+    libraries = {
+        row["label"]: row["flops_per_s"]
+        for row in measured_rows("peers", folder)
+        if (row["device"], row["direction"], sizes_of(row)) == (device, "forward", sizes)
+    }
     for (label, name), side in zip(LIBRARIES.items(), (-1, 1)):
-        if speed := libraries.get((device, label)):
+        if speed := libraries.get(label):
             x = round(560 + 200 * speed / most[1])
             path(f"M{x} {92 + 30 * COMPUTE - 1}V{y}", ink, stroke_dasharray="3 3")
             anchor = "start" if side > 0 else "end"
@@ -193,17 +198,6 @@ def hero(rows, files, theme):
     kind = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 830 {y + 20}", "role": "img"}
     kind["font_family"] = "system-ui, sans-serif"
     return element("svg", "\n".join([inside, *parts, ""]), **kind) + "\n"
-
-
-def speeds_of_libraries(files, sizes):
-    """{(device, "torch cudnn"): FLOP/s of its forward at one problem}"""
-    found = {}
-    for tree in map(read_json, files):
-        peers = isinstance(tree, dict) and tree.get("peers") or {"rows": []}
-        for row in peers["rows"]:
-            if (row["step"], row["direction"], sizes_of(row)) == (None, "forward", sizes):
-                found[peers["device"], row["label"]] = row["flops_per_s"]
-    return found
 
 
 def per_head(row, path):
@@ -233,12 +227,11 @@ def reasons_of(rows):
 def main():
     parser = command.parser(__doc__)
     add = parser.add_argument
-    add("files", nargs="*", metavar="results.json", help="default: all of docs/results")
+    add("--results", metavar="DIR", default=RESULTS)
     add("--out", metavar="DIR", default=os.path.join(ROOT, "docs", "pictures"))
     args = parser.parse_args()
-    files = args.files or published(os.path.join(ROOT, "docs", "results"))
-    rows = rows_of(files)  # as tables reads them
-    drawn = {f"hero_{theme}.svg": hero(rows, files, theme) for theme in THEMES}
+    rows = rows_of(published(args.results))  # as tables reads them
+    drawn = {f"hero_{theme}.svg": hero(rows, args.results, theme) for theme in THEMES}
     drawn["hbm_against_n.svg"] = hbm_against_n(rows)
     os.makedirs(args.out, exist_ok=True)
     for name, svg in drawn.items():

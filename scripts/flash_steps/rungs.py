@@ -9,10 +9,10 @@ import os
 from dataclasses import dataclass
 
 from .files import ROOT, read_json
-from .gpu_table import find_model, model_of
+from .gpu_table import find_model
 from .problems import flags, own_tiles, series
 from .results import Row, Run, published
-from .standing import rows_of
+from .standing import measured, rows_of
 from .steps import described, numbered_steps, program_of, report_of
 
 RESULTS = os.path.join(ROOT, "docs", "results")
@@ -27,14 +27,14 @@ def sized(**sizes):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the ladder: the pass that it times, its problem, and this in words. Times are in
-    docs/results/`source`_<gpu>.json, in rows with `what`, the first of which counts."""
+    """A part of the ladder: the pass that it times, its problem, and this in words. Times are
+    those of `source` (standing.measured), in rows with `what`, the first of which counts."""
 
     name: str
     direction: str
     problem: dict
     words: str
-    source: str = ""
+    source: str = "peers"
     what: tuple = (None,)
     documents: tuple = ()  # rows of each
 
@@ -99,16 +99,22 @@ def sizes_of(problem):
 # --- times ----------------------------------------------------------------------------------------
 
 
-def peers_of(paths):
-    """{(device, step, variant, direction, sizes): the row of peers.py} in these files."""
-    found = {}
-    for tree in map(read_json, paths):
-        peers = isinstance(tree, dict) and tree.get("peers") or {"rows": []}
-        for row in peers["rows"]:
-            if row["step"]:
-                key = row["step"], row["variant"], row["direction"], sizes_of(row)
-                found[(peers["device"], *key)] = row
-    return found
+def measured_rows(name, folder=RESULTS):
+    """The rows of standing.measured(), each with its `device` and all SIZES."""
+    return [
+        {**row, **dict(zip(SIZES, sizes_of(row))), "device": result["device"]}
+        for result in measured(name, folder)
+        for row in result["rows"]
+    ]
+
+
+def peers_of(folder):
+    """{(device, step, variant, direction, sizes): the row of peers.py}"""
+    return {
+        (*(row[key] for key in ("device", "step", "variant", "direction")), sizes_of(row)): row
+        for row in measured_rows("peers", folder)
+        if row["step"]
+    }
 
 
 def key_of(run):
@@ -116,9 +122,9 @@ def key_of(run):
     return (run.get("device.name"), *key)
 
 
-def beside_libraries(rows, paths):
-    """These rows with the times of peers.py in these files, where they have one."""
-    timed, found = peers_of(paths), []
+def beside_libraries(rows, folder=RESULTS):
+    """These rows with the times of peers.py in a folder, where it has one."""
+    timed, found = peers_of(folder), []
     for row in rows:
         plain = row.gpu and own_tiles(row.gpu.data["problem"])
         if beside := plain and timed.get(key_of(row.gpu)):
@@ -134,24 +140,16 @@ def timed_as(run, ms, commit):
 
 def published_rows():
     """The runs in docs/results, with the times that the ladder shows."""
-    paths = published(RESULTS)
-    return beside_libraries(rows_of(paths), paths)
+    return beside_libraries(rows_of(published(RESULTS)))
 
 
 def times_of(section):
     """{(step, variant): (milliseconds, commit)} of a section on DEVICE, beside others."""
-    if not section.source:
-        device, direction, sizes = DEVICE, section.direction, sizes_of(section.problem)
-        return {
-            key[1:3]: (row["ms"], row["commit"])
-            for key, row in peers_of(published(RESULTS)).items()
-            if (key[0], *key[3:]) == (device, direction, sizes)
-        }
-    path = os.path.join(RESULTS, f"{section.source}_{model_of(DEVICE).lower()}.json")
     starts = [sum(section.documents[:i]) for i in range(len(section.documents) + 1)]
+    rows = [row for row in measured_rows(section.source) if row["device"] == DEVICE]
     found = {}
     for what in section.what:
-        for row in read_json(path)["rows"]:
+        for row in rows:
             same = sizes_of(row) == sizes_of(section.problem)
             same &= row.get("row_starts", [0]) == starts and not row.get("page")
             same &= row.get("direction", section.direction) == section.direction

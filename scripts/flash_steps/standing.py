@@ -1,10 +1,13 @@
 """Does a measured figure belong to this tree's kernels, on a GPU at full speed?"""
 
+import glob
 import math
+import os
 
 from .commits import is_current
+from .files import read_json
 from .gpu_table import peak_of
-from .results import join_for_reading, load
+from .results import join_for_reading, load, published
 
 OLDER, SLOWED = "of an earlier version of the kernel", "measured while the GPU was slowed down"
 
@@ -61,3 +64,22 @@ def runs_of(paths):
 
 def rows_of(paths):
     return join_for_reading(runs_of(paths))
+
+
+def measured(name, folder):
+    """The results in <name>_*.json of a folder; "peers": those of peers.py in <gpu>.json, of all
+    types of a GPU. Each row has its `standing`."""
+    paths = sorted(glob.glob(os.path.join(folder, f"{name}_*.json")))
+    results = [read_json(path) for path in paths]
+    if name == "peers":
+        of_device = {}
+        for tree in map(read_json, published(folder)):
+            if isinstance(tree, dict) and tree.get("peers"):
+                new = {"date": tree.get("date"), **tree["peers"]}
+                old = of_device.get(new["device"], {"rows": [], "matmul": {}})
+                both = {"rows": old["rows"] + new["rows"], "matmul": old["matmul"] | new["matmul"]}
+                of_device[new["device"]] = {**new, **both}
+        results = list(of_device.values())
+    for row in (row for result in results for row in result["rows"]):
+        row["standing"] = row["step"] and standing(row["step"], row.get("commit"))
+    return results

@@ -20,7 +20,7 @@ from flash_steps.files import read_json, write_rows
 from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import flags, in_series, own_tiles
 from flash_steps.results import PASSES, load, published
-from flash_steps.rungs import LADDER
+from flash_steps.rungs import LADDER, RESULTS, measured_rows
 from flash_steps.steps import (
     ROOT,
     chosen_of,
@@ -32,9 +32,6 @@ from flash_steps.steps import (
 )
 from flash_steps.text import Column, time_text
 
-from . import measured
-
-RESULTS = os.path.join(ROOT, "docs", "results")
 SIM_BUILD = os.path.join(ROOT, "build", "sim")
 ESTIMATES = os.path.join(RESULTS, "estimates.json")
 DECODE = "13_decode"
@@ -53,23 +50,20 @@ def plain(problem):
 def measured_times():
     """{KEY's values: milliseconds} of all results: programs, else peers.py, and times.json."""
     times = {key: row["ms"] for key, row in kept(TIMES).items()}
-    for path in published(RESULTS):
-        tree = read_json(path)
-        for row in (tree.get("peers") or {}).get("rows", []):
-            if plain(row):
-                times[key_of({**row, "gpu": model_of(tree["device"])})] = row["ms"]
-        times |= {key: run.get("time.median_ms") for key, run in timed(load(path))}
-    for result in measured.load("decode", RESULTS):
-        for row in result["rows"]:
-            if row["what"] == "peers" and row["step"] == DECODE:
-                gpu = model_of(result["device"])
-                times[key_of({**row, "gpu": gpu, "direction": "forward"})] = row["ms"]
+    peers = [row for row in measured_rows("peers", RESULTS) if plain(row)]
+    decoding = [row for row in measured_rows("decode", RESULTS) if row["what"] == "peers"]
+    runs = [pair for path in published(RESULTS) for pair in timed(load(path))]
+    times |= {key_of(row): row["ms"] for row in peers}
+    times |= {key: run.get("time.median_ms") for key, run in runs}
+    times |= {key_of(row): row["ms"] for row in decoding if row["step"] == DECODE}
     return times
 
 
 def key_of(row):
-    """KEY's values; rows of problems without a cache may omit hkv and nk."""
-    return tuple({"hkv": row["h"], "nk": row["n"], **row}[key] for key in KEY)
+    """KEY's values; rows of problems without a cache may omit hkv and nk, of decoding `direction`,
+    and measured rows have a `device`."""
+    row = {"hkv": row["h"], "nk": row["n"], "direction": "forward", **row}
+    return tuple(model_of(row["device"]) if key not in row else row[key] for key in KEY)
 
 
 def is_wanted(sizes):

@@ -3,15 +3,11 @@
 A table is (columns, lines): text.py prints it on the screen or for a page.
 """
 
-import glob
-import os
 import statistics
 
 from flash_steps.command import BadInput
-from flash_steps.files import read_json
 from flash_steps.problems import flops_of
 from flash_steps.results import get
-from flash_steps.standing import standing
 from flash_steps.text import Column, three_digits
 
 
@@ -53,19 +49,6 @@ def least_of(rows, name):
     ]
     ratio, i = min(found)
     return ratio, rows[i]
-
-
-def load(name, folder):
-    """The results in <name>_*.json of a folder; each row has its `standing`."""
-    paths = sorted(glob.glob(os.path.join(folder, f"{name}_*.json")))
-    return with_standing([read_json(path) for path in paths])
-
-
-def with_standing(results):
-    for result in results:
-        for row in result["rows"]:
-            row["standing"] = row["step"] and standing(row["step"], row.get("commit"))
-    return results
 
 
 def column(head, what, text=str, left=False):

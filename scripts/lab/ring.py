@@ -24,10 +24,12 @@ from flash_steps.command import BadInput, Failure, NotHere
 from flash_steps.commits import here
 from flash_steps.files import write_text
 from flash_steps.problems import flags, flops_of, problem_text
+from flash_steps.rungs import RESULTS
+from flash_steps.standing import measured
 from flash_steps.steps import ROOT
 from flash_steps.text import bytes_text, flops_text, percent_text, three_digits, time_text
 
-from . import jobs, measured, ring_picture
+from . import jobs, ring_picture
 from .jobs import Job, Measurement
 from .measured import column, place_of
 from .session import ask_gpu
@@ -285,7 +287,7 @@ PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
 
 
 def picture():
-    found = measured.load("ring", os.path.join(ROOT, "docs", "results"))
+    found = measured("ring", RESULTS)
     if not found:
         raise BadInput("nothing was measured yet: ./scripts/maintain ring")
     return ring_picture.draw(found[-1]["lanes"], found[-1]["device"])

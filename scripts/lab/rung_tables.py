@@ -86,7 +86,7 @@ def unbroken(text):
     return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def rungs_table(filters):
+def ladder_table(filters):
     """The problem and the rungs of one section, and reasons_of those with a time."""
     name = filters.get("section", "").replace("_", " ")
     sections = {section.name: section for section in SECTIONS}

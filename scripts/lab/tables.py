@@ -44,7 +44,8 @@ and of figures:
     mean, least        of peers' ratios to against=BACKEND: geometric mean of the medians, the
                        minimum of all repeats; flash3, flash4 and best (of all) are in
                        rivals_<gpu>.json
-    speed, share       TFLOP/s beside it, and their share of the matmul rate: from, to
+    share              TFLOP/s beside it as a share of the matmul rate: from, to
+    occasions          TFLOP/s in all results of any day and card: from, to
     counters           how many figures of requests, sectors and lines were both counted and
                        measured: an error where one of them differs
 
@@ -63,13 +64,13 @@ import statistics
 import subprocess
 import textwrap
 
-from flash_steps import command
+from flash_steps import command, standing
 from flash_steps.command import BadInput
 from flash_steps.commits import UNKNOWN, here
-from flash_steps.files import read_json, read_text, write_text
+from flash_steps.files import read_text, write_text
 from flash_steps.problems import flops_of, in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
-from flash_steps.standing import rows_of, standing, standing_of, standing_parts, standing_text
+from flash_steps.standing import standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
 from flash_steps.text import (
     bytes_text,
@@ -91,18 +92,13 @@ class Results:
     """All results of a folder: rows of the programs' runs, peers, decode and ring."""
 
     def __init__(self, folder):
-        paths = published(folder)
-        self.rows = rows_of(paths)
-        trees = [tree for tree in map(read_json, paths) if isinstance(tree, dict)]
-        of_device = {}  # the files of its types
-        for tree in (tree for tree in trees if tree.get("peers")):
-            found = {"date": tree.get("date"), **tree["peers"]}
-            old = of_device.get(found["device"], {"rows": [], "matmul": {}})
-            both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
-            of_device[found["device"]] = {**found, **both}
-        self.of = {"peers": measured.with_standing(list(of_device.values()))}
-        names = ("decode", "ring", "model", "rivals", "masks", "occasions")
-        self.of |= {name: measured.load(name, folder) for name in names}
+        self.rows = standing.rows_of(published(folder))
+        names = ("peers", "decode", "ring", "model", "rivals", "masks", "occasions")
+        self.of = {name: standing.measured(name, folder) for name in names}
+
+
+def rows_of(results, name):
+    return [{**row, "device": of["device"]} for of in results.of[name] for row in of["rows"]]
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -267,18 +263,15 @@ def rows_of_runs(results):
 
 def rows_of_rivals(results):
     """Those that rivals_<gpu>.json holds as ratios to a step's time, as rows of peers have it."""
-    for result in results.of["rivals"]:
-        for row in result["rows"]:
-            for label, name in RUNG_RATIOS.items():
-                ms = row["ms"] * row["ratios"][name]
-                rate = flops_of({"nk": row["n"], **row}, row["direction"]) / (ms * 1e-3)
-                about = {"label": label, "step": None, "device": result["device"]}
-                yield {**row, **about, "ms": ms, "flops_per_s": rate}
+    for row in rows_of(results, "rivals"):
+        for label, name in RUNG_RATIOS.items():
+            ms = row["ms"] * row["ratios"][name]
+            rate = flops_of({"nk": row["n"], **row}, row["direction"]) / (ms * 1e-3)
+            yield {**row, "label": label, "step": None, "ms": ms, "flops_per_s": rate}
 
 
 def rung_rows(source, results):
-    name = "peers" if source == "runs" else source
-    rows = [{**r, "device": of["device"]} for of in results.of[name] for r in of["rows"]]
+    rows = rows_of(results, "peers" if source == "runs" else source)
     if source == "runs":
         rivals = [{**r, "hbm": None, "requested": None} for r in rows if not r["step"]]
         return [*rows_of_runs(results), *rivals]
@@ -373,7 +366,7 @@ def measured_table(name, module):
 def accuracy_table(filters):
     rows = estimates.chosen(filters)
     table, order = markdown_table(*estimates.accuracy(rows)), estimates.order_text(rows)
-    found = [(label_of(row), standing(row["step"], row["commit"])) for row in rows.values()]
+    found = [(label_of(row), standing.standing(row["step"], row["commit"])) for row in rows.values()]
     return f"{table}\n\n{paragraph(order)}", found
 
 
@@ -393,7 +386,7 @@ TABLES = {
     "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
-    "ladder": lambda results, filters: rung_tables.rungs_table(filters),
+    "ladder": lambda results, filters: rung_tables.ladder_table(filters),
     "fastest": rung_tables.fastest_table,
     "where": lambda results, filters: (where.markdown(), []),
 }
@@ -433,9 +426,8 @@ def occasions(results, filters):
     rows = [
         row
         for name in ("peers", "rivals", "occasions")
-        for result in results.of[name]
-        for row in result["rows"]
-        if row["step"] and matches({**row, "device": result["device"]}, filters)
+        for row in rows_of(results, name)
+        if row["step"] and matches(row, filters)
     ]
     if not rows:
         raise BadInput("a figure: no result passes its filters")
@@ -451,7 +443,6 @@ def mean_text(rows, backend):
 FIGURES = {
     "mean": of_peers(mean_text),
     "least": of_peers(lambda rows, name: measured.ratio_text(measured.least_of(rows, name)[0])),
-    "speed": of_peers(lambda rows, _: range_text([r["flops_per_s"] for r in rows], flops_text)),
     "share": of_peers(lambda rows, _: range_text([r["of_matmul"] for r in rows], "{:.0%}".format)),
     "counters": equal_counters,
     "occasions": occasions,

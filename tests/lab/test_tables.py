@@ -203,7 +203,7 @@ class Pages(Folder):
         rows = [{**row, "d": 8, "commit": None} for row in peers_rows()]
         write(self.folder / "r.json", {**peers(rows), "runs": runs})
         paths = [self.folder / "r.json"]
-        one, other = rungs.beside_libraries(standing.rows_of(paths), paths)[::-1]
+        one, other = rungs.beside_libraries(standing.rows_of(paths), self.folder)[::-1]
         self.assertEqual((one.ms, other.ms), (PEER["ms"], runs[1]["time"]["median_ms"]))
         self.assertEqual([standing.standing_of(row.gpu) for row in (one, other)], [OLDER, None])
 

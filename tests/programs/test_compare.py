@@ -550,7 +550,8 @@ class Diff(Scripts):
 class Pictures(Scripts):
     def draw(self, runs):
         folder = self.folder / "new"
-        done = run("plots", "--out", folder, self.file("r.json", runs))
+        self.file("r.json", runs)
+        done = run("plots", "--out", folder, "--results", self.folder)
         return done, {path.name: path.read_text() for path in folder.glob("*")}
 
     def test_the_readmes_picture_and_hbm_bytes_against_n(self):
