@@ -7,7 +7,7 @@ peers.py             scripts/peers.py, with comparison.py, masks.py and torch_at
 model.py             updates of a GPT with each step, for `model measure`, and its training;
                      model_tables.py: their tables and picture
 publish.py           from measurements to docs/results
-tables.py            from docs/results into pages, with estimates.py and where.py
+tables.py            from docs/results into pages, with estimates.py
 counters_vs_sim.py   are a GPU's counters equal to the simulator's counts?
 equal_code.py        steps with the same machine code and launches as at an older commit
 instructions.py      counts each kernel's instructions, for the clock

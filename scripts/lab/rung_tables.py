@@ -2,6 +2,7 @@
 their fastest rivals."""
 
 import functools
+import os
 import statistics
 
 from flash_steps.command import BadInput
@@ -9,11 +10,12 @@ from flash_steps.gpu_table import model_of
 from flash_steps.results import total
 from flash_steps.rungs import SECTIONS, ladder
 from flash_steps.standing import standing_of
+from flash_steps.steps import ROOT, numbered_steps, program_of
 from flash_steps.text import bytes_text, flops_text, time_text
 
 from . import measured
-from .where import SIM_BUILD
 
+SIM_BUILD = os.path.join(ROOT, "build", "sim")
 HEADS = ("rung", "HBM", "requested", "time", "TFLOP/s", "idea")
 LIBRARIES = "cuDNN, FlashAttention-3 and -4"
 MASKS = "FlexAttention, `varlen_attn`"
@@ -35,6 +37,10 @@ FASTEST = (
         "cuDNN, FlashAttention-2 (bf16)",
     ),
 )
+
+
+def built():
+    return all(os.path.exists(program_of(SIM_BUILD, step)) for step in numbered_steps())
 
 
 @functools.cache

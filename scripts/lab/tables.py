@@ -37,7 +37,6 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
     accuracy, estimated    estimated beside measured times (estimates.json)
     ladder             section=forward,...: every rung at one problem; needs build/sim
     fastest            steps beside their fastest rivals on device=
-    where              which step runs on which GPU; needs build/sim
 
 and of figures:
 
@@ -81,7 +80,7 @@ from flash_steps.text import (
     time_text,
 )
 
-from . import decode, estimates, measured, model_tables, peers, ring, rung_tables, where
+from . import decode, estimates, measured, model_tables, peers, ring, rung_tables
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -388,7 +387,6 @@ TABLES = {
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
     "ladder": lambda results, filters: rung_tables.ladder_table(filters),
     "fastest": rung_tables.fastest_table,
-    "where": lambda results, filters: (where.markdown(), []),
 }
 
 
@@ -472,7 +470,7 @@ def fill(text, results, run=False):
         begin, kind, spec, old, end = match.groups()
         if kind == "run":
             return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
-        if spec.split()[0] in ("where", "ladder") and not where.built():
+        if spec.split()[0] == "ladder" and not rung_tables.built():
             return match[0]  # unchanged: test.sh, which builds, compares it with the programs
         below = text[match.end() :]
         if spec == "standing":

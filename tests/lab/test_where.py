@@ -1,61 +1,70 @@
-"""maintain where: which step runs on which kind of GPU, from stub programs."""
+"""docs/gpu.md says what runs on which kind of GPU: held to the programs and to the simulator."""
 
 import concurrent.futures
+import os
+import re
+import unittest
 
-from basis import Folder, main
-from flash_steps.command import Failure
-from lab import where
+from basis import BUILD, ROOT, main
+from flash_steps.gpu_table import find_model
+from flash_steps.steps import all_needs_of, described, numbered_steps, program_of, report_of, runs_on
 
-STEP = "05_recompute_backward"
-# Two variants; with d = 128, the tiles of "wide" are too large for an RTX 3090.
-PROGRAM = """#!/bin/sh
-case "$*" in
-  --describe) echo '{"variants": [{"name": "narrow", "needs": "", "supports": {"d": [64, 128]}},
-    {"name": "wide", "needs": "", "supports": {"d": [64, 128]}}]}'; exit ;;
-  *"RTX 3090"*wide*--d=128*)
-    echo "05_x: needs 110000 bytes of shared memory for a block; this GPU has 101376" >&2; exit 3 ;;
-esac
-for last; do :; done
-cat > "${last#--json=}" <<END
-{"step": "05_x", "variant": "v", "problem": {"n": 8}, "kernels": []}
-END
-"""
+# The page's names, and rows of common/data/gpus.json with their architecture and shared memory.
+KINDS = {"T4": "T4", "A100": "A100", "RTX 30, A10": "RTX 3090", "RTX 40, L4": "RTX 4090"}
+KINDS |= {"RTX 50": "RTX 5090", "H100, H200": "H200", "B200": "B200"}
+PROBLEM = ("--h=1", "--n=8", "--input=normal", "--workers=1")
 
 
-class Where(Folder):
-    def cells(self, text, *gpus):
-        self.program(f"steps/{STEP}", text)
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            return where.cells(self.folder, STEP, gpus, pool)
+def shared_bytes(gpu):
+    return find_model(gpu)["sm_shared_bytes"] - find_model(gpu)["block_reserved_bytes"]
 
-    def test_yes_or_what_is_missing(self):
-        wide = '"wide", "needs": "'
-        for text, gpu, said in (
-            (PROGRAM, "H200", "yes"),
-            (PROGRAM, "RTX 3090", "not wide d=128"),
-            (PROGRAM.replace(wide, wide + "sm_90a"), "A100", "narrow"),
-            (PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n", "RTX 4090", "-"),
-        ):
-            self.assertEqual(self.cells(text, gpu), {gpu: said})
 
-    def test_it_runs_on_the_smallest_and_where_it_does_not_fit_on_the_next(self):
-        log = self.folder / "log"
-        text = PROGRAM.replace("#!/bin/sh\n", f"#!/bin/sh\necho $* >> {log}\n")
-        cells = self.cells(text, "H200", "RTX 3090", "A100", "B200")
-        self.assertEqual(cells.pop("RTX 3090"), "not wide d=128")
-        self.assertEqual(cells, dict.fromkeys(("H200", "A100", "B200"), "yes"))
-        runs = [run for run in log.read_text().splitlines() if "--variant" in run]
-        self.assertEqual(len(runs), 4 + 1)
-        self.assertEqual([r for r in runs if "A100" in r and "wide --d=128" not in r], [])
+class WhatRunsWhere(unittest.TestCase):
+    def setUp(self):
+        self.variants = {
+            step: described(program_of(BUILD, step))["variants"] for step in numbered_steps()
+        }
 
-    def test_a_program_that_fails_is_no_yes(self):
-        for text in (
-            "#!/bin/sh\nexit 139\n",
-            PROGRAM.replace("{", "", 1),
-            PROGRAM.replace("of shared memory for a block", "of host memory"),
-        ):
-            with self.subTest(program=text), self.assertRaises(Failure):
-                self.cells(text, "RTX 3090")
+    def able(self, step, gpu):
+        arch = find_model(gpu)["arch"]
+        return [v["name"] for v in self.variants[step] if runs_on(arch, v["needs"])]
+
+    def test_the_table_is_what_the_architectures_allow(self):
+        page = (ROOT / "docs/gpu.md").read_text()
+        table = re.search(r"(?m)^\| step \| needs \|.*\n(\|.*\n)+", page)[0].splitlines()
+        heads, _, *rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in table]
+        wanted = [
+            f"{kind} ({find_model(gpu)['arch']}, {shared_bytes(gpu) // 1024} KB)"
+            for kind, gpu in KINDS.items()
+        ]
+        self.assertEqual(heads, ["step", "needs", *wanted])
+        self.assertEqual([row[0] for row in rows], list(self.variants))
+        for step, needs, *cells in rows:
+            self.assertEqual(needs, ", ".join(all_needs_of(step)) or "any GPU")
+            for gpu, cell in zip(KINDS.values(), cells):
+                some = self.able(step, gpu)
+                whole = len(some) == len(self.variants[step])
+                self.assertEqual(cell, "yes" if whole else ", ".join(some) or "-", (step, gpu))
+
+    def test_each_fits_the_least_shared_memory_that_its_architecture_allows(self):
+        """A step takes the first of its tiles that fits, so what runs there runs on those with
+        more."""
+        cases = []
+        for step, variants in self.variants.items():
+            for v in variants:
+                gpus = [gpu for gpu in KINDS.values() if v["name"] in self.able(step, gpu)]
+                least = min(gpus, key=shared_bytes)
+                cases += [(step, f"--gpu={least}", v["name"], d) for d in v["supports"]["d"]]
+
+        def run(case):
+            step, gpu, variant, d = case
+            return report_of(
+                program_of(BUILD, step), gpu, f"--variant={variant}", f"--d={d}", *PROBLEM
+            )
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for case, report in zip(cases, pool.map(run, cases)):
+                self.assertTrue(report["ok"] is not False, case)
 
 
 main()
