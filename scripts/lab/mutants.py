@@ -4,7 +4,6 @@
                                             `[all]` of what survives
     maintain mutants step10 races           these groups
     maintain mutants --file 4_scheduled     the faults of files with this in their names
-    maintain mutants --sample 30 --seed 7   thirty of all, by chance
     maintain mutants --check                does the list fit the source? Builds nothing
 
 All faults are compiled into one tree, build/mutants, and a variable of the environment chooses one
@@ -16,7 +15,6 @@ Exit status: 0 each is found or explained, 1 one is not, 2 bad use, 3 the copy w
 
 import collections
 import os
-import random
 import resource
 import shutil
 import subprocess
@@ -28,7 +26,7 @@ from dataclasses import dataclass
 
 from flash_steps import command
 from flash_steps.command import BadInput, Failure, NotHere
-from flash_steps.files import read_text, text_of, write_text
+from flash_steps.files import read_text, write_text
 from flash_steps.steps import ROOT
 
 LIST = os.path.join(ROOT, "tests", "mutants.toml")
@@ -303,15 +301,8 @@ def names(fault, words, line):
     return "file" if base + ":" in words else "-"
 
 
-def survivors():
-    """The numbers of those that survived their last run."""
-    return {int(line) for line in text_of(os.path.join(COPY, "left")).split()}
-
-
 def report(fault, verdict):
     line = fault.line_number(read_text(os.path.join(ROOT, fault.file)))
-    left = survivors() - {fault.number} | ({fault.number} if verdict.how == "survived" else set())
-    write_text(os.path.join(COPY, "left"), "\n".join(map(str, sorted(left))))
     how = "equivalent" if verdict.how == "survived" and fault.equivalent else verdict.how
     said = fault.equivalent if how == "equivalent" else f"{verdict.case}: {verdict.words}"[:400]
     print(
@@ -327,13 +318,7 @@ def chosen(faults, tests, options):
         if group not in tests:
             raise BadInput(f"no group '{group}': the groups are {', '.join(tests)}")
     some = [f for f in faults if f.group in options.group or not options.group]
-    some = [f for f in some if options.file in f.file]
-    if options.left:
-        some = [f for f in some if f.number in survivors()]
-    if options.sample and options.sample < len(some):
-        some = random.Random(options.seed).sample(some, options.sample)
-        some.sort(key=lambda f: (list(tests).index(f.group), f.file))
-    return some
+    return [f for f in some if options.file in f.file]
 
 
 def main():
@@ -342,10 +327,7 @@ def main():
     parser.add_argument(
         "--check", action="store_true", help="only compare the list with the source"
     )
-    parser.add_argument("--sample", type=int, metavar="N", help="N of them, by chance")
-    parser.add_argument("--seed", type=int, default=0, help="of the chance (default 0)")
     parser.add_argument("--file", default="", help="those of files with this in their names")
-    parser.add_argument("--left", action="store_true", help="those that survived their last run")
     options = parser.parse_args()
     tests, faults = read_list(read_text(LIST))
     for file, of_file in by_file(faults).items():
