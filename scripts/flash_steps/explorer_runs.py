@@ -46,8 +46,7 @@ def hbm_of(row):
 
 def figures_of(row):
     """One run's figures: HBM bytes per head, FLOPs by FlashAttention's convention, `executed`."""
-    p = row.any.data["problem"]
-    heads = p["b"] * p["h"]
+    heads = row.heads
     hbm, hbm_kind = hbm_of(row)
     ms = row.ms or row.estimated_ms
     timed = heads if row.ms else row.estimated_heads or heads
@@ -60,7 +59,7 @@ def figures_of(row):
     return {
         "id": row.any.label.removesuffix(" bwd").removesuffix(" prep"),
         "pass": row.any.direction,
-        "causal": p["causal"],
+        "causal": row.any.data["problem"]["causal"],
         "type": dtype_of(row),
         "verdict": verdict(row),
         "hbm": hbm and hbm / heads,
@@ -85,7 +84,7 @@ def comparable(rows):
 
     def size(group):
         p = group[0].any.data["problem"]
-        return len({row.any.data["step"] for row in group}), p["n"] * p["nk"], p["b"] * p["h"]
+        return len({row.any.data["step"] for row in group}), p["n"] * p["nk"], group[0].heads
 
     chosen = max(groups.values(), key=size)
     device = next((row.gpu_get("device.name") for row in chosen if row.gpu), None)

@@ -69,16 +69,11 @@ class Picture:
         rect = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
         self.add(rect + (f">{inside}</rect>" if inside else "/>"), y + height)
 
-    def dot(self, x, y, color, radius):
-        at = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}"'
-        self.add(f'<circle {at} stroke="{color}" fill="none"/>', y + radius)
-
-    def curve(self, points, color, dash=None):
+    def curve(self, points, color):
         """A straight line from point to point."""
         at = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         line = f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="1"'
-        dash = f' stroke-dasharray="{dash}"' if dash else ""
-        self.add(f"{line}{dash}/>", max(y for _, y in points))
+        self.add(f"{line}/>", max(y for _, y in points))
 
     def svg(self, description=""):
         width, height = self.width, self.bottom + 16

@@ -1,123 +1,23 @@
-"""Draws the pictures of docs/pictures that show results; the others are maintained by hand.
+"""Draws README's picture of results: HBM bytes per head and speed of the forwards.
 
     maintain plots                              from docs/results
     maintain plots --out DIR --results DIR      the same of other results
 
-hero_light.svg, hero_dark.svg: the README's, HBM bytes per head and speed of the forwards.
-hbm_against_n.svg: HBM bytes of one head's forward against N: measured, and predicted by each step's
-formula, for each step's result, with guide lines that grow as N and as N^2.
+docs/pictures/hero_light.svg and hero_dark.svg, for a light and a dark page.
 Exit status: 0 done, 2 bad use or no result to draw.
 """
 
 import html
-import itertools
-import math
 import os
-import re
 
 from . import command
 from .command import BadInput
 from .files import replace_text
-from .picture import EDGE, INK, QUIET, STRONG, Picture, element
+from .picture import element
 from .results import HERO, HERO_N, PICTURES, published, total
 from .rungs import RESULTS, beside_libraries, measured_rows, sizes_of
 from .standing import rows_of, standing_of
 from .steps import ROOT
-from .text import bytes_text
-
-
-class Plot:
-    """A part of a picture with logarithmic axes at its bottom and left; `x` and `y`: (from, to)."""
-
-    def __init__(self, picture, left, top, width, height, x, y):
-        self.picture, self.ranges = picture, (x, y)
-        self.left, self.top, self.width, self.height = left, top, width, height
-
-    def at(self, *values):
-        x, y = (
-            math.log(max(value, low) / low) / math.log(high / low)
-            for value, (low, high) in zip(values, self.ranges)
-        )
-        return self.left + self.width * x, self.top + self.height * (1 - y)
-
-    def grid(self, x_ticks, y_ticks, x_name, y_name):
-        """Lines and texts at the ticks, {value: text}, and the titles of the axes."""
-        right, bottom = self.left + self.width, self.top + self.height
-        for tick, text in x_ticks.items():
-            x, _ = self.at(tick, 0)
-            self.picture.curve([(x, self.top), (x, bottom)], EDGE)
-            self.picture.text(x, bottom + 18, text, "middle quiet")
-        for tick, text in y_ticks.items():
-            _, y = self.at(0, tick)
-            self.picture.curve([(self.left, y), (right, y)], EDGE)
-            self.picture.text(self.left - 8, y + 4, text, "end quiet")
-        self.picture.curve([(self.left, self.top), (self.left, bottom), (right, bottom)], INK)
-        self.picture.text(self.left + self.width / 2, bottom + 38, x_name, "middle")
-        self.picture.text(self.left - 48, self.top - 12, y_name)
-
-    def curve(self, points, color, dash=None):
-        self.picture.curve([self.at(*point) for point in points], color, dash=dash)
-
-
-def decades(values):
-    """{power of ten: its text}, from the one below all bytes to the one above them."""
-    first = math.floor(math.log10(min(values)))
-    last = max(math.ceil(math.log10(max(values))), first + 1)
-    ticks = [10.0**power for power in range(first, last + 1)]
-    return {tick: re.sub(r"\.0+(?!\d)", "", bytes_text(tick)) for tick in ticks}
-
-
-def hbm_against_n(rows):
-    """HBM bytes of one head's forward for each step's result, its last variant. B*N is constant in
-    FlashAttention's series, so the bytes of all heads together would hide one power of N."""
-    chosen = PICTURES["hbm_against_n.svg"](rows)
-    device = device_of(chosen, "no measured run with B*N = 16384, H*d = 2048, d = 64, not causal")
-
-    def lines(figure):
-        found = {}
-        for row in chosen:
-            point = row.any.data["problem"]["n"], per_head(row, f"hbm.{figure}")
-            found.setdefault(row.any.data["step"], []).append(point)
-        return found
-
-    measured, predicted = lines("measured"), lines("predicted")
-    sizes = sorted({n for points in measured.values() for n, _ in points})
-    bytes_ = [y for found in (measured, predicted) for line in found.values() for _, y in line]
-    picture = Picture(f"{device}, d=64, fp32, not causal")
-    below = 52
-    for reason in reasons_of(chosen):
-        picture.text(20, below, reason)
-        below += 18
-    ticks = decades(list(filter(None, bytes_)))
-    low, high = min(ticks), max(ticks)
-    x_range = sizes[0] / 1.15, sizes[-1] * 1.15
-    plot = Plot(picture, 68, below + 24, 520, 330, x_range, (low, high))
-    plot.grid({n: str(n) for n in sizes}, ticks, "N", "HBM bytes per head, forward")
-    # Through the largest and the smallest point at the left, moved a little aside.
-    at_left = [y for points in measured.values() for n, y in points if n == sizes[0]]
-    for power, y, factor in ((2, max(at_left), 1.6), (1, min(at_left), 1 / 1.6)):
-        guide = [(n, factor * y * (n / sizes[0]) ** power) for n in sizes]
-        guide = [point for point in guide if low <= point[1] <= high]
-        if guide:
-            plot.curve(guide, QUIET, dash="1 3")
-            x, y = plot.at(*guide[-1])
-            words, y = ("~ N²", y - 8) if power == 2 else ("~ N", y + 16)
-            picture.text(x - 6, y, words, "end quiet")
-    colors = dict(zip(measured, itertools.cycle(STRONG)))
-    ends = []
-    for step, points in predicted.items():
-        plot.curve(points, colors[step], dash="5 3")
-    for i, (step, points) in enumerate(measured.items()):
-        plot.curve(points, colors[step])
-        for n, y in points:  # steps that move the same bytes coincide: concentric rings
-            picture.dot(*plot.at(n, y), colors[step], 2.5 + 2 * (len(measured) - 1 - i))
-        ends.append((plot.at(*max(points))[1], step))
-    below = 0
-    for y, step in sorted(ends):  # each label below the previous one
-        below = max(y + 4, below + 15)
-        picture.text(600, below, step.replace("_", " "), "bold", style=f"fill:{colors[step]}")
-    picture.text(68, plot.top + plot.height + 38, "solid: measured; dashed: predicted", "quiet")
-    return picture.svg(commits_of(chosen))
 
 
 COMPUTE = 5  # the first of them about arithmetic
@@ -201,8 +101,8 @@ def hero(rows, folder, theme):
 
 
 def per_head(row, path):
-    bytes_, p = total(row.gpu_get(f"traffic.{path}")), row.any.data["problem"]
-    return bytes_ and bytes_ / (p["b"] * p["h"])
+    bytes_ = total(row.gpu_get(f"traffic.{path}"))
+    return bytes_ and bytes_ / row.heads
 
 
 def device_of(rows, nothing):
@@ -231,11 +131,9 @@ def main():
     add("--out", metavar="DIR", default=os.path.join(ROOT, "docs", "pictures"))
     args = parser.parse_args()
     rows = rows_of(published(args.results))  # as tables reads them
-    drawn = {f"hero_{theme}.svg": hero(rows, args.results, theme) for theme in THEMES}
-    drawn["hbm_against_n.svg"] = hbm_against_n(rows)
     os.makedirs(args.out, exist_ok=True)
-    for name, svg in drawn.items():
-        path = os.path.join(args.out, name)
-        replace_text(path, svg)
+    for theme in THEMES:
+        path = os.path.join(args.out, f"hero_{theme}.svg")
+        replace_text(path, hero(rows, args.results, theme))
         print(os.path.relpath(path))
     return 0

@@ -91,6 +91,11 @@ class Row:
     def __post_init__(self):
         self.any = self.gpu or self.sim
 
+    @property
+    def heads(self):
+        p = self.any.data["problem"]
+        return p["b"] * p["h"]
+
     def sim_get(self, path):
         return self.sim.get(path) if self.sim else None
 
@@ -214,18 +219,6 @@ def join_for_reading(runs):
     return [row for row in join(runs) if not row.any.borrowed]
 
 
-def rows_of_hbm_picture(rows):
-    """The rows of plots.py: each step's last variant in the series, d = 64, measured."""
-    chosen = []
-    for row in rows:
-        p = row.any.data["problem"]
-        shown = in_series(p) and p["d"] == 64 and p["n"] >= 1024
-        if row.hbm_measured is not None and row.any.direction == "forward" and shown:
-            chosen += [row] if own_tiles(p) and not p["causal"] else []
-    last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
-    return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
-
-
 HERO_N = 4096
 HERO = {  # the forwards of the README's picture, in words
     "01 naive": ("Textbook", "S and P go through HBM"),
@@ -252,8 +245,7 @@ def rows_of_hero(rows):
 
 
 # The rows that each picture in docs/pictures shows.
-PICTURES = {"hbm_against_n.svg": rows_of_hbm_picture}
-PICTURES |= {f"hero_{theme}.svg": rows_of_hero for theme in ("light", "dark")}
+PICTURES = {f"hero_{theme}.svg": rows_of_hero for theme in ("light", "dark")}
 
 
 # --- columns ------------------------------------------------------------------------------------

@@ -57,13 +57,8 @@ def hbm_of(row):
     return row.hbm_measured or row.hbm_modelled or predicted
 
 
-def heads_of(row):
-    p = row.any.data["problem"]
-    return p["b"] * p["h"]
-
-
 def per_head(row, moved):
-    return moved and moved / heads_of(row)
+    return moved and moved / row.heads
 
 
 def times(a, b):
@@ -76,7 +71,7 @@ def sizes_of(row, *omit):
 
 def problem_of(row):
     """What rows of one problem share. With a measured GPU the simulator runs fewer heads."""
-    return sizes_of(row, "B", "H", "Hkv"), row.estimated_heads or heads_of(row)
+    return sizes_of(row, "B", "H", "Hkv"), row.estimated_heads or row.heads
 
 
 def groups_of(rows):
@@ -128,8 +123,8 @@ def parts_of(row):
 
 
 def has_a_block_per_head(row):
-    p, kernel = row.any.data["problem"], row.limiting_kernel
-    return bool(kernel) and kernel["blocks"] == (row.estimated_heads or p["b"] * p["h"])
+    kernel = row.limiting_kernel
+    return bool(kernel) and kernel["blocks"] == (row.estimated_heads or row.heads)
 
 
 def why_slower(row, before):

@@ -54,11 +54,11 @@ def cells_of(rung):
     row, label = rung.row, f"[{rung.label[:2]}]{rung.label[2:]}"
     if not row:
         return [label, *[""] * 4, rung.idea]
-    p, ms = row.any.data["problem"], row.ms or row.estimated_ms
+    ms = row.ms or row.estimated_ms
     guess = "~" if rung.estimated_for else ""
 
     def per_head(counts):
-        return unbroken(bytes_text(total(counts) / (p["b"] * p["h"]))) if counts else ""
+        return unbroken(bytes_text(total(counts) / row.heads)) if counts else ""
 
     predicted = per_head(row.any.get("traffic.hbm.predicted"))
     return [

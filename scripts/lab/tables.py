@@ -185,6 +185,10 @@ SCALE_FIGURES = {
         lambda r: bytes_text(total(r.gpu_get("traffic.requested.predicted"))),
     ),
     "hbm": ("HBM bytes, measured", lambda r: bytes_text(r.hbm_measured)),
+    "head": (
+        "HBM bytes per head, measured",
+        lambda r: bytes_text(r.hbm_measured and r.hbm_measured / r.heads),
+    ),
     "workspace": ("Workspace", lambda r: bytes_text(r.gpu_get("workspace_bytes"))),
 }
 

@@ -554,7 +554,7 @@ class Pictures(Scripts):
         done = run("plots", "--out", folder, "--results", self.folder)
         return done, {path.name: path.read_text() for path in folder.glob("*")}
 
-    def test_the_readmes_picture_and_hbm_bytes_against_n(self):
+    def test_the_readmes_picture(self):
         def run_of(step, variant, ms, n=4096, name="NVIDIA H200"):
             size = {"b": 16384 // n, "h": 32, "hkv": 32, "n": n, "nk": n, "causal": False}
             return gpu(name, ms, step=step, variant=variant, flops=10**12, **size)
@@ -566,18 +566,13 @@ class Pictures(Scripts):
         runs[-1]["traffic"]["hbm"]["measured"] = None
         done, pictures = self.draw(runs)
         self.assertEqual(done.returncode, 0, done.stderr)
-        names = ["hbm_against_n.svg", "hero_dark.svg", "hero_light.svg"]
+        names = ["hero_dark.svg", "hero_light.svg"]
         for name in names:
             found = re.findall(r"commits 01_naive=\S+ 06_work_partit", pictures[name])
             self.assertEqual(len(found), 1)
         texts = re.findall(r"<text[^>]*>(.*?)</text>", pictures["hero_dark.svg"])
         for words in ("Textbook", "FlashAttention-2", "FlashAttention-3", "10", "100", "1e+03"):
             self.assertIn(words, texts)
-        # A point per size and step.
-        self.assertEqual(pictures["hbm_against_n.svg"].count("<circle"), 2 * 3)
-        done, pictures = self.draw([run for run in runs if run["problem"]["n"] == 4096])
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(pictures["hbm_against_n.svg"].count("<circle"), 2 * 1)
         for data, word in (
             ([gpu()], "no measured time"),
             ([run for run in runs if run["problem"]["n"] < 4096], "N = 4096"),
