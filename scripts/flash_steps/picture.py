@@ -14,14 +14,9 @@ THEME = {
     "orange": ("#e69f00", "#e69f00"),
     "green": ("#009e73", "#1fbf92"),
     "purple": ("#cc79a7", "#d98fb8"),
-    "sky": ("#56b4e9", "#8fd0f5"),
-    "yellow": ("#f0e442", "#f0e442"),
-    "red": ("#d55e00", "#f0803c"),
-    "grey": ("#8c8c8c", "#a0a0a0"),
 }
-INK, QUIET, EDGE, LANE = (f"var(--{name})" for name in ("ink", "quiet", "edge", "lane"))
-COLORS = ("blue", "orange", "green", "purple", "sky", "red", "yellow", "grey")
-STRONG = [f"var(--{name})" for name in COLORS]  # of lines and bars
+INK, EDGE, LANE = (f"var(--{name})" for name in ("ink", "edge", "lane"))
+STRONG = [f"var(--{name})" for name in ("blue", "orange", "green", "purple")]  # of bars
 LOOKS = (
     "text{font:12px Helvetica,Arial,sans-serif;fill:var(--ink)}text.small{font-size:10px}"
     "text.title{font-size:17px}.middle{text-anchor:middle}.end{text-anchor:end}"

@@ -19,7 +19,6 @@ from .rungs import RESULTS, beside_libraries, measured_rows, sizes_of
 from .standing import rows_of, standing_of
 from .steps import ROOT
 
-
 COMPUTE = 5  # the first of them about arithmetic
 LIBRARIES = {"torch flash": "FlashAttention-2", "torch cudnn": "cuDNN"}
 THEMES = {  # text, dim text, bytes, speed, line

@@ -138,11 +138,6 @@ def timed_as(run, ms, commit):
     return Run({**run.data, "time": {"median_ms": ms}, "time_commit": commit}, run.direction)
 
 
-def published_rows():
-    """The runs in docs/results, with the times that the ladder shows."""
-    return beside_libraries(rows_of(published(RESULTS)))
-
-
 def times_of(section):
     """{(step, variant): (milliseconds, commit)} of a section on DEVICE, beside others."""
     starts = [sum(section.documents[:i]) for i in range(len(section.documents) + 1)]
@@ -211,7 +206,8 @@ def ladder(build):
     """{a section's name: its rungs in reading order}, of all steps, from the programs in `build`
     and docs/results."""
     steps = [(step, described(program_of(build, step))) for step in numbered_steps()]
-    runs = {key_of(row.gpu): row.gpu for row in published_rows() if row.gpu and plain(row)}
+    rows = beside_libraries(rows_of(published(RESULTS)))
+    runs = {key_of(row.gpu): row.gpu for row in rows if row.gpu and plain(row)}
     found = {}
     for section in SECTIONS:
         times, sizes = times_of(section), sizes_of(section.problem)

@@ -255,9 +255,6 @@ def parse():
 
         return words
 
-    def add_words(flag, known, metavar):
-        add(flag, type=some_of(known), default=list(known), metavar=metavar)
-
     add("--steps", metavar='"01 06"', help="by number or by name; default: all")
     said = "by name, or all; default: each step's last one, its result"
     add("--variants", metavar='"shared registers"', help=said)
@@ -265,7 +262,8 @@ def parse():
     add("--backends", type=some_of(known), metavar='"flash cudnn"')
     said = "a Python function of (Q, K, V, causal), each [B, H, N, d], that returns O; repeatable"
     add("--contender", action="append", default=[], metavar="MODULE:FUNCTION", help=said)
-    add_words("--directions", DIRECTIONS, '"forward backward"')
+    both = '"forward backward"'
+    add("--directions", type=some_of(DIRECTIONS), default=[*DIRECTIONS], metavar=both)
     add("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
     add("--d", type=numbers, metavar='"64 128"', help="head dimensions")
     add("--causal", choices=("no", "yes", "both"))

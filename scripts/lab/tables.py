@@ -369,7 +369,9 @@ def measured_table(name, module):
 def accuracy_table(filters):
     rows = estimates.chosen(filters)
     table, order = markdown_table(*estimates.accuracy(rows)), estimates.order_text(rows)
-    found = [(label_of(row), standing.standing(row["step"], row["commit"])) for row in rows.values()]
+    found = [
+        (label_of(row), standing.standing(row["step"], row["commit"])) for row in rows.values()
+    ]
     return f"{table}\n\n{paragraph(order)}", found
 
 

@@ -7,7 +7,14 @@ import unittest
 
 from basis import BUILD, ROOT, main
 from flash_steps.gpu_table import find_model
-from flash_steps.steps import all_needs_of, described, numbered_steps, program_of, report_of, runs_on
+from flash_steps.steps import (
+    all_needs_of,
+    described,
+    numbered_steps,
+    program_of,
+    report_of,
+    runs_on,
+)
 
 # The page's names, and rows of common/data/gpus.json with their architecture and shared memory.
 KINDS = {"T4": "T4", "A100": "A100", "RTX 30, A10": "RTX 3090", "RTX 40, L4": "RTX 4090"}
