@@ -1,7 +1,6 @@
 """A problem, {"b": ..., "h": ..., "n": ...}: FlashAttention's series, its flags, its text."""
 
 import itertools
-import zlib
 
 DIRECTIONS = ("forward", "backward")
 TOKENS, WIDTH = 16384, 2048  # B*N and H*d of FlashAttention's series
@@ -63,12 +62,6 @@ def lengths_text(problem):
     return ",".join(map(str, lengths))
 
 
-def lengths_tag(problem):
-    lengths, _ = cache_of(problem)
-    text = "-".join(map(str, lengths))
-    return text if len(lengths) <= 4 else f"{zlib.crc32(text.encode()):08x}"
-
-
 def tag(problem):
     """For file names."""
     words = [f"{key}{problem[key]}" for key in "bhnd"]
@@ -77,7 +70,7 @@ def tag(problem):
             words.append(f"{key}{problem[key]}")
     words += ["causal"] * problem["causal"]
     words += [f"m{problem['smem']}"] if problem.get("smem") else []
-    words += [f"l{lengths_tag(problem)}"] if problem.get("lengths") else []
+    words += ["l" + "-".join(map(str, cache_of(problem)[0]))] if problem.get("lengths") else []
     return "_".join(words + ([f"p{problem['page']}"] if problem.get("page") else []))
 
 

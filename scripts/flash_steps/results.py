@@ -273,14 +273,6 @@ def steps_where(rows, holds):
     return ", ".join(dict.fromkeys(row.any.label.split()[0] for row in rows if holds(row)))
 
 
-def note_on_requests(rows):
-    """One sentence for below a table with the column of requests, or None."""
-    steps = steps_where(rows, copied_without_requests)
-    if not steps:
-        return None
-    return f"{steps}: what TMA copies counts as requested bytes, not as warp requests"
-
-
 def notes_on_estimates(rows):
     """Sentences for below a table with the column of estimated times."""
     estimated = [row for row in rows if row.estimate]
@@ -298,8 +290,10 @@ def notes_on_estimates(rows):
 
 
 def notes_on(rows):
-    note = note_on_requests(rows)
-    return ([note] if note else []) + notes_on_estimates(rows)
+    """The same, and one for the column of requests."""
+    steps = steps_where(rows, copied_without_requests)
+    said = f"{steps}: what TMA copies counts as requested bytes, not as warp requests"
+    return [said] * bool(steps) + notes_on_estimates(rows)
 
 
 def requests(row):

@@ -435,10 +435,10 @@ class Table(Scripts):
             buffers = data["traffic"]["requested"]["buffers"]
             for name in buffers:
                 buffers[name]["requests"] = {"load": 4, "store": 4, "atomic": 0}
-        self.assertIsNone(results.note_on_requests(results.join([results.Run(plain, "forward")])))
+        self.assertEqual(results.notes_on(results.join([results.Run(plain, "forward")])), [])
         buffers["Q"]["requests"]["load"] = 0
         rows = results.join([results.Run(data, "forward") for data in (plain, copied)])
-        self.assertRegex(results.note_on_requests(rows), r"^09: .*TMA.* not as warp requests$")
+        self.assertRegex(results.notes_on(rows)[0], r"^09: .*TMA.* not as warp requests$")
 
     def test_atomics_have_a_column_where_there_are_any(self):
         data = with_backward(sim(step="06_work_partitioning", variant="backward"), atomic=7)
