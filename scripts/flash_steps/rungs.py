@@ -68,20 +68,14 @@ DENSE = "B = 4, H = 32, N = 4,096, d = 64, not causal"
 DOCUMENTS = (2048,) * 8
 PACKED = sized(h=16, n=sum(DOCUMENTS), d=128, causal=True)
 PACKS = "8 documents of 2,048 rows, packed, causal, B = 1, H = 16, d = 128"
+CACHED = sized(h=32, hkv=8, n=1, nk=65536, d=128)
 CACHE = "one query, 65,536 keys, B = 1, H = 32, Hkv = 8, d = 128"
 LATENT = "one query, 4,096 keys of 576 features, B = 32, H = 64"
 RANKS = "two GPUs, B = 1, H = 32, Hkv = 8, N = 32,768, d = 128, not causal"
 SECTIONS = (
     Section("forward", "forward", LADDER, DENSE),
     Section("backward", "backward", LADDER, DENSE),
-    Section(
-        "decode",
-        "forward",
-        sized(h=32, hkv=8, n=1, nk=65536, d=128),
-        CACHE,
-        "decode",
-        ("peers", "fp8"),
-    ),
+    Section("decode", "forward", CACHED, CACHE, "decode", ("peers", "fp8")),
     Section("masks", "forward", PACKED, PACKS, "masks", documents=DOCUMENTS),
     Section("masks bwd", "backward", PACKED, PACKS, "masks", documents=DOCUMENTS),
     Section("ring", "forward", sized(h=32, hkv=8, n=32768, d=128), RANKS, "ring", ("share",)),

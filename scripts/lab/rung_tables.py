@@ -18,6 +18,7 @@ from . import measured
 SIM_BUILD = os.path.join(ROOT, "build", "sim")
 HEADS = ("rung", "HBM", "requested", "time", "TFLOP/s", "idea")
 LIBRARIES = "cuDNN, FlashAttention-3 and -4"
+BF16 = "cuDNN, FlashAttention-2 (bf16)"
 MASKS = "FlexAttention, `varlen_attn`"
 # What, the name of its results, step, variant, direction (None: not in the rows), the rivals' keys
 # of `ratios`, of which each problem's fastest counts, and their names.
@@ -27,15 +28,7 @@ FASTEST = (
     ("forward, masks", "masks", "15_masks", "wgmma", "forward", "flex varlen", MASKS),
     ("backward, masks", "masks", "15_masks", "wgmma", "backward", "flex varlen", MASKS),
     ("decode", "decode", "13_decode", "once", None, "math flash cudnn", "PyTorch's backends"),
-    (
-        "forward, fp8",
-        "peers",
-        "12_fp8",
-        "late",
-        "forward",
-        "flash cudnn",
-        "cuDNN, FlashAttention-2 (bf16)",
-    ),
+    ("forward, fp8", "peers", "12_fp8", "late", "forward", "flash cudnn", BF16),
 )
 
 
