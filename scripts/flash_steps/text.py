@@ -78,11 +78,6 @@ class Column:
         return " ".join(self.head).strip().replace("- ", "").replace("/ ", "/")
 
 
-def entry(key):
-    """The column of rows that are dicts with this key."""
-    return Column(("", key), lambda row: row[key], left=True)
-
-
 def for_screen(sentence):
     """A program's text has at most 80 columns, by docs/CONTRIBUTING.md."""
     return textwrap.fill(sentence, 80)

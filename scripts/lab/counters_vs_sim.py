@@ -8,7 +8,9 @@ that GPU with --estimate-heads 0.
 from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import problem_text
 from flash_steps.results import join
-from flash_steps.text import Column, entry, text_table
+from flash_steps.text import Column, text_table
+
+from .measured import column
 
 KINDS = ("load", "store", "atomic")
 GROUPS = ("requests", "sectors", "lines")
@@ -74,10 +76,6 @@ def relative_difference(entry):
     return abs(entry["measured"] - entry["counted"]) / max(entry["counted"] or 0, 1)
 
 
-def number(value):
-    return "-" if value is None else f"{value:,}"
-
-
 def difference_text(entry):
     if entry["equal"] is None:
         return "not measured"
@@ -85,11 +83,8 @@ def difference_text(entry):
 
 
 COLUMNS = [
-    entry("step"),
-    entry("problem"),
-    entry("figure"),
-    Column(("", "counted"), lambda e: number(e["counted"])),
-    Column(("", "measured"), lambda e: number(e["measured"])),
+    *(column(key, key, left=True) for key in ("step", "problem", "figure")),
+    *(column(key, key, "{:,}".format) for key in ("counted", "measured")),
     Column(("differ-", "ence"), difference_text),
 ]
 
