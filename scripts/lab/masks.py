@@ -95,28 +95,65 @@ def flex(torch, problem):
     return lambda q, k, v: attention(q, k, v, block_mask=tiles), lambda x: x, lambda x: x
 
 
-def varlen(torch, problem):
-    """FlashAttention-2's packed form: [rows, H, d], and where sequences begin."""
-    if problem.get("mask"):
-        raise ValueError("it knows windows and documents only")
+def of_packs(load):
+    """FlashAttention's form: [rows, H, d], and where sequences begin. `load`: a function of a
+    window (left, right) that returns one of (q, k, v, these starts, the longest)."""
+
+    def backend(torch, problem):
+        if problem.get("mask"):
+            raise ValueError("it knows windows and documents only")
+        left, right = problem.get("window", (-1, -1))
+        attention = load(left, 0 if problem["causal"] else right)
+        starts = problem.get("row_starts", [0, problem["n"]])
+        places = torch.tensor(starts, device="cuda", dtype=torch.int32)
+        longest = max(end - start for start, end in zip(starts, starts[1:]))
+
+        def run(q, k, v):
+            out = attention(q, k, v, places, longest)
+            return out[0] if isinstance(out, tuple) else out
+
+        return run, lambda x: x[0].transpose(0, 1).contiguous(), lambda x: x.transpose(0, 1)[None]
+
+    return backend
+
+
+def varlen(left, right):
     from torch.nn.attention.varlen import varlen_attn
 
-    left, right = problem.get("window", (-1, -1))
-    right = 0 if problem["causal"] else right
     more = {"window_size": (left, right)}
     if "is_causal" in inspect.signature(varlen_attn).parameters:  # PyTorch 2.10
         if left >= 0 or right > 0:
             raise ValueError("it has no window in this PyTorch")
         more = {"is_causal": right == 0}
-    starts = problem.get("row_starts", [0, problem["n"]])
-    places = torch.tensor(starts, device="cuda", dtype=torch.int32)
-    longest = max(end - start for start, end in zip(starts, starts[1:]))
-
-    def run(q, k, v):
-        out = varlen_attn(q, k, v, places, places, longest, longest, **more)
-        return out[0] if isinstance(out, tuple) else out
-
-    return run, lambda x: x[0].transpose(0, 1).contiguous(), lambda x: x.transpose(0, 1)[None]
+    return lambda q, k, v, places, n: varlen_attn(q, k, v, places, places, n, n, **more)
 
 
-BACKENDS = {"flex": flex, "varlen": varlen}
+def flash3(left, right):
+    from flash_attn_interface import flash_attn_varlen_func
+
+    def run(q, k, v, places, n):
+        return flash_attn_varlen_func(q, k, v, places, places, n, n, window_size=(left, right))
+
+    return run
+
+
+def flash4(left, right):
+    from flash_attn.cute import flash_attn_varlen_func
+
+    window = tuple(None if limit < 0 else limit for limit in (left, right))
+
+    def run(q, k, v, places, n):
+        return flash_attn_varlen_func(
+            *(q, k, v), cu_seqlens_q=places, cu_seqlens_k=places, max_seqlen_q=n, max_seqlen_k=n,
+            window_size=window,
+        )  # fmt: skip
+
+    return run
+
+
+BACKENDS = {
+    "flex": flex,
+    "varlen": of_packs(varlen),
+    "flash3": of_packs(flash3),
+    "flash4": of_packs(flash4),
+}

@@ -9,10 +9,10 @@
     peers.py --steps 15 --window "256,0 1024,0" --d 128                windows, of one sequence
 
 Steps and the backends of PyTorch's scaled_dot_product_attention read the same tensors, are checked
-against fp64, and take turns. With a window, lengths or a mask the backends are flex and varlen, as
-far as this Python has them. A ratio above 1 means that the step is faster. With --json a run
-continues the one that the file holds, and --turns repeats each problem: tables show the medians of
-its repeats, and the least ratio of all. docs/gpu.md says more.
+against fp64, and take turns. With a window, lengths or a mask the backends are flex, varlen, flash3
+and flash4, as far as this Python has them. A ratio above 1 means that the step is faster. With
+--json a run continues the one that the file holds, and --turns repeats each problem: tables show
+the medians of its repeats, and the least ratio of all. docs/gpu.md says more.
 Exit status: 0 done, 1 a step is wrong or there was no time, 2 bad use, 3 no PyTorch, GPU or
 library.
 """

@@ -250,8 +250,9 @@ class Peers(unittest.TestCase):
     def test_masks_are_problems_beside_those_who_know_them(self):
         """The library receives the mask; FLOPs are those of the visible scores."""
         seen, backends = [], {}
-        backends["flex"] = lambda *_: (lambda *_: mock.MagicMock(), lambda x: x, lambda x: x)
-        backends["varlen"] = mock.Mock(side_effect=ImportError("No module named 'varlen'"))
+        for name in ("flex", "varlen"):
+            backends[name] = lambda *_: (lambda *_: mock.MagicMock(), lambda x: x, lambda x: x)
+        backends["flash3"] = mock.Mock(side_effect=ImportError("No module named 'flash3'"))
 
         def counted(torch, problem):
             return {**problem, "scores": 1000}
@@ -266,17 +267,17 @@ class Peers(unittest.TestCase):
             mock.patch.dict(masks.BACKENDS, backends),
             mock.patch.object(peers.StepLibrary, "check", check),
         ):
-            text, result = self.compare(*args, "--backends", "flex varlen", refusals={})
+            text, result = self.compare(*args, "--backends", "flex varlen flash3", refusals={})
         packed = {"row_starts": [0, 512, 612, 712], "key_starts": [0, 512, 612, 712]}
         self.assertEqual([{k: v for k, v in s.items() if k in MASK} for s in seen], [
             packed, {"window": [256, 0], **packed},
         ])  # fmt: skip
         self.assertEqual({(s["b"], s["n"], s["nk"]) for s in seen}, {(1, 712, 712)})
         (mine, _) = [row for row in result["rows"] if row["step"]]
-        self.assertEqual(set(mine["ratios"]), {"flex"})
+        self.assertEqual(set(mine["ratios"]), {"flex", "varlen"})
         self.assertAlmostEqual(mine["flops_per_s"], 4 * 32 * 64 * 1000 / 2e-3)
         self.assertIn("forward, bf16, d=64 causal window=256,0 documents=512,2x100", text)
-        self.assertIn("varlen, B=1 H=32 N=712 d=64 causal documents=512,2x100 bf16: No mod", text)
+        self.assertIn("flash3, B=1 H=32 N=712 d=64 causal documents=512,2x100 bf16: No mod", text)
         for wrong in ("--window=256", "--lengths=x", "--mask=zebra:3", "--mask=strided"):
             with self.assertRaisesRegex(BadInput, wrong.split("=")[0]):
                 self.compare(wrong)
