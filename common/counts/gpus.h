@@ -69,12 +69,12 @@ struct ClockFigures {
   // Clocks of waiting.
   double l2_latency = 0, hbm_latency = 0;
   double copy_latency = 0;  ///< cp.async, from the L2
-  double tma_latency = 0;   ///< from the L2; by TMA an SM copies
-  double tma_bytes = 0;     ///< this many bytes a clock
+  double tma_latency = 0;   ///< from the L2
+  double tma_bytes = 0;     ///< that an SM copies by TMA in a clock
   double shared_latency = 0, shuffle_latency = 0, mma_latency = 0;
   double wgmma_latency = 0;       ///< of the wait, beyond the product itself
-  double barrier_latency = 0;     ///< of a barrier,
-  double barrier_per_warp = 0;    ///< plus this for each warp that it gathers
+  double barrier_latency = 0;     ///< without its warps
+  double barrier_per_warp = 0;    ///< for each warp that it gathers, in addition
   double dependent_latency = 0;   ///< of a result of plain arithmetic
   double independent_chains = 0;  ///< of a warp at a time: a rule of thumb
   double block_start = 0;

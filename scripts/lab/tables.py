@@ -80,7 +80,7 @@ from flash_steps.text import (
     time_text,
 )
 
-from . import decode, estimates, measured, model_tables, peers, ring, rung_tables
+from . import decode, estimates, measured, model_tables, peers, ring, ladder_tables
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
@@ -391,8 +391,8 @@ TABLES = {
     "model": measured_table("model", model_tables),
     "accuracy": lambda results, filters: accuracy_table(filters),
     "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
-    "ladder": lambda results, filters: rung_tables.ladder_table(filters),
-    "fastest": rung_tables.fastest_table,
+    "ladder": lambda results, filters: ladder_tables.ladder_table(filters),
+    "fastest": ladder_tables.fastest_table,
 }
 
 
@@ -476,7 +476,7 @@ def fill(text, results, run=False):
         begin, kind, spec, old, end = match.groups()
         if kind == "run":
             return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
-        if spec.split()[0] == "ladder" and not rung_tables.built():
+        if spec.split()[0] == "ladder" and not ladder_tables.built():
             return match[0]  # unchanged: test.sh, which builds, compares it with the programs
         below = text[match.end() :]
         if spec == "standing":

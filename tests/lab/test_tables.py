@@ -13,7 +13,7 @@ from flash_steps.command import BadInput
 from flash_steps.files import read_json, read_text
 from flash_steps.problems import flops_of
 from flash_steps.results import PICTURES, load
-from lab import estimates, rung_tables, tables
+from lab import estimates, ladder_tables, tables
 
 OLDER = "of an earlier version of the kernel"
 PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
@@ -240,7 +240,7 @@ class Pages(Folder):
             for (kind, spec), old in found.items():
                 if spec == "standing":
                     continue
-                if spec.split()[0] != "ladder" or rung_tables.built():
+                if spec.split()[0] != "ladder" or ladder_tables.built():
                     with self.subTest(spec):
                         said = tables.value(kind, spec, results, old)[0]
                         self.assertEqual(old[: len(said)], said)

@@ -64,8 +64,8 @@ struct Init {
   Stamp shown_to_cluster = 0;  ///< fence.mbarrier_init
 };
 
-/// The operations on shared and tensor memory of one block. The rules of every block of the cluster
-/// ask, and add theirs.
+/// The operations on shared and tensor memory of one block. Every block's rules query these and
+/// add their own.
 class Operations {
  public:
   static constexpr unsigned kColumns = 512;
