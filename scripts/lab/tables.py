@@ -80,7 +80,7 @@ from flash_steps.text import (
     time_text,
 )
 
-from . import decode, estimates, measured, model_tables, peers, ring, ladder_tables
+from . import decode, estimates, ladder_tables, measured, model_tables, peers, ring
 from .counters_vs_sim import differences
 
 MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
