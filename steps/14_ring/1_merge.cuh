@@ -1,9 +1,8 @@
 // Step 14 -- merging two partial results of a row.
 // Idea      A rank sees the keys block by block. Attention over one block is a complete softmax
 //           with its own LSE, and O over all keys is the mean of the blocks' O, weighted by
-//           exp(LSE). O and LSE therefore merge as m and l did: with 03's merge, in any order
-// Changed   since 03 1_merge: merges results of a softmax, not scores: LSE stands for m and l; O is
-//           merged too, with weights from the merge of LSE
+//           exp(LSE): they merge with 03's merge, in any order
+// Changed   since 03 1_merge: LSE stands for m and l; O is merged too, with weights from LSE
 // Traffic   requested per row   read  d*(2 + 2) + 4*2*d/8 B    O of both in bf16, LSE of both
 //                               write d*2 + 4 B                where O so far is fp32: 4, not 2
 //           compulsory          the same, each LSE once
@@ -46,8 +45,8 @@ __host__ __device__ inline Merged merge(float old_LSE, float new_LSE) {
   return {all.m + logf(all.l), expf(old_LSE - all.m) / all.l, expf(new_LSE - all.m) / all.l};
 }
 
-// Merges O and LSE of the keys so far with those of one block of keys. Between a row's first merge
-// and its last, O is fp32: rounded to bf16 at each hop, it would have an error that grows with R.
+// Merges O and LSE of one block of keys with those so far. Between a row's first merge and its
+// last, O is fp32: rounded to bf16 at each hop, it would have an error that grows with R.
 template <int d, class Old, class New, class T>
 __global__ void merge_kernel(const Old* O_old,          // [B*H, N, d]
                              New* O,                    // [B*H, N, d], perhaps the same memory

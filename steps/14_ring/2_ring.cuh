@@ -25,8 +25,7 @@ struct Keys {
 };
 
 // A rank's part of the problem: its tensors have only its own rows. Kernels: the functions that
-// launch the kernels of 10 and 11 (hopper.cuh), a parameter because the same ring also runs other
-// steps' kernels, in fp32 and on GPUs before Hopper.
+// launch a step's kernels, as in hopper.cuh.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
  public:
@@ -42,9 +41,9 @@ class RingForward : public fa::RankAttention {
     if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);  // else one merge
   }
 
-  // Messages wait for the kernels that were queued before start(), so a hop may receive into the
-  // buffer that the previous hop computed with, hop % 2. This hop's kernels, queued next, overlap
-  // the messages. Kernels queued after finish() wait for them.
+  // Messages wait for the kernels queued before start(), so a hop may receive into the buffer that
+  // the previous one computed with. Those queued next overlap the messages; those queued after
+  // finish() wait for them.
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
     merged_.assign(2, 0);  // a rank has one chunk, or two
@@ -100,9 +99,8 @@ class RingForward : public fa::RankAttention {
             fa::message(peer, keys.V, key_elements(rank))};
   }
 
-  // Where this rank's late rows, those of its late chunk, are in its tensors; in separate tensors
-  // they begin at 0. Late rows and early keys, half of each head's rows, are copied, because the
-  // kernels of 10 and 11 expect each head's rows directly after the previous head's.
+  // Where the rows of this rank's late chunk are in its tensors. Late rows and early keys are
+  // copied, because the kernels expect each head's rows directly after the previous head's.
   RowsOf late_rows() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
     return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
@@ -136,7 +134,6 @@ class RingForward : public fa::RankAttention {
   // Blocks of 10's persistent kernel, one per SM that messages leave free: only NCCL's use SMs.
   int thread_blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
 
-  // Computes O and LSE of block b, and merges them with those so far.
   void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
               int thread_blocks) {
     const bool own = from == me_;  // the first hop: nothing to merge with

@@ -17,11 +17,9 @@
 
 namespace step14 {
 
-// The backward turns the other way and begins with the keys that the forward's last hop left here.
-// A rank's own keys are last, and their dK and dV, with all others' shares, arrive during that hop.
 inline int backward_source(int rank, int hop, int ranks) { return (rank + 1 + hop) % ranks; }
 
-// Gradients merge by addition. Without old ones (null) the partial ones are the whole sum.
+// Gradients merge by addition. old: null if there are none yet.
 template <int d, class Old, class New, class T>
 __global__ void add_kernel(const Old* old,    // [B*H, N, d]
                            New* sum,          // [B*H, N, d], perhaps the same memory
@@ -132,13 +130,11 @@ class Ring : public RingForward<Kernels, cut> {
     return late;
   }
 
-  // dK and dV of a block, and its share of dQ. 11 launches a block per 128 keys of a head, not per
-  // SM, so it leaves no SM to messages.
+  // dK and dV of a block, and its share of dQ.
   void differentiate(const fa::Tensors<T>& t, fa::Tensors<T> of_block, const Block& b,
                      const Keys<T>& held, int from) {
     const Keys<T> keys = keys_of(b, held, from);
     of_block.K = keys.K, of_block.V = keys.V;
-    // With a single rank the block's dK and dV are the results.
     of_block.dK = R_ == 1 ? t.dK : partial_.get();
     of_block.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
     Kernels::backward(block_problem(b), of_block);
@@ -169,7 +165,7 @@ class Ring : public RingForward<Kernels, cut> {
 
   // Adds this block's share, in fp32, to the sums that arrived; the last hop stores dK and dV. In
   // hop 0 none arrived: a share of all keys is stored, and one of fewer is added to zeros. dV's
-  // sums directly follow dK's, which makes one message; in a block's buffer dV begins at the half.
+  // sums directly follow dK's, which makes one message.
   void add(const fa::Tensors<T>& t, const Block& b, int hop, int from) {
     float* dK = sums_[hop % 2].get();
     float* dV = dK + key_elements(from);
@@ -200,7 +196,6 @@ class Ring : public RingForward<Kernels, cut> {
 
 // --- for the program -----------------------------------------------------------------------------
 
-// The scores of a block that the mask leaves visible.
 inline uint64_t scores_of(const Block& b) {
   const uint64_t rows = b.rows.size(), keys = b.keys.size();
   return b.causal ? rows * (rows + 1) / 2 : rows * keys;

@@ -1,10 +1,9 @@
 // Step 14 -- no ring: each rank has all rows of some heads.
-// Idea      Heads never interact. Before the attention each rank sends every other rank its rows of
-//           the heads that the other one owns, and afterwards the results are sent back: two
-//           all-to-all exchanges (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole
+// Idea      Heads never interact. Two all-to-all exchanges (DeepSpeed-Ulysses) turn rows of all
+//           heads into all rows of some heads, and back. Between them a rank runs step 10 on whole
 //           sequences: no merge, and a causal mask is balanced
 // Changed   since 14 2_ring: no hops and no merge: rows are exchanged by heads before and after
-//           10's kernel, which is called once; the same in the backward, with 11's
+//           10's kernel; the same in the backward, with 11's
 // Traffic   sent per rank  forward   2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B
 //                                    Q, K, V; O, LSE
 //                          backward  2*(R-1)/R*(2*BH + 2*BHkv)*N/R*d B   dO; dQ, dK, dV

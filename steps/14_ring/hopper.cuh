@@ -1,7 +1,6 @@
 // Step 14 -- the kernels of steps 10 and 11, as the ring calls them. 11's backward has three parts:
-// prepare_rows, 11's columns kernel: LSE and delta of each row, and zeros in dQ's sums; backward,
-// per block of keys: dK and dV, and additions to dQ's sums in fp32; finish_rows, 11's convert: dQ
-// from its sums. Before it, add_sums, because late rows have separate sums.
+// prepare_rows, its columns kernel; backward, per block of keys; finish_rows, its convert. Before
+// the last one add_sums, because late rows have separate sums of dQ.
 #pragma once
 
 #include "common/dialect/fragment.h"
@@ -11,9 +10,8 @@
 
 namespace step14 {
 
-// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one, in the
-// layout of 11's registers: 16 rows x 8 features are four numbers in each of 32 lanes, lane by
-// lane. A thread per number of the shorter tensor; row0 % 16 = 0 keeps adjacent ones adjacent.
+// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, in the layout of 11's
+// registers: 16 rows x 8 features are four numbers in each of 32 lanes, lane by lane.
 template <int d>
 __global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
                                 const float* partial,  // [B*H, np, d]

@@ -1,9 +1,8 @@
 // Step 14 -- which rank holds which rows, and what a hop computes; copies of rows.
 // Idea      Each rank holds a shard of the rows of Q, K and V: one chunk, or two. K and V travel
-//           around the ring: in hop h a rank has those of the rank h places before it. Its rows see
-//           all of them, none, or, of its own, those up to the diagonal. With a causal mask one
-//           chunk per rank is unbalanced: the first rank sees only its own keys, the last one sees
-//           all. Two chunks, one from each end, are balanced
+//           around the ring: in hop h a rank has those of the rank h places before it. With a
+//           causal mask one chunk per rank is unbalanced: the first rank sees only its own keys,
+//           the last one sees all. Two chunks, one from each end, are balanced
 // Still bad K and V also pass ranks that do not use them
 #pragma once
 
@@ -113,7 +112,7 @@ struct Place {
   __device__ size_t partial(const RowsOf& at) const { return size_t(bh) * at.n + at.partial0 + r; }
 };
 
-// Copies rows of a longer tensor to a shorter one, or back. A row is `width` elements of type E.
+// Copies rows of a longer tensor to a shorter one, or back.
 template <class E, bool kBack>
 __global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
                                  E* partial,  // [B*H, n, width]
@@ -134,13 +133,12 @@ inline fa::LaunchConfig row_blocks(size_t heads, int rows, int threads) {
           dim3(kRowThreads)};
 }
 
-// `from` is longer; a row has `width` elements of E.
+// `from` is the longer tensor; a row has `width` elements of type E.
 template <class E>
 void cut_rows(size_t heads, int width, const void* from, void* to, const RowsOf& at) {
   fa::launch(copy_rows_kernel<E, false>, row_blocks(heads, at.rows, width),
              static_cast<E*>(const_cast<void*>(from)), static_cast<E*>(to), at, width, int(heads));
 }
-// `to` is longer.
 template <class E>
 void paste_rows(size_t heads, int width, const void* from, void* to, const RowsOf& at) {
   fa::launch(copy_rows_kernel<E, true>, row_blocks(heads, at.rows, width), static_cast<E*>(to),
@@ -149,7 +147,6 @@ void paste_rows(size_t heads, int width, const void* from, void* to, const RowsO
 
 // --- device memory -------------------------------------------------------------------------------
 
-// Device memory, or an error in one sentence.
 template <class T>
 fa::DeviceMemory<T> memory(const char* name, size_t n) {
   fa::DeviceMemory<T> made(name, n);

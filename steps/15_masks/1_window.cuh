@@ -17,8 +17,8 @@ namespace step15_window {
 
 using namespace step15;
 
-// The tiles of keys that a block's rows visit, and the test in those that are cut. rows: from the
-// block's first to the document's last; keys: the document's.
+// The tiles of keys that a block's rows visit, and the test in those that are cut. rows: those left
+// in the document; keys: the document's.
 template <int d>
 struct Walk {
   int low, high;  // row r of the tile sees the keys from r + low up to, but not including, r + high
@@ -111,7 +111,6 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// The problems that the kernels support; all others are refused.
 inline fa::Support support() {
   return {.d = {64, 128}, .gqa = true, .cross = true, .window = true};
 }

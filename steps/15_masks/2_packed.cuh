@@ -1,7 +1,6 @@
 // Step 15 -- sequences of different lengths, packed back to back.
 // Idea      No row and no tile is padding. Documents are contiguous in Q, K and V; the host cuts
-//           each into tiles and writes all of them to one table, the longest walk first. A block
-//           reads its 16 bytes and from then on works like a block of 1_window
+//           each into tiles and writes all of them to one table, the longest walk first
 // Changed   since 15 1_window: a block's rows and keys are looked up instead of computed
 // Traffic   requested read  2*BH*(N*d + 2*v*d) B    v: keys visited by all documents' tiles of rows
 //                           2,048 B of `work` per block, 16 B per thread
@@ -13,7 +12,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "steps/15_masks/1_window.cuh"
@@ -29,7 +27,6 @@ struct Packed {
   const int4* works;
 };
 
-// Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
@@ -85,9 +82,17 @@ inline fa::Support support() {
   return s;
 }
 
-// The table, the longest walks first: tiles are sorted by their last number, which is not stored.
+// The numbers of all tiles, the longest walk first: its length, the last number, is not stored.
+inline std::vector<int> longest_first(std::vector<std::vector<int>> tiles) {
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
+  std::vector<int> table;
+  for (const auto& t : tiles) table.insert(table.end(), t.begin(), t.end() - 1);
+  return table;
+}
+
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  std::vector<std::array<int, 5>> tiles;
+  std::vector<std::vector<int>> tiles;
   for (const fa::Document& doc : p.documents()) {
     for (int r = doc.rows.first; r < doc.rows.last; r += Br) {
       const fa::Range rows = {r, std::min(r + Br, doc.rows.last)};
@@ -95,11 +100,7 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
       tiles.push_back({r, doc.rows.last - r, doc.keys.first, doc.keys.size(), visits});
     }
   }
-  std::stable_sort(tiles.begin(), tiles.end(),
-                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
-  fa::Table table{"work", {}};
-  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
-  return {table};
+  return {{"work", longest_first(tiles)}};
 }
 
 inline unsigned count_row_tiles(const fa::Problem& p) {

@@ -33,10 +33,10 @@ struct WorkTable {
     const int4 a = works[2 * t], b = works[2 * t + 1];
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
   }
-  // Which tiles of the walk a warpgroup's 64 rows see, r the first of them. `own` is its own key,
-  // counted from the document's first. At least one tile, even if no row sees a key: it is then
-  // cut, and all its scores are hidden. A warpgroup without a row multiplies every tile, untested,
-  // and stores nothing: to skip them, V's ring would have to hold the walk (see kMostSkipped).
+  // Which tiles of the walk a warpgroup's 64 rows see, r the first of them; `own` is its own key,
+  // counted from the document's first. If no row sees a key, one cut tile, all of it hidden. A
+  // warpgroup without a row multiplies every tile, untested, and stores nothing: to skip them, V's
+  // ring would have to hold the walk (see kMostSkipped).
   template <int Bc>
   __host__ __device__ TileRange visible_tiles(const WorkTile& work, int r) const {
     const int end = work.tiles - 1;
@@ -47,8 +47,6 @@ struct WorkTable {
     const int high_of_last = min(work.keys, own + rows + window.right);
     const int first = min(max(low / Bc - work.first, 0), end);
     const int last = min(max((high_of_last + Bc - 1) / Bc - 1 - work.first, first), end);
-    // The left edge cuts tiles that begin before the last row's first key; up to the last tile
-    // whose last key the first row sees, the others are full.
     return {first, min((low_of_last + Bc - 1) / Bc - 1 - work.first, last),
             min(high / Bc - 1 - work.first, last), last};
   }
@@ -159,7 +157,7 @@ struct Consumer {
   // The lane's first row of the work tile; the other is 8 rows below.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
 
-  // One arrival per warp, whose lanes a wait for a product, or __syncwarp, has converged.
+  // One arrival per warp, whose lanes have converged.
   __device__ void arrive(uint64_t* bar) {
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
@@ -169,7 +167,7 @@ struct Consumer {
     ring.next();
   }
 
-  // Issues S = Q K^T of a tile. b: which Q. A descriptor counts 16 bytes.
+  // Issues S = Q K^T of a tile. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                              rS);
@@ -178,11 +176,6 @@ struct Consumer {
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     fa::multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
-  }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
   }
   __device__ void wait_values() {
     fa::pin_registers(rS);  // P is computed here, not after the wait
@@ -208,7 +201,7 @@ struct Consumer {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
   // Takes the block's n-th work tile, up to its first K that is used; false when there is none. The
-  // shuffles tell the compiler that all lanes have the same range.
+  // shuffles tell nvcc that all lanes have the same range.
   __device__ bool take(unsigned n, const WorkTable& mask) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
@@ -234,8 +227,8 @@ struct Consumer {
     for (int h = 0; h < 2; ++h) {
       m[h] = fmaxf(kNoMaximum, fa::row_max(rS, h) * shape.scale_log2);
       l[h] = 0.f;
-      // A row past the document's end: P is 0, and it never makes its warp rescale. Otherwise the
-      // next document would affect the rounding of this one.
+      // Past the document's end P is 0, and no row makes its warp rescale: else the next document
+      // would affect the rounding of this one.
       if (row() + 8 * h >= smem.work[b][wg].rows) m[h] = INFINITY;
     }
     fa::compute_p(rS, shape.scale_log2, m, l);
@@ -250,7 +243,7 @@ struct Consumer {
     issue_values();
     uint32_t bits[2];
     if (kCut) test(b, mask, bits);
-    wait_scores<1>();
+    fa::wait_for<1>(rS);
     release(k, smem.k_empty);
     if (kCut) hide(rS, bits);
     const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
@@ -271,7 +264,7 @@ struct Consumer {
     skip_values();
     issue_scores(0, k.stage);
     if (is_cut()) test(0, mask, bits);
-    wait_scores<0>();
+    fa::wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax(0, bits);
     fa::pack_operand(rS, rP);
@@ -298,7 +291,7 @@ struct Consumer {
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       if (more && is_cut()) test(b ^ 1, mask, bits);
-      wait_scores<1>();
+      fa::wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax(b ^ 1, bits);
@@ -313,8 +306,7 @@ struct Consumer {
           LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rO);
+      fa::wait_for<0>(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
       skip_values();

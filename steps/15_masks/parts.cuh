@@ -3,12 +3,7 @@
 // Changed   since 07 4_lazy: the epilogue is store_output(); the products are the dialect's (08)
 #pragma once
 
-#include "common/dialect/cuda.h"
-#include "common/dialect/fragment.h"
 #include "common/dialect/mma_tile.h"
-#include "common/dialect/ptx/cp_async.h"
-#include "common/dialect/ptx/math.h"
-#include "common/dialect/ptx/mma.h"
 #include "common/dialect/softmax.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
@@ -48,8 +43,8 @@ struct Shared {
 
 // --- the forward's softmax and output ------------------------------------------------------------
 
-// Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 8 they all stay unchanged: P is then at most 2^8, which costs no accuracy.
+// Row maxima, in powers of two. O and l are relative to m, and stay unchanged while no row of the
+// warp has grown by more than 8.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                       float (&m)[kBands][2], float (&l)[kBands][2],
@@ -81,8 +76,7 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
   }
 }
 
-// O += P V, 16 keys at a time: their P, then their products. The tensor cores compute these while
-// the next keys' exponentials are computed: the only overlap of a warp's two kinds of work.
+// O += P V, 16 keys at a time: their products run while the next keys' exponentials are computed.
 template <int d>
 __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                        const float (&m)[kBands][2],
@@ -92,7 +86,7 @@ __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], 
   const int v = swizzle<d>(lane % 16, lane / 16 * 8);
   UNROLL
   for (int c = 0; c < Bc<d>; c += kMma) {
-    uint32_t a[kBands][4];  // P of 16 keys: two adjacent 8-key tiles of S, rounded to bf16
+    uint32_t a[kBands][4];  // P of 16 keys
     UNROLL
     for (int t = 0; t < kBands; ++t) {
       UNROLL
@@ -117,8 +111,7 @@ __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], 
   }
 }
 
-// Stores O and LSE of a block to device memory, O through the warp's rows of Q: each lane stores 16
-// bytes of a whole row. empty: the walk had no tile.
+// Stores O and LSE of a block, O through the warp's rows of Q. empty: the walk had no tile.
 template <int d>
 __device__ inline void store_output(Shared<d>& smem, bool empty, int first_row, int warp, int lane,
                                     const float (&m)[kBands][2], float (&l)[kBands][2],

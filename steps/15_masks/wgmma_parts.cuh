@@ -26,8 +26,6 @@ using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 1
 
 constexpr int kGroupRows = 64;  // rows of a warpgroup, and of a wgmma
 
-// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number;
-// setmaxnreg moves those that the producer does not need to the consumers.
 template <int d_>
 struct Tiling {
   static constexpr int d = d_;
@@ -73,7 +71,7 @@ struct WorkTile {
 //     v_landed             1      producer, TMA       warp 2          V has arrived, to be zeroed
 //
 // v_landed needs no "empty" barrier: before V of work tile n + 2 the producer loads its Q, which
-// waits until warp 2 is done with V of n. At most two such tiles of V are in flight.
+// waits until warp 2 is done with V of n.
 template <class T>
 struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
   bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
@@ -230,10 +228,9 @@ inline int count_row_tiles(const fa::Problem& p, int size) {
   return tiles;
 }
 
-// Work tiles of all heads, of each document's, in the order in which blocks draw them. As in 10,
-// work is cut into sections whose K and V together fit in the L2 (16 MB), each of at most 4096 / d
-// pairs of a document and a query head. Within a section the longest walks are first; documents
-// with the longest walks are in the first sections.
+// Work tiles of all heads, of each document's, in the order in which blocks draw them: as in 10, in
+// sections whose K and V fit in the L2 (16 MB), each of at most 4096 / d pairs of a document and a
+// query head, the longest walks of each first. Documents with the longest walks begin.
 inline std::vector<WorkTile> in_order(const fa::Problem& p,
                                       std::vector<std::vector<WorkTile>> documents) {
   const auto longer = [](const WorkTile& a, const WorkTile& b) { return a.tiles > b.tiles; };

@@ -1,9 +1,8 @@
 // Step 16 -- Blackwell's tensor memory. Compiled for sm_100a and run in the simulator; not yet run
 //            on a card.
 // Idea      S, P and O leave the registers: one thread issues a product of 128 rows, whose result
-//           is in a memory of the tensor cores, 128 lanes of 512 columns. The second product reads
-//           P from there. A lane is a row of the tile, and one thread owns it: the row's maximum
-//           and its sum need no shuffle
+//           is in tensor memory, 128 lanes of 512 columns, from which the second product reads P. A
+//           lane is a row of the tile, and one thread owns it: maximum and sum need no shuffle
 // Changed   since 09 2_wgmma: products by tcgen05.mma into tensor memory; one warpgroup owns 128
 //           rows, a thread one of them; 128 keys per tile
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
@@ -14,10 +13,7 @@
 // Still bad softmax and products alternate; each tile moves O to registers and back: 2_issuer
 #pragma once
 
-#include "common/dialect/cuda.h"
 #include "common/dialect/ptx/mbarrier.h"
-#include "common/dialect/ptx/tcgen05.h"
-#include "common/dialect/ptx/tma.h"
 #include "steps/16_blackwell/parts.cuh"
 
 namespace step16_tmem {
@@ -44,8 +40,8 @@ struct alignas(1024) Tiles {
   uint32_t tmem;                            // address of the block's first column
 };
 
-// Issues the copies of tile j of K and V to its stage. By one thread. `full` completes after one
-// arrival, this one, and the bytes of both boxes. Rows past the end are zeros and count.
+// Issues the copies of tile j of K and V to its stage. By one thread. Rows past the end are zeros,
+// and count as bytes.
 template <int d>
 __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const fa::TensorMap& V,
                                  int j, int head) {
@@ -67,8 +63,7 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
   // --- prologue: which tile; copies of Q_i, K_0 and V_0; tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp;
-  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
-  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
+  // Causal: the longest walks of all heads first. Otherwise a head's blocks share K, V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
@@ -159,12 +154,8 @@ __global__ void __launch_bounds__(kGroupThreads, d == 64 ? 2 : 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kGroupThreads), sizeof(Tiles<d>)},
-               tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
-               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH),
-               p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+    launch<d>(flash_fwd_kernel<d>, Br, kGroupThreads, sizeof(Tiles<d>), p, t);
   });
 }
 

@@ -1,6 +1,5 @@
 // Step 16 -- issuers. Compiled for sm_100a and run in the simulator; not yet run on a card.
-// Idea      One thread issues all products and a softmax needs a warpgroup, so no thread does both.
-//           A warp copies, another multiplies, a warpgroup owns the rows. Each waits at mbarriers
+// Idea      A warp copies, another multiplies, a warpgroup owns the rows. Each waits at mbarriers
 //           for what it needs, and otherwise runs ahead
 // Changed   since 16 1_tmem: two more warps, and mbarriers instead of __syncthreads; P has separate
 //           columns, so S of the next tile is computed during the softmax; the products themselves
@@ -11,11 +10,8 @@
 // Still bad the warpgroup rescales O, and computes no exponential meanwhile: 3_roles
 #pragma once
 
-#include "common/dialect/cuda.h"
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/mbarrier.h"
-#include "common/dialect/ptx/tcgen05.h"
-#include "common/dialect/ptx/tma.h"
 #include "steps/16_blackwell/parts.cuh"
 
 namespace step16_issuer {
@@ -195,12 +191,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
-               tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
-               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH),
-               p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+    launch<d>(flash_fwd_kernel<d>, Br, kThreads, sizeof(Tiles<d>), p, t);
   });
 }
 

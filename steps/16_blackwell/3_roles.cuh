@@ -9,12 +9,9 @@
 // Still bad each quarter of an SM has one warp of softmax, and nothing fills its waits: 4_pair
 #pragma once
 
-#include "common/dialect/cuda.h"
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "common/dialect/ptx/tcgen05.h"
-#include "common/dialect/ptx/tma.h"
 #include "steps/16_blackwell/parts.cuh"
 
 namespace step16_roles {
@@ -67,8 +64,7 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
 
 // --- a thread multiplies ------------------------------------------------------------------------
 
-// S of tile j is issued before P V of tile j - 1, which waits for the softmax. A commit arrives
-// when all earlier products of this thread are complete, and so releases a stage.
+// S of tile j is issued before P V of tile j - 1, which waits for the softmax.
 template <int d>
 __device__ inline void multiply(Tiles<d>& smem, int tiles) {
   fa::mbarrier_wait(&smem.q_full, 0);
@@ -234,12 +230,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
-               tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
-               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH),
-               p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+    launch<d>(flash_fwd_kernel<d>, Br, kThreads, sizeof(Tiles<d>), p, t);
   });
 }
 

@@ -1,26 +1,22 @@
 // Step 16 -- a pair of tiles. Compiled for sm_100a and run in the simulator; not yet run on a card.
 // Idea      Two tiles of rows in turn, each with a separate softmax warpgroup: during the softmax
-//           of one the tensor cores multiply for the other, and each quarter of an SM has two warps
-//           of softmax, of which one computes while the other waits. Both share each K and V.
-//           In the variant exp2 a polynomial computes a quarter of the exponentials, on the units
-//           that add and multiply: an SM's special function units compute 16 per clock, and need
-//           as long as the products of a tile. O is rescaled only where a maximum grew by over 8
+//           of one the tensor cores multiply for the other, and of a quarter's two softmax warps
+//           one computes while the other waits. Both share each K and V. In the variant exp2 a
+//           polynomial computes a quarter of the exponentials, on the units that add and multiply,
+//           and O is rescaled only where a maximum grew by over 8
 // Changed   since 16 3_roles: two of each column, barrier and softmax warpgroup; P overwrites S
-//           again, in FlashAttention-4's layout of columns: the other tile's products fill the
-//           time; the kernel has the softmax of a row as a parameter, Exact or Polynomial
+//           again, in FlashAttention-4's layout of columns; the softmax of a row is a parameter of
+//           the kernel, Exact or Polynomial
 // Traffic   as 1_tmem, with Tr = N/256
 // Launch    grid (Tr * B*H), 512 threads; causal: the longest walks of all heads first
 // Owns      block: 256 rows of O; a thread of the softmax: a row; one of the correction: two
 // Still bad each SM copies all of K and V; a pair of SMs could share each tile
 #pragma once
 
-#include "common/dialect/cuda.h"
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/f32x2.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "common/dialect/ptx/tcgen05.h"
-#include "common/dialect/ptx/tma.h"
 #include "steps/16_blackwell/parts.cuh"
 
 namespace step16_pair {
@@ -77,9 +73,8 @@ struct Exact {
   }
 };
 
-constexpr float kLazyRescale = 8.f;  // P may grow to 2^8 before O, l and m follow
-constexpr int kEvery = 4;            // of this many pairs of exponentials one is a polynomial
-constexpr int kDegree = 5;           // of it: l is fp32, and LSE would show the error of degree 3
+constexpr int kEvery = 4;   // of this many pairs of exponentials one is a polynomial
+constexpr int kDegree = 5;  // of it: l is fp32, and LSE would show the error of degree 3
 
 // 2^x of two numbers, each at most 127, as 2^(n + f) with n an integer and 0 <= f < 1. Adding
 // 1.5 * 2^23, rounded down, leaves n in the low bits of the sum; shifted to a float's exponent, n
@@ -107,12 +102,11 @@ __device__ inline float2 exp2_polynomial(float2 x) {
 
 // A quarter of them by the polynomial; the maximum follows late.
 struct Polynomial {
-  // O, l and m stay unchanged until a score exceeds m by more than 8. P is then at most 2^8, not 1,
-  // which costs neither fp32 nor bf16 accuracy.
+  // O, l and m stay unchanged until a score exceeds m by more than 8: P is then at most 2^8.
   static __device__ float maximum(const Row& rS, float scale_log2, float& m) {
     float m_new = m;
     const float alpha = update_maximum(rS, scale_log2, m_new);
-    if (m_new <= m + kLazyRescale) return 1.f;
+    if (m_new <= m + fa::kLazyRescale) return 1.f;
     m = m_new;
     return alpha;
   }
@@ -348,12 +342,8 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 template <class Softmax>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, kRows);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_fwd_kernel<d, Softmax>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
-               tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
-               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH),
-               p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+    step16::launch<d>(flash_fwd_kernel<d, Softmax>, kRows, kThreads, sizeof(Tiles<d>), p, t);
   });
 }
 

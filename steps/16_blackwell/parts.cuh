@@ -1,38 +1,34 @@
-// Step 16 -- what its kernels share: shapes of tiles, a thread's row of tensor memory, products.
+// Step 16 -- what its kernels share: a thread's row of tensor memory, products, the launch.
 //            Compiled for sm_100a and run in the simulator; not yet run on a card.
 // Changed   since 09 2_wgmma: a thread loads its row of S; the maximum always follows; O is
 //           rescaled in tensor memory and stored row by row; products by tcgen05.mma into tensor
 //           memory, by one thread
 //
-// A tile is cut into panels of 64 features, [d / 64][rows][64]. Each begins at a multiple of 1024
-// bytes, the period of the swizzle, so TMA, tcgen05.mma and swizzle() address the same bytes.
+// Tiles are in panels of 64 features, [d / 64][rows][64], as in 09: TMA, tcgen05.mma and swizzle()
+// address the same bytes.
 #pragma once
-
-#include <cfloat>
 
 #include "common/dialect/cuda.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/tcgen05.h"
 #include "common/dialect/ptx/tma.h"
+#include "common/dialect/softmax.h"
+#include "common/dialect/warpgroup.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step16 {
 
-using fa::bf16;
+using fa::bf16, fa::kNoMaximum;
+using fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;  // 128, 16, 64, 128
 
-constexpr int Br = 128;                 // rows of a tile of Q, lanes of tensor memory
-constexpr int Bc = 128;                 // keys per tile
-constexpr int kGroupThreads = 128;      // of a warpgroup, four warps
-constexpr int kMma = 16;                // keys or features that an mma sums over
-constexpr int kPanel = 64;              // features side by side: 128 bytes, the widest swizzle
-constexpr int kRowBytes = 128;          // of a panel
-constexpr int kChunk = 16;              // columns of tensor memory that a thread moves at a time
-constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
+constexpr int Br = 128;     // rows of a tile of Q, lanes of tensor memory
+constexpr int Bc = 128;     // keys per tile
+constexpr int kChunk = 16;  // columns of tensor memory that a thread moves at a time
 
-// Where element (r, x) of a tile of Br rows is stored, x a multiple of 8: in each panel chunk c of
-// row r at c ^ (r % 8), as in step 07. TMA and tcgen05.mma do so themselves: only O needs it.
+// Where element (r, x) of a tile of Br rows is stored, x a multiple of 8. Only for O: TMA and
+// tcgen05.mma swizzle by themselves.
 __device__ inline int swizzle(int r, int x) {
   return (x / kPanel * Br + r) * kPanel + (x % kPanel ^ r % 8 * 8);
 }
@@ -122,8 +118,8 @@ __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r
 
 // --- products -----------------------------------------------------------------------------------
 
-// Issues S = Q K^T of 128 rows and a tile's keys, 16 features at a time, and does not wait. By one
-// thread, whose products run in order because they share accumulator and shape.
+// Issues S = Q K^T of 128 rows and a tile's keys, and does not wait. By one thread, whose products
+// run in order because they share accumulator and shape.
 template <int d>
 __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swizzled
                                        const bf16* sK,  // [d / 64][Bc][64] swizzled
@@ -140,8 +136,8 @@ __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][128][64] swi
   }
 }
 
-// O += P V, 16 keys at a time; the first tile's first product writes O. P is the operand A, which
-// tcgen05.mma also reads from tensor memory: two keys per column, 16 in 8 columns.
+// O += P V; the first tile's first product writes O. P is the operand A, in tensor memory: two keys
+// per column, 16 in 8 columns.
 template <int d>
 __device__ inline void multiply_values(uint32_t tP,
                                        const bf16* sV,  // [d / 64][Bc][64] swizzled
@@ -175,13 +171,15 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-// A tensor [heads, rows, d] in boxes of `box` rows: feature in its panel, row, panel, head.
-template <int d>
-fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
-  constexpr uint32_t kPanels = d / kPanel;
-  return fa::tensor_map(
-      x, {{kPanel, 1, kPanel}, {rows, d, box}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
-      fa::Swizzle::b128);
+// Launches a kernel whose blocks own `rows` rows of a head.
+template <int d, class Kernel>
+void launch(Kernel kernel, int rows, int threads, size_t smem, const fa::Problem& p,
+            const fa::Tensors<bf16>& t) {
+  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, rows);
+  fa::launch(kernel, {dim3(Tr * BH), dim3(threads), smem}, fa::tile_map<d>(t.Q, BH, p.N, Br),
+             fa::tile_map<d>(t.K, BHkv, p.Nk, Bc), fa::tile_map<d>(t.V, BHkv, p.Nk, Bc),
+             fa::tile_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(),
+             p.causal);
 }
 
 }  // namespace step16

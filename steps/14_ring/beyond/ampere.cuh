@@ -1,6 +1,5 @@
 // Step 14 -- the kernels of steps 07 and 08, as the ring calls them (see hopper.cuh).
-// Idea      The lesson's ring on GPUs before Hopper. The backward has three parts: what depends on
-//           rows alone, one block of keys at a time, and dQ, which stays in fp32 until the last one
+// Idea      The lesson's ring on GPUs before Hopper
 // Changed   since hopper.cuh: the kernels; the layout of their sums of dQ
 // Traffic   sent as 2_ring and 3_backward; HBM: 07's and 08's per block in place of 10's, 11's
 // Launch    08's delta for columns, its backward and its convert; else as 2_ring and 3_backward
@@ -8,7 +7,6 @@
 // Still bad no measured gain: for coverage only
 #pragma once
 
-#include "common/dialect/fragment.h"
 #include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/08_tensor_core_backward/5_atomics.cuh"
 #include "steps/14_ring/parts.cuh"
@@ -17,8 +15,7 @@ namespace step14_mma {
 
 using step14::kRowThreads;
 
-// Adds dQ's sums of the late rows, a shorter tensor, to those of all rows, a longer one. In 08's
-// layout 16 rows x 8 features are four numbers in each of 32 lanes, number by number.
+// As hopper.cuh's. In 08's layout the four numbers of 32 lanes are stored number by number.
 template <int d>
 __global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
                                 const float* partial,  // [B*H, np, d]

@@ -1,7 +1,7 @@
 // Step 14 -- the merge in the epilogue, and blocks in place.
 // Idea      In place of 10's thread that stores a tile of O, two idle warps merge it with O so far,
-//           from shared memory, while the consumers compute the next work tile. TMA reads late rows
-//           and early keys in place: a tensor map accepts any stride between heads
+//           from shared memory. TMA reads late rows and early keys in place: a tensor map accepts
+//           any stride between heads
 // Changed   since 14 3_backward, zigzag: 10's kernel with another epilogue (d = 128); no copies of
 //           rows and keys; late rows add to the sums of dQ of all rows; more heads per section in
 //           the backward of short shards; messages of long hops by the host
@@ -54,9 +54,9 @@ __device__ inline float4 as_floats(uint4 x) {
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
 
-// Merges a consumer's 64 rows of each work tile, in place of step10::store. By one warp. Each lane
-// computes the weights of one row of 32. The warp then merges row by row: a lane has 4 features
-// (d / 32), and kAhead rows of O so far are loaded before the first of them is used.
+// Merges a consumer's 64 rows of each work tile, in place of step10::store. By one warp: each lane
+// computes the weights of one row of 32, then has 4 features of each row. kAhead rows of O so far
+// are loaded before the first of them is used.
 template <class T>
 __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  // [B*H, n]
                                    const SoFar& so_far, const step10::Shape& shape, int wg) {
@@ -126,8 +126,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
   }
 }
 
-// step10::flash_fwd_kernel of 4_scheduled with another epilogue: its producer copies every
-// gridDim.x-th work tile, and its consumers still store O where Q was.
+// 4_scheduled's kernel with another epilogue.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     hop_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, n, d], of a rank's [B*H, N, d]
@@ -247,7 +246,6 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
 
   // From so many rows times H / H_kv on, the forward sends K and V by way of the host. At the power
   // limit, messages by NVLink lower the SMs' clocks: 16K rows took 1 to 3% longer on two H200s.
-  // Both copies by PCIe take 2.6 ms beside a hop of 3.3; half as many rows would end before them.
   static constexpr int kRowsByHost = 48 << 10;
   bool by_host(int rank) const { return rows(rank) * (whole_.H / whole_.Hkv) >= kRowsByHost; }
   std::vector<fa::Message> keys_to(int peer, Keys<bf16> keys, int rank, bool by_host) const {

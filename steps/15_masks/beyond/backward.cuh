@@ -1,6 +1,6 @@
 // Step 15 -- the backward of any mask, and of changed scores.
-// Idea      A block owns keys, so it walks the tiles of rows in transposed lists. A change of
-//           scores is applied again, and its derivative multiplies dS
+// Idea      Transposed lists of tiles of rows. A change of scores is applied again, and its
+//           derivative multiplies dS
 // Changed   since window_backward, whose kernel it runs: tiles and bits from lists; or changed
 //           scores, with the cap's derivative; sink_kernel
 // Traffic   requested as window_backward's formula, of visited tiles. Lists: per thread of a block
@@ -223,20 +223,15 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(step15::in_one(p));
+  const uint64_t BH = p.heads(), d = p.d;
   const TileLists lists = lists_of(p);
-  fa::Prediction t;
+  fa::Prediction t = step15_backward::backward_traffic(step15::in_one(p));
   dispatch_tiles(p, [&](auto d_, auto Br, auto Bc) {
     using T = Tiles<d_, Br, Bc>;
-    t["O"].read = t["dQ"].write = 2 * BH * N * d;
-    t["dO"].read = 2 * BH * (N + lists.rows) * d;  // delta; each tile of keys
+    t["dO"].read = 2 * BH * (p.N + lists.rows) * d;  // delta; each tile of keys
     t["Q"].read = 2 * BH * lists.rows * d;
-    t["LSE"].read = 4 * BH * N;
-    t["LSE2"] = t["delta"] = {.read = 4 * BH * lists.rows, .write = 4 * BH * N};
-    t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
-    t["dQ_sum"] = {.read = 4 * BH * N * d,  // zeros first; tiles are added whole
-                   .write = 4 * BH * Np * d,
-                   .atomic = 4 * BH * lists.visited() * Br * d};
+    t["LSE2"].read = t["delta"].read = 4 * BH * lists.rows;
+    t["dQ_sum"].atomic = 4 * BH * lists.visited() * Br * d;
     t["key_work"].read = sizeof(int4) * p.kv_heads() * fa::ceil_div(p.Nk, Bc) * T::kThreads;
     // Per tile: to copy it, to add its share of dQ, and the pattern of its bits.
     const uint64_t parts = kParts<d_, Br, Bc>;
@@ -245,11 +240,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
     t["row_bits"].read = sizeof(int) * BH * lists.cut * parts * T::kThreads;
     t.flops = BH * 10 * Br * Bc * lists.visited() * d;
   });
-  // An atomic reads what it adds to.
-  const uint64_t tables = lists.work.size() + lists.entries.size() + lists.bits.size();
-  t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (3 * N + (Np + N) * d) +
-                   sizeof(int) * tables,
-           .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * N + 2 * Np * d)};
+  t.hbm.read += sizeof(int) * (lists.work.size() + lists.entries.size() + lists.bits.size());
   return t;
 }
 

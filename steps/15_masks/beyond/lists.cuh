@@ -1,7 +1,7 @@
 // Step 15 -- any mask: lists of tiles, and a bit for each score of those that are cut.
-// Idea      Which tiles a tile of rows visits is a list, first those that the mask cuts. The host
-//           computes it from a function of row and key. The test of a cut tile is a bit per score,
-//           in the order of the registers: one load of 16 bytes has all of a thread's
+// Idea      Which tiles a tile of rows visits is a list, first those that the mask cuts, which the
+//           host computes from a function of row and key. The test of a cut tile is a bit per
+//           score, in the order of the registers
 // Changed   since 15 2_packed: tiles are looked up, too; a test by bits; the mask is a parameter
 // Traffic   as 2_packed, of visited tiles; per thread 16 B of `work`, 4 B of `entries` per visited
 //           tile and per cut one, Bc/8 B of `bits` per cut one
@@ -10,8 +10,8 @@
 // Still bad a warp's tensor core waits for its softmax: wgmma_lists
 #pragma once
 
+#include "steps/15_masks/1_window.cuh"  // its traffic
 #include "steps/15_masks/beyond/list_maker.h"
-#include "steps/15_masks/parts.cuh"
 
 namespace step15_lists {
 
@@ -52,18 +52,14 @@ struct ListWalk {
   }
 };
 
-// Rows of a document from the tile's first one on, and the document's keys.
-struct RowWork {
-  int row, rows, key, keys;
-};
-
 struct Lists {
   const int4* works;   // [Tr]: the tile of rows, and its walk's first, first_full and end
   const int* entries;  // as ListWalk
   const int* bits;
   int N, Nk;
 
-  __device__ RowWork rows_of(const int4& work) const {
+  // As an entry of 2_packed's table.
+  __device__ int4 rows_of(const int4& work) const {
     return {work.x * Br, N - work.x * Br, 0, Nk};
   }
   template <int d>
@@ -152,20 +148,15 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, Tr = fa::ceil_div(p.N, Br);
-  const uint64_t keys = p.d == 64 ? Bc<64> : Bc<128>;
+  const uint64_t BH = p.heads(), keys = p.d == 64 ? Bc<64> : Bc<128>;
   const TileLists lists = lists_of(p);
-  fa::Prediction t;
-  t["Q"].read = t["O"].write = 2 * BH * N * d;
-  t["K"].read = t["V"].read = 2 * BH * lists.keys * d;
-  t["LSE"].write = 4 * BH * N;
-  t["work"].read = sizeof(int4) * BH * Tr * kThreads;
+  fa::Prediction t = step15_window::traffic(in_one(p));
+  t["K"].read = t["V"].read = 2 * BH * lists.keys * p.d;
+  t["work"].read = sizeof(int4) * BH * fa::ceil_div(p.N, Br) * kThreads;
   t["entries"].read = sizeof(int) * BH * (lists.visited() + lists.cut) * kThreads;
   t["bits"].read = BH * lists.cut * Br * keys / 8;
-  const uint64_t tables = lists.work.size() + lists.entries.size() + lists.bits.size();
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(int) * tables,
-           .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * Br * keys * lists.visited() * d;
+  t.hbm.read += sizeof(int) * (lists.work.size() + lists.entries.size() + lists.bits.size());
+  t.flops = BH * 4 * Br * keys * lists.visited() * p.d;
   return t;
 }
 

@@ -83,9 +83,7 @@ struct Scored {
   const int4* works;  // as Packed
   ScoreMod mod;
 
-  __device__ step15_lists::RowWork rows_of(const int4& work) const {
-    return {work.x, work.y, work.z, work.w};
-  }
+  __device__ int4 rows_of(const int4& work) const { return work; }
   template <int d>
   __device__ ScoredWalk<d> walk(const int4& work, int bh) const {
     return {window, work.y, work.w, mod, mod.slope(bh % mod.H), mod.sink(bh)};

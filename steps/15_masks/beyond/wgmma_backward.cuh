@@ -208,7 +208,7 @@ struct Group {
     return fa::wgmma_descriptor(smem.columns[stage()], fa::Swizzle::none, 0, 8 * 2 * kColumns);
   }
 
-  // Other keys follow a document's last one: their K times dS = 0 would be NaN in dQ if K is NaN.
+  // Other keys may follow a document's last one: their K times dS = 0 could be NaN.
   __device__ void clear_keys() {
     const int keys = work.keys - wg * kGroupKeys;
     if (keys >= kGroupKeys || work.key + work.keys == shape.Nk) return;

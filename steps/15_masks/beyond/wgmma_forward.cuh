@@ -1,7 +1,6 @@
 // Step 15 -- changed scores on Hopper, and the kernel of wgmma_lists.
 // Idea      3_wgmma's kernel for any mask that gives a walk's tiles and their bits, and may change
-//           scores. A sink joins the maximum and the sum of the first tile, because a persistent
-//           block has no start of a walk to begin from
+//           scores. A sink joins the maximum and the sum of the first tile
 // Changed   since 15 3_wgmma, whose comments are not repeated: the mask is a template argument;
 //           scores change before they are hidden
 // Traffic   as 3_wgmma; 4 B of `sinks` per work tile and thread of the consumers

@@ -81,7 +81,7 @@ inline fa::Support support() {
 }
 
 // (row, key), in the tile, of the score of bit b of word w: a thread's bits are first of its row r,
-// then of r + 8. The next warpgroup's threads continue the count, and so do its rows.
+// then of r + 8.
 template <int Bc>
 std::pair<int, int> score_of(int w, int b) {
   const int bit = w % kWords<Bc> * 32 + b, h = bit / (Bc / 4), x = bit % (Bc / 4);
@@ -124,31 +124,19 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
+  fa::Prediction t = step15_wgmma::traffic(step15::in_one(p));
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
     const auto [lists, work] = lists_of<T>(p);
     const uint64_t BH = p.heads(), threads = T::kThreads - kGroupThreads;
-    uint64_t rows = 0, products = 0;  // of boxes of Q; of 64 rows and Bc keys
-    for (const WorkTile& w : work) {
-      rows += std::min(T::Br, p.N - w.row);
-      products += T::kConsumers * w.tiles;
-    }
-    const uint64_t tiles = work.size(), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
-    t["Q"].read = 2 * rows * p.d;
-    t["O"].write = 2 * BH * p.N * p.d;
+    const uint64_t blocks = std::min<uint64_t>(p.gpu.sms, work.size());
+    uint64_t tiles = blocks;  // twice the tiles of keys: a block's last Q K^T is unused
+    for (const WorkTile& w : work) tiles += 2 * w.tiles;
     t["K"].read = t["V"].read = 2 * BH * lists.keys * p.d;
-    t["LSE"].write = 4 * BH * p.N;
-    t["work_tiles"].read = sizeof(WorkTile) * tiles;
-    t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
     t["entries"].read = sizeof(int) * BH * (lists.visited() + threads * lists.cut);
     t["bits"].read = BH * lists.cut * T::Br * T::Bc / 8;
-    t.flops = 4 * products * kGroupRows * T::Bc * p.d;
-    t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is unused
-    const uint64_t tables =
-        sizeof(WorkTile) * tiles + sizeof(int) * (lists.entries.size() + lists.bits.size());
-    t.hbm = {.read = 2 * (BH * p.N * p.d + 2 * p.kv_size()) + tables,
-             .write = 2 * BH * p.N * p.d + 4 * BH * p.N};
+    t.flops = 2 * tiles * T::Br * T::Bc * p.d;
+    t.hbm.read += sizeof(int) * (lists.entries.size() + lists.bits.size());
   });
   return t;
 }

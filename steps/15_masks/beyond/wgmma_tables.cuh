@@ -95,8 +95,8 @@ inline int padded_rows(const fa::Problem& p) {
   return int(step15_backward::count_tiles(p, &fa::Document::rows, Br)) * Br;
 }
 
-// Tiles of each document's keys, of all heads, in the order of blocks. As in 3_wgmma, sections have
-// Q, dO and dQ_sum that fit in the L2; within a section the longest walks are first.
+// Tiles of all heads' keys, in the order of blocks: as in 3_wgmma, in sections whose Q, dO and
+// dQ_sum fit in the L2.
 inline std::vector<KeyWork> in_order(const fa::Problem& p,
                                      std::vector<std::vector<KeyWork>> documents) {
   const auto longer = [](const KeyWork& a, const KeyWork& b) { return a.tiles > b.tiles; };
@@ -122,7 +122,6 @@ inline std::vector<KeyWork> in_order(const fa::Problem& p,
   return all;
 }
 
-// A table of structs that have only int members.
 template <class Entry>
 fa::Table table_of(const char* name, const std::vector<Entry>& entries) {
   const int* first = reinterpret_cast<const int*>(entries.data());

@@ -14,19 +14,13 @@
 // Still bad mma.sync: wgmma_backward on Hopper
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <vector>
-
-#include "steps/08_tensor_core_backward/5_atomics.cuh"  // its kernels delta and convert, as a whole
-#include "steps/15_masks/parts.cuh"
+#include "steps/08_tensor_core_backward/5_atomics.cuh"  // delta, dQ of a tile, convert, as a whole
+#include "steps/15_masks/2_packed.cuh"                  // longest_first
 
 namespace step15_backward {
 
 using namespace step15;
-using fa::add_product, fa::put_tile, fa::store_tile, step08::kRowThreads;
-
-constexpr int kPart = 32;
+using fa::add_product, fa::put_tile, fa::store_tile, step08::kRowThreads, step08::query_gradient;
 
 // A block's tile of keys. Row r's own key is r + keys - rows, counted from the tile's first one.
 struct KeyWork {
@@ -111,19 +105,9 @@ struct Packed {
   }
 };
 
+// And values that a block needs once per tile or per head: too rarely to spend a register on.
 template <int d, int Br, int Bc>
-struct Tiles {
-  static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys per warp: what the registers hold
-  static constexpr int kWarpKeys = kBands * kMma;
-  static constexpr int kThreads = Bc / kWarpKeys * fa::kWarp;
-  static constexpr int kRows = d == 64 ? 32 : Br;
-  bf16 K[Bc * d];  // later dK and dV, before their stores
-  bf16 V[Bc * d];
-  bf16 Q[kStages][Br * d];
-  bf16 dO[kStages][Br * d];
-  bf16 dS[kStages][Bc * Br];  // [key][row]: as in the registers
-  float LSE2[kStages][Br], delta[kStages][Br];
-  // Values that a block needs once per tile or per head: too rarely to spend a register on.
+struct Tiles : step08::Tiles<d, Br, Bc> {
   int first, end;  // of the walk
   size_t row;      // the document's first, of the group's first head
   size_t sums;     // where the document's tiles of dQ_sum begin, of the same head
@@ -131,51 +115,6 @@ struct Tiles {
   int rows, keys;  // of the document; of keys those from the block's first one on
 };
 
-// One tile's share of dQ = dS K, a sum over the block's keys. Other blocks add to the same rows at
-// the same time, so it is added by atomics: in fp32, and in the order of the registers, so that the
-// 32 numbers of a request are 128 adjacent bytes.
-template <int d, int Br, int Bc>
-__device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS^T
-                                      const bf16* sK,   // [Bc, d] swizzled
-                                      float* dQ_sum) {  // [Br / 16, d / 8, 4, 32]
-  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int row = warp % (Br / kPart) * kPart, feature = warp / (Br / kPart) * kPart;
-  const int p = swizzle<Br>(lane / 16 * 8 + lane % 8, row + lane / 8 % 2 * 8);
-  const int q = swizzle<d>(lane % 16, feature + lane / 16 * 8);
-  float rdQ[kPart / kMma][kPart / 8][4] = {};
-  UNROLL
-  for (int k = 0; k < Bc; k += kMma) {
-    uint32_t a[kPart / kMma][4];
-    UNROLL
-    for (int t = 0; t < kPart / kMma; ++t) {
-      fa::ldmatrix_x4_trans(a[t], sdS + k * Br + (p ^ t * kMma));
-    }
-    UNROLL
-    for (int x = 0; x < kPart; x += 16) {
-      uint32_t b[2][2];
-      fa::ldmatrix_x4_trans(b, sK + k * d + (q ^ x));
-      UNROLL
-      for (int n = 0; n < 2; ++n) {
-        UNROLL
-        for (int t = 0; t < kPart / kMma; ++t) fa::mma_m16n8k16(rdQ[t][x / 8 + n], a[t], b[n]);
-      }
-    }
-  }
-  dQ_sum += (row / 16 * (d / 8) + feature / 8) * 128 + lane;
-  UNROLL
-  for (int t = 0; t < kPart / kMma; ++t) {
-    UNROLL
-    for (int n = 0; n < kPart / 8; ++n) {
-      UNROLL  // RED: an addition without a result, so no thread waits for it
-      for (int e = 0; e < 4; ++e) {
-        atomicAdd(dQ_sum + (t * (d / 8) + n) * 128 + e * fa::kWarp, rdQ[t][n][e]);
-      }
-    }
-  }
-}
-
-// A block owns a tile of keys and walks the tiles of rows that see it, for each of the `group`
-// heads that share these keys. dK, dV and P stay in registers.
 template <int d, int Br, int Bc, class Mask>
 __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
@@ -298,16 +237,6 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Tiles as a table, sorted by the length of their walk: the last number, which is not stored.
-template <size_t n>
-fa::Table longest_first(const char* name, std::vector<std::array<int, n>> tiles) {
-  std::stable_sort(tiles.begin(), tiles.end(),
-                   [](const auto& a, const auto& b) { return a.back() > b.back(); });
-  fa::Table table{name, {}};
-  for (const auto& t : tiles) table.values.insert(table.values.end(), t.begin(), t.end() - 1);
-  return table;
-}
-
 // How many tiles all documents have, per head: tiles of rows (of = &fa::Document::rows) or of keys.
 inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, int size) {
   unsigned tiles = 0;
@@ -315,7 +244,6 @@ inline unsigned count_tiles(const fa::Problem& p, fa::Range fa::Document::*of, i
   return tiles;
 }
 
-// Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 template <class F>
 void dispatch_tiles(const fa::Problem& p, F&& f) {
   step08::dispatch_tiles<Tiles>(p, f);
@@ -333,27 +261,16 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * p.rows()}, {"LSE2", 4 * p.rows()}, {"dQ_sum", 4 * sums}};
 }
 
+// Step 08's, and whole tiles of dQ_sum in each document.
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
-  fa::Prediction t;
-  dispatch_tiles(p, [&](int, int Br, int Bc) {
-    const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
-    t["O"].read = t["dQ"].write = 2 * BH * N * d;
-    t["dO"].read = 2 * BH * (N + v.rows) * d;
-    t["Q"].read = 2 * BH * v.rows * d;
-    t["LSE"].read = 4 * BH * N;
-    t["LSE2"] = t["delta"] = {.read = 4 * BH * v.rows, .write = 4 * BH * N};
-    t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
-    t["dQ_sum"] = {
-        .read = 4 * BH * N * d, .write = 4 * BH * Np * d, .atomic = 4 * BH * v.tiles * Br * d};
-    t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (3 * N + (Np + N) * d),
-             .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * N + 2 * Np * d)};
-    t.flops = BH * 10 * Br * Bc * v.tiles * d;
-  });
+  fa::Prediction t = step08::backward_traffic(p);
+  const uint64_t more = 4 * p.heads() * (padded_rows(p) - step08::padded_rows(p)) * p.d;
+  t["dQ_sum"].write += more;
+  t.hbm += {.read = more, .write = 2 * more};
   return t;
 }
 
-// For the kernels before and after: a thread has 8 features of a row.
+// For the kernels before and after, with 8 features per thread.
 inline fa::LaunchConfig row_blocks(const fa::Problem& p) {
   return {dim3(unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads)), dim3(kRowThreads)};
 }
@@ -394,9 +311,7 @@ namespace step15_packed_backward {
 
 using namespace step15_backward;
 
-// dQ = scale * dQ_sum, rounded and in order, as step 08's. A tile's rows are contiguous in dQ; past
-// the document's last row it has none. A thread writes 8 features of a row: in dQ_sum the four even
-// ones are adjacent, and the odd ones 32 numbers further.
+// As step 08's, but a tile's rows end with its document.
 template <int d, int Br>
 __global__ void convert_kernel(const float* dQ_sum,   // [B*H, tiles * Br / 16, d / 8, 4, 32]
                                bf16* dQ,              // [B*H, N, d]
@@ -429,7 +344,7 @@ inline fa::Table sum_rows_of(const fa::Problem& p, int Br) {
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
   fa::Table work, sum_rows;
   dispatch_tiles(p, [&](int, int Br, int Bc) {
-    std::vector<std::array<int, 6>> tiles;  // KeyWork of each, and how many rows see it
+    std::vector<std::vector<int>> tiles;  // KeyWork of each, and how many rows see it
     int sums = 0;
     for (const fa::Document& doc : p.documents()) {
       for (int c = doc.keys.first; c < doc.keys.last; c += Bc) {
@@ -439,7 +354,7 @@ inline std::vector<fa::Table> tables(const fa::Problem& p) {
       }
       sums += fa::ceil_div(doc.rows.size(), Br);
     }
-    work = longest_first("key_work", tiles), sum_rows = sum_rows_of(p, Br);
+    work = {"key_work", step15_packed::longest_first(tiles)}, sum_rows = sum_rows_of(p, Br);
   });
   return {work, sum_rows};
 }

@@ -18,9 +18,8 @@ using namespace step16;  // parts.cuh: a thread's work on its row
 
 // Columns of tensor memory as in 4_pair, in each block for its 128 rows of both tiles.
 using step16_pair::kColumns, step16_pair::column_o, step16_pair::column_p, step16_pair::column_s;
-using step16_pair::kStages, step16_pair::kThreads,
-    step16_pair::kTiles;  // tiles of a product's rows
-using step16_pair::Walks;
+using step16_pair::kStages, step16_pair::kThreads, step16_pair::kTiles;  // of a product's rows
+using step16_pair::Polynomial, step16_pair::Walks;
 
 constexpr int kBlocks = 2;           // of a cluster
 constexpr uint16_t kBoth = 3;        // of them, as bits
@@ -42,50 +41,6 @@ struct alignas(1024) Tiles {
   uint64_t factor_full[kTiles], factor_empty[kTiles];  // in each block: softmax, correction
   uint32_t tmem;
 };
-
-// --- the softmax of a row -----------------------------------------------------------------------
-
-constexpr float kLazyRescale = 8.f;  // P may grow to 2^8 before O, l and m follow
-constexpr int kEvery = 4;
-
-// 2^x of two numbers, each at most 127, as 2^(n + f): see 4_pair.
-__device__ inline float2 exp2_polynomial(float2 x) {
-  constexpr float kShift = 12582912.f;  // 1.5 * 2^23
-  constexpr float c[] = {1.f, 0.69315141f, 0.24016361f, 0.055802189f, 0.0090145227f, 0.0018681015f};
-  x = {fmaxf(x.x, -127.f), fmaxf(x.y, -127.f)};
-  const float2 n = {fa::add_round_down(x.x, kShift), fa::add_round_down(x.y, kShift)};
-  const float2 whole = fa::add_f32x2(n, {-kShift, -kShift});
-  const float2 f = fa::add_f32x2(x, {-whole.x, -whole.y});
-  float2 p = {c[5], c[5]};
-  UNROLL
-  for (int i = 4; i >= 0; --i) p = fa::fma_f32x2(f, p, {c[i], c[i]});
-  return {__int_as_float(__float_as_int(p.x) + (__float_as_int(n.x) << 23)),
-          __int_as_float(__float_as_int(p.y) + (__float_as_int(n.y) << 23))};
-}
-
-// O, l and m stay unchanged until a score exceeds m by more than 8.
-__device__ inline float update_lazily(const Row& rS, float scale_log2, float& m) {
-  float m_new = m;
-  const float alpha = update_maximum(rS, scale_log2, m_new);
-  if (m_new <= m + kLazyRescale) return 1.f;
-  m = m_new;
-  return alpha;
-}
-
-// P = 2^(S - m) of half a row, packed to bf16; returns its sum.
-__device__ inline float compute_p(const float (&rS)[kHalf], float scale_log2, float m,
-                                  uint32_t (&rP)[kHalf / 2]) {
-  float2 l = {};
-  UNROLL
-  for (int i = 0; i < kHalf / 2; ++i) {
-    const float2 x = fa::fma_f32x2({rS[2 * i], rS[2 * i + 1]}, {scale_log2, scale_log2}, {-m, -m});
-    const float2 p = i % kEvery == kEvery - 1 ? exp2_polynomial(x)
-                                              : float2{fa::exp2_approx(x.x), fa::exp2_approx(x.y)};
-    l = fa::add_f32x2(l, p);
-    rP[i] = fa::pack_bf16(p.x, p.y);
-  }
-  return l.x + l.y;
-}
 
 // --- products of two blocks ---------------------------------------------------------------------
 
@@ -122,8 +77,8 @@ __device__ inline void multiply_values(uint32_t tP,
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread of each block copies 128 rows of Q's tiles, then half of all tiles of K and V, each as
-// soon as its stage is free. It signals the leader's mbarriers, which expect the bytes of both.
+// One thread of each block copies 128 rows of Q's tiles, then half of all tiles of K and V. It
+// signals the leader's mbarriers, which expect the bytes of both.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, const Walks& tiles, int rank,
@@ -196,7 +151,7 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
     Row rS;
     load_row(lanes + column_s(t), rS);
     if (cut < (j + 1) * Bc) mask(rS, visible - j * Bc);
-    const float alpha = update_lazily(rS, scale_log2, m);
+    const float alpha = Polynomial::maximum(rS, scale_log2, m);
     fa::mbarrier_wait(&smem.factor_empty[t], (j & 1) ^ 1);
     smem.factor[t][r] = alpha;
     fa::mbarrier_arrive(&smem.factor_full[t]);
@@ -204,7 +159,7 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
     UNROLL
     for (int h = 0; h < 2; ++h) {
       uint32_t rP[kHalf / 2];
-      l += compute_p(rS[h], scale_log2, m, rP);
+      l += Polynomial::p(rS[h], scale_log2, m, rP);
       fa::tcgen05_st(lanes + column_p(t) + h * kHalf / 2, rP);
     }
     fa::tcgen05_wait_st();
@@ -353,9 +308,9 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
         fa::Swizzle(+d));
     fa::launch(flash_fwd_kernel<d>,
                {dim3(kBlocks * Tr * BH), dim3(kThreads), sizeof(Tiles<d>), kBlocks},
-               tensor_map<d>(t.Q, BH, p.N, Br), tensor_map<d>(t.K, BHkv, p.Nk, Bc / kBlocks), map_V,
-               tensor_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(),
-               p.causal);
+               fa::tile_map<d>(t.Q, BH, p.N, Br), fa::tile_map<d>(t.K, BHkv, p.Nk, Bc / kBlocks),
+               map_V, fa::tile_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk,
+               p.scale(), p.causal);
   });
 }
 
