@@ -105,7 +105,7 @@ struct Packed {
   }
 };
 
-// And values that a block needs once per tile or per head: too rarely to spend a register on.
+// Step 08's, and values that a block needs too rarely to spend a register on.
 template <int d, int Br, int Bc>
 struct Tiles : step08::Tiles<d, Br, Bc> {
   int first, end;  // of the walk
