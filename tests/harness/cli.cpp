@@ -103,19 +103,6 @@ TEST_CASE("masks of the command line", "[cli]") {
   CHECK(refused("--window 3,3") == "--window 3,3: this step has no such mask");
 }
 
-TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
-  const fa::Options o = parse({});
-  CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 bf16");
-  CHECK(o.input == "real");
-  CHECK(o.variant == 1);
-  CHECK(o.model_gpu == "H200");
-  CHECK_FALSE(o.model_chosen);
-  CHECK(o.iters == 0);  // the timer chooses
-  CHECK(o.workers == 0);
-  CHECK_FALSE(o.analyse);
-  CHECK(o.text.empty());
-}
-
 TEST_CASE("a step that the H200 does not run models a GPU that does", "[cli]") {
   fa::Step step = some_step();
   step.needs = "sm_100a";
@@ -124,35 +111,6 @@ TEST_CASE("a step that the H200 does not run models a GPU that does", "[cli]") {
   CHECK(parse("--gpu A100", step).model_gpu == "A100");
   step.needs = "sm_999a";
   CHECK(parse({}, step).model_gpu == "H200");
-}
-
-TEST_CASE("every option arrives", "[cli]") {
-  fa::Step step = some_step();
-  step.support.gqa = step.support.cross = true;
-  const fa::Options o = parse({"--b",       "2",        "--h",
-                               "6",         "--hkv",    "3",
-                               "--n",       "100",      "--nk",
-                               "200",       "--d",      "32",
-                               "--causal",  "--input",  "outliers",
-                               "--out",     "O.npy",    "--out-dir",
-                               "dir",       "--seed",   "18446744073709551615",
-                               "--iters",   "7",        "--variant",
-                               "first",     "--json",   "r.json",
-                               "--gpu",     "RTX 4090", "--analyse",
-                               "--workers", "3"},
-                              step);
-  CHECK(fa::describe(o.problem) == "B=2 H=6 Hkv=3 N=100 Nk=200 d=32 causal fp32");
-  CHECK(o.input == "outliers");
-  CHECK(o.out == "O.npy");
-  CHECK(o.out_dir == "dir");
-  CHECK(o.seed == UINT64_MAX);
-  CHECK(o.iters == 7);
-  CHECK(o.variant == 0);
-  CHECK(o.json == "r.json");
-  CHECK(o.model_gpu == "RTX 4090");
-  CHECK(o.model_chosen);
-  CHECK(o.analyse);
-  CHECK(o.workers == 3);
 }
 
 TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
@@ -191,26 +149,15 @@ TEST_CASE("an early rung may support less than its step", "[cli]") {
   CHECK_THROWS_WITH(parse("--d 32", step), ContainsSubstring("--d 32: variant second supports"));
 }
 
-TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
-  const fa::Options o = parse("--h 3 --n=77");
-  CHECK(o.problem.Hkv == 3);
-  CHECK(o.problem.Nk == 77);
-}
-
 TEST_CASE("help, version and description are words, not errors", "[cli]") {
   fa::Step step = some_step();
   step.variants[1].idea = "a way whose idea takes " + std::string(40, 'x') + " more words than fit";
   step.idea = "An idea that is " + std::string(40, 'y') + " longer than a line of the screen.";
-  const std::string help = parse("--help", step).text;
+  const std::string help = fitting(parse("--help", step).text);
   for (const char* word :
-       {"--b",       "--h",    "--n",       "--d",          "--causal",  "--input",
-        "--q",       "--k",    "--v",       "--out",        "--out-dir", "--seed",
-        "--variant", "--json", "--predict", "--no-predict", "first",     "a way whose idea",
-        "Example",   "1024"}) {
+       {"first", "a way whose idea", "Example", "1024", "head dimension: 32, 64, 96, 128"}) {
     CHECK_THAT(help, ContainsSubstring(word));
   }
-  CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));
-  fitting(help);
   CHECK(parse("--version").text == std::string("99_step ") + fa::kVersion + "\n");
   step.needs = "sm_80", step.newer = "sm_90a";
   step.variants[0].support = fa::Support{.d = {128}};
@@ -240,73 +187,6 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
       nlohmann::json{"many"});
 }
 
-TEST_CASE("help shows what the step takes", "[cli]") {
-  fa::Step step = some_step();
-  const auto shown = [&](const std::string& option) {
-    return parse("--help", step).text.find("\n  " + option + " ") != std::string::npos;
-  };
-  for (const char* option : {"--hkv", "--nk", "--do"}) {
-    CAPTURE(option);
-    CHECK_FALSE(shown(option));
-  }
-  CHECK(shown("--n"));
-  for (const char* option : {"--analyse", "--workers", "--gpu"}) {
-    CAPTURE(option);
-    CHECK(shown(option) == fa::simulated());
-  }
-  for (const char* option : {"--iters", "--no-counters"}) {
-    CAPTURE(option);
-    CHECK(shown(option) != fa::simulated());
-  }
-
-  step.support.gqa = true;
-  step.variants[0].support = fa::Support{.cross = true};  // one variant is enough
-  step.variants[1].backward = forward_bf16;
-  for (const char* option : {"--hkv", "--nk", "--do"}) {
-    CAPTURE(option);
-    CHECK(shown(option));
-  }
-  // Now no option before those of a run is hidden.
-  CHECK_THAT(parse("--help", step).text, !ContainsSubstring("\n\n\nVariants"));
-}
-
-TEST_CASE("dO is refused where there is no backward", "[cli]") {
-  const Folder folder;
-  const std::string dO = folder.zeros("dO.npy", {1, 4, 1024, 64});
-  fa::Step step = some_step();
-  step.variants[1].backward = forward_bf16;
-  CHECK(parse({"--do", dO}, step).files.dO == dO);
-  CHECK_THROWS_WITH(parse({"--do", dO, "--variant", "first"}, step),
-                    ContainsSubstring("99_step first has no backward"));
-}
-
-TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
-  const auto refused = [](const Words& arguments, const char* words) {
-    CAPTURE(words);
-    CHECK_THROWS_AS(parse(arguments), fa::UsageError);
-    CHECK_THROWS_WITH(parse(arguments), ContainsSubstring(words) && !ContainsSubstring("\n"));
-  };
-  refused("--nn 3", "--nn; see 99_step --help");
-  refused("stray", "unknown argument stray; see 99_step --help");
-  refused("--n many", "see 99_step --help");
-  refused("--n 1.5", "--n");
-  refused("--n 5000000000", "--n");
-  refused("--n", "--n");
-  refused("--n 0", "--n 0");
-  refused("--d 48", "32, 64, 96, 128");
-  refused("--input fake", "--input");
-  refused("--iters 0", "--iters 0");
-  refused("--workers -1", "--workers -1");
-  const std::string most = std::to_string(fa::kMaxWorkers);
-  const std::string more = std::to_string(fa::kMaxWorkers + 1);
-  CHECK(parse({"--workers", most}).workers == fa::kMaxWorkers);
-  refused({"--workers", more}, ("--workers " + more + ": must be 0 to " + most).c_str());
-  CHECK(parse("--iters 1").iters == 1);
-  refused("--variant third", "first, second");
-  refused("--q missing.npy", "missing.npy");
-  refused({""}, "an argument is empty");
-}
-
 TEST_CASE("an empty value is bad use, of each option", "[cli]") {
   const fa::Step step = decoding_step();
   std::istringstream help(parse("--help", step).text);
@@ -325,32 +205,6 @@ TEST_CASE("an empty value is bad use, of each option", "[cli]") {
   CHECK(found > 15);
 }
 
-TEST_CASE("no output replaces an input or another output", "[cli]") {
-  const Folder folder;
-  const std::string q = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
-  const auto refused = [](const Words& arguments, const std::string& words) {
-    CHECK_THROWS_AS(parse(arguments), fa::UsageError);
-    CHECK_THROWS_WITH(parse(arguments), words);
-  };
-  const std::string reads = ": --q reads this file; give it another name";
-  const std::string same = dir + "/./O.npy", hard = dir + "/hard.npy", soft = dir + "/soft.npy";
-  std::filesystem::create_hard_link(q, hard);
-  std::filesystem::create_symlink(q, soft);
-  for (const std::string& path : {q, same, hard, soft}) {
-    refused({"--q", q, "--out", path}, "--out " + path + reads);
-    refused({"--q", q, "--json", path}, "--json " + path + reads);
-  }
-  refused({"--q", q, "--out-dir", dir}, "--out-dir " + dir + "/O.npy" + reads);
-  const std::string writes = " writes the same file; give each its own";
-  refused("--out a --json ./a", "--out a: --json" + writes);
-  refused("--out new/O.npy --out-dir new", "--out new/O.npy: --out-dir" + writes);
-  const std::string shipped = fa::data_file("v.npy");
-  refused({"--out", shipped},
-          "--out " + shipped + ": the program reads this file; give it another name");
-  CHECK(parse("--out /dev/null --json /dev/null").json == "/dev/null");
-  CHECK(parse({"--q", q, "--out", dir + "/LSE.npy"}).files.q == q);
-}
-
 TEST_CASE("where files give all input, what would make it is refused", "[cli]") {
   const Folder folder;
   const std::string f = folder.zeros("x.npy", {1, 1, 8, 64});
@@ -362,6 +216,9 @@ TEST_CASE("where files give all input, what would make it is refused", "[cli]") 
                     "--seed 7: all input comes from files; leave it out");
   fa::Step step = some_step();
   step.variants[1].backward = forward_bf16;
+  CHECK(parse({"--do", f}, step).files.dO == f);
+  CHECK_THROWS_WITH(parse({"--do", f, "--variant", "first"}, step),
+                    ContainsSubstring("99_step first has no backward"));
   CHECK(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}, step).seed == 7);  // of dO
   CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--do", f, "--seed", "7"}, step),
                   fa::UsageError);
@@ -373,15 +230,6 @@ TEST_CASE("where files give all input, what would make it is refused", "[cli]") 
   step.variants[1].backward = {};
   CHECK(parse({"--q", f, "--k", f, "--v", f, "--sinks", "--seed", "7"}, step).seed == 7);
   CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}, step), fa::UsageError);
-}
-
-TEST_CASE("the report and the trace have a file each", "[cli]") {
-  if (!fa::simulated()) return;
-  for (const char* same : {"a.json", "./a.json", "b/../a.json"}) {
-    CHECK_THROWS_WITH(parse({"--json", "a.json", "--trace", same}),
-                      "--json a.json: --trace writes the same file; give each its own");
-  }
-  CHECK(parse("--json a.json --trace b.json").trace == "b.json");
 }
 
 TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
@@ -403,29 +251,6 @@ TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
   CHECK((help.find("--estimate F.json") != std::string::npos) != fa::simulated());
 }
 
-TEST_CASE(".npy files decide the sizes", "[cli]") {
-  const Folder folder;
-  const std::string q = folder.zeros("q.npy", {2, 3, 50, 32});
-  const fa::Options o = parse({"--q", q});
-  CHECK(fa::describe(o.problem) == "B=2 H=3 N=50 d=32 bf16");
-
-  SECTION("a flag that agrees is welcome, one that does not is refused") {
-    CHECK(parse({"--q", q, "--n", "50"}).problem.N == 50);
-    CHECK_THROWS_WITH(parse({"--q", q, "--n", "51"}),
-                      ContainsSubstring("--n 51") && ContainsSubstring("50"));
-    CHECK_THROWS_AS(parse({"--q", q, "--d", "64"}), fa::UsageError);
-  }
-  SECTION("what no file gives can be given by a flag, even at its default value") {
-    fa::Step step = some_step();
-    step.support.cross = true;
-    CHECK(parse({"--q", q, "--nk", "1024"}, step).problem.Nk == 1024);
-  }
-  SECTION("the step's limits hold for files too") {
-    const std::string odd = folder.zeros("odd.npy", {1, 1, 5, 48});
-    CHECK_THROWS_AS(parse({"--q", odd}), fa::UsageError);
-  }
-}
-
 TEST_CASE("a decoding step has one query and many keys, and what its cache needs", "[cli]") {
   const fa::Step step = decoding_step();
   fa::Options o = parse({}, step);
@@ -445,16 +270,6 @@ TEST_CASE("a decoding step has one query and many keys, and what its cache needs
   CHECK(parse("--lengths=7", step).problem.cache.lengths == std::vector<int>{7});
   CHECK(parse("--b 2 --lengths 7,9", step).problem.cache.lengths == std::vector<int>{7, 9});
   CHECK(parse("--b 2 --lengths 7,9", step).problem.Nk == 9);
-}
-
-TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]") {
-  for (const char* option : {"--lengths", "--page", "--table"}) {
-    CAPTURE(option);
-    CHECK_THAT(parse("--help").text, !ContainsSubstring(option));
-    CHECK_THAT(parse("--help", decoding_step()).text, ContainsSubstring(option));
-  }
-  CHECK_THAT(parse("--help").text, ContainsSubstring("99_step --n 512"));
-  CHECK_THAT(fitting(parse("--help", decoding_step()).text), ContainsSubstring("99_step --nk 512"));
 }
 
 TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]") {
@@ -488,23 +303,65 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
   refused("--table missing.npy --page 16", "missing.npy: cannot be opened");
 }
 
-TEST_CASE("the options that few steps take arrive, too, and the last of two counts", "[cli]") {
+TEST_CASE("every option arrives, and the last of two counts", "[cli]") {
   fa::Step step = some_step();
-  step.support.score_mod = step.support.smem = step.support.cross = step.support.pages = true;
+  step.support.gqa = step.support.cross = step.support.smem = step.support.pages = true;
+  step.support.score_mod = true;
   step.options = fa::rank_options();
   const fa::Options none = parse({}, step);
-  CHECK(none.counters);
-  CHECK(none.limit_s == 300);
-  CHECK_FALSE((none.details || none.predict || none.no_predict || none.only_hbm));
-  const fa::Options o = parse(
-      "--n 3 --n 5 --nk 7 --smem 512 --trace t.json --details --no-predict --no-counters "
-      "--only-hbm --limit 9 --estimate e.json --gpu a100",
+  CHECK(fa::describe(none.problem) == "B=1 H=4 N=1024 d=64 bf16");
+  CHECK((none.input == "real" && none.variant == 1 && none.model_gpu == "H200"));
+  CHECK((none.iters == 0 && none.workers == 0 && none.limit_s == 300 && none.text.empty()));
+  CHECK((none.counters && !none.analyse && !none.details && !none.predict));
+  CHECK_FALSE((none.no_predict || none.only_hbm || none.model_chosen));
+  CHECK(fa::describe(parse("--h 3 --n=77").problem) == "B=1 H=3 N=77 d=64 bf16");
+
+  fa::Options o = parse({"--b",
+                         "2",
+                         "--h",
+                         "6",
+                         "--hkv",
+                         "3",
+                         "--n",
+                         "5",
+                         "--n",
+                         "100",
+                         "--nk",
+                         "200",
+                         "--d",
+                         "32",
+                         "--smem",
+                         "512",
+                         "--out",
+                         "O.npy",
+                         "--out-dir",
+                         "dir",
+                         "--causal",
+                         "--seed",
+                         "18446744073709551615",
+                         "--iters",
+                         "7",
+                         "--variant",
+                         "first",
+                         "--json",
+                         "r.json",
+                         "--gpu",
+                         "RTX 4090",
+                         "--input",
+                         "outliers",
+                         "--analyse",
+                         "--workers",
+                         "3"},
+                        step);
+  CHECK(fa::describe(o.problem) == "B=2 H=6 Hkv=3 N=100 Nk=200 d=32 causal smem=512 fp32");
+  CHECK((o.input == "outliers" && o.out == "O.npy" && o.out_dir == "dir" && o.seed == UINT64_MAX));
+  CHECK((o.iters == 7 && o.variant == 0 && o.json == "r.json" && o.model_gpu == "RTX 4090"));
+  CHECK((o.model_chosen && o.analyse && o.workers == 3));
+  o = parse(
+      "--trace t.json --details --no-predict --no-counters --only-hbm --limit 9 "
+      "--estimate e.json --gpu a100",
       step);
-  CHECK(fa::describe(o.problem) == "B=1 H=4 N=5 Nk=7 d=64 smem=512 bf16");
-  CHECK(o.trace == "t.json");
-  CHECK(o.estimate == "e.json");
-  CHECK(o.limit_s == 9);
-  CHECK(o.model_gpu == "a100");
+  CHECK((o.trace == "t.json" && o.estimate == "e.json" && o.limit_s == 9 && o.model_gpu == "a100"));
   CHECK((o.details && o.no_predict && o.only_hbm));
   CHECK_FALSE((o.counters || o.predict || o.analyse));
   CHECK(parse("--predict", step).predict);
@@ -518,42 +375,60 @@ TEST_CASE("the options that few steps take arrive, too, and the last of two coun
   CHECK(problem("--page 16 --page 64") == "B=1 H=4 N=1024 d=64 page=64 bf16");
 }
 
-TEST_CASE("what contradicts itself or is out of range is refused in these words", "[cli]") {
+TEST_CASE("what is unknown, contradicts itself or is out of range is refused", "[cli]") {
   fa::Step step = decoding_step();
   step.support.smem = true;
   step.options = fa::rank_options();
-  const auto refused = [&](const Words& arguments) {
-    return refusal_of([&] { parse(arguments, step); });
+  const std::string most = std::to_string(fa::kMaxWorkers);
+  const std::string more = std::to_string(fa::kMaxWorkers + 1);
+  using Refusals = std::vector<std::pair<std::string, std::string>>;
+  const auto require = [&](const Refusals& all) {
+    for (const auto& [arguments, said] : all) {
+      CAPTURE(arguments);
+      const std::string found = refusal_of([&] { parse(arguments.c_str(), step); });
+      CHECK_THAT(found, Catch::Matchers::StartsWith(said) && !ContainsSubstring("\n"));
+    }
   };
+  const std::string number = ": must be a whole number, and not too large; see 99_step --help";
   for (const char* output : {"--analyse", "--out a", "--out-dir a", "--trace a"}) {
-    CHECK(refused((std::string("--predict ") + output).c_str()) ==
-          "--predict runs nothing, so there is no output and nothing to analyse or to trace");
+    require({{std::string("--predict ") + output, "--predict runs nothing"}});
   }
-  CHECK(refused("--predict --json a --details") == "accepted");
-  CHECK(refused("--predict --no-predict") ==
-        "--predict prints the formulas' predictions and --no-predict none: give one");
-  CHECK(refused("--iters 0") == "--iters 0: must be at least 1");
-  CHECK(refused("--iters -3") == "--iters -3: must be at least 1");
-  CHECK(refused("--limit 0") == "--limit 0: must be at least 1");
-  CHECK(refused("--limit 1") == "accepted");
-  CHECK(refused("--smem 0") == "accepted");
-  CHECK(refused("--estimate-heads -1") ==
-        "--estimate-heads -1: must be 0 (as many as run) or a multiple of the heads that run");
-  CHECK(refused("--variant third") == "--variant third: 99_step has first, second");
-  CHECK(refused("--n 64.5") ==
-        "--n 64.5: must be a whole number, and not too large; see 99_step "
-        "--help");
-  CHECK(refused("--workers -1") == "--workers -1: must be 0 to " + std::to_string(fa::kMaxWorkers));
-  CHECK(refused("--limit x") ==
-        "--limit x: must be a whole number, and not too large; see 99_step --help");
+  require({{"--nn 3", "this step has no option --nn; see 99_step --help"},
+           {"stray", "unknown argument stray; see 99_step --help"},
+           {"--n", "--n"},
+           {"--n many", "--n many" + number},
+           {"--n 64.5", "--n 64.5" + number},
+           {"--n 5000000000", "--n 5000000000" + number},
+           {"--n 0", "--n 0: must be at least 1"},
+           {"--d 48", "--d 48: this step supports --d 32, 64, 96, 128"},
+           {"--input fake", "--input: fake not in"},
+           {"--iters 0", "--iters 0: must be at least 1"},
+           {"--iters -3", "--iters -3: must be at least 1"},
+           {"--limit 0", "--limit 0: must be at least 1"},
+           {"--limit x", "--limit x" + number},
+           {"--workers -1", "--workers -1: must be 0 to " + most},
+           {"--workers " + more, "--workers " + more + ": must be 0 to " + most},
+           {"--estimate-heads -1", "--estimate-heads -1: must be 0"},
+           {"--variant third", "--variant third: 99_step has first, second"},
+           {"--q missing.npy", "missing.npy: cannot be opened"},
+           {"--predict --no-predict", "--predict prints the formulas' predictions"},
+           {"--predict --json a --details", "accepted"},
+           {"--iters 1", "accepted"},
+           {"--limit 1", "accepted"},
+           {"--smem 0", "accepted"},
+           {"--workers " + most, "accepted"}});
+  CHECK(refusal_of([&] { parse({""}, step); }) == "an argument is empty");
   step.options = fa::mask_options({});
-  CHECK(refused("--cap x") == "--cap x: must be a number, and not too large; see 99_step --help");
-  CHECK(refused("--limit 9") == "this step has no option --limit; see 99_step --help");
+  require({{"--cap x", "--cap x: must be a number, and not too large; see 99_step --help"},
+           {"--limit 9", "this step has no option --limit; see 99_step --help"}});
 }
 
 TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
   const Folder folder;
   const std::string f = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
+  const std::string same = dir + "/./O.npy", hard = dir + "/hard.npy", soft = dir + "/soft.npy";
+  std::filesystem::create_hard_link(f, hard);
+  std::filesystem::create_symlink(f, soft);
   fa::Step step = some_step();
   step.support.pages = true;
   step.options = fa::cache_options();
@@ -564,7 +439,9 @@ TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
   for (const std::string input : {"--q", "--k", "--v", "--do", "--table", "--estimate"}) {
     const std::string reads = ": " + input + " reads this file; give it another name";
     for (const std::string output : {"--out", "--json", "--trace"}) {
-      CHECK(refused({input, f, output, f, "--page", "16"}) == output + " " + f + reads);
+      for (const std::string& path : {f, same, hard, soft}) {
+        CHECK(refused({input, f, output, path, "--page", "16"}) == output + " " + path + reads);
+      }
     }
     CHECK(refused({input, f, "--out-dir", dir, "--page", "16"}) ==
           "--out-dir " + dir + "/O.npy" + reads);
@@ -575,7 +452,10 @@ TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
           "--json " + shipped + ": the program reads this file; give it another name");
   }
   const std::string writes = " writes the same file; give each its own";
-  CHECK(refused("--out a --trace a") == "--out a: --trace" + writes);
+  CHECK(refused("--out a --trace ./a") == "--out a: --trace" + writes);
+  CHECK(refused("--json a --trace b/../a") == "--json a: --trace" + writes);
+  CHECK(refused("--out a --json a") == "--out a: --json" + writes);
+  CHECK(refused("--out /dev/null --json /dev/null") == "accepted");
   CHECK(refused("--trace new/O.npy --out-dir new") == "--trace new/O.npy: --out-dir" + writes);
   CHECK(refused("--trace new/dV.npy --out-dir new") == "--trace new/dV.npy: --out-dir" + writes);
   CHECK(refused("--json new/LSE.npy --out-dir new") == "accepted");  // which it does not write
@@ -620,6 +500,7 @@ TEST_CASE("of each size some files decide, and others leave it to its flag", "[c
           (queries ? "B=2 H=3 N=50 Nk=7 d=32 bf16"
                    : "--nk 7 contradicts the .npy files, which say 50"));
   }
+  CHECK_THAT(said({"--q", folder.zeros("odd.npy", {1, 1, 5, 48})}), ContainsSubstring("--d 48: "));
   // As many key heads as query heads by default, where a file has more.
   REQUIRE(fa::Problem().H == 4);
   const std::string more = folder.zeros("more.npy", {1, 8, 50, 32});
@@ -712,9 +593,19 @@ TEST_CASE("each option is shown where its step takes it, and nowhere else", "[cl
       CHECK(shown(option, c.step) == its);
     }
   }
-  CHECK_FALSE(shown("--do", some_step()));
-  CHECK(shown("--trace", some_step()) == fa::simulated());
-  CHECK(shown("--only-hbm", some_step()) != fa::simulated());
+  fa::Step step = some_step();
+  CHECK((shown("--n", step) && !shown("--do", step)));
+  step.variants[0].support = fa::Support{.cross = true};  // one variant is enough
+  step.variants[1].backward = forward_bf16;
+  CHECK((shown("--nk", step) && shown("--do", step)));
+  for (const char* option : {"--analyse", "--workers", "--gpu", "--trace"}) {
+    CHECK(shown(option, step) == fa::simulated());
+  }
+  for (const char* option : {"--iters", "--no-counters", "--only-hbm"}) {
+    CHECK(shown(option, step) != fa::simulated());
+  }
+  CHECK_THAT(parse("--help", step).text, ContainsSubstring("99_step --n 512"));
+  CHECK_THAT(fitting(parse("--help", decoding_step()).text), ContainsSubstring("99_step --nk 512"));
   CHECK_THAT(
       parse("--help", adding(fa::mask_options({{"strided", 64, {}}, {"round", 0, {}}}))).text,
       ContainsSubstring("a mask of the step: strided:64 round") &&

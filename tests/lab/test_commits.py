@@ -3,26 +3,13 @@
 import json
 import os
 import shutil
-import sys
 import unittest
 from unittest import mock
 
-from basis import HAVE_GIT, ROOT, Folder, commit_all, for_all, main, maintain, said
+from basis import HAVE_GIT, ROOT, Folder, commit_all, for_all, main, maintain
 from flash_steps import commits
 from flash_steps.results import PICTURES, published
 from flash_steps.standing import rows_of
-from flash_steps.steps import numbered_steps
-
-ALL = [step[:2] for step in numbered_steps()]
-FIRST = {f"{n:02}" for n in range(1, 15)}  # whose includes this test knows
-ASK = """
-import sys
-sys.path.insert(0, "scripts")
-from flash_steps import commits
-from flash_steps.steps import numbered_steps
-commit = sys.argv[1] if len(sys.argv) > 1 else commits.here()
-print(commit, *[step[:2] for step in numbered_steps() if not commits.is_current(step, commit)])
-"""
 
 
 @unittest.skipUnless(HAVE_GIT, "git is not installed")
@@ -166,85 +153,6 @@ class Copy(Folder):
         text = self.read(path)
         self.assertIn(before, text)
         self.write(path, text.replace(before, after, 1))
-
-    def ask(self, *commit, **environment):
-        """(the commit, the steps that differ from it)"""
-        call = [sys.executable, "-c", ASK, *commit]
-        done = said(call, cwd=self.folder, env={**os.environ, **environment}, check=True)
-        commit, *steps = done.stdout.split()
-        return commit, steps
-
-    def changed(self):
-        return set(self.ask(self.commit)[1])
-
-    def test_what_decides_a_steps_result(self):
-        self.assertEqual(self.changed(), set())
-        fp32 = {"01", "02", "03", "04", "05", "06", "08", "14"}  # by their includes
-        nothing = (
-            ("steps/01_naive/1_naive.cuh", "//", "// reworded:"),
-            ("steps/01_naive/1_naive.cuh", ";\n", ";  /* why */\n"),
-            ("steps/01_naive/1_naive.cuh", "#include", "\n#include <array>\n#include"),
-            ("common/sim/sim.h", "#pragma once", "#pragma once\nint more;"),
-            ("common/dialect/cuda_vocabulary.h", "#pragma once", "#pragma once\nint a;"),
-            ("common/harness/step.h", "#pragma once", "#pragma once\nint more;"),
-            ("steps/10_warp_specialized/test.cu", "#include", "int more;\n#include"),
-        )
-        for change in nothing:
-            self.replace(*change)
-        self.assertEqual(self.changed(), set())
-        for path, before, after, steps in (
-            ("steps/09_tma_wgmma/2_wgmma.cuh", "\n\n", "\nint a;\n", {"09", "10"}),
-            ("steps/01_naive/1_naive.cuh", "kBlockY = 8;", "kBlockY = 9;", fp32),
-            ("common/dialect/cuda.h", "kWarp = 32", "kWarp = 33", FIRST),
-            ("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain", {"14"}),
-            ("common/harness/ranks.h", "\n\n", "\nint more;\n", {"14"}),
-        ):
-            with self.subTest(path=path, after=after):
-                text = self.read(path)
-                self.replace(path, before, after)
-                changed = self.changed()
-                self.write(path, text)
-                self.assertEqual(changed & FIRST, steps)
-
-    def test_a_file_that_is_only_moved_changes_nothing(self):
-        moved = self.folder / "steps/03_online_softmax/1_merge.cuh"
-        moved.rename(moved.with_name("4_moved.cuh"))
-        includer = "steps/03_online_softmax/3_online.cuh"
-        self.replace(includer, "softmax/1_merge.cuh", "softmax/4_moved.cuh")
-        commit_all(self.folder)
-        self.assertEqual(self.changed(), set())
-
-    def test_another_text_may_be_the_same_to_a_gpu(self):
-        self.replace("steps/14_ring/step.cuh", "one problem", "a problem")
-        self.replace("steps/02_tiled/step.cuh", "tiles", "squares")
-        at = commit_all(self.folder)
-        self.assertEqual(self.changed(), {"02", "14"})
-
-        def says(**entry):
-            entry = {"since": self.commit, "at": at, "steps": ["14_ring"], "how": "", **entry}
-            self.write("docs/results/equal_code.json", json.dumps([entry]))
-            return self.changed()
-
-        self.assertEqual(says(), {"02"})
-        self.assertEqual(says(since=at), {"02", "14"})  # from another commit's results
-        self.assertEqual(says(at="0123456789ab"), {"02", "14"})
-        self.replace("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain")
-        self.assertEqual(says(), {"02", "14"})  # what came later
-
-    def test_the_commit_of_a_result(self):
-        self.assertEqual(self.ask()[0], self.commit)
-        self.write("README.md", "other")
-        self.assertEqual(self.ask()[0], self.commit)  # changes without influence
-        self.replace("steps/02_tiled/step.cuh", "\n\n", "\nint more;\n")
-        self.assertEqual(self.ask(), (self.commit + "+", []))
-        commit_all(self.folder)  # earlier measurements belong to no commit
-        self.assertEqual(self.ask(self.commit + "+")[1], ALL)
-        self.assertEqual(self.ask("0123456789ab")[1], ALL)  # a shallow clone
-        shutil.rmtree(self.folder / ".git")
-        self.assertEqual(self.ask(), ("unknown", []))
-        self.assertEqual(self.ask(FLASH_STEPS_COMMIT="0123"), ("0123", []))
-        self.assertEqual(self.ask("4567", FLASH_STEPS_COMMIT="0123")[1], ALL)
-        self.assertEqual(self.ask("4567")[1], [])  # a copy: its results came with it
 
     def tables(self, *args):
         done = maintain("tables", *args, root=self.folder, python=["-S"])

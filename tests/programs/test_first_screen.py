@@ -17,7 +17,7 @@ from flash_steps.steps import report_of
 from lab import race
 from learn_lib import exercises
 
-MOST_LINES, LONGEST_CELL, MOST_ROWS = 110, 300, 6
+LONGEST_CELL = 300
 LARGEST_RACE = 60_000  # bytes
 NOTEBOOK = ROOT / "docs" / "flash_steps.ipynb"
 CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
@@ -32,9 +32,6 @@ class Readme(Folder):
     def setUp(self):
         super().setUp()
         self.text = (ROOT / "README.md").read_text()
-
-    def test_it_is_short(self):
-        self.assertLessEqual(len(self.text.splitlines()), MOST_LINES)
 
     def test_its_kernel_is_the_one_of_step_06(self):
         lesson = (ROOT / "steps/06_work_partitioning/2_registers.cuh").read_text()
@@ -59,20 +56,6 @@ class Readme(Folder):
                 if line.startswith("|") and len(max(cells, key=len).strip()) > LONGEST_CELL:
                     long.append(f"{page.relative_to(ROOT)}:{number}")
         self.assertEqual(long, [])
-
-    def test_the_idea_stands_before_how_fast_and_that_is_short(self):
-        heads = re.findall("^## (.*)", self.text, re.M)
-        self.assertEqual(heads[:3], ["The idea", "The ladder", "How fast"])
-        part = self.text.partition("## How fast")[2].partition("\n## ")[0]
-        rows = [line for line in part.splitlines() if line.startswith("| ")]
-        self.assertLessEqual(len(rows) - 2, MOST_ROWS)
-        self.assertIn("(docs/results/README.md)", part)
-
-    def test_tables_have_no_markers_in_their_rows(self):
-        for page in ("README.md", "steps/README.md"):
-            rows = [r for r in (ROOT / page).read_text().splitlines() if r.startswith("|")]
-            self.assertTrue(rows)
-            self.assertEqual([row for row in rows if "<!--" in row], [])
 
     def test_a_rung_has_one_figure(self):
         """HBM per head and TFLOP/s, in the hero, the explorer's data and steps/README.md."""
@@ -172,16 +155,6 @@ class Commands(unittest.TestCase):
                 self.look_at(re.sub(r"\{\w+\}", "x", command).replace("steps/x", "steps"))
         for page in re.findall(r"`((?:docs|steps)/[\w/]+\.md|README\.md)`", NOTEBOOK.read_text()):
             self.assertTrue((ROOT / page).exists(), page)
-
-    def test_the_notebook_is_one_and_has_no_output(self):
-        notebook = json.loads(NOTEBOOK.read_text())
-        self.assertEqual((notebook["nbformat"], notebook["nbformat_minor"]), (4, 5))
-        names = [cell["id"] for cell in notebook["cells"]]
-        self.assertEqual(len(names), len(set(names)))
-        for cell in notebook["cells"]:
-            self.assertIn(cell["cell_type"], ("markdown", "code"))
-            if cell["cell_type"] == "code":
-                self.assertEqual((cell["outputs"], cell["execution_count"]), ([], None))
 
 
 def code_cells():

@@ -423,21 +423,6 @@ class Update(Folder):
         words = f"finding: {ptxas.REGISTERS} differs from ptxas on reverse: {ptxas.UPDATE}\n"
         self.assertIn(words, self.run_all(status=1))
 
-    def test_a_finding_leaves_the_file_alone(self):
-        self.write("steps/02_more/main.cu", STACK)
-        out = self.run_all("--update", status=1)
-        self.assertIn("finding: indexed: a stack frame", out)
-        self.assertNotIn("registers.json", out)
-        self.assertFalse(self.registers.exists())
-
-    def test_where_one_step_does_not_compile_the_others_are_seen(self):
-        self.write("steps/01_small/main.cu", STACK)
-        self.write("steps/02_more/main.cu", "__global__ void k() { nonsense }\n")
-        out = self.run_all(status=1)
-        self.assertIn("finding: 02_more does not compile:\n", out)
-        self.assertIn("finding: indexed: a stack frame", out)
-        self.assertNotIn("01_small, 02_more", out)
-
     def test_steps_that_compile_only_alone_are_compared(self):
         self.run_all("--update")
         for step in ("01_small", "02_more"):
