@@ -154,15 +154,12 @@ TEST_CASE("a run in the simulator is estimated, for as many heads as are asked f
   if (!simulated()) return;
   const Ran full = run_program(step_of(copy_v, copy_traffic));  // one copy of 4 heads
   CHECK(full.json["estimate_heads"] == 128);
-  CHECK_THAT(full.printed, ContainsSubstring(", for 128 heads\n"));
   const Ran one = run_program(step_of(copy_v, copy_traffic), {"--estimate-heads", "0"});
-  CHECK_THAT(one.printed, ContainsSubstring("\nestimated "));
   CHECK(one.json["estimate_heads"] == 4);
   CHECK(one.json["estimate"]["gpu"] == "H200");
   const auto ms = [](const Ran& ran) { return ran.json["estimate"]["ms"].get<double>(); };
   const Ran many = run_program(step_of(copy_v, copy_traffic), {"--estimate-heads", "4000000"});
   CHECK(many.status == 0);
-  CHECK_THAT(many.printed, ContainsSubstring(", for 4000000 heads\n"));
   CHECK(many.json["estimate_heads"] == 4000000);
   CHECK(ms(many) > 10 * ms(one));
   CHECK(run_program(step_of(copy_v, copy_traffic), {"--estimate", "run.json"}).status == 2);
@@ -214,8 +211,6 @@ TEST_CASE("a later run that is wrong ends with status 1", "[step_main]") {
     CHECK(ran.json["check"][0]["ok"] == true);
     CHECK(ran.json["check_again"]["ok"] == false);
     CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(), ContainsSubstring(why));
-    CHECK_THAT(ran.printed, ContainsSubstring("WRONG in a later run: ") &&
-                                ContainsSubstring("the first run is right and a later one is not"));
   }
   SECTION("a prepare: what its first run wrote does not count") {
     fa::Step step = persistent(copy_from_workspace);
@@ -279,7 +274,6 @@ TEST_CASE("a backward is checked, counted and compared beside the forward", "[st
   CHECK(backward["parent"]["step"] == "97_before");
   CHECK(backward["flops"] == 2.5 * ran.json["flops"].get<double>());
   CHECK(backward["traffic"]["requested"]["predicted"]["write"] == 3 * 4 * 4 * 64);
-  CHECK_THAT(ran.printed, ContainsSubstring("\nforward, ") && ContainsSubstring("\nbackward, "));
 
   step.variants[0].backward = all_zero;  // writes no gradient
   CHECK(run_program(step).status == 1);
@@ -296,9 +290,6 @@ TEST_CASE("a prepare runs before the forward, and is counted and judged by itsel
   v.prepare_traffic = prepare_traffic;
   const Ran ran = run_program(step);
   CHECK(ran.status == 0);
-  const size_t prepare = ran.printed.find("\nprepare, bytes requested");
-  CHECK(prepare < ran.printed.find("\nforward, bytes requested"));
-
   const auto& json = ran.json["prepare"];
   CHECK(json["traffic"]["requested"]["predicted"]["write"] == 4 * 4 * 64);
   CHECK((json["flops"] == 0 && json["flops_executed"] == 0 && json["parent"].is_null()));
@@ -324,16 +315,11 @@ TEST_CASE("a prepare runs before the forward, and is counted and judged by itsel
   if (simulated()) {
     CHECK(wrong.json["traffic"]["prediction_ok"] == true);
     CHECK(wrong.json["prepare"]["traffic"]["prediction_ok"] == false);
-    CHECK_THAT(wrong.printed, ContainsSubstring("prediction differs from the count in: O, ready"));
   }
 
   v.prepare_traffic = nullptr;
   CHECK(run_program(step, {"--predict"}).status == 2);
-  const Ran half = run_program(step);
-  CHECK(half.status == 0);
-  if (simulated()) {
-    CHECK_THAT(half.printed, ContainsSubstring("the forward, and not predicted in the prepare.\n"));
-  }
+  CHECK(run_program(step).status == 0);
 
   v.prepare = stopped;
   CHECK(run_program(step).json["finding"] == "kernel f, thread (1,0,0): race on sK");
@@ -457,7 +443,6 @@ TEST_CASE("a kernel without its formulas is checked and counted, and compared wi
     CHECK(ran.status == 0);
     CHECK(ran.json["ok"] == true);
     CHECK(ran.json["check"][0]["ok"] == true);
-    CHECK(ran.printed.find("predicted  ") == std::string::npos);  // of the tables
     const nlohmann::json& traffic = ran.json["traffic"];
     CHECK(traffic["prediction_ok"].is_null());
     CHECK(traffic["requested"]["predicted"].is_null());
@@ -465,8 +450,6 @@ TEST_CASE("a kernel without its formulas is checked and counted, and compared wi
     CHECK(ran.json["parent"].is_null());
     CHECK(ran.json["flops_executed"] == ran.json["flops"]);
     if (!simulated()) return;
-    CHECK_THAT(ran.printed, ContainsSubstring("\n  V                    1,024"));
-    CHECK_THAT(ran.printed, ContainsSubstring("; no bytes were predicted.\n"));
     CHECK(traffic["requested"]["counted"]["read"] == 4 * 4 * 64);
     CHECK(traffic["requested"]["buffers"]["V"]["predicted"].is_null());
   };
@@ -484,11 +467,7 @@ TEST_CASE("a kernel without its formulas is checked and counted, and compared wi
   const Ran half = run_program(step);
   CHECK(half.status == 0);
   CHECK(half.json["traffic"]["prediction_ok"].is_null());
-  if (simulated()) {
-    CHECK(half.json["backward"]["traffic"]["prediction_ok"] == true);
-    CHECK_THAT(half.printed,
-               ContainsSubstring("the backward, and not predicted in the forward.\n"));
-  }
+  if (simulated()) CHECK(half.json["backward"]["traffic"]["prediction_ok"] == true);
   step.variants[0].backward_traffic = copy_traffic;  // wrong: it is still compared
   CHECK(run_program(step).status == (simulated() ? 1 : 0));
 }

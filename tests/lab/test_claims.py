@@ -1,4 +1,5 @@
-"""docs/claims.md: finds each figure again, by the row's commands in the simulator or in results."""
+"""docs/claims.md: finds each figure again, by the row's commands in the simulator or in results.
+Not those that a chapter's `run:` block holds, or that hold for every run."""
 
 import dataclasses
 import functools
@@ -140,10 +141,6 @@ def workspaces(*runs):
     return (run[key] for key in ("workspace_bytes", "naive_workspace_bytes") for run in runs)
 
 
-def accesses(run):
-    return run["traffic"]["per_element"][0]["counted"]
-
-
 def sram_of_a100():
     gpu = find_model("A100")
     sram, dram = gpu["fp32_flops"], gpu["hbm_bytes_per_s"]  # 128 per clock and SM are both
@@ -270,10 +267,6 @@ def beside_1k(nk):
     return decode("ms", b=1, nk=nk) / decode("ms", b=1, nk=1024)
 
 
-def of_cache(*runs):
-    return (requested(run, "K", "V") for run in runs)
-
-
 def apart(hkv):
     return decode("ms", "groups", hkv=32) / decode("ms", "groups", hkv=hkv)
 
@@ -304,11 +297,6 @@ def absorbed(run):
     each = run["flops"] / (2 * p["h"] * p["nk"])
     bytes_of_token = requested(run, "K") / 2 / p["nk"]
     return each, each / per_head, 2 * per_head * p["h"] / bytes_of_token
-
-
-def predicted_and_counted(*runs):
-    predicted = sum(total(run["traffic"]["requested"]["predicted"]) for run in runs)
-    return predicted, sum(map(requested, runs))
 
 
 def tile_clocks(run):
@@ -383,6 +371,7 @@ def at_512():
 # --- the claims -----------------------------------------------------------------------------------
 
 # In the page's order: its words, and a function of its commands' runs that returns the figures.
+HELD = ("", None)
 CLAIMS = (
     ("{:,} bytes of S are written in fp32, so {:,} in 2 bytes", half_of_scores),
     ("{:,} bytes; with P and in fp32 step 01 needs {}", half_and_all_of_layer),
@@ -393,11 +382,11 @@ CLAIMS = (
     # The algorithm.
     ("{:,} FLOP and {} more; ... {:.0e} in step 01, {:.0e} in step 04", flops_and_errors),
     ("{:,} bytes at N = 256 and {:,} at N = 512; S and P would take {:,} and {:,}", workspaces),
-    ("{2:g} safe, {1:g} online, {0:g} without", lambda a, b, c: map(accesses, (a, c, b))),
+    HELD,  # chapter 03
     # Traffic.
     ("{}/s of shared memory beside {}/s: {:.1f} times, at 1/{:.0f}", sram_of_a100),
     ("{}/s of shared memory beside {}/s of HBM: {:.1f} times. ... {:.1f} times", sram_of_h200),
-    ("the requested bytes have the formula's slope", tuple),  # checked by the tests of fit_m.py
+    HELD,  # the tests of fit_m.py
     ("{:.1f} times the requested bytes", lambda a, b: [requested(b) / requested(a)]),
     ("{} are requested; {} cross HBM ... H200, {} with that of a T4", with_two_l2s),
     ("{:.2f} times the ... {:.2f} times at ... only {:.2f} ... {} of {} SMs", fused_beside_tiled),
@@ -443,17 +432,17 @@ CLAIMS = (
     ),
     ("{:.1f} times by splits, {:.1f} times in all", lambda: map(beside_lazy, ("splits", "once"))),
     ("take {:.2f} times as long as 1,024, ... {:.2f}", lambda: map(beside_1k, (4096, 16384))),
-    ("{:,} bytes are requested by each head for itself, {:,} once", of_cache),
+    HELD,  # chapter 13
     ("{:.2f} times with groups of 4, {:.2f} times with groups of 16", lambda: map(apart, (8, 2))),
     ("With pages of 16 keys, {:.1%} to {:.1%} slower", slower_with_pages),
     ("{:.0%} of a copy's bandwidth at ... {:.0%} at 4,096 ... but {:.0%} at 4,096", of_copy),
     ("{:.2f} times as fast at 262,144 keys, {:.2f}", lambda: map(faster_in_8_bits, (262144, 4096))),
-    ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
+    HELD,  # every run is compared
     # Masks.
     ("{:.2f} times the FLOPs with a window of 256, and {:.2f} times with", twice_the_rows),
     ("leaves {:.1%} of ... visits {:.1%} of the tiles; with 256, {:.1%}", strided),
     ("{:.2f} times fewer FLOPs", lambda a, b: [b["flops_executed"] / a["flops_executed"]]),
-    ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
+    HELD,  # every run is compared
     # Blackwell.
     ("its products need {:,.0f} and {:.0f}. ... {:.0f} clocks per tile", tile_clocks),
     ("{:.1e}, and rounded {:.2e} against {:.2e}", polynomial),
@@ -498,7 +487,7 @@ class Claims(unittest.TestCase):
         found = list(page_rows())
         self.assertEqual(len(found), len(CLAIMS))
         for (claim, said, lines), (template, figures) in zip(found, CLAIMS):
-            if "mpirun" in " ".join(lines) and not with_mpi:
+            if not figures or "mpirun" in " ".join(lines) and not with_mpi:
                 continue
             with self.subTest(claim=claim):
                 words = template.format(*figures(*map(simulated, lines)))

@@ -3,11 +3,10 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 
-from copies import SCRIPTS, Folder, for_all, main, said, typed
+from copies import SCRIPTS, Folder, for_all, main, typed
 from flash_steps import gpu_table, problems, results
 from flash_steps import text as texts
 from flash_steps.command import BadInput
@@ -585,25 +584,6 @@ class Report(Scripts):
         for model, ends in ("H200", "N = 1024, causal"), ("L4", "N = 1024, causal, as on L4"):
             self.add("01_naive.naive.sim", sim(model_gpu=model))
             self.assertTrue(own_series(self.report()[1])["name"].endswith(ends), model)
-
-    def test_a_page_that_cannot_be_written_gets_one_sentence(self):
-        """On a full disk nothing half-written remains, and the old page stays."""
-        self.add("01_naive.naive.sim", sim())
-        page = self.folder / "report.html"
-        page.write_text("the old page")
-        command = [sys.executable, "-S", SCRIPTS / "maintain", "report", self.folder]
-
-        def limit():
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-
-        for path, status, words in (
-            (page, 3, "cannot be written: File too large"),
-            (f"{self.folder}/no/page.html", 2, "cannot be written: its folder does not exist"),
-        ):
-            done = self.ended(said([*command, "--out", path], preexec_fn=limit), status)
-            self.assertRegex(done.stderr, f"^maintain report: .*{path}:? {words}\n$")
-        self.assertEqual(page.read_text(), "the old page")
-        self.assertFalse([name for name in os.listdir(self.folder) if name.endswith(".part")])
 
     def test_nothing_to_show(self):
         self.refused(run("report", "--out", self.folder / "r.html", self.folder), 1)

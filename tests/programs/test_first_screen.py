@@ -12,7 +12,6 @@ import unittest
 from unittest import mock
 
 from copies import BUILD, ROOT, Folder, main, said
-from flash_steps.results import HERO
 from flash_steps.steps import report_of
 from lab import race
 from learn_lib import exercises
@@ -56,32 +55,6 @@ class Readme(Folder):
                 if line.startswith("|") and len(max(cells, key=len).strip()) > LONGEST_CELL:
                     long.append(f"{page.relative_to(ROOT)}:{number}")
         self.assertEqual(long, [])
-
-    def test_a_rung_has_one_figure(self):
-        """HBM per head and TFLOP/s, in the hero, the explorer's data and steps/README.md."""
-        explorer = (ROOT / "docs/explorer/index.html").read_text()
-        data = json.loads(re.search(r'id="page">(.*?)</script>', explorer, re.DOTALL)[1])
-        page = {
-            run["id"]: (f"{run['hbm'] / 1e6:.3g}", f"{run['rate'] / 1e12:.3g}")
-            for run in data["series"][0]["runs"]
-            if run["pass"] == "forward" and not run["causal"]
-        }
-        hero = (ROOT / "docs/pictures/hero_light.svg").read_text()
-        words = re.findall(r"<text[^>]*>(.*?)</text>", hero)
-        table = {}
-        text = (ROOT / "steps/README.md").read_text().partition("### Forward")[2]
-        for line in text.partition("### Backward")[0].splitlines():
-            if row := re.match(
-                r"\| \[(\d\d)\] (\w+) +\| +\(?([\d.]+)\sMB\)? \|.* \| +([\d.]+) \|", line
-            ):
-                number, variant, hbm, speed = row.groups()
-                table[f"{number} {variant}"] = f"{float(hbm):.3g}", f"{float(speed):.3g}"
-        self.assertGreater(len(table), 20)
-        for label, (name, _) in HERO.items():
-            with self.subTest(label):
-                at = words.index(name)
-                shown = tuple(words[at + 2 : at + 4])
-                self.assertEqual((page[label], table[label]), (shown, shown))
 
     def test_the_ladder_of_the_page_has_all_steps(self):
         explorer = (ROOT / "docs/explorer/index.html").read_text()

@@ -351,26 +351,6 @@ class Compile(Program):
         self.assertGreater(int(cells[3]), 0)
         self.assertRegex(finding, f"^finding: spills: .*{cells[3]} bytes of spills")
 
-    def test_a_step_has_the_registers_of_the_file(self):
-        done = self.ended(self.ptxas("01"))
-        self.assertIn("01_naive for sm_90, nvcc", done.stdout)
-        shown = [line.split() for line in done.stdout.splitlines()[2:-1]]
-        known = read_json(ROOT / ptxas.REGISTERS)["kernels"]
-        self.assertTrue(shown)
-        for registers, smem, *_, name in shown:
-            template, angle, arguments = name.partition("<")
-            known_registers, known_smem = known[template][angle + arguments]
-            self.assertEqual(known_smem, int(smem))
-            if f"nvcc {PAGE_NVCC}." in done.stdout:
-                self.assertEqual(known_registers, int(registers))
-
-    def test_what_does_not_compile(self):
-        done = self.ptxas(self.write("__global__ void k() { nonsense }"))
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("kernel.cu does not compile:\n", done.stderr)
-        self.assertIn('"nonsense" is undefined', done.stderr)
-        self.assertIn("kernel.cu: no kernel\n", self.ptxas(self.write("int x;")).stderr)
-
     def test_remarks_are_findings_with_their_lines(self):
         version = nvcc.version_of(nvcc.find_nvcc())
         if not version.startswith(PAGE_NVCC + "."):
