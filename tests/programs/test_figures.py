@@ -392,7 +392,7 @@ def written(runs):
                 if key not in columns and keys.get(key, ABSENT) != usual.get(key):
                     words.append(f"{key}={keys.get(key, ABSENT)}")
             lines.append(" ".join([row, *words]))
-        text += f"{command}\n {' | '.join(lines)}\n"  # the rows of a run share a line
+        text += f"{command} => {' | '.join(lines)}\n"
     return text
 
 
@@ -401,12 +401,12 @@ def read(text):
     layout, runs = {}, {}
     for line in text.splitlines()[1:]:
         what, kind, *words = line.split()
+        command, _, rows_of_run = line.partition(" => ")
         if what in ("usual", "columns"):
             layout.setdefault(kind, {})[what] = words
-        elif not line.startswith(" "):
-            rows = runs[line] = {}
         else:
-            for part in line.split(" | "):
+            rows = runs[command] = {}
+            for part in rows_of_run.split(" | "):
                 row, *words = part.split()
                 kind = layout[kind_of(row)]
                 columns = kind["columns"]
