@@ -116,68 +116,57 @@ TEST_CASE("a refusal names the flag, its value and what is supported", "[problem
   struct Row {
     void (*change)(Problem&);
     std::string said;
-    Support support;
+    Support support = {};
   };
+#define REFUSED(change, ...)                \
+  Row {                                     \
+    [](Problem& p) { change; }, __VA_ARGS__ \
+  }
   const std::string product = ": their product must be at most 65535, the size of a CUDA grid";
   const std::string pages = ": this step supports pages of 16, 32, 64, 128 or 256 keys";
   const std::string one_each = ": must be one for each batch entry, --b ";
-  const std::vector<Row> rows = {
-      {[](Problem&) {}, "accepted", {}},
-      {[](Problem& p) { p.N = 0; }, "--n 0: must be at least 1", {}},
-      {[](Problem& p) { p.B = -1; }, "--b -1: must be at least 1", {}},
-      {[](Problem& p) { p.H = 0; }, "--h 0: must be at least 1", {}},
-      {[](Problem& p) { p.Hkv = 0; }, "--hkv 0: must be at least 1", {}},
-      {[](Problem& p) { p.Nk = 0; }, "--nk 0: must be at least 1", {}},
-      {[](Problem& p) { p.d = 80; }, "--d 80: this step supports --d 32, 64, 96, 128", {}},
-      {[](Problem& p) { p.Hkv = 2; }, "accepted", all},
-      {[](Problem& p) { p.Hkv = 2; },
-       "--hkv 2: this step supports only as many key/value heads as query heads (--h 4)",
-       {}},
-      {[](Problem& p) { p.Hkv = 3; }, "--hkv 3: --h 4 must be a multiple of it", all},
-      {[](Problem& p) { p.Hkv = 8; }, "--hkv 8: --h 4 must be a multiple of it", all},
-      {[](Problem& p) { p.Nk = 77; }, "accepted", all},
-      {[](Problem& p) { p.Nk = 77; },
-       "--nk 77: this step supports only as many keys as queries (--n 1024)",
-       {}},
-      {[](Problem& p) { p.method.smem = 7; },
-       "--smem 7: the tiles of this step have a fixed size",
-       {}},
-      {[](Problem& p) { p.score_mod.cap = 2.5f; }, "--cap 2.5: this step changes no scores", {}},
-      {[](Problem& p) { p.score_mod.alibi = true; }, "--alibi: this step changes no scores", {}},
-      {[](Problem& p) { p.score_mod.sinks = true; }, "--sinks: this step changes no scores", {}},
-      {[](Problem& p) { p.score_mod.cap = 1e30f; },
-       "--cap 1e+30: must be 0, for none, or 2^-20 to 2^20", all},
-      {[](Problem& p) { p.cache.lengths = {0}; },
-       "--lengths 0: this step supports only as many keys in each batch entry (--nk 1024)",
-       {}},
-      {[](Problem& p) {
-         p.cache.lengths = {1, 2, 3};
-       },
-       "--lengths 1,2,3" + one_each + "1", all},
-      {[](Problem& p) { p.cache.lengths.assign(8, 7); },
-       "--lengths 7,7,7,7,7,7,7,7" + one_each + "1", all},
-      {[](Problem& p) { p.B = 20, p.cache.lengths.assign(19, 3); },
-       "--lengths 3,3,3,3,3,3,3,3,..." + one_each + "20", all},
-      {[](Problem& p) { p.cache.lengths = {1025}; },
-       "--lengths 1025: each must be 0 to 1024, the keys of --nk", all},
-      {[](Problem& p) { p.cache.lengths = {-1}; },
-       "--lengths -1: each must be 0 to 1024, the keys of --nk", all},
-      {[](Problem& p) { p.cache.page = 64; }, "--page 64: this step has no paged cache", {}},
-      {[](Problem& p) { p.cache.page = 48; }, "--page 48" + pages, all},
-      {[](Problem& p) { p.N = 17; }, "--n 17: this step supports at most 16 queries",
-       Support{.cross = true, .most_n = 16}},
+  const std::string heads = "as many key/value heads as query heads (--h 4)";
+  const std::string only = ": this step supports only ", least = ": must be at least 1";
+  const std::string scores = ": this step changes no scores",
+                    most = ": at most 268435456 is supported";
+  const std::string multiple = ": --h 4 must be a multiple of it";
+  const std::string lengths = ": each must be 0 to 1024, the keys of --nk",
+                    sevens = "7,7,7,7,7,7,7,7";
+  const Row rows[] = {
+      REFUSED((void)p, "accepted"), REFUSED(p.N = 0, "--n 0" + least),
+      REFUSED(p.B = -1, "--b -1" + least), REFUSED(p.H = 0, "--h 0" + least),
+      REFUSED(p.Hkv = 0, "--hkv 0" + least), REFUSED(p.Nk = 0, "--nk 0" + least),
+      REFUSED(p.d = 80, "--d 80: this step supports --d 32, 64, 96, 128"),
+      REFUSED(p.Hkv = 2, "accepted", all), REFUSED(p.Hkv = 2, "--hkv 2" + only + heads),
+      REFUSED(p.Hkv = 3, "--hkv 3" + multiple, all), REFUSED(p.Hkv = 8, "--hkv 8" + multiple, all),
+      REFUSED(p.Nk = 77, "accepted", all),
+      REFUSED(p.Nk = 77, "--nk 77" + only + "as many keys as queries (--n 1024)"),
+      REFUSED(p.method.smem = 7, "--smem 7: the tiles of this step have a fixed size"),
+      REFUSED(p.score_mod.cap = 2.5f, "--cap 2.5" + scores),
+      REFUSED(p.score_mod.alibi = true, "--alibi" + scores),
+      REFUSED(p.score_mod.sinks = true, "--sinks" + scores),
+      REFUSED(p.score_mod.cap = 1e30f, "--cap 1e+30: must be 0, for none, or 2^-20 to 2^20", all),
+      REFUSED(p.cache.lengths = {0},
+              "--lengths 0" + only + "as many keys in each batch entry (--nk 1024)"),
+      REFUSED(p.cache.lengths.assign({1, 2, 3}), "--lengths 1,2,3" + one_each + "1", all),
+      REFUSED(p.cache.lengths.assign(8, 7), "--lengths " + sevens + one_each + "1", all),
+      REFUSED((p.B = 20, p.cache.lengths.assign(19, 7)),
+              "--lengths " + sevens + ",..." + one_each + "20", all),
+      REFUSED(p.cache.lengths = {1025}, "--lengths 1025" + lengths, all),
+      REFUSED(p.cache.lengths = {-1}, "--lengths -1" + lengths, all),
+      REFUSED(p.cache.page = 64, "--page 64: this step has no paged cache"),
+      REFUSED(p.cache.page = 48, "--page 48" + pages, all),
+      REFUSED(p.N = 17, "--n 17: this step supports at most 16 queries",
+              Support{.cross = true, .most_n = 16}),
       // Sizes that would overflow; in the last ones a product of ints.
-      {[](Problem& p) { p.N = p.Nk = 1 << 29; },
-       "--n 536870912: at most 268435456 is supported",
-       {}},
-      {[](Problem& p) { p.Nk = (1 << 28) + 1; }, "--nk 268435457: at most 268435456 is supported",
-       all},
-      {[](Problem& p) { p.N = p.Nk = 1 << 28; },
-       "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so that "
-       "byte counts fit 64 bits",
-       {}},
-      {[](Problem& p) { p.B = 65536; }, "--b 65536 --h 4" + product, {}},
-      {[](Problem& p) { p.B = p.H = p.Hkv = 65536; }, "--b 65536 --h 65536" + product, {}}};
+      REFUSED(p.N = p.Nk = 1 << 29, "--n 536870912" + most),
+      REFUSED(p.Nk = (1 << 28) + 1, "--nk 268435457" + most, all),
+      REFUSED(p.N = p.Nk = 1 << 28,
+              "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so "
+              "that byte counts fit 64 bits"),
+      REFUSED(p.B = 65536, "--b 65536 --h 4" + product),
+      REFUSED(p.B = p.H = p.Hkv = 65536, "--b 65536 --h 65536" + product)};
+#undef REFUSED
   for (const auto& [change, said, support] : rows) {
     Problem p;
     change(p);
