@@ -274,6 +274,7 @@ TEST_CASE("a backward is checked, counted and compared beside the forward", "[st
   CHECK(backward["parent"]["step"] == "97_before");
   CHECK(backward["flops"] == 2.5 * ran.json["flops"].get<double>());
   CHECK(backward["traffic"]["requested"]["predicted"]["write"] == 3 * 4 * 4 * 64);
+  CHECK_THAT(ran.printed, ContainsSubstring("\nforward, ") && ContainsSubstring("\nbackward, "));
 
   step.variants[0].backward = all_zero;  // writes no gradient
   CHECK(run_program(step).status == 1);

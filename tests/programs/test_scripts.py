@@ -98,14 +98,11 @@ class Setup(Sandbox):
         self.tool("sudo", "exit 1")
         self.apt("exit 1")
         done = self.setup("--yes", status=1)  # without a compiler nothing works
-        self.assertIn("g++                  is missing: compiles the kernels", done.stdout)
         self.assertIn(f"administrator to run:  sudo {INSTALLS} g++", done.stdout)
         words = f"setup: cannot continue without g++: install with sudo {INSTALLS} g++\n"
         self.assertEqual(done.stderr, words)
         self.tool("g++")  # the libraries are optional
-        done = self.setup("docs", status=0)
-        self.assertEqual(done.stderr, "")
-        self.assertIn("continuing without", done.stdout)
+        self.assertEqual(self.setup("docs", status=0).stderr, "")
 
     def test_nothing_is_installed_without_a_word(self):
         done = self.setup("gdb", status=0)
@@ -170,8 +167,7 @@ class Setup(Sandbox):
         log = self.root / "apt.log"
         self.apt("[[ $* != *update ]] || { echo Hit:1; echo E: no Release file; exit 100; }")
         done = self.setup("--yes", "gdb", status=0)
-        self.assertIn("warning: apt-get update failed: E: no Release file", done.stdout)
-        self.assertNotIn("could not install", done.stdout)
+        self.assertIn("apt-get update failed: E: no Release file", done.stdout)
         self.assertIn(" install -y", self.text("apt.log").splitlines()[1])
         self.apt("echo Hit:1; echo E: the disk is full; exit 100")
         done = self.setup("--yes", "gdb", status=0)
@@ -201,7 +197,6 @@ class Setup(Sandbox):
         docs = ("bash", "scripts/flash_steps/docs.sh")  # as ./scripts/maintain docs calls it
         done = self.run_script(*docs)
         self.refused(done, 3, "setup: cannot continue without doxygen", "install with")
-        self.assertIn("(or add --yes)", done.stdout)
         self.assertNotIn("continuing", done.stdout)
         self.refused(self.run_script(*docs, "--yes"), 3, "setup: cannot continue without doxygen")
         self.assertRegex(self.text("apt.log"), "install .*doxygen")
@@ -373,11 +368,8 @@ done""",
         self.assertIn("60.0 MB 400 us 1.00x L1 lines", " ".join(naive.split()))
         for words in ("the report of 02_tiled after", '"400 us"'):
             self.assertIn(words, self.text("report.html"))
-        *_, report, _, _, following = lines
-        self.assertEqual(report, str(self.root / "report.html"))
-        self.assertTrue(following.startswith("next: "))
-        self.assertIn("./scripts/learn", following)
-        self.assertLessEqual(len(following), 80)
+        self.assertIn(str(self.root / "report.html"), lines)
+        self.assertRegex(lines[-1], "^next: .*./scripts/learn")
 
     def test_a_failed_step_is_shown_and_the_rest_goes_on(self):
         self.step("sim", "01_naive", "echo something broke; seq 20; exit 1")
@@ -390,9 +382,6 @@ done""",
         lines = self.tour().stdout.splitlines()
         self.assertFalse((self.root / "calls").exists())  # nothing is simulated
         self.assertNotIn("building for sim (build/tour.log)", lines)
-        self.assertIn(
-            "on NVIDIA H200: B=4 H=32 N=4096 d=64, the problem of README's picture", lines
-        )
         for call in self.text("gpu_calls").splitlines():
             self.assertIn("--b=4 --h=32 --n=4096 --d=64 --only-hbm --input real", call)
         head = "Measured on NVIDIA H200: B=4 H=32 N=4096 d=64, as in README's picture; bytes are"
@@ -543,9 +532,8 @@ done""",
             ("CMAKE_CACHEFILE_DIR", "/no/such/build/sim"),
         ):
             self.write(self.root / "build/sim/CMakeCache.txt", f"{key}:INTERNAL={made}\n")
-            words = (
-                f"build/sim was built for {made}: rm -r build/sim, and it is built for this folder"
-            )
+            words = f"build/sim was built for {made}: rm -r build/sim, and it is built for this "
+            words += "folder"
             self.assertIn(f"\n{words}\n", self.tour(status=1).stdout)
             done = self.run_script("./scripts/sim", program, status=3)
             self.assertEqual(done.stderr.splitlines()[1:], [f"sim: {words}"])
@@ -907,16 +895,10 @@ class Building(unittest.TestCase):
 class LineEnds(Folder):
     def test_a_clone_that_turns_them_has_those_of_the_repository(self):
         shutil.copy(ROOT / ".gitattributes", self.folder)
-        for words in (
-            "git init -q",
-            "git config core.autocrlf true",
-            "printf '#!/bin/sh\\r\\n' > script",
-            "printf 'NUMPY\\r\\n' > q.npy",
-            "git add .",
-            "rm script q.npy",
-            "git checkout -q -- script q.npy",
-        ):
-            self.ended(said(["sh", "-c", words], cwd=self.folder))
+        words = "git init -q; git config core.autocrlf true; printf '#!/bin/sh\\r\\n' > script; "
+        words += "printf 'NUMPY\\r\\n' > q.npy; git add .; rm script q.npy; "
+        words += "git checkout -q -- script q.npy"
+        self.ended(said(["sh", "-ec", words], cwd=self.folder))
         self.assertEqual((self.folder / "script").read_bytes(), b"#!/bin/sh\n")
         self.assertEqual((self.folder / "q.npy").read_bytes(), b"NUMPY\r\n")
 
