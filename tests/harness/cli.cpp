@@ -60,49 +60,6 @@ fa::Options parse(const Words& arguments, const fa::Step& step = some_step()) {
 
 }  // namespace
 
-TEST_CASE("masks of the command line", "[cli]") {
-  const Folder folder;
-  fa::Step step = some_step();
-  step.support.window = step.support.documents = step.support.predicate = true;
-  step.support.cross = step.support.score_mod = true;
-  step.options = fa::mask_options({{"strided", 64, [](const fa::Problem& p, int, int c) {
-                                      return c % p.mask.predicate.n == 0;
-                                    }}});
-  const auto mask = [&](const Words& arguments) { return parse(arguments, step).problem; };
-  const auto refused = [&](const Words& arguments) {
-    return refusal_of([&] { parse(arguments, step); });
-  };
-  const fa::Problem window = mask("--window 256,-1");
-  CHECK((window.mask.left == 256 && window.mask.right == -1));
-  const fa::Problem pack = mask("--lengths 5,0,7:9");
-  CHECK((pack.N == 12 && pack.Nk == 14));
-  CHECK(pack.mask.row_starts == std::vector{0, 5, 5, 12});
-  CHECK(pack.mask.key_starts == std::vector{0, 5, 5, 14});
-  CHECK(mask("--mask strided").mask.predicate.n == 64);
-  CHECK(mask("--mask strided:3").sees(0, 6));
-  CHECK_FALSE(mask("--mask strided:3").sees(0, 7));
-  CHECK(refused("--window 5").starts_with("--window 5: must be two numbers"));
-  CHECK(refused("--window 5,-2").starts_with("--window 5,-2: each must be 0 to"));
-  CHECK(refused("--lengths 5,-1").starts_with("--lengths 5,-1: each must be at least 0"));
-  const std::string file = folder.file(
-      "l.npy", npy_file(1, header_of("<i8", "(2,)"), bytes_of<int64_t>({5, INT64_MAX})));
-  CHECK(refused({"--lengths", file}).ends_with("at least 0, and their sum an int"));
-  CHECK(refused("--lengths 5,x").starts_with("--lengths x: must be whole numbers"));
-  CHECK(refused("--lengths 5,6 --n 10") ==
-        "--n 10: the documents of --lengths have 11; leave it out");
-  CHECK(refused("--n 64.5").starts_with("--n 64.5: must be a whole number, and"));
-  for (const char* bad : {"-1", "18446744073709551616", "0x10", "1.5"}) {
-    CHECK(refused({"--seed", bad}).starts_with(std::string("--seed ") + bad + ": must be a whole"));
-  }
-  CHECK(refused("--cap abc").starts_with("--cap abc: must be a number, and"));
-  CHECK(refused("--mask round") == "--mask round: this step has strided:64");
-  CHECK(refused("--mask strided:0").starts_with("--mask strided:0: the number must be"));
-  CHECK(refused("--mask strided:0").ends_with("as in strided:64"));
-  CHECK_THROWS_WITH(parse("--window 3,3"), "this step has no option --window; see 99_step --help");
-  step.support.window = false;
-  CHECK(refused("--window 3,3") == "--window 3,3: this step has no such mask");
-}
-
 TEST_CASE("a step that the H200 does not run models a GPU that does", "[cli]") {
   fa::Step step = some_step();
   step.needs = "sm_100a";
@@ -511,50 +468,71 @@ TEST_CASE("of each size some files decide, and others leave it to its flag", "[c
   }
 }
 
-TEST_CASE("documents are read from files of either type and of both shapes", "[cli]") {
+TEST_CASE("masks of the command line, and documents from files", "[cli]") {
   const Folder folder;
   fa::Step step = some_step();
-  step.support.documents = step.support.cross = step.support.window = true;
-  step.options = fa::mask_options({});
+  step.support.window = step.support.documents = step.support.predicate = true;
+  step.support.cross = step.support.score_mod = true;
+  step.options = fa::mask_options({{"strided", 64, [](const fa::Problem& p, int, int c) {
+                                      return c % p.mask.predicate.n == 0;
+                                    }}});
+  const auto mask = [&](const Words& arguments) { return parse(arguments, step).problem; };
+  const fa::Problem window = mask("--window 256,-1"), pack = mask("--lengths 5,0,7:9");
+  CHECK((window.mask.left == 256 && window.mask.right == -1));
+  CHECK((pack.N == 12 && pack.Nk == 14));
+  CHECK(mask("--mask strided").mask.predicate.n == 64);
+  CHECK(mask("--mask strided:3").sees(0, 6));
+  CHECK_FALSE(mask("--mask strided:3").sees(0, 7));
+
   const auto file = [&](const char* type, const char* shape, const std::string& bytes) {
     return folder.file("l.npy", npy_file(1, header_of(type, shape), bytes));
   };
-  const auto starts = [&](const std::string& path) {
-    const fa::Mask mask = parse({"--lengths", path}, step).problem.mask;
-    return std::pair(mask.row_starts, mask.key_starts);
-  };
-  const auto refused = [&](const Words& arguments) {
-    return refusal_of([&] { parse(arguments, step); });
-  };
   using Starts = std::vector<int>;
-  CHECK(starts(file("<i4", "(3,)", bytes_of<int>({5, 0, 7}))) ==
-        std::pair(Starts{0, 5, 5, 12}, Starts{0, 5, 5, 12}));
-  CHECK(starts(file("<i8", "(2, 1)", bytes_of<int64_t>({5, 7}))) ==
-        std::pair(Starts{0, 5, 12}, Starts{0, 5, 12}));
-  CHECK(starts(file("<i4", "(2, 2)", bytes_of<int>({5, 9, 7, 4}))) ==
-        std::pair(Starts{0, 5, 12}, Starts{0, 9, 13}));
-  for (const char* shape : {"()", "(1, 1, 1)"}) {
-    const std::string path = file("<i4", shape, bytes_of<int>({5}));
-    CHECK(refused({"--lengths", path}) == "--lengths " + path +
-                                              ": its shape must be [documents], or [documents, 2] "
-                                              "for rows and keys");
+  const auto starts = [&](const std::string& lengths, const Starts& rows, const Starts& keys) {
+    const fa::Mask found = mask({"--lengths", lengths}).mask;
+    CHECK((found.row_starts == rows && found.key_starts == keys));
+  };
+  starts("5,0,7:9", {0, 5, 5, 12}, {0, 5, 5, 14});
+  starts(file("<i4", "(3,)", bytes_of<int>({5, 0, 7})), {0, 5, 5, 12}, {0, 5, 5, 12});
+  starts(file("<i8", "(2, 1)", bytes_of<int64_t>({5, 7})), {0, 5, 12}, {0, 5, 12});
+  starts(file("<i4", "(2, 2)", bytes_of<int>({5, 9, 7, 4})), {0, 5, 12}, {0, 9, 13});
+
+  const auto refused = [&](const Words& arguments, const std::string& said) {
+    CHECK_THAT(refusal_of([&] { parse(arguments, step); }), ContainsSubstring(said));
+  };
+  const std::string sum = ": each must be at least 0, and their sum an int";
+  for (const char* shape : {"()", "(1, 1, 1)", "(1, 3)", "(2, 0)"}) {
+    const size_t n = shape == std::string("(1, 3)") ? 3 : shape == std::string("(2, 0)") ? 0 : 1;
+    const std::string path = file("<i4", shape, bytes_of(std::vector<int>(n, 5)));
+    refused({"--lengths", path},
+            "--lengths " + path + ": its shape must be [documents], or [docum");
   }
-  CHECK_THAT(refused({"--lengths", file("<i4", "(1, 3)", bytes_of<int>({5, 6, 7}))}),
-             ContainsSubstring("its shape must be [documents]"));
-  CHECK_THAT(refused({"--lengths", file("<i4", "(2, 0)", "")}),
-             ContainsSubstring("its shape must be [documents]"));
-  for (const char* sum : {"2147483647,1", "1:2147483647,1:1", "2147483647:1,1", "5:-1,7"}) {
-    CHECK(refused({"--lengths", sum}) ==
-          std::string("--lengths ") + sum + ": each must be at least 0, and their sum an int");
+  refused({"--lengths", file("<i8", "(2,)", bytes_of<int64_t>({5, INT64_MAX}))}, sum);
+  for (const std::string bad :
+       {"2147483647,1", "1:2147483647,1:1", "2147483647:1,1", "5:-1,7", "5,-1"}) {
+    refused({"--lengths", bad}, "--lengths " + bad + sum);
   }
-  CHECK(refused("--lengths 5,").starts_with("--lengths : must be whole numbers"));
-  CHECK(refused("--lengths 5:9:3").starts_with("--lengths 9:3: must be whole numbers"));
-  CHECK(refused("--lengths 5,7:9 --nk 10") ==
-        "--nk 10: the documents of --lengths have 14; leave it out");
-  CHECK(refused("--lengths 5,7:9 --n 12 --nk 14") == "accepted");
-  CHECK(
-      refused("--window 1,2,3").starts_with("--window 1,2,3: must be two numbers, such as 256,0"));
-  CHECK(refused("--window 1,x").starts_with("--window 1,x: must be whole numbers with commas"));
+  for (const std::string bad : {"-1", "18446744073709551616", "0x10", "1.5"}) {
+    refused({"--seed", bad}, "--seed " + bad + ": must be a whole number");
+  }
+  for (const auto& [arguments, said] : std::vector<std::pair<const char*, const char*>>{
+           {"--lengths 5,x", "--lengths x: must be whole numbers"},
+           {"--lengths 5,", "--lengths : must be whole numbers"},
+           {"--lengths 5:9:3", "--lengths 9:3: must be whole numbers"},
+           {"--lengths 5,6 --n 10", "--n 10: the documents of --lengths have 11; leave it out"},
+           {"--lengths 5,7:9 --nk 10", "--nk 10: the documents of --lengths have 14; leave it"},
+           {"--lengths 5,7:9 --n 12 --nk 14", "accepted"},
+           {"--window 5", "--window 5: must be two numbers"},
+           {"--window 1,2,3", "--window 1,2,3: must be two numbers, such as 256,0"},
+           {"--window 1,x", "--window 1,x: must be whole numbers with commas"},
+           {"--window 5,-2", "--window 5,-2: each must be 0 to"},
+           {"--mask round", "--mask round: this step has strided:64"},
+           {"--mask strided:0", "--mask strided:0: the number must be"}}) {
+    refused(arguments, said);
+  }
+  CHECK_THROWS_WITH(parse("--window 3,3"), "this step has no option --window; see 99_step --help");
+  step.support.window = false;
+  refused("--window 3,3", "--window 3,3: this step has no such mask");
 }
 
 TEST_CASE("each option is shown where its step takes it, and nowhere else", "[cli]") {
