@@ -6,10 +6,8 @@ import shutil
 import unittest
 from unittest import mock
 
-from basis import HAVE_GIT, ROOT, Folder, commit_all, for_all, main, maintain
+from basis import HAVE_GIT, Folder, commit_all, main
 from flash_steps import commits
-from flash_steps.results import PICTURES, published
-from flash_steps.standing import rows_of
 
 
 @unittest.skipUnless(HAVE_GIT, "git is not installed")
@@ -131,78 +129,6 @@ class Small(Folder):
         self.assertEqual(commits.proof_of("01_a", self.commit, [two, one]), [one, two])
         self.assertEqual(commits.proof_of("01_a", last, [two, one]), [])
         self.assertIsNone(commits.proof_of("02_b", self.commit, [two, one]))
-
-
-@for_all
-@unittest.skipUnless(HAVE_GIT, "git is not installed")
-class Copy(Folder):
-    """A copy of what results and pages need, with its own history, to be changed."""
-
-    def setUp(self):
-        super().setUp()
-        unwanted = shutil.ignore_patterns("__pycache__", "exercises", "*.npy", "learn_lib")
-        for name in ("docs", "scripts", "steps", "common"):
-            shutil.copytree(ROOT / name, self.folder / name, ignore=unwanted)
-        shutil.copy(ROOT / "README.md", self.folder)
-        self.commit = commit_all(self.folder)
-
-    def read(self, path):
-        return (self.folder / path).read_text()
-
-    def replace(self, path, before, after):
-        text = self.read(path)
-        self.assertIn(before, text)
-        self.write(path, text.replace(before, after, 1))
-
-    def tables(self, *args):
-        done = maintain("tables", *args, root=self.folder, python=["-S"])
-        self.assertEqual(done.stderr, "")
-        return done.returncode, done.stdout
-
-    def measured_here(self):
-        """As if all results had been measured at this commit, and the pages filled."""
-
-        def stamp(tree):
-            for value in tree.values() if isinstance(tree, dict) else tree:
-                if isinstance(value, (dict, list)):
-                    stamp(value)
-            if isinstance(tree, dict) and tree.get("step"):
-                tree["commit"] = self.commit
-
-        folder = self.folder / "docs/results"
-        for path in folder.glob("*.json"):
-            tree = json.loads(path.read_text())
-            stamp(tree)
-            path.write_text(json.dumps(tree))
-        rows = rows_of(published(folder))
-        for name, rows_of_picture in PICTURES.items():
-            steps = {row.any.data["step"] for row in rows_of_picture(rows)}
-            self.write(f"docs/pictures/{name}", " ".join(f"{x}={self.commit}" for x in steps))
-        self.tables()
-
-    def test_the_check_of_tables_fails_after_one_changed_character(self):
-        self.measured_here()
-        self.assertEqual(self.tables("--check"), (0, ""))
-        for name in PICTURES:
-            picture = f"docs/pictures/{name}"
-            self.replace(picture, f"02_tiled={self.commit}", "02_tiled=0123456789ab")
-            why = "drawn from other results (02_tiled): run ./scripts/maintain plots"
-            self.assertEqual(self.tables("--check"), (1, f"{picture}: {why}\n"))
-            self.replace(picture, "02_tiled=0123456789ab", f"02_tiled={self.commit}")
-        older = "f an earlier version of the kernel"
-        kernel = "steps/10_warp_specialized/3_persistent.cuh"
-        step = kernel.split("/")[1]
-        page = f"steps/{step}/README.md"
-        self.assertNotIn(older, self.read(page))
-        self.replace(kernel, "//", "// reworded:")
-        self.assertEqual(self.tables("--check"), (0, ""))
-        self.replace(kernel, "int d = T::d", "int d = T::b")
-        status, out = self.tables("--check")
-        self.assertEqual(status, 1)
-        self.assertIn(f"{page}: out of date", out)
-        self.assertIn("README.md: out of date", out)
-        self.tables()
-        self.assertIn(f"{older}: {step[:2]} ", self.read(page))
 
 
 main()

@@ -7,7 +7,20 @@ import math
 import re
 from unittest import mock
 
-from basis import HERE, ROOT, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
+from basis import (
+    HERE,
+    ROOT,
+    Folder,
+    for_all,
+    gpu,
+    main,
+    maintain,
+    rows_of,
+    sim,
+    typed,
+    with_prepare,
+    write,
+)
 from flash_steps import rungs, standing
 from flash_steps.command import BadInput
 from flash_steps.files import read_json, read_text
@@ -230,6 +243,19 @@ class Pages(Folder):
         for name in PICTURES:
             drawn = read_text(ROOT / "docs" / "pictures" / name)
             self.assertTrue(read_text(self.folder / name) == drawn, f"{name}: maintain plots")
+
+    def test_a_picture_that_is_of_other_results_is_named(self):
+        rows = rows_of(self.folder, [gpu(), gpu(step="02_tiled", commit="4567")])
+        self.write("docs/pictures/a.svg", f"01_naive={HERE} 02_tiled=4567")
+        self.write("docs/pictures/b.svg", f"01_naive={HERE} 02_tiled=0123 03_x={HERE}")
+        pictures = dict.fromkeys(("a.svg", "b.svg", "not_there.svg"), lambda rows: rows)
+        with (
+            mock.patch.object(tables, "ROOT", str(self.folder)),
+            mock.patch.object(tables, "PICTURES", pictures),
+        ):
+            (found,) = tables.picture_findings(rows)
+        words = "docs/pictures/b.svg: drawn from other results (02_tiled, 03_x): run ./scripts/"
+        self.assertTrue(found.startswith(words), found)
 
     # --- the command ---
 
