@@ -7,26 +7,14 @@ import math
 import re
 from unittest import mock
 
-from basis import (
-    HERE,
-    ROOT,
-    Folder,
-    for_all,
-    gpu,
-    main,
-    maintain,
-    rows_of,
-    sim,
-    typed,
-    with_prepare,
-    write,
-)
+from basis import HERE, ROOT, Folder, for_all, gpu, main, maintain, sim, typed, with_prepare, write
 from flash_steps import rungs, standing
 from flash_steps.command import BadInput
 from flash_steps.files import read_json, read_text
 from flash_steps.problems import flops_of
 from flash_steps.results import PICTURES, load
 from lab import estimates, tables, where
+from sample_results import rows_of
 
 OLDER = "of an earlier version of the kernel"
 PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
