@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -143,8 +144,8 @@ std::string traffic_table(const Pass& p) {
   out += row("all", p.predicted.total(),
              {p.seen.requested.value_or(Bytes{}), p.seen.requests.value_or(Ops{}),
               p.seen.sectors.value_or(Ops{})});
-  const bool copies = std::any_of(p.seen.buffers.begin(), p.seen.buffers.end(),
-                                  [](const auto& named) { return without_requests(named.second); });
+  const bool copies = std::ranges::any_of(
+      p.seen.buffers, [](const auto& named) { return without_requests(named.second); });
   if (counted && copies) {
     out += labelled("", "-: copied by TMA or set by a memset, which are no requests of a warp");
   }
@@ -324,8 +325,7 @@ std::string estimate_section(const RunReport& r, const Pass& p) {
   std::string out = p.time ? labelled("kernels", "by the estimate:")
                            : labelled("estimated", estimate_in_words(r, p));
   std::vector<KernelEstimate> kernels = p.estimate->kernels;
-  std::stable_sort(kernels.begin(), kernels.end(),
-                   [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(kernels, std::greater(), &KernelEstimate::seconds);
   for (const KernelEstimate& k : kernels) {
     out += wrapped(fmt::format("  {} {}: ", k.name, human_time(1e3 * k.seconds)),
                    limits_of(k, r.model), kLabel);
@@ -386,8 +386,8 @@ std::string limiting_line(const Pass& p) {
     all += s.clocks;
   }
   if (all == 0) return "";
-  const auto most = std::max_element(
-      lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      std::ranges::max_element(lines, {}, [](const auto& line) { return line.second; });
   return labelled("limit", fmt::format("{} takes {} of the clocks of {}, which limits the pass",
                                        most->first, percent(double(most->second) / double(all)),
                                        limit == Part::l1 ? "the L1" : "shared memory"));
@@ -530,9 +530,8 @@ PassBytes bytes_of_passes(const RunReport& r, std::optional<Bytes> Counts::*seen
                           Bytes (*predicted)(const Pass&)) {
   const std::vector<const Pass*> all = r.passes();
   PassBytes bytes;
-  bytes.predicted = std::any_of(all.begin(), all.end(), [&](const Pass* pass) {
-    return pass->predicts && !(pass->seen.*seen);
-  });
+  bytes.predicted = std::ranges::any_of(
+      all, [&](const Pass* pass) { return pass->predicts && !(pass->seen.*seen); });
   for (const Pass* pass : all) {
     bytes.of.push_back(!bytes.predicted ? pass->seen.*seen
                        : pass->predicts ? std::optional(predicted(*pass))
@@ -723,8 +722,7 @@ std::string largest_buffers(const Pass& p) {
     for (const auto& [name, bytes] : p.predicted.buffers) sizes.emplace_back(bytes.total(), name);
   }
   for (const auto& [name, count] : p.seen.buffers) sizes.emplace_back(count.bytes.total(), name);
-  std::stable_sort(sizes.begin(), sizes.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(sizes, std::greater(), &std::pair<uint64_t, std::string>::first);
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string one =
         (i == 0 ? ": " : ", ") + sizes[i].second + " " + human_bytes(double(sizes[i].first));
@@ -760,18 +758,17 @@ std::string passes_notes(const RunReport& r) {
   for (const Pass* pass : all) {
     if (pass->prediction_ok() == false) out += requested_section(*pass);
   }
-  const bool above = std::any_of(all.begin(), all.end(), [&r](const Pass* pass) {
+  const auto above = [&r](const Pass* pass) {
     const Rate rate = rate_of(r, *pass);
     return rate.products && rate.share > 1;
-  });
-  if (above) {
+  };
+  if (std::ranges::any_of(all, above)) {
     out += labelled("note",
                     "above 100%: cuBLAS multiplied 8192 x 8192 matrices back to back, at the clock "
                     "that this card's power allows such products. It is no limit of the hardware.");
   }
-  const bool arithmetic = std::all_of(all.begin(), all.end(), [](const Pass* pass) {
-    return !pass->estimate || pass->estimate->arithmetic();
-  });
+  const bool arithmetic = std::ranges::all_of(
+      all, [](const Pass* pass) { return !pass->estimate || pass->estimate->arithmetic(); });
   if (arithmetic) return out;
   return out + labelled("note",
                         "the estimate is without plain arithmetic, which is not known of every "
@@ -805,9 +802,20 @@ std::string analysis(const RunReport& r) {
 
 using Json = nlohmann::ordered_json;
 
+/// {"key": value, ...}, in this order.
+void put(Json&) {}
+void put(Json& j, const char* key, const auto& value, const auto&... more) {
+  j[key] = value;
+  put(j, more...);
+}
+Json object(const auto&... keys_and_values) {
+  Json j;
+  put(j, keys_and_values...);
+  return j;
+}
+
 Json number(std::optional<double> x) { return x && std::isfinite(*x) ? Json(*x) : Json(nullptr); }
-Json wavefronts_json(const Ops& o) { return {{"load", o.load}, {"store", o.store}}; }
-Json hbm_json(const Bytes& b) { return {{"read", b.read}, {"write", b.write}}; }
+Json hbm_json(const Bytes& b) { return object("read", b.read, "write", b.write); }
 template <class T>
 Json or_null(const std::optional<T>& x) {
   return x ? to_json(*x) : Json(nullptr);
@@ -820,12 +828,9 @@ Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
 Json problem_json(const Problem& p) {
   Json j;
   for (const Size& size : kSizes) j[size.key()] = p.*size.of;
-  j.update({{"causal", p.causal},
-            {"dtype", name_of(p.dtype)},
-            {"smem", or_null(p.method.smem)},
-            {"lengths", p.cache.lengths.empty() ? Json(nullptr) : Json(p.cache.lengths)},
-            {"page", or_null(p.cache.page)},
-            {"cache8", p.cache.fp8}});
+  put(j, "causal", p.causal, "dtype", name_of(p.dtype), "smem", or_null(p.method.smem), "lengths",
+      p.cache.lengths.empty() ? Json(nullptr) : Json(p.cache.lengths), "page",
+      or_null(p.cache.page), "cache8", p.cache.fp8);
   put_rare(p, j);
   return j;
 }
@@ -844,41 +849,34 @@ Json traffic_json(const Pass& p) {
   const auto predicted = [&p](const Json& j) { return p.predicts ? j : Json(nullptr); };
   Json buffers = Json::object();
   for (const auto& [name, bytes] : p.predicted.buffers) {
-    buffers[name] = {{"predicted", to_json(bytes)},
-                     {"counted", p.counted() ? to_json(Bytes{}) : Json(nullptr)}};
+    buffers[name] = object("predicted", to_json(bytes), "counted",
+                           p.counted() ? to_json(Bytes{}) : Json(nullptr));
   }
   for (const auto& [name, count] : p.seen.buffers) {
     if (!buffers.contains(name)) buffers[name]["predicted"] = predicted(to_json(Bytes{}));
-    buffers[name]["counted"] = to_json(count.bytes);
-    buffers[name]["requests"] = to_json(count.requests);
-    buffers[name]["sectors"] = to_json(count.sectors);
+    put(buffers[name], "counted", to_json(count.bytes), "requests", to_json(count.requests),
+        "sectors", to_json(count.sectors));
   }
-  const Json seen_hbm = p.seen.hbm ? hbm_json(*p.seen.hbm) : Json(nullptr);
   Json per_element = Json::array();
   for (const PerElement& e : p.predicted.per_element) {
-    const std::optional<double> counted = counted_per_element(e, p.seen);
-    per_element.push_back({{"kernel", e.kernel},
-                           {"element", e.element},
-                           {"elements", e.elements},
-                           {"predicted", e.accesses},
-                           {"counted", number(counted)}});
+    per_element.push_back(object("kernel", e.kernel, "element", e.element, "elements", e.elements,
+                                 "predicted", e.accesses, "counted",
+                                 number(counted_per_element(e, p.seen))));
   }
-  return {{"per_element", per_element},
-          {"requested",
-           {{"predicted", predicted(to_json(p.predicted.total()))},
-            {"counted", p.counted() ? or_null(p.seen.requested) : Json(nullptr)},
-            {"buffers", buffers}}},
-          {"requests", or_null(p.seen.requests)},
-          {"sectors", or_null(p.seen.sectors)},
-          {"lines", or_null(p.seen.lines)},
-          {"shared_wavefronts",
-           p.seen.shared_wavefronts ? wavefronts_json(*p.seen.shared_wavefronts) : Json(nullptr)},
-          {"hbm",
-           {{"predicted", predicted(hbm_json(p.predicted.hbm))},
-            {"model", p.counted() ? seen_hbm : Json(nullptr)},
-            {"measured", p.measured() ? seen_hbm : Json(nullptr)}}},
-          {"prediction_ok", p.prediction_ok() ? Json(*p.prediction_ok()) : Json(nullptr)},
-          {"note", text_or_null(p.seen.note)}};
+  const Json seen_hbm = p.seen.hbm ? hbm_json(*p.seen.hbm) : Json(nullptr);
+  const std::optional<Ops>& shared = p.seen.shared_wavefronts;
+  const std::optional<bool> ok = p.prediction_ok();
+  return object("per_element", per_element, "requested",
+                object("predicted", predicted(to_json(p.predicted.total())), "counted",
+                       p.counted() ? or_null(p.seen.requested) : Json(nullptr), "buffers", buffers),
+                "requests", or_null(p.seen.requests), "sectors", or_null(p.seen.sectors), "lines",
+                or_null(p.seen.lines), "shared_wavefronts",
+                shared ? object("load", shared->load, "store", shared->store) : Json(nullptr),
+                "hbm",
+                object("predicted", predicted(hbm_json(p.predicted.hbm)), "model",
+                       p.counted() ? seen_hbm : Json(nullptr), "measured",
+                       p.measured() ? seen_hbm : Json(nullptr)),
+                "prediction_ok", ok ? Json(*ok) : Json(nullptr), "note", text_or_null(p.seen.note));
 }
 
 Json kernels_json(const Pass& p) {
@@ -887,24 +885,15 @@ Json kernels_json(const Pass& p) {
   for (const KernelCount& k : p.seen.kernels) {
     uint64_t instructions = 0;
     for (const BlockWork& w : k.work) instructions += w.instructions;
-    kernels.push_back({{"name", k.name},
-                       {"blocks", k.blocks},
-                       {"threads", k.threads},
-                       {"bytes", to_json(k.bytes)},
-                       {"requests", to_json(k.requests)},
-                       {"sectors", to_json(k.sectors)},
-                       {"lines", to_json(k.lines)},
-                       {"instructions", instructions},
-                       {"shared",
-                        {{"read", k.shared_read},
-                         {"write", k.shared_write},
-                         {"requests", k.shared_requests},
-                         {"wavefronts", k.shared_wavefronts},
-                         {"ideal", k.shared_ideal},
-                         {"load_wavefronts", k.load_wavefronts},
-                         {"store_wavefronts", k.store_wavefronts},
-                         {"wgmma_wavefronts", k.wgmma_wavefronts},
-                         {"shuffles", k.shuffles}}}});
+    const Json shared =
+        object("read", k.shared_read, "write", k.shared_write, "requests", k.shared_requests,
+               "wavefronts", k.shared_wavefronts, "ideal", k.shared_ideal, "load_wavefronts",
+               k.load_wavefronts, "store_wavefronts", k.store_wavefronts, "wgmma_wavefronts",
+               k.wgmma_wavefronts, "shuffles", k.shuffles);
+    kernels.push_back(object("name", k.name, "blocks", k.blocks, "threads", k.threads, "bytes",
+                             to_json(k.bytes), "requests", to_json(k.requests), "sectors",
+                             to_json(k.sectors), "lines", to_json(k.lines), "instructions",
+                             instructions, "shared", shared));
   }
   return kernels;
 }
@@ -920,39 +909,27 @@ Json sites_json(const RunReport& r, const Pass& p) {
 }
 
 Json pass_json(const RunReport& r, const Pass& p) {
-  Json j;
-  j["traffic"] = traffic_json(p);
-  j["kernels"] = kernels_json(p);
-  j["sites"] = sites_json(r, p);
-  j["remarks"] = r.analysed ? Json(p.seen.remarks) : Json(nullptr);
-  j["time"] = or_null(p.time);
-  if (p.time) j["time"]["bytes_per_s"] = number(p.bytes_per_s());
-  j["estimate"] = or_null(p.estimate);
-  j["bound_ms"] = number(bound_ms(p));
-  j["host_ms"] = number(p.host_ms);
-  j["flops"] = p.flops;
-  j["flops_executed"] = p.flops_executed();
-  j["parent"] = nullptr;
+  Json time = or_null(p.time), parent;
+  if (p.time) time["bytes_per_s"] = number(p.bytes_per_s());
   if (p.parent) {
-    j["parent"] = {{"step", p.parent->id},
-                   {"requested", {{"predicted", to_json(p.parent->requested)}}}};
+    const Json requested = object("predicted", to_json(p.parent->requested));
+    parent = object("step", p.parent->id, "requested", requested);
   }
-  return j;
+  return object("traffic", traffic_json(p), "kernels", kernels_json(p), "sites", sites_json(r, p),
+                "remarks", r.analysed ? Json(p.seen.remarks) : Json(nullptr), "time", time,
+                "estimate", or_null(p.estimate), "bound_ms", number(bound_ms(p)), "host_ms",
+                number(p.host_ms), "flops", p.flops, "flops_executed", p.flops_executed(), "parent",
+                parent);
 }
 
 Json check_json(const CheckResult& check) {
   Json tensors = Json::array();
   for (const TensorCheck& t : check.tensors) {
-    tensors.push_back({{"tensor", t.tensor},
-                       {"max_abs_err", number(t.max_abs_err)},
-                       {"bound", number(t.bound)},
-                       {"used", number(t.used)},
-                       {"baseline_err", number(t.baseline_err)},
-                       {"rmse", number(t.rmse)},
-                       {"rows_checked", t.rows_checked},
-                       {"rows_lost", t.rows_lost},
-                       {"ok", t.ok},
-                       {"message", text_or_null(t.message)}});
+    tensors.push_back(object("tensor", t.tensor, "max_abs_err", number(t.max_abs_err), "bound",
+                             number(t.bound), "used", number(t.used), "baseline_err",
+                             number(t.baseline_err), "rmse", number(t.rmse), "rows_checked",
+                             t.rows_checked, "rows_lost", t.rows_lost, "ok", t.ok, "message",
+                             text_or_null(t.message)));
   }
   return tensors;
 }
@@ -991,11 +968,10 @@ std::vector<const Pass*> RunReport::passes() const {
 }
 
 bool RunReport::not_wrong() const {
-  const std::vector<const Pass*> all = passes();
   return findings.empty() && again.value_or("").empty() &&
          (!on_ranks || on_ranks->as_predicted()) &&
-         std::all_of(all.begin(), all.end(),
-                     [](const Pass* pass) { return pass->prediction_ok().value_or(true); });
+         std::ranges::all_of(passes(),
+                             [](const Pass* pass) { return pass->prediction_ok().value_or(true); });
 }
 
 bool RunReport::ok() const { return check.ok() && not_wrong(); }
@@ -1026,50 +1002,36 @@ std::string text(const RunReport& r, const Screen& screen) {
 }
 
 Json to_json(const Timing& t) {
-  return {{"median_ms", number(t.median_ms)},
-          {"p10_ms", number(t.p10_ms)},
-          {"p90_ms", number(t.p90_ms)},
-          {"iters", t.iters}};
+  return object("median_ms", number(t.median_ms), "p10_ms", number(t.p10_ms), "p90_ms",
+                number(t.p90_ms), "iters", t.iters);
 }
 Json to_json(const RunReport& r) {
-  Json j;
-  j["schema"] = kReportSchema;
-  j["step"] = r.step;
-  j["idea"] = r.idea;
-  j["variant"] = r.variant;
-  j["variant_index"] = r.variant_index;
-  j["variant_idea"] = r.variant_idea;
-  j["forward_of"] = text_or_null(r.forward_of);
-  j["fp8"] = r.problem.method.fp8;
-  j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
-  if (r.device.kind == "gpu") {
-    j["device"].update({{"sms", r.device.sms}, {"free_bytes", r.device.free_bytes}});
+  const bool gpu = r.device.kind == "gpu";
+  Json device = object("kind", r.device.kind, "name", r.device.name, "arch", r.device.arch);
+  if (gpu) put(device, "sms", r.device.sms, "free_bytes", r.device.free_bytes);
+  Json problem = problem_json(r.problem), again, roofs;
+  put(problem, "input", r.input, "input_note", text_or_null(r.input_note), "seed", r.seed);
+  if (r.again) again = object("ok", r.again->empty(), "message", text_or_null(*r.again));
+  if (r.roofs) {
+    roofs =
+        object("copy_bytes_per_s", r.roofs->copy_bytes_per_s, "fp32_flops", r.roofs->fp32_flops,
+               "bf16_flops", r.roofs->bf16_flops, "fp32_matmul_flops", r.roofs->fp32_matmul_flops);
   }
-  j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
-  j["problem"] = problem_json(r.problem);
-  j["problem"].update(
-      {{"input", r.input}, {"input_note", text_or_null(r.input_note)}, {"seed", r.seed}});
-  j["estimate_heads"] = r.forward.estimate ? Json(r.estimate_heads) : Json(nullptr);
-  j["check"] = check_json(r.check);
-  j["check_complete"] = r.check.complete;
-  j["checkable"] = !r.not_checkable();
-  j["check_again"] = nullptr;
-  if (r.again) j["check_again"] = {{"ok", r.again->empty()}, {"message", text_or_null(*r.again)}};
-  j["damage"] = r.check.damage;
-  j["finding"] = r.findings.empty() ? Json(nullptr) : Json(r.findings[0]);
-  j["findings"] = r.findings;
+  Json j =
+      object("schema", kReportSchema, "step", r.step, "idea", r.idea, "variant", r.variant,
+             "variant_index", r.variant_index, "variant_idea", r.variant_idea, "forward_of",
+             text_or_null(r.forward_of), "fp8", r.problem.method.fp8, "device", device, "model_gpu",
+             r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr), "problem", problem,
+             "estimate_heads", r.forward.estimate ? Json(r.estimate_heads) : Json(nullptr), "check",
+             check_json(r.check), "check_complete", r.check.complete, "checkable",
+             !r.not_checkable(), "check_again", again, "damage", r.check.damage, "finding",
+             r.findings.empty() ? Json(nullptr) : Json(r.findings[0]), "findings", r.findings);
   j.update(pass_json(r, r.forward));
-  j["prepare"] = r.prepare ? pass_json(r, *r.prepare) : Json(nullptr);
-  j["backward"] = r.backward ? pass_json(r, *r.backward) : Json(nullptr);
-  j["workspace_bytes"] = r.memory.workspace;
-  j["naive_workspace_bytes"] = r.naive_workspace_bytes();
-  j["roofs"] = !r.roofs ? Json(nullptr)
-                        : Json{{"copy_bytes_per_s", r.roofs->copy_bytes_per_s},
-                               {"fp32_flops", r.roofs->fp32_flops},
-                               {"bf16_flops", r.roofs->bf16_flops},
-                               {"fp32_matmul_flops", r.roofs->fp32_matmul_flops}};
-  j["rate_of"] = r.roofs ? text_or_null(measured_rate(r, r.forward).by) : Json(nullptr);
-  j["ok"] = r.predicted_only ? Json(nullptr) : Json(r.ok());
+  put(j, "prepare", r.prepare ? pass_json(r, *r.prepare) : Json(nullptr), "backward",
+      r.backward ? pass_json(r, *r.backward) : Json(nullptr), "workspace_bytes", r.memory.workspace,
+      "naive_workspace_bytes", r.naive_workspace_bytes(), "roofs", roofs, "rate_of",
+      r.roofs ? text_or_null(measured_rate(r, r.forward).by) : Json(nullptr), "ok",
+      r.predicted_only ? Json(nullptr) : Json(r.ok()));
   if (r.on_ranks) add_ranks(j, r);
   return j;
 }
@@ -1087,7 +1049,7 @@ void read_estimates(const std::string& path, RunReport& r) {
     const char* const keys[] = {"n",    "nk",     "d",          "causal",     "smem",
                                 "page", "window", "row_starts", "key_starts", "mask",
                                 "cap",  "alibi",  "sinks"};
-    const bool same_problem = std::all_of(std::begin(keys), std::end(keys), [&](const char* key) {
+    const bool same_problem = std::ranges::all_of(keys, [&](const char* key) {
       return simulated.value(key, Json()) == wanted.value(key, Json());
     });
     // The simulator may have run fewer heads, with as many query heads per head of K and V.

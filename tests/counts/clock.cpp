@@ -408,6 +408,8 @@ TEST_CASE("parts are ranked, the largest first, and none is empty", "[clock]") {
   wait.latency = 1e6;
   CHECK(fa::estimate(counts_of(wait, 132), h200())->limit() == Part::waiting);
   CHECK(fa::estimate(counts_of({}, 1), h200())->limit() == Part::start);
+  const fa::Estimate none;
+  CHECK((none.longest() == nullptr && none.limit() == Part::start && none.arithmetic()));
 }
 
 TEST_CASE("nothing is estimated where no work was counted", "[clock]") {
@@ -424,8 +426,16 @@ TEST_CASE("an estimate survives JSON", "[clock]") {
   counts.kernels.push_back(memset_of(1000000).kernels[0]);
   counts.kernels.push_back(counts.kernels[0]);
   counts.kernels[2].name = "step01::softmax_kernel";
-  const auto e = fa::estimate(counts, fa::find_gpu("A100"));
+  auto e = fa::estimate(counts, fa::find_gpu("A100"));
   REQUIRE(e);
+  const char* const names[] = {"L1 lines",     "shared memory", "instructions", "exponentials",
+                               "tensor cores", "atomics",       "L2",           "HBM",
+                               "waiting",      "start"};
+  e->kernels[2].parts.clear();
+  for (int i = 9; i >= 0; --i) {
+    CHECK(std::string(fa::name_of(Part(i))) == names[i]);
+    e->kernels[2].parts.push_back({Part(i), 0.125 * i});
+  }
   const auto j = fa::to_json(*e);
   const auto read = nlohmann::ordered_json::parse(j.dump());
   const fa::Estimate back = fa::estimate_of(read);

@@ -45,12 +45,6 @@ TEST_CASE("every name is found, in upper and lower case, and is there once", "[g
   CHECK(fa::find_gpu("H200").l2_bytes == 50 * 1024 * 1024);
 }
 
-TEST_CASE("an unknown GPU is refused with the names that are known", "[gpus]") {
-  CHECK_THROWS_AS(fa::find_gpu("H201"), fa::UsageError);
-  CHECK_THROWS_WITH(fa::find_gpu("H201"),
-                    ContainsSubstring("--gpu H201") && ContainsSubstring("RTX 4090"));
-}
-
 TEST_CASE("a GPU runs code for older architectures, but for sm_90a only as sm_90", "[gpus]") {
   CHECK(fa::runs_on("sm_100", "sm_100a"));
   CHECK_FALSE(fa::runs_on("sm_90", "sm_100a"));
@@ -111,44 +105,19 @@ TEST_CASE("each figure of a row is the one of its name", "[gpus]") {
   CHECK(row_of(R"(, "l1_bytes": 2147483647)").sm.l1_bytes == 2147483647);
 }
 
-TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
-  CHECK_THROWS_AS(fa::read_gpu_table("no/such/gpus.json"), fa::UsageError);
+TEST_CASE("a damaged table is a sentence", "[gpus]") {
   const std::string row =
       R"({"name":"A","arch":"sm_1","sms":1,"hbm_bytes_per_s":1,"memory_bytes":1,"l2_bytes":1,)";
-  {
-    const TemporaryFile good(R"({"gpus":[)" + row + R"("fp32_flops":2}]})");
-    const auto table = fa::read_gpu_table(good.path);
-    REQUIRE(table.size() == 1);
-    CHECK(table[0].fp32_flops == 2);
-    CHECK(table[0].bf16_flops == 0);  // may be absent
-  }
-  {
-    const TemporaryFile sm(R"({"gpus":[)" + row + R"("fp32_flops":2,"sm_threads":1024}]})");
-    const auto table = fa::read_gpu_table(sm.path);
-    CHECK(table.at(0).sm.threads == 1024);
-    CHECK(table.at(0).sm.blocks == 32);  // absent: Hopper's
-    CHECK(table.at(0).sm.l1_bytes == 256 << 10);
-    CHECK(table.at(0).links.empty());
-  }
-  {
-    const TemporaryFile linked(R"({"gpus":[)" + row + R"("fp32_flops":2,"l1_bytes":1024,"links":)" +
-                               R"([{"name":"wire","bytes_per_s":3},{"name":"radio",)" +
-                               R"("bytes_per_s":2}]}]})");
-    const fa::GpuSpec gpu = fa::read_gpu_table(linked.path).at(0);
-    CHECK(gpu.sm.l1_bytes == 1024);
-    REQUIRE(gpu.links.size() == 2);
-    CHECK(gpu.links[1].name == "radio");
-    CHECK(gpu.links[1].bytes_per_s == 2);
-  }
-  const TemporaryFile loose(R"({"gpus":[)" + row + R"("fp32_flops":2,"links":[{"name":"x"}]}]})");
-  CHECK_THROWS_WITH(fa::read_gpu_table(loose.path), ContainsSubstring("bytes_per_s"));
-  for (const char* rest : {R"("fp8_flops":2}]})", R"("fp32_flops":0}]})", ""}) {
+  for (const auto& [rest, word] : std::vector<std::pair<std::string, std::string>>{
+           {R"("fp8_flops":2}]})", "fp32_flops"},
+           {R"("fp32_flops":0}]})", "fp32_flops"},
+           {"", ""},
+           {R"("fp32_flops":2,"links":[{"name":"x"}]}]})", "bytes_per_s"},
+           {R"("fp32_flops":2,"sm_blocks":1.4e12}]})", "sm_blocks"}}) {
     const TemporaryFile bad(R"({"gpus":[)" + row + rest);
     CHECK_THROWS_AS(fa::read_gpu_table(bad.path), fa::UsageError);
-    if (*rest) CHECK_THROWS_WITH(fa::read_gpu_table(bad.path), ContainsSubstring("fp32_flops"));
+    CHECK_THROWS_WITH(fa::read_gpu_table(bad.path), ContainsSubstring(word));
   }
-  const TemporaryFile large(R"({"gpus":[)" + row + R"("fp32_flops":2,"sm_blocks":1.4e12}]})");
-  CHECK_THROWS_WITH(fa::read_gpu_table(large.path), ContainsSubstring("sm_blocks"));
 }
 
 TEST_CASE("a row that no GPU has is refused by its name", "[gpus]") {

@@ -60,62 +60,6 @@ fa::Options parse(const Words& arguments, const fa::Step& step = some_step()) {
 
 }  // namespace
 
-TEST_CASE("masks of the command line", "[cli]") {
-  const Folder folder;
-  fa::Step step = some_step();
-  step.support.window = step.support.documents = step.support.predicate = true;
-  step.support.cross = step.support.score_mod = true;
-  step.options = fa::mask_options({{"strided", 64, [](const fa::Problem& p, int, int c) {
-                                      return c % p.mask.predicate.n == 0;
-                                    }}});
-  const auto mask = [&](const Words& arguments) { return parse(arguments, step).problem; };
-  const auto refused = [&](const Words& arguments) {
-    return refusal_of([&] { parse(arguments, step); });
-  };
-  const fa::Problem window = mask("--window 256,-1");
-  CHECK((window.mask.left == 256 && window.mask.right == -1));
-  const fa::Problem pack = mask("--lengths 5,0,7:9");
-  CHECK((pack.N == 12 && pack.Nk == 14));
-  CHECK(pack.mask.row_starts == std::vector{0, 5, 5, 12});
-  CHECK(pack.mask.key_starts == std::vector{0, 5, 5, 14});
-  CHECK(mask("--mask strided").mask.predicate.n == 64);
-  CHECK(mask("--mask strided:3").sees(0, 6));
-  CHECK_FALSE(mask("--mask strided:3").sees(0, 7));
-  CHECK(refused("--window 5").starts_with("--window 5: must be two numbers"));
-  CHECK(refused("--window 5,-2").starts_with("--window 5,-2: each must be 0 to"));
-  CHECK(refused("--lengths 5,-1").starts_with("--lengths 5,-1: each must be at least 0"));
-  const std::string file = folder.file(
-      "l.npy", npy_file(1, header_of("<i8", "(2,)"), bytes_of<int64_t>({5, INT64_MAX})));
-  CHECK(refused({"--lengths", file}).ends_with("at least 0, and their sum an int"));
-  CHECK(refused("--lengths 5,x").starts_with("--lengths x: must be whole numbers"));
-  CHECK(refused("--lengths 5,6 --n 10") ==
-        "--n 10: the documents of --lengths have 11; leave it out");
-  CHECK(refused("--n 64.5").starts_with("--n 64.5: must be a whole number, and"));
-  for (const char* bad : {"-1", "18446744073709551616", "0x10", "1.5"}) {
-    CHECK(refused({"--seed", bad}).starts_with(std::string("--seed ") + bad + ": must be a whole"));
-  }
-  CHECK(refused("--cap abc").starts_with("--cap abc: must be a number, and"));
-  CHECK(refused("--mask round") == "--mask round: this step has strided:64");
-  CHECK(refused("--mask strided:0").starts_with("--mask strided:0: the number must be"));
-  CHECK(refused("--mask strided:0").ends_with("as in strided:64"));
-  CHECK_THROWS_WITH(parse("--window 3,3"), "this step has no option --window; see 99_step --help");
-  step.support.window = false;
-  CHECK(refused("--window 3,3") == "--window 3,3: this step has no such mask");
-}
-
-TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
-  const fa::Options o = parse({});
-  CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 bf16");
-  CHECK(o.input == "real");
-  CHECK(o.variant == 1);
-  CHECK(o.model_gpu == "H200");
-  CHECK_FALSE(o.model_chosen);
-  CHECK(o.iters == 0);  // the timer chooses
-  CHECK(o.workers == 0);
-  CHECK_FALSE(o.analyse);
-  CHECK(o.text.empty());
-}
-
 TEST_CASE("a step that the H200 does not run models a GPU that does", "[cli]") {
   fa::Step step = some_step();
   step.needs = "sm_100a";
@@ -124,35 +68,6 @@ TEST_CASE("a step that the H200 does not run models a GPU that does", "[cli]") {
   CHECK(parse("--gpu A100", step).model_gpu == "A100");
   step.needs = "sm_999a";
   CHECK(parse({}, step).model_gpu == "H200");
-}
-
-TEST_CASE("every option arrives", "[cli]") {
-  fa::Step step = some_step();
-  step.support.gqa = step.support.cross = true;
-  const fa::Options o = parse({"--b",       "2",        "--h",
-                               "6",         "--hkv",    "3",
-                               "--n",       "100",      "--nk",
-                               "200",       "--d",      "32",
-                               "--causal",  "--input",  "outliers",
-                               "--out",     "O.npy",    "--out-dir",
-                               "dir",       "--seed",   "18446744073709551615",
-                               "--iters",   "7",        "--variant",
-                               "first",     "--json",   "r.json",
-                               "--gpu",     "RTX 4090", "--analyse",
-                               "--workers", "3"},
-                              step);
-  CHECK(fa::describe(o.problem) == "B=2 H=6 Hkv=3 N=100 Nk=200 d=32 causal fp32");
-  CHECK(o.input == "outliers");
-  CHECK(o.out == "O.npy");
-  CHECK(o.out_dir == "dir");
-  CHECK(o.seed == UINT64_MAX);
-  CHECK(o.iters == 7);
-  CHECK(o.variant == 0);
-  CHECK(o.json == "r.json");
-  CHECK(o.model_gpu == "RTX 4090");
-  CHECK(o.model_chosen);
-  CHECK(o.analyse);
-  CHECK(o.workers == 3);
 }
 
 TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
@@ -191,26 +106,15 @@ TEST_CASE("an early rung may support less than its step", "[cli]") {
   CHECK_THROWS_WITH(parse("--d 32", step), ContainsSubstring("--d 32: variant second supports"));
 }
 
-TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
-  const fa::Options o = parse("--h 3 --n=77");
-  CHECK(o.problem.Hkv == 3);
-  CHECK(o.problem.Nk == 77);
-}
-
 TEST_CASE("help, version and description are words, not errors", "[cli]") {
   fa::Step step = some_step();
   step.variants[1].idea = "a way whose idea takes " + std::string(40, 'x') + " more words than fit";
   step.idea = "An idea that is " + std::string(40, 'y') + " longer than a line of the screen.";
-  const std::string help = parse("--help", step).text;
+  const std::string help = fitting(parse("--help", step).text);
   for (const char* word :
-       {"--b",       "--h",    "--n",       "--d",          "--causal",  "--input",
-        "--q",       "--k",    "--v",       "--out",        "--out-dir", "--seed",
-        "--variant", "--json", "--predict", "--no-predict", "first",     "a way whose idea",
-        "Example",   "1024"}) {
+       {"first", "a way whose idea", "Example", "1024", "head dimension: 32, 64, 96, 128"}) {
     CHECK_THAT(help, ContainsSubstring(word));
   }
-  CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));
-  fitting(help);
   CHECK(parse("--version").text == std::string("99_step ") + fa::kVersion + "\n");
   step.needs = "sm_80", step.newer = "sm_90a";
   step.variants[0].support = fa::Support{.d = {128}};
@@ -240,73 +144,6 @@ TEST_CASE("help, version and description are words, not errors", "[cli]") {
       nlohmann::json{"many"});
 }
 
-TEST_CASE("help shows what the step takes", "[cli]") {
-  fa::Step step = some_step();
-  const auto shown = [&](const std::string& option) {
-    return parse("--help", step).text.find("\n  " + option + " ") != std::string::npos;
-  };
-  for (const char* option : {"--hkv", "--nk", "--do"}) {
-    CAPTURE(option);
-    CHECK_FALSE(shown(option));
-  }
-  CHECK(shown("--n"));
-  for (const char* option : {"--analyse", "--workers", "--gpu"}) {
-    CAPTURE(option);
-    CHECK(shown(option) == fa::simulated());
-  }
-  for (const char* option : {"--iters", "--no-counters"}) {
-    CAPTURE(option);
-    CHECK(shown(option) != fa::simulated());
-  }
-
-  step.support.gqa = true;
-  step.variants[0].support = fa::Support{.cross = true};  // one variant is enough
-  step.variants[1].backward = forward_bf16;
-  for (const char* option : {"--hkv", "--nk", "--do"}) {
-    CAPTURE(option);
-    CHECK(shown(option));
-  }
-  // Now no option before those of a run is hidden.
-  CHECK_THAT(parse("--help", step).text, !ContainsSubstring("\n\n\nVariants"));
-}
-
-TEST_CASE("dO is refused where there is no backward", "[cli]") {
-  const Folder folder;
-  const std::string dO = folder.zeros("dO.npy", {1, 4, 1024, 64});
-  fa::Step step = some_step();
-  step.variants[1].backward = forward_bf16;
-  CHECK(parse({"--do", dO}, step).files.dO == dO);
-  CHECK_THROWS_WITH(parse({"--do", dO, "--variant", "first"}, step),
-                    ContainsSubstring("99_step first has no backward"));
-}
-
-TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
-  const auto refused = [](const Words& arguments, const char* words) {
-    CAPTURE(words);
-    CHECK_THROWS_AS(parse(arguments), fa::UsageError);
-    CHECK_THROWS_WITH(parse(arguments), ContainsSubstring(words) && !ContainsSubstring("\n"));
-  };
-  refused("--nn 3", "--nn; see 99_step --help");
-  refused("stray", "unknown argument stray; see 99_step --help");
-  refused("--n many", "see 99_step --help");
-  refused("--n 1.5", "--n");
-  refused("--n 5000000000", "--n");
-  refused("--n", "--n");
-  refused("--n 0", "--n 0");
-  refused("--d 48", "32, 64, 96, 128");
-  refused("--input fake", "--input");
-  refused("--iters 0", "--iters 0");
-  refused("--workers -1", "--workers -1");
-  const std::string most = std::to_string(fa::kMaxWorkers);
-  const std::string more = std::to_string(fa::kMaxWorkers + 1);
-  CHECK(parse({"--workers", most}).workers == fa::kMaxWorkers);
-  refused({"--workers", more}, ("--workers " + more + ": must be 0 to " + most).c_str());
-  CHECK(parse("--iters 1").iters == 1);
-  refused("--variant third", "first, second");
-  refused("--q missing.npy", "missing.npy");
-  refused({""}, "an argument is empty");
-}
-
 TEST_CASE("an empty value is bad use, of each option", "[cli]") {
   const fa::Step step = decoding_step();
   std::istringstream help(parse("--help", step).text);
@@ -325,32 +162,6 @@ TEST_CASE("an empty value is bad use, of each option", "[cli]") {
   CHECK(found > 15);
 }
 
-TEST_CASE("no output replaces an input or another output", "[cli]") {
-  const Folder folder;
-  const std::string q = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
-  const auto refused = [](const Words& arguments, const std::string& words) {
-    CHECK_THROWS_AS(parse(arguments), fa::UsageError);
-    CHECK_THROWS_WITH(parse(arguments), words);
-  };
-  const std::string reads = ": --q reads this file; give it another name";
-  const std::string same = dir + "/./O.npy", hard = dir + "/hard.npy", soft = dir + "/soft.npy";
-  std::filesystem::create_hard_link(q, hard);
-  std::filesystem::create_symlink(q, soft);
-  for (const std::string& path : {q, same, hard, soft}) {
-    refused({"--q", q, "--out", path}, "--out " + path + reads);
-    refused({"--q", q, "--json", path}, "--json " + path + reads);
-  }
-  refused({"--q", q, "--out-dir", dir}, "--out-dir " + dir + "/O.npy" + reads);
-  const std::string writes = " writes the same file; give each its own";
-  refused("--out a --json ./a", "--out a: --json" + writes);
-  refused("--out new/O.npy --out-dir new", "--out new/O.npy: --out-dir" + writes);
-  const std::string shipped = fa::data_file("v.npy");
-  refused({"--out", shipped},
-          "--out " + shipped + ": the program reads this file; give it another name");
-  CHECK(parse("--out /dev/null --json /dev/null").json == "/dev/null");
-  CHECK(parse({"--q", q, "--out", dir + "/LSE.npy"}).files.q == q);
-}
-
 TEST_CASE("where files give all input, what would make it is refused", "[cli]") {
   const Folder folder;
   const std::string f = folder.zeros("x.npy", {1, 1, 8, 64});
@@ -362,6 +173,9 @@ TEST_CASE("where files give all input, what would make it is refused", "[cli]") 
                     "--seed 7: all input comes from files; leave it out");
   fa::Step step = some_step();
   step.variants[1].backward = forward_bf16;
+  CHECK(parse({"--do", f}, step).files.dO == f);
+  CHECK_THROWS_WITH(parse({"--do", f, "--variant", "first"}, step),
+                    ContainsSubstring("99_step first has no backward"));
   CHECK(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}, step).seed == 7);  // of dO
   CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--do", f, "--seed", "7"}, step),
                   fa::UsageError);
@@ -373,15 +187,6 @@ TEST_CASE("where files give all input, what would make it is refused", "[cli]") 
   step.variants[1].backward = {};
   CHECK(parse({"--q", f, "--k", f, "--v", f, "--sinks", "--seed", "7"}, step).seed == 7);
   CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}, step), fa::UsageError);
-}
-
-TEST_CASE("the report and the trace have a file each", "[cli]") {
-  if (!fa::simulated()) return;
-  for (const char* same : {"a.json", "./a.json", "b/../a.json"}) {
-    CHECK_THROWS_WITH(parse({"--json", "a.json", "--trace", same}),
-                      "--json a.json: --trace writes the same file; give each its own");
-  }
-  CHECK(parse("--json a.json --trace b.json").trace == "b.json");
 }
 
 TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
@@ -403,29 +208,6 @@ TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
   CHECK((help.find("--estimate F.json") != std::string::npos) != fa::simulated());
 }
 
-TEST_CASE(".npy files decide the sizes", "[cli]") {
-  const Folder folder;
-  const std::string q = folder.zeros("q.npy", {2, 3, 50, 32});
-  const fa::Options o = parse({"--q", q});
-  CHECK(fa::describe(o.problem) == "B=2 H=3 N=50 d=32 bf16");
-
-  SECTION("a flag that agrees is welcome, one that does not is refused") {
-    CHECK(parse({"--q", q, "--n", "50"}).problem.N == 50);
-    CHECK_THROWS_WITH(parse({"--q", q, "--n", "51"}),
-                      ContainsSubstring("--n 51") && ContainsSubstring("50"));
-    CHECK_THROWS_AS(parse({"--q", q, "--d", "64"}), fa::UsageError);
-  }
-  SECTION("what no file gives can be given by a flag, even at its default value") {
-    fa::Step step = some_step();
-    step.support.cross = true;
-    CHECK(parse({"--q", q, "--nk", "1024"}, step).problem.Nk == 1024);
-  }
-  SECTION("the step's limits hold for files too") {
-    const std::string odd = folder.zeros("odd.npy", {1, 1, 5, 48});
-    CHECK_THROWS_AS(parse({"--q", odd}), fa::UsageError);
-  }
-}
-
 TEST_CASE("a decoding step has one query and many keys, and what its cache needs", "[cli]") {
   const fa::Step step = decoding_step();
   fa::Options o = parse({}, step);
@@ -445,16 +227,6 @@ TEST_CASE("a decoding step has one query and many keys, and what its cache needs
   CHECK(parse("--lengths=7", step).problem.cache.lengths == std::vector<int>{7});
   CHECK(parse("--b 2 --lengths 7,9", step).problem.cache.lengths == std::vector<int>{7, 9});
   CHECK(parse("--b 2 --lengths 7,9", step).problem.Nk == 9);
-}
-
-TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]") {
-  for (const char* option : {"--lengths", "--page", "--table"}) {
-    CAPTURE(option);
-    CHECK_THAT(parse("--help").text, !ContainsSubstring(option));
-    CHECK_THAT(parse("--help", decoding_step()).text, ContainsSubstring(option));
-  }
-  CHECK_THAT(parse("--help").text, ContainsSubstring("99_step --n 512"));
-  CHECK_THAT(fitting(parse("--help", decoding_step()).text), ContainsSubstring("99_step --nk 512"));
 }
 
 TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]") {
@@ -488,23 +260,65 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
   refused("--table missing.npy --page 16", "missing.npy: cannot be opened");
 }
 
-TEST_CASE("the options that few steps take arrive, too, and the last of two counts", "[cli]") {
+TEST_CASE("every option arrives, and the last of two counts", "[cli]") {
   fa::Step step = some_step();
-  step.support.score_mod = step.support.smem = step.support.cross = step.support.pages = true;
+  step.support.gqa = step.support.cross = step.support.smem = step.support.pages = true;
+  step.support.score_mod = true;
   step.options = fa::rank_options();
   const fa::Options none = parse({}, step);
-  CHECK(none.counters);
-  CHECK(none.limit_s == 300);
-  CHECK_FALSE((none.details || none.predict || none.no_predict || none.only_hbm));
-  const fa::Options o = parse(
-      "--n 3 --n 5 --nk 7 --smem 512 --trace t.json --details --no-predict --no-counters "
-      "--only-hbm --limit 9 --estimate e.json --gpu a100",
+  CHECK(fa::describe(none.problem) == "B=1 H=4 N=1024 d=64 bf16");
+  CHECK((none.input == "real" && none.variant == 1 && none.model_gpu == "H200"));
+  CHECK((none.iters == 0 && none.workers == 0 && none.limit_s == 300 && none.text.empty()));
+  CHECK((none.counters && !none.analyse && !none.details && !none.predict));
+  CHECK_FALSE((none.no_predict || none.only_hbm || none.model_chosen));
+  CHECK(fa::describe(parse("--h 3 --n=77").problem) == "B=1 H=3 N=77 d=64 bf16");
+
+  fa::Options o = parse({"--b",
+                         "2",
+                         "--h",
+                         "6",
+                         "--hkv",
+                         "3",
+                         "--n",
+                         "5",
+                         "--n",
+                         "100",
+                         "--nk",
+                         "200",
+                         "--d",
+                         "32",
+                         "--smem",
+                         "512",
+                         "--out",
+                         "O.npy",
+                         "--out-dir",
+                         "dir",
+                         "--causal",
+                         "--seed",
+                         "18446744073709551615",
+                         "--iters",
+                         "7",
+                         "--variant",
+                         "first",
+                         "--json",
+                         "r.json",
+                         "--gpu",
+                         "RTX 4090",
+                         "--input",
+                         "outliers",
+                         "--analyse",
+                         "--workers",
+                         "3"},
+                        step);
+  CHECK(fa::describe(o.problem) == "B=2 H=6 Hkv=3 N=100 Nk=200 d=32 causal smem=512 fp32");
+  CHECK((o.input == "outliers" && o.out == "O.npy" && o.out_dir == "dir" && o.seed == UINT64_MAX));
+  CHECK((o.iters == 7 && o.variant == 0 && o.json == "r.json" && o.model_gpu == "RTX 4090"));
+  CHECK((o.model_chosen && o.analyse && o.workers == 3));
+  o = parse(
+      "--trace t.json --details --no-predict --no-counters --only-hbm --limit 9 "
+      "--estimate e.json --gpu a100",
       step);
-  CHECK(fa::describe(o.problem) == "B=1 H=4 N=5 Nk=7 d=64 smem=512 bf16");
-  CHECK(o.trace == "t.json");
-  CHECK(o.estimate == "e.json");
-  CHECK(o.limit_s == 9);
-  CHECK(o.model_gpu == "a100");
+  CHECK((o.trace == "t.json" && o.estimate == "e.json" && o.limit_s == 9 && o.model_gpu == "a100"));
   CHECK((o.details && o.no_predict && o.only_hbm));
   CHECK_FALSE((o.counters || o.predict || o.analyse));
   CHECK(parse("--predict", step).predict);
@@ -518,42 +332,60 @@ TEST_CASE("the options that few steps take arrive, too, and the last of two coun
   CHECK(problem("--page 16 --page 64") == "B=1 H=4 N=1024 d=64 page=64 bf16");
 }
 
-TEST_CASE("what contradicts itself or is out of range is refused in these words", "[cli]") {
+TEST_CASE("what is unknown, contradicts itself or is out of range is refused", "[cli]") {
   fa::Step step = decoding_step();
   step.support.smem = true;
   step.options = fa::rank_options();
-  const auto refused = [&](const Words& arguments) {
-    return refusal_of([&] { parse(arguments, step); });
+  const std::string most = std::to_string(fa::kMaxWorkers);
+  const std::string more = std::to_string(fa::kMaxWorkers + 1);
+  using Refusals = std::vector<std::pair<std::string, std::string>>;
+  const auto require = [&](const Refusals& all) {
+    for (const auto& [arguments, said] : all) {
+      CAPTURE(arguments);
+      const std::string found = refusal_of([&] { parse(arguments.c_str(), step); });
+      CHECK_THAT(found, Catch::Matchers::StartsWith(said) && !ContainsSubstring("\n"));
+    }
   };
+  const std::string number = ": must be a whole number, and not too large; see 99_step --help";
   for (const char* output : {"--analyse", "--out a", "--out-dir a", "--trace a"}) {
-    CHECK(refused((std::string("--predict ") + output).c_str()) ==
-          "--predict runs nothing, so there is no output and nothing to analyse or to trace");
+    require({{std::string("--predict ") + output, "--predict runs nothing"}});
   }
-  CHECK(refused("--predict --json a --details") == "accepted");
-  CHECK(refused("--predict --no-predict") ==
-        "--predict prints the formulas' predictions and --no-predict none: give one");
-  CHECK(refused("--iters 0") == "--iters 0: must be at least 1");
-  CHECK(refused("--iters -3") == "--iters -3: must be at least 1");
-  CHECK(refused("--limit 0") == "--limit 0: must be at least 1");
-  CHECK(refused("--limit 1") == "accepted");
-  CHECK(refused("--smem 0") == "accepted");
-  CHECK(refused("--estimate-heads -1") ==
-        "--estimate-heads -1: must be 0 (as many as run) or a multiple of the heads that run");
-  CHECK(refused("--variant third") == "--variant third: 99_step has first, second");
-  CHECK(refused("--n 64.5") ==
-        "--n 64.5: must be a whole number, and not too large; see 99_step "
-        "--help");
-  CHECK(refused("--workers -1") == "--workers -1: must be 0 to " + std::to_string(fa::kMaxWorkers));
-  CHECK(refused("--limit x") ==
-        "--limit x: must be a whole number, and not too large; see 99_step --help");
+  require({{"--nn 3", "this step has no option --nn; see 99_step --help"},
+           {"stray", "unknown argument stray; see 99_step --help"},
+           {"--n", "--n"},
+           {"--n many", "--n many" + number},
+           {"--n 64.5", "--n 64.5" + number},
+           {"--n 5000000000", "--n 5000000000" + number},
+           {"--n 0", "--n 0: must be at least 1"},
+           {"--d 48", "--d 48: this step supports --d 32, 64, 96, 128"},
+           {"--input fake", "--input: fake not in"},
+           {"--iters 0", "--iters 0: must be at least 1"},
+           {"--iters -3", "--iters -3: must be at least 1"},
+           {"--limit 0", "--limit 0: must be at least 1"},
+           {"--limit x", "--limit x" + number},
+           {"--workers -1", "--workers -1: must be 0 to " + most},
+           {"--workers " + more, "--workers " + more + ": must be 0 to " + most},
+           {"--estimate-heads -1", "--estimate-heads -1: must be 0"},
+           {"--variant third", "--variant third: 99_step has first, second"},
+           {"--q missing.npy", "missing.npy: cannot be opened"},
+           {"--predict --no-predict", "--predict prints the formulas' predictions"},
+           {"--predict --json a --details", "accepted"},
+           {"--iters 1", "accepted"},
+           {"--limit 1", "accepted"},
+           {"--smem 0", "accepted"},
+           {"--workers " + most, "accepted"}});
+  CHECK(refusal_of([&] { parse({""}, step); }) == "an argument is empty");
   step.options = fa::mask_options({});
-  CHECK(refused("--cap x") == "--cap x: must be a number, and not too large; see 99_step --help");
-  CHECK(refused("--limit 9") == "this step has no option --limit; see 99_step --help");
+  require({{"--cap x", "--cap x: must be a number, and not too large; see 99_step --help"},
+           {"--limit 9", "this step has no option --limit; see 99_step --help"}});
 }
 
 TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
   const Folder folder;
   const std::string f = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
+  const std::string same = dir + "/./O.npy", hard = dir + "/hard.npy", soft = dir + "/soft.npy";
+  std::filesystem::create_hard_link(f, hard);
+  std::filesystem::create_symlink(f, soft);
   fa::Step step = some_step();
   step.support.pages = true;
   step.options = fa::cache_options();
@@ -564,7 +396,9 @@ TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
   for (const std::string input : {"--q", "--k", "--v", "--do", "--table", "--estimate"}) {
     const std::string reads = ": " + input + " reads this file; give it another name";
     for (const std::string output : {"--out", "--json", "--trace"}) {
-      CHECK(refused({input, f, output, f, "--page", "16"}) == output + " " + f + reads);
+      for (const std::string& path : {f, same, hard, soft}) {
+        CHECK(refused({input, f, output, path, "--page", "16"}) == output + " " + path + reads);
+      }
     }
     CHECK(refused({input, f, "--out-dir", dir, "--page", "16"}) ==
           "--out-dir " + dir + "/O.npy" + reads);
@@ -575,7 +409,10 @@ TEST_CASE("each output is kept apart from each file that is read", "[cli]") {
           "--json " + shipped + ": the program reads this file; give it another name");
   }
   const std::string writes = " writes the same file; give each its own";
-  CHECK(refused("--out a --trace a") == "--out a: --trace" + writes);
+  CHECK(refused("--out a --trace ./a") == "--out a: --trace" + writes);
+  CHECK(refused("--json a --trace b/../a") == "--json a: --trace" + writes);
+  CHECK(refused("--out a --json a") == "--out a: --json" + writes);
+  CHECK(refused("--out /dev/null --json /dev/null") == "accepted");
   CHECK(refused("--trace new/O.npy --out-dir new") == "--trace new/O.npy: --out-dir" + writes);
   CHECK(refused("--trace new/dV.npy --out-dir new") == "--trace new/dV.npy: --out-dir" + writes);
   CHECK(refused("--json new/LSE.npy --out-dir new") == "accepted");  // which it does not write
@@ -620,6 +457,7 @@ TEST_CASE("of each size some files decide, and others leave it to its flag", "[c
           (queries ? "B=2 H=3 N=50 Nk=7 d=32 bf16"
                    : "--nk 7 contradicts the .npy files, which say 50"));
   }
+  CHECK_THAT(said({"--q", folder.zeros("odd.npy", {1, 1, 5, 48})}), ContainsSubstring("--d 48: "));
   // As many key heads as query heads by default, where a file has more.
   REQUIRE(fa::Problem().H == 4);
   const std::string more = folder.zeros("more.npy", {1, 8, 50, 32});
@@ -630,50 +468,71 @@ TEST_CASE("of each size some files decide, and others leave it to its flag", "[c
   }
 }
 
-TEST_CASE("documents are read from files of either type and of both shapes", "[cli]") {
+TEST_CASE("masks of the command line, and documents from files", "[cli]") {
   const Folder folder;
   fa::Step step = some_step();
-  step.support.documents = step.support.cross = step.support.window = true;
-  step.options = fa::mask_options({});
+  step.support.window = step.support.documents = step.support.predicate = true;
+  step.support.cross = step.support.score_mod = true;
+  step.options = fa::mask_options({{"strided", 64, [](const fa::Problem& p, int, int c) {
+                                      return c % p.mask.predicate.n == 0;
+                                    }}});
+  const auto mask = [&](const Words& arguments) { return parse(arguments, step).problem; };
+  const fa::Problem window = mask("--window 256,-1"), pack = mask("--lengths 5,0,7:9");
+  CHECK((window.mask.left == 256 && window.mask.right == -1));
+  CHECK((pack.N == 12 && pack.Nk == 14));
+  CHECK(mask("--mask strided").mask.predicate.n == 64);
+  CHECK(mask("--mask strided:3").sees(0, 6));
+  CHECK_FALSE(mask("--mask strided:3").sees(0, 7));
+
   const auto file = [&](const char* type, const char* shape, const std::string& bytes) {
     return folder.file("l.npy", npy_file(1, header_of(type, shape), bytes));
   };
-  const auto starts = [&](const std::string& path) {
-    const fa::Mask mask = parse({"--lengths", path}, step).problem.mask;
-    return std::pair(mask.row_starts, mask.key_starts);
-  };
-  const auto refused = [&](const Words& arguments) {
-    return refusal_of([&] { parse(arguments, step); });
-  };
   using Starts = std::vector<int>;
-  CHECK(starts(file("<i4", "(3,)", bytes_of<int>({5, 0, 7}))) ==
-        std::pair(Starts{0, 5, 5, 12}, Starts{0, 5, 5, 12}));
-  CHECK(starts(file("<i8", "(2, 1)", bytes_of<int64_t>({5, 7}))) ==
-        std::pair(Starts{0, 5, 12}, Starts{0, 5, 12}));
-  CHECK(starts(file("<i4", "(2, 2)", bytes_of<int>({5, 9, 7, 4}))) ==
-        std::pair(Starts{0, 5, 12}, Starts{0, 9, 13}));
-  for (const char* shape : {"()", "(1, 1, 1)"}) {
-    const std::string path = file("<i4", shape, bytes_of<int>({5}));
-    CHECK(refused({"--lengths", path}) == "--lengths " + path +
-                                              ": its shape must be [documents], or [documents, 2] "
-                                              "for rows and keys");
+  const auto starts = [&](const std::string& lengths, const Starts& rows, const Starts& keys) {
+    const fa::Mask found = mask({"--lengths", lengths}).mask;
+    CHECK((found.row_starts == rows && found.key_starts == keys));
+  };
+  starts("5,0,7:9", {0, 5, 5, 12}, {0, 5, 5, 14});
+  starts(file("<i4", "(3,)", bytes_of<int>({5, 0, 7})), {0, 5, 5, 12}, {0, 5, 5, 12});
+  starts(file("<i8", "(2, 1)", bytes_of<int64_t>({5, 7})), {0, 5, 12}, {0, 5, 12});
+  starts(file("<i4", "(2, 2)", bytes_of<int>({5, 9, 7, 4})), {0, 5, 12}, {0, 9, 13});
+
+  const auto refused = [&](const Words& arguments, const std::string& said) {
+    CHECK_THAT(refusal_of([&] { parse(arguments, step); }), ContainsSubstring(said));
+  };
+  const std::string sum = ": each must be at least 0, and their sum an int";
+  for (const char* shape : {"()", "(1, 1, 1)", "(1, 3)", "(2, 0)"}) {
+    const size_t n = shape == std::string("(1, 3)") ? 3 : shape == std::string("(2, 0)") ? 0 : 1;
+    const std::string path = file("<i4", shape, bytes_of(std::vector<int>(n, 5)));
+    refused({"--lengths", path},
+            "--lengths " + path + ": its shape must be [documents], or [docum");
   }
-  CHECK_THAT(refused({"--lengths", file("<i4", "(1, 3)", bytes_of<int>({5, 6, 7}))}),
-             ContainsSubstring("its shape must be [documents]"));
-  CHECK_THAT(refused({"--lengths", file("<i4", "(2, 0)", "")}),
-             ContainsSubstring("its shape must be [documents]"));
-  for (const char* sum : {"2147483647,1", "1:2147483647,1:1", "2147483647:1,1", "5:-1,7"}) {
-    CHECK(refused({"--lengths", sum}) ==
-          std::string("--lengths ") + sum + ": each must be at least 0, and their sum an int");
+  refused({"--lengths", file("<i8", "(2,)", bytes_of<int64_t>({5, INT64_MAX}))}, sum);
+  for (const std::string bad :
+       {"2147483647,1", "1:2147483647,1:1", "2147483647:1,1", "5:-1,7", "5,-1"}) {
+    refused({"--lengths", bad}, "--lengths " + bad + sum);
   }
-  CHECK(refused("--lengths 5,").starts_with("--lengths : must be whole numbers"));
-  CHECK(refused("--lengths 5:9:3").starts_with("--lengths 9:3: must be whole numbers"));
-  CHECK(refused("--lengths 5,7:9 --nk 10") ==
-        "--nk 10: the documents of --lengths have 14; leave it out");
-  CHECK(refused("--lengths 5,7:9 --n 12 --nk 14") == "accepted");
-  CHECK(
-      refused("--window 1,2,3").starts_with("--window 1,2,3: must be two numbers, such as 256,0"));
-  CHECK(refused("--window 1,x").starts_with("--window 1,x: must be whole numbers with commas"));
+  for (const std::string bad : {"-1", "18446744073709551616", "0x10", "1.5"}) {
+    refused({"--seed", bad}, "--seed " + bad + ": must be a whole number");
+  }
+  for (const auto& [arguments, said] : std::vector<std::pair<const char*, const char*>>{
+           {"--lengths 5,x", "--lengths x: must be whole numbers"},
+           {"--lengths 5,", "--lengths : must be whole numbers"},
+           {"--lengths 5:9:3", "--lengths 9:3: must be whole numbers"},
+           {"--lengths 5,6 --n 10", "--n 10: the documents of --lengths have 11; leave it out"},
+           {"--lengths 5,7:9 --nk 10", "--nk 10: the documents of --lengths have 14; leave it"},
+           {"--lengths 5,7:9 --n 12 --nk 14", "accepted"},
+           {"--window 5", "--window 5: must be two numbers"},
+           {"--window 1,2,3", "--window 1,2,3: must be two numbers, such as 256,0"},
+           {"--window 1,x", "--window 1,x: must be whole numbers with commas"},
+           {"--window 5,-2", "--window 5,-2: each must be 0 to"},
+           {"--mask round", "--mask round: this step has strided:64"},
+           {"--mask strided:0", "--mask strided:0: the number must be"}}) {
+    refused(arguments, said);
+  }
+  CHECK_THROWS_WITH(parse("--window 3,3"), "this step has no option --window; see 99_step --help");
+  step.support.window = false;
+  refused("--window 3,3", "--window 3,3: this step has no such mask");
 }
 
 TEST_CASE("each option is shown where its step takes it, and nowhere else", "[cli]") {
@@ -712,9 +571,19 @@ TEST_CASE("each option is shown where its step takes it, and nowhere else", "[cl
       CHECK(shown(option, c.step) == its);
     }
   }
-  CHECK_FALSE(shown("--do", some_step()));
-  CHECK(shown("--trace", some_step()) == fa::simulated());
-  CHECK(shown("--only-hbm", some_step()) != fa::simulated());
+  fa::Step step = some_step();
+  CHECK((shown("--n", step) && !shown("--do", step)));
+  step.variants[0].support = fa::Support{.cross = true};  // one variant is enough
+  step.variants[1].backward = forward_bf16;
+  CHECK((shown("--nk", step) && shown("--do", step)));
+  for (const char* option : {"--analyse", "--workers", "--gpu", "--trace"}) {
+    CHECK(shown(option, step) == fa::simulated());
+  }
+  for (const char* option : {"--iters", "--no-counters", "--only-hbm"}) {
+    CHECK(shown(option, step) != fa::simulated());
+  }
+  CHECK_THAT(parse("--help", step).text, ContainsSubstring("99_step --n 512"));
+  CHECK_THAT(fitting(parse("--help", decoding_step()).text), ContainsSubstring("99_step --nk 512"));
   CHECK_THAT(
       parse("--help", adding(fa::mask_options({{"strided", 64, {}}, {"round", 0, {}}}))).text,
       ContainsSubstring("a mask of the step: strided:64 round") &&

@@ -110,40 +110,72 @@ TEST_CASE("query heads of a group read the same K/V head", "[problem]") {
   for (size_t bh = 0; bh < p.heads(); ++bh) CHECK(p.kv_head_of(bh) == want[bh]);
 }
 
-TEST_CASE("validate names the flag, its value and what is supported", "[problem]") {
-  Support everything;
-  everything.gqa = everything.cross = true;
-  CHECK(refusal({}) == "accepted");
-  const auto of = [](auto change) {
+TEST_CASE("a refusal names the flag, its value and what is supported", "[problem]") {
+  Support all;
+  all.gqa = all.cross = all.lengths = all.pages = all.score_mod = true;
+  struct Row {
+    void (*change)(Problem&);
+    std::string said;
+    Support support = {};
+  };
+#define REFUSED(change, ...)                \
+  Row {                                     \
+    [](Problem& p) { change; }, __VA_ARGS__ \
+  }
+  const std::string product = ": their product must be at most 65535, the size of a CUDA grid";
+  const std::string pages = ": this step supports pages of 16, 32, 64, 128 or 256 keys";
+  const std::string one_each = ": must be one for each batch entry, --b ";
+  const std::string heads = "as many key/value heads as query heads (--h 4)";
+  const std::string only = ": this step supports only ", least = ": must be at least 1";
+  const std::string scores = ": this step changes no scores",
+                    most = ": at most 268435456 is supported";
+  const std::string multiple = ": --h 4 must be a multiple of it";
+  const std::string lengths = ": each must be 0 to 1024, the keys of --nk",
+                    sevens = "7,7,7,7,7,7,7,7";
+  const Row rows[] = {
+      REFUSED((void)p, "accepted"), REFUSED(p.N = 0, "--n 0" + least),
+      REFUSED(p.B = -1, "--b -1" + least), REFUSED(p.H = 0, "--h 0" + least),
+      REFUSED(p.Hkv = 0, "--hkv 0" + least), REFUSED(p.Nk = 0, "--nk 0" + least),
+      REFUSED(p.d = 80, "--d 80: this step supports --d 32, 64, 96, 128"),
+      REFUSED(p.Hkv = 2, "accepted", all), REFUSED(p.Hkv = 2, "--hkv 2" + only + heads),
+      REFUSED(p.Hkv = 3, "--hkv 3" + multiple, all), REFUSED(p.Hkv = 8, "--hkv 8" + multiple, all),
+      REFUSED(p.Nk = 77, "accepted", all),
+      REFUSED(p.Nk = 77, "--nk 77" + only + "as many keys as queries (--n 1024)"),
+      REFUSED(p.method.smem = 7, "--smem 7: the tiles of this step have a fixed size"),
+      REFUSED(p.score_mod.cap = 2.5f, "--cap 2.5" + scores),
+      REFUSED(p.score_mod.alibi = true, "--alibi" + scores),
+      REFUSED(p.score_mod.sinks = true, "--sinks" + scores),
+      REFUSED(p.score_mod.cap = 1e30f, "--cap 1e+30: must be 0, for none, or 2^-20 to 2^20", all),
+      REFUSED(p.cache.lengths = {0},
+              "--lengths 0" + only + "as many keys in each batch entry (--nk 1024)"),
+      REFUSED(p.cache.lengths.assign({1, 2, 3}), "--lengths 1,2,3" + one_each + "1", all),
+      REFUSED(p.cache.lengths.assign(8, 7), "--lengths " + sevens + one_each + "1", all),
+      REFUSED((p.B = 20, p.cache.lengths.assign(19, 7)),
+              "--lengths " + sevens + ",..." + one_each + "20", all),
+      REFUSED(p.cache.lengths = {1025}, "--lengths 1025" + lengths, all),
+      REFUSED(p.cache.lengths = {-1}, "--lengths -1" + lengths, all),
+      REFUSED(p.cache.page = 64, "--page 64: this step has no paged cache"),
+      REFUSED(p.cache.page = 48, "--page 48" + pages, all),
+      REFUSED(p.N = 17, "--n 17: this step supports at most 16 queries",
+              Support{.cross = true, .most_n = 16}),
+      // Sizes that would overflow; in the last ones a product of ints.
+      REFUSED(p.N = p.Nk = 1 << 29, "--n 536870912" + most),
+      REFUSED(p.Nk = (1 << 28) + 1, "--nk 268435457" + most, all),
+      REFUSED(p.N = p.Nk = 1 << 28,
+              "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so "
+              "that byte counts fit 64 bits"),
+      REFUSED(p.B = 65536, "--b 65536 --h 4" + product),
+      REFUSED(p.B = p.H = p.Hkv = 65536, "--b 65536 --h 65536" + product)};
+#undef REFUSED
+  for (const auto& [change, said, support] : rows) {
     Problem p;
     change(p);
-    return p;
-  };
-  CHECK(refusal(of([](Problem& p) { p.N = 0; })) == "--n 0: must be at least 1");
-  CHECK(refusal(of([](Problem& p) { p.B = -1; })) == "--b -1: must be at least 1");
-  CHECK(refusal(of([](Problem& p) { p.H = 0; })) == "--h 0: must be at least 1");
-  CHECK(refusal(of([](Problem& p) { p.Hkv = 0; })) == "--hkv 0: must be at least 1");
-  CHECK(refusal(of([](Problem& p) { p.Nk = 0; })) == "--nk 0: must be at least 1");
-  CHECK(refusal(of([](Problem& p) { p.d = 80; })) ==
-        "--d 80: this step supports --d 32, 64, 96, 128");
-  const Problem grouped = of([](Problem&p) { p.Hkv = 2; }),
-                longer = of([](Problem&p) { p.Nk = 77; });
-  CHECK_THAT(refusal(grouped), ContainsSubstring("--hkv 2: this step supports only as many"));
-  CHECK_THAT(refusal(longer), ContainsSubstring("--nk 77: this step supports only as many keys"));
-  CHECK(refusal(grouped, everything) == "accepted");
-  CHECK(refusal(longer, everything) == "accepted");
-  for (const int Hkv : {3, 8}) {
-    CHECK(refusal(of([=](Problem& p) { p.Hkv = Hkv; }), everything) ==
-          "--hkv " + std::to_string(Hkv) + ": --h 4 must be a multiple of it");
+    CHECK(refusal(p, support) == said);
   }
-  // Sizes that would overflow; in the last ones a product of ints.
-  CHECK(refusal(of([](Problem& p) { p.N = p.Nk = 1 << 29; })) ==
-        "--n 536870912: at most 268435456 is supported");
-  CHECK(refusal(of([](Problem& p) { p.N = p.Nk = 1 << 28; })) ==
-        "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so that "
-        "byte counts fit 64 bits");
-  CHECK_THAT(refusal(of([](Problem& p) { p.B = p.H = p.Hkv = 65536; })),
-             ContainsSubstring("their product must be at most 65535"));
+  Problem p;
+  p.d = 48;
+  CHECK(fa::test::refusal_of([&] { fa::validate(p, Support{.d = {64}}, "variant x"); }) ==
+        "--d 48: variant x supports --d 64");
 }
 
 TEST_CASE("validate accepts each limit and refuses what lies one past it", "[problem]") {
@@ -227,6 +259,16 @@ TEST_CASE("describe leaves out what is at its default meaning", "[problem]") {
   CHECK(fa::describe(p) == "B=1 H=4 N=1024 d=64 fp32");
   p.causal = true, p.Hkv = 2, p.Nk = 99, p.dtype = DType::bf16;
   CHECK(fa::describe(p) == "B=1 H=4 Hkv=2 N=1024 Nk=99 d=64 causal bf16");
+  p = {};
+  p.B = 3, p.N = 1, p.dtype = DType::bf16, p.cache.lengths = {1024, 3, 700}, p.cache.page = 64;
+  CHECK(fa::describe(p) == "B=3 H=4 N=1 Nk=1024 d=64 lengths=3..1024 page=64 bf16");
+  p.cache.lengths = {5, 5, 5}, p.cache.page = 0, p.cache.fp8 = true;
+  CHECK(fa::describe(p) == "B=3 H=4 N=1 Nk=1024 d=64 lengths=5 bf16 fp8 cache");
+  p = {};
+  p.score_mod = {2.5f, true, true}, p.method.smem = 512;
+  CHECK(fa::describe(p) == "B=1 H=4 N=1024 d=64 cap=2.5 alibi sinks smem=512 fp32");
+  CHECK(fa::text_of(fa::Predicate{"round", 0, {}}) == "round");
+  CHECK(fa::text_of(fa::Predicate{"strided", 8, {}}) == "strided:8");
 }
 
 TEST_CASE("the size of a tile becomes a template argument, or an error", "[problem]") {
@@ -254,102 +296,6 @@ TEST_CASE("each batch entry sees its own keys", "[problem]") {
   CHECK(p.pages() == 1);
   p.Nk = 17;
   CHECK(p.pages() == 2);
-}
-
-TEST_CASE("lengths, pages and many queries are refused where they are not supported", "[problem]") {
-  Support decode;
-  decode.cross = decode.lengths = decode.pages = true;
-  decode.most_n = 16;
-  Problem p;
-  p.B = 2, p.N = 16, p.Nk = 100, p.cache.lengths = {0, 100}, p.cache.page = 64;
-  CHECK(refusal(p, decode) == "accepted");
-  SECTION("queries") {
-    p.N = 17;
-    CHECK(refusal(p, decode) == "--n 17: this step supports at most 16 queries");
-  }
-  SECTION("lengths") {
-    decode.lengths = false;
-    CHECK(refusal(p, decode) ==
-          "--lengths 0,100: this step supports only as many keys in each batch entry (--nk 100)");
-    decode.lengths = true;
-    p.cache.lengths = {1, 2, 3};
-    CHECK(refusal(p, decode) == "--lengths 1,2,3: must be one for each batch entry, --b 2");
-    p.cache.lengths = {5, 101};
-    CHECK(refusal(p, decode) == "--lengths 101: each must be 0 to 100, the keys of --nk");
-    p.cache.lengths = {-1, 5};
-    CHECK(refusal(p, decode) == "--lengths -1: each must be 0 to 100, the keys of --nk");
-    p.B = 20, p.cache.lengths.assign(19, 3);
-    CHECK(refusal(p, decode) ==
-          "--lengths 3,3,3,3,3,3,3,3,...: must be one for each batch entry, --b 20");
-  }
-  SECTION("pages") {
-    for (const int page : {16, 32, 64, 128, 256}) {
-      p.cache.page = page;
-      CHECK(refusal(p, decode) == "accepted");
-    }
-    for (const int page : {-16, 1, 48, 512}) {
-      p.cache.page = page;
-      CHECK(refusal(p, decode) == "--page " + std::to_string(page) +
-                                      ": this step supports pages of 16, 32, 64, 128 or 256 keys");
-    }
-    decode.pages = false;
-    CHECK(refusal(p, decode) == "--page 512: this step has no paged cache");
-    p.cache.page = 0;
-    CHECK(refusal(p, decode) == "accepted");
-  }
-}
-
-TEST_CASE("describe names the cache", "[problem]") {
-  Problem p;
-  p.B = 3, p.N = 1, p.dtype = DType::bf16, p.cache.lengths = {1024, 3, 700}, p.cache.page = 64;
-  CHECK(fa::describe(p) == "B=3 H=4 N=1 Nk=1024 d=64 lengths=3..1024 page=64 bf16");
-  p.cache.lengths = {5, 5, 5}, p.cache.page = 0, p.cache.fp8 = true;
-  CHECK(fa::describe(p) == "B=3 H=4 N=1 Nk=1024 d=64 lengths=5 bf16 fp8 cache");
-}
-
-TEST_CASE("a refusal names the flag of what is not supported", "[problem]") {
-  const auto said = [](auto change, const Support& support = {}) {
-    Problem p;
-    change(p);
-    return refusal(p, support);
-  };
-  CHECK(said([](Problem& p) { p.method.smem = 7; }) ==
-        "--smem 7: the tiles of this step have a fixed size");
-  CHECK(said([](Problem& p) { p.Hkv = 2; }) ==
-        "--hkv 2: this step supports only as many key/value heads as query heads (--h 4)");
-  CHECK(said([](Problem& p) { p.Nk = 77; }) ==
-        "--nk 77: this step supports only as many keys as queries (--n 1024)");
-  CHECK(said([](Problem& p) { p.score_mod.cap = 2.5f; }) ==
-        "--cap 2.5: this step changes no scores");
-  CHECK(said([](Problem& p) { p.score_mod.alibi = true; }) ==
-        "--alibi: this step changes no scores");
-  CHECK(said([](Problem& p) { p.score_mod.sinks = true; }) ==
-        "--sinks: this step changes no scores");
-  Support all;
-  all.score_mod = all.cross = all.lengths = true;
-  CHECK(said([](Problem& p) { p.score_mod.cap = 1e30f; }, all) ==
-        "--cap 1e+30: must be 0, for none, or 2^-20 to 2^20");
-  CHECK(said([](Problem& p) { p.B = 65536; }) ==
-        "--b 65536 --h 4: their product must be at most 65535, the size of a CUDA grid");
-  CHECK(said([](Problem& p) { p.Nk = (1 << 28) + 1; }, all) ==
-        "--nk 268435457: at most 268435456 is supported");
-  const auto lengths = [](int n) { return [n](Problem& p) { p.cache.lengths.assign(n, 7); }; };
-  CHECK(said(lengths(8), all) ==
-        "--lengths 7,7,7,7,7,7,7,7: must be one for each batch entry, --b 1");
-  CHECK(said(lengths(9), all) ==
-        "--lengths 7,7,7,7,7,7,7,7,...: must be one for each batch entry, --b 1");
-  Problem p;
-  p.d = 48;
-  CHECK(fa::test::refusal_of([&] { fa::validate(p, Support{.d = {64}}, "variant x"); }) ==
-        "--d 48: variant x supports --d 64");
-}
-
-TEST_CASE("describe names what happens to the scores", "[problem]") {
-  Problem p;
-  p.score_mod = {2.5f, true, true}, p.method.smem = 512;
-  CHECK(fa::describe(p) == "B=1 H=4 N=1024 d=64 cap=2.5 alibi sinks smem=512 fp32");
-  CHECK(fa::text_of(fa::Predicate{"round", 0, {}}) == "round");
-  CHECK(fa::text_of(fa::Predicate{"strided", 8, {}}) == "strided:8");
 }
 
 TEST_CASE("slopes of ALiBi are powers of two of the head", "[problem]") {

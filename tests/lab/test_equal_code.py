@@ -29,26 +29,6 @@ RUN = {
 }
 
 
-class Changed(Folder):
-    def test_comments_white_space_and_includes_change_no_code(self):
-        path = "steps/01_naive/1_naive.cuh"
-        now = (ROOT / path).read_text()
-        for before, changed in (
-            (now.replace("#pragma once", "#pragma once\n#include <array>  // more"), False),
-            (now.replace("\n", " \n// a comment\n"), False),
-            (now.replace("r >= N", "r > N"), True),
-        ):
-            self.assertNotEqual(before, now)
-            with mock.patch.object(commits, "git", return_value=before):
-                self.assertEqual(commits.has_changed.__wrapped__(path, path, "x"), changed)
-
-    def test_a_moved_file_is_compared_with_what_it_was(self):
-        said = "M\tsame\nA\tadded\nR096\tbefore\tnow\n"
-        with mock.patch.object(commits, "git", return_value=said):
-            found = commits.files_since.__wrapped__("x")
-        self.assertEqual(found, {"same": "same", "added": None, "now": "before"})
-
-
 class EqualCode(Folder):
     def step(self, tree, **changes):
         path = f"{tree}/build/sim/steps/{STEP}"

@@ -14,6 +14,7 @@ from flash_steps.files import read_json, read_text
 from flash_steps.problems import flops_of
 from flash_steps.results import PICTURES, load
 from lab import estimates, ladder_tables, tables
+from sample_results import rows_of
 
 OLDER = "of an earlier version of the kernel"
 PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
@@ -115,21 +116,9 @@ class Pages(Folder):
         self.assertTrue(text.endswith(f"O{said[1:]}, 10_warp_specialized\n"), text)
 
     def test_a_speed_of_several_occasions(self):
-        fast, slow = (
-            {
-                **PEER,
-                "n": 512,
-                "nk": 512,
-                "step": "07_tensor_cores",
-                "variant": "v",
-                "commit": HERE,
-                "label": "07 v",
-                "ratios": {},
-                "repeats": [],
-                "ms": ms,
-            }
-            for ms in (1, 2)
-        )
+        known = {**PEER, "n": 512, "nk": 512, "step": "07_tensor_cores", "variant": "v"}
+        known |= {"commit": HERE, "label": "07 v", "ratios": {}, "repeats": []}
+        fast, slow = ({**known, "ms": ms} for ms in (1, 2))
         write(self.folder / "occasions_h200.json", {"device": "NVIDIA H200", "rows": [slow]})
         flops = flops_of(fast, "forward") * 1e-9  # of 1 ms, in TFLOP/s
         text = self.figure("occasions step=07_tensor_cores device=NVIDIA_H200", peers([fast]))
@@ -141,26 +130,20 @@ class Pages(Folder):
         rows = [{**row, "label": f"{row['step'][:2]} {row['variant']}"} for row in peers_rows()]
         wide = {**rows[3], "d": 128, "ms": 0.5, "flops_per_s": 8e14}
         rival = {**rows[3], "device": "NVIDIA H200", "ratios": {"flash3": 1.5, "flash4": 2}}
-        write(
-            self.folder / "rivals_h200.json",
-            {"device": "NVIDIA H200", "rows": [{**rival, "b": 16}]},
-        )
+        rivals = {"device": "NVIDIA H200", "rows": [{**rival, "b": 16}]}
+        write(self.folder / "rivals_h200.json", rivals)
         flops = 2 * 16 * 32 * 1024**2 * 64 / 1.5e9
         written = ["| rung | idea |", "|---|---|", "| 07 `mma` | one |", "| `persistent`, two | |"]
         written += ["| `third` | a \\| b |", "| FlashAttention-3 | |"]
         data = peers([*rows, wide])
         filled = self.fill(page.format("\n".join(written)), data)
-        self.assertEqual(
-            filled.splitlines()[1:-1],
-            [
-                "| rung | idea | d = 64: time | TFLOP/s | d = 128: time | TFLOP/s |",
-                "|:--|:--|--:|--:|--:|--:|",
-                "| 07 `mma` | one | 1.00 ms | 400 | - | - |",
-                "| `persistent`, two |  | 1.00 ms | 400 | 500 us | 800 |",
-                "| `third` | a \\| b | - | - | - | - |",
-                f"| FlashAttention-3 |  | 1.50 ms | {flops:.3g} | - | - |",
-            ],
-        )
+        head, _, *found = filled.splitlines()[1:-1]
+        titles = "| rung | idea | d = 64: time | TFLOP/s | d = 128: time | TFLOP/s |"
+        rows = ["| 07 `mma` | one | 1.00 ms | 400 | - | - |"]
+        rows += ["| `persistent`, two |  | 1.00 ms | 400 | 500 us | 800 |"]
+        rows += ["| `third` | a \\| b | - | - | - | - |"]
+        rows += [f"| FlashAttention-3 |  | 1.50 ms | {flops:.3g} | - | - |"]
+        self.assertEqual((head, found), (titles, rows))
         self.assertEqual(self.fill(filled, data), filled)
         for text, more, said in (
             ("| variant | idea |", "", "write its rows first"),
@@ -177,11 +160,8 @@ class Pages(Folder):
         self.assertEqual(filled.splitlines()[0], "| rung | idea | time | HBM bytes |")
         self.assertRegex(filled, r"\| `naive` \| S \| 500 us \| [\d.]+ [kMG]B \|")
         rival = {**peers_rows()[0], "step": None, "label": "torch math"}
-        beside = self.table(
-            "rungs step=01_naive from=runs figures=time,hbm",
-            peers([rival], runs=[of_series()]),
-            RUNGS + "\n| torch math | |",
-        )
+        data, page = peers([rival], runs=[of_series()]), RUNGS + "\n| torch math | |"
+        beside = self.table("rungs step=01_naive from=runs figures=time,hbm", data, page)
         self.assertIn("| torch math |  | 1.00 ms | - |", beside)
 
     def test_rungs_of_decoding_have_fp8_by_its_program(self):
@@ -251,6 +231,19 @@ class Pages(Folder):
         for name in PICTURES:
             drawn = read_text(ROOT / "docs" / "pictures" / name)
             self.assertTrue(read_text(self.folder / name) == drawn, f"{name}: maintain plots")
+
+    def test_a_picture_that_is_of_other_results_is_named(self):
+        rows = rows_of(self.folder, [gpu(), gpu(step="02_tiled", commit="4567")])
+        self.write("docs/pictures/a.svg", f"01_naive={HERE} 02_tiled=4567")
+        self.write("docs/pictures/b.svg", f"01_naive={HERE} 02_tiled=0123 03_x={HERE}")
+        pictures = dict.fromkeys(("a.svg", "b.svg", "not_there.svg"), lambda rows: rows)
+        with (
+            mock.patch.object(tables, "ROOT", str(self.folder)),
+            mock.patch.object(tables, "PICTURES", pictures),
+        ):
+            (found,) = tables.picture_findings(rows)
+        words = "docs/pictures/b.svg: drawn from other results (02_tiled, 03_x): run ./scripts/"
+        self.assertTrue(found.startswith(words), found)
 
     # --- the command ---
 

@@ -34,7 +34,6 @@ SHOWN = 10
 ONE_WORKER = ("--workers", "1")  # with several, blocks draw tiles in any order
 ABSENT = "-"  # for a key that a row does not have
 PASSES = ("forward", "backward", "prepare")
-TOGETHER = ("tensor", "variant")  # rows of these kinds share a line
 COUNTS = ("requests", "sectors", "lines", "shared_wavefronts")
 
 # --- the runs ------------------------------------------------------------------------------------
@@ -384,8 +383,7 @@ def written(runs):
         words = " ".join(f"{key}={word}" for key, word in usual.items())
         text += f"usual {kind} {words}".rstrip() + f"\ncolumns {kind} {' '.join(columns)}\n"
     for command, rows in runs.items():
-        text += f"{command}\n"
-        last = None
+        lines = []
         for row, keys in rows.items():
             kind = kind_of(row)
             usual, columns = layout[kind]
@@ -393,9 +391,8 @@ def written(runs):
             for key in {**usual, **keys}:
                 if key not in columns and keys.get(key, ABSENT) != usual.get(key):
                     words.append(f"{key}={keys.get(key, ABSENT)}")
-            line = " ".join([row, *words])
-            text = f"{text[:-1]} | {line}\n" if kind == last else f"{text} {line}\n"
-            last = kind if kind in TOGETHER else None
+            lines.append(" ".join([row, *words]))
+        text += f"{command} => {' | '.join(lines)}\n"
     return text
 
 
@@ -404,12 +401,12 @@ def read(text):
     layout, runs = {}, {}
     for line in text.splitlines()[1:]:
         what, kind, *words = line.split()
+        command, _, rows_of_run = line.partition(" => ")
         if what in ("usual", "columns"):
             layout.setdefault(kind, {})[what] = words
-        elif not line.startswith(" "):
-            rows = runs[line] = {}
         else:
-            for part in line.split(" | "):
+            rows = runs[command] = {}
+            for part in rows_of_run.split(" | "):
                 row, *words = part.split()
                 kind = layout[kind_of(row)]
                 columns = kind["columns"]

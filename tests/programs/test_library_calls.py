@@ -1,7 +1,7 @@
 """The CUDA calls of a step's library, with a runtime that only records them: which stream, what
 during a graph's capture, which sentence after an error.
 
-On a GPU: tests/gpu/library_stream.py."""
+What calls leave to later ones: tests/harness/library.cpp; on a GPU: tests/gpu/library_stream.py."""
 
 import ctypes
 import tempfile
@@ -119,34 +119,13 @@ class Calls(unittest.TestCase):
             self.library.release()
         self.assertEqual(str(caught.exception), "fa_release: CUDA reports 'invalid argument'")
 
-    def test_a_backward_that_finds_p_in_the_workspace_needs_its_forward(self):
-        """As in the next test for variant 2, which writes no LSE."""
-        self.story(1, ("backward", "backward on 0$"))
-        self.story(1, ("backward", "LSE is a null pointer", {"LSE": None}))
-        self.story(0, ("backward", "99_fake kernel: it has no backward"))
-
-    def test_a_forward_needs_the_prepare_of_its_tensors(self):
-        self.assertEqual([v["prepare"] for v in self.library.variants][:3], [False, False, True])
-        others = dict.fromkeys(("O", "LSE", "dO", "dQ", "dK", "dV"))  # it needs only Q, K and V
-        needs = "^variant 2: fa_prepare of the same tensors, B=1 H=2 N=8 d=64 fp32, must come "
-        of_another = "the last one was of B=1 H=2 N=8 d=64 fp32$"
-        none, forward = ("forward", needs + "before fa_forward; none has run$"), "forward on 0$"
+    def test_a_prepare_without_room_leaves_none(self):
+        none = ("forward", "^variant 2: fa_prepare of the same tensors, .*; none has run$")
         self.story(
             2,
             none,
-            (*("prepare", "^malloc, malloc, memset on 7, prepare on 7$"), {"stream": 7, **others}),
-            ("forward", "^forward on 7$", {"stream": 7}),
+            ("prepare", "^malloc, malloc, memset on 7, prepare on 7$", {"stream": 7}),
             ("forward", "^forward on 9$", {"stream": 9}),
-            ("backward", "^backward on 0$"),
-            ("forward", "before fa_forward; " + of_another, {"sizes": MORE}),
-            ("backward", "before fa_backward; " + of_another, {"sizes": MORE}),
-            ("forward", "fa_forward; the last one was of other Q, K or V$", {"V": 8192}),
-            ("backward", "fa_backward; the last one was of other Q, K or V$", {"V": 8192}),
-            ("prepare", "K is a null pointer", {"K": None}),
-            ("forward", "^" + forward),  # the refused call changed nothing
-            ("prepare", "prepare on 0$"),  # perhaps with other values: the forward is forgotten
-            ("backward", "fa_forward of the same tensors.*none has run"),
-            ("forward", forward),
         )
         self.no_room()
         self.story(
@@ -154,10 +133,8 @@ class Calls(unittest.TestCase):
             ("prepare", "sums: the device cannot allocate", {"sizes": {**SIZES, "n": 900}}),
             none,
             ("prepare", "prepare on 0$"),
+            ("forward", "forward on 0$"),
         )
-        self.library.release()
-        self.story(2, none)
-        self.story(1, ("prepare", "99_fake both: it has no prepare"))
 
     def test_lengths_are_copied_when_they_change(self):
         def run(told, *lengths, **how):
@@ -188,58 +165,25 @@ class Calls(unittest.TestCase):
         self.story(4, ("forward", "^lengths: the device cannot", {"sizes": many}), again)
 
     def test_a_wrong_cache_is_refused(self):
+        page = ": this step supports pages of 16, 32, 64, 128 or 256"
         for sizes, words in (
-            (paged(9, 0), "^lengths 9: each must be 0 to 8, the keys of Nk$"),
-            (paged(-1, 0), "^lengths -1: each must be 0 to 8"),
+            ({**paged(), "page": 8}, "^page 8" + page),
+            ({**paged(), "page": -1}, "^page -1" + page),
             (paged(1), "^lengths: 1 for 2 batch entries$"),
-            ({**paged(), "page": 8}, "^page 8: this step supports pages of 16, 32, 64, 128 or 256"),
-            ({**paged(), "page": -1}, "^page -1: this step supports pages"),
-            ({**paged(), "b": 0}, "^B 0: must be at least 1"),
         ):
             with self.assertRaisesRegex(Refused, words) as caught:
                 self.library.check(sizes)
             self.assertEqual(caught.exception.status, 2)
-        no_pages = "^table: K and V have no pages, page is 0$"
-        self.story(
-            4,
-            ("forward", "table is a null pointer", {"sizes": paged()}),
-            ("forward", no_pages, {"sizes": SIZES, "table": 4096}),
-        )
-
-    def test_a_cache_that_a_variant_does_not_have_is_refused(self):
-        words = "^variant cache8: its K and V are of 8 bits with scales, for which FaTensors has no"
-        self.story(3, ("forward", words))
-        with self.assertRaisesRegex(Refused, words) as caught:
-            self.library.workspace_bytes(3, SIZES)
-        self.assertEqual(caught.exception.status, 2)
-        self.library.check(SIZES)  # supported by the step's other variants
-        for name, value, words in (
-            ("lengths", [8], "lengths 8: variant both supports only as many keys in each .*Nk 8"),
-            ("page", 16, "page 16: variant both has no paged cache; accepted by pages$"),
-            ("cache8", True, "cache8: the library has no argument"),
+        for variant, words, sizes in (
+            (4, "table is a null pointer", paged()),
+            (3, "^variant cache8: its K and V are of 8 bits with scales, for which", SIZES),
+            (1, "lengths 8: variant both supports only as many keys in", {**SIZES, "lengths": [8]}),
+            (1, "page 16: variant both has no paged cache", {**SIZES, "page": 16}),
+            (1, "cache8: the library has no argument", {**SIZES, "cache8": True}),
+            (1, "forward on 0$", {**SIZES, "lengths": None, "page": None, "cache8": False}),
         ):
-            sizes = {**SIZES, name: value}
-            for call in (
-                lambda: self.library.runner("forward", 1, sizes, self.at)(),
-                lambda: self.library.workspace_bytes(1, sizes),
-            ):
-                with self.assertRaisesRegex(Refused, "^" + words) as caught:
-                    call()
-                self.assertEqual(caught.exception.status, 2)
-        self.assertEqual(self.calls(), [])
-        without = {**SIZES, "lengths": None, "page": None, "cache8": False}
-        self.story(1, ("forward", "forward on 0$", {"sizes": without}))
-
-    def test_sentences_name_the_fields_of_FaProblem(self):
-        for wrong, words in (
-            ({"d": 7}, "d 7: this step supports d 32, 64, 96, 128"),
-            ({"n": 0}, "N 0: must be at least 1"),
-            ({"hkv": 3}, "Hkv 3: H 2 must be a multiple of it"),
-            ({"nk": 1 << 29}, "Nk 536870912: at most 268435456 is supported"),
-        ):
-            with self.assertRaises(Refused) as caught:
-                self.library.check({**SIZES, **wrong})
-            self.assertEqual(str(caught.exception), words)
+            self.calls()
+            self.story(variant, ("forward", words, {"sizes": sizes}))
 
 
 if __name__ == "__main__":

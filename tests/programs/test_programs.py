@@ -192,6 +192,7 @@ class BadUse(Case):
         for arguments, *words in (
             (["--json", missing / "r.json"], "--json", "its folder does not exist"),
             (["--trace", missing / "t.json"], "--trace", "its folder does not exist"),
+            (["--trace", self.folder], f"--trace {self.folder}", "Is a directory"),
             (["--json", "/proc/r.json"], "--json /proc/r.json: cannot be written: "),
             (["--json", self.folder], f"--json {self.folder}", "Is a directory"),
             (["--out", self.folder], f"--out {self.folder}", "Is a directory"),
@@ -418,16 +419,6 @@ class Files(Case):
         r = self.json_of("--q", out, "--k", out, "--v", out, "--out", again)
         self.assertEqual((r["problem"]["h"], r["problem"]["n"], r["problem"]["d"]), (1, n, d))
         self.assertEqual(read_npy(again)[0], shape)
-
-    def test_seeds(self):
-        def output(seed, kind="normal"):
-            path = self.folder / f"{kind}{seed}.npy"
-            self.right(*SMALL, "--input", kind, "--seed", seed, "--out", path)
-            return path.read_bytes()
-
-        self.assertEqual(output(1), output(1))
-        self.assertNotEqual(output(1), output(2))
-        self.assertNotEqual(output(1), output(1, "outliers"))
 
     def test_the_largest_number_of_workers(self):
         self.assertTrue(self.json_of(*SMALL, "--workers", "24")["ok"])

@@ -98,23 +98,18 @@ class Setup(Sandbox):
         self.tool("sudo", "exit 1")
         self.apt("exit 1")
         done = self.setup("--yes", status=1)  # without a compiler nothing works
-        self.assertIn("g++                  is missing: compiles the kernels", done.stdout)
         self.assertIn(f"administrator to run:  sudo {INSTALLS} g++", done.stdout)
         words = f"setup: cannot continue without g++: install with sudo {INSTALLS} g++\n"
         self.assertEqual(done.stderr, words)
         self.tool("g++")  # the libraries are optional
-        done = self.setup("docs", status=0)
-        self.assertEqual(done.stderr, "")
-        self.assertIn("continuing without", done.stdout)
+        self.assertEqual(self.setup("docs", status=0).stderr, "")
 
     def test_nothing_is_installed_without_a_word(self):
         done = self.setup("gdb", status=0)
         words = rf"nothing was installed; run:  {INSTALLS} .*gdb   \(or add --yes\)"
         self.assertRegex(done.stdout, words)
         self.assertFalse((self.root / "apt.log").exists())
-
-    def test_a_terminal_is_asked(self):
-        self.apt("echo Hit:1")
+        self.apt("echo Hit:1")  # a terminal is asked
         for answer, installs in (("n", False), ("\n", True), ("y\n", True)):
             ours, script_end = self.terminal()
             os.write(ours, (answer + "\n").encode())
@@ -132,6 +127,7 @@ class Setup(Sandbox):
             self.assertEqual(self.setup(*arguments, status=0).stdout, "")
         self.setup("docs", "--have", status=1)
         self.refused(self.setup("--have"), 2, "--have needs a group: mpi, docs, gdb")
+        self.refused(self.setup("everything"), 2, "unknown group 'everything'")
 
     def test_sudo_may_ask_for_a_password_only_where_somebody_can_type_it(self):
         self.tool("id", "echo 1000")
@@ -171,8 +167,7 @@ class Setup(Sandbox):
         log = self.root / "apt.log"
         self.apt("[[ $* != *update ]] || { echo Hit:1; echo E: no Release file; exit 100; }")
         done = self.setup("--yes", "gdb", status=0)
-        self.assertIn("warning: apt-get update failed: E: no Release file", done.stdout)
-        self.assertNotIn("could not install", done.stdout)
+        self.assertIn("apt-get update failed: E: no Release file", done.stdout)
         self.assertIn(" install -y", self.text("apt.log").splitlines()[1])
         self.apt("echo Hit:1; echo E: the disk is full; exit 100")
         done = self.setup("--yes", "gdb", status=0)
@@ -202,7 +197,6 @@ class Setup(Sandbox):
         docs = ("bash", "scripts/flash_steps/docs.sh")  # as ./scripts/maintain docs calls it
         done = self.run_script(*docs)
         self.refused(done, 3, "setup: cannot continue without doxygen", "install with")
-        self.assertIn("(or add --yes)", done.stdout)
         self.assertNotIn("continuing", done.stdout)
         self.refused(self.run_script(*docs, "--yes"), 3, "setup: cannot continue without doxygen")
         self.assertRegex(self.text("apt.log"), "install .*doxygen")
@@ -212,24 +206,15 @@ class Setup(Sandbox):
         self.assertNotIn("doxygen ", self.setup().stdout)
         self.assertIn("doxygen ", self.setup("docs").stdout)
 
-    def test_an_old_cmake_is_named(self):
+    def test_what_is_too_old_is_named(self):
         self.tool("cmake", "echo cmake version 3.22.1")
-        own = "python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake ninja"
-        own += " && PATH=~/cmake/bin:$PATH\n"
-        self.refused(self.setup(), 1, "setup: CMake 3.22.1 is too old", own)
-
-    def test_an_old_python_is_named(self):
+        self.refused(self.setup(), 1, "setup: CMake 3.22.1 is too old", "pip install cmake ninja")
+        self.tool("cmake", "echo cmake version 3.25.1")
         self.tool("python3", "echo 3.8.18")
-        words = (
-            "setup: Python 3.8.18 is too old: 3.9 or newer is needed, 3.11 for learn and test.sh"
-        )
-        self.refused(self.setup(), 1, words)
+        self.refused(self.setup(), 1, "setup: Python 3.8.18 is too old: 3.9 or newer", "3.11 for")
         for version, count in (("3.9.2", 1), ("3.10.12", 1), ("3.11.0", 0), ("3.13.1", 0)):
             self.tool("python3", f"echo {version}")
             self.assertEqual(self.setup(status=0).stdout.count("./scripts/test.sh"), count, version)
-
-    def test_bad_use(self):
-        self.refused(self.setup("everything"), 2, "unknown group 'everything'")
 
 
 class OldPython(unittest.TestCase):
@@ -383,11 +368,8 @@ done""",
         self.assertIn("60.0 MB 400 us 1.00x L1 lines", " ".join(naive.split()))
         for words in ("the report of 02_tiled after", '"400 us"'):
             self.assertIn(words, self.text("report.html"))
-        *_, report, _, _, following = lines
-        self.assertEqual(report, str(self.root / "report.html"))
-        self.assertTrue(following.startswith("next: "))
-        self.assertIn("./scripts/learn", following)
-        self.assertLessEqual(len(following), 80)
+        self.assertIn(str(self.root / "report.html"), lines)
+        self.assertRegex(lines[-1], "^next: .*./scripts/learn")
 
     def test_a_failed_step_is_shown_and_the_rest_goes_on(self):
         self.step("sim", "01_naive", "echo something broke; seq 20; exit 1")
@@ -400,9 +382,6 @@ done""",
         lines = self.tour().stdout.splitlines()
         self.assertFalse((self.root / "calls").exists())  # nothing is simulated
         self.assertNotIn("building for sim (build/tour.log)", lines)
-        self.assertIn(
-            "on NVIDIA H200: B=4 H=32 N=4096 d=64, the problem of README's picture", lines
-        )
         for call in self.text("gpu_calls").splitlines():
             self.assertIn("--b=4 --h=32 --n=4096 --d=64 --only-hbm --input real", call)
         head = "Measured on NVIDIA H200: B=4 H=32 N=4096 d=64, as in README's picture; bytes are"
@@ -411,15 +390,11 @@ done""",
         self.assertIn("1.60 ms 0.336 1% 1.00x", " ".join(naive.split()))
 
     def test_a_small_gpu_gets_shorter_sequences(self):
-        for sms, free, n, why in (
-            (132, 12e9, 2048, "for 12.0 GB of free memory"),
-            (16, 60e9, 2048, "for 16 SMs"),
-            (16, 4e9, 512, "for 16 SMs and 4.00 GB of free memory"),
-        ):
-            self.with_gpu(sms=sms, free=free)
-            said = " ".join(self.tour().stdout.split())
-            size = f"B={16384 // n} H=32 N={n} d=64"
-            self.assertIn(f"{size}, shorter than README's picture, {why} [1/3]", said)
+        self.with_gpu(sms=16, free=4e9)
+        shown = " ".join(self.tour().stdout.split())
+        why = "for 16 SMs and 4.00 GB of free memory"
+        words = f"B=32 H=32 N=512 d=64, shorter than README's picture, {why} [1/3]"
+        self.assertIn(words, shown)
 
     def test_what_a_gpu_does_not_run_is_simulated(self):
         """One head of the same problem, with the time of all."""
@@ -510,31 +485,26 @@ done""",
         self.assertIn("building for sim (build/tour.log)\nfmt is not here\n", shown)
         self.assertNotIn("CMake Error", shown)
 
-    def test_what_is_required_and_missing_ends_it(self):
-        words = "setup: cannot continue without g++"
-        self.stand_in("scripts/setup.sh", f"echo '{words}' >&2; exit 1")
-        self.write(self.root / "build/tour.log", "an old log\n")
-        done = self.tour(status=1)
-        self.assertEqual((done.stdout, done.stderr), ("", words + "\n"))
-
-    def test_yes_is_setups(self):
+    def test_yes_is_setups_and_what_it_misses_ends_the_tour(self):
         self.stand_in("scripts/setup.sh", f'echo "$*" > {self.root}/asked')
         for arguments in ((), ("--yes",)):
             self.tour("--steps", "01", *arguments)
             self.assertEqual(self.text("asked").split(), list(arguments))
+        self.stand_in("scripts/setup.sh", "echo 'setup: no g++' >&2; exit 1")
+        self.write(self.root / "build/tour.log", "an old log\n")
+        done = self.tour(status=1)
+        self.assertEqual((done.stdout, done.stderr), ("", "setup: no g++\n"))
 
-    def test_a_folder_that_cannot_be_written_ends_it(self):
+    def test_a_folder_that_is_in_use_or_cannot_be_written_ends_it(self):
+        with open(self.root / "build" / "tour.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.refused(self.run_script(TOUR), 1, "tour.sh: another tour is running in /")
+        self.tour()
         shutil.rmtree(self.root / "build")
         self.write(self.root / "build", "a file where the folder should be")
         done = self.run_script(TOUR)
         self.refused(done, 1, "tour.sh: cannot write /", "/build")
         self.assertEqual(done.stdout, "")
-
-    def test_two_tours_at_once(self):
-        with open(self.root / "build" / "tour.lock", "w", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self.refused(self.run_script(TOUR), 1, "tour.sh: another tour is running in /")
-        self.tour()
 
     def test_a_gpu_serves_where_the_simulator_does_not_build(self):
         self.with_gpu()
@@ -562,9 +532,8 @@ done""",
             ("CMAKE_CACHEFILE_DIR", "/no/such/build/sim"),
         ):
             self.write(self.root / "build/sim/CMakeCache.txt", f"{key}:INTERNAL={made}\n")
-            words = (
-                f"build/sim was built for {made}: rm -r build/sim, and it is built for this folder"
-            )
+            words = f"build/sim was built for {made}: rm -r build/sim, and it is built for this "
+            words += "folder"
             self.assertIn(f"\n{words}\n", self.tour(status=1).stdout)
             done = self.run_script("./scripts/sim", program, status=3)
             self.assertEqual(done.stderr.splitlines()[1:], [f"sim: {words}"])
@@ -834,15 +803,12 @@ class Shared(Folder):
 
 class Help(unittest.TestCase):
     def test_of_what_a_newcomer_types_is_whole_and_fits_80_columns(self):
-        last = {"tour.sh": "2 bad use.", "setup.sh": "2 bad use.", "new": "2 bad use."}
-        last |= {"test.sh": "with --all what was not run.", "learn": "Ctrl-C.", "diff": "3 no git."}
-        for name, end in last.items():
+        for name in ("tour.sh", "setup.sh", "test.sh", "new", "learn", "diff"):
             with self.subTest(script=name):
-                help = [SCRIPTS / name, "--help"]
-                done = said(help, env={**os.environ, "COLUMNS": "80"})
-                self.assertEqual(done.returncode, 0, done.stderr)
+                call, columns = [f"./{name}", "--help"], {**os.environ, "COLUMNS": "80"}
+                done = said(call, cwd=SCRIPTS, env=columns)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
-                self.assertIn(end + "\n", done.stdout)
                 self.assertNotIn("set -", done.stdout)
 
 
@@ -881,11 +847,6 @@ class Folders(Sandbox):
                 last = (done.stderr.splitlines() or [""])[-1]
                 self.assertEqual(done.returncode, 0 if name == "setup.sh" else 2, done.stderr)
                 self.assertEqual(last.endswith(words), name != "setup.sh", last)
-
-    def test_help_from_any_folder(self):
-        for name in ("setup.sh", "tour.sh", "test.sh"):
-            done = said([f"./{name}", "--help"], cwd=SCRIPTS)
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_a_full_disk(self):
         """One sentence where the output, or a compiler's temporary file, has no room."""
@@ -934,16 +895,10 @@ class Building(unittest.TestCase):
 class LineEnds(Folder):
     def test_a_clone_that_turns_them_has_those_of_the_repository(self):
         shutil.copy(ROOT / ".gitattributes", self.folder)
-        for words in (
-            "git init -q",
-            "git config core.autocrlf true",
-            "printf '#!/bin/sh\\r\\n' > script",
-            "printf 'NUMPY\\r\\n' > q.npy",
-            "git add .",
-            "rm script q.npy",
-            "git checkout -q -- script q.npy",
-        ):
-            self.ended(said(["sh", "-c", words], cwd=self.folder))
+        words = "git init -q; git config core.autocrlf true; printf '#!/bin/sh\\r\\n' > script; "
+        words += "printf 'NUMPY\\r\\n' > q.npy; git add .; rm script q.npy; "
+        words += "git checkout -q -- script q.npy"
+        self.ended(said(["sh", "-ec", words], cwd=self.folder))
         self.assertEqual((self.folder / "script").read_bytes(), b"#!/bin/sh\n")
         self.assertEqual((self.folder / "q.npy").read_bytes(), b"NUMPY\r\n")
 
@@ -1054,16 +1009,6 @@ class Test(Sandbox):
             (self.root / "asked").unlink()
         self.stand_in("scripts/setup.sh", "exit 1")
         self.assertEqual(self.run_script(TEST, status=1).stdout, "")
-
-    def test_the_first_time_says_how_long_and_how_much(self):
-        self.stand_in("scripts/setup.sh", "exit 1")
-        self.write(self.root / "steps/01_naive/main.cu", "")
-        # test.sh also after a tour, which made build/sim/steps
-        for script, new in ((TEST, "build/sim/tests"), (TOUR, "build")):
-            shutil.rmtree(self.root / new)
-            shown = self.run_script(script).stdout
-            first = r"^the first run takes about .* minutes .* GB of disk .*packages.\n$"
-            self.assertRegex(shown, first)
 
     def test_cuda_builds_for_a_gpu_and_looks_for_spills(self):
         status, line = self.last_line("--cuda")

@@ -6,7 +6,6 @@ storage, too large for libraries that are loaded later.
 """
 
 import array
-import ctypes
 import itertools
 import json
 import math
@@ -21,7 +20,7 @@ from unittest import mock
 
 from copies import BUILD, SCRIPTS, for_all, main, said
 from flash_steps import step_library
-from flash_steps.step_library import TENSORS, Refused, StepLibrary, _problem
+from flash_steps.step_library import Refused, StepLibrary, _problem
 from test_programs import read_npy, write_npy
 
 GRADIENTS = {"fp32": 2e-6, "bf16": 2e-2}  # of the largest value: atomics add in any order
@@ -255,42 +254,6 @@ class Calls(unittest.TestCase):
         self.assertEqual((mask.row_lengths[:3], mask.key_lengths[:3]), ([2, 0, 3], [1, 3, 3]))
         mask = _problem({**self.SIZES, "mask": "strided:8"}).mask.contents
         self.assertEqual(mask.predicate, b"strided:8")
-
-    def test_runs_and_memory(self):
-        library, c = self.library, self.c
-        self.assertEqual(
-            (library.step, library.kind, library.variants[0]["name"]), ("06", "sim", "v")
-        )
-        run = library.runner("forward", 3, self.SIZES, {"Q": 16, "LSE": 32}, 8)
-        c.fa_forward.assert_not_called()
-        run()
-        index, problem, tensors, stream = c.fa_forward.call_args.args
-        self.assertEqual((index, problem.n, stream), (3, 5, 8))
-        found = {name: getattr(tensors, name) for name in TENSORS}
-        self.assertEqual({k: v for k, v in found.items() if v}, {"Q": 16, "LSE": 32})
-        self.assertEqual(tuple(name for name, _ in tensors._fields_), TENSORS)
-
-        def gives(number):
-            def call(*args):
-                place = args[0] if number == 4096 else args[2]
-                place.value = number
-                return 0
-
-            return call
-
-        c.fa_malloc.side_effect, c.fa_workspace_bytes.side_effect = gives(4096), gives(77)
-        self.assertEqual((library.malloc(64), library.workspace_bytes(1, self.SIZES)), (4096, 77))
-        self.assertEqual(c.fa_malloc.call_args.args[1], 64)
-        self.assertEqual(c.fa_workspace_bytes.call_args.args[0], 1)
-        values = array.array("f", [1, 2, 3])
-        start = values.buffer_info()[0]
-        library.upload(8, values)
-        library.download(9, values)
-        self.assertEqual(c.fa_upload.call_args.args, (8, start, 12))
-        self.assertEqual(c.fa_download.call_args.args, (start, 9, 12))
-        library.free(4096)
-        c.fa_free.assert_called_once_with(4096)
-        self.assertEqual(c.fa_upload.argtypes, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t])
 
     def test_what_fails_is_said(self):
         c, library = self.c, self.library

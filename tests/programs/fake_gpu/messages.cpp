@@ -1,4 +1,4 @@
-// Ranks that exchange messages by way of the host's memory, for test_copy_world.py: each receives
+// Ranks that exchange messages by way of the host's memory, for test_gpu_build.py: each receives
 // what its neighbour sent, however the lengths change, or the program says which byte is wrong.
 #include <cstdio>
 #include <vector>

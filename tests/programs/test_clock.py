@@ -1,14 +1,20 @@
-"""The simulator's counts of each kernel, against an H200's counters (kernels_h200.json)."""
+"""What the time of a kernel is made of: an H200's counters, and the page of the clock's figures."""
 
 import json
+import re
 import unittest
 from pathlib import Path
 
-from copies import BUILD, main
+from copies import BUILD, ROOT, main
 from flash_steps.commits import is_current
+from flash_steps.files import read_json
 from flash_steps.steps import program_of, report_of
 
-MEASURED = json.loads(Path(__file__).with_name("kernels_h200.json").read_text("utf-8"))
+FIGURES = ROOT / "common" / "data" / "clock_h200.json"
+PAGE = ROOT / "docs" / "clock.md"
+MEASURED = ROOT / "docs" / "results" / "microbenchmarks_h200.json"
+CLOSE = 0.03  # constants are rounded
+KERNELS = json.loads(Path(__file__).with_name("kernels_h200.json").read_text("utf-8"))
 
 # Shared-memory loads and stores that differ, and why: {a part of the kernel's name: the reason}.
 FUSED = "nvcc reads neighbouring floats at once"
@@ -25,7 +31,7 @@ DIFFERENT = {
 
 
 def counted(step, variant):
-    words = ["--variant", variant, *MEASURED["problem"].split()]
+    words = ["--variant", variant, *KERNELS["problem"].split()]
     run = report_of(program_of(BUILD, step), *words, "--estimate-heads=0")  # all SMs, as on the GPU
     passes = [run["prepare"], run, run["backward"]]
     kernels = [kernel for one in passes if one for kernel in one["kernels"] or []]
@@ -33,9 +39,11 @@ def counted(step, variant):
 
 
 class KernelCounters(unittest.TestCase):
+    """The simulator's counts of each kernel, against kernels_h200.json."""
+
     def test_lines_and_wavefronts_are_those_of_the_hardware(self):
         runs = {}
-        for row in MEASURED["kernels"]:
+        for row in KERNELS["kernels"]:
             runs.setdefault((row["step"], row["variant"]), []).append(row)
         compared, different = 0, set()
         for (step, variant), rows in runs.items():
@@ -57,8 +65,44 @@ class KernelCounters(unittest.TestCase):
                     self.assertTrue(same or known, f"{ours} counted, {row}")
                 compared += 1
         self.assertGreater(compared, 0, "no kernel has the text that was measured")
-        if compared == len(MEASURED["kernels"]):
+        if compared == len(KERNELS["kernels"]):
             self.assertEqual(different, {*DIFFERENT}, "an excuse that is not needed any more")
+
+
+class Page(unittest.TestCase):
+    """docs/clock.md gives each figure of clock_h200.json with its value and its microbenchmark."""
+
+    def setUp(self):
+        """{name: (value, source)} of the page's table rows `name` | number | source."""
+        rows = re.findall(r"(?m)^\| *`(\w+)` *\|([^|]*)\|([^|]*)\|$", PAGE.read_text("utf-8"))
+        self.rows = {name: (float(value), source.strip()) for name, value, source in rows}
+        self.assertEqual(len(rows), len(self.rows), "a row stands twice")
+
+    def test_the_page_has_each_constant_with_its_value(self):
+        constants = read_json(FIGURES)["figures"]
+        self.assertGreater(len(constants), 20)
+        self.assertEqual(constants, {name: value for name, (value, _) in self.rows.items()})
+
+    def test_a_constant_is_the_figure_that_it_comes_from(self):
+        figures = read_json(MEASURED)["constants"]
+        measured = {name: figure["value"] for name, figure in figures.items()}
+        measured_rows = set()
+        for name, (value, source) in self.rows.items():
+            with self.subTest(name):
+                self.assertGreater(len(source), 2)
+                for formula, inverse, figure in re.findall(
+                    r"micro:\{([^}]*)\}|(1/)?micro:(\w+)", source
+                ):
+                    if formula:
+                        want = eval(
+                            formula, {"__builtins__": {}}, measured
+                        )  # the page's arithmetic
+                    else:
+                        want = 1 / measured[figure] if inverse else measured[figure]
+                    self.assertLessEqual(abs(value - want), CLOSE * abs(want), source)
+                    measured_rows.add(name)
+        without = set(self.rows) - measured_rows
+        self.assertEqual(without, {"issue", "independent_chains", "loaded_clock"})
 
 
 if __name__ == "__main__":
