@@ -43,6 +43,7 @@ struct Scores {
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   uint32_t rQ[kResident / kMma][4];
   float rS[Bc / 2], m[2] = {kNoMaximum, kNoMaximum}, l[2] = {};
+  uint64_t* ragged = nullptr;  // the barrier of a ragged part whose copies are under way
 
   __device__ int r() const { return warp * 16 + fa::row_of(lane); }  // of the block's rows
 
@@ -67,7 +68,7 @@ struct Scores {
       fa::mbarrier_wait(empty, parity);
       copy_rows<n>(smem.from.K + (size_t(page) * smem.page_rows + row) * d + feature, to,
                    smem.work.keys - key);
-      if (threadIdx.x == 0) fa::mbarrier_arrive(full);
+      ragged = full;
     } else if (warp == 0 && fa::elect_one()) {
       smem.from.find(key, page, row);
       fa::mbarrier_wait(empty, parity);
@@ -77,7 +78,7 @@ struct Scores {
     __syncwarp();  // wgmma needs whole warps
   }
 
-  // n features of `valid` rows, and zeros after them.
+  // n features of `valid` rows, and zeros after them. Does not wait for the copies.
   template <int n>
   __device__ void copy_rows(const bf16* K, bf16* to, int valid) {
     UNROLL_BY(1)  // else addresses of all copies are kept in registers, through the main loop
@@ -86,9 +87,16 @@ struct Scores {
       fa::cp_async_16(to + (x / 8 * Bc + r) * 64 + (x % 8 ^ r % 8) * 8,  // as TMA's swizzle
                       r < valid ? K + size_t(r) * d + x * 8 : K, r < valid ? 16 : 0);
     }
+  }
+
+  // Waits for the copies of a ragged tile, if there are some, and says that it has arrived.
+  __device__ void finish_rows() {
+    if (ragged == nullptr) return;
     fa::cp_async_wait_all();
     fa::fence_proxy_async();               // wgmma reads what this thread has copied ...
     fa::bar_sync(kCopied, kGroupThreads);  // ... and what the others have
+    if (threadIdx.x == 0) fa::mbarrier_arrive(ragged);
+    ragged = nullptr;
   }
 
   // Seven panels of Q, through the last stage, to registers: the A operands of 28 products.
@@ -102,7 +110,8 @@ struct Scores {
       }
     }
     __syncwarp();
-    copy(-2), copy(-1);  // while Q arrives
+    copy(-2), finish_rows();  // while Q arrives
+    copy(-1), finish_rows();
     fa::mbarrier_wait(&smem.q_full, 0);
     const int from_row = warp * 16 + lane % 16;
     UNROLL
@@ -164,6 +173,7 @@ struct Scores {
       copy(j);
       wait_for<0>(rS);
       publish_softmax(j);
+      finish_rows();
     }
     const int row = smem.work.row + r();
     const size_t result = smem.work.entry * size_t(shape.rows) + row;
