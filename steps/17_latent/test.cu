@@ -288,6 +288,16 @@ TEST_CASE("step 17: the analysis finds nothing", "[step17]") {
   fa::test::count_forward(variant, fa::problem_for(variant, latent(33, Nk, 2)), /*analyse=*/true);
 }
 
+TEST_CASE("step 17: the analysis finds nothing in splits of several tiles", "[step17]") {
+  const fa::Variant& variant = any_paged();
+  auto p = fa::problem_for(variant, latent(33, GENERATE(320, 449), 2));
+  p.gpu.sms = 1;  // one split
+  CAPTURE(variant.name, p.Nk);
+  REQUIRE(step17_splits::splits_of(p).tiles >= 5);
+  fa::test::require_right(variant, p);
+  fa::test::count_forward(variant, p, /*analyse=*/true);
+}
+
 TEST_CASE("step 17: the analysis finds nothing in pages", "[step17]") {
   const fa::Variant& variant = any_paged();
   const auto p = fa::problem_for(variant, ragged(GENERATE(0, 64, 128), 33, 2));
