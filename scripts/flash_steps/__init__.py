@@ -12,7 +12,7 @@ picture.py           SVG of results
 gpu_table.py         the GPUs that the simulator models
 nvcc.py              finds the compiler
 step_library.py      a step's shared library
-torch_operator.py    attention(), a step in a PyTorch model
+torch_operator.py    attention() and latent_decode(), steps in a PyTorch model
 gpt.py               a GPT whose attention is a step, or PyTorch's
 model_cost.py        the cost of an update of it, by formulas
 
@@ -45,9 +45,9 @@ require_python(3, 9)
 
 
 def __getattr__(name):
-    """attention(), which alone needs PyTorch."""
-    if name != "attention":
+    """attention() and latent_decode(), which alone need PyTorch."""
+    if name not in ("attention", "latent_decode"):
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from .torch_operator import attention
+    from . import torch_operator
 
-    return attention
+    return getattr(torch_operator, name)

@@ -20,6 +20,7 @@ from .command import BadInput, NotHere
 from .files import ROOT, write_text
 from .gpu_table import find_model
 from .model_cost import (
+    LATENT,
     PARTS,
     SHAPES,
     attention_ms,
@@ -41,7 +42,7 @@ def sizes(text):
 def predict(words):
     parser = command.parser("Predicts an update of a GPT on a GPU, without one.")
     add = parser.add_argument
-    add("--model", choices=SHAPES, default="gpt2")
+    add("--model", choices=[*SHAPES, *LATENT], default="gpt2")
     add("--gpu", type=str.upper, default="H200", help="or H100, with steps 08 and 10 alone")
     add("--tokens", type=int, default=32768, help="in a batch: B * N")
     add("--n", type=sizes, default=[512 << i for i in range(7)], metavar="1024,4096")
@@ -54,6 +55,8 @@ def predict(words):
         raise BadInput(f"--n {uneven}: {said}")
     if options.gpu not in ("H200", "H100"):
         raise BadInput(f"--gpu {options.gpu}: choose H200 or H100")
+    if options.model in LATENT:
+        return predict_cache(options.model, find_model(options.gpu))
     gpu, known = find_model(options.gpu), rates(options.gpu)
     shape, room = SHAPES[options.model], gpu["memory_bytes"]
 
@@ -98,6 +101,32 @@ def predict(words):
         f"{ends[0]} unfused, {ends[1]} fused, {ends[2]} with the blocks recomputed."
     )
     print(for_screen(said + of_other_rates(options, shape, known)))
+    return 0
+
+
+def predict_cache(name, gpu):
+    """Decoding: a token's bytes with a latent cache, and where memory ends, beside other caches."""
+    shape, room = LATENT[name], gpu["memory_bytes"]
+    caches = shape.caches()
+    columns = [
+        Column(("a token and", "layer keep"), lambda r: r[0], left=True),
+        Column(("", "bytes"), lambda r: f"{r[1]:,}"),
+        Column(("", "all layers"), lambda r: bytes_text(shape.layers * r[1])),
+        Column(("memory ends", "after tokens"), lambda r: f"{shape.tokens(r[1], room):,}"),
+        Column(("", "as many as latent"), lambda r: f"{caches['latent'] / r[1]:.2f}x"),
+    ]
+    print(
+        f"{name} ({shape.layers} layers, {shape.heads} heads) on {gpu['name']},\n"
+        f"predicted for decoding, {bytes_text(room)} less {bytes_text(2 * shape.parameters)} of "
+        f"parameters in bf16:\n\n{text_table(columns, list(caches.items()))}\n"
+    )
+    flop = 2 * shape.heads * (2 * shape.latent + shape.rope)
+    said = (
+        f"Attention to a token is {flop:,} FLOP per layer, {flop / caches['latent']:.1f} per byte; "
+        f"above {gpu['bf16_flops'] / gpu['hbm_bytes_per_s']:.0f} this GPU's tensor cores limit it, "
+        "not its memory. Activations and workspaces are not counted."
+    )
+    print(for_screen(said))
     return 0
 
 

@@ -38,6 +38,33 @@ SHAPES = {
     "small": Shape(),
 }
 
+
+
+@dataclass
+class Latent:
+    """A model whose cache has one vector per token and layer for all heads (MLA), in bf16."""
+
+    layers: int
+    heads: int
+    parameters: float
+    latent: int = 512
+    rope: int = 64
+    qk: int = 192  # features of a head's own K: 128 and those of the position
+    v: int = 128
+
+    def caches(self):
+        """{what a token and layer keeps: bytes}, with grouped heads of as many features as V."""
+        grouped = {f"{g} K/V heads": 2 * 2 * g * self.v for g in (16, 8, 4, 2) if g < self.heads}
+        own = {f"{self.heads} heads": 2 * self.heads * (self.qk + self.v)}
+        return {"latent": 2 * (self.latent + self.rope), **own, **grouped}
+
+    def tokens(self, size, room):
+        """How many tokens, of all sequences, fit into `room` bytes beside the parameters."""
+        return max(0, int((room - 2 * self.parameters) // (self.layers * size)))
+
+
+LATENT = {"deepseek-v2-lite": Latent(27, 16, 15.7e9)}
+
 # The parts of a step's forward and backward in training, each with its own FLOP/s.
 PARTS = {
     "01": ("01 naive forward", "02 registers forward", "05 standard backward"),  # recomputes P

@@ -1,7 +1,7 @@
-"""A step as the attention of a PyTorch model: flash_steps.attention().
+"""A step as the attention of a PyTorch model: flash_steps.attention(), and latent_decode().
 
-PyTorch sees the operators flash_steps::forward and flash_steps::backward: torch.compile does not
-trace into them, and they run on the current stream. The step's library (step_library.py) reads and
+PyTorch sees the operators flash_steps::forward, flash_steps::backward and
+flash_steps::latent_decode: torch.compile does not trace into them, and they run on the current stream. The step's library (step_library.py) reads and
 writes the tensors' memory directly.
 """
 
@@ -19,6 +19,7 @@ from .steps import find_libraries
 # LSE: the backward of 05 standard recomputes P, one layer at a time.
 BACKWARD = {"01": "05 standard", "02": "05 standard", "03": "05 standard", "04": "05"}
 BACKWARD |= {"07": "08", "09": "11", "10": "11"}
+LATENT, LATENT_D, LATENT_DV = "17", 576, 512  # the step, features of a key and of its value
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _lock = threading.RLock()  # a library serves one thread at a time; autograd has its own threads
 _streams = {}  # by variant's last run: the next run uses the same workspace
@@ -42,6 +43,19 @@ def attention(q, k, v, causal=False, step="10", lengths=None):
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     # Here, so that autograd keeps these tensors and not those that they are views of.
     return _forward(q.contiguous(), k.contiguous(), v.contiguous(), causal, step, lengths)[0]
+
+
+def latent_decode(q, cache, lengths=None, pages=None):
+    """Decodes with latent attention (MLA) by step 17's kernels: [B, H, N, 512], without gradients.
+
+    q: [B, H, N, 576], after W_UK: the last of N <= 16 queries sees all keys, and the first of them
+    N - 1 fewer. cache: [B, Nk, 576], or with `pages` a pool [P, page, 576], contiguous; a key's
+    first 512 features are its value. pages: int32 [B, columns], where each batch entry's pages of
+    64 keys or more, a power of two, are in the pool. `lengths`: a list with the keys of each batch
+    entry; all by default. The scale is 1 / sqrt(576): multiply q by what a model has more. All are
+    bf16 on GPU 0. A ValueError says what is not supported.
+    """
+    return _latent_decode(q.contiguous(), cache, lengths, pages)
 
 
 # --- libraries ------------------------------------------------------------------------------------
@@ -116,11 +130,36 @@ def _require(step, q, k, v):
         raise ValueError(f"flash_steps.attention, step {step}: q, k, v do not fit: {shapes}")
 
 
-def _run(direction, step, causal, lengths=None, **tensors):
+def _require_latent(q, cache, pages):
+    said, d = None, LATENT_D
+    if q.dim() != 4 or q.shape[3] != d:
+        said = f"q {tuple(q.shape)}: [B, H, N, {d}] is needed"
+    elif cache.dim() != 3 or cache.shape[2] != d or not cache.is_contiguous():
+        said = f"cache {tuple(cache.shape)}: [B, Nk, {d}] or [pages, page, {d}], contiguous"
+    elif pages is None and cache.shape[0] != q.shape[0]:
+        said = f"cache {tuple(cache.shape)}: {q.shape[0]} batch entries are needed, or pages"
+    elif pages is not None and (
+        pages.dim() != 2 or pages.shape[0] != q.shape[0] or pages.dtype != torch.int32
+    ):
+        said = f"pages {tuple(pages.shape)}: int32 [{q.shape[0]}, columns] is needed"
+    elif q.dtype != torch.bfloat16 or cache.dtype != torch.bfloat16:
+        said = f"q is {str(q.dtype)[6:]} and cache {str(cache.dtype)[6:]}, the step reads bf16"
+    else:
+        kind = "cuda" if _variant(LATENT)[0].kind == "gpu" else "cpu"
+        for x in (q, cache, *([] if pages is None else [pages])):
+            if x.device.type != kind or x.device.index not in (0, None):
+                said = f"a tensor is on {x.device}: all must be on GPU 0"
+    if said:
+        raise ValueError(f"flash_steps.latent_decode: {said}")
+
+
+def _run(direction, step, causal, lengths=None, cache=None, **tensors):
+    """`cache`: sizes that a latent cache has and its tensor's shape does not tell."""
     library, place, _ = _variant(step)
     q, k = tensors["Q"], tensors["K"]
     (b, h, n, d), hkv, nk = q.shape, k.shape[1], k.shape[2]
     sizes = dict(b=b, h=h, hkv=hkv, n=n, nk=nk, d=d, causal=causal, lengths=lengths)
+    sizes |= cache or {}
     stream = torch.cuda.current_stream(q.device) if q.is_cuda else None
     before = _streams.setdefault((library, place), stream)
     if before != stream and not torch.cuda.is_current_stream_capturing():  # into a CUDA graph
@@ -196,6 +235,33 @@ def _(q, k, v, o, lse, do, causal, step):
 @torch.library.register_fake("flash_steps::backward")
 def _(q, k, v, o, lse, do, causal, step):
     return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+torch.library.define(
+    "flash_steps::latent_decode",
+    "(Tensor q, Tensor cache, int[]? lengths, Tensor? pages) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_latent_decode = torch.ops.flash_steps.latent_decode.default
+
+
+@torch.library.impl("flash_steps::latent_decode", "default")
+def _(q, cache, lengths, pages):
+    _require_latent(q, cache, pages)
+    q, (b, h, n, _) = _ready(q), q.shape
+    o, lse = q.new_empty((b, h, n, LATENT_DV)), q.new_empty((b, h, n), dtype=torch.float32)
+    page = 0 if pages is None else cache.shape[1]
+    sizes = {"hkv": 1, "nk": cache.shape[1] if pages is None else pages.shape[1] * page}
+    table = {} if pages is None else {"table": pages.contiguous()}
+    with _lock:
+        more = dict(lengths=lengths, cache={**sizes, "page": page})
+        _run("forward", LATENT, True, Q=q, K=cache, O=o, LSE=lse, **table, **more)
+    return o
+
+
+@torch.library.register_fake("flash_steps::latent_decode")
+def _(q, cache, lengths, pages):
+    return q.new_empty((*q.shape[:3], LATENT_DV))
 
 
 def _keep(ctx, inputs, output):

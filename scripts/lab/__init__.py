@@ -2,7 +2,8 @@
 
 measure.py           gpu_check.sh and `maintain measure`; session.py: its folder and its programs
 peers.py             scripts/peers.py, with comparison.py, masks.py and torch_attention.py;
-                     decode.py and ring.py for steps 13 and 14. Each measures and shows; jobs.py
+                     decode.py, ring.py and latent.py for steps 13, 14 and 17. Each measures
+                     and shows; jobs.py
                      runs them, measured.py has their rows
 model.py             updates of a GPT with each step, for `model measure`, and its training;
                      model_tables.py: their tables and picture

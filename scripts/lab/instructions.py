@@ -39,6 +39,7 @@ from . import sass
 INSTRUCTIONS = "common/data/instructions.json"
 N, HEADS = 1024, 4  # the simulator counts one of the heads, which are alike
 CACHE = ["--n=1", f"--nk={32 * N}", "--h=8", "--hkv=2"]  # all of them: their splits fill the GPU
+LATENT = ["--n=1", f"--nk={8 * N}", "--h=64"]  # one vector per key for all heads
 MASK, SCORES = ["--causal", f"--window={N // 4},0"], ["--cap=50", "--alibi", "--sinks"]
 METRICS = {
     "all": "smsp__inst_executed.sum",
@@ -52,9 +53,9 @@ SOURCE = (
     "Warp instructions that each kernel executes for one that the simulator counts (loads, stores, "
     "shuffles, tensor-core operations): in all, in the FMA and ALU pipes, and special functions. "
     "Counted by ncu on an H200 at B=1 H=4 N=1024, with a mask where a kernel is compiled for it, a "
-    "window in step 15, a cache of 32,768 keys in step 13; static: from machine code for sm_100a, "
-    "per tile of keys without mask and rescaling. Written by ./scripts/maintain instructions; "
-    "docs/clock.md says how times are estimated from it."
+    "window in step 15, a cache of 32,768 keys in step 13 and of 8,192 in step 17; static: from "
+    "machine code for sm_100a, per tile of keys without mask and rescaling. Written by "
+    "./scripts/maintain instructions; docs/clock.md says how times are estimated from it."
 )
 
 
@@ -68,7 +69,7 @@ def programs(build, steps):
                 name = f"d{d}_{step}_{variant['name']}"
                 call = [path, f"--variant={variant['name']}", f"--d={d}", "--input=normal"]
                 if described_step["supports"]["lengths"]:
-                    yield name, [*call, *CACHE], [], 1
+                    yield name, [*call, *(LATENT if d == 576 else CACHE)], [], 1
                 elif variant["supports"]["window"]:
                     mask = MASK + SCORES * variant["supports"]["score_mod"]
                     yield name, [*call, f"--n={N}", *mask], [f"--h={HEADS}"], HEADS

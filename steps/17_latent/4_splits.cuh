@@ -6,12 +6,12 @@
 // Changed   since 17 3_exchange: a block's tiles are those of a split, found by the page table; all
 //           threads of the producer copy a ragged tile; parts of O, and their merge, launched early
 // Traffic   requested read  2*576*(B*s*H*N + B*t*Nk) B         s: splits; t = ceil(H*N/64)
-//                           + 4*B*s*H*N*(512 + 2*128) B        parts; LSE by each thread, twice
+//                           + 4*B*s*H*N*(512 + 128) B          parts; LSE by each thread
 //                           + 4 B per tile and per thread      table, by each thread for a ragged
 //                                                              tile; lengths
 //                     write 2*B*H*N*512 + 4*B*H*N + 4*B*s*H*N*513 B
 //           compulsory      2*B*(H*N*576 + Nk*576 + H*N*512) + 4*B*H*N + 4*B*(Nk/page + 1) B
-// Launch    grid (s*t, B): 1 warpgroup copies, 2 multiply; then one block per row
+// Launch    grid (s*t, B): 1 warpgroup copies, 2 multiply; then two blocks per row
 // Owns      block: 64 rows and a split; consumer: 256 features of O, S and P of every second tile
 // Still bad S of the next two tiles cannot be computed while P V runs: no stage is free
 #pragma once
@@ -27,7 +27,10 @@ namespace step17_splits {
 
 using namespace step17;  // parts.cuh
 
-constexpr int kCopied = 4;      // the producer's named barrier
+constexpr int kCopied = 4;    // the producer's named barrier
+constexpr int kBatch = 8;     // splits of a row that a thread of the merge loads at once
+constexpr int kMerged = 256;  // features that a block of the merge stores
+constexpr int kMostSplits = 1024 / (kMerged / 4) * kBatch;
 constexpr int kRope = dv * Bc;  // of a tile, the panel after V's: features 512 .. 575, then P
 
 struct alignas(1024) Tiles {  // each as panels of 64 features, swizzled by TMA
@@ -99,6 +102,19 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
   fa::mbarrier_wait(&smem.empty[stage], whole / kStages % 2 ^ 1);
   copy_rows(from.K + (size_t(page) * page_rows + row) * d, smem.KV[stage], work.keys - key);
   if (threadIdx.x == 0) fa::mbarrier_arrive(&smem.full[stage]);
+}
+
+// Stores this warpgroup's half of two rows in fp32, 32 bytes for each quad. O: of row `row`.
+__device__ inline void store_part(const float (&rO)[kColumns / 2], const float (&factor)[2],
+                                  float* O, int row, int rows, int wg) {
+  O += wg * kColumns + fa::column_of(threadIdx.x % fa::kWarp);
+  UNROLL
+  for (int i = 0; i < kColumns / 2; i += 2) {
+    const int h = fa::half_of(i);
+    if (row + 8 * h >= rows) continue;
+    *reinterpret_cast<float2*>(O + 8 * h * dv + fa::column_at(i)) =
+        make_float2(rO[i] * factor[h], rO[i + 1] * factor[h]);
+  }
 }
 
 // A warpgroup: S and P of every second tile, and O of its columns. Tile 0 is the split's first.
@@ -207,21 +223,9 @@ struct Consumer {
       }
     }
     if (work.splits > 1) {
-      store_part(normalise, parts.O + part * dv);
+      store_part(rO, normalise, parts.O + part * dv, row, shape.rows, wg);
     } else {
       store_rows(rO, normalise, O + result * dv, row, shape.rows, wg);
-    }
-  }
-
-  // Stores this warpgroup's half of two rows in fp32, 32 bytes for each quad. O: of row r.
-  __device__ void store_part(const float (&factor)[2], float* O) {
-    O += wg * kColumns + fa::column_of(lane);
-    UNROLL
-    for (int i = 0; i < kColumns / 2; i += 2) {
-      const int h = fa::half_of(i);
-      if (row + 8 * h >= shape.rows) continue;
-      *reinterpret_cast<float2*>(O + 8 * h * dv + fa::column_at(i)) =
-          make_float2(rO[i] * factor[h], rO[i + 1] * factor[h]);
     }
   }
 };
@@ -263,41 +267,75 @@ static __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// A block merges a row; a thread four of its features, over the splits of the batch entry.
-static __global__ void __launch_bounds__(dv / 4)
+// A block merges half of a row: each 64 of its threads a batch of splits, four features each, and
+// then the batches. All loads of a thread precede the first use.
+static __global__ void __launch_bounds__(1024)
     merge_kernel(Parts parts, const int* lengths,  // [B], or null
                  bf16* O,                          // [B*H*N, dv]
                  float* LSE,                       // [B*H*N]
                  int Nk, int split_tiles, int entry_rows) {
+  const int batch = threadIdx.x / (kMerged / 4), batches = blockDim.x / (kMerged / 4);
+  const int x = threadIdx.x % (kMerged / 4) * 4, first = blockIdx.y * kMerged + x;
   const size_t r = blockIdx.x, rows = gridDim.x;
-  const int x = threadIdx.x * 4;
+  float* sums = fa::dynamic_shared<float>();  // [batches, kMerged], then m and l of each
   fa::griddep_wait();  // the other kernel has ended: all parts are in device memory
   const int keys = lengths ? lengths[r / entry_rows] : Nk;
   const int splits = (keys + split_tiles * Bc - 1) / (split_tiles * Bc);
   if (splits <= 1) return;  // the only split has stored the results
+  float4 part[kBatch];
+  float lse[kBatch];
+  UNROLL
+  for (int i = 0; i < kBatch; ++i) {
+    const int s = batch * kBatch + i;
+    part[i] = make_float4(0.f, 0.f, 0.f, 0.f), lse[i] = -INFINITY;
+    if (s >= splits) continue;
+    part[i] = *reinterpret_cast<const float4*>(parts.O + (s * rows + r) * dv + first);
+    lse[i] = parts.LSE[s * rows + r];
+  }
   float m = kNoMaximum, l = 0.f, sum[4] = {};
-  for (int s = 0; s < splits; ++s) m = fmaxf(m, parts.LSE[s * rows + r]);
-  UNROLL_BY(8)
-  for (int s = 0; s < splits; ++s) {
-    const float factor = fa::exp2_approx(parts.LSE[s * rows + r] - m);  // l, relative to m
-    const float4 part = *reinterpret_cast<const float4*>(parts.O + (s * rows + r) * dv + x);
+  UNROLL
+  for (int i = 0; i < kBatch; ++i) m = fmaxf(m, lse[i]);
+  UNROLL
+  for (int i = 0; i < kBatch; ++i) {
+    const float factor = fa::exp2_approx(lse[i] - m);  // l of the split, relative to m
     l += factor;
-    sum[0] += factor * part.x, sum[1] += factor * part.y;
-    sum[2] += factor * part.z, sum[3] += factor * part.w;
+    sum[0] += factor * part[i].x, sum[1] += factor * part[i].y;
+    sum[2] += factor * part[i].z, sum[3] += factor * part[i].w;
+  }
+  float* statistics = sums + batches * kMerged;
+  *reinterpret_cast<float4*>(sums + batch * kMerged + x) =
+      make_float4(sum[0], sum[1], sum[2], sum[3]);
+  if (x == 0) statistics[2 * batch] = m, statistics[2 * batch + 1] = l;
+  __syncthreads();  // all batches are complete
+  if (batch > 0) return;
+  for (int i = 0; i < batches; ++i) m = fmaxf(m, statistics[2 * i]);
+  l = sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+  for (int i = 0; i < batches; ++i) {
+    const float factor = fa::exp2_approx(statistics[2 * i] - m);
+    const float4 of = *reinterpret_cast<const float4*>(sums + i * kMerged + x);
+    l += factor * statistics[2 * i + 1];
+    sum[0] += factor * of.x, sum[1] += factor * of.y;
+    sum[2] += factor * of.z, sum[3] += factor * of.w;
   }
   const float normalise = l > 0.f ? 1.f / l : 0.f;
-  *reinterpret_cast<uint2*>(O + r * dv + x) =
+  *reinterpret_cast<uint2*>(O + r * dv + first) =
       make_uint2(fa::pack_bf16(sum[0] * normalise, sum[1] * normalise),
                  fa::pack_bf16(sum[2] * normalise, sum[3] * normalise));
-  if (x == 0) LSE[r] = l > 0.f ? (m + log2f(l)) * fa::kLn2 : -INFINITY;
+  if (first == 0) LSE[r] = l > 0.f ? (m + log2f(l)) * fa::kLn2 : -INFINITY;
 }
 
 // --- host ---------------------------------------------------------------------------------------
 
-// An entry's tiles in equal splits: enough to give each SM one block.
+// An entry's tiles in equal splits.
 struct Splits {
   int count, tiles;  // of the longest entry; of a split
+  int merge_threads() const { return fa::ceil_div(count, kBatch) * (kMerged / 4); }
 };
+
+constexpr int kMergedRows = 2048;  // of parts, merged in a tile's time: estimated
+
+// Enough splits s to give each SM one block, unless the merge costs more: T tiles in s splits of
+// `rows` rows cost T/s + s*rows/kMergedRows, least at s = sqrt(kMergedRows T / rows).
 
 inline Splits splits_of(const fa::Problem& p) {
   int64_t all = 0;  // tiles of all blocks
@@ -307,7 +345,9 @@ inline Splits splits_of(const fa::Problem& p) {
     all += int64_t(tiles) * row_blocks_of(p), longest = std::max(longest, tiles);
   }
   const int64_t fair = int64_t(longest) * p.gpu.sms / std::max<int64_t>(all, 1);
-  const int each = fa::ceil_div(longest, int(std::clamp<int64_t>(fair, 1, longest)));
+  const int64_t best = std::lround(std::sqrt(double(kMergedRows) * longest / p.rows()));
+  const int most = std::min(longest, kMostSplits);
+  const int each = fa::ceil_div(longest, int(std::clamp<int64_t>(std::min(fair, best), 1, most)));
   return {fa::ceil_div(longest, each), each};
 }
 
@@ -327,12 +367,13 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   if (p.cache.page) t["table"].read = 4 * blocks * looked_up;
   if (!p.cache.lengths.empty()) {  // by each thread of both kernels
     t["lengths"].read = 4 * p.B * splits.count * blocks * kThreads;
-    if (splits.count > 1) t["lengths"].read += 4 * p.rows() * (dv / 4);
+    if (splits.count > 1)
+      t["lengths"].read += 4 * p.rows() * (dv / kMerged) * splits.merge_threads();
     t.hbm.read += 4 * p.B;
   }
   if (parts == 0) return t;
   t["O_parts"] = {.read = 4 * parts * dv, .write = 4 * parts * dv};
-  t["LSE_parts"] = {.read = 4 * parts * 2 * (dv / 4), .write = 4 * parts};
+  t["LSE_parts"] = {.read = 4 * parts * (dv / 4), .write = 4 * parts};
   t.hbm += {.read = 4 * parts * (dv + 1), .write = 4 * parts * (dv + 1)};
   return t;
 }
@@ -341,6 +382,16 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const int count = splits_of(p).count;
   const size_t stored = count > 1 ? count * p.rows() : 0;
   return {{"O_parts", stored * dv * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+}
+
+// Launches the merge, if there is more than one split.
+inline void merge(const fa::Problem& p, const fa::Tensors<bf16>& t, const Splits& splits) {
+  if (splits.count == 1) return;
+  const Parts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const int threads = splits.merge_threads();
+  const size_t sums = threads / (kMerged / 4) * (kMerged + 2) * sizeof(float);
+  fa::launch_early(merge_kernel, {dim3(p.rows(), dv / kMerged), dim3(threads), sums}, parts,
+                   t.cache.lengths, t.O, t.LSE, p.Nk, splits.tiles, p.H * p.N);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
@@ -353,9 +404,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
              page ? tile_map<d>(t.K, uint64_t(p.B) * p.pages(), page, Bc)
                   : tile_map<d>(t.K, p.B, p.Nk, Bc),
              t.K, t.cache, log2_page, t.O, t.LSE, parts, shape_of(p), splits.tiles);
-  if (splits.count == 1) return;
-  fa::launch_early(merge_kernel, {dim3(p.rows()), dim3(dv / 4)}, parts, t.cache.lengths, t.O, t.LSE,
-                   p.Nk, splits.tiles, p.H * p.N);
+  merge(p, t, splits);
 }
 
 }  // namespace step17_splits

@@ -6,6 +6,7 @@
 #include "steps/17_latent/2_panels.cuh"
 #include "steps/17_latent/3_exchange.cuh"
 #include "steps/17_latent/4_splits.cuh"
+#include "steps/17_latent/5_resident.cuh"
 
 namespace step17 {
 
@@ -61,12 +62,24 @@ inline fa::Variant splits() {
           .extras = {.latent = dv, .cache = cache}};
 }
 
+inline fa::Variant resident() {
+  return {.name = "resident",
+          .idea = "Q in the registers of one warpgroup, which computes P; three tiles",
+          .parent = "17 splits",
+          .support = support(/*paged=*/true),
+          .forward = step17_resident::forward,
+          .traffic = step17_resident::traffic,
+          .workspace = step17_splits::workspace,
+          .writes_lse = true,
+          .extras = {.latent = dv, .cache = cache}};
+}
+
 inline fa::Step step() {
   return {.id = "17_latent",
           .idea = "latent attention (MLA): one vector per key for all heads",
           .support = support(/*paged=*/true),
           .options = fa::cache_options(),
-          .variants = {absorbed(), panels(), exchange(), splits()}};
+          .variants = {absorbed(), panels(), exchange(), splits(), resident()}};
 }
 
 }  // namespace step17

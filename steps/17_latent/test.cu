@@ -2,7 +2,7 @@
 #include <cmath>
 #include <random>
 
-#include "steps/17_latent/4_splits.cuh"
+#include "steps/17_latent/5_resident.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
@@ -12,10 +12,14 @@ static const fa::Variant& absorbed() { return fa::linked_variant("17 absorbed");
 static const fa::Variant& panels() { return fa::linked_variant("17 panels"); }
 static const fa::Variant& exchange() { return fa::linked_variant("17 exchange"); }
 static const fa::Variant& splits() { return fa::linked_variant("17 splits"); }
+static const fa::Variant& resident() { return fa::linked_variant("17 resident"); }
 
 static const fa::Variant& any() {
-  return *GENERATE(&absorbed(), &panels(), &exchange(), &splits());
+  return *GENERATE(&absorbed(), &panels(), &exchange(), &splits(), &resident());
 }
+
+/// Of those that know pages and lengths.
+static const fa::Variant& any_paged() { return *GENERATE(&splits(), &resident()); }
 
 /// With two tokens the first does not see the second.
 static fa::Problem latent(int H, int Nk, int N = 1, int B = 1) {
@@ -55,9 +59,10 @@ TEST_CASE("step 17: fewer keys than queries: rows without keys", "[step17]") {
 
 TEST_CASE("step 17: shuffled pages, ragged lengths", "[step17][all]") {
   const int page = GENERATE(0, 64, 128, 256), N = GENERATE(1, 2), H = GENERATE(16, 40);
+  const fa::Variant& variant = any_paged();
   if (!fa::test::one_in(3)) return;
-  CAPTURE(page, N, H);
-  fa::test::require_right(splits(), ragged(page, H, N));
+  CAPTURE(variant.name, page, N, H);
+  fa::test::require_right(variant, ragged(page, H, N));
 }
 
 TEST_CASE("step 17: random problems", "[step17][all]") {
@@ -66,14 +71,15 @@ TEST_CASE("step 17: random problems", "[step17][all]") {
     return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
   };
   for (int i = 0; i < 300; ++i) {
-    const fa::Variant* variants[] = {&splits(), &absorbed(), &panels(), &exchange()};
-    const fa::Variant& variant = *variants[i % 5 % 4];
+    const fa::Variant* variants[] = {&resident(), &splits(), &absorbed(), &panels(), &exchange()};
+    const fa::Variant& variant = *variants[i % 7 % 5];
     const int B = between(1, 3), Nk = between(1, 300);
     const int N = between(0, 2) > 0 ? between(1, 2) : between(1, 16);
     auto p = latent(between(1, 128), Nk, N, B);
     p.causal = between(0, 1);
-    if (&variant == &splits() && between(0, 3) > 0) p.cache.page = 64 << between(0, 2);
-    if (&variant == &splits() && between(0, 3) > 0) {
+    const bool paged = i % 7 % 5 < 2;
+    if (paged && between(0, 3) > 0) p.cache.page = 64 << between(0, 2);
+    if (paged && between(0, 3) > 0) {
       for (int b = 0; b < B; ++b) p.cache.lengths.push_back(between(0, Nk));
     }
     if (!fa::test::is_now(i % 12 == 0)) continue;
@@ -164,28 +170,30 @@ TEST_CASE("step 17: real input and outliers, and maxima that grow", "[step17]") 
 }
 
 TEST_CASE("step 17: what follows a sequence's keys changes no bit", "[step17]") {
-  const auto p = fa::problem_for(splits(), ragged(GENERATE(0, 64, 256), 16));
-  CAPTURE(p.cache.page);
+  const fa::Variant& variant = any_paged();
+  const auto p = fa::problem_for(variant, ragged(GENERATE(0, 64, 256), 16));
+  CAPTURE(variant.name, p.cache.page);
   const auto in = fa::normal_inputs(p, 3);
   auto garbage = in;
   for (size_t i = 0; i < in.K.size(); ++i) {
     if (i / d % p.Nk >= size_t(p.keys_of(i / d / p.Nk))) garbage.K[i] = i % 2 ? NAN : INFINITY;
   }
-  fa::test::require_right(splits(), p, garbage);
-  const fa::Outputs clean = fa::run(splits(), p, in), got = fa::run(splits(), p, garbage);
+  fa::test::require_right(variant, p, garbage);
+  const fa::Outputs clean = fa::run(variant, p, in), got = fa::run(variant, p, garbage);
   CHECK(got.O == clean.O);
   CHECK(got.LSE == clean.LSE);
 }
 
 TEST_CASE("step 17: neither pages nor the order of blocks change a bit", "[step17]") {
-  auto p = fa::problem_for(splits(), ragged(0, 40, 2));
+  const fa::Variant& variant = any_paged();
+  auto p = fa::problem_for(variant, ragged(0, 40, 2));
   fa::Inputs in = fa::normal_inputs(p, 8);
-  const fa::Outputs first = fa::run(splits(), p, in);
+  const fa::Outputs first = fa::run(variant, p, in);
   for (const uint64_t order : {1, 2, 3}) {
-    CAPTURE(order);
+    CAPTURE(variant.name, order);
     p.cache.page = 32 << order;
     in.table = fa::shuffled_table(p, order);
-    const fa::Outputs again = fa::test::run_in_order(order, splits(), p, in);
+    const fa::Outputs again = fa::test::run_in_order(order, variant, p, in);
     CHECK(again.O == first.O);
     CHECK(again.LSE == first.LSE);
   }
@@ -201,9 +209,10 @@ TEST_CASE("step 17: predicted bytes are counted bytes", "[step17]") {
 
 TEST_CASE("step 17: predicted bytes are counted bytes of pages and lengths", "[step17][all]") {
   const int page = GENERATE(0, 64, 256), N = GENERATE(1, 2);
+  const fa::Variant& variant = any_paged();
   if (!fa::test::one_in(2)) return;
-  CAPTURE(page, N);
-  fa::test::require_predicted(splits(), ragged(page, 40, N));
+  CAPTURE(variant.name, page, N);
+  fa::test::require_predicted(variant, ragged(page, 40, N));
 }
 
 TEST_CASE("step 17: the formulas of the headers", "[step17]") {
@@ -223,21 +232,26 @@ TEST_CASE("step 17: the formulas of the headers", "[step17]") {
   }
   const uint64_t s = step17_splits::splits_of(fa::problem_for(splits(), p)).count;
   REQUIRE(s > 1);
-  const fa::Bytes of_splits = counted(splits());
-  CHECK(of_splits.read == 2 * d * (B * s * H * N + B * t * Nk) + 4 * B * s * H * N * (dv + 256));
-  CHECK(of_splits.write == 2 * B * H * N * dv + 4 * B * H * N + 4 * B * s * H * N * (dv + 1));
+  for (const fa::Variant* v : {&splits(), &resident()}) {
+    const fa::Bytes of_splits = counted(*v);
+    CHECK(of_splits.read == 2 * d * (B * s * H * N + B * t * Nk) + 4 * B * s * H * N * (dv + 128));
+    CHECK(of_splits.write == 2 * B * H * N * dv + 4 * B * H * N + 4 * B * s * H * N * (dv + 1));
+  }
 }
 
-TEST_CASE("step 17: exchange computes S once, panels twice") {
+TEST_CASE("step 17: panels computes S twice, the others once", "[step17]") {
   const auto p = latent(64, 128);
   const auto flops = [&](const fa::Variant& v) {
     return *fa::test::count_forward(v, p).tensor_flops;
   };
   CHECK(flops(panels()) == 2 * 64 * 128 * (2 * d + dv));
-  CHECK(flops(exchange()) == 2 * 64 * 128 * (d + dv));
+  for (const fa::Variant* v : {&exchange(), &splits(), &resident()}) {
+    CHECK(flops(*v) == 2 * 64 * 128 * (d + dv));
+  }
 }
 
-TEST_CASE("step 17: as many blocks as SMs, unless tiles are few", "[step17]") {
+TEST_CASE("step 17: as many blocks as SMs, unless tiles are few or the merge costs more",
+          "[step17]") {
   const auto blocks = [](int B, int Nk, int H) {
     const auto p = fa::problem_for(splits(), latent(H, Nk, 1, B));
     return step17_splits::splits_of(p).count * B * step17::row_blocks_of(p);
@@ -246,6 +260,10 @@ TEST_CASE("step 17: as many blocks as SMs, unless tiles are few", "[step17]") {
   CHECK(blocks(1, 64, 128) == 2);
   CHECK(blocks(8, 1 << 14, 128) == 128);
   CHECK(blocks(128, 1 << 12, 128) == 256);
+  CHECK(blocks(1, 1 << 12, 32) == 64);
+  CHECK(blocks(1, 1 << 12, 128) ==
+        64);  // 32 splits of 2 tiles, where 64 would store twice the parts
+  CHECK(blocks(2, 1 << 11, 128) == 64);
   CHECK(fa::test::count_forward(splits(), latent(16, 60)).kernels.size() == 1);
   CHECK(fa::test::count_forward(splits(), latent(16, 200)).kernels.size() == 2);
 }
@@ -270,8 +288,17 @@ TEST_CASE("step 17: the analysis finds nothing", "[step17]") {
   fa::test::count_forward(variant, fa::problem_for(variant, latent(33, Nk, 2)), /*analyse=*/true);
 }
 
+TEST_CASE("step 17: the analysis finds nothing in splits of several tiles", "[step17]") {
+  const fa::Variant few = fa::test::on_blocks(any_paged(), 1);  // one split
+  const auto p = fa::problem_for(few, latent(33, GENERATE(320, 449), 2));
+  CAPTURE(few.name, p.Nk);
+  fa::test::count_forward(few, p, /*analyse=*/true);
+}
+
 TEST_CASE("step 17: the analysis finds nothing in pages", "[step17]") {
-  const auto p = fa::problem_for(splits(), ragged(GENERATE(0, 64, 128), 33, 2));
-  fa::test::count_forward(splits(), p, /*analyse=*/true);
+  const fa::Variant& variant = any_paged();
+  const auto p = fa::problem_for(variant, ragged(GENERATE(0, 64, 128), 33, 2));
+  CAPTURE(variant.name, p.cache.page);
+  fa::test::count_forward(variant, p, /*analyse=*/true);
 }
 #endif

@@ -28,7 +28,7 @@ OPENS = {
     "14": (4, 750),
     "15": (3, 750),
     "16": (2, 600),
-    "17": (2, 500),
+    "17": (3, 850),
 }
 OTHERS = (4, 1000)  # of a step that has no row
 RUNGS, UNNUMBERED = 2, 1  # earlier numbered files that one opens, and unnumbered ones of its step

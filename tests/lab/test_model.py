@@ -11,7 +11,7 @@ from flash_steps.command import BadInput
 from flash_steps.files import read_json, read_text
 from flash_steps.gpu_table import find_model
 from flash_steps.model import predict
-from flash_steps.model_cost import PARTS, SHAPES, longest, memory
+from flash_steps.model_cost import LATENT, PARTS, SHAPES, longest, memory
 from lab import model_tables
 
 
@@ -70,6 +70,22 @@ class Predicted(unittest.TestCase):
             self.assertEqual("measured on an H200" in text, "--gpu=h100" in words)
             rows = re.findall(r"(?m)^ *\d+  .*$", done.stdout)
             self.assertEqual(len(rows), 2 if "--n" in words else 7)
+
+    def test_a_latent_cache(self):
+        shape = LATENT["deepseek-v2-lite"]
+        caches = shape.caches()
+        self.assertEqual((caches["latent"], caches["16 heads"]), (1152, 10240))
+        self.assertEqual(caches["8 K/V heads"], 2 * 2 * 8 * 128)  # K and V, in bf16
+        for size in caches.values():
+            end = shape.tokens(size, 141e9)
+            used = 2 * shape.parameters + shape.layers * size * end
+            self.assertTrue(141e9 - shape.layers * size < used <= 141e9)
+        self.assertEqual(shape.tokens(1152, 1e9), 0)
+        done = model("predict", "--model", "deepseek-v2-lite")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+        self.assertRegex(done.stdout, r"latent +1,152 +31.1 kB +3,523,662 +1.00x")
+        self.assertIn("30.2 per byte", " ".join(done.stdout.split()))
 
     def test_refusals(self):
         for words, told in (

@@ -96,6 +96,9 @@ class Tensor:
     def contiguous(self):
         return self
 
+    def is_contiguous(self):
+        return self.address != 48  # as if strided
+
     def clone(self):
         return Tensor(*self.shape, dtype=self.dtype, address=64)
 
@@ -128,11 +131,12 @@ class Calls(unittest.TestCase):
         "10": [variant("first"), variant("last"), variant("fp8", cache8=True)],
         "11": [variant("columns", backward=True)],
         "12": [variant("late", prepare=True)],
+        "17": [variant("splits"), variant("resident")],
     }
 
     def setUp(self):
         self.impl, torch = {}, mock.MagicMock()
-        torch.float32, torch.bfloat16 = "float32", "bfloat16"
+        torch.float32, torch.bfloat16, torch.int32 = "float32", "bfloat16", "int32"
         torch.OutOfMemoryError = MemoryError
         torch.compiler.assume_constant_result = lambda f: f
         torch.library.impl = lambda name, key: lambda f: self.impl.setdefault(name[13:], f)
@@ -248,6 +252,36 @@ class Calls(unittest.TestCase):
         refused("step 10 has no variant 'fp8': first, last", q, k, v, "10 fp8")
         self.impl["forward"](q, k, v, True, "10 first", None)
         self.assertEqual(self.calls[-1][2], 0)
+
+    def test_a_latent_cache(self):
+        q, cache = Tensor(2, 16, 1, 576), Tensor(2, 300, 576, address=96)
+        pool, pages = Tensor(9, 64, 576, address=96), Tensor(2, 4, dtype="int32", address=160)
+        decode = self.impl["latent_decode"]
+        self.assertEqual(decode(q, cache, None, None).shape, (2, 16, 1, 512))
+        decode(q, pool, [1, 200], pages)
+        told = dict(b=2, h=16, hkv=1, n=1, d=576, causal=True)
+        for (step, direction, place, sizes, addresses, _), more in zip(
+            self.calls,
+            (dict(nk=300, lengths=None, page=0), dict(nk=256, lengths=[1, 200], page=64)),
+        ):
+            self.assertEqual((step, direction, place, sizes), ("17", "forward", 1, told | more))
+            table = {"table": 160} if sizes["page"] else {}
+            self.assertEqual(addresses, {"Q": 32, "K": 96, "O": 128, "LSE": 128, **table})
+        self.calls.clear()
+        other = mock.Mock(type="cuda", index=1)
+        for words, inputs in (
+            ("q .2, 16, 576.: .B, H, N, 576.", (Tensor(2, 16, 576), cache, None, None)),
+            ("q .2, 16, 1, 512.: ", (Tensor(2, 16, 1, 512), cache, None, None)),
+            ("cache .*, contiguous", (q, Tensor(2, 300, 576, address=48), None, None)),
+            ("cache .9, 64, 576.: 2 batch entries", (q, pool, None, None)),
+            ("pages .2, 4.: int32", (q, pool, None, Tensor(2, 4, dtype="int64"))),
+            ("pages .3, 4.: int32", (q, pool, None, Tensor(3, 4, dtype="int32"))),
+            ("the step reads bf16", (q, Tensor(2, 300, 576, dtype="torch.half"), None, None)),
+            ("is on .*: all must be on GPU 0", (q, Tensor(2, 3, 576, device=other), None, None)),
+        ):
+            with self.assertRaisesRegex(ValueError, f"flash_steps.latent_decode: .*{words}"):
+                decode(*inputs)
+        self.assertEqual(self.calls, [])
 
     def test_what_a_run_that_fails_raises(self):
         q, k, v = self.qkv()
@@ -409,6 +443,20 @@ class Operator(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "no backward"):
                 flash_steps.attention(q.requires_grad_(), k, v, True, step).sum().backward()
 
+    @unittest.skipUnless(GPU, "needs a GPU")
+    def test_a_latent_cache(self):
+        for _ in self.some("17"):
+            torch.manual_seed(1)
+            q, pool = (
+                torch.randn(*shape, device=self.device, dtype=torch.bfloat16)
+                for shape in ((2, 16, 2, 576), (9, 64, 576))
+            )
+            pages = torch.randperm(9, device=self.device)[:8].view(2, 4).int()
+            out = flash_steps.latent_decode(q, pool, [200, 65], pages)
+            self.assertEqual(out.shape, (2, 16, 2, 512))
+            for b, keys in enumerate((200, 65)):
+                k = pool[pages[b].long()].view(1, 1, 256, 576)[:, :, :keys]
+                self.near(out[b : b + 1], exact(q[b : b + 1], k, k[..., :512], True))
 
 if __name__ == "__main__":
     main()
