@@ -458,5 +458,6 @@ class Operator(unittest.TestCase):
                 k = pool[pages[b].long()].view(1, 1, 256, 576)[:, :, :keys]
                 self.near(out[b : b + 1], exact(q[b : b + 1], k, k[..., :512], True))
 
+
 if __name__ == "__main__":
     main()
