@@ -25,70 +25,30 @@ CHAPTERS = {
 
 # The first row whose condition holds: which step it resembles, which one helps most next, and why.
 FORWARD = (
-    (
-        lambda t: t["decode"] and t["blocks"] <= t["heads"],
-        "13",
-        "13",
-        "one block per head leaves most SMs idle: split the keys among blocks",
-    ),
-    (
-        lambda t: t["decode"],
-        "13",
-        "13",
-        "decoding is limited by HBM: let the heads of a group share the keys they read",
-    ),
-    (
-        lambda t: t["scores_written"] and t["shared"],
-        "02",
-        "04",
-        "S and P go through HBM: keep one tile of them on the chip",
-    ),
-    (
-        lambda t: t["scores_written"],
-        "01",
-        "02",
-        "each score reads its rows from global memory: share tiles",
-    ),
+    (lambda t: t["decode"] and t["blocks"] <= t["heads"], "13", "13",
+     "one block per head leaves most SMs idle: split the keys among blocks"),
+    (lambda t: t["decode"], "13", "13",
+     "decoding is limited by HBM: let the heads of a group share the keys they read"),
+    (lambda t: t["scores_written"] and t["shared"], "02", "04",
+     "S and P go through HBM: keep one tile of them on the chip"),
+    (lambda t: t["scores_written"], "01", "02",
+     "each score reads its rows from global memory: share tiles"),
     (lambda t: t["wgmma"], "09", "10", "producer and consumer warps overlap copies and products"),
-    (
-        lambda t: t["tensor_cores"] and t["conflicts"] > 1.3,
-        "07",
-        "07",
-        "bank conflicts: {conflicts:.1f} times the wavefronts; swizzle",
-    ),
-    (
-        lambda t: t["tensor_cores"] and not t["copies"],
-        "07",
-        "07",
-        "no cp.async: a pipeline loads the next tile during the products",
-    ),
-    (
-        lambda t: t["tensor_cores"],
-        "07",
-        "09",
-        "on Hopper TMA and wgmma copy and multiply whole tiles",
-    ),
-    (
-        lambda t: not t["shared"],
-        "03",
-        "04",
-        "every row reads all of K and V: let a block share tiles",
-    ),
+    (lambda t: t["tensor_cores"] and t["conflicts"] > 1.3, "07", "07",
+     "bank conflicts: {conflicts:.1f} times the wavefronts; swizzle"),
+    (lambda t: t["tensor_cores"] and not t["copies"], "07", "07",
+     "no cp.async: a pipeline loads the next tile during the products"),
+    (lambda t: t["tensor_cores"], "07", "09",
+     "on Hopper TMA and wgmma copy and multiply whole tiles"),
+    (lambda t: not t["shared"], "03", "04",
+     "every row reads all of K and V: let a block share tiles"),
     (lambda t: t["rewritten"], "04", "06", "O moves once per tile of keys: swap the loops, keep O"),
-    (
-        lambda t: t["conflicts"] > 1.5,
-        "06",
-        "02",
-        "bank conflicts: {conflicts:.1f} times the wavefronts; pad a row",
-    ),
-    (
-        lambda t: t["per_score"] > 2.5 * (per_score("06", t) or math.inf),
-        "06",
-        "06",
-        "each row requests the keys anew: more rows per block, tiles in registers",
-    ),
+    (lambda t: t["conflicts"] > 1.5, "06", "02",
+     "bank conflicts: {conflicts:.1f} times the wavefronts; pad a row"),
+    (lambda t: t["per_score"] > 2.5 * (per_score("06", t) or math.inf), "06", "06",
+     "each row requests the keys anew: more rows per block, tiles in registers"),
     (lambda t: True, "06", "07", "fp32 products: tensor cores multiply bf16 and fp16"),
-)
+)  # fmt: skip
 BACKWARD = (
     (lambda t: t["scores_written"], "05", "05",
      "P or dS goes through HBM: compute it again from Q, K and LSE"),
@@ -189,20 +149,14 @@ def chapter(number):
 
 def rows(t, r):
     """Of the screen."""
-    name = CHAPTERS[r["like"]][0].replace("_", " ")
-    then = CHAPTERS[r["next"]][0].replace("_", " ")
+    name, then = (CHAPTERS[r[key]][0].replace("_", " ") for key in ("like", "next"))
     like = f"step {name}; this one requests {three_digits(t['per_score'])} bytes per score"
     if r["its_per_score"]:
         like += f", that step's published runs {three_digits(r['its_per_score'])}"
     hbm, requested, least = (bytes_text(t[key]) for key in ("hbm", "requested", "compulsory"))
-    share = f"({100 * t['share']:.0f}%)"
     held = "; of the stores the L2 still holds the rest" if t["hbm"] < t["compulsory"] else ""
-    return [
-        (
-            "moves",
-            f"{hbm} of HBM, {requested} requested; compulsory {least} ({t['problem']}){held}",
-        ),
-        ("like", like),
-        ("time", f"{time_text(t['ms'])} estimated for {t['gpu']}, limited by {t['limit']} {share}"),
-        ("next", f"step {then}: {r['why']}. {chapter(r['next'])}"),
-    ]
+    moves = f"{hbm} of HBM, {requested} requested; compulsory {least} ({t['problem']}){held}"
+    limit = f"limited by {t['limit']} ({100 * t['share']:.0f}%)"
+    time = f"{time_text(t['ms'])} estimated for {t['gpu']}, {limit}"
+    why = f"step {then}: {r['why']}. {chapter(r['next'])}"
+    return list({"moves": moves, "like": like, "time": time, "next": why}.items())
