@@ -89,7 +89,9 @@ def look(called):
             run = called.tried(trials)
             for way in outputs_of(called, run, type):
                 again = called.tried([replace(t, **way) for t in trials])
-                run = again if again.rank < run.rank else run
+                run = min(run, again, key=lambda run: run.rank)
+                if run.ok:
+                    break
             if "the source is device memory" in run.message:
                 run = called.tried([replace(t, host=True) for t in trials])
             if run.settles and (run.ok or len(forms) == 1):

@@ -96,7 +96,7 @@ def started():
     files = [file for folder in folders for file in folder.rglob("*.[ch]*")]
     if not building.is_newer(path / "judge_built", files):
         log = os.path.join(ROOT, "build", "judge.log")
-        failed = building.build_or_say("sim", ["judge"], log, sys.stderr)
+        failed = building.build_or_say("sim", ["judge", "any_program"], log, sys.stderr)
         if failed:
             raise NotHere(f"the checker was not built: {failed[1]}")
     return checker.started(path / "checker")

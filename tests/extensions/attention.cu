@@ -245,7 +245,7 @@ template <class T, int mutant>
 void wide_backward(Tensor Q, Tensor K, Tensor V, Tensor O, Tensor dO, Tensor LSE, Tensor dQ,
                    Tensor dK, Tensor dV) {
   const int N = Q.size(-2), d = Q.size(-1);
-  TORCH_CHECK(N <= 1024, "N must be at most 1024");
+  TORCH_CHECK(N <= 64, "N must be at most 64");
   for (auto& gradient : {dQ, dK, dV}) gradient.zero_();
   auto delta = (O.to(torch::kFloat) * dO.to(torch::kFloat)).sum(-1);
   gradients<T, mutant><<<Q.size(0) * Q.size(1), N>>>(
@@ -259,6 +259,8 @@ std::vector<Tensor> backward(Tensor Q, Tensor K, Tensor V, Tensor O, Tensor grad
   wide_backward<float, mutant>(Q, K, V, O, grad_out, LSE, dQ, dK, dV);
   return {dQ, dK, dV};
 }
+
+Tensor refuses(Tensor q, Tensor k, Tensor v) { TORCH_CHECK(false, "not today"); }
 
 // --- what a careless test lets pass
 __global__ void touch(const float* Q, const float* K, const float* V, float* O, int n) {
@@ -368,7 +370,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   BIND(backward, MORE(backward, 2));
   m.def("wide_backward", &wide_backward<at::BFloat16, 0>);
   m.def("wide_backward_1", &wide_backward<at::BFloat16, 1>);
-  m.def("honest", &honest);
+  m.def("honest", &honest), m.def("refuses", &refuses);
   CHEAT(cached_by_size), CHEAT(cached_by_address), CHEAT(independent_of_inputs);
   CHEAT(first_value), CHEAT(by_the_host), CHEAT(skips_rows), CHEAT(zeroes_rows);
   CHEAT(where_tests_look), CHEAT(first_head_only), CHEAT(leftovers), CHEAT(warm_up_only);

@@ -3,6 +3,7 @@ flash_steps.simulate."""
 
 import argparse
 import array
+import concurrent.futures
 import contextlib
 import functools
 import json
@@ -48,6 +49,17 @@ def extension():
 
 
 class Judged(unittest.TestCase):
+    def test_a_call_of_a_wrong_type(self):
+        options = argparse.Namespace(function=None, call="honest(Q, N, V)")
+        what = "--call: argument 2, 'N', of honest must be a tensor"
+        with self.assertRaisesRegex(BadInput, what):
+            judge.choose(*extension()[:2], options)
+
+    def test_all_calls_refused(self):
+        verdict = self.verdict("refuses")
+        self.assertEqual((verdict["ok"], verdict["kind"]), (False, "refused"))
+        self.assertIn("\nrefused   not today (B=1 ", judge.screen(verdict, "attention.cu"))
+
     def verdict(self, function, case=None):
         """`case`: how it is called, which is otherwise looked for."""
         program, how, checker = extension()
@@ -64,21 +76,17 @@ class Judged(unittest.TestCase):
         names = [f["name"] for f in extension()[0].functions]
         mutants = [name for name in names if name[-1].isdigit()]
         self.assertEqual(len(mutants), 18)
+        decide = attention_search.judged
         for name, part in RIGHT.items():
-            with mock.patch.object(
-                attention_search, "judged", wraps=attention_search.judged
-            ) as how:
+            with mock.patch.object(attention_search, "judged", wraps=decide) as how:
                 verdict = self.verdict(name)
             text = judge.screen(verdict, "attention.cu")
             self.assertTrue(verdict["ok"], text)
             self.assertIn(part, " ".join(text.split()))
             self.assertLessEqual(len(text.splitlines()), 24)
-            for mutant in mutants:
-                if (
-                    mutant.rpartition("_")[0] == name
-                ):  # called as the right one: a search takes time
-                    verdict = self.verdict(mutant, how.call_args[0][1])
-                    self.assertIn(verdict.get("kind"), ("wrong", "finding", "inaccurate"), mutant)
+            for mutant in (m for m in mutants if m.rpartition("_")[0] == name):
+                verdict = self.verdict(mutant, how.call_args[0][1])  # a search would take time
+                self.assertIn(verdict.get("kind"), ("wrong", "finding", "inaccurate"), mutant)
 
     @mock.patch.object(attention_search, "SECONDS", 0.1)
     def test_cheats(self):
@@ -98,28 +106,26 @@ torch::Tensor f(torch::Tensor q, torch::Tensor k, torch::Tensor v) """
 
 class Said(Folder):
     def judged(self, body, *words):
-        return said([ROOT / "scripts/judge", self.write("f.cu", HEAD + body), *words])
+        place = tempfile.mkdtemp(dir=self.folder)
+        return said([ROOT / "scripts/judge", self.write(f"{place}/f.cu", HEAD + body), *words])
 
     def test_what_the_header_lacks(self):
-        for body, what in (
-            ("{ return torch::matmul(q, k); }", "torch::matmul"),
-            ("{ return q.softmax(-1); }", "Tensor::softmax"),
-            (";\n#include <torch/nn.h>", "torch/nn.h, which f.cu:3 includes,"),
-        ):
-            said = f"judge: {what} is not in the simulator's torch"
-            self.refused(self.judged(body), 2, said)
+        lacks = {
+            "{ return torch::matmul(q, k); }": "torch::matmul",
+            "{ return q.softmax(-1); }": "Tensor::softmax",
+            ";\n#include <torch/nn.h>": "torch/nn.h, which f.cu:3 includes,",
+        }
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for done, what in zip(pool.map(self.judged, lacks), lacks.values()):
+                self.refused(done, 2, f"judge: {what} is not in the simulator's torch")
+
+    @for_all
+    def test_the_status_of_a_refusal(self):
+        self.ended(self.judged('{ TORCH_CHECK(false, "not today"); return q; }'), 2)
 
     def test_the_host_dereferences_a_tensor_of_the_device(self):
         done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
         self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
-
-    def test_all_calls_refused(self):
-        done = self.ended(self.judged('{ TORCH_CHECK(false, "not today"); return q; }'), 2)
-        self.assertRegex(done.stdout, r"\nrefused   not today \(B=1 ")
-
-    def test_a_call_of_a_wrong_type(self):
-        done = self.judged("{ return q; }", "--call", "f(Q, N, V)")
-        self.refused(done, 2, "judge: --call: argument 2, 'N', of f must be a tensor")
 
     def test_which_step_it_resembles(self):
         once = functools.cache(ladder.read_json)
@@ -233,16 +239,12 @@ class Said(Folder):
         host, none = made_by_the_host, {"read": 1, "write": 0, "atomic": 0}
         for outputs, inputs, moved, what in (
             ({"O": 8}, ["Q"], {"O": {**none, "write": 8}, "Q": none}, ""),
-            (
-                {"O": 8},
-                [],
-                {"O": {**none, "write": 7}},
-                "O has 8 bytes, and kernels wrote 7 of them",
-            ),
+            ({"O": 8}, [], {"O": {**none, "write": 7}}, "O has 8 bytes, and kernels wrote 7 of "
+             "them"),
             ({"dQ": 8}, [], {"dQ": {**none, "write": 2, "atomic": 4}}, ""),
             ({"O": 8000}, [], {}, "O has 8,000 bytes, and kernels wrote 0 of them"),
             ({}, ["Q", "K"], {"Q": none, "K": {**none, "read": 0}}, "no kernel read K"),
-        ):
+        ):  # fmt: skip
             self.assertEqual(host(outputs, inputs, moved), what)
 
     @for_all
