@@ -58,6 +58,9 @@ class Called:
     def has(self, role):
         return role in self.named
 
+    def must(self, role):
+        return self.has(role) and not self.may_lack(role)
+
     def may_lack(self, role):
         return self.has(role) and self.kinds[self.roles.index(role)].endswith("?")
 

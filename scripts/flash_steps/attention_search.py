@@ -29,7 +29,7 @@ def layouts_of(called):
     axes = max(axes, default=4)
     if called.has("qkv"):
         return ["[B, N, H, d]"]
-    if called.has("starts"):
+    if called.must("starts"):
         return ["[N, H, d]"]
     named = sorted(LAYOUTS, key=lambda name: name.count(",") + 1 != axes)
     if not called.has("H"):
@@ -41,9 +41,8 @@ def layouts_of(called):
 
 def forms_of(called):
     """What the names of the arguments leave open: one query or many, and how a mask is written."""
-    must = {role: called.has(role) and not called.may_lack(role) for role in OPTIONAL}
-    base = Case(b=1, h=2, packed=must["starts"], ragged=must["lengths"])
-    bases = with_optional(base, "mask") if must["mask"] else [base]
+    base = Case(b=1, h=2, packed=called.must("starts"), ragged=called.must("lengths"))
+    bases = with_optional(base, "mask") if called.must("mask") else [base]
     ones = ["[1]", "[]", ""] if called.decodes else [""]
     return [replace(form, one=one) for one in ones for form in bases]
 
