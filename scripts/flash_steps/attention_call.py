@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from .attention_case import MASKS
+from .checker import made_by_the_host
 from .extension import CheckFailed, Stopped, Tensor
 from .roles import GRADIENTS, OUTPUTS, TENSORS
 
@@ -40,8 +40,8 @@ class Run:
 class Called:
     """A bound function, its roles, and how it is called."""
 
-    def __init__(self, judge, program, index, roles):
-        self.judge, self.program, self.index, self.roles = judge, program, index, roles
+    def __init__(self, checker, program, index, roles):
+        self.checker, self.program, self.index, self.roles = checker, program, index, roles
         self.function = program.functions[index]
         self.kinds = [p["kind"] for p in self.function["parameters"]]
         self.named = [role for role in roles if isinstance(role, str)]
@@ -58,12 +58,20 @@ class Called:
     def has(self, role):
         return role in self.named
 
+    def must(self, role):
+        return self.has(role) and not self.may_lack(role)
+
     def may_lack(self, role):
         return self.has(role) and self.kinds[self.roles.index(role)].endswith("?")
 
+    def lacks(self, role, case):
+        """Is it an argument that this call leaves out?"""
+        given = {"mask": case.mask, "starts": case.packed, "lengths": case.ragged}
+        return self.may_lack(role) and not given.get(role, False)
+
     def tensors(self, case):
         """The names of those that a call reads or writes."""
-        return [r for r in self.named if r in TENSORS and (r != "mask" or case.mask)]
+        return [r for r in self.named if r in TENSORS and not self.lacks(r, case)]
 
     def arguments(self, case, inputs):
         values = {"N": case.n, "Nq": case.rows, "longest": case.n, "d": case.d, "B": case.b}
@@ -75,7 +83,7 @@ class Called:
         for role, kind in zip(self.roles, self.kinds):
             if isinstance(role, dict):
                 value = role["value"]
-            elif role == "mask" and not case.mask:
+            elif self.lacks(role, case):
                 value = None
             elif role in TENSORS:
                 value = self.tensor(role, case, inputs)
@@ -90,11 +98,11 @@ class Called:
 
     def tensor(self, role, case, inputs):
         if role == "qkv":  # [B, N, 3, H, d] of [B, N, H, d]
-            row = case.bytes_of("Q") // (case.b * case.n)
-            rows = range(0, case.bytes_of("Q"), row)
+            row = len(inputs["Q"]) // (case.b * case.n)
+            rows = range(0, len(inputs["Q"]), row)
             parts = [inputs[name][i : i + row] for i in rows for name in ("Q", "K", "V")]
             return Tensor([case.b, case.n, 3, case.h, case.d], case.type, b"".join(parts), role)
-        value = case.tensor(role)
+        value = case.tensor(role, self.places)
         if role == "l" and self.backward:  # P = exp(S - m) / l, with m = LSE
             value.data = b"\0\0\x80\x3f" * math.prod(value.sizes)
         elif role in self.inputs or self.backward and role not in GRADIENTS and not value.data:
@@ -107,7 +115,8 @@ class Called:
         """One call; with `hypotheses`, cases of the same inputs, the first one that is right."""
         case = case.fitted()
         known = ["O", "LSE", "delta"] if self.backward else []
-        inputs = self.judge.inputs(case, [*self.inputs, *known])
+        inputs, _ = self.checker.inputs(case.asked(), [*self.inputs, *known])
+        inputs = {name: case.laid(name, data) for name, data in inputs.items()}
         arguments = self.arguments(case, inputs)
         tensors = [a for a in arguments if isinstance(a, Tensor)]
         for given in tensors:
@@ -143,7 +152,12 @@ class Called:
         """The run of the case that is right, or nearly. A backward's inputs depend on the case."""
         if not self.backward:
             return self.run(trials[0], trials)
-        return min((self.run(trial) for trial in trials), key=lambda run: run.rank)
+        runs = []
+        for trial in trials:
+            runs.append(self.run(trial))
+            if runs[-1].kind == "refused":  # the others have the same sizes
+                break
+        return min(runs, key=lambda run: run.rank)
 
     def outputs(self, case, results, tensors):
         """{name: Tensor} of what can be judged, or a sentence."""
@@ -169,7 +183,8 @@ class Called:
         return found
 
     def checked(self, case, outputs, answer):
-        tensors, host = self.judge.check(case, outputs, self.by_kernels(outputs, answer))
+        rows = {n: (t.type, case.laid(n, t.data, back=True)) for n, t in outputs.items()}
+        tensors = self.checker.check({**case.asked(), "rate": True}, rows)
         statistic = [t for t in tensors if t["name"] == "LSE" and not t["ok"]]
         if statistic and "LSE" not in self.named:  # m, l or log2: unknown
             tensors = [t for t in tensors if t["name"] != "LSE"]
@@ -178,6 +193,8 @@ class Called:
             near = all(t["error"] is not None and t["error"] < 0.02 for t in wrong)
             kind = "inaccurate" if near else "wrong"
             return Run(case, kind, wrong[0]["message"], tensors, answer)
+        sizes = {n: len(t.data) for n, t in outputs.items() if n != "LSE"}
+        host = made_by_the_host(sizes, self.inputs, self.by_kernels(sizes, answer))
         copied = min(answer["to_host"], answer["from_host"])
         if not case.host and copied >= case.bytes_of("Q") / 2:
             host = f"the result is made by the host: {copied:,} bytes are copied there and back"
@@ -186,17 +203,12 @@ class Called:
         return Run(case, "host" if host else "", host, tensors, answer)
 
     def by_kernels(self, outputs, answer):
-        """What the checker asks of traffic. A result may be another buffer's copy: all count."""
+        """What kernels moved. A result may be another buffer's copy: all that they wrote counts."""
         kernels = [k for k in answer["report"]["kernels"] if k["blocks"]]
         written = {way: sum(k["bytes"][way] for k in kernels) for way in ("write", "atomic")}
-        spec = {"spec": {"read": 1}}
-        table = {name: {"by_kernels": {"read": 0, **written}} | spec for name in outputs}
+        moved = {name: {"read": 0, **written} for name in outputs}
         for name in self.inputs:
             buffer = "qkv" if self.has("qkv") and name != "dO" else name
             of = [k["buffers"][buffer]["bytes"] for k in kernels if buffer in k["buffers"]]
-            table[name] = {"by_kernels": {"read": sum(row["read"] for row in of)}} | spec
-        return table
-
-    def masks(self):
-        """The forms of the mask to try: [(form, axes)]."""
-        return [(form, axes) for axes in (2, 4, 3) for form in MASKS]
+            moved[name] = {"read": sum(row["read"] for row in of)}
+        return moved

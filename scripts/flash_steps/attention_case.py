@@ -1,32 +1,15 @@
-"""An attention problem for somebody's extension, and the process that has the reference."""
+"""An attention problem for somebody's extension: its tensors, and how they lie in memory."""
 
 import dataclasses
-import json
 import math
-import os
 import struct
-import subprocess
-import sys
-from pathlib import Path
 
-from . import building
-from .command import Failure, NotHere
 from .extension import Tensor
-from .files import ROOT
 from .roles import STATISTICS
 
-JUDGE = Path(ROOT, "build", "sim", "steps", "exercise_checker", "exercise_judge")
-
-# The order of the axes in memory, and the tensor's sizes.
-LAYOUTS = {
-    "[B, H, N, d]": ("bhnd", lambda b, h, n, d: [b, h, n, d]),
-    "[B, N, H, d]": ("bnhd", lambda b, h, n, d: [b, n, h, d]),
-    "[B*H, N, d]": ("bhnd", lambda b, h, n, d: [b * h, n, d]),
-    "[N, d]": ("bhnd", lambda b, h, n, d: [n, d]),
-    "[N, H, d]": ("bnhd", lambda b, h, n, d: [n, h, d]),
-    "[B, N, H*d]": ("bnhd", lambda b, h, n, d: [b, n, h * d]),
-    "[B*H*N*d]": ("bhnd", lambda b, h, n, d: [b * h * n * d]),
-}
+LAYOUTS = ("[B, H, N, d]", "[B, N, H, d]", "[B*H, N, d]", "[N, d]", "[N, H, d]", "[B, N, H*d]",
+           "[B*H*N*d]")  # fmt: skip
+OF_KEYS = ("K", "V", "dK", "dV")
 ONE_HEAD, ONE_ENTRY = ("[N, d]",), ("[N, d]", "[N, H, d]")
 # A mask as a tensor: its type (None: the problem's), and its values for a key that is seen or not.
 MASKS = {
@@ -52,6 +35,7 @@ class Case:
     unscaled: bool = False  # without 1/sqrt(d)
     block: int = 32
     zeroed: bool = False  # outputs among the arguments are zero, not unwritten
+    out: str = ""  # their type, if it is not that of Q
     host: bool = False  # the tensors are the host's, and the extension copies them
     seed: int = 1
     factor: int = 1  # of Q: how far apart the scores of a row are
@@ -89,19 +73,23 @@ class Case:
         """Keys that a row sees before its own, and after."""
         return self.n // 4, 1 + self.seed % 3
 
-    def sizes(self, name):
-        b, d = self.b, self.d
-        of_keys = name in ("K", "V", "dK", "dV")
-        h, n = (self.hkv, self.n) if of_keys else (self.h, self.rows)
-        if name in STATISTICS:
-            few = {"[B*H, N, d]": [b * h, n], "[N, d]": [n], "[B*H*N*d]": [b * h * n]}
-            return few.get(self.layout, [h, n] if self.packed else [b, h, n])
-        if self.one == "[]" and not of_keys and "*d" not in self.layout:
-            n = None
-        return [size for size in LAYOUTS[self.layout][1](b, h, n, d) if size is not None]
+    @property
+    def rows_first(self):
+        return "H" in self.layout and self.layout.index("N") < self.layout.index("H")
 
-    def tensor(self, name):
-        """Unwritten; that of a mask, of lengths and of starts is written."""
+    def sizes(self, name):
+        of_keys, axes = name in OF_KEYS, self.layout[1:-1].split(", ")
+        size = {"B": self.b, "H": self.hkv if of_keys else self.h, "d": self.d}
+        size["N"] = self.n if of_keys else self.rows
+        if name in STATISTICS:  # without d, and never [B, N, H]
+            axes = ["B", "H", "N"][self.packed :] if self.rows_first else axes
+            axes = [axis.removesuffix("*d") for axis in axes if axis != "d"]
+        elif self.one == "[]" and not of_keys and "*d" not in self.layout:
+            axes.remove("N")
+        return [math.prod(size[name] for name in axis.split("*")) for axis in axes]
+
+    def tensor(self, name, written=()):
+        """Unwritten, but for a mask, lengths and starts. Those of `written` have the type `out`."""
         if name == "starts":
             starts = [sum(self.documents[:i]) for i in range(len(self.documents) + 1)]
             return Tensor([len(starts)], "int32", struct.pack(f"{len(starts)}i", *starts), name)
@@ -109,7 +97,8 @@ class Case:
             return Tensor([self.b], "int32", struct.pack(f"{self.b}i", *self.keys), name)
         if name == "mask":
             return self.mask_tensor()
-        return Tensor(self.sizes(name), "float32" if name in STATISTICS else self.type, name=name)
+        type = "float32" if name in STATISTICS else self.out if name in written else ""
+        return Tensor(self.sizes(name), type or self.type, name=name)
 
     def mask_tensor(self):
         type, seen, hidden = MASKS[self.mask]
@@ -136,54 +125,22 @@ class Case:
         problem |= {"window": self.window} if self.mask else {}
         problem |= {"lengths": self.documents} if self.packed else {}
         problem |= {"keys": self.keys} if self.ragged else {}
-        return {"problem": problem, "seed": self.seed, "type": self.type,
-                "order": LAYOUTS[self.layout][0], "unscaled": self.unscaled}  # fmt: skip
+        return {"problem": problem, "seed": self.seed, "type": self.type, "unscaled": self.unscaled}
+
+    def laid(self, name, data, back=False):
+        """The rows of [B, H, N, d] in the order of the layout, or back."""
+        if not self.rows_first or name in STATISTICS:
+            return data
+        h, n = (self.hkv, self.n) if name in OF_KEYS else (self.h, self.rows)
+        h, n = (n, h) if back else (h, n)
+        row = len(data) // (self.b * h * n)
+        at = ((b * h + i) * n + k for b in range(self.b) for k in range(n) for i in range(h))
+        return b"".join(data[i * row : (i + 1) * row] for i in at)
 
     def __str__(self):
         words = [f"B={self.b} H={self.h}"] + [f"Hkv={self.hkv}"] * (self.group > 1)
         words += [f"Nq=1 Nk={self.n}" if self.one else f"N={self.n}", f"d={self.d}"]
-        words += ["causal"] * self.causal + [f"window={self.window[0]},{self.window[1]}"] * bool(
-            self.mask
-        )
+        words += ["causal"] * self.causal
+        words += [f"window={self.window[0]},{self.window[1]}"] * bool(self.mask)
         words += [f"documents={self.documents}"] * self.packed + [f"keys={self.keys}"] * self.ragged
         return " ".join([*words, self.type])
-
-
-class Judge:
-    """The process with the reference (steps/exercise_checker/extension.cpp)."""
-
-    def __init__(self):
-        folders = Path(ROOT, "common"), Path(ROOT, "steps", "exercise_checker")
-        files = [path for folder in folders for path in folder.rglob("*.[ch]*")]
-        if not building.is_newer(JUDGE.parent / "judge_built", files):
-            log = os.path.join(ROOT, "build", "judge.log")
-            failed = building.build_or_say("sim", ["judge"], log, sys.stderr)
-            if failed:
-                raise NotHere(f"the judge was not built: {failed[1]}")
-        self.process = subprocess.Popen(
-            [JUDGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-    def _ask(self, line, data=b""):
-        self.process.stdin.write(json.dumps(line).encode() + b"\n" + data)
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise Failure("the judge ended")
-        return json.loads(answer)
-
-    def inputs(self, case, names):
-        """{name: its bytes}"""
-        self._ask({**case.asked(), "inputs": list(names)})
-        return {name: self.process.stdout.read(case.bytes_of(name)) for name in names}
-
-    def check(self, case, outputs, traffic):
-        """The verdict on each of {name: Tensor}, and why the kernels did not make them, or ""."""
-        line = {"outputs": [{"name": n, "type": t.type} for n, t in outputs.items()]}
-        data = b"".join(t.data for t in outputs.values())
-        answer = self._ask({**case.asked(), **line, "traffic": traffic}, data)
-        return answer["tensors"], answer["host"]

@@ -3,10 +3,10 @@
 import itertools
 import random
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from . import ladder
-from .attention_case import LAYOUTS, Case
+from .attention_case import LAYOUTS, MASKS, Case
 
 SECONDS = 20  # to look for what the extension accepts
 SHAPES = ((64, 64, 32), (64, 128, 16), (128, 128, 64), (32, 64, 32), (128, 64, 32), (64, 256, 64),
@@ -29,7 +29,7 @@ def layouts_of(called):
     axes = max(axes, default=4)
     if called.has("qkv"):
         return ["[B, N, H, d]"]
-    if called.has("starts"):
+    if called.must("starts"):
         return ["[N, H, d]"]
     named = sorted(LAYOUTS, key=lambda name: name.count(",") + 1 != axes)
     if not called.has("H"):
@@ -41,11 +41,32 @@ def layouts_of(called):
 
 def forms_of(called):
     """What the names of the arguments leave open: one query or many, and how a mask is written."""
-    base = Case(b=1, h=2, packed=called.has("starts"), ragged=called.has("lengths"))
+    base = Case(b=1, h=2, packed=called.must("starts"), ragged=called.must("lengths"))
+    bases = with_optional(base, "mask") if called.must("mask") else [base]
     ones = ["[1]", "[]", ""] if called.decodes else [""]
-    masked = called.has("mask") and not called.may_lack("mask")
-    masks = called.masks() if masked else [("", 2)]
-    return [replace(base, one=o, mask=m, mask_axes=a) for o in ones for m, a in masks]
+    return [replace(form, one=one) for one in ones for form in bases]
+
+
+OPTIONAL = ("mask", "starts", "lengths")
+
+
+def with_optional(case, role):
+    """The forms in which a function may take an argument that this case leaves out."""
+    if role == "mask":
+        return [replace(case, mask=form, mask_axes=n) for n in (2, 4, 3) for form in MASKS]
+    if role == "lengths":
+        return [replace(case, ragged=True, b=2)]
+    return [replace(case, packed=True, b=1, layout=name) for name in ("[N, H, d]", case.layout)]
+
+
+def outputs_of(called, run, type):
+    """How outputs among the arguments may have to be, if unwritten ones of this type are not."""
+    if not called.places or run.kind not in ("wrong", "finding", "refused", "stopped"):
+        return []
+    wide = [{"out": "float32"}, {"out": "float32", "zeroed": True}] if type != "float32" else []
+    if run.kind == "refused":
+        return wide if "scalar type" in run.message else []
+    return [{"zeroed": True}, *wide]
 
 
 def look(called):
@@ -65,9 +86,11 @@ def look(called):
                 replace(start, causal=c, unscaled=u) for u, c in itertools.product(unscaled, causal)
             ]
             run = called.tried(trials)
-            if called.places and run.kind in ("wrong", "finding"):
-                again = called.tried([replace(t, zeroed=True) for t in trials])
-                run = again if again.ok else run
+            for way in outputs_of(called, run, type):
+                again = called.tried([replace(t, **way) for t in trials])
+                run = min(run, again, key=lambda run: run.rank)
+                if run.ok:
+                    break
             if "the source is device memory" in run.message:
                 run = called.tried([replace(t, host=True) for t in trials])
             if run.settles and (run.ok or len(forms) == 1):
@@ -99,11 +122,11 @@ def problems(called, case, draw):
         yield replace(case, **change, causal=mask, seed=draw.randrange(1, 1 << 30))
 
 
-def with_mask(called, case):
-    """The run with the mask that the function need not have, in the form that it takes."""
+def best_of(called, cases):
+    """The run of the first case that is right, or nearly."""
     runs = []
-    for form, axes in called.masks():
-        runs.append(called.run(replace(case, mask=form, mask_axes=axes)))
+    for case in cases:
+        runs.append(called.run(case))
         if runs[-1].ok:
             break
     return min(runs, key=lambda run: run.rank)
@@ -122,8 +145,8 @@ def judged(called, case, seed):
         runs.append(run)
         if run.kind not in ("", "refused"):
             return runs
-    if called.may_lack("mask"):
-        runs.append(with_mask(called, case))
+    for role in filter(called.may_lack, OPTIONAL):
+        runs.append(best_of(called, with_optional(case, role)))
     if "AT_DISPATCH" in called.program.text:
         for type in ("float32", "float16", "bfloat16"):
             if type != case.type:
@@ -136,10 +159,7 @@ def judge_function(called, seed):
     first = look(called)
     case = first.case
     found = {"function": called.function["name"], "roles": called.roles, "ok": False, "seed": seed}
-    found["as"] = {"layout": case.layout, "type": case.type, "unscaled": case.unscaled,
-                   "causal": "argument" if called.has("causal") else case.causal,
-                   "zeroed": case.zeroed, "host": case.host, "one": case.one,
-                   "mask": case.mask}  # fmt: skip
+    found["as"] = asdict(case) | {"causal": "argument" if called.has("causal") else case.causal}
     runs = judged(called, case, seed) if first.ok else [first]
     bad = next((r for r in runs if r.kind not in ("", "refused")), None)
     right = [r for r in runs if r.ok]
@@ -149,11 +169,7 @@ def judge_function(called, seed):
         for r in runs
         if r.kind == "refused" and r.case.type == case.type
     ]
-    found["runs"] = [
-        {"problem": str(r.case), "kind": r.kind}
-        | {key: getattr(r.case, key) for key in ("n", "d", "causal", "type", "group", "mask")}
-        for r in runs
-    ]
+    found["runs"] = [{"problem": str(r.case), "kind": r.kind} | asdict(r.case) for r in runs]
     found["errors"] = {}
     for t in (t for run in right for t in run.tensors):
         now = found["errors"].setdefault(t["name"], {"error": 0, "allowed": 0})

@@ -6,30 +6,21 @@ What both say: common/sim/any/extension.cpp.
 import argparse
 import contextlib
 import dataclasses
-import json
 import math
 import os
-import select
 import signal
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 
 from flash_steps import cuda_program
+from flash_steps.building import group_of
+from flash_steps.checker import Channel, Ended
 from flash_steps.command import Failure
 from flash_steps.files import text_of
 
-SIZES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-}
-SIZES |= {"int8": 1, "uint8": 1, "bool": 1}
+SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int64": 8, "int32": 4}
+SIZES |= {"int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 BINDS = ("PYBIND11_MODULE", "TORCH_LIBRARY")
 SECONDS = 60  # of one call
 
@@ -82,7 +73,7 @@ class Program:
     """The running extension. `functions`: [{"name", "symbol", "parameters"}]."""
 
     def __init__(self, path, how, files, gpu="H200", analyse=True):
-        self.path, self.process = path, None
+        self.path, self.ends = path, contextlib.ExitStack()
         self.text = "\n".join(text_of(path) for path in files)
         words = argparse.Namespace(gpu=gpu, workers=None, watchdog=10, limit=None, lines=True)
         words.analyse, words.barriers = analyse, False
@@ -94,58 +85,36 @@ class Program:
     def start(self):
         self.close()
         (read, to_us), (from_us, write) = os.pipe(), os.pipe()
-        self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            ["./" + Path(self.path).name, str(from_us), str(to_us)],
-            executable=self.path,
-            cwd=os.path.dirname(self.path),
-            pass_fds=(from_us, to_us),
-            stdin=subprocess.DEVNULL,
-            stdout=self.errors,
-            stderr=self.errors,
-            env=self.environment,
-            start_new_session=True,
-        )
+        for end in (read, write):
+            self.ends.callback(os.close, end)
+        self.errors = self.ends.enter_context(tempfile.TemporaryFile())
+        words = ["./" + os.path.basename(self.path), str(from_us), str(to_us)]
+        how = {"executable": self.path, "cwd": os.path.dirname(self.path), "env": self.environment}
+        how |= {"stdin": subprocess.DEVNULL, "stdout": self.errors, "stderr": self.errors}
+        how["pass_fds"] = from_us, to_us
+        self.process = self.ends.enter_context(group_of(words, **how))
         os.close(from_us)
         os.close(to_us)
-        self.read, self.write, self.buffer = read, os.fdopen(write, "wb"), b""
-        self.functions = json.loads(self._line())["functions"]
+        self.channel = Channel(read, write)
+        self.functions = self._answer()["functions"]
 
     def close(self):
-        if self.process:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            os.close(self.read)
-            with contextlib.suppress(OSError):  # it has ended
-                self.write.close()
-            self.errors.close()
-            self.process = None
+        self.ends.close()
 
-    def _fill(self):
-        ready = select.select([self.read], [], [], max(0, self.deadline - time.monotonic()))[0]
-        if not ready:
-            raise Stopped(f"a call takes more than {SECONDS} s")
-        more = os.read(self.read, 1 << 20)
-        if not more:
+    def _answer(self, words=None, data=b""):
+        self.channel.until = time.monotonic() + SECONDS
+        try:
+            if words:
+                self.channel.put(words, data)
+            return self.channel.get()
+        except TimeoutError:
+            raise Stopped(f"a call takes more than {SECONDS} s") from None
+        except (Ended, OSError):
             status = self.process.wait()
             said = self.said().strip().splitlines()
             name = signal.Signals(-status).name if status < 0 else f"status {status}"
-            raise Stopped(f"the program ended by {name}{': ' + said[-1] if said else ''}")
-        self.buffer += more
-
-    def _line(self):
-        self.deadline = time.monotonic() + SECONDS
-        while b"\n" not in self.buffer:
-            self._fill()
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        return line
-
-    def _bytes(self, count):
-        while len(self.buffer) < count:
-            self._fill()
-        found, self.buffer = self.buffer[:count], self.buffer[count:]
-        return found
+            said = f": {said[-1]}" if said else ""
+            raise Stopped(f"the program ended by {name}{said}") from None
 
     def said(self):
         """What it wrote to its standard output and error."""
@@ -155,25 +124,20 @@ class Program:
     def call(self, index, arguments, anew=True):
         """The results, with Tensor for tensors; (results, the arguments' bytes after the call, the
         answer). Raises CheckFailed and Stopped, after which the program starts again."""
-        words = []
-        for value in arguments:
+        words = list(arguments)
+        for i, value in enumerate(arguments):
             if isinstance(value, Tensor):
-                word = {"sizes": list(value.sizes), "type": value.type, "name": value.name}
-                word["cuda"] = value.cuda
-                words.append(word if value.data is not None else {**word, "unwritten": True})
-            else:
-                words.append(value)
+                words[i] = {"sizes": list(value.sizes), "type": value.type, "name": value.name}
+                words[i] |= {"cuda": value.cuda}
+                words[i] |= {"unwritten": True} if value.data is None else {}
         tensors = [value for value in arguments if isinstance(value, Tensor)]
+        data = b"".join(tensor.data or b"" for tensor in tensors)
         try:
-            request = json.dumps({"call": index, "arguments": words, "anew": anew})
-            self.write.write(request.encode() + b"\n")
-            for tensor in tensors:
-                self.write.write(tensor.data or b"")
-            self.write.flush()
-            answer = json.loads(self._line())
-        except (Stopped, OSError) as error:
+            asked = {"call": index, "arguments": words, "anew": anew}
+            answer = self._answer(asked, data)
+        except Stopped:
             self.start()
-            raise error if isinstance(error, Stopped) else Stopped(str(error)) from None
+            raise
         if "refused" in answer or "ended" in answer:
             if "ended" in answer:
                 self.start()
@@ -186,6 +150,6 @@ class Program:
         ]
         for result in results:
             if isinstance(result, Tensor):
-                result.data = self._bytes(result.bytes)
-        after = [self._bytes(tensor.bytes) for tensor in tensors]
+                result.data = self.channel.bytes(result.bytes)
+        after = [self.channel.bytes(tensor.bytes) for tensor in tensors]
         return results, after, answer

@@ -17,18 +17,18 @@ import hashlib
 import json
 import os
 import random
+import sys
 import tempfile
 import textwrap
 import time
 from pathlib import Path
 
-from . import command, cuda_program
+from . import building, checker, command, cuda_program
 from .attention_call import Called
-from .attention_case import Judge
 from .attention_search import judge_function
-from .command import BadInput, Failure
+from .command import BadInput, Failure, NotHere
 from .extension import Program, build
-from .files import read_json, require_writable, text_of, write_text
+from .files import ROOT, read_json, require_writable, text_of, write_text
 from .judge_screen import WIDE, screen
 from .roles import GRADIENTS, TENSORS, parsed, roles_of
 
@@ -89,14 +89,27 @@ def index_of(program, name):
     return names.index(name)
 
 
-def judge_files(files, options, judge):
+def started():
+    """The checker, built where it is missing or old."""
+    path = Path(ROOT, "build", "sim", "steps", "exercise_checker")
+    folders = Path(ROOT, "common"), Path(ROOT, "steps", "exercise_checker")
+    files = [file for folder in folders for file in folder.rglob("*.[ch]*")]
+    if not building.is_newer(path / "judge_built", files):
+        log = os.path.join(ROOT, "build", "judge.log")
+        failed = building.build_or_say("sim", ["judge", "any_program"], log, sys.stderr)
+        if failed:
+            raise NotHere(f"the checker was not built: {failed[1]}")
+    return checker.started(path / "checker")
+
+
+def judge_files(files, options, checks):
     with tempfile.TemporaryDirectory(prefix="judge_") as folder:
         path, how = build(
             files, folder, options.gpu, include=options.include, define=options.define
         )
         program = Program(path, how, files, options.gpu)
         try:
-            called = [Called(judge, program, *one) for one in choose(program, how, options)]
+            called = [Called(checks, program, *one) for one in choose(program, how, options)]
             return [judge_function(one, options.seed) for one in called], program.functions
         finally:
             program.close()
@@ -132,13 +145,10 @@ def main():
         if path:
             require_writable(flag, path, *options.files)
     logged(options.log)
-    judge = Judge()
-    try:
+    with started() as checks:
         if options.suite:
-            return suite(options, judge)
-        verdicts, functions = judge_files(options.files, options, judge)
-    finally:
-        judge.close()
+            return suite(options, checks)
+        verdicts, functions = judge_files(options.files, options, checks)
     name = os.path.basename(options.files[0])
     print("\n\n".join(screen(verdict, name) for verdict in verdicts))
     others = [f["name"] for f in functions if f["name"] not in [v["function"] for v in verdicts]]
@@ -181,7 +191,7 @@ def log(options, verdicts):
     write(options.log, {"worklog": rows})
 
 
-def suite(options, judge):
+def suite(options, checks):
     """A line for each extension of the folder. Returns the exit status."""
     found, bad = {}, 0
     for path in sorted(Path(options.suite).iterdir()):
@@ -190,7 +200,7 @@ def suite(options, judge):
         if not files:
             continue
         try:
-            found[path.name] = judge_files([str(f) for f in files], options, judge)[0]
+            found[path.name] = judge_files([str(f) for f in files], options, checks)[0]
             said = "; ".join(
                 f"{v['function']} {'right' if v['ok'] else v['kind'] + ': ' + v['message']}"
                 for v in found[path.name]

@@ -18,7 +18,8 @@ def ran(runs):
     ]
     words += {(False,): [], (True,): ["causal"]}.get(tuple(each["causal"]), ["causal and not"])
     words += ["also grouped heads"] if any(r["group"] > 1 for r in runs) else []
-    words += ["also with a mask"] if len({r["mask"] for r in runs}) > 1 else []
+    for key, what in ("mask", "a mask"), ("packed", "documents"), ("ragged", "lengths"):
+        words += [f"also with {what}"] if len({r[key] for r in runs}) > 1 else []
     return "; ".join([*words, ", ".join(each["type"])])
 
 
@@ -34,6 +35,7 @@ def screen(verdict, name):
     notes += ["one query"] if how["one"] else []
     notes += [f"a mask of {how['mask']}"] if how["mask"] else []
     notes += ["its outputs must be zero before the call"] if how["zeroed"] else []
+    notes += [f"its outputs in {how['out']}"] if how["out"] else []
     head = f"{name}: {verdict['function']}({roles}): {', '.join(notes)}"
     right = [r for r in verdict["runs"] if not r["kind"]]
     tried = ran(right)

@@ -155,20 +155,14 @@ def chapter(number):
 
 def rows(t, r):
     """Of the screen."""
-    name = CHAPTERS[r["like"]][0].replace("_", " ")
-    then = CHAPTERS[r["next"]][0].replace("_", " ")
+    name, then = (CHAPTERS[r[key]][0].replace("_", " ") for key in ("like", "next"))
     like = f"step {name}; this one requests {three_digits(t['per_score'])} bytes per score"
     if r["its_per_score"]:
         like += f", that step's published runs {three_digits(r['its_per_score'])}"
     hbm, requested, least = (bytes_text(t[key]) for key in ("hbm", "requested", "compulsory"))
-    share = f"({100 * t['share']:.0f}%)"
     held = "; of the stores the L2 still holds the rest" if t["hbm"] < t["compulsory"] else ""
-    return [
-        (
-            "moves",
-            f"{hbm} of HBM, {requested} requested; compulsory {least} ({t['problem']}){held}",
-        ),
-        ("like", like),
-        ("time", f"{time_text(t['ms'])} estimated for {t['gpu']}, limited by {t['limit']} {share}"),
-        ("next", f"step {then}: {r['why']}. {chapter(r['next'])}"),
-    ]
+    moves = f"{hbm} of HBM, {requested} requested; compulsory {least} ({t['problem']}){held}"
+    limit = f"limited by {t['limit']} ({100 * t['share']:.0f}%)"
+    time = f"{time_text(t['ms'])} estimated for {t['gpu']}, {limit}"
+    why = f"step {then}: {r['why']}. {chapter(r['next'])}"
+    return list({"moves": moves, "like": like, "time": time, "next": why}.items())

@@ -96,7 +96,7 @@ def roles_of(function, names=()):
         elif role is None:
             what = f"argument {i + 1}, '{given[i] or kinds[i]}', of {function['name']}"
             raise BadInput(f'{what} is not known: say it with --call "{function["name"]}(Q, ...)"')
-        elif kinds[i].endswith("?") and role in ("O", "starts", "lengths", *STATISTICS):
+        elif kinds[i].endswith("?") and role in ("O", *STATISTICS):
             roles[i] = {"value": None}
     if "qkv" not in roles and not {"Q", "K", "V"} <= {r for r in roles if isinstance(r, str)}:
         raise BadInput(f"{function['name']} has no Q, K and V: say them with --call")

@@ -1,7 +1,8 @@
 """Modules of ./scripts/learn.
 
 exercises.py  reads steps/*/exercises/*.toml and makes a student's file, or a solution, from a step
-check.py      compiles such a file, runs it under limits, and says what is wrong
+check.py      compiles such a file and runs it under limits
+judging.py    says what is wrong, from outside
 desk.py       the student's folder learn/: copies, state, backups
 show.py       the terminal output
 watch.py      the bare ./scripts/learn: re-checks on save, keys

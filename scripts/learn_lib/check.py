@@ -22,12 +22,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from flash_steps import building
+from flash_steps import building, checker
 from flash_steps.building import group_of
 from flash_steps.command import NotHere
 from flash_steps.steps import all_needs_of, runs_on
 
 from .exercises import ROOT, code_lines, line_at, no_text, student_text
+from .judging import judge
 
 COMPILE_SECONDS = 60  # of CPU time
 COMPILE_BYTES = 4 << 30
@@ -103,7 +104,7 @@ class Verdict:
     seconds: float = 0.0  # compiling and running
     compile_seconds: float = 0.0
     holes: list = dataclasses.field(default_factory=list)  # "right", "filled", "empty"
-    problems: list = dataclasses.field(default_factory=list)  # as the judge wrote them
+    problems: list = dataclasses.field(default_factory=list)  # as judging.py saw them
 
     @property
     def finding(self):
@@ -154,7 +155,7 @@ class Toolchain:
         own = ("-c", "-M", "-MD", "-MT", "-MF")
         self.compile_words = [w for w in words if w not in own and not w.endswith("prelude.cu")]
         self.link_words = link
-        self.judge = self.build / "steps/exercise_checker/exercise_judge"
+        self.checker = self.build / "steps/exercise_checker/checker"
         self.gpu = Path(link[0]).name.startswith("nvcc")
         self.lock = threading.Lock()
         self.predictions = {}
@@ -512,31 +513,41 @@ class Check:
         return self.run()
 
     def request(self):
-        """What the judge must know, and the student's program must not."""
+        """What the program must not know."""
         check = dict(self.exercise.check)
         if not self.toolchain.gpu:
             name = "expected" if self.exercise.predicts else "spec"
             specs = self.toolchain.predicted(self.exercise)
             check["problems"] = [{**p, name: s} for p, s in zip(check["problems"], specs)]
-        return {"seed": self.seed, "pass": "forward", "watchdog": LOOP_SECONDS, **check}
+        request = {"seed": self.seed, "pass": "forward", "watchdog": LOOP_SECONDS, **check}
+        return {**request, "simulated": not self.toolchain.gpu}
 
     def converse(self):
-        """Connects judge and program. Returns (the program's status, its errors, the verdict)."""
-        request = json.dumps(self.request()).encode()
-        (to_program, from_judge), (from_program, to_judge) = os.pipe(), os.pipe()
+        """Runs the program while a thread judges it: (its status, its errors, the verdict)."""
+        request, found = self.request(), {}
+        (to_program, write), (read, to_judge) = os.pipe(), os.pipe()
         program = [*(isolated() if self.isolate else []), str(self.folder / "check")]
         program += [str(to_program), str(to_judge)]
-        judge = [str(self.toolchain.judge), str(from_program), str(from_judge)]
-        ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         limits = {"seconds": RUN_SECONDS, "resident": RUN_BYTES, "file": FILE_BYTES}
-        limits["pipes"] = to_program, to_judge
-        with group_of(judge, pass_fds=(from_program, from_judge), **ends) as judging:
-            os.close(from_program)
-            os.close(from_judge)
-            with judging.stdin as pipe:
-                pipe.write(request)
-            status, errors = limited(program, self.folder, 2 * RUN_SECONDS, **limits)
-            return status, errors, json.loads(judging.stdout.read())
+
+        def judged(checks):
+            try:
+                found["said"] = judge(request, checker.Channel(read, write), checks)
+            except Exception as error:  # not the student's fault
+                found["error"] = error
+            finally:
+                os.close(write)
+                os.close(read)
+
+        with checker.started(self.toolchain.checker) as checks:
+            thread = threading.Thread(target=judged, args=[checks])
+            thread.start()
+            pipes = to_program, to_judge
+            status, errors = limited(program, self.folder, 2 * RUN_SECONDS, **limits, pipes=pipes)
+            thread.join()
+        if "error" in found:
+            raise found["error"]
+        return status, errors, found["said"]
 
     def run(self):
         count = len(self.exercise.check["problems"])

@@ -1,5 +1,5 @@
 /// \file
-/// What the judge and the program with the student's code share besides their pipes.
+/// What the checker and the program with the student's code share besides their pipes.
 #pragma once
 
 #include "common/counts/channel.h"
@@ -7,11 +7,9 @@
 
 namespace fa {
 
-/// A problem of an exercise; hkv and nk: as h and n where they are not given. With a window [L, R],
-/// or the lengths of documents, which sum to n, or each batch entry's number of keys. d = 576: of a
-/// latent cache.
-inline Problem problem_of(const nlohmann::json& j,
-                          Support support = {.d = {32, 64, 96, 128, 576}}) {
+/// A problem of an exercise or extension; hkv and nk: as h and n where they are not given. With a
+/// window [L, R], or lengths of documents, which sum to n, or each batch entry's number of keys.
+inline Problem problem_of(const nlohmann::json& j) {
   Problem p;
   p.B = j.value("b", 1);
   p.H = j.value("h", 1);
@@ -27,6 +25,7 @@ inline Problem problem_of(const nlohmann::json& j,
     p.mask.key_starts = p.mask.row_starts;
   }
   if (j.contains("keys")) p.cache.lengths = j["keys"].get<std::vector<int>>();
+  Support support = {.d = {p.d}};
   support.gqa = support.cross = support.window = support.documents = support.lengths = true;
   validate(p, support);
   return p;

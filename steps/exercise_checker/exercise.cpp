@@ -10,6 +10,7 @@
 
 #include "common/counts/backend.h"
 #include "common/counts/format.h"
+#include "common/counts/json.h"
 #include "common/dialect/errors.h"
 #include "common/harness/run.h"
 #include "steps/exercise_checker/channel.h"
@@ -42,12 +43,8 @@ json fault_of(const KernelStopped& e) {
   return {{"kind", kWords.at(kind)}, {"message", text + more}};
 }
 
-json to_json(const Bytes& b) {
-  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
-}
-
 /// Per buffer, and of it by kernels: copies and memsets are none. Sites, and shared memory's time.
-json to_json(const Counts& counts) {
+json counted(const Counts& counts) {
   json buffers = json::object(), sites = json::array();
   std::map<std::string, Bytes> by_kernels;
   for (const auto& [name, count] : counts.buffers) by_kernels[name] = count.bytes;
@@ -64,13 +61,7 @@ json to_json(const Counts& counts) {
                      {"sectors", {{"read", count.sectors.load}, {"write", count.sectors.store}}},
                      {"by_kernels", to_json(by_kernels[name])}};
   }
-  for (const SiteCount& s : counts.sites) {
-    sites.push_back({{"where", s.where},
-                     {"what", s.what},
-                     {"requests", s.requests},
-                     {"transfers", s.transfers},
-                     {"ideal", s.ideal}});
-  }
+  for (const SiteCount& s : counts.sites) sites.push_back(json(to_json(s)));
   return {{"buffers", buffers},
           {"sites", sites},
           {"totals", {{"wavefronts", wavefronts}, {"wavefronts_ideal", ideal}}}};
@@ -120,7 +111,7 @@ void answer(Channel& judge, const json& asked, const Variant& yours) {
     run_before(session, yours, backward);
     if (simulated()) {
       const Counts counts = count(run, {.analyse = true, .trace = !copies.empty()});
-      said = to_json(counts);
+      said = counted(counts);
       if (counts.trace) said["copies"] = copies_of(*counts.trace, copies);
     } else {
       run();

@@ -3,9 +3,12 @@ flash_steps.simulate."""
 
 import argparse
 import array
+import concurrent.futures
+import contextlib
 import functools
 import json
 import math
+import re
 import tempfile
 import unittest
 from unittest import mock
@@ -13,94 +16,88 @@ from unittest import mock
 from copies import ROOT, Folder, for_all, main, said
 from flash_steps import attention_search, judge, ladder, simulate
 from flash_steps.attention_call import Called, Run
-from flash_steps.attention_case import Case, Judge
+from flash_steps.attention_case import Case
+from flash_steps.checker import made_by_the_host
 from flash_steps.command import BadInput
 from flash_steps.extension import Program, build
 from flash_steps.roles import parsed, role_of, roles_of
 
-FOLDER = ROOT / "tests" / "extensions"
+FILE = str(ROOT / "tests" / "extensions" / "attention.cu")
 RIGHT = {  # and a part of what is said
     "rows": "causal",
     "tiles": "[B, N, H, d]",
-    "wmma": "by its own check: N and d must be multiples of 16",
+    "wmma_forward": "by its own check: N and d must be multiples of 16",
     "grouped": "also grouped heads",
-    "masked": "also with a mask",
-    "documents": "documents=[",
+    "masked": "also with a mask; also with lengths",
+    "documents": "also with documents",
     "decode": "[B, N, H, d], float32, one query",
     "backward": "dV: largest error",
+    "wide_backward": "bfloat16, its outputs in float32",
 }
 
 
-class Extension:
-    """A built file, of which functions are judged."""
-
-    def __init__(self, name):
-        self.folder = tempfile.TemporaryDirectory()
-        self.files = [str(FOLDER / name)]
-        path, self.how = build(self.files, self.folder.name)
-        self.program = Program(path, self.how, self.files)
-        self.judge, self.cases = Judge(), {}
-
-    def verdict(self, function):
-        options = argparse.Namespace(function=function, call=None)
-        (index, roles), *_ = judge.choose(self.program, self.how, options)
-        called = Called(self.judge, self.program, index, roles)
-        with mock.patch.object(attention_search, "look", lambda c: self.look(c, function)):
-            return attention_search.judge_function(called, seed=1)
-
-    def look(self, called, function, search=attention_search.look):
-        """A style's later mutants are called as the right one is: each search takes its time."""
-        if function[-1] in "234":
-            return called.run(self.cases[function[:-2]])
-        found = search(called)
-        self.cases[function] = found.case
-        return found
-
-    def close(self):
-        self.program.close()
-        self.judge.close()
-        self.folder.cleanup()
+@functools.cache
+def extension():
+    """The built file, and the checker."""
+    ends = contextlib.ExitStack()
+    unittest.addModuleCleanup(ends.close)
+    folder = ends.enter_context(tempfile.TemporaryDirectory())
+    path, how = build([FILE], folder)
+    program = Program(path, how, [FILE])
+    ends.callback(program.close)
+    return program, how, ends.enter_context(judge.started())
 
 
 class Judged(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        attention_search.SECONDS = 0.5
-        cls.forward, cls.cheats = Extension("forward.cu"), Extension("cheats.cu")
+    def test_a_call_of_a_wrong_type(self):
+        options = argparse.Namespace(function=None, call="honest(Q, N, V)")
+        what = "--call: argument 2, 'N', of honest must be a tensor"
+        with self.assertRaisesRegex(BadInput, what):
+            judge.choose(*extension()[:2], options)
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.forward.close()
-        cls.cheats.close()
+    def test_all_calls_refused(self):
+        verdict = self.verdict("refuses")
+        self.assertEqual((verdict["ok"], verdict["kind"]), (False, "refused"))
+        self.assertIn("\nrefused   not today (B=1 ", judge.screen(verdict, "attention.cu"))
 
-    def test_right_ones(self):
-        for name, part in RIGHT.items():
-            with self.subTest(name):
-                verdict = self.forward.verdict(name)
-                text = judge.screen(verdict, "forward.cu")
-                self.assertTrue(verdict["ok"], text)
-                self.assertIn(part, " ".join(text.split()))
-                self.assertLessEqual(len(text.splitlines()), 24)
+    def verdict(self, function, case=None):
+        """`case`: how it is called, which is otherwise looked for."""
+        program, how, checker = extension()
+        options = argparse.Namespace(function=function, call=None)
+        (index, roles), *_ = judge.choose(program, how, options)
+        called = Called(checker, program, index, roles)
+        if not case:
+            return attention_search.judge_function(called, seed=1)
+        with mock.patch.object(attention_search, "look", lambda called: called.run(case)):
+            return attention_search.judge_function(called, seed=1)
 
-    def test_right_ones_mutants(self):  # after the right ones
-        names = [f["name"] for f in self.forward.program.functions]
+    @mock.patch.object(attention_search, "SECONDS", 1000)  # on a busy machine, too
+    def test_right_ones_and_mutants(self):
+        names = [f["name"] for f in extension()[0].functions]
         mutants = [name for name in names if name[-1].isdigit()]
-        self.assertEqual(len(mutants), 16)
-        for name in mutants:
-            with self.subTest(name):
-                self.assertFalse(self.forward.verdict(name)["ok"])
+        self.assertEqual(len(mutants), 18)
+        decide = attention_search.judged
+        for name, part in RIGHT.items():
+            with mock.patch.object(attention_search, "judged", wraps=decide) as how:
+                verdict = self.verdict(name)
+            text = judge.screen(verdict, "attention.cu")
+            self.assertTrue(verdict["ok"], text)
+            self.assertIn(part, " ".join(text.split()))
+            self.assertLessEqual(len(text.splitlines()), 24)
+            for mutant in (m for m in mutants if m.rpartition("_")[0] == name):
+                verdict = self.verdict(mutant, how.call_args[0][1])  # a search would take time
+                self.assertIn(verdict.get("kind"), ("wrong", "finding", "inaccurate"), mutant)
 
     @mock.patch.object(attention_search, "SECONDS", 0.1)
     def test_cheats(self):
-        self.assertTrue(self.cheats.verdict("honest")["ok"])
-        helpers = ("honest", "run")
-        cheats = [f["name"] for f in self.cheats.program.functions if f["name"] not in helpers]
-        self.assertEqual(len(cheats), 14)
-        for name in cheats:
-            with self.subTest(name):
-                self.assertFalse(self.cheats.verdict(name)["ok"])
-        self.assertEqual(self.cheats.verdict("by_the_host")["kind"], "host")
-        self.assertEqual(self.cheats.verdict("changes_inputs")["kind"], "changed")
+        self.assertTrue(self.verdict("honest")["ok"])
+        names = [f["name"] for f in extension()[0].functions if f["name"].startswith("cheat_")]
+        self.assertEqual(len(names), 14)
+        kinds = {"cheat_by_the_host": "host", "cheat_changes_inputs": "changed"}
+        for name in names:
+            verdict = self.verdict(name)
+            self.assertFalse(verdict["ok"], name)
+            self.assertEqual(verdict["kind"], kinds.get(name, verdict["kind"]))
 
 
 HEAD = """#include <torch/extension.h>
@@ -109,77 +106,39 @@ torch::Tensor f(torch::Tensor q, torch::Tensor k, torch::Tensor v) """
 
 class Said(Folder):
     def judged(self, body, *words):
-        return said([ROOT / "scripts/judge", self.write("f.cu", HEAD + body), *words])
+        place = tempfile.mkdtemp(dir=self.folder)
+        return said([ROOT / "scripts/judge", self.write(f"{place}/f.cu", HEAD + body), *words])
 
     def test_what_the_header_lacks(self):
-        for body, what in (
-            ("{ return torch::matmul(q, k); }", "torch::matmul"),
-            ("{ return q.softmax(-1); }", "Tensor::softmax"),
-            (";\n#include <torch/nn.h>", "torch/nn.h, which f.cu:3 includes,"),
-        ):
-            said = f"judge: {what} is not in the simulator's torch"
-            self.refused(self.judged(body), 2, said)
+        lacks = {
+            "{ return torch::matmul(q, k); }": "torch::matmul",
+            "{ return q.softmax(-1); }": "Tensor::softmax",
+            ";\n#include <torch/nn.h>": "torch/nn.h, which f.cu:3 includes,",
+        }
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for done, what in zip(pool.map(self.judged, lacks), lacks.values()):
+                self.refused(done, 2, f"judge: {what} is not in the simulator's torch")
+
+    @for_all
+    def test_the_status_of_a_refusal(self):
+        self.ended(self.judged('{ TORCH_CHECK(false, "not today"); return q; }'), 2)
 
     def test_the_host_dereferences_a_tensor_of_the_device(self):
         done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
         self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
 
-    def test_all_calls_refused(self):
-        done = self.ended(self.judged('{ TORCH_CHECK(false, "not today"); return q; }'), 2)
-        self.assertRegex(done.stdout, r"\nrefused   not today \(B=1 ")
-
-    def test_a_call_of_a_wrong_type(self):
-        done = self.judged("{ return q; }", "--call", "f(Q, N, V)")
-        self.refused(done, 2, "judge: --call: argument 2, 'N', of f must be a tensor")
-
-    def test_an_output_that_each_tile_rescales_is_no_matrix_of_scores(self):
-        case = Case(b=1, h=2, n=128, d=64)
-        nothing = dict.fromkeys(("read", "write", "wavefronts", "ideal"), 0)
-        written = {"bytes": {"read": 0, "written": 9 * case.bytes_of("O")}}
-        kernel = {"buffers": {"out": written}, "parts": {}, "estimated_ms": 1, "bytes": {}}
-        kernel["blocks"] = 1
-        kernel |= {"shared": nothing, "hbm": nothing}
-        for name, rewritten in (("out", True), ("", False)):
-            outputs = {"O": argparse.Namespace(name=name)}
-            answer = {"outputs": outputs, "report": {"kernels": [kernel], "gpu": "H200"}}
-            program = argparse.Namespace(text="", functions=[{"name": "f", "parameters": []}])
-            called = Called(None, program, 0, [])
-            moved = ladder.traffic(called, Run(case, answer=answer))
-            self.assertEqual(
-                (moved["rewritten"], moved["scores_written"]), (rewritten, not rewritten)
-            )
-
     def test_which_step_it_resembles(self):
         once = functools.cache(ladder.read_json)
         self.enterContext(mock.patch.object(ladder, "read_json", once))
-        told = ("decode", "scores_written", "tensor_cores", "wgmma", "copies")
-        plain = dict.fromkeys(told, False)
-        plain |= {"rewritten": False, "backward": False, "shared": True, "conflicts": 1.0}
-        plain |= {"per_score": 1e-6, "d": 64, "blocks": 6, "heads": 6}
-        stored, hopper, cores = {"scores_written": True}, {"wgmma": True}, {"tensor_cores": True}
-        copied, back = {"copies": True}, {"backward": True}
-        for changes, found in (
-            ({"decode": True}, ("13", "13", "one block per head")),
-            ({"decode": True, "blocks": 7}, ("13", "13", "decoding is limited by HBM")),
-            (stored, ("02", "04", "S and P go through HBM")),
-            ({**stored, "shared": False}, ("01", "02", "each score reads")),
-            ({**hopper, **cores}, ("09", "10", "producer and consumer")),
-            ({**cores, "conflicts": 1.31}, ("07", "07", "bank conflicts: 1.3 times")),
-            ({**cores, "conflicts": 1.3}, ("07", "07", "no cp.async")),
-            ({**cores, **copied}, ("07", "09", "on Hopper TMA")),
-            ({"shared": False}, ("03", "04", "every row reads")),
-            ({"rewritten": True}, ("04", "06", "O moves once")),
-            ({"conflicts": 1.6}, ("06", "02", "bank conflicts: 1.6 times")),
-            ({"conflicts": 1.5}, ("06", "07", "fp32 products")),
-            ({"per_score": 1e6}, ("06", "06", "each row requests the keys anew")),
-            ({**back, **stored}, ("05", "05", "P or dS")),
-            ({**back, **hopper}, ("11", "11", "a warpgroup")),
-            ({**back, **cores}, ("08", "11", "on Hopper products")),
-            (back, ("05", "08", "fp32 products")),
-        ):
+        plain = {"backward": False, "shared": True, "conflicts": 1.0, "per_score": 1e-6, "d": 64}
+        plain |= {"blocks": 6, "heads": 6, **dict.fromkeys(TOLD, False)}
+        for line in RESEMBLES.strip().splitlines():
+            changes, like, then, why = re.fullmatch(r"(.*?) *: (..) (..) (.*)", line).groups()
+            changes = dict(word.partition("=")[::2] for word in changes.split())
+            changes = {key: float(value or 1) for key, value in changes.items()}
             said = ladder.rung({**plain, **changes})
-            self.assertEqual((said["like"], said["next"]), found[:2], changes)
-            self.assertTrue(said["why"].startswith(found[2]), said["why"])
+            self.assertEqual((said["like"], said["next"]), (like, then), line)
+            self.assertTrue(said["why"].startswith(why), said["why"])
         for its, then in ((1, "07"), (0.99, "06"), (None, "07")):  # against 2.5 of this one
             with mock.patch.object(ladder, "per_score", lambda *_: its):
                 said = ladder.rung({**plain, "per_score": 2.5})
@@ -187,20 +146,17 @@ class Said(Folder):
         self.assertEqual(ladder.chapter("11"), "steps/11_hopper_backward/README.md")
 
     def test_bytes_per_score_of_the_nearest_published_size(self):
-        def run(d, n, bytes, **more):
-            moved = {"traffic": {"requested": {"predicted": {"read": bytes, "write": bytes}}}}
-            problem = {"b": 2, "h": 3, "n": n, "nk": 2 * n, "d": d, "causal": False}
+        def run(d, n, bytes, causal=False, backward=None, **more):
+            moved = {"requested": {"predicted": {"read": bytes, "write": bytes}}}
+            problem = {"b": 2, "h": 3, "n": n, "nk": 2 * n, "d": d, "causal": causal}
             data = {"step": "06_work_partitioning", "variant": "registers", "problem": problem}
-            data = {**data, **moved, "backward": None, **more}
-            if "causal" in more:
-                data["problem"]["causal"] = True
-            return data
+            data |= {"traffic": moved, "backward": backward and {"traffic": backward["traffic"]}}
+            return {**data, **more}
 
-        later = run(64, 10, 9000, backward=run(64, 10, 60)["traffic"] and run(64, 10, 600))
+        later = run(64, 10, 9000, backward=run(64, 10, 600), variant="swapped")
         runs = [run(128, 10, 1200), run(64, 30, 2700), run(64, 20, 2400), later]
-        runs[3]["variant"] = "swapped"
-        runs += [run(64, 5, 1, causal=True), run(64, 5, 1, step="07_x"), run(64, 5, None)]
-        runs[-1]["traffic"] = None
+        runs += [run(64, 5, 1, causal=True), run(64, 5, 1, step="07_x")]
+        runs += [run(64, 5, 0, traffic=None)]
         forward, backward = ({"d": 64, "backward": way} for way in (False, True))
         with mock.patch.object(ladder, "read_json", lambda _: {"runs": runs}):
             for d, each in ((64, 4800 / 4800), (80, 4800 / 4800), (128, 2400 / 1200)):
@@ -213,64 +169,57 @@ class Said(Folder):
         case = Case(b=2, h=3, n=128, d=64, type="float32")
 
         def kernel(ms, part, share, **buffers):
-            rows = {
-                name: {"bytes": {"read": 5, "write": x, "atomic": 1}} for name, x in buffers.items()
-            }
-            found = {"buffers": rows, "parts": {part: share}, "estimated_ms": ms, "blocks": 4 * ms}
+            of = {n: {"bytes": {"read": 5, "write": x, "atomic": 1}} for n, x in buffers.items()}
+            found = {"buffers": of, "parts": {part: share}, "estimated_ms": ms, "blocks": 4 * ms}
             found |= {"bytes": {"read": 10, "write": 20}, "hbm": {"read": 3, "write": 4}}
             return found | {"shared": {"read": 0, "write": 0, "wavefronts": 6, "ideal": 4}}
 
-        def moved(case, kernels, text="", tensors="QKV", outputs="O", backward=False):
+        def moved(kernels, keys, text="", tensors="QKV", outputs="O", name="O", backward=False):
             called = mock.Mock(backward=backward, tensors=lambda case: list(tensors))
             called.program.text = text
-            report = {"kernels": kernels, "gpu": "H200"}
-            made = {name: case.tensor(name) for name in outputs}
-            return ladder.traffic(called, Run(case, answer={"report": report, "outputs": made}))
+            made = {output: case.tensor(output) for output in outputs}
+            list(made.values())[0].name = name
+            answer = {"report": {"kernels": kernels, "gpu": "H200"}, "outputs": made}
+            found.update(ladder.traffic(called, Run(case, answer=answer)))
+            return [found[key] for key in keys.split()]
 
-        scores = 2 * 3 * 128 * 128 * 2
+        scores, out, found = 2 * 3 * 128 * 128 * 2, 6 * 128 * 64 * 4, {}
         two = [kernel(1, "HBM", 0.75, S=scores - 2), kernel(3, "tensor cores", 0.5, S=1)]
         two[1]["shared"]["read"] = 1
-        found = moved(case, two)
-        self.assertEqual(found["problem"], str(case))
-        numbers = [found[key] for key in ("per_score", "requested", "hbm", "ms", "conflicts")]
-        self.assertEqual(numbers, [60 / (6 * 128 * 128), 60, 14, 4, 1.5])
-        self.assertEqual([found[key] for key in ("share", "blocks", "heads")], [1.5 / 4, 12, 6])
-        self.assertEqual(found["compulsory"], 6 * 128 * 64 * 4 * 4)
-        words = [found[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
-        self.assertEqual(words, ["tensor cores", True, True, True])
-        found = moved(case, two[:1], tensors=("Q", "K", "V", "dO"), outputs=("dQ", "dK", "LSE"))
-        self.assertEqual(found["compulsory"], 6 * (128 * 64 * 4 * 6 + 4 * 128))
-        words = [found[key] for key in ("limit", "shared", "tensor_cores", "scores_written")]
-        self.assertEqual(words, ["HBM", False, False, False])
-        for text, words in (
-            ("WGMMA", (True, False)),
-            ("CUtensorMap", (True, False)),
-            ("cp.async.bulk", (True, True)),
-            ("cp_async", (False, True)),
-            ("cuda::memcpy_async", (False, True)),
-            ("", (False, False)),
-        ):
-            found = moved(case, two, text)
-            self.assertEqual((found["wgmma"], found["copies"]), words, text)
-        for bytes, again in ((1.5 * 6 * 128 * 64 * 4 - 1, False), (1.5 * 6 * 128 * 64 * 4, True)):
-            self.assertEqual(moved(case, [kernel(1, "x", 1, O=bytes)])["rewritten"], again)
+        words = "limit shared tensor_cores scores_written"
+        numbers = "per_score requested hbm ms conflicts share blocks heads compulsory"
+        given = {"tensors": ("Q", "K", "V", "dO"), "outputs": ("dQ", "dK", "LSE")}
+        again = "rewritten scores_written"
+        for (kernels, keys), how, values in (
+            ((two, "problem"), {}, [str(case)]),
+            ((two, numbers), {}, [60 / (6 * 128**2), 60, 14, 4, 1.5, 1.5 / 4, 12, 6, 4 * out]),
+            ((two, words), {}, ["tensor cores", True, True, True]),
+            ((two[:1], "compulsory"), given, [6 * out + 6 * 4 * 128]),
+            ((two[:1], words), given, ["HBM", False, False, False]),
+            *(((two, "wgmma copies"), {"text": text}, [hopper, copies])
+              for text, hopper, copies in (
+                  ("WGMMA", True, False), ("CUtensorMap", True, False),
+                  ("cp.async.bulk", True, True), ("cp_async", False, True),
+                  ("memcpy_async", False, True), ("", False, False))),
+            (([kernel(1, "x", 1, O=1.5 * out - 1)], again), {}, [False, False]),
+            (([kernel(1, "x", 1, O=1.5 * out)], again), {}, [True, False]),
+            (([kernel(1, "x", 1, out=9 * out)], again), {"name": "out"}, [True, False]),
+            (([kernel(1, "x", 1, out=9 * out)], again), {"name": ""}, [False, True]),
+        ):  # fmt: skip
+            self.assertEqual(moved(kernels, keys, **how), values, (keys, how))
         for name, bytes, known in (
-            ("S", scores, True),
-            ("S", scores - 1, False),
-            ("K", scores, False),
-            ("f32 6x128x128", scores, True),
-            ("f32 6x128x64", 9 * scores, False),
+            *(("S", scores, True), ("S", scores - 1, False), ("K", scores, False)),
+            *(("f32 6x128x128", scores, True), ("f32 6x128x64", 9 * scores, False)),
         ):
             self.assertEqual(ladder.scores_written(case, {name: bytes}), known, name)
+        self.assertFalse(ladder.scores_written(Case(b=2, h=3, n=64, d=64), {"S": scores}))
         two[0]["parts"] = {}
         for ms in (1, 0):
             two[0]["estimated_ms"] = ms
-            little = moved(case, two[:1], backward=True)
-            self.assertEqual((little["limit"], little["share"], little["backward"]), ("", 0, True))
-        small = Case(b=2, h=3, n=64, d=64, type="float32")
-        self.assertFalse(ladder.scores_written(small, {"S": scores}))
+            little = moved(two[:1], "limit share backward", backward=True)
+            self.assertEqual(little, ["", 0, True])
         like = {"like": "05", "next": "08", "its_per_score": 0, "why": "w"}
-        found = moved(case, two[1:])
+        moved(two[1:], "")
         said = dict(ladder.rows(found, like))
         self.assertNotIn("published", said["like"])
         self.assertIn("tensor cores (50%)", said["time"])
@@ -282,17 +231,21 @@ class Said(Folder):
         reads = {"Q": {"bytes": {"read": 8}}, "qkv": {"bytes": {"read": 2}}}
         bytes = {"read": 90, "write": 5, "atomic": 7}
         kernels = [{"blocks": n, "bytes": bytes, "buffers": reads} for n in (4, 1, 0)]
-        called = mock.Mock(inputs=["Q", "K", "dO"], has=lambda role: False)
-        answer = {"report": {"kernels": kernels}}
-        table = Called.by_kernels(called, {"O": None}, answer)
-        self.assertEqual(table["O"]["by_kernels"], {"read": 0, "write": 10, "atomic": 14})
-        read = [table[name]["by_kernels"]["read"] for name in ("Q", "K", "dO")]
-        self.assertEqual(read, [16, 0, 0])
-        self.assertTrue(all(row["spec"] == {"read": 1} for row in table.values()))
-        called.has = lambda role: role == "qkv"
-        table = Called.by_kernels(called, {}, answer)
-        read = [table[name]["by_kernels"]["read"] for name in ("Q", "K", "dO")]
-        self.assertEqual(read, [4, 4, 0])
+        for packed, read in (False, [16, 0, 0]), (True, [4, 4, 0]):
+            called = mock.Mock(inputs=["Q", "K", "dO"], has=lambda role: packed and role == "qkv")
+            moved = Called.by_kernels(called, ["O"], {"report": {"kernels": kernels}})
+            self.assertEqual(moved["O"], {"read": 0, "write": 10, "atomic": 14})
+            self.assertEqual([moved[name]["read"] for name in called.inputs], read)
+        host, none = made_by_the_host, {"read": 1, "write": 0, "atomic": 0}
+        for outputs, inputs, moved, what in (
+            ({"O": 8}, ["Q"], {"O": {**none, "write": 8}, "Q": none}, ""),
+            ({"O": 8}, [], {"O": {**none, "write": 7}}, "O has 8 bytes, and kernels wrote 7 of "
+             "them"),
+            ({"dQ": 8}, [], {"dQ": {**none, "write": 2, "atomic": 4}}, ""),
+            ({"O": 8000}, [], {}, "O has 8,000 bytes, and kernels wrote 0 of them"),
+            ({}, ["Q", "K"], {"Q": none, "K": {**none, "read": 0}}, "no kernel read K"),
+        ):  # fmt: skip
+            self.assertEqual(host(outputs, inputs, moved), what)
 
     @for_all
     def test_a_work_log(self):
@@ -322,82 +275,47 @@ class Said(Folder):
         self.assertRegex(shown, rf"^{changed}\nb: not judged: torch::matmul is .*\n$")
 
     def test_arguments(self):
-        function = {
-            "name": "f",
-            "parameters": [{"kind": k, "name": ""} for k in ("tensor", "float")],
-        }
-        with self.assertRaisesRegex(BadInput, "argument 1, 'tensor', of f is not known"):
-            roles_of(function)
-        names = ("grad_out", "Q", "K", "V", "attn_out", "softmax_lse", "sm_scale", "is_causal")
-        kinds = ["tensor"] * 6 + ["float", "bool"]
-        function["parameters"] = [{"kind": k, "name": n} for k, n in zip(kinds, names)]
-        self.assertEqual(roles_of(function), ["dO", "Q", "K", "V", "O", "LSE", "scale", "causal"])
-        for word, kind, role in (
-            *(
-                ("dk", "int", "d"),
-                ("dK", "tensor", "dK"),
-                ("d", "tensor", "delta"),
-                ("d", "int", "d"),
-            ),
-            *(("l", "tensor", "l"), ("m", "tensor", "m"), ("m", "int", "N"), ("L", "int", None)),
-            *(("d_q", "tensor", "dQ"), ("q_tensor", "tensor", "Q"), ("input_k", "tensor", "K")),
-            *(("device_v", "tensor", "V"), ("p_out", "tensor?", "O"), ("q_gpu", "int", None)),
-            *(
-                ("block_size", "int", "block"),
-                ("tile", "bool", None),
-                ("is_causal", "bool", "causal"),
-            ),
-            *(("xyz", "tensor", None), ("stats", "tensor", "LSE"), ("B_c", "int", "block")),
-            *(("num_stages", "int", "stages"), ("p_dropout", "float", "zero"), ("kq", "int", None)),
-        ):
-            self.assertEqual(role_of(word, kind), role, (word, kind))
+        for line in ROLE_OF.split(";"):
+            word, kind, role = line.split()
+            self.assertEqual(str(role_of(word, kind)), role, line)
         self.assertEqual([role_of(x, "tensor", alone=True) for x in "lm"], ["LSE", "LSE"])
 
-        def bound(*parameters):
-            made = [dict(zip(("name", "kind", "default"), words)) for words in parameters]
+        def bound(words):
+            """Of "name:kind=default", a tensor without a kind."""
+            made = []
+            for word in words.split():
+                name, _, kind = word.partition(":")
+                kind, _, default = (kind or "tensor").partition("=")
+                known = {"default": int(default)} if default else {}
+                made.append({"name": name.strip("-"), "kind": kind, **known})
             return {"name": "f", "parameters": made}
 
-        qkv = [(x, "tensor") for x in "qkv"]
-        for function, names, roles in (
-            (bound(*qkv, ("l", "tensor"), ("o", "tensor")), (), ["Q", "K", "V", "LSE", "O"]),
-            (bound(*qkv, ("l", "tensor"), ("m", "tensor")), (), ["Q", "K", "V", "l", "m"]),
-            (bound(*((x, "tensor") for x in "abc"), ("n", "int")), (), ["Q", "K", "V", "N"]),
-            (bound(*((x, "tensor") for x in "abcw")), (), ["Q", "K", "V", "O"]),
-            (
-                bound(("a", "tensor"), ("o", "tensor"), *((x, "tensor") for x in "bc")),
-                (),
-                ["Q", "O", "K", "V"],
-            ),
-            (bound(("qkv", "tensor"), ("h", "int"), ("n", "int")), (), ["qkv", "H", "N"]),
-            (
-                bound(*[("", "tensor")] * 3, ("", "bool")),
-                tuple("vqk") + ("causal",),
-                ["V", "Q", "K", "causal"],
-            ),
-            (
-                bound(*qkv, ("dropout", "float"), ("window_left", "int")),
-                (),
-                ["Q", "K", "V", {"value": 0}, {"value": -1}],
-            ),
-            (
-                bound(*qkv, ("abc", "int", 7), ("abd", "tensor?")),
-                (),
-                ["Q", "K", "V", {"value": 7}, {"value": None}],
-            ),
-            (
-                bound(*qkv, ("out", "tensor?"), ("scale", "float?")),
-                (),
-                ["Q", "K", "V", {"value": None}, "scale"],
-            ),
+        for words, names, roles in (
+            ("grad_out Q K V attn_out softmax_lse sm_scale:float is_causal:bool", "",
+             "dO Q K V O LSE scale causal"),
+            ("q k v l o", "", "Q K V LSE O"),
+            ("q k v l m", "", "Q K V l m"),
+            ("a b c n:int", "", "Q K V N"),
+            ("a b c w", "", "Q K V O"),
+            ("a o b c", "", "Q O K V"),
+            ("qkv h:int n:int", "", "qkv H N"),
+            ("- - - -:bool", "v q k causal", "V Q K causal"),
+            ("q k v dropout:float window_left:int", "", "Q K V 0 -1"),
+            ("q k v abc:int=7 abd:tensor?", "", "Q K V 7 None"),
+            ("q k v out:tensor? scale:float?", "", "Q K V None scale"),
+            ("q k v cu_seqlens:tensor? seqlens:tensor?", "", "Q K V starts lengths"),
+        ):  # fmt: skip
+            found = roles_of(bound(words), tuple(names.split()))
+            found = [str(r["value"]) if isinstance(r, dict) else r for r in found]
+            self.assertEqual(found, roles.split(), words)
+        for words, what in (
+            ("q k", "f has no Q, K and V: say them with --call"),
+            ("- -:float", "argument 1, 'tensor', of f is not known"),
+            ("q k v abc:int", "argument 4, 'abc', of f is not known"),
+            ("- - - -:int", "argument 4, 'int', of f is not known"),
         ):
-            self.assertEqual(roles_of(function, names), roles)
-        for function, words in (
-            (bound(("q", "tensor"), ("k", "tensor")), "f has no Q, K and V: say them with --call"),
-            (bound(*qkv, ("abc", "int")), "argument 4, 'abc', of f is not known"),
-            (bound(*[("", "tensor")] * 3, ("", "int")), "argument 4, 'int', of f is not known"),
-        ):
-            with self.assertRaisesRegex(BadInput, words):
-                roles_of(function, ("a",) if not function["parameters"][0]["name"] else ())
+            with self.assertRaisesRegex(BadInput, what):
+                roles_of(bound(words), ("a",) if words[0] == "-" else ())
         said = parsed("g(d**-0.5, true, FALSE, -inf, 1.5, 2e3, softmax_scale, nq, block)")
         numbers = [{"value": x} for x in (True, False, -math.inf, 1.5, 2000.0)]
         self.assertEqual(said, ("g", ["scale", *numbers, "scale", "Nq", "block"]))
@@ -411,6 +329,30 @@ class Said(Folder):
             parsed("f")
 
 
+TOLD = ("decode", "scores_written", "tensor_cores", "wgmma", "copies", "rewritten")
+RESEMBLES = """
+decode                          : 13 13 one block per head
+decode blocks=7                 : 13 13 decoding is limited by HBM
+scores_written                  : 02 04 S and P go through HBM
+scores_written shared=0         : 01 02 each score reads
+wgmma tensor_cores              : 09 10 producer and consumer
+tensor_cores conflicts=1.31     : 07 07 bank conflicts: 1.3 times
+tensor_cores conflicts=1.3      : 07 07 no cp.async
+tensor_cores copies             : 07 09 on Hopper TMA
+shared=0                        : 03 04 every row reads
+rewritten                       : 04 06 O moves once
+conflicts=1.6                   : 06 02 bank conflicts: 1.6 times
+conflicts=1.5                   : 06 07 fp32 products
+per_score=1e6                   : 06 06 each row requests the keys anew
+backward scores_written         : 05 05 P or dS
+backward wgmma                  : 11 11 a warpgroup
+backward tensor_cores           : 08 11 on Hopper products
+backward                        : 05 08 fp32 products
+"""
+ROLE_OF = """dk int d; dK tensor dK; d tensor delta; d int d; l tensor l; m tensor m; m int N;
+L int None; d_q tensor dQ; q_tensor tensor Q; input_k tensor K; device_v tensor V; p_out tensor? O;
+q_gpu int None; block_size int block; tile bool None; is_causal bool causal; xyz tensor None;
+stats tensor LSE; B_c int block; num_stages int stages; p_dropout float zero; kq int None"""
 INLINE = """
 torch::Tensor host(torch::Tensor x) {
   using namespace torch::indexing;

@@ -14,7 +14,6 @@
 
 #include "common/counts/channel.h"
 #include "common/sim/any/session.h"
-#include "common/sim/any/torch_kernels.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/messages/symbols.h"
 
@@ -26,13 +25,6 @@ using nlohmann::json;
 using torch::Value;
 using Bytes = std::vector<char>;
 
-at::ScalarType type_of(const std::string& name) {
-  for (const torch::ElementType& t : torch::element_types()) {
-    if (name == t.text) return at::ScalarType(t.number);
-  }
-  throw c10::Error("no type " + name);
-}
-
 json described(const Value& v) {
   if (auto* b = std::get_if<bool>(&v)) return *b;
   if (auto* i = std::get_if<int64_t>(&v)) return *i;
@@ -42,7 +34,7 @@ json described(const Value& v) {
     const uint64_t at = reinterpret_cast<uintptr_t>(t->data_ptr()) - kHbmBase;
     const bool there = t->is_cuda() && at < kHbmSpan;
     return {{"sizes", t->sizes().vec()},
-            {"type", torch::element_type(int(t->scalar_type())).text},
+            {"type", c10::text_of(t->scalar_type())},
             {"buffer", there ? buffers[page_owner[at / kPage]].name : ""}};
   }
   return nullptr;
@@ -90,7 +82,7 @@ Value argument(fa::Channel& caller, const json& j, size_t number) {
   if (j.is_array()) return j.get<std::vector<int64_t>>();
   if (!j.is_object()) return {};
   const std::vector<int64_t> sizes = j.at("sizes");
-  const at::ScalarType type = type_of(j.at("type"));
+  const at::ScalarType type = c10::type_named(j.at("type"));
   if (kept().size() <= number) kept().resize(number + 1);
   at::Tensor& t = kept()[number];
   const bool cuda = j.at("cuda");

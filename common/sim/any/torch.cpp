@@ -1,4 +1,5 @@
-// The tensors of include/torch_extension.h.
+// The tensors of include/torch_extension.h. Compiled as a user's kernels are: PyTorch's only kernel
+// here, element by element, is counted, timed and watched as any other.
 #define FA_ANY_PROGRAM
 #include "common/sim/any/include/torch_extension.h"
 
@@ -6,13 +7,47 @@
 #include <cstring>
 #include <numeric>
 
-#include "common/sim/any/torch_kernels.h"
 #include "common/sim/sim.h"
 
 namespace c10 {
 
-const char* toString(ScalarType t) { return sim::torch::element_type(int(t)).name; }
-size_t elementSize(ScalarType t) { return sim::torch::element_type(int(t)).size; }
+namespace {
+
+/// A type of elements: its names in C++ and in Python, and how a kernel reads and writes one.
+struct Element {
+  ScalarType type;
+  const char *name, *text;
+  size_t size;
+  double (*load)(const void*, int64_t);
+  void (*store)(void*, int64_t, double);
+};
+#define SIM_TYPE(T, name, number, text)                                                       \
+  {ScalarType::name,                                                                          \
+   #name,                                                                                     \
+   text,                                                                                      \
+   sizeof(T),                                                                                 \
+   [](const void* p, int64_t i) { return static_cast<double>(static_cast<const T*>(p)[i]); }, \
+   [](void* p, int64_t i, double v) { static_cast<T*>(p)[i] = static_cast<T>(v); }},
+constexpr Element kTypes[] = {
+    SIM_TYPES(SIM_TYPE){ScalarType::Undefined, "Undefined", "", 0, nullptr, nullptr}};
+#undef SIM_TYPE
+const Element& element(ScalarType type) {
+  const Element* t = kTypes;
+  while (t->size && t->type != type) ++t;
+  return *t;
+}
+
+}  // namespace
+
+const char* toString(ScalarType t) { return element(t).name; }
+const char* text_of(ScalarType t) { return element(t).text; }
+size_t elementSize(ScalarType t) { return element(t).size; }
+ScalarType type_named(const std::string& text) {
+  for (const Element& t : kTypes) {
+    if (text == t.text) return t.type;
+  }
+  throw Error("no type " + text);
+}
 
 }  // namespace c10
 
@@ -258,41 +293,86 @@ Tensor Tensor::flatten(int64_t first, int64_t last) const {
 }
 // --- copies and arithmetic, by a kernel ----------------------------------------------------------
 
-/// to = a op b (or the number), broadcast; `sum`: the axis of `a` that is added up.
+namespace {
+
+enum class Op { copy, add, sub, mul, div };
+
+/// A tensor as the kernel sees it; stride 0 repeats an element.
+constexpr int kMostAxes = 8;
+struct Elements {
+  void* p;
+  int64_t strides[kMostAxes];
+  const c10::Element* type;
+  double operator[](int64_t i) const { return type->load(p, i); }
+};
+/// to = a op b, of `count` elements with these sizes; b is the number where b.p is null.
+struct Elementwise {
+  Elements to, a, b;
+  Op op;
+  double number;
+  int64_t sum, step;  ///< how many elements of a, `step` apart, add up to one; 1: no sum
+  int axes;
+  int64_t sizes[kMostAxes];
+
+  void operator()(int64_t i) const {
+    int64_t rest = i, at = 0, in_a = 0, in_b = 0;
+    for (int axis = axes - 1; axis >= 0; rest /= sizes[axis--]) {
+      const int64_t k = rest % sizes[axis];
+      at += k * to.strides[axis], in_a += k * a.strides[axis], in_b += k * b.strides[axis];
+    }
+    double x = a.p ? a[in_a] : number;
+    for (int64_t k = 1; k < sum; ++k) x += a[in_a + k * step];
+    const double y = op == Op::copy ? 0 : b.p ? b[in_b] : number;
+    to.type->store(to.p, at,
+                   op == Op::add   ? x + y
+                   : op == Op::sub ? x - y
+                   : op == Op::mul ? x * y
+                   : op == Op::div ? x / y
+                                   : x);
+  }
+};
+
+}  // namespace
+
 struct Kernels {
-  static sim::torch::Elements elements(const Tensor& t, const Tensor& to) {
+  static Elements elements(const Tensor& t, const Tensor& to) {
     const Tensor as = t.defined() && t.numel() >= 0 ? t.expand(to.sizes()) : t;
-    sim::torch::Elements e{
-        t.defined() ? t.data_ptr() : nullptr, {}, &sim::torch::element_type(int(t.type_))};
+    Elements e{t.defined() ? t.data_ptr() : nullptr, {}, &c10::element(t.type_)};
     std::copy(as.strides_.begin(), as.strides_.end(), e.strides);
     return e;
   }
-  static void run(const Tensor& to, const Tensor& a, const Tensor& b, sim::torch::Op op,
-                  double number, int64_t sum = 1, int64_t step = 0) {
-    TORCH_CHECK(to.dim() <= sim::torch::kMostAxes, "a tensor of ", to.dim(), " dimensions");
+  /// to = a op b (or the number), broadcast; `sum`: the axis of `a` that is added up.
+  static void run(const Tensor& to, const Tensor& a, const Tensor& b, Op op, double number,
+                  int64_t sum = 1, int64_t step = 0) {
+    TORCH_CHECK(to.dim() <= kMostAxes, "a tensor of ", to.dim(), " dimensions");
     for (const Tensor& t : {a, b}) {
       TORCH_CHECK(!t.defined() || t.is_cuda() == to.is_cuda() || t.dim() == 0,
                   "Expected all tensors to be on the same device, but found at least two devices");
     }
-    sim::torch::Elementwise e{elements(to, to),
-                              elements(a, to),
-                              elements(b, to),
-                              op,
-                              number,
-                              {},
-                              to.numel(),
-                              sum,
-                              step,
-                              static_cast<int>(to.dim()),
-                              !to.is_cuda()};
-    std::copy(to.sizes_.begin(), to.sizes_.end(), e.sizes);
-    sim::torch::run(e);
+    Elementwise one{elements(to, to), elements(a, to), elements(b, to), op, number, sum, step};
+    one.axes = static_cast<int>(to.dim());
+    std::copy(to.sizes_.begin(), to.sizes_.end(), one.sizes);
+    const int64_t count = to.numel();
+    if (!to.is_cuda()) {
+      for (int64_t i = 0; i < count; ++i) one(i);
+    } else if (count != 0) {
+      constexpr int kThreads = 256;
+      const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
+      sim::any::launch(
+          "PyTorch's copy", sim::any::Shape(blocks, kThreads), false,
+          [](sim::any::Leave leave, const Elementwise& one, int64_t count) {
+            const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+            if (i < count) one(i);
+            leave();
+          },
+          one, count);
+    }
   }
   /// Of two types the result has the one of the higher rank.
   static std::pair<bool, size_t> rank(ScalarType t) {
     return {isFloatingType(t), t == kBool ? 0 : elementSize(t)};
   }
-  static Tensor combined(const Tensor& a, const Tensor& b, sim::torch::Op op, Scalar number) {
+  static Tensor combined(const Tensor& a, const Tensor& b, Op op, Scalar number) {
     const Tensor& first = a.defined() ? a : b;
     std::vector<int64_t> sizes = first.sizes_;
     if (a.defined() && b.defined()) {
@@ -305,23 +385,21 @@ struct Kernels {
     }
     ScalarType type = first.type_;
     if (a.defined() && b.defined() && rank(b.type_) > rank(type)) type = b.type_;
-    if (!isFloatingType(type) && (op == sim::torch::Op::div || !number.integral)) type = kFloat;
+    if (!isFloatingType(type) && (op == Op::div || !number.integral)) type = kFloat;
     const Tensor to = empty(sizes, first.options().dtype(type));
     run(to, a, b, op, number.value);
     return to;
   }
 };
 #undef SIM_ELEMENTWISE
-#define SIM_ELEMENTWISE(sign, name)                           \
-  Tensor operator sign(const Tensor& a, const Tensor& b) {    \
-    return Kernels::combined(a, b, sim::torch::Op::name, 0);  \
-  }                                                           \
-  Tensor operator sign(const Tensor& a, Scalar b) {           \
-    return Kernels::combined(a, {}, sim::torch::Op::name, b); \
-  }                                                           \
-  Tensor operator sign(Scalar a, const Tensor& b) {           \
-    return Kernels::combined({}, b, sim::torch::Op::name, a); \
-  }
+#define SIM_ELEMENTWISE(sign, name)                        \
+  Tensor operator sign(const Tensor& a, const Tensor& b) { \
+    return Kernels::combined(a, b, Op::name, 0);           \
+  }                                                        \
+  Tensor operator sign(const Tensor& a, Scalar b) {        \
+    return Kernels::combined(a, {}, Op::name, b);          \
+  }                                                        \
+  Tensor operator sign(Scalar a, const Tensor& b) { return Kernels::combined({}, b, Op::name, a); }
 SIM_ELEMENTWISE(+, add)
 SIM_ELEMENTWISE(-, sub)
 SIM_ELEMENTWISE(*, mul)
@@ -331,7 +409,7 @@ const Tensor& Tensor::fill_(Scalar v) const {
   if (is_cuda() && v.value == 0 && is_contiguous()) {
     must(cudaMemset(data_ptr(), 0, nbytes()));
   } else {
-    Kernels::run(*this, {}, {}, sim::torch::Op::copy, v.value);
+    Kernels::run(*this, {}, {}, Op::copy, v.value);
   }
   return *this;
 }
@@ -340,7 +418,7 @@ const Tensor& Tensor::copy_(const Tensor& from, bool) const {
   if (alike && sizes_ == from.sizes_) {
     must(cudaMemcpy(data_ptr(), from.data_ptr(), nbytes(), cudaMemcpyDefault));
   } else if (is_cuda() == from.is_cuda()) {
-    Kernels::run(*this, from, {}, sim::torch::Op::copy, 0);
+    Kernels::run(*this, from, {}, Op::copy, 0);
   } else {  // copies as it is, and converts there
     const Tensor there(from.sizes_, from.type_, is_cuda());
     there.copy_(from.contiguous());
@@ -372,7 +450,7 @@ Tensor Tensor::to(TensorOptions o, bool, bool copy) const {
 Tensor Tensor::sum(int64_t i, bool keep) const {
   const Tensor one = narrow(i, 0, 1);
   const Tensor to = empty(one.sizes_, options());
-  Kernels::run(to, one, {}, sim::torch::Op::copy, 0, size(i), stride(i));
+  Kernels::run(to, one, {}, Op::copy, 0, size(i), stride(i));
   return keep ? to : to.squeeze(i);
 }
 

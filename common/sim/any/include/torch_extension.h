@@ -141,6 +141,8 @@ using ScalarTypeToCPPTypeT = typename ScalarTypeToCPPType<t>::type;
 SIM_TYPES(SIM_TYPE)
 #undef SIM_TYPE
 const char* toString(ScalarType);  ///< "Float"
+const char* text_of(ScalarType);   ///< "float32"
+ScalarType type_named(const std::string& text);
 size_t elementSize(ScalarType);
 inline bool isFloatingType(ScalarType t) {
   return t == kFloat || t == kDouble || t == kHalf || t == kBFloat16;
@@ -306,18 +308,14 @@ template <class T, size_t n, template <class> class Traits = DefaultPtrTraits, c
 struct TensorAccessor {
   typename Traits<T>::PtrType data_;
   const I *sizes_, *strides_;
-  auto operator[](I i) const {
-    return TensorAccessor<T, n - 1, Traits, I>{data_ + strides_[0] * i, sizes_ + 1, strides_ + 1};
+  decltype(auto) operator[](I i) const {
+    const auto at = data_ + strides_[0] * i;
+    if constexpr (n == 1) {
+      return *at;
+    } else {
+      return TensorAccessor<T, n - 1, Traits, I>{at, sizes_ + 1, strides_ + 1};
+    }
   }
-  I size(I i) const { return sizes_[i]; }
-  I stride(I i) const { return strides_[i]; }
-  T* data() const { return data_; }
-};
-template <class T, template <class> class Traits, class I>
-struct TensorAccessor<T, 1, Traits, I> {
-  typename Traits<T>::PtrType data_;
-  const I *sizes_, *strides_;
-  T& operator[](I i) const { return data_[strides_[0] * i]; }
   I size(I i) const { return sizes_[i]; }
   I stride(I i) const { return strides_[i]; }
   T* data() const { return data_; }
@@ -474,7 +472,7 @@ class Tensor {
   Tensor flatten(int64_t first = 0, int64_t last = -1) const;
   Tensor detach() const { return *this; }
 
-  // Copies, by kernels that are counted (torch_kernels.cpp).
+  // Copies, by kernels that are counted (torch.cpp).
   Tensor reshape(IntArrayRef) const;
   Tensor contiguous(MemoryFormat = MemoryFormat::Contiguous) const;
   Tensor clone(std::optional<MemoryFormat> = {}) const;
