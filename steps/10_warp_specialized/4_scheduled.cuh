@@ -155,9 +155,9 @@ struct Consumer {
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // else nvcc computes P after the wait
+    fa::pin_registers(rS);
     wait_for<0>(rO);
-    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
+    fa::pin_registers(rS);
     release(v, smem.v_empty);
   }
 

@@ -51,15 +51,15 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
       load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
       load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);
     }
-    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+    fa::cp_async_commit();
   };
   const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
   for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, rows - row0, rQ);
-  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
-  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  const float scale_log2 = scale * fa::kLog2e;
+  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first query sees
+  int visible[bands][2];                       // and this lane's rows: row r is query r % N
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
   UNROLL
   for (int i = 0; i < 2 * bands; ++i) {

@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
       load_tile<d>(K + from, tiles.K[stage] + c * d, end - key - c);
       load_tile<d>(V + from, tiles.V[stage] + c * d, end - key - c);
     }
-    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+    fa::cp_async_commit();
   };
   const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
   for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);

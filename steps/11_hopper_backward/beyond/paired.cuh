@@ -9,7 +9,7 @@
 // Traffic   as 3_columns with tiles of 128 keys and 64 rows; K once and a half, the columns twice
 // Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 512 threads; convert
 // Owns      block: dK and dV of 64 keys, half of each tile's dQ; warpgroups: dV, dK, dQ, copies
-// Still bad the third warpgroup has registers for one product, so it adds or multiplies
+// Still bad the third warpgroup has registers for one product
 #pragma once
 
 #include "common/dialect/ptx/more/cluster.h"
@@ -226,7 +226,7 @@ struct Group {
     fa::pin_registers(rX);
     pack_operand(rX, rP);
   }
-  // Stores P, or dS over it, of tile i to shared memory; a warp's dS also to the other block.
+  // Stores P, or dS over it, of tile i; a warp's dS also to the other block.
   __device__ void put(unsigned i) {
     if (dv) fa::mbarrier_wait(&smem.ds_empty, (i & 1) ^ 1);
     UNROLL

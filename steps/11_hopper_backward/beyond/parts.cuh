@@ -60,7 +60,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
+    const uint64_t k = first_k + (n >> 31);
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
@@ -77,7 +77,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part(smem, n, part, half, features * 64);
-      fa::wgmma_wait<0>();  // the lanes of a warp wait together: no __syncwarp() below
+      fa::wgmma_wait<0>();
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       dQ_part.add(rdQ);

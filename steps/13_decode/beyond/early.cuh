@@ -2,8 +2,7 @@
 // Idea      With 16 heads per key head the merge of one block takes 7 of 14 us at 4K keys on an
 //           H100. A second kernel has one block per row; programmatic dependent launch prepares it
 // Changed   since 13 5_once, whose comments are not repeated: the merge is a kernel again, with a
-//           block per row that loads all its parts at once; split i of s has rounds i, i + s, ...,
-//           so that all splits read one region at a time
+//           block per row; split i of s has rounds i, i + s, ..., so that all read one region
 // Traffic   as 5_once, without counters; LSE_parts once by each thread; lengths also by the merge
 // Launch    grid (s*t, B*Hkv); then one block per row
 // Owns      block: as 5_once; of the merge: a row, d/4 of its threads some splits
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, Nk - key - c);
       load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, Nk - key - c);
     }
-    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+    fa::cp_async_commit();
   };
   const int first = split * Bc<d> + warp * kWarpKeys<d>;
   const int step = splits * Bc<d>;  // all splits of a head read adjacent rounds at a time
