@@ -85,4 +85,15 @@ __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (
   }
 }
 
+/// Sets m to the maxima of a walk's first tile, and l to 0. All lanes of the warp must call it.
+template <int n>
+__device__ inline void first_max(const float (&rS)[n], float scale_log2, float (&m)[2],
+                                 float (&l)[2]) {
+  UNROLL
+  for (int h = 0; h < 2; ++h) {
+    m[h] = fmaxf(kNoMaximum, row_max(rS, h) * scale_log2);
+    l[h] = 0.f;
+  }
+}
+
 }  // namespace fa

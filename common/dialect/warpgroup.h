@@ -40,6 +40,43 @@ __device__ inline void init_mbarriers(uint64_t (&bars)[n], int arrivals) {
   for (uint64_t& bar : bars) mbarrier_init(&bar, arrivals);
 }
 
+/// One arrival per warp, whose lanes have converged: at a wgmma's wait, or at a __syncwarp().
+__device__ inline void arrive(uint64_t* bar) {
+  if (threadIdx.x % kWarp == 0) mbarrier_arrive(bar);
+}
+
+/// One arrival per warp, after the reads and writes of all its lanes.
+__device__ inline void warp_arrive(uint64_t* bar) {
+  __syncwarp();
+  arrive(bar);
+}
+
+/// Issues the copy of tile j of a head, of `rows` rows, into a ring's next stage, once that is
+/// empty. By one thread.
+template <int rows, int kStages, class Tile>
+__device__ inline void load_stage(Ring<kStages>& ring, Tile (&tiles)[kStages], uint64_t* full,
+                                  uint64_t* empty, const TensorMap* from, int j, int head) {
+  mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+  mbarrier_arrive_expect_tx(&full[ring.stage], sizeof(Tile));
+  tma_load(tiles[ring.stage], from, &full[ring.stage], {0, j * rows, 0, head});
+  ring.next();
+}
+
+/// Releases a ring's stage, by one arrival per warp, whose lanes have converged.
+template <int kStages>
+__device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {
+  arrive(&empty[ring.stage]);
+  ring.next();
+}
+
+/// Releases a ring's next stage unread.
+template <int kStages>
+__device__ inline void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
+  mbarrier_wait(&full[ring.stage], ring.parity);
+  __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
+  release(ring, empty);
+}
+
 /// wgmma's descriptor of a tile. panel_bytes: the size of a panel, for an MN-major operand such as
 /// V; a K-major one, such as Q or K, needs none.
 __device__ inline uint64_t tile_descriptor(const bf16* tile, int panel_bytes = 16) {
@@ -100,12 +137,6 @@ __device__ inline void wait_for(float (&r)[n]) {
   pin_registers(r);
 }
 
-/// One arrival per warp, after the reads and writes of all its lanes.
-__device__ inline void warp_arrive(uint64_t* bar) {
-  __syncwarp();
-  if (threadIdx.x % kWarp == 0) mbarrier_arrive(bar);
-}
-
 /// An accumulator in bf16, as the A operand of the next product, whose layout is the same.
 template <int n>
 __device__ inline void pack_operand(const float (&rD)[n], uint32_t (&rA)[n / 8][4]) {
@@ -130,6 +161,13 @@ __device__ inline void put_rows(const float (&rD)[d / 2], const float (&factor)[
     }
     stmatrix_x4(tile + (x / kPanel * 64 + r) * kPanel + chunk * 8, o);
   }
+}
+
+/// Multiplies an accumulator by `factor` of a lane's two rows.
+template <int n>
+__device__ inline void rescale(float (&rD)[n], const float (&factor)[2]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) rD[i] *= factor[half_of(i)];
 }
 
 /// Rounds 32 features of an accumulator [64, d], times `factor`, to bf16, for a lane's rows r (low)

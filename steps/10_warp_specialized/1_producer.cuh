@@ -1,9 +1,9 @@
 // Step 10 -- a producer warpgroup.
-// Idea      The copying thread does nothing else. It alone waits for a free stage, so it runs ahead
-//           as far as the stages reach, and no product waits for it to issue a copy. Its warpgroup
-//           needs few registers: setmaxnreg gives the others to the consumers
-// Changed   since 09 2_wgmma: one more warpgroup, the producer, of which one thread copies; the
-//           consumers only multiply and compute softmax; one block per SM, with more rows or stages
+// Idea      The copying thread does nothing else, so it runs ahead as far as the stages reach, and
+//           no product waits for it. Its warpgroup needs few registers: setmaxnreg gives the others
+//           to the consumers
+// Changed   since 09 2_wgmma: one more warpgroup, of which one thread copies; one block per SM,
+//           with more rows or stages
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
             lane = thread % fa::kWarp;
   // The shuffle tells nvcc that wg, and so each address, is the same in all lanes.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) - 1;  // -1: producer
-  // Causal walks differ in length: the longest of all heads start first, and the short ones fill
-  // the gaps at the end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
+  // Causal: the longest walks of all heads start first, and the short ones fill the gaps at the
+  // end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;

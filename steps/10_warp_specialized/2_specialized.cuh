@@ -1,6 +1,6 @@
 // Step 10 -- FlashAttention-3: products during the softmax.
-// Idea      During the softmax of tile j a consumer runs a product, P V of the previous tile. The
-//           consumers also take turns: while one computes its softmax, another multiplies
+// Idea      P V of a tile runs during the softmax of the next one. The consumers also take turns:
+//           while one computes its softmax, another multiplies
 // Changed   since 10 1_producer: Q K^T of a tile is issued with P V of the previous one; K and V
 //           have separate stages, in the order of their use; named barriers give the turns; 128
 //           keys per tile when d = 128. `lazy` moves the maximum only when a score exceeds it by 8
@@ -11,9 +11,7 @@
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
-#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/parts.cuh"
 
 namespace step10_specialized {
@@ -87,15 +85,6 @@ struct Consumer {
     this->work.row += wg * kGroupRows;
   }
 
-  // One arrival per warp, whose 32 lanes have converged.
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int kStages>
-  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
   // Consumers issue products in turn, so that not all compute softmax at once.
   __device__ void my_turn() { fa::bar_sync(1 + wg, 2 * kGroupThreads); }
   __device__ void next_turn() { fa::bar_arrive(1 + (wg + 1) % T::kConsumers, 2 * kGroupThreads); }
@@ -108,29 +97,22 @@ struct Consumer {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
-  }
-
   __device__ void wait_values() {
     fa::pin_registers(rS);  // else nvcc computes P after the wait
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // Whether tile j is at the diagonal or at the end of the keys.
-  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  // Masks tile j where the diagonal or the end of the keys cuts it.
   __device__ void mask_tile() {
+    if (visible<T>(shape, work.row) >= (j + 1) * Bc) return;
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   // Turns S of tile j into P. True if O must be rescaled.
   __device__ bool softmax() {
-    if (is_cut()) mask_tile();
+    mask_tile();
     const bool grown = !kLazy || needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
     if (grown) update_max(rS, shape.scale_log2, m, l, alpha);
     compute_p(rS, shape.scale_log2, m, l);
@@ -145,15 +127,12 @@ struct Consumer {
     issue_scores();
     issue_values();
     next_turn();
-    wait_scores<1>();
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     const bool grown = softmax();
     wait_values();
     pack_operand(rS, rP);
-    if (grown) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    if (grown) rescale(rO, alpha);
   }
 
   __device__ void run(const fa::TensorMap* O) {
@@ -164,7 +143,7 @@ struct Consumer {
     my_turn();
     issue_scores();
     next_turn();
-    wait_scores<0>();
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     softmax();
     pack_operand(rS, rP);
@@ -172,8 +151,7 @@ struct Consumer {
     // --- mainloop
     while (j > 0) next_tile();
     issue_values();
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     if (wg == 0) my_turn();  // takes the last turn: no barrier stays half full
 
     // --- epilogue: O is staged in this warpgroup's Q
@@ -232,22 +210,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t;
   dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
-    uint64_t keys = 0, products = 0;  // of all tiles of a head; of 64 rows and Bc keys
-    for (int row = 0; row < p.N; row += T::Br) {
-      const int tiles = visited_tiles<T>(p, row, T::Br);
-      products += tiles * T::kConsumers;
-      keys += std::min(tiles * T::Bc, p.Nk);
-    }
-    t["Q"].read = t["O"].write = 2 * BH * N * d;
-    t["K"].read = t["V"].read = 2 * BH * keys * d;
-    t["LSE"].write = 4 * BH * N;
-    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
+    t = traffic_of<T>(p, T::Br);
   });
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
   return t;
 }
 
@@ -255,14 +222,8 @@ template <bool kLazy>
 void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
-    constexpr int d = T::d;
-    const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-    const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
-    fa::launch(flash_fwd_kernel<T, kLazy>,
-               {dim3(work_tiles_of<T>(p)), dim3(T::kThreads), sizeof(Tiles<T>)},
-               tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
-               tile_map<d>(t.V, BHkv, Nk, T::Bc), tile_map<d>(t.O, BH, N, kGroupRows), t.LSE,
-               shape);
+    launch_mapped<T>(flash_fwd_kernel<T, kLazy>,
+                     {dim3(work_tiles_of<T>(p)), dim3(T::kThreads), sizeof(Tiles<T>)}, p, t);
   });
 }
 

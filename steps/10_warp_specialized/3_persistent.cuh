@@ -10,9 +10,7 @@
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
-#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/parts.cuh"
 
 namespace step10_persistent {
@@ -40,16 +38,10 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
-    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
-    k.next();
+    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
   };
   const auto load_v = [&](int j, int bh) {
-    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
-    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
-    v.next();
+    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
   };
   for (int n = 0, t = blockIdx.x;; ++n, t += gridDim.x) {
     const int b = n % 2;
@@ -117,16 +109,6 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), shape(shape), wg(wg) {}
 
-  // One arrival per warp, whose 32 lanes have converged.
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int kStages>
-  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
   // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
@@ -137,15 +119,9 @@ struct Consumer {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
-  }
   __device__ void wait_values() {
     fa::pin_registers(rS);  // else nvcc computes P after the wait
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
@@ -161,19 +137,15 @@ struct Consumer {
     j = work.tiles - 1;
     return work.tiles > 0;
   }
-  // Whether tile j is at the diagonal or at the end of the keys.
-  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  // Masks tile j where the diagonal or the end of the keys cuts it.
   __device__ void mask_tile() {
+    if (visible<T>(shape, work.row) >= (j + 1) * Bc) return;
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   __device__ void first_softmax() {
-    if (is_cut()) mask_tile();
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_max(rS, h) * shape.scale_log2);
-      l[h] = 0.f;
-    }
+    mask_tile();
+    first_max(rS, shape.scale_log2, m, l);
     compute_p(rS, shape.scale_log2, m, l);
   }
 
@@ -183,18 +155,15 @@ struct Consumer {
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(b, k.stage);
     issue_values();
-    wait_scores<1>();
+    wait_for<1>(rS);
     release(k, smem.k_empty);
-    if (is_cut()) mask_tile();
+    mask_tile();
     const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
     if (__builtin_expect(grown, 0)) update_max(rS, shape.scale_log2, m, l, alpha);
     compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    if (__builtin_expect(grown, 0)) rescale(rO, alpha);
   }
 
   __device__ void run() {
@@ -202,7 +171,7 @@ struct Consumer {
     take(0);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(0, k.stage);
-    wait_scores<0>();
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax();
     pack_operand(rS, rP);
@@ -225,7 +194,7 @@ struct Consumer {
       if (more) fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
-      wait_scores<1>();
+      wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax();
@@ -239,8 +208,7 @@ struct Consumer {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rO);
+      wait_for<0>(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
       pack_operand(rS, rP);
@@ -256,18 +224,6 @@ struct Consumer {
 };
 
 template <class T>
-__device__ inline void init_barriers(Tiles<T>& smem) {
-  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
-  for (int b = 0; b < 2; ++b) {
-    init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
-        init_mbarriers(smem.o_full[b], kWarps);
-  }
-  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
-  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
-  fa::mbarrier_init_fence();
-}
-
-template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
                      const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
@@ -276,7 +232,16 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      float* LSE,                               // [B*H, N]
                      Shape shape) {
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
-  if (threadIdx.x == 0) init_barriers<T>(smem);
+  if (threadIdx.x == 0) {
+    constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+    for (int b = 0; b < 2; ++b) {
+      init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
+          init_mbarriers(smem.o_full[b], kWarps);
+    }
+    init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
+    init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
+    fa::mbarrier_init_fence();
+  }
   __syncthreads();  // all threads see the barriers
   // The shuffle tells nvcc that wg is the same in all lanes.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
@@ -295,37 +260,22 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 // Tests use fewer blocks than SMs.
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
-  constexpr int d = T::d;
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
-  fa::launch(flash_fwd_kernel<T>,
-             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
-             tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
-             tile_map<d>(t.V, BHkv, Nk, T::Bc), tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, shape);
+  launch_mapped<T>(flash_fwd_kernel<T>,
+                   {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
+                    .block = dim3(T::kThreads),
+                    .smem = sizeof(Tiles<T>),
+                    .shares_work = true},
+                   p, t);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t;
   dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
     const uint64_t blocks = std::min(p.gpu.sms, work_tiles_of<T>(p));
-    uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
-    for (int row = 0; row < p.N; row += T::Br) {
-      const int tiles = visited_tiles<T>(p, row, T::Br);
-      products += tiles * T::kConsumers;
-      keys += std::min(tiles * T::Bc, p.Nk);
-    }
-    t["Q"].read = t["O"].write = 2 * BH * N * d;
-    t["K"].read = t["V"].read = 2 * BH * keys * d;
-    t["LSE"].write = 4 * BH * N;
-    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
+    t = traffic_of<T>(p, T::Br);
+    t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is unused
   });
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
   return t;
 }
 

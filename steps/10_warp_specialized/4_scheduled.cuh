@@ -1,7 +1,7 @@
 // Step 10 -- past FlashAttention-3: a tile scheduler for causal work.
 // Idea      Causal work tiles differ in length. The producer draws the next one from a counter that
-//           all blocks share, longest first, one section of heads after another, so that K and V
-//           stay in the L2. 64 rows skip the tiles of keys that only later rows see
+//           all blocks share, longest first, by sections of heads, so that K and V stay in the L2.
+//           64 rows skip the tiles of keys that only later rows see
 // Changed   since 10 3_persistent: work tiles from a counter instead of every gridDim.x-th one;
 //           sections of heads; skipped tiles, whose stages are released unread; causal: keys from
 //           the first tile to the last, and the mask only in the last rounds of the loop
@@ -12,9 +12,7 @@
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
-#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/parts.cuh"
 
 namespace step10 {
@@ -66,16 +64,10 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
-    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
-    k.next();
+    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
   };
   const auto load_v = [&](int j, int bh) {
-    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
-    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
-    v.next();
+    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     const int b = n % 2;
@@ -110,7 +102,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- another thread of its warpgroup stores ------------------------------------------------------
 
-// Stores O of each work tile and consumer from its Q's buffer, then releases the buffer.
+// As 3_persistent's.
 template <class T>
 __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
   for (int n = 0;; ++n) {
@@ -154,41 +146,22 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg)
       : smem(smem), LSE(LSE), shape(shape), wg(wg) {}
 
-  // One arrival per warp, whose 32 lanes have converged.
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int kStages>
-  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
-  // Issues S = Q K^T of tile j. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                          rS);
   }
-  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
-  }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // else nvcc computes P after the wait
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
-    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
+    fa::pin_registers(rS);
+    wait_for<0>(rO);
+    fa::pin_registers(rS);
     release(v, smem.v_empty);
   }
 
-  // Takes the block's n-th work tile; false if there is none. Lane 0 reads it for its warp and
-  // arrives for it: racecheck can follow that order.
+  // Takes the block's n-th work tile; false if there is none.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -199,12 +172,6 @@ struct Consumer {
     last = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     return work.tiles > 0;
   }
-  template <int kStages>
-  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
-    release(ring, empty);
-  }
   // Releases the tiles that no row of this warpgroup sees: K before the seam, V after its P V, for
   // which V is earlier in the ring.
   __device__ void skip_keys() {
@@ -214,19 +181,13 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Whether tile j is at the diagonal or at the end of the keys.
-  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   __device__ void first_softmax() {
-    if (is_cut()) mask_tile();
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_max(rS, h) * shape.scale_log2);
-      l[h] = 0.f;
-    }
+    if (visible<T>(shape, work.row) < (j + 1) * Bc) mask_tile();
+    first_max(rS, shape.scale_log2, m, l);
     compute_p(rS, shape.scale_log2, m, l);
   }
 
@@ -237,7 +198,7 @@ struct Consumer {
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(b, k.stage);
     issue_values();
-    wait_scores<1>();
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     if (kMayBeCut) mask_tile();
     const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
@@ -245,10 +206,7 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    if (__builtin_expect(grown, 0)) rescale(rO, alpha);
   }
 
   __device__ void run() {
@@ -256,7 +214,7 @@ struct Consumer {
     take(0);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(0, k.stage);
-    wait_scores<0>();
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax();
     pack_operand(rS, rP);
@@ -283,7 +241,7 @@ struct Consumer {
       if (more) fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
-      wait_scores<1>();
+      wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax();
@@ -297,8 +255,7 @@ struct Consumer {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rO);
+      wait_for<0>(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
       skip_values();
@@ -361,37 +318,22 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   // K and V of a section's heads stay in the L2: at most 16 MB, 4 d bytes per key; both measured.
-  const int section = std::min(4096 / d, std::max(1, (4 << 20) / d / p.Nk) * shape.group);
-  fa::launch(flash_fwd_kernel<T>,
-             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
-             tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
-             tile_map<d>(t.V, BHkv, Nk, T::Bc), tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, shape,
-             section, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+  const int section = std::min(4096 / d, std::max(1, (4 << 20) / d / p.Nk) * (p.H / p.Hkv));
+  launch_mapped<T>(flash_fwd_kernel<T>,
+                   {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
+                    .block = dim3(T::kThreads),
+                    .smem = sizeof(Tiles<T>),
+                    .shares_work = true},
+                   p, t, section, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
 template <class T>
 fa::Prediction traffic_of(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
   const uint64_t tiles = work_tiles_of<T>(p), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
-  uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
-  for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
-    products += visited_tiles<T>(p, row, kGroupRows);
-    if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
-  }
-  fa::Prediction t;
-  t["Q"].read = t["O"].write = 2 * BH * N * d;
-  t["K"].read = t["V"].read = 2 * BH * keys * d;
-  t["LSE"].write = 4 * BH * N;
+  fa::Prediction t = traffic_of<T>(p, kGroupRows);
   if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
-  t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-  t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
+  t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is unused
   return t;
 }
 

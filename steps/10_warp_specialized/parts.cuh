@@ -1,6 +1,6 @@
 // Step 10 -- what the rungs from 2_specialized on share: the tiling, work tiles and the mask.
 // Changed   since 09 2_wgmma: products are issued without waiting (dialect/warpgroup.h); softmax in
-//           parts: the vote whether a maximum has grown, the maximum, P (dialect/softmax.h)
+//           parts (dialect/softmax.h)
 //
 // Registers of a lane, for its two rows r and r + 8 (r = 16 warp + row_of(lane)):
 //
@@ -20,15 +20,15 @@
 
 namespace step10 {
 
+using fa::arrive, fa::release, fa::skip, fa::wait_for;
 using fa::bf16, fa::Ring;
-using fa::compute_p, fa::kLazyRescale, fa::kNoMaximum, fa::needs_rescale, fa::row_max;
+using fa::compute_p, fa::first_max, fa::kLazyRescale, fa::kNoMaximum, fa::needs_rescale;
 using fa::init_mbarriers, fa::multiply_features, fa::multiply_rows, fa::pack_operand, fa::put_rows;
 using fa::kGroupThreads, fa::kMma, fa::kRowBytes;  // 128, 16, 128
-using fa::tile_descriptor, fa::tile_map, fa::update_max;
+using fa::rescale, fa::tile_descriptor, fa::tile_map, fa::update_max;
 constexpr int kGroupRows = 64;  // rows of a warpgroup, and of a wgmma
 
-// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number;
-// setmaxnreg moves those that the producer does not need to the consumers.
+// An SM has 512 registers for each of 128 threads; setmaxnreg moves some to the consumers.
 template <int d_, bool kCausal_>
 struct Tiling {
   static constexpr int d = d_;
@@ -76,8 +76,7 @@ __device__ inline WorkTile work_tile_at(int t, const Shape& shape) {
   return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
 }
 
-// Scores that their row does not see become -inf. visible0, visible1: keys that the lane's two rows
-// see, counted from its first key.
+// Hides scores. visible0, visible1: keys that the lane's two rows see, counted from its first key.
 template <int n>
 __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
   UNROLL
@@ -91,10 +90,15 @@ __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
 // The problems that the kernels support; all others are refused.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
+// Calls f(Tiling) for the problem's mask and head dimension, one of ds.
+template <template <int, bool> class Tiling, int... ds, class F>
+void dispatch_over(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<ds...>(p.d,
+                        [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
+}
 template <class F>
 void dispatch(const fa::Problem& p, F&& f) {
-  fa::dispatch_d<64, 128>(p.d,
-                          [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
+  dispatch_over<Tiling, 64, 128>(p, f);
 }
 
 template <class T>
@@ -106,6 +110,38 @@ int work_tiles_of(const fa::Problem& p) {
 template <class T>
 int visited_tiles(const fa::Problem& p, int row, int rows) {
   return std::max(1, fa::ceil_div(p.visible(std::min(p.N, row + rows) - 1), T::Bc));
+}
+
+inline Shape shape_of(const fa::Problem& p) {
+  return {int(p.heads()), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
+}
+
+// Launches a kernel with the arguments that all rungs have, then `others`.
+template <class T, class Kernel, class... Others>
+void launch_mapped(Kernel kernel, const fa::LaunchConfig& config, const fa::Problem& p,
+                   const fa::Tensors<bf16>& t, const Others&... others) {
+  const auto rows = [&](const bf16* x) { return tile_map<T::d>(x, p.heads(), p.N, kGroupRows); };
+  const auto keys = [&](const bf16* x) { return tile_map<T::d>(x, p.kv_heads(), p.Nk, T::Bc); };
+  fa::launch(kernel, config, rows(t.Q), keys(t.K), keys(t.V), rows(t.O), t.LSE, shape_of(p),
+             others...);
+}
+
+// skipping: how many rows skip the tiles of keys that none of them sees.
+template <class T>
+fa::Prediction traffic_of(const fa::Problem& p, int skipping) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
+  for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
+    products += visited_tiles<T>(p, row / skipping * skipping, skipping);
+    if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
+  }
+  fa::Prediction t;
+  t["Q"].read = t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * BH * keys * d;
+  t["LSE"].write = 4 * BH * N;
+  t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
+  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
+  return t;
 }
 
 }  // namespace step10

@@ -1,6 +1,6 @@
 // Step 11 -- the backward with TMA and wgmma.
-// Idea      Step 08's loop with Hopper's copies and products. A warpgroup waits for its products
-//           right after issuing them: nothing overlaps
+// Idea      Step 08's loop with Hopper's copies and products. A warpgroup waits right after issuing
+//           its products: nothing overlaps
 // Changed   since 08 5_atomics: TMA and wgmma; 128 rows per tile; each warpgroup multiplies half of
 //           the tile's dQ over the keys of both
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
@@ -119,7 +119,7 @@ __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
   LSE2[at.padded] = lse == -INFINITY ? INFINITY : lse * fa::kLog2e;
 }
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
+// A block walks the tiles of rows that see its 128 keys, of all heads that share them.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -239,12 +239,10 @@ void launch_delta(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const Shape shape = shape_of(p, Br);
-    const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, Br); };
-    const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
     launch_delta<d>(p, t);
-    fa::launch(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-               keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<float>("LSE2"),
-               t.scratch<float>("delta"), FloatSums{t.scratch<float>("dQ_sum")}, shape);
+    launch_mapped<d>(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
+                     t, Br, t.scratch<float>("LSE2"), t.scratch<float>("delta"),
+                     FloatSums{t.scratch<float>("dQ_sum")}, shape);
     launch_convert<d>(p, t);
   });
 }

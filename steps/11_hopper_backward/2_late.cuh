@@ -1,14 +1,13 @@
 // Step 11 -- dQ one tile late.
 // Idea      A product is in flight while the warpgroup computes: dK of one tile overlaps P of the
 //           next, dV the additions to dQ. dQ of a tile is multiplied after the scores of the next
-//           one. By then the other warpgroup's dS is usually complete: one multiplies, one computes
+//           one, when the other warpgroup's dS is usually complete
 // Changed   since 11 1_wgmma: the order of a tile's products; mbarriers for Q, for dO and for dS
 // Traffic   as 1_wgmma
 // Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
 // Still bad each warpgroup waits for the other's dS and, at d = 128, until the additions have read
-//           dQ's registers; the copying one also waits until the other has read Q; no product is in
-//           flight during dS, because dV reads P's registers
+//           dQ's registers; no product is in flight during dS, because dV reads P's registers
 #pragma once
 
 #include "steps/11_hopper_backward/1_wgmma.cuh"
@@ -73,7 +72,7 @@ struct Loader {
 
 // --- the warpgroups multiply, and compute P and dS -----------------------------------------------
 
-// A warpgroup that owns 64 keys. Its registers: see parts.cuh.
+// A warpgroup that owns 64 keys.
 template <int d, int wg>
 struct Group {
   Tiles<d>& smem;
@@ -84,8 +83,8 @@ struct Group {
   // Descriptors: that of the first tile, plus constants.
   using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
-  // Always 0, unknown to nvcc. Added to a descriptor when d = 128, it keeps nvcc from computing all
-  // 24 descriptors of K, V and dS before the loop: no registers are left for them.
+  // Always 0, unknown to nvcc, which when d = 128 would compute all 24 descriptors of K, V and dS
+  // before the loop: no registers are left for them.
   __device__ unsigned zero() const { return d == 128 ? n >> 31 : 0; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
@@ -226,7 +225,6 @@ struct Group {
   }
 };
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -262,12 +260,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const Shape shape = shape_of(p, Br);
-    const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, Br); };
-    const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
     step11_wgmma::launch_delta<d>(p, t);
-    fa::launch(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-               keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<float>("LSE2"),
-               t.scratch<float>("delta"), FloatSums{t.scratch<float>("dQ_sum")}, shape);
+    launch_mapped<d>(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
+                     t, Br, t.scratch<float>("LSE2"), t.scratch<float>("delta"),
+                     FloatSums{t.scratch<float>("dQ_sum")}, shape);
     launch_convert<d>(p, t);
   });
 }

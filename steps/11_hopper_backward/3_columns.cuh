@@ -1,11 +1,10 @@
 // Step 11 -- a third warpgroup for dQ, and products that subtract LSE and delta.
 // Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. dS has two stages, so the
-//           other two wait only when about a tile ahead of each other, or of the third. At d = 128
-//           three warpgroups have registers for 64 rows only; without dQ there is room for a copy
-//           of P, so that dS overlaps dV. S - LSE / scale is itself a product: of K with a column
-//           of ones, and Q with a column of -LSE / scale; dP - delta is one of V with ones, and dO
-//           with -delta. One more wgmma, of 16 columns, replaces the loads of LSE and delta, which
-//           would queue with the additions. Three bf16 hold the 24 bits of a float
+//           other two seldom wait. At d = 128 three warpgroups have registers for 64 rows only;
+//           without dQ there is room for a copy of P, so that dS overlaps dV. S - LSE / scale is
+//           itself a product: of K with a column of ones, and Q with a column of -LSE / scale;
+//           dP - delta is one of V with ones, and dO with -delta. One more wgmma, of 16 columns,
+//           replaces the loads of LSE and delta. Three bf16 hold the 24 bits of a float
 // Changed   since 11 2_late: the third warpgroup; the order of dV and dP; a first tile that sees no
 //           key is skipped; LSE and delta, and the preceding kernel, which writes columns
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 4*Tc*Nv) B
@@ -68,6 +67,19 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   at.clear(dQ_sum);
   const float delta = at.delta(O, dO);
   if (at.lane == 0) put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
+}
+
+// A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
+// 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
+template <bool of_lse>
+__device__ inline void select_columns(uint32_t (&ones)[4]) {
+  constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
+  const int pair = threadIdx.x % 4;                         // of columns
+  ones[0] = ones[1] = pair == (of_lse ? 0 : 2) ? kLower | kUpper
+                      : pair == 1              ? (of_lse ? kLower : kUpper)
+                                               : 0;
+  ones[2] = ones[3] = 0;
+  fa::pin_registers(ones);
 }
 
 // Issues C = A B^T, 64 keys by a tile's rows, plus each row's sum of the columns that `ones`
@@ -185,7 +197,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
 
 // --- the others multiply, and compute P and dS ---------------------------------------------------
 
-// A warpgroup that owns 64 keys. Its registers: see parts.cuh.
+// A warpgroup that owns 64 keys.
 template <int d, int wg>
 struct Group {
   static constexpr int Br = step11_columns::Br<d>;
@@ -211,19 +223,12 @@ struct Group {
   RowTile at = work;                                     // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
-  // A of the columns' product: per key 1 in the columns of LSE, or of delta. A lane holds column
-  // 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, const WorkTile& work)
       : smem(smem), shape(shape), work(work) {
-    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;  // 1 in bf16
-    const int pair = lane % 4;                                // of columns
-    lse_ones[0] = lse_ones[1] = pair == 0 ? kLower | kUpper : pair == 1 ? kLower : 0;
-    delta_ones[0] = delta_ones[1] = pair == 2 ? kLower | kUpper : pair == 1 ? kUpper : 0;
-    lse_ones[2] = lse_ones[3] = delta_ones[2] = delta_ones[3] = 0;  // columns 8 to 15
-    fa::pin_registers(lse_ones);
-    fa::pin_registers(delta_ones);
+    select_columns<true>(lse_ones);
+    select_columns<false>(delta_ones);
   }
 
   // Tiles of the walk, of all heads that share the keys.
@@ -289,9 +294,9 @@ struct Group {
     warp_arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask it can happen that no row of the walk's first tile sees a key of warpgroup 1. Its
-  // dS is then 0, and it begins with the next tile, if there is one: the epilogue needs a tile. (In
-  // the other heads that share the keys it computes the zeros.)
+  // If no row of the walk's first tile sees a key of warpgroup 1, its dS is 0, and it begins with
+  // the next tile, if there is one: the epilogue needs a tile. (In the other heads that share the
+  // keys it computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -347,7 +352,6 @@ struct Group {
   }
 };
 
-// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -429,11 +433,8 @@ void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 template <int d>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Shape shape = shape_of(p, Br<d>);
-  const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, Br<d>); };
-  const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
-  fa::launch(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-             keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<bf16>("columns"),
-             FloatSums{t.scratch<float>("dQ_sum")}, shape);
+  launch_mapped<d>(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p, t,
+                   Br<d>, t.scratch<bf16>("columns"), FloatSums{t.scratch<float>("dQ_sum")}, shape);
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

@@ -1,9 +1,8 @@
-// Step 11: what all its kernels share: a block's walk, the work between the five products, the
-// kernels before and after the walk, and the host's sizes.
+// Step 11: what all its kernels share.
 //
 // A warpgroup owns 64 keys. S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are
-// already in the registers of dV's and dK's A operand. dQ sums over the keys of both warpgroups, so
-// dS^T also goes to shared memory, where wgmma reads it transposed.
+// already in the registers of dV's and dK's A operand. dQ sums over all keys, so dS^T also goes to
+// shared memory, where wgmma reads it transposed.
 //
 // Registers of a lane, for its keys k and k + 8 (k = 16 warp + row_of(lane)):
 //
@@ -106,9 +105,8 @@ __device__ inline int hidden(const Shape& p, int key, int row) {
   return key >= p.Nk ? Br : key - p.shift - row;
 }
 
-// Scores of rows that do not see the key become -inf. hidden0, hidden1: hidden() of the lane's
-// first row, for its first and second key. Past the last row P is 0, since LSE2 is inf there, or
-// the column of -LSE / scale is -1e30.
+// Hides scores. hidden0, hidden1: hidden() of the lane's first row, for its first and second key.
+// Past the last row P is 0, since LSE2 is inf there, or the column of -LSE / scale is -1e30.
 template <int n>
 __device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   UNROLL
@@ -207,8 +205,7 @@ struct RowLanes {
 };
 
 // dQ = scale * dQ_sum, rounded and in order. A lane holds every fourth pair of 32 features of rows
-// r and r + 8; the four lanes of a row exchange pairs until each has 8 adjacent features. The last
-// head runs first, because it is still in the L2.
+// r and r + 8. The last head runs first, because it is still in the L2.
 template <int d>
 __global__ void convert_kernel(FloatSums dQ_sum,
                                bf16* dQ,  // [B*H, N, d]
@@ -251,14 +248,16 @@ inline Shape shape_of(const fa::Problem& p, int rows) {
 }
 inline dim3 work_tiles(const Shape& shape) { return dim3(unsigned(shape.Tc * shape.kv_heads)); }
 
-// Tensor maps of x: boxes of `rows` rows, or of a warpgroup's keys.
-template <int d>
-fa::TensorMap map_of_rows(const fa::Problem& p, const bf16* x, int rows) {
-  return fa::tile_map<d>(x, p.heads(), p.N, rows);
-}
-template <int d>
-fa::TensorMap map_of_keys(const fa::Problem& p, const bf16* x) {
-  return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
+// Launches a kernel with its tensor maps, then `others`. box: rows of a tile of Q and dO.
+template <int d, class Kernel, class... Others>
+void launch_mapped(Kernel kernel, const fa::LaunchConfig& config, const fa::Problem& p,
+                   const fa::Tensors<bf16>& t, int box, const Others&... others) {
+  const auto rows = [&](const bf16* x) { return fa::tile_map<d>(x, p.heads(), p.N, box); };
+  const auto keys = [&](const bf16* x) {
+    return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
+  };
+  fa::launch(kernel, config, rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV),
+             others...);
 }
 
 // Bytes of 1_wgmma and 2_late, which read LSE2 and delta, with tiles of `rows` rows.

@@ -1,8 +1,8 @@
 // Step 12 -- Q, K and V in 8 bits.
-// Idea      e4m3 has 3 bits of mantissa and a maximum of 448. A tensor, or each of its heads, is
-//           divided by a scale that maps its largest number to 448. V is transposed, because wgmma
-//           reads 8-bit operands K-major only
-// Changed   since step 10: new. Prepares the operands of the attention, before its kernel
+// Idea      e4m3 has 3 bits of mantissa and a maximum of 448, to which a scale maps the largest
+//           number of a tensor, or of a head. V is transposed, because wgmma reads 8-bit operands
+//           K-major only
+// Changed   since step 10: new. Prepares the operands of the attention
 // Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B, once for the scales, once to quantise
 //           write BH*N*d + 2*BHkv*Nk*d B
 // Launch    per tensor: blocks that find its largest numbers; one per 64 rows of Q, 128 of K or V
@@ -74,7 +74,7 @@ static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n
   if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
 }
 
-// Quantises a block of `rows` rows of Q or K with the scale of its head, or of the tensor.
+// Quantises `rows` rows of Q or K per block.
 template <int d, int rows>
 __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
                                 e4m3* out,                // [heads, n, d]
@@ -204,7 +204,7 @@ inline uint64_t key_blocks(const fa::Problem& p, int rows) {
 }
 inline int part_keys(int d) { return part_tiles(d) * kTileKeys; }
 
-// The largest number of a tensor, or of each head: `parts` of n numbers each, to `largest`.
+// The largest number of each of `parts` of n numbers.
 inline unsigned blocks_for_largest(size_t n) {
   const size_t each = 8 * kQuantiseThreads;
   return std::min<size_t>((n + each - 1) / each, kQuantiseBlocks);
@@ -220,7 +220,7 @@ inline fa::Bytes find_largest_traffic(size_t parts, size_t n) {
   return {.read = 0, .write = bytes, .atomic = bytes * blocks_for_largest(n)};
 }
 
-// Where the tensors' largest numbers are stored, Q's first, then K's and V's.
+// Places of the largest numbers, Q's first, then K's and V's.
 struct Largest {
   size_t q_parts, kv_parts, k = q_parts, v = k + kv_parts;
   Largest(const fa::Problem& p, bool per_head)
@@ -228,7 +228,7 @@ struct Largest {
   fa::Scratch scratch() const { return {"largest", sizeof(unsigned) * (v + kv_parts)}; }
 };
 
-// Q8 and K8. The scale of a head, or of the tensor, is repeated for each block of rows.
+// The scale of a head, or of the tensor, is repeated for each block of rows.
 template <int d>
 void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
   const Largest at(p, per_head);
@@ -256,7 +256,6 @@ inline fa::Prediction queries_and_keys_traffic(const fa::Problem& p, bool per_he
   return t;
 }
 
-// Quantises V with its means and scales to V8.
 template <int d>
 void transpose(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned blocks = key_blocks(p, part_keys(d)) * part_tiles(d);

@@ -1,16 +1,15 @@
 // Step 12 -- FlashAttention in fp8, converted from step 10.
-// Idea      Operands of one byte: twice the tensor cores' rate, half of the shared memory. A tensor
-//           has one scale, or one per head. P is at most 2^5 when its maximum is new, and may grow
+// Idea      Operands of one byte: twice the tensor cores' rate, half of the shared memory. P is at
+//           most 2^5 when its maximum is new, and may grow
 //           by 2^3.8 before the maximum moves; step 10's 2^8 would exceed 448, e4m3's maximum
 // Changed   since 10 4_scheduled: operands of e4m3; scales; P times 2^5; see also parts.cuh
 // Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; scales: forward_traffic()
 //           compulsory      the same with Tr = 1
-// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies and stores,
-//           2 (d = 128) or 3 (d = 64) consumers
+// Launch    grid (SMs, or fewer tiles); 1 warpgroup copies and stores, 2 (d = 128) or 3 multiply
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
-// Still bad sums: a tensor core adds with 13 bits and truncates the rest. With a V of normal
-//           numbers around 1 and 16,384 keys, O is 19% too small: 3_centred
+// Still bad a tensor core adds with 13 bits and truncates the rest. With a V of normal numbers
+//           around 1 and 16,384 keys, O is 19% too small: 3_centred
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
@@ -31,7 +30,6 @@ __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (
   fa::compute_p(rS, scale_log2, below, l);
 }
 
-// A warpgroup that owns 64 rows of each work tile.
 template <class T>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc;
@@ -67,9 +65,9 @@ struct Consumer {
     multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // else nvcc computes P after the wait
+    fa::pin_registers(rS);  // as in step 10
     wait_for<0>(rO);
-    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
+    fa::pin_registers(rS);
     release(v, smem.v_empty);
   }
 
@@ -89,8 +87,8 @@ struct Consumer {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
     scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
-  // Releases the tiles that no row of this warpgroup sees: K at once, V only after this work tile's
-  // last P V, whose V is earlier in the ring. Otherwise a ring of few stages could fill up.
+  // Skips K of the tiles that no row of this warpgroup sees at once, V only after this work tile's
+  // last P V, whose V is earlier in the ring.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -99,25 +97,30 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Whether tile j is at the diagonal or at the end of the keys.
-  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  // Masks tile j where the diagonal or the end of the keys cuts it.
   __device__ void mask_tile() {
+    if (visible<T>(shape, work.row) >= (j + 1) * Bc) return;
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   __device__ void first_softmax() {
-    if (is_cut()) mask_tile();
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_max(rS, h) * scale_log2);
-      l[h] = 0.f;
-    }
+    mask_tile();
+    first_max(rS, scale_log2, m, l);
     compute_p(rS, scale_log2, m, l);
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
+  // Turns S of tile j into P. True if O must be rescaled.
   template <bool kMayBeCut>
-  __device__ void next_tile(unsigned b) {
+  __device__ bool softmax() {
+    if (kMayBeCut) mask_tile();
+    const bool grown = needs_rescale(rS, m, scale_log2, kGrowth);
+    if (__builtin_expect(grown, 0)) update_max(rS, scale_log2, m, l, alpha);
+    compute_p(rS, scale_log2, m, l);
+    return grown;
+  }
+
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
+  __device__ void next_scores(unsigned b) {
     --j;
     load_scale();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -125,21 +128,20 @@ struct Consumer {
     issue_values();
     wait_for<1>(rS);
     release(k, smem.k_empty);
-    if (kMayBeCut && is_cut()) mask_tile();
-    const bool grown = needs_rescale(rS, m, scale_log2, kGrowth);
-    if (__builtin_expect(grown, 0)) update_max(rS, scale_log2, m, l, alpha);
-    compute_p(rS, scale_log2, m, l);
+  }
+  __device__ void end_tile(bool grown) {
     wait_values();
     pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    if (__builtin_expect(grown, 0)) rescale(rO, alpha);
+  }
+  template <bool kMayBeCut>
+  __device__ void next_tile(unsigned b) {
+    next_scores(b);
+    end_tile(softmax<kMayBeCut>());
   }
 
-  __device__ void run() {
-    // --- prologue: the first tile of the first work tile
-    take(0);
+  // The first tile of the first work tile.
+  __device__ void first_tile() {
     skip_keys();
     skip_values();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -148,7 +150,53 @@ struct Consumer {
     release(k, smem.k_empty);
     first_softmax();
     pack_operand(rS, rP);
+  }
 
+  // The last P V of a work tile, the n-th, overlaps the next one's first Q K^T. Without one, that
+  // product multiplies stale tiles: a branch would make ptxas wait for each. b: the old tile's Q.
+  __device__ void seam(const WorkTile& old, unsigned n, unsigned b, bool more) {
+    const float old_m[2] = {m[0], m[1]};
+    float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];
+    if (more) {
+      skip_keys();
+      fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    }
+    issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
+    issue_values();
+    wait_for<1>(rS);
+    arrive(&smem.q_empty[b][wg]);
+    if (more) {
+      release(k, smem.k_empty);
+      first_softmax();
+    }
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      old_l[h] = fa::quad_sum(old_l[h]);
+      seen[h] = old_l[h] > 0.f ? 1.f : 0.f;  // no key seen: O = 0
+      normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
+      const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
+      if (fa::leads_quad(lane) && row < shape.N) {
+        LSE[size_t(old.bh) * shape.N + row] = (old_m[h] - kOffset + __log2f(old_l[h])) * fa::kLn2;
+      }
+    }
+    wait_for<0>(rO);
+    fa::pin_registers(rS);
+    release(v, smem.v_empty);
+    skip_values();
+    pack_operand(rS, rP);
+
+    fa::mbarrier_wait(&smem.o_empty[wg], (n & 1) ^ 1);
+    const int feature = old.bh_kv * d + fa::column_of(lane);
+    put_rows<d>(rO, normalise, seen, scales.V + feature, scales.mean + feature, smem.O[wg]);
+    fa::fence_proxy_async();  // TMA reads what this thread has written ...
+    __syncwarp();             // ... and what the other lanes have
+    arrive(&smem.o_full[wg]);
+  }
+
+  __device__ void run() {
+    // --- prologue
+    take(0);
+    first_tile();
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
@@ -160,47 +208,10 @@ struct Consumer {
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
-      // that product multiplies stale tiles: a branch would make ptxas wait for each.
+      // --- the seam, and the epilogue
       const WorkTile old = work;
-      const float old_m[2] = {m[0], m[1]};
-      float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];
       more = take(n + 1);
-      if (more) {
-        skip_keys();
-        fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-      }
-      issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
-      issue_values();
-      wait_for<1>(rS);
-      arrive(&smem.q_empty[b][wg]);
-      if (more) {
-        release(k, smem.k_empty);
-        first_softmax();
-      }
-      UNROLL
-      for (int h = 0; h < 2; ++h) {
-        old_l[h] = fa::quad_sum(old_l[h]);
-        seen[h] = old_l[h] > 0.f ? 1.f : 0.f;  // no key seen: O = 0
-        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
-        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
-        if (fa::leads_quad(lane) && row < shape.N) {
-          LSE[size_t(old.bh) * shape.N + row] = (old_m[h] - kOffset + __log2f(old_l[h])) * fa::kLn2;
-        }
-      }
-      wait_for<0>(rO);
-      fa::pin_registers(rS);
-      release(v, smem.v_empty);
-      skip_values();
-      pack_operand(rS, rP);
-
-      // --- epilogue
-      fa::mbarrier_wait(&smem.o_empty[wg], (n & 1) ^ 1);
-      const int feature = old.bh_kv * d + fa::column_of(lane);
-      put_rows<d>(rO, normalise, seen, scales.V + feature, scales.mean + feature, smem.O[wg]);
-      fa::fence_proxy_async();  // TMA reads what this thread has written ...
-      __syncwarp();             // ... and what the other lanes have
-      arrive(&smem.o_full[wg]);
+      seam(old, n, b, more);
     }
   }
 };
@@ -244,14 +255,14 @@ struct Tiling {
 };
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  dispatch<Tiling, 64, 128>(p, [&](auto tiling) {
+  dispatch_over<Tiling, 64, 128>(p, [&](auto tiling) {
     using T = decltype(tiling);
     launch_forward<T>(flash_fwd_kernel<T>, p, t, scales_of(t));
   });
 }
 inline fa::Prediction traffic(const fa::Problem& p) {
   fa::Prediction t;
-  dispatch<Tiling, 64, 128>(p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
+  dispatch_over<Tiling, 64, 128>(p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
   return t;
 }
 

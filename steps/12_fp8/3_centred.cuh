@@ -2,8 +2,7 @@
 // Idea      A sum of 13 bits loses terms that are relatively small, and P V grows with V's mean.
 //           Without the mean over all keys it stays near 0, unless a row attends to keys of another
 //           mean. A row of P / l sums to 1: O lacks exactly that mean, and the epilogue adds it
-// Changed   since 12 1_quantise: V's sums and extremes, which give each feature a mean and a scale.
-//           Q and K are quantised as there, per head; the attention is 2_tensor's
+// Changed   since 12 1_quantise: V's sums and extremes, which give each feature a mean and a scale
 // Traffic   read  2*2*(BH*N*d + 2*BHkv*Nk*d) B: V once for its means and extremes, once to quantise
 //           write BH*N*d + 2*BHkv*Nk*d B; statistics 12 B per feature and part, read and written
 // Launch    Q, K: blocks per head that find its largest number; one per 64 rows of Q, 128 of K
@@ -16,9 +15,8 @@
 
 namespace step12 {
 
-// A part of a head's keys: each feature's share of the mean, least, largest. All threads call it. A
-// thread keeps three numbers for each of its eight features; the block's threads then merge theirs,
-// in registers within a warp and in shared memory between warps.
+// A part of a head's keys: each feature's share of the mean, least, largest. All threads call it.
+// They merge their numbers in registers within a warp, in shared memory between warps.
 template <int d>
 __device__ inline void part_statistics(const bf16* V,      // [B*Hkv, Nk, d]
                                        float* statistics,  // [B*Hkv, parts, 3, d]
@@ -120,7 +118,7 @@ __device__ inline void centre(const float* statistics,  // [parts, 3, d]
   mean[threadIdx.x] = m, scale[threadIdx.x] = scale_off_midpoints(fmaxf(most - m, m - least));
 }
 
-// The last block of a head computes its means and scales from the statistics of all parts.
+// The last block of a head computes its means and scales.
 template <int d>
 __global__ __launch_bounds__(kQuantiseThreads, blocks_per_sm(d)) void statistics_kernel(
     const bf16* V,      // [B*Hkv, Nk, d]

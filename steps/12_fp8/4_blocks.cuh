@@ -2,8 +2,8 @@
 // Idea      Each 64 rows of Q and each tile of K have a scale, as in FlashAttention-3. Rows are
 //           rotated first: random signs and Hadamard's matrix (incoherent processing) change no
 //           score and spread a large number over d small ones
-// Changed   since 12 1_quantise: quantise_kernel rotates, and finds its block's scale itself: a
-//           block has all numbers of a scale in registers, and reads them once. V is 3_centred's
+// Changed   since 12 1_quantise: quantise_kernel rotates, and finds its block's scale, of which it
+//           has all numbers in registers. V is 3_centred's
 // Traffic   read  2*BH*N*d + 3*2*BHkv*Nk*d B: Q and K once, V twice
 //           write BH*N*d + 2*BHkv*Nk*d B
 // Launch    one block per 64 rows of Q, 128 of K; V: one per part of a head, then per 128 keys
@@ -28,11 +28,10 @@ __device__ inline uint32_t signs_of(uint32_t lane) {
   return lane ^ lane >> 13;
 }
 
-// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, of 1 and -1, which is the
-// Kronecker product of those of d / 16 and of 16. Tensor cores multiply by the latter, exactly but
-// for the rounding of sums; the former is log2(d / 16) rounds of additions between a lane's
-// registers. Without kRotate the numbers do not change. In both cases the features get a new order,
-// the same for Q and K, which changes no score.
+// Multiplies a warp's 16 rows by the signs and by Hadamard's matrix of d, the Kronecker product of
+// those of d / 16 and of 16. Tensor cores multiply by the latter, exactly but for the rounding of
+// sums; the former is log2(d / 16) rounds of additions between a lane's registers. The features get
+// a new order, the same for Q and K, which changes no score; without kRotate that is all.
 template <int d, bool kRotate>
 __device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -76,8 +75,7 @@ __device__ inline void rotate(const Words<d>& x, float (&y)[d / 16][2][4]) {
   }
 }
 
-// Loads two of a warp's 16 rows, `row` and row + 8, for a lane, rotated; 0 past the last row.
-// Returns the scale of the block's `rows` rows.
+// Loads rows `row` and row + 8 for a lane, rotated; 0 past the last one. Returns the block's scale.
 template <int d, int rows, bool kRotate>
 __device__ inline float load_rows(const bf16* x,  // [heads, n, d]
                                   int head, int row, int n, float (&v)[d / 16][2][4]) {
@@ -155,13 +153,9 @@ void prepare_blocks(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 inline fa::Prediction blocks_traffic(const fa::Problem& p) {
-  const uint64_t q = p.q_size(), kv = p.kv_size();
-  fa::Prediction t;
-  t["Q"].read = 2 * q, t["K"].read = 2 * kv;
-  t["Q8"].write = q, t["K8"].write = kv;
-  t["Q_scale"].write = sizeof(float) * query_blocks(p);
-  t["K_scale"].write = sizeof(float) * key_blocks(p, kKeyRows);
-  t.hbm = {.read = 2 * (q + kv), .write = q + kv};
+  fa::Prediction t = queries_and_keys_traffic(p, /*per_head=*/true);
+  t.buffers.erase("largest");
+  t["Q"].read /= 2, t["K"].read /= 2, t.hbm.read /= 2;  // once
   add_centred_values_traffic(p, t);
   return t;
 }

@@ -1,23 +1,21 @@
 // Step 12 -- what its two attention kernels share: products of 8-bit operands, and the roles around
-//            the consumers. The softmax is the dialect's, as in step 10.
+//            the consumers.
 // Changed   since 10 4_scheduled: operands of 1 byte in panels, 32 deep; V^T; P packed to bytes; O
-//           with V's scales and means, stored from a separate buffer, since it is twice as large
-//           as Q
+//           with V's scales and means, stored from a buffer of its own, twice as large as Q's
 #pragma once
 
 #include "common/dialect/ptx/fp8.h"
-#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/softmax.h"
 #include "common/harness/step.h"
-#include "common/harness/tiles.h"
+#include "steps/10_warp_specialized/4_scheduled.cuh"  // its scheduler, as a whole
 #include "steps/10_warp_specialized/parts.cuh"
 
 namespace step12 {
 
-using fa::bf16, fa::init_mbarriers, fa::kGroupThreads, fa::Ring, fa::wait_for;
-using fa::kNoMaximum, fa::needs_rescale, fa::row_max, fa::update_max;
-using step10::kGroupRows, step10::mask, step10::Shape, step10::tiles_for, step10::visible;
-using step10::WorkTile;
+using fa::arrive, fa::bf16, fa::init_mbarriers, fa::kGroupThreads, fa::release, fa::Ring;
+using fa::first_max, fa::needs_rescale, fa::rescale, fa::skip, fa::update_max, fa::wait_for;
+using step10::dispatch_over, step10::kGroupRows, step10::mask, step10::Shape, step10::tiles_for;
+using step10::visible, step10::WorkTile;
 
 // --- products ------------------------------------------------------------------------------------
 
@@ -132,23 +130,6 @@ __device__ inline void init_barriers(Tiles<T>& smem) {
   fa::mbarrier_init_fence();
 }
 
-// One arrival per warp, whose 32 lanes have converged.
-__device__ inline void arrive(uint64_t* bar) {
-  if (threadIdx.x % fa::kWarp == 0) fa::mbarrier_arrive(bar);
-}
-template <int kStages>
-__device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {
-  arrive(&empty[ring.stage]);
-  ring.next();
-}
-// The same for a stage that is not read.
-template <int kStages>
-__device__ inline void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
-  fa::mbarrier_wait(&full[ring.stage], ring.parity);
-  __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
-  release(ring, empty);
-}
-
 // The factors of the numbers of Q8, K8 and V8, and the means that V8 lacks.
 struct Scales {
   const float* Q;     // [B*H, ceil(N / 64)]
@@ -167,20 +148,6 @@ __device__ inline int query_block(const Shape& shape, const WorkTile& work) {
 template <class T>
 constexpr int kSection = 4096 / T::d;
 
-// Work tile t. Causal: the longest walks of a section of heads first, then shorter ones.
-template <class T>
-__device__ inline WorkTile scheduled(int t, const Shape& shape) {
-  const int Tr = (shape.N + T::Br - 1) / T::Br;
-  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
-  int bh = t / Tr, i = t % Tr;
-  if (T::kCausal) {
-    const int first = t / (kSection<T> * Tr) * kSection<T>;
-    const int heads = min(kSection<T>, shape.heads - first), rank = t - first * Tr;
-    bh = first + rank % heads, i = Tr - 1 - rank / heads;
-  }
-  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
-}
-
 // --- the producer: one thread copies -------------------------------------------------------------
 
 template <class T>
@@ -188,10 +155,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
                                const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
   Ring<T::kStages> k, v;
   const auto load_k = [&](int j, int bh) {
-    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
-    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
-    k.next();
+    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
   };
   const auto load_v = [&](int j, int bh) {
     fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
@@ -201,7 +165,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     const int b = n % 2;
-    const WorkTile work = scheduled<T>(t, shape);
+    const WorkTile work = step10::scheduled<T>(t, shape, kSection<T>);
     if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
     for (int wg = 0; wg < T::kConsumers; ++wg) {
       fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
@@ -253,13 +217,6 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
 // Keys of a head in V8: whole tiles of the kernel that transposes V.
 inline uint64_t stored_keys(const fa::Problem& p) { return fa::ceil_div(p.Nk, 128) * 128; }
 
-// Calls f(Tiling) for the problem's head dimension, one of ds, and mask.
-template <template <int, bool> class Tiling, int... ds, class F>
-void dispatch(const fa::Problem& p, F&& f) {
-  fa::dispatch_d<ds...>(p.d,
-                        [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
-}
-
 template <class T, class Kernel, class KernelScales>
 void launch_forward(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>& t,
                     const KernelScales& scales) {
@@ -273,15 +230,13 @@ void launch_forward(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>
   const auto V = fa::tensor_map(
       t.template scratch<uint8_t>("V8"),
       {{kV, 1, kV}, {d, Nkp, d}, {Nkp / kV, kV, T::Bc / kV}, {BHkv, d * Nkp, 1}}, fa::Swizzle(kV));
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
-  const int work_tiles = fa::ceil_div(p.N, T::Br) * int(BH);
   fa::launch(kernel,
-             {.grid = dim3(std::min(p.gpu.sms, work_tiles)),
+             {.grid = dim3(std::min(p.gpu.sms, step10::work_tiles_of<T>(p))),
               .block = dim3(T::kThreads),
               .smem = sizeof(Tiles<T>),
               .shares_work = true},
              rows("Q8", BH, N, kGroupRows), rows("K8", BHkv, Nk, T::Bc), V,
-             fa::tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, scales, shape,
+             fa::tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, scales, step10::shape_of(p),
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 

@@ -1,10 +1,9 @@
 // Step 13 -- one query: one block per head, whose warps share the keys.
-// Idea      A new token has one query per head. A tile of 128 rows would hold one row and 127
-//           zeros, and three of four warps would idle. Instead, all warps hold the same 16 rows,
-//           the fewest of an mma, and share the keys. Each number of K or V is multiplied once per
-//           row, so bandwidth is the only limit: two tiles per warp are in flight
+// Idea      A new token has one query per head. In a tile of 128 rows three of four warps would
+//           idle. Instead, all warps hold the same 16 rows, the fewest of an mma, and share the
+//           keys. Bandwidth is the only limit: two tiles per warp are in flight
 // Changed   since 07 4_lazy: 16 rows for all warps, Q in registers; a warp copies its own tiles of
-//           16 or 32 keys, in three stages, without a barrier; the warps' parts are merged
+//           16 or 32 keys, without a barrier; the warps' parts are merged
 // Traffic   requested read  2*BH*(4*N*d + 2*Nk*d) B   Q by each warp
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B

@@ -1,7 +1,7 @@
 // Step 13 -- split-KV: enough blocks for all SMs, whatever B*H is.
-// Idea      The cache is long and heads are few, so the keys of a head are cut into splits, one
-//           block each. A split stores O and LSE as if there were no other keys; a second kernel
-//           merges the splits, as a block merges its warps: Flash-Decoding
+// Idea      The cache is long and heads are few, so each split of a head's keys has a block, which
+//           stores O and LSE of them alone. A second kernel merges the splits, as a block merges
+//           its warps: Flash-Decoding
 // Changed   since 13 1_warps: a block walks one split and stores its part; a kernel merges them
 // Traffic   requested read  2*BH*(4*s*N*d + 2*Nk*d) B    s splits
 //                           + 4*BH*s*N*(d + d/2) B       parts; LSE by each thread of a row, twice
@@ -104,8 +104,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, /*group=*/1);
-  const size_t stored = splits_of(p, rows, rows.per_block).count * p.rows();
-  return {{"O_parts", stored * p.d * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+  return fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

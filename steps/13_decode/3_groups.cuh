@@ -1,7 +1,7 @@
 // Step 13 -- the query heads of a group in one tile.
-// Idea      With GQA `group` query heads share keys and values, and the tile has 15 empty rows. In
-//           memory the group's queries are adjacent: as one matrix of group * N rows they form one
-//           head, and K and V are read once for all of them
+// Idea      With GQA `group` query heads share keys and values, and the tile has 15 empty rows. The
+//           group's queries, adjacent in memory, are a matrix of group * N rows, and K and V are
+//           read once for all of them
 // Changed   since 13 2_splits: a head is one of K and V; row r of its group is query r % N; two
 //           bands for more than 16 rows, so that a fragment of K or V serves 32 (07 3_bands)
 // Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   g = H/Hkv heads per group,
@@ -14,7 +14,7 @@
 // Still bad the cache must be contiguous, as long as the longest sequence
 #pragma once
 
-#include "steps/13_decode/parts.cuh"
+#include "steps/13_decode/2_splits.cuh"  // its merge
 
 namespace step13_groups {
 
@@ -84,32 +84,19 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   }
 }
 
-// A thread merges four features of one row.
-template <int d>
-__global__ void merge_kernel(SplitParts parts, bf16* O,  // [B*H, N, d]
-                             float* LSE,                 // [B*H, N]
-                             int splits, int rows) {     // rows: of all heads
-  const int r = (blockIdx.x * kThreads + threadIdx.x) / (d / 4), x = threadIdx.x % (d / 4) * 4;
-  if (r < rows) store_row<d>(parts.merge<d>(splits, rows, r, x), r, x, O, LSE);
-}
-
 // --- host ---------------------------------------------------------------------------------------
 
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const uint64_t parts = 4 * splits.count * p.rows(), d = p.d;  // bytes of one number per row
   fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
-  t["O_parts"] = {.read = parts * d, .write = parts * d};
-  t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};
+  fa::add_parts_traffic(t, splits.count * p.rows(), p.d);
   return t;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
-  const size_t stored = splits_of(p, rows, rows.per_block).count * p.rows();
-  return {{"O_parts", stored * p.d * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+  return fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
@@ -123,7 +110,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
                   sizeof(Shared<d, bands>)},
                  t.Q, t.K, t.V, parts, rows.count, p.N, p.Nk, splits.keys, p.scale(), p.causal);
     });
-    fa::launch(merge_kernel<d>,
+    fa::launch(step13_splits::merge_kernel<d>,
                {dim3(fa::ceil_div(int(p.rows()) * (d / 4), kThreads)), dim3(kThreads)}, parts, t.O,
                t.LSE, splits.count, int(p.rows()));
   });

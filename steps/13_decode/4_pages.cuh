@@ -1,7 +1,7 @@
 // Step 13 -- a paged cache, with sequences of different lengths.
-// Idea      A cache grows by one key per token, to a length that is not known. It consists of pages
-//           of 16 to 256 keys anywhere in a pool, found by a table: one more load before the copies
-//           of 16 keys. What a page holds past the last key is garbage and is never read
+// Idea      A cache grows to an unknown length. It consists of pages of 16 to 256 keys anywhere in
+//           a pool, found by a table: one more load before the copies of 16 keys. Garbage past the
+//           last key is never read
 // Changed   since 13 3_groups: keys from the table; each batch entry has its length and splits
 // Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   s, Nk: means of the batch;
 //                           + 4*BH*s*N*(d + d/2) B                   g, t as in 3_groups
@@ -13,7 +13,6 @@
 // Still bad two kernels, although the second has little to do
 #pragma once
 
-#include <bit>
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_pages {
@@ -55,15 +54,15 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
       load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
       load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);
     }
-    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+    fa::cp_async_commit();
   };
   const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
   for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, rows - row0, rQ);
-  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
-  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  const float scale_log2 = scale * fa::kLog2e;
+  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first query sees
+  int visible[bands][2];                       // and this lane's rows: row r is query r % N
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
   UNROLL
   for (int i = 0; i < 2 * bands; ++i) {
@@ -96,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
   }
 }
 
-// A thread merges four features of one row, over the splits of its batch entry.
+// As 2_splits', over the splits of a batch entry.
 template <int d>
 __global__ void merge_kernel(SplitParts parts, const int* lengths,  // [B], or null
                              bf16* O,                               // [B*H, N, d]
@@ -114,30 +113,26 @@ __global__ void merge_kernel(SplitParts parts, const int* lengths,  // [B], or n
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const uint64_t d = p.d;
-  uint64_t parts = 0;  // bytes of one number per row
+  uint64_t stored = 0;  // rows that have parts
   fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
-  if (!p.cache.lengths.empty()) t["lengths"].read += 4 * p.rows() * (d / 4);  // by the merge
+  if (!p.cache.lengths.empty()) t["lengths"].read += 4 * p.rows() * (p.d / 4);  // by the merge
   for (int b = 0; b < p.B; ++b) {
-    parts += 4 * p.H * p.N * std::max(1, fa::ceil_div(p.keys_of(b), splits.keys));
+    stored += p.H * p.N * std::max(1, fa::ceil_div(p.keys_of(b), splits.keys));
   }
-  t["O_parts"] = {.read = parts * d, .write = parts * d};
-  t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};
+  fa::add_parts_traffic(t, stored, p.d);
   return t;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
-  const size_t stored = splits_of(p, rows, rows.per_block).count * p.rows();
-  return {{"O_parts", stored * p.d * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+  return fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
+  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,

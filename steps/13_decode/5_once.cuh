@@ -1,20 +1,15 @@
 // Step 13 -- one launch: the last block of some rows merges their splits.
-// Idea      A second kernel can start only when all blocks of the first have ended, and its launch
-//           takes longer than the merge. Instead, each block increments a counter after writing its
-//           part, and the last one merges. Rows with a single split need no parts at all
+// Idea      The launch of a second kernel takes longer than the merge. Instead, each block counts
+//           itself after writing its part, and the last one merges. Rows with a single split need
+//           no parts
 // Changed   since 13 4_pages: the merge is at the end of the kernel, with one counter per 32 rows
-// Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   s, Nk: means of the batch;
-//                           + 4*BH*s*N*(d + d/2) B                   parts, where s > 1
-//                           + 8*BHkv*t*Nk B + 4 B per thread         table, by each lane; lengths
-//                     write 2*BH*N*d + 4*BH*N + 4*BH*s*N*(d + 1) B   parts and, per 32 rows,
-//                    atomic 4 B per block with parts                 a counter, where s > 1
-//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
+// Traffic   as 4_pages, but parts only where s > 1, and lengths only once; there, per 32 rows, a
+//           counter: 4 B written, and 4 B per block atomic
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows
 // Owns      block: a split for up to 32 rows; the last of them: the rows' results
 // Still bad one block merges all rows of a group, while most SMs are idle
 #pragma once
 
-#include <bit>
 #include "steps/13_decode/parts.cuh"
 
 namespace step13_once {
@@ -56,15 +51,15 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
       load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
       load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);
     }
-    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+    fa::cp_async_commit();
   };
   const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
   for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, rows - row0, rQ);
-  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
-  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  const float scale_log2 = scale * fa::kLog2e;
+  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first query sees
+  int visible[bands][2];                       // and this lane's rows: row r is query r % N
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
   UNROLL
   for (int i = 0; i < 2 * bands; ++i) {
@@ -125,34 +120,25 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  uint64_t merged = 0, stored = 0;  // entries with more than one split, and their splits
   fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
-  for (int b = 0; b < p.B; ++b) {
-    const int count = fa::ceil_div(p.keys_of(b), splits.keys);
-    if (count > 1) merged += 1, stored += count;
-  }
-  if (stored == 0) return t;
-  const uint64_t parts = 4 * stored * p.H * p.N, d = p.d;  // bytes of one number per row
-  t["O_parts"] = {.read = parts * d, .write = parts * d};
-  t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};
-  t["arrived"] = {.write = 4 * rows.readers * merged, .atomic = 4 * rows.readers * stored};
+  fa::add_merged_traffic(t, p, splits.keys, rows.readers);
   return t;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
-  const size_t stored = splits_of(p, rows, rows.per_block).count * p.rows();
-  return {{"O_parts", stored * p.d * sizeof(float)},
-          {"LSE_parts", stored * sizeof(float)},
-          {.name = "arrived", .bytes = p.B * rows.readers * sizeof(unsigned), .zeroed = true}};
+  std::vector<fa::Scratch> all =
+      fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
+  all.push_back(
+      {.name = "arrived", .bytes = p.B * rows.readers * sizeof(unsigned), .zeroed = true});
+  return all;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
+  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,

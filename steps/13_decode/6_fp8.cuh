@@ -1,24 +1,17 @@
 // Step 13 -- a cache in 8 bits.
-// Idea      e4m3 halves the bytes, and bytes are the cost of decoding. The tensor cores still
-//           multiply bf16: e4m3 shifted right by four bits is the same number in bf16, except for a
-//           factor of 2^-120. ldmatrix moves pairs of numbers, so a lane receives four adjacent
-//           features of a key. Any order is right, provided Q and O have the same one
+// Idea      e4m3 halves the bytes, the cost of decoding. The tensor cores still multiply bf16: e4m3
+//           shifted right by four bits is the same number in bf16, times 2^-120. ldmatrix moves
+//           pairs, so a lane receives four adjacent features. Any order that Q and O share is right
 // Changed   since 13 5_once: K and V are e4m3, converted after ldmatrix; the order of features;
 //           twice as many keys per tile; one scale per key head: K's joins 1/sqrt(d), V's
 //           multiplies O at the end
-// Traffic   requested read  2*BHkv*s*(4*g*N*d) + BHkv*t*2*Nk*d B    s, Nk: means of the batch;
-//                           + 4*BH*s*N*(d + d/2) B                   parts, where s > 1
-//                           + 8*BHkv*t*Nk B + 8 B per thread         table; lengths, K_scale
-//                           + d B per stored row                     V_scale, by d/4 threads
-//                     write 2*BH*N*d + 4*BH*N + 4*BH*s*N*(d + 1) B   parts and, per 32 rows,
-//                    atomic 4 B per block with parts                 a counter, where s > 1
-//           compulsory      2*2*BH*N*d + 2*BHkv*Nk*d + 4*BH*N + 8*BHkv + 4*B*(Nk/page + 1) B
+// Traffic   as 5_once, with half of the bytes of K and V; 4 B of K_scale per thread, and d B of
+//           V_scale per stored row; compulsory 8*BHkv B of scales
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows
 // Owns      block: a split for up to 32 rows; the last of them: the rows' results
 // Still bad with few keys the launch and the merge take longer than the reads
 #pragma once
 
-#include <bit>
 #include "common/dialect/ptx/bf16.h"
 #include "common/dialect/ptx/fp8.h"
 #include "steps/13_decode/parts.cuh"
@@ -34,8 +27,8 @@ template <int d>
 constexpr int Bc = kWarps* kWarpKeys<d>;
 constexpr int kPad = 16;  // floats: four numbers of each of two rows cover all 32 banks
 
-// Two numbers of e4m3, in bytes 1 and 3, as bf16. Their 4 exponent bits become the lowest of 8,
-// their 3 mantissa bits the highest of 7. The exponents' biases differ by 120: hence 2^120.
+// Two numbers of e4m3, in bytes 1 and 3, as bf16: 4 exponent bits become the lowest of 8, 3 bits of
+// the mantissa the highest of 7. The exponents' biases differ by 120: hence 2^120.
 __device__ inline uint32_t bf16_of_e4m3(uint32_t two) {
   const uint32_t moved = (two >> 4 & 0x07f007f0) | (two & 0x80008000);
   return fa::multiply_bf16x2(moved, 0x7b807b80);
@@ -48,7 +41,7 @@ __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (d == 128 ? r % 8 * 16 : r / 2 % 4 * 16));
 }
 
-// Issues the copies of rows of g [rows, d] to s [16, d], swizzled; rows from `rows` on are zero.
+// Copies rows of g [rows, d] to s [16, d], swizzled, with zeros from row `rows` on.
 template <int d>
 __device__ inline void load_tile(const e4m3* g, e4m3* s, int rows) {
   constexpr int kChunks = d / 16;  // of 16 bytes, per row
@@ -60,8 +53,8 @@ __device__ inline void load_tile(const e4m3* g, e4m3* s, int rows) {
   }
 }
 
-// Loads the A fragments of all bands; rows from `rows` on are zero. Out of 16 features a lane has
-// four adjacent ones, where bf16 has two and the two that are 8 further.
+// The A fragments of all bands. Of 16 features a lane has four adjacent ones, where bf16 has two
+// and the two that are 8 further.
 template <int d, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
@@ -158,7 +151,6 @@ __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[b
   }
 }
 
-// A block's shared memory: 96 KB of tiles, which the parts overwrite after the last one.
 template <int d, int bands>
 union Shared {
   struct {
@@ -202,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
       load_tile<d>(K + from, tiles.K[stage] + c * d, end - key - c);
       load_tile<d>(V + from, tiles.V[stage] + c * d, end - key - c);
     }
-    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+    fa::cp_async_commit();
   };
   const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
   for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
@@ -274,41 +266,33 @@ __global__ void __launch_bounds__(kThreads, 2)  // per SM: while one merges, the
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  uint64_t all = 0, merged = 0, stored = 0;  // splits; entries with more than one; their splits
+  uint64_t all = 0;  // splits
+  for (int b = 0; b < p.B; ++b) all += std::max(1, fa::ceil_div(p.keys_of(b), splits.keys));
   fa::Prediction t = traffic_of(p, rows, splits, 2 * kTile / p.d);
-  for (int b = 0; b < p.B; ++b) {
-    const int count = fa::ceil_div(p.keys_of(b), splits.keys);
-    all += std::max(1, count);
-    if (count > 1) merged += 1, stored += count;
-  }
   t.hbm.read += 8 * p.kv_heads() - t["K"].read / rows.blocks;  // half of K and V
   t["K"].read /= 2, t["V"].read /= 2;
   t["K_scale"].read = 4 * all * rows.readers * kThreads;
   t["V_scale"].read = all * p.Hkv * rows.count * p.d;
-  if (stored == 0) return t;
-  const uint64_t parts = 4 * stored * p.H * p.N, d = p.d;  // bytes of one number per row
-  t["O_parts"] = {.read = parts * d, .write = parts * d};
-  t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};
-  t["arrived"] = {.write = 4 * rows.readers * merged, .atomic = 4 * rows.readers * stored};
+  fa::add_merged_traffic(t, p, splits.keys, rows.readers);
   return t;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
-  const size_t stored = splits_of(p, rows, rows.per_block).count * p.rows();
-  return {{"O_parts", stored * p.d * sizeof(float)},
-          {"LSE_parts", stored * sizeof(float)},
-          {.name = "arrived", .bytes = p.B * rows.readers * sizeof(unsigned), .zeroed = true}};
+  std::vector<fa::Scratch> all =
+      fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
+  all.push_back(
+      {.name = "arrived", .bytes = p.B * rows.readers * sizeof(unsigned), .zeroed = true});
+  return all;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);
+  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const e4m3* K = reinterpret_cast<const e4m3*>(t.K);
   const e4m3* V = reinterpret_cast<const e4m3*>(t.V);
-  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,

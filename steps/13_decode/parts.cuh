@@ -1,16 +1,17 @@
 // Step 13 -- what all rungs share: a warp's tiles, products and softmax, merges, splits, bytes.
 //
-// All warps of a block hold the same rows, `bands` times the 16 of an mma, and each warp computes
-// some of their keys. Registers of a lane, for its rows r = 16 t + row_of(lane) + 8 h in band t:
+// All warps of a block hold the same `bands` of 16 rows, and each computes some of their keys.
+// Registers of a lane, for its rows r = 16 t + row_of(lane) + 8 h in band t:
 //     rS[t][n][2 h + e]   key     8 n + column_of(lane) + e of the warp's tile
 //     rO[t][n][2 h + e]   feature 8 n + column_of(lane) + e
 //     m[t][h], l[t][h]    of the row; l of this lane's keys only
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include "common/dialect/mma_tile.h"
 #include "common/dialect/softmax.h"
-#include "common/harness/step.h"
+#include "common/harness/splits.h"
 #include "common/harness/tiles.h"
 
 namespace step13 {
@@ -20,7 +21,7 @@ using fa::bf16, fa::kLazyRescale, fa::kNoMaximum, fa::swizzle;
 constexpr int kWarps = 4, kThreads = kWarps * fa::kWarp;
 constexpr int kMma = 16;     // rows of an mma's A, and keys or features that it sums over
 constexpr int kTile = 2048;  // numbers of K in a warp's tile, and of V
-constexpr int kPad = 8;      // floats: two numbers of each of four rows cover all 32 banks
+constexpr int kPad = 8;      // floats: a warp's numbers cover all banks
 template <int d>
 constexpr int kWarpKeys = kTile / d;  // per tile
 template <int d>
@@ -29,7 +30,7 @@ constexpr int kStages = 3;  // per warp: one tile is multiplied while the others
 
 // --- a warp's keys: copies, S, softmax, P V ------------------------------------------------------
 
-// Issues the copies of rows of g [rows, d] to s [kRows, d], swizzled; rows from `rows` on are zero.
+// Copies rows of g [rows, d] to s [kRows, d], swizzled, with zeros from row `rows` on.
 template <int d, int kRows>
 __device__ inline void load_tile(const bf16* g, bf16* s, int rows) {
   constexpr int kChunks = d / 8;  // of 16 bytes, per row
@@ -41,7 +42,7 @@ __device__ inline void load_tile(const bf16* g, bf16* s, int rows) {
   }
 }
 
-// Loads the A fragments of all bands, 16 rows each; rows from `rows` on are zero.
+// The A fragments of all bands, with zeros from row `rows` on.
 template <int d, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
@@ -96,7 +97,7 @@ __device__ inline void mask(float (&rS)[bands][n_tiles][4],
   }
 }
 
-// Row maxima, in powers of two; O and l are rescaled lazily, as in 07.
+// Row maxima; O and l are rescaled lazily, as in 07.
 template <int d, int bands, int n_tiles>
 __device__ inline void update_maximum(const float (&rS)[bands][n_tiles][4], float scale_log2,
                                       float (&m)[bands][2], float (&l)[bands][2],
@@ -124,7 +125,7 @@ __device__ inline void update_maximum(const float (&rS)[bands][n_tiles][4], floa
   }
 }
 
-// P of 16 keys from their scores, as an A fragment: two adjacent 8-key tiles, rounded to bf16.
+// P of 16 keys, two adjacent 8-key tiles, as an A fragment.
 template <int bands, int n_tiles>
 __device__ inline void exponentials(const float (&rS)[bands][n_tiles][4], int first,  // 8-key tile
                                     float scale_log2, const float (&m)[bands][2],
@@ -166,14 +167,14 @@ __device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8
 
 // --- merging the parts of a row ------------------------------------------------------------------
 
-// The results of each warp's keys: O is not normalised, m is in powers of two.
+// Of each warp's keys. O is not normalised; m is in powers of two.
 template <int d, int bands, int pad>
 struct Parts {
   float O[kWarps][bands * kMma][d + pad];
   float m[kWarps][bands * kMma], l[kWarps][bands * kMma];
 };
 
-// Stores m and l of a warp's keys, summed over each quad, in shared memory.
+// Stores m and l of a warp's keys, summed over each quad.
 template <int d, int bands, int pad>
 __device__ inline void store_statistics(const float (&m)[bands][2], const float (&l)[bands][2],
                                         Parts<d, bands, pad>& parts) {
@@ -186,7 +187,7 @@ __device__ inline void store_statistics(const float (&m)[bands][2], const float 
   }
 }
 
-// Stores a warp's part, in the order of its registers, in shared memory.
+// Stores a warp's part, in the order of its registers.
 template <int d, int bands>
 __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
                                   const float (&rO)[bands][d / 8][4], int rows,
@@ -285,7 +286,7 @@ struct SplitParts {
 
 // --- host ---------------------------------------------------------------------------------------
 
-// How the rows that read the same keys, those of `group` query heads, are divided among blocks.
+// How the rows of `group` query heads, which read the same keys, are divided among blocks.
 struct Rows {
   Rows(const fa::Problem& p, int group) : count(group * p.N) {
     bands = std::min(fa::ceil_div(count, kMma), 2), blocks = fa::ceil_div(count, bands * kMma);
@@ -294,12 +295,11 @@ struct Rows {
   int count, bands, blocks, per_block, readers;  // readers: blocks that read each key of an entry
 };
 
-// A head's keys in equal splits of whole rounds.
 struct Splits {
-  int count, keys;
+  int count, keys;  // of a head; keys of each, in whole rounds
 };
 
-constexpr int kLeastTiles = 2;   // per warp and split: a shorter split costs more than it saves
+constexpr int kLeastTiles = 2;   // per warp and split: shorter ones do not pay
 constexpr int kMergedRows = 25;  // rows of parts, merged in the time of one round: measured
 
 // Enough splits s to give each SM one block, unless the merge costs more: T rounds in s splits cost

@@ -5,14 +5,12 @@
 //           the last on; one Q, which consumers release; at the seam P V first, then Q; draws at a
 //           walk's start; sections by heads only; O is stored from registers
 // Traffic   as 4_scheduled, but tiles of 128 rows and 64 keys
-// Launch    grid (SMs, or fewer work tiles), 128 threads per warpgroup: 1 that copies, 2 consumers
+// Launch    as 4_scheduled, with 2 consumers
 // Owns      block: Br = 128 rows at a time by Bc = 64 keys; consumer: 64
 // Still bad short walks: nothing of the same consumer overlaps a work tile's first softmax
 #pragma once
 
-#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/4_scheduled.cuh"  // its host functions
 #include "steps/10_warp_specialized/parts.cuh"
 
@@ -41,12 +39,6 @@ struct alignas(1024) Tiles {
   WorkTile work[T::kConsumers];
 };
 
-// Work tile t. K and V of a section of 16 heads stay in the L2, or of 32 with few keys (measured).
-template <class T>
-__device__ inline WorkTile tile_in_sections(int t, const Shape& shape) {
-  return scheduled<T>(t, shape, shape.Nk > 1024 ? 16 : 32);
-}
-
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Copies as in 4_scheduled, but from the last tile to the first: K_n Q K_n-1 V_n ... V_0.
@@ -56,19 +48,14 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
-    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
-    k.next();
+    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
   };
   const auto load_v = [&](int j, int bh) {
-    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
-    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
-    v.next();
+    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
-    const WorkTile work = tile_in_sections<T>(t, shape);
+    // K and V of a section of 16 heads stay in the L2, or of 32 with few keys (measured).
+    const WorkTile work = scheduled<T>(t, shape, shape.Nk > 1024 ? 16 : 32);
     if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
     for (int wg = 0; wg < T::kConsumers; ++wg) {
       fa::mbarrier_wait(&smem.q_empty[wg], (n & 1) ^ 1);
@@ -120,15 +107,6 @@ struct Consumer {
   __device__ Consumer(Tiles<T>& smem, bf16* O, float* LSE, const Shape& shape, int wg)
       : smem(smem), O(O), LSE(LSE), shape(shape), wg(wg) {}
 
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int kStages>
-  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
   __device__ void issue_scores(unsigned stage) {
     multiply_features<d>(q0, k0 + stage * (sizeof smem.K[0] >> 4), rS);
   }
@@ -141,15 +119,9 @@ struct Consumer {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
-  template <int pending>
-  __device__ void wait_scores() {
-    fa::wgmma_wait<pending>();
-    fa::pin_registers(rS);
-  }
   __device__ void wait_values() {
     fa::pin_registers(rS);
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     fa::pin_registers(rS);
     release(v, smem.v_empty);
   }
@@ -162,14 +134,7 @@ struct Consumer {
     work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
     return work.tiles > 0;
   }
-  template <int kStages>
-  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // else a late lane would find the next tile, and wait for the one after it
-    release(ring, empty);
-  }
-  // Releases the tiles that no row of this warpgroup sees: K at once, V only after this work tile's
-  // last P V, whose V is earlier in the ring. Otherwise a ring of few stages could fill up.
+  // Skips K at once, V only after this work tile's last P V, whose V is earlier in the ring.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -177,18 +142,13 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   __device__ void first_softmax() {
-    if (is_cut()) mask_tile();
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_max(rS, h) * shape.scale_log2);
-      l[h] = 0.f;
-    }
+    if (visible<T>(shape, work.row) < (j + 1) * Bc) mask_tile();
+    first_max(rS, shape.scale_log2, m, l);
     compute_p(rS, shape.scale_log2, m, l);
   }
 
@@ -198,7 +158,7 @@ struct Consumer {
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(k.stage);
     issue_values();
-    wait_scores<1>();
+    wait_for<1>(rS);
     release_scores();
     if (kMayBeCut) mask_tile();
     const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
@@ -206,10 +166,7 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    if (__builtin_expect(grown, 0)) rescale(rO, alpha);
   }
 
   // Stores this warp's rows of O. Two lanes exchange halves, so that a quad writes 32 bytes.
@@ -239,7 +196,7 @@ struct Consumer {
     skip_values();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(k.stage);
-    wait_scores<0>();
+    wait_for<0>(rS);
     release_scores();
     first_softmax();
     pack_operand(rS, rP);
@@ -254,8 +211,8 @@ struct Consumer {
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>();
       while (j > 0) next_tile<false>();
 
-      // --- the seam: the work tile's last P V, and the next one's first Q K^T, whose Q arrives
-      // during that P V. If there is no next one, stale tiles are multiplied: see 4_scheduled.
+      // --- the seam: the next Q arrives during that P V. If there is no next one, stale tiles are
+      // multiplied: see 4_scheduled.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
@@ -275,12 +232,11 @@ struct Consumer {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wgmma_wait<1>();
-      fa::pin_registers(rO);
+      wait_for<1>(rO);
       release(v, smem.v_empty);
       skip_values();
       store_rows(old, normalise);  // --- epilogue
-      wait_scores<0>();
+      wait_for<0>(rS);
       if (more) {
         release_scores();
         first_softmax();
@@ -291,15 +247,6 @@ struct Consumer {
 };
 
 template <class T>
-__device__ inline void init_barriers(Tiles<T>& smem) {
-  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
-  init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
-  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
-  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
-  fa::mbarrier_init_fence();
-}
-
-template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
                      const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
@@ -308,7 +255,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      float* LSE,                               // [B*H, N]
                      Shape shape, unsigned* taken) {           // [2]: work tiles, blocks that left
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
-  if (threadIdx.x == 0) init_barriers<T>(smem);
+  if (threadIdx.x == 0) {
+    constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+    init_mbarriers(smem.q_full, 1), init_mbarriers(smem.q_empty, kWarps);
+    init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
+    init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
+    fa::mbarrier_init_fence();
+  }
   __syncthreads();  // all threads see the barriers
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
@@ -329,33 +282,26 @@ template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;
   const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   fa::launch(flash_fwd_kernel<T>,
              {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
               .block = dim3(T::kThreads),
               .smem = sizeof(Tiles<T>),
               .shares_work = true},
              tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
-             tile_map<d>(t.V, BHkv, Nk, T::Bc), t.O, t.LSE, shape,
+             tile_map<d>(t.V, BHkv, Nk, T::Bc), t.O, t.LSE, shape_of(p),
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);
-}
-
-template <class F>
-void dispatch(const fa::Problem& p, F&& f) {
-  fa::dispatch_d<256>(p.d,
-                      [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
   if (p.d != 256) return step10::traffic(p);
   fa::Prediction t;
-  dispatch(p, [&](auto tiling) { t = step10::traffic_of<decltype(tiling)>(p); });
+  dispatch_over<Tiling, 256>(p, [&](auto tiling) { t = step10::traffic_of<decltype(tiling)>(p); });
   return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   if (p.d != 256) return step10::forward(p, t);
-  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, p.gpu.sms); });
+  dispatch_over<Tiling, 256>(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, p.gpu.sms); });
 }
 
 }  // namespace step10_wide

@@ -1,11 +1,10 @@
 // Step 11 -- the same bits in each run.
-// Idea      Each part of a row's dQ is rounded to a multiple of the row's unit before it is added,
-//           so the additions are exact, in any order (Demmel and Nguyen, "Fast reproducible
-//           floating-point summation", 2013)
+// Idea      Each part of a row's dQ is rounded to a multiple of the row's unit: the sums are exact
+//           in any order (Demmel and Nguyen, "Fast reproducible floating-point summation", 2013)
 // Changed   since 11 3_columns: a kernel finds bounds, the next one also writes units to the
-//           columns; the third warpgroup reads them, and so waits for q_full, arrives at q_empty
-// Traffic   as 3_columns; to find the units 2*BHkv*2*Nk*d + 8*BH*Tc*Np + 8*BHkv*Tc B more
-// Launch    bounds; units; backward (Tc * B*Hkv), 384 threads; convert
+//           columns, which the third warpgroup reads
+// Traffic   as 3_columns; for the units 2*BHkv*2*Nk*d + 8*BH*Tc*Np + 8*BHkv*Tc B more
+// Launch    bounds; units; then as 3_columns
 // Owns      as 3_columns
 // Still bad an extra kernel before the walk reads K and V again
 #pragma once
@@ -21,10 +20,9 @@ using step11_columns::Br;
 
 // m, 2^23 units of a row: the largest power of 2 that does not exceed 17/16 of the bound
 //     sum_c |dS_c K_cx| = sum_c P_c |dO (V_c - O)| |K_cx| <= |dO| max_c |V_c| max |K|
-// (docs/mathematics.md), so all sums stay below 2^24 units. The sixteenth covers errors of P, dS
-// and O, and the rounding of parts. This holds for |dO| and |V_c| from 2^-60 to 2^64, |LSE| below
-// 10^5 and bounds below 2^126. If the bound is larger, or K or V has an inf, m is 2^-100, the
-// least, and sums round as in 3_columns. m must be finite: S and dP multiply it, as two bf16, by 0.
+// (docs/mathematics.md, with its limits), so all sums stay below 2^24 units. The sixteenth covers
+// errors of P, dS and O, and the rounding of parts. From bounds of 2^126 on m is 2^-100, the least,
+// and sums round as in 3_columns. It must be finite: S and dP multiply it, as two bf16, by 0.
 __device__ inline float units_of(float bound) {
   const float above = bound < 0x1p126f ? fmaxf(bound * 1.0625f, 0x1p-100f) : 0x1p-100f;
   return __uint_as_float(__float_as_uint(above) & 0x7f800000);
@@ -67,7 +65,7 @@ __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
   bounds[blockIdx.x] = make_float2(sqrtf(length), k);
 }
 
-// As put_columns() of 3_columns, with the float m in the last two columns, the place of two bf16.
+// As 3_columns', with the float m in the last two columns.
 __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, float units) {
   __align__(16) bf16 row[kColumns];
   step11_columns::split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
@@ -76,7 +74,6 @@ __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, floa
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
 }
 
-// As columns_kernel, with each row's m in the last two columns.
 template <int d>
 __global__ void units_kernel(const bf16* O,         // [B*H, N, d]
                              const bf16* dO,        // [B*H, N, d]
@@ -108,7 +105,7 @@ __global__ void units_kernel(const bf16* O,         // [B*H, N, d]
 
 // --- dQ of whole units ---------------------------------------------------------------------------
 
-// m of the lane's two rows of the 64 whose columns these are.
+// m of the lane's two rows, of 64 rows' columns.
 __device__ inline float2 units_of_rows(const bf16* columns) {
   const int row = threadIdx.x % kGroupThreads / fa::kWarp * 16 + threadIdx.x % fa::kWarp / 4;
   const bf16* last = columns + row * kColumns + 6;
@@ -116,7 +113,7 @@ __device__ inline float2 units_of_rows(const bf16* columns) {
           *reinterpret_cast<const float*>(last + 8 * kColumns)};
 }
 
-// With x's sign |x + m| is at least 2^23 units, so the addition rounds to whole units. units: m.
+// With x's sign |x + m| is at least 2^23 units, so the addition rounds to whole units.
 template <int n>
 __device__ inline void round_to_units(const float (&rdQ)[n], const float2& units,
                                       float (&rounded)[n]) {

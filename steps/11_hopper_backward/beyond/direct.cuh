@@ -1,9 +1,9 @@
 // Step 11 -- rows of dQ that need no sums.
-// Idea      With the mask the first rows of a head see keys of one block only, so its dQ of them is
-//           complete: it rounds and stores dQ, without zeros, additions or conversion
+// Idea      With the mask a head's first rows see keys of one block only, which rounds and stores
+//           their dQ, without zeros, additions or conversion
 // Changed   since 11 3_columns: where dQ of such rows is stored; the other kernels omit them
 // Traffic   as 3_columns, but dQ_sum: none of the first 128 rows of a head (N = Nk)
-// Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
+// Launch    as 3_columns
 // Owns      as 3_columns
 // Still bad the share of such rows is 128 / N
 #pragma once
@@ -15,7 +15,6 @@ namespace step11_direct {
 using namespace step11_sums;
 
 constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
-// dQ's sums, except those of a head's first rows, which one walk sees.
 struct DirectSums : Plain {
   FloatSums sums;
   bf16* dQ;  // [B*H, N, d]

@@ -1,11 +1,11 @@
 // Step 11 -- whole heads for a block.
-// Idea      A block of `persistent` that has all walks of a head owns the head's dQ: no zeros, no
-//           conversion, and the same bits in each run. d = 64 only
+// Idea      A block that has all walks of a head owns its dQ: no zeros, no conversion, and the same
+//           bits in each run. d = 64 only
 // Changed   since 11 persistent: heads from the counter; dQ's sums, in a place per block
 // Traffic   as persistent, but dQ_sum: 4*d B per row that two walks or more see, written and read,
 //           and atomic for each walk between
 // Launch    columns; backward (SMs, or fewer heads), 512 threads
-// Owns      block: a head of K and V, dK and dV of 128 keys at a time
+// Owns      block: a head of K and V
 // Still bad it pays only with two heads or more per SM, and sums that fit in the L2
 #pragma once
 
@@ -17,8 +17,7 @@ namespace step11_heads {
 using namespace step11_persistent;
 
 // dQ's sums of the block's current head. The first walk to see a row stores its sums, later ones
-// add, and the last one begins its product with them and rounds dQ. One thread adds an element's
-// parts, in order.
+// add, and the last one begins its product with them and rounds dQ.
 struct OwnSums {
   static constexpr bool kBegins = true;
   float* sums;  // [blocks, group * Np / 64, 4, d / 8, 32, 4]: a place per block
@@ -86,8 +85,8 @@ struct OwnSums {
 
 // --- host ----------------------------------------------------------------------------------------
 
-// Where the sums, Q and dO stay in the L2 (measured on an H100), and each SM has several heads. A
-// row without a key would have no walk to write its dQ.
+// Where the sums, Q and dO stay in the L2 (measured), and each SM has several heads. A row without
+// a key would have no walk to write its dQ.
 inline bool pays(const fa::Problem& p) {
   const size_t most = p.causal ? size_t{20} << 20 : size_t{10} << 20;
   const size_t sums = 4 * size_t(p.gpu.sms) * (p.H / p.Hkv) * padded_rows(p) * p.d;

@@ -1,15 +1,15 @@
 // Step 11 -- wide heads, d = 256: two blocks share Q, dO and dQ.
 // Idea      dK and dV of 64 keys are 128 registers per thread each: a warpgroup owns dV, S and P,
 //           another dK, dP and dS, which replaces P in shared memory. Two blocks of a cluster copy
-//           half of Q and dO for both. Each multiplies half of dQ's features over the keys of both,
-//           with half of the other's K and its dS, 8 KB per tile: 32 KB of additions instead of 64
+//           half of Q and dO for both, and multiply half of dQ's features over the keys of both:
+//           8 KB of dS are sent per tile, and 32 KB added instead of 64
 // Changed   since 11 3_columns, whose comments are not repeated: a warpgroup per gradient, one that
-//           copies; the product that ends a tile is issued before the wait for the next tile;
-//           multicast copies; dS is sent; barriers in both blocks
+//           copies; the product that ends a tile comes before the wait for the next; multicast
+//           copies; dS is sent; barriers in both blocks
 // Traffic   as 3_columns with tiles of 128 keys and 64 rows; K once and a half, the columns twice
 // Launch    columns; backward (2 * Tc * B*Hkv), clusters of 2, 512 threads; convert
 // Owns      block: dK and dV of 64 keys, half of each tile's dQ; warpgroups: dV, dK, dQ, copies
-// Still bad the third warpgroup has registers for one product, so it adds or multiplies
+// Still bad the third warpgroup has registers for one product
 #pragma once
 
 #include "common/dialect/ptx/more/cluster.h"
@@ -85,7 +85,6 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
 
 // --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
-// dQ of each tile, 64 features at a time, once dS of both blocks is complete.
 __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTile& work,
                                    const FloatSums& dQ_sum) {
   const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
@@ -148,20 +147,11 @@ struct Group {
 
   __device__ Group(Tiles& smem, const Shape& shape, const WorkTile& work)
       : smem(smem), shape(shape), work(work) {
-    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;
-    const int pair = lane % 4;
-    ones[0] = ones[1] = dv ? (pair == 0   ? kLower | kUpper
-                              : pair == 1 ? kLower
-                                          : 0)
-                           : (pair == 2   ? kLower | kUpper
-                              : pair == 1 ? kUpper
-                                          : 0);
-    ones[2] = ones[3] = 0;
-    fa::pin_registers(ones);
+    step11_columns::select_columns<dv>(ones);
   }
 
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
-  // One arrival per warp in both blocks, after the reads of all its lanes.
+  // One arrival per warp in both blocks.
   __device__ void release(uint64_t* bar) {
     __syncwarp();
     if (lane < kBlocks) fa::mbarrier_release_remote(bar, lane);
@@ -182,8 +172,7 @@ struct Group {
     fa::pin_registers(rX);
     release(dv ? &smem.q_empty[stage] : &smem.do_empty[stage]);
   }
-  // dV += P^T dO or dK += dS^T Q of tile i. The kernel is compiled for 128 registers, too few for a
-  // wgmma of 256 features, so two of 128.
+  // dV += P^T dO or dK += dS^T Q of tile i. 128 registers are too few for a wgmma of 256 features.
   __device__ void issue_rows(unsigned i) {
     if (!dv) fa::mbarrier_wait(&smem.q_full[i % kStages], i / kStages & 1);
     const uint64_t rows = first_tile() + kRows + i % kStages * kStageOf;
@@ -237,7 +226,7 @@ struct Group {
     fa::pin_registers(rX);
     pack_operand(rX, rP);
   }
-  // Stores P, or dS over it, of tile i to shared memory; a warp's dS also to the other block.
+  // Stores P, or dS over it, of tile i; a warp's dS also to the other block.
   __device__ void put(unsigned i) {
     if (dv) fa::mbarrier_wait(&smem.ds_empty, (i & 1) ^ 1);
     UNROLL
@@ -261,8 +250,7 @@ struct Group {
     wait_for_features(0);
     compute();
 
-    // --- mainloop: dV or dK of this tile, which has arrived, before S or dP of the next one, which
-    // may have to wait for its copy
+    // --- mainloop: dV or dK of this tile before S or dP of the next one, which may have to wait
     while (++n < tiles()) {
       at.next(work, shape.Tr);
       const unsigned stage = n % kStages, last = (n - 1) % kStages;
@@ -295,7 +283,6 @@ struct Group {
   }
 };
 
-// A cluster owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of 64 x 128
                     const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d]
@@ -340,26 +327,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 inline fa::Support support() { return {.d = {d}, .gqa = true, .cross = true}; }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction traffic = traffic_of(p, Br);
-  const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
-  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;
-  const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
-  traffic.buffers.erase("LSE2"), traffic.buffers.erase("delta");
-  traffic["columns"] = {.read = kBlocks * row * BH * tiles * Br, .write = row * BH * Np};
-  traffic["K"].read += traffic["K"].read / 2;  // other_K
-  traffic.hbm.read += (row - 8) * BH * Nv, traffic.hbm.write += (row - 8) * BH * Np;
-  traffic.flops += 2 * 2 * BH * Br * Bc * tiles * kMma;  // 16 columns more in S and dP
-  return traffic;
-}
-
-// As tile_map(), in boxes of 64 rows and half of the features.
-inline fa::TensorMap map_of(const bf16* x, uint64_t heads, uint64_t rows) {
-  return fa::tensor_map(x,
-                        {{kPanel, 1, kPanel},
-                         {rows, d, 64},
-                         {d / kPanel, kPanel, kHalf / kPanel},
-                         {heads, rows * d, 1}},
-                        fa::Swizzle::b128);
+  fa::Prediction t = step11_columns::backward_traffic(p);
+  t["columns"].read *= kBlocks;
+  t["K"].read += t["K"].read / 2;                                           // other_K
+  t.flops += step11_columns::skipped_scores(p, Br) * (8 * p.d + 4 * kMma);  // computed here
+  return t;
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
@@ -368,6 +340,14 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
     const size_t head = 8 * size_t(d) * p.N * shape.group;
     shape.section = int(std::clamp<size_t>((size_t{32} << 20) / head, 1, p.kv_heads()));
   }
+  // As tile_map(), in boxes of 64 rows and half of the features.
+  const auto map_of = [](const bf16* x, uint64_t heads, uint64_t rows) {
+    constexpr uint32_t kPanels = d / kPanel;
+    return fa::tensor_map(
+        x,
+        {{kPanel, 1, kPanel}, {rows, d, 64}, {kPanels, kPanel, kPanels / 2}, {heads, rows * d, 1}},
+        fa::Swizzle::b128);
+  };
   const auto rows = [&](const bf16* x) { return map_of(x, p.heads(), p.N); };
   const auto keys = [&](const bf16* x) { return map_of(x, p.kv_heads(), p.Nk); };
   const dim3 blocks(unsigned(kBlocks * shape.Tc * p.kv_heads()));

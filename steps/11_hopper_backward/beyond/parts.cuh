@@ -39,7 +39,7 @@ struct Plain {
   __device__ void round(const Shape&, const WorkTile&, bf16 (&)[n]) const {}
 };
 
-// As 3_columns'.
+// As 3_columns', whose comments are not repeated.
 template <int d, class Sums>
 __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
                                    const Loader<d>& loader, const Sums& sums) {
@@ -60,7 +60,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see Group::zero()
+    const uint64_t k = first_k + (n >> 31);
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
@@ -77,7 +77,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part(smem, n, part, half, features * 64);
-      fa::wgmma_wait<0>();  // the lanes of a warp wait together: no __syncwarp() below
+      fa::wgmma_wait<0>();
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       dQ_part.add(rdQ);
@@ -127,11 +127,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int d, class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br<d>);
-  const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, Br<d>); };
-  const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
-  fa::launch(backward_kernel<d, Sums>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)},
-             rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV),
-             t.template scratch<bf16>("columns"), dQ_sum, shape);
+  launch_mapped<d>(backward_kernel<d, Sums>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)},
+                   p, t, Br<d>, t.template scratch<bf16>("columns"), dQ_sum, shape);
 }
 
 }  // namespace step11_sums

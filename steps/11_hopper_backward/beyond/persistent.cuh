@@ -1,9 +1,9 @@
 // Step 11 -- persistent blocks.
 // Idea      One block per SM processes one walk after another: S of the next walk's first tile
-//           overlaps dK of this one's last. With two stages of K and V one thread copies the next
-//           walk's while another stores dK and dV. At d = 128 registers are too few
+//           overlaps dK of this one's last, the copy of K and V the store of dK and dV. At d = 128
+//           registers are too few
 // Changed   since 11 3_columns, whose comments are not repeated: a copying and a storing thread;
-//           two stages of K and V; walks from a counter that all blocks share
+//           two stages of K and V; walks from a counter
 // Traffic   as 3_columns, and 4 B per walk and per block, atomic, 8 B written: the counters
 // Launch    columns; backward (SMs, or fewer walks), 512 threads; convert
 // Owns      block: dK and dV of 128 keys at a time; warpgroups as in 3_columns, and 3 that copies
@@ -42,15 +42,14 @@ struct alignas(1024) Tiles {
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
 };
 
-// Tiles of a walk, of all heads that share the keys.
 __device__ inline unsigned tiles_of(const WorkTile& work, const Shape& shape) {
   return shape.group * (shape.Tr - work.first);
 }
 
 // --- a thread copies -----------------------------------------------------------------------------
 
-// Copies K, V and the tiles of rows of each walk, in the order of their use. Draws walks from a
-// counter that all blocks share, one ahead, so that no thread waits for the result.
+// Copies each walk's tiles in the order of their use. Draws walks from a counter that all blocks
+// share, one ahead, so that no thread waits for the result.
 template <class Sums>
 __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const fa::TensorMap* dO,
@@ -97,7 +96,7 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
 
 // --- a thread stores -----------------------------------------------------------------------------
 
-// Stores dK and dV of each walk from the stage of its K and V, which is free when TMA has read it.
+// Stores dK and dV of each walk, and releases their stage, that of K and V.
 __device__ inline void store(Tiles& smem, const fa::TensorMap* dK, const fa::TensorMap* dV,
                              const Shape& shape) {
   UNROLL_BY(1)
@@ -119,7 +118,7 @@ __device__ inline void store(Tiles& smem, const fa::TensorMap* dK, const fa::Ten
   }
 }
 
-// A stage's work tile, once its K has arrived, read by lane 0, whose arrivals release the stage.
+// A stage's work tile, read by lane 0, whose arrivals release the stage.
 __device__ inline WorkTile wait_for_work(Tiles& smem, unsigned w) {
   fa::mbarrier_wait(&smem.k_full[w % kKvStages], w / kKvStages & 1);
   WorkTile work{};
@@ -130,12 +129,12 @@ __device__ inline WorkTile wait_for_work(Tiles& smem, unsigned w) {
 
 // --- dQ's sums -----------------------------------------------------------------------------------
 
-// dQ's sums when a block may draw any walk: several blocks add parts of a row.
+// dQ's sums when several blocks add parts of a row.
 struct SharedSums {
   static constexpr bool kBegins = false;  // whether a product begins with earlier sums
   FloatSums sums;
 
-  // What a block draws from the counter: here walks.
+  // Drawn from the counter: here walks.
   static __host__ __device__ int units(const Shape& shape) { return shape.Tc * shape.kv_heads; }
   static __device__ WorkTile first_walk(unsigned t, const Shape& shape, int rows) {
     return work_tile_at(t, shape, rows);
@@ -158,7 +157,6 @@ struct SharedSums {
 
 // --- a warpgroup multiplies dQ -------------------------------------------------------------------
 
-// dQ of each tile, 64 rows at a time, once both warpgroups' dS is complete.
 template <class Sums>
 __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const Sums& dQ_sum) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -219,25 +217,18 @@ struct Group {
 
   __device__ Group(Tiles& smem, const Shape& shape) : smem(smem), shape(shape) {
     take();
-    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;
-    const int pair = lane % 4;
-    lse_ones[0] = lse_ones[1] = pair == 0 ? kLower | kUpper : pair == 1 ? kLower : 0;
-    delta_ones[0] = delta_ones[1] = pair == 2 ? kLower | kUpper : pair == 1 ? kUpper : 0;
-    lse_ones[2] = lse_ones[3] = delta_ones[2] = delta_ones[3] = 0;
-    fa::pin_registers(lse_ones);
-    fa::pin_registers(delta_ones);
+    step11_columns::select_columns<true>(lse_ones);
+    step11_columns::select_columns<false>(delta_ones);
   }
 
   __device__ unsigned kv_stage() const { return w % kKvStages; }
   __device__ unsigned q_stage() const { return n % kQStages; }
   __device__ unsigned do_stage() const { return n % kDoStages; }
-  // Takes the next walk, unless there is none.
   __device__ bool take() {
     const WorkTile work = wait_for_work(smem, w);
     i = walk = work.first, key = work.j * Bc + wg * kGroupKeys, left = tiles_of(work, shape) - 1;
     return work.j >= 0;
   }
-  // Advances to the walk's next tile, of all heads that share the keys.
   __device__ void next() {
     if (++i == shape.Tr) i = walk;
     --left;
@@ -266,7 +257,6 @@ struct Group {
   __device__ void issue_dk(unsigned n) {
     multiply_rows<d>(rP, first_tile() + kQRows + n % kQStages * kStageOf, rdK);
   }
-  // (dP - delta)^T, dV += P^T dO, and dS: as 3_columns.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
     uint32_t copy[Br / kMma][4];  // of P: see 3_columns
@@ -288,7 +278,7 @@ struct Group {
     }
     fa::pin_registers(rdP);
     wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // else ptxas packs dS before the wait, while P is in use
+    fa::pin_registers(rdP);
     warp_arrive(&smem.do_empty[do_stage()]);
     pack_operand(rdP, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
@@ -335,7 +325,7 @@ struct Group {
       wait_for<1>(rS);
       softmax(rS);
       wait_for<0>(rdK);
-      fa::pin_registers(rS);  // else ptxas packs P before the wait, while dS is in use
+      fa::pin_registers(rS);
       warp_arrive(&smem.q_empty[(n - 1) % kQStages]);
       if (seam) {
         put_gradients((w - 1) % kKvStages);
@@ -355,7 +345,6 @@ struct Group {
   }
 };
 
-// A block owns 128 keys at a time and walks the tiles of rows that see them, of all their heads.
 template <class Sums>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
@@ -420,15 +409,13 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 template <class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br);
-  const auto rows = [&](const bf16* x) { return map_of_rows<d>(p, x, Br); };
-  const auto keys = [&](const bf16* x) { return map_of_keys<d>(p, x); };
-  fa::launch(backward_kernel<Sums>,
-             {.grid = dim3(std::min(p.gpu.sms, Sums::units(shape))),
-              .block = dim3(kThreads),
-              .smem = sizeof(Tiles),
-              .shares_work = true},
-             rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV),
-             t.scratch<bf16>("columns"), dQ_sum, shape, t.scratch<unsigned>("walks"));
+  launch_mapped<d>(backward_kernel<Sums>,
+                   {.grid = dim3(std::min(p.gpu.sms, Sums::units(shape))),
+                    .block = dim3(kThreads),
+                    .smem = sizeof(Tiles),
+                    .shares_work = true},
+                   p, t, Br, t.scratch<bf16>("columns"), dQ_sum, shape,
+                   t.scratch<unsigned>("walks"));
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

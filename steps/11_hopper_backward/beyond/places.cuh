@@ -1,9 +1,8 @@
 // Step 11 -- few places for dQ's sums.
-// Idea      The sums of the heads in flight, 17 MB (d = 128, N = Nk, H = Hkv), stay in the L2 if a
-//           head hands its place to a later one. A head's last walk rounds dQ and leaves zeros
+// Idea      The sums of the heads in flight, 17 MB, stay in the L2 if a head hands its place to a
+//           later one. A head's last walk rounds dQ and leaves zeros
 // Changed   since 11 3_columns: where dQ's sums are; what the last walk of a head does
-// Traffic   as 3_columns, and of the state 8*BHkv*Tc + 4*(2*BHkv - places) B atomic,
-//           4 + 8*BHkv B written
+// Traffic   as 3_columns; the state: 4 + 8*BHkv B written, 8*BHkv*Tc + 4*(2*BHkv - places) atomic
 // Launch    columns; backward (Tc * B*Hkv), 384 threads
 // Owns      as 3_columns
 // Still bad the last walk of a head leaves its tensor cores idle while it rounds
@@ -17,7 +16,7 @@ namespace step11_places {
 using namespace step11_sums;
 
 constexpr int d = 128, kRows = step11_columns::Br<d>;  // 64 rows of a tile
-// As convert_kernel, for a group of heads: a lane loads sums of 64 rows while it rounds others.
+// Rounds a group of heads. A lane loads sums of 64 rows while it rounds others.
 __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in the sums
                                   const Shape& shape,
                                   bf16* dQ,  // [B*H, N, d]
@@ -52,7 +51,7 @@ __device__ inline void round_sums(const FloatSums& sums, int first_half,  // in 
   }
 }
 
-// dQ's sums of the heads in flight. A walk without a place for its head uses the head's own.
+// A walk without a place for its head uses the head's own.
 struct Places {
   static constexpr bool kReadsColumns = false;
   float* sums;      // [B*Hkv places, group * Np / 64, 4, d / 8, 32, 4]; zeros between launches
@@ -62,7 +61,6 @@ struct Places {
   bf16* dQ;         // [B*H, N, d]
   int N, first;     // first: the heads that begin with a place, their own
 
-  // What a block knows of its walk.
   struct Ends {
     unsigned place;
     bool last;  // of the head's walks
@@ -126,7 +124,7 @@ struct Places {
 
 // --- the kernels ---------------------------------------------------------------------------------
 
-// As 3_columns', but zeros for the state and not for dQ_sum.
+// As 3_columns', but with zeros for the state.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]

@@ -1,15 +1,12 @@
 // Step 12 -- past FlashAttention-3: the maximum is checked late.
-// Idea      P, not S, is checked against the range of e4m3, while exponentials are computed. When a
-//           P exceeds it, which is rare, P, l and O are scaled down afterwards. It must not be
-//           infinite by then: no score exceeds |q| |k| (Cauchy and Schwarz), and prepare stores the
-//           largest norm of 64 rows of Q, and of a head of K
-// Changed   since 12 2_tensor and 4_blocks, whose comments are not repeated: late_softmax() where
-//           the norms allow it; tiles of 96 or 64 keys, so that registers suffice for one more
-//           consumer; d = 256, too; norms; no variant without rotation
+// Idea      P, not S, is checked against the range of e4m3. When a P exceeds it, which is rare, P,
+//           l and O are scaled down afterwards. It must not be infinite by then: no score exceeds
+//           |q| |k| (Cauchy and Schwarz), and prepare stores the largest norms
+// Changed   since 12 2_tensor and 4_blocks: late_softmax() where the norms allow it; tiles of 96 or
+//           64 keys, so that registers suffice for one more consumer; d = 256, too; norms
 // Traffic   prepare as 4_blocks; norms 4 B per block of rows: Q's written, K's atomic
 //           forward as 2_tensor, and Q's and K's norms
-// Launch    prepare: one block per 64 rows of Q, tile of keys; V as 3_centred
-//           as 2_tensor, with 4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
+// Launch    as 4_blocks and 2_tensor, with 4 (d = 64), 3 (d = 128) or 2 (d = 256) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
 // Still bad d = 64: one exponential per 256 FLOP, and the exponentials are the limit
 #pragma once
@@ -33,7 +30,7 @@ struct Norms {
   unsigned zero = 0;
 };
 
-// Quantises a block of `rows` rows, 16 per warp, and stores its scale and largest norm.
+// As 4_blocks', with the largest norm.
 template <int d, int rows>
 __global__ __launch_bounds__(2 * rows) void quantise_block_kernel(
     const bf16* x,  // [heads, n, d]
@@ -81,11 +78,8 @@ struct Scales : step12::Scales {
 template <class T>
 struct Consumer : step12_tensor::Consumer<T> {
   using Base = step12_tensor::Consumer<T>;
-  using Base::alpha, Base::j, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
-  using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::warp, Base::lane;
-  using Base::first_softmax, Base::is_cut, Base::issue_scores, Base::issue_values;
-  using Base::load_scale, Base::mask_tile, Base::scale_log2, Base::skip_keys, Base::skip_values;
-  using Base::wait_values, Base::work;
+  using Base::alpha, Base::Bc, Base::d, Base::j, Base::l, Base::m, Base::rO, Base::rS;
+  using Base::end_tile, Base::next_scores, Base::scale_log2, Base::shape, Base::work;
   const Scales& scales;
   bool safe = false;  // whether this work tile's scores are
 
@@ -104,15 +98,7 @@ struct Consumer : step12_tensor::Consumer<T> {
   __device__ bool careful() {
     return !safe || (T::kCausal && visible<T>(shape, work.row) <= j * Bc);
   }
-  // P of a tile, after its maximum. Returns whether it has moved; O must then be scaled by alpha.
-  __device__ bool careful_softmax() {
-    if (is_cut()) mask_tile();
-    const bool grown = needs_rescale(rS, m, scale_log2, kGrowth);
-    if (__builtin_expect(grown, 0)) update_max(rS, scale_log2, m, l, alpha);
-    compute_p(rS, scale_log2, m, l);
-    return grown;
-  }
-  // P of a tile. Returns whether an element exceeded the range of e4m3 and was scaled down.
+  // P of a tile. Returns whether it exceeded the range of e4m3 and was scaled down.
   __device__ bool late_softmax() {
     compute_p(rS, scale_log2, m, l);
     int top[2] = {};  // non-negative floats sort as integers do
@@ -139,85 +125,23 @@ struct Consumer : step12_tensor::Consumer<T> {
 
   template <bool kCareful>
   __device__ void next_tile(unsigned b) {
-    --j;
-    load_scale();
-    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-    issue_scores(b, k.stage);
-    issue_values();
-    wait_for<1>(rS);
-    release(k, smem.k_empty);
-    const bool grown = kCareful ? careful_softmax() : late_softmax();
-    wait_values();
-    pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    next_scores(b);
+    end_tile(kCareful ? Base::template softmax<true>() : late_softmax());
   }
 
   __device__ void run() {
-    // --- prologue: the first tile of the first work tile
     take(0);
-    skip_keys();
-    skip_values();
-    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-    issue_scores(0, k.stage);
-    wait_for<0>(rS);
-    release(k, smem.k_empty);
-    first_softmax();
-    pack_operand(rS, rP);
-
+    this->first_tile();
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
       UNROLL
       for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
-
-      // --- mainloop
       while (j > 0 && careful()) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
-
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
-      // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const WorkTile old = work;
-      const float old_m[2] = {m[0], m[1]};
-      float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];
       more = take(n + 1);
-      if (more) {
-        skip_keys();
-        fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-      }
-      issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
-      issue_values();
-      wait_for<1>(rS);
-      arrive(&smem.q_empty[b][wg]);
-      if (more) {
-        release(k, smem.k_empty);
-        first_softmax();
-      }
-      UNROLL
-      for (int h = 0; h < 2; ++h) {
-        old_l[h] = fa::quad_sum(old_l[h]);
-        seen[h] = old_l[h] > 0.f ? 1.f : 0.f;
-        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
-        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
-        if (fa::leads_quad(lane) && row < shape.N) {
-          LSE[size_t(old.bh) * shape.N + row] = (old_m[h] - kOffset + __log2f(old_l[h])) * fa::kLn2;
-        }
-      }
-      wait_for<0>(rO);
-      fa::pin_registers(rS);
-      release(v, smem.v_empty);
-      skip_values();
-      pack_operand(rS, rP);
-
-      // --- epilogue
-      fa::mbarrier_wait(&smem.o_empty[wg], (n & 1) ^ 1);
-      const int feature = old.bh_kv * d + fa::column_of(lane);
-      put_rows<d>(rO, normalise, seen, scales.V + feature, scales.mean + feature, smem.O[wg]);
-      fa::fence_proxy_async();  // TMA reads what this thread has written ...
-      __syncwarp();             // ... and what the other lanes have
-      arrive(&smem.o_full[wg]);
+      this->seam(old, n, b, more);
     }
   }
 };
@@ -293,14 +217,15 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Scales scales{scales_of(t), t.scratch<float>("Q_norm"), t.scratch<float>("K_norm")};
-  dispatch<Tiling, 64, 128, 256>(p, [&](auto tiling) {
+  dispatch_over<Tiling, 64, 128, 256>(p, [&](auto tiling) {
     using T = decltype(tiling);
     launch_forward<T>(flash_fwd_kernel<T>, p, t, scales);
   });
 }
 inline fa::Prediction traffic(const fa::Problem& p) {
   fa::Prediction t;
-  dispatch<Tiling, 64, 128, 256>(p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
+  dispatch_over<Tiling, 64, 128, 256>(
+      p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
   t["Q_norm"].read = t["K_norm"].read = t["Q_scale"].read;  // read as often as Q's scales
   return t;
 }

@@ -2,16 +2,13 @@
 // Idea      With 16 heads per key head the merge of one block takes 7 of 14 us at 4K keys on an
 //           H100. A second kernel has one block per row; programmatic dependent launch prepares it
 // Changed   since 13 5_once, whose comments are not repeated: the merge is a kernel again, with a
-//           block per row that loads all its parts at once; split i of s has rounds i, i + s, ...,
-//           so that all splits read one region at a time
-// Traffic   as 5_once, without counters; LSE_parts once by each thread of a row; lengths 4 B per
-//           thread of the merge
-// Launch    grid (s*t, B*Hkv): one block per split and 32 rows; then one block per row
-// Owns      block: a split for up to 32 rows; of the merge: a row, d/4 of its threads some splits
+//           block per row; split i of s has rounds i, i + s, ..., so that all read one region
+// Traffic   as 5_once, without counters; LSE_parts once by each thread; lengths also by the merge
+// Launch    grid (s*t, B*Hkv); then one block per row
+// Owns      block: as 5_once; of the merge: a row, d/4 of its threads some splits
 // Still bad 16 bits per number of K and V; from 33 rows on, a second block reads the same keys
 #pragma once
 
-#include <bit>
 #include "common/dialect/ptx/more/dependent.h"
 #include "steps/13_decode/parts.cuh"
 
@@ -56,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, Nk - key - c);
       load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, Nk - key - c);
     }
-    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+    fa::cp_async_commit();
   };
   const int first = split * Bc<d> + warp * kWarpKeys<d>;
   const int step = splits * Bc<d>;  // all splits of a head read adjacent rounds at a time
@@ -155,32 +152,24 @@ inline int merge_threads(const fa::Problem& p, const Splits& splits) {
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, kMergedLike);
-  uint64_t stored = 0;  // splits that store parts
   fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
-  for (int b = 0; b < p.B; ++b) {
-    const int count = fa::ceil_div(p.keys_of(b), splits.keys);
-    if (count > 1) stored += count;
-  }
-  if (stored == 0) return t;
-  const uint64_t parts = 4 * stored * p.H * p.N, d = p.d;
-  t["O_parts"] = {.read = parts * d, .write = parts * d};
-  t["LSE_parts"] = {.read = parts * (d / 4), .write = parts};
-  t.hbm += {.read = parts * (d + 1), .write = parts * (d + 1)};
+  fa::add_merged_traffic(t, p, splits.keys, rows.readers);
+  if (t.buffers.erase("arrived") == 0) return t;  // each entry has one split
+  t["LSE_parts"].read /= 2;                       // once
   if (!p.cache.lengths.empty()) t["lengths"].read += 4 * p.rows() * merge_threads(p, splits);
   return t;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, p.H / p.Hkv);
-  const size_t stored = splits_of(p, rows, kMergedLike).count * p.rows();
-  return {{"O_parts", stored * p.d * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+  return fa::parts_workspace(splits_of(p, rows, kMergedLike).count * p.rows(), p.d);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, kMergedLike);
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
+  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,
