@@ -1285,14 +1285,14 @@ class Errors(Folder):
             ("work->kernel<<<1, 1>>>(x);", "[fa_kernel = work->kernel]("),
             ("work.kernel<<<1, 1>>>(x);", "[fa_kernel = work.kernel]("),
             (
-                'asm("tcgen05.mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, 1;" '
+                'asm("tcgen05.mma.sp.cta_group::1.kind::f16 [%0], %1, %1, [%0], %0, 1;" '
                 ':: "r"(d), "l"(a));',
-                'unsupported("the PTX instruction tcgen05.mma.cta_group::1.kind::mxf4")',
+                'unsupported("the PTX instruction tcgen05.mma.sp.cta_group::1.kind::f16")',
             ),
             (
                 'asm("tcgen05.mma.cta_group::2.kind::tf32 [%0], [%0], %1, %0, '
                 '{%2, 0, 0, 0, 0, 0, 0, 0}, 1;" :: "r"(d), "l"(b), "r"(mask));',
-                "::sim::any::need_all_lanes(::sim::Where::here(), mask, 0, 0, 0, 0, 0, 0, 0);",
+                ".disabled = {(uint32_t)(mask), (uint32_t)(0), (uint32_t)(0), (uint32_t)(0), ",
             ),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),
