@@ -482,7 +482,7 @@ uint64_t tcgen05_operand(uint64_t descriptor, Where where) {
   const uintptr_t tile = operand_address(*self, (descriptor & kStart) << 4);
   const uint64_t own =
       tcgen05_descriptor(reinterpret_cast<void*>(tile), fa::Swizzle::none, 0, 0, where);
-  return (descriptor & ~kStart) | (own & ~kVersion);
+  return (descriptor >> 16 << 16) | (own & ~kVersion);
 }
 
 void tcgen05_mma(const TensorProduct& product, Where where) {
