@@ -276,11 +276,21 @@ def tma_store(match, args):
     return f"{declared} ::sim::tma_store({named}, {shared(source)}, {HERE});"
 
 
+# tensormap.replace: what each field is in sim::TensorMap; the others only as they are.
+MAP_FIELDS = {"global_address": "base = (void*)({1})", "rank": "rank = (int)({1}) + 1"}
+MAP_FIELDS |= {"box_dim": "box[{0}] = {1}", "global_dim": "size[{0}] = {1}"}
+MAP_FIELDS |= {"global_stride": "stride[({0}) + 1] = {1}"}
+MAP_FIELDS |= {"swizzle_mode": "swizzle = ::fa::Swizzle(16 << ({1}))"}
+MAP_DEFAULTS = {"element_stride": "1", "interleave_layout": "0", "fill_mode": "0"}
+MAP_DEFAULTS |= {"swizzle_atomicity": "0"}
+
+
 def tensor_map_replace(match, args):
-    at, *order = [x for (x,) in args[:-1]]
-    field = f"::sim::any::MapField::{match['field']}"
-    to = pointer(match, "::sim::TensorMap", at)
-    return f"::sim::any::replace({to}, {field}, {order[0] if order else 0}, {args[-1][0]}, {HERE});"
+    at, *order, value = [x for (x,) in args]
+    if match["field"] in MAP_DEFAULTS:
+        return ";" if value == MAP_DEFAULTS[match["field"]] else None
+    replaced = MAP_FIELDS[match["field"]].format(order[0] if order else 0, value)
+    return f"{pointer(match, '::sim::TensorMap', at)}->{replaced};"
 
 
 COMBINED = ("add", "min", "max", "inc", "dec", "and", "or", "xor")

@@ -372,8 +372,8 @@ ANALYSED("several blocks add to a place in any order, which is read after the wa
     FOUND("race on shared memory: ... load of counters, byte 0 at ... and a " + name +
               " by thread (0,0,0) ... at ... have no wait on its mbarrier",
           add, kTwoBlocks, y, bulk, Adding::no_wait);
-    FOUND("race on shared memory: ... " + name + " into counters, byte 0 at ... and a store by " +
-              "thread (0,0,0) of block (0,0,0) at ... have no barrier",
+    FOUND("race on shared memory: ... store of counters, byte 0 at ... and a " + name +
+              " by block (1,0,0), thread (0,0,0) at ... have no wait on its mbarrier",
           add, kTwoBlocks, y, bulk, Adding::no_start);
   }
 }

@@ -217,46 +217,6 @@ void tma_load(int group, void* to, const TensorMap*, const int* at, int rank, ui
 inline void need_all_columns(uint64_t mask, Where where) {
   if (mask) unsupported("a tcgen05.mma.ws with a mask of columns", where);
 }
-/// tensormap.replace: PTX's fields and their numbers.
-enum class MapField {
-  global_address,
-  rank,
-  box_dim,
-  global_dim,
-  global_stride,
-  element_stride,
-  elemtype,
-  interleave_layout,
-  swizzle_mode,
-  swizzle_atomicity,
-  fill_mode
-};
-inline void replace(TensorMap* map, MapField field, unsigned dimension, uint64_t value,
-                    Where where) {
-  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4};
-  const auto number = static_cast<uint32_t>(value);
-  switch (field) {
-    case MapField::global_address:
-      return void(map->base = reinterpret_cast<void*>(value));
-    case MapField::rank:
-      return void(map->rank = static_cast<int>(number) + 1);
-    case MapField::box_dim:
-      return void(map->box[dimension] = number);
-    case MapField::global_dim:
-      return void(map->size[dimension] = number);
-    case MapField::global_stride:
-      return void(map->stride[dimension + 1] = value);
-    case MapField::elemtype:
-      if (value >= std::size(kBytes)) unsupported("a tensor map of 4 or 6 bits", where);
-      return void(map->element_bytes = kBytes[value]);
-    case MapField::swizzle_mode:
-      return void(map->swizzle = fa::Swizzle{16 << number});
-    default:  // the others: only as they are
-      if (value != (field == MapField::element_stride)) {
-        unsupported("a tensor map with element strides, interleaved or filled with NaN", where);
-      }
-  }
-}
 /// tensormap.cp_fenceproxy by a warp: from shared to device memory.
 inline void copy_tensor_map(void* to, const void* from, Where where) {
   if (lane() == 0) copy_bytes(to, from, sizeof(TensorMap));
