@@ -594,6 +594,9 @@ void issue_copy(const Sender& by, std::vector<TensorAccess> uses, CtaGroup group
     for (auto& o : self->observers) {
       if (self->tell_operands) o->issue_product(*self, home, t.operands, uses, pc, where, by);
     }
+    for (const SharedOperand& operand : t.operands) {
+      home.shared_bytes[static_cast<int>(Kind::load)] += operand.chunks.size() * kChunk;
+    }
     const uintptr_t shift = home.shared_base - self->shared_base;
     t.products.push_back([f, to = tensor_of(home), shift] { f(*to, shift); });
   }
