@@ -44,7 +44,7 @@ UNSUPPORTED = [
     (r"\bcudaIpc\w*", "memory of other processes"),
     (r"\bcudaMemPool\w*|\bcudaMallocFromPoolAsync", "memory pools"),
     (r"\bcudaImportExternal\w*|\bcudaExternal\w*|\bcudaGraphics\w*", "graphics"),
-    (r"\b__nv_fp[46]\w*", "fp4 and fp6 types"),
+    (r"\b__nv_fp6\w*", "fp6 types"),
     (r"(?<!thrust::)(?<!system::)\bcuda::", "libcu++ (cuda::)"),
     (
         r"\b(multi_grid_group|this_multi_grid)\b",
@@ -67,7 +67,7 @@ LIBRARIES = """
 cublasXt: cuBLASXt, cudnn: cuDNN, cufft: cuFFT,
 cusparse: cuSPARSE, cusolver: cuSOLVER, cub/: CUB, cute/: CUTLASS,
 cutlass: CUTLASS, cuda/: libcu++, nvtx: NVTX, nvToolsExt: NVTX, nccl: NCCL, mpi.h: MPI,
-npp: NPP, nvjpeg: nvJPEG, cuda_fp4: fp4 types,
+npp: NPP, nvjpeg: nvJPEG,
 cuda_fp6: fp6 types, GL/: OpenGL, cuda_gl_interop: OpenGL, texture_: textures,
 channel_descriptor: textures, surface_: surfaces, nvml: NVML, cupti: CUPTI, nvrtc: NVRTC,
 cudnn_frontend: cuDNN

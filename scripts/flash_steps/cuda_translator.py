@@ -141,6 +141,23 @@ def tokens_of(text, place):
     return tokens
 
 
+FORCED = "inline __attribute__((always_inline))"  # from __forceinline__
+FORCED_FUNCTION = re.compile(re.escape(FORCED) + r"([\w\s&*:]*?\b(\w+)\s*\([^(){};]*\)\s*)([;{])")
+
+
+def without_forced_recursion(text):
+    """A function that is declared before its definition may be one of two that call each other:
+    g++ refuses to inline these, nvcc ignores __forceinline__ there."""
+    found = {m[2] for m in FORCED_FUNCTION.finditer(text) if m[3] == ";"}
+    if not found:
+        return text
+
+    def plain(match):
+        return f"inline{match[1]}{match[3]}" if match[2] in found else match[0]
+
+    return FORCED_FUNCTION.sub(plain, text)
+
+
 def takes_tensors(words, f):
     """Is it a function of the host with a torch::Tensor among its parameters?"""
     device = f.ahead & {"__global__", "__device__"}
@@ -183,6 +200,7 @@ class Translator:
     def translate(self, text):
         # _Pragma() in an indented line: g++ cannot read its own output
         text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
+        text = without_forced_recursion(text)
         parts, words = [], []
         for own, part in regions(text):
             if own or QUALIFIERS.search(part) and not is_thrusts(part):
@@ -737,8 +755,10 @@ class Translator:
             ahead = self.text_at(before)
             starts = ahead in (*"=(,+-*/%?:[&|^!~{>", "return") or ahead.endswith(("<<", ">>"))
             if starts and self.text_at(opens) == "(" and self.text_at(self.next(opens)) != ")":
-                if self.text_at(self.next(self.partner(opens))) == "(":
-                    return  # int (*f)(int)
+                after = self.text_at(self.next(self.partner(opens)))
+                pointer = self.text_at(self.next(opens)) in ("&", "*") and after == "["
+                if after == "(" or pointer:
+                    return  # int (*f)(int), int (&x)[8]
                 self.tokens[i].text = f"::sim::any::to<{text}>"
             return
         opens = self.next(i) if text == "static_cast" else i
@@ -786,6 +806,7 @@ class Translator:
         if (
             self.text_at(i + 2) in ("=", arrow)
             or by_number
+            or self.text_at(right) in tuple("{};,)]")  # the end of template arguments
             or not self.ends_operand(self.before(i))
         ):
             return

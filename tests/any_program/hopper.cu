@@ -165,6 +165,15 @@ int main() {
                                   stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                   CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_ERROR_INVALID_VALUE);
+    for (auto type : {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_UINT16}) {
+      const cuuint32_t narrow[] = {64, 8};
+      const auto status = cuTensorMapEncodeTiled(
+          &map, type, 2, room<char>(2048), size, stride, narrow, step,
+          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+          CU_TENSOR_MAP_L2_PROMOTION_NONE,
+          CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA);  // of floating-point numbers only
+      EXPECT((status == CUDA_SUCCESS) == (type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+    }
   }
   CUdevice device;
   const char* words = nullptr;

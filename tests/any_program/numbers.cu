@@ -1,4 +1,5 @@
-// Numbers: integers, fp8, vectors, roundings.
+// Numbers: integers, fp8, fp4, vectors, roundings.
+#include <cuda_fp4.h>
 #include <cuda_fp8.h>
 
 #include <limits.h>
@@ -327,6 +328,26 @@ void run() {
   EXPECT(__nv_cvt_double_to_fp8(1.1875 - 1e-12, __NV_SATFINITE, __NV_E4M3) == 0x39);
   EXPECT(__nv_cvt_double_to_fp8(1.0625 + 1e-12, __NV_SATFINITE, __NV_E4M3) == 0x39);
 }
+
+// Scales of 8 bits, and numbers of 4.
+void run_scales() {
+  const auto scale = [](float x, bool up) {
+    return int(__nv_cvt_float_to_e8m0(x, __NV_SATFINITE, up ? cudaRoundPosInf : cudaRoundZero));
+  };
+  EXPECT(scale(1, true) == 127 && scale(1.0001f, true) == 128 && scale(-1.9f, false) == 127);
+  EXPECT(scale(0, true) == 0 && scale(NAN, true) == 255 && scale(3e38f, true) == 254);
+  EXPECT(__nv_fp8_e8m0(0.3f).__x == 126 && float(__nv_fp8_e8m0(0.3f)) == 0.5f);
+  EXPECT(__nv_fp8x2_e8m0(make_float2(1, 4)).__x == 0x817f);
+  const float numbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  for (int i = 0; i < 8; ++i) {
+    EXPECT(__nv_fp4_e2m1(numbers[i]).__x == i && float(__nv_fp4_e2m1(-numbers[i])) == -numbers[i]);
+    const float tie = i < 7 ? (numbers[i] + numbers[i + 1]) / 2 : 100;  // to even
+    EXPECT(__nv_fp4_e2m1(tie).__x == (i < 7 ? (i + 1) / 2 * 2 : 7));
+  }
+  const __nv_fp4x2_e2m1 two(make_float2(1, -6));
+  EXPECT(two.__x == 0xf2 && float2(two).x == 1 && float2(two).y == -6);
+  EXPECT(__nv_fp4x4_e2m1(make_float4(1, -6, 0.5f, 3)).__x == 0x51f2);
+}
 }  // namespace fp8
 
 // Arithmetic and conversions with explicit rounding: to nearest, to zero, down, up, for fp32, fp64
@@ -571,6 +592,7 @@ int main() {
   integers::run();
   vector_types::run();
   fp8::run();
+  fp8::run_scales();
   rounding::run();
   return verdict();
 }

@@ -74,6 +74,20 @@ int __host__ __device__ f4(int a) { return a + 1; }
 constexpr __device__ __host__ int f5(int a) { return a + 1; }
 __noinline__ static __device__ int f6(int a) { return a + 1; }
 
+// Each calls the other, which nvcc does not inline.
+__device__ __forceinline__ int odd(int n);
+__device__ __forceinline__ int even(int n) { return n == 0 ? 1 : odd(n - 1); }
+__device__ __forceinline__ int odd(int n) { return n == 0 ? 0 : even(n - 1); }
+template <int n, class T>
+struct Kept {
+  int value = n;
+};
+__device__ int f7(int a) {
+  const auto first = [](float(&x)[2]) { return int(x[0]); };
+  float x[2] = {float(a), 0};
+  return first(x) + Kept<1, Kept<2, decltype(a * Kept<3, int>().value)>>{}.value - 1;
+}
+
 __constant__ __device__ int c1 = 1;
 __device__ __constant__ int c2 = 1;
 int __constant__ c3 = 1;
@@ -90,9 +104,14 @@ __global__ void attributes(int* x) {
   int __shared__ s4;
   extern __shared__ __align__(128) int s5[];
   s1[0] = s2[0] = s3 = s4 = s5[0] = 1;
+#ifdef FA_ANY_PROGRAM  // a generic pointer, as ThunderKittens passes to tcgen05.alloc
+  s4 = 0;
+  asm volatile("st.shared.s32 [%0], 1;" ::"l"(&s4) : "memory");
+#endif
   const auto twice = [](int a) { return 2 * a; };
-  *x = f1(0) + f2(0) + f3(0) + f4(0) + f5(0) + f6(0) + c1 + c2 + c3 + c4 + v1[0] + v2 + v3 + v4 +
-       s1[0] + s2[0] + s3 + s4 + s5[0] + twice(1) + max(0, 1) + min(2, 1) + max(1u, 0u);
+  *x = f1(0) + f2(0) + f3(0) + f4(0) + f5(0) + f6(0) + f7(even(2)) + c1 + c2 + c3 + c4 + v1[0] +
+       v2 + v3 + v4 + s1[0] + s2[0] + s3 + s4 + s5[0] + twice(1) + max(0, 1) + min(2, 1) +
+       max(1u, 0u);
 }
 
 __global__ void multiply(cuFloatComplex* z) {
@@ -133,15 +152,15 @@ int main() {
   attributes<<<1, 1, 64>>>(x);
   nvtxRangePop();
   cudaMemcpy(&got, x, 4, cudaMemcpyDeviceToHost);
-  EXPECT(got == 24);
+  EXPECT(got == 25);
   a1<<<1, 1>>>(x), a2<<<1, 1>>>(x), a3<<<1, 1>>>(x), a4<<<1, 1>>>(x), a5<<<1, 1>>>(x);
   a6<<<1, 1>>>(x);
   cudaMemcpy(&got, x, 4, cudaMemcpyDeviceToHost);
-  EXPECT(got == 30);
+  EXPECT(got == 31);
   const Job jobs[] = {{a1}, {attributes}}, *job = &jobs[0];
   jobs[1].kernel<<<1, 1, 64>>>(x), (*job).kernel<<<1, 1>>>(x), job->kernel<<<1, 1>>>(x);
   cudaMemcpy(&got, x, 4, cudaMemcpyDeviceToHost);
-  EXPECT(got == 24 + 2);
+  EXPECT(got == 25 + 2);
 
   cuFloatComplex z = make_cuFloatComplex(3, 4), *d_z;
   cudaMalloc(&d_z, sizeof z);

@@ -759,7 +759,7 @@ class Errors(Folder):
             "cudaIpcGetMemHandle(&h, p);": "memory of other processes",
             "cudaMallocFromPoolAsync(&p, 1, pool, 0);": "memory pools",
             "cudaImportExternalMemory(&m, &d);": "graphics",
-            "__nv_fp4_e2m1 x;": "fp4 and fp6 types",
+            "__nv_fp6_e2m3 x;": "fp6 types",
             "cuda::ptx::mbarrier_init(&bar, 1);": "libcu++ (cuda::)",
             "auto g = cooperative_groups::this_multi_grid();": "this part of cooperative groups",
             "__block_size__((2, 1, 1)) void k();": "launch attributes",

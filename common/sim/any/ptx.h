@@ -66,8 +66,13 @@ T* global_pointer(A a) {
     return (T*)(uintptr_t)a;
   }
 }
+/// From an address in shared memory, or a generic pointer to it, of which a GPU uses the low bits.
 template <class T, class A>
 T* shared_pointer(A a) {
+  if constexpr (sizeof a == 8) {
+    const auto* p = global_pointer<const char>(a);
+    if (reinterpret_cast<uintptr_t>(p) >> 32) return (T*)p;
+  }
   return static_cast<T*>(any::shared_pointer(as<uint32_t>(a)));
 }
 /// mapa.u32: the address in another block.

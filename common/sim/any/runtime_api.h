@@ -136,13 +136,14 @@ enum cudaLaunchAttributeID {
   cudaLaunchAttributeClusterDimension = 4,
   cudaLaunchAttributeClusterSchedulingPolicyPreference = 5,
   cudaLaunchAttributeProgrammaticStreamSerialization = 6,
-  cudaLaunchAttributePriority = 8
+  cudaLaunchAttributePriority = 8,
+  cudaLaunchAttributePreferredClusterDimension = 11
 };
 union cudaLaunchAttributeValue {
   int cooperative, priority, programmaticStreamSerializationAllowed;
   struct {
     unsigned x, y, z;
-  } clusterDim;
+  } clusterDim, preferredClusterDim;
 };
 struct cudaLaunchAttribute;
 namespace sim::any {
@@ -186,6 +187,7 @@ enum cudaSharedMemConfig {
   cudaSharedMemBankSizeFourByte,
   cudaSharedMemBankSizeEightByte
 };
+enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
 enum cudaSharedCarveout {
   cudaSharedmemCarveoutDefault = -1,
   cudaSharedmemCarveoutMaxL1 = 0,
@@ -289,7 +291,8 @@ enum cudaMemoryAdvise {
   X(cudaDevAttrMaxPersistingL2CacheSize, 108, p.persistingL2CacheMaxSize)          \
   X(cudaDevAttrReservedSharedMemoryPerBlock, 111, p.reservedSharedMemPerBlock)     \
   X(cudaDevAttrMemoryPoolsSupported, 115, 1)                                       \
-  X(cudaDevAttrClusterLaunch, 120, p.major >= 9)
+  X(cudaDevAttrClusterLaunch, 120, p.major >= 9)                                   \
+  X(cudaDevAttrIpcEventSupport, 125, 0)
 #define SIM_ATTRIBUTE(name, number, value) name = number,
 enum cudaDeviceAttr { SIM_ATTRIBUTES(SIM_ATTRIBUTE) };
 #undef SIM_ATTRIBUTE
@@ -700,6 +703,22 @@ cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, auto*, siz
   int sms = 0;
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
   return sim::any::given(grid, sms * sim::any::blocks_per_sm(*block, smem));
+}
+
+// --- memory of other processes: declared, and refused --------------------------------------------
+
+struct cudaIpcMemHandle_t {
+  char reserved[64];
+};
+enum { cudaIpcMemLazyEnablePeerAccess = 1 };
+inline cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) {
+  sim::any::unsupported("memory of other processes: cudaIpcGetMemHandle()");
+}
+inline cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) {
+  sim::any::unsupported("memory of other processes: cudaIpcOpenMemHandle()");
+}
+inline cudaError_t cudaIpcCloseMemHandle(void*) {
+  sim::any::unsupported("memory of other processes: cudaIpcCloseMemHandle()");
 }
 
 // --- textures of linear memory, as references ----------------------------------------------------

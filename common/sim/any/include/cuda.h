@@ -1,6 +1,7 @@
 // Stands in for NVIDIA's header of this name, which programs include beside the runtime's. It has
-// the driver API's tensor maps and the calls before them: cuInit() and the device. scripts/sim
-// names everything else that a program uses of it.
+// the driver API's tensor maps and the calls before them: cuInit() and the device. What manages
+// memory by handles is declared, and refused when it is called. scripts/sim names everything else
+// that a program uses of it.
 #pragma once
 #include <cstring>
 
@@ -32,13 +33,23 @@ enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ,
   CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
   CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ,
+  CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B,  // these three are refused
+  CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B,
+  CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B,
 };
-enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
+enum CUtensorMapInterleave {
+  CU_TENSOR_MAP_INTERLEAVE_NONE,
+  CU_TENSOR_MAP_INTERLEAVE_16B,
+  CU_TENSOR_MAP_INTERLEAVE_32B,
+};
 enum CUtensorMapSwizzle {
   CU_TENSOR_MAP_SWIZZLE_NONE,
   CU_TENSOR_MAP_SWIZZLE_32B,
   CU_TENSOR_MAP_SWIZZLE_64B,
   CU_TENSOR_MAP_SWIZZLE_128B,
+  CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B,  // these three are refused
+  CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B,
+  CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B,
 };
 enum CUtensorMapL2promotion {
   CU_TENSOR_MAP_L2_PROMOTION_NONE,
@@ -62,18 +73,24 @@ inline CUresult cuGetErrorName(CUresult error, const char** name) {
                                                : "CUDA_ERROR_INVALID_VALUE";
   return CUDA_SUCCESS;
 }
-/// The limits are CUDA's. Elements are contiguous.
+/// The limits are CUDA's. Elements are contiguous. What a load takes from outside of the tensor is
+/// 0, also with a fill of NaN, which the tensor cores read as 0.
 inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                        void* base, const cuuint64_t* size,
                                        const cuuint64_t* stride,  // bytes, from dimension 1 on
                                        const cuuint32_t* box, const cuuint32_t* step,
-                                       CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                        CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+  if (type > CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ) sim::any::unsupported("fp4 and fp6 tensor maps");
+  if (interleave) sim::any::unsupported("interleaved tensor maps");
+  if (swizzle > CU_TENSOR_MAP_SWIZZLE_128B) sim::any::unsupported("swizzles of other atoms");
   constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
   const uint64_t bytes = kBytes[type];
   bool right = rank >= 1 && rank <= sim::kMaxRank && reinterpret_cast<uintptr_t>(base) % 16 == 0;
-  if (!right || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) return CUDA_ERROR_INVALID_VALUE;
-  *map = {base, static_cast<int>(bytes), static_cast<int>(rank), fa::Swizzle{16 << swizzle}};
+  right &= fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  if (!right) return CUDA_ERROR_INVALID_VALUE;
+  map->base = base, map->element_bytes = static_cast<int>(bytes);
+  map->rank = static_cast<int>(rank), map->swizzle = fa::Swizzle{16 << swizzle};
   for (cuuint32_t i = 0; i < rank; ++i) {
     map->size[i] = size[i];
     map->stride[i] = i == 0 ? bytes : stride[i - 1];
@@ -94,6 +111,61 @@ inline CUresult cuDeviceGet(CUdevice* device, int number) {
   *device = number;
   return number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
+
+using CUdeviceptr = unsigned long long;
+using CUmemGenericAllocationHandle = unsigned long long;
+enum CUdevice_attribute {
+  CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+  CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED = 132
+};
+enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
+enum CUmemAllocationHandleType { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum CUmemLocationType { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum CUmemAccess_flags { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum CUmemAllocationGranularity_flags { CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
+enum CUmulticastGranularity_flags { CU_MULTICAST_GRANULARITY_RECOMMENDED = 1 };
+struct CUmemLocation {
+  CUmemLocationType type;
+  int id;
+};
+struct CUmemAllocationProp {
+  CUmemAllocationType type;
+  CUmemAllocationHandleType requestedHandleTypes;
+  CUmemLocation location;
+};
+struct CUmemAccessDesc {
+  CUmemLocation location;
+  CUmemAccess_flags flags;
+};
+struct CUmulticastObjectProp {
+  unsigned numDevices;
+  size_t size;
+  unsigned long long handleTypes, flags;
+};
+#define SIM_REFUSED(name)                                \
+  template <class... T>                                  \
+  CUresult name(T...) {                                  \
+    sim::any::unsupported(#name "() of the driver API"); \
+  }
+SIM_REFUSED(cuDeviceGetAttribute)
+SIM_REFUSED(cuMemAddressFree)
+SIM_REFUSED(cuMemAddressReserve)
+SIM_REFUSED(cuMemCreate)
+SIM_REFUSED(cuMemExportToShareableHandle)
+SIM_REFUSED(cuMemGetAllocationGranularity)
+SIM_REFUSED(cuMemImportFromShareableHandle)
+SIM_REFUSED(cuMemMap)
+SIM_REFUSED(cuMemRelease)
+SIM_REFUSED(cuMemRetainAllocationHandle)
+SIM_REFUSED(cuMemSetAccess)
+SIM_REFUSED(cuMemUnmap)
+SIM_REFUSED(cuMulticastAddDevice)
+SIM_REFUSED(cuMulticastBindMem)
+SIM_REFUSED(cuMulticastCreate)
+SIM_REFUSED(cuMulticastGetGranularity)
+SIM_REFUSED(cuMulticastUnbind)
+#undef SIM_REFUSED
+
 using PFN_cuTensorMapEncodeTiled_v12000 = decltype(&cuTensorMapEncodeTiled);
 using PFN_cuTensorMapEncodeTiled = PFN_cuTensorMapEncodeTiled_v12000;
 using PFN_cuTensorMapEncodeIm2col = CUresult (*)(CUtensorMap*, ...);  // refused on request

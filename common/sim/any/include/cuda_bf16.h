@@ -30,4 +30,6 @@ inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
 SIM_SMALL_FLOAT(__nv_bfloat16, __nv_bfloat162)
 inline __nv_bfloat16 __hneg(__nv_bfloat16 h) { return __ushort_as_bfloat16(h.bits ^ 0x8000); }
 inline __nv_bfloat16 __habs(__nv_bfloat16 h) { return __ushort_as_bfloat16(h.bits & 0x7fff); }
+inline __nv_bfloat162 __hneg2(__nv_bfloat162 h) { return {__hneg(h.x), __hneg(h.y)}; }
+inline __nv_bfloat162 __habs2(__nv_bfloat162 h) { return {__habs(h.x), __habs(h.y)}; }
 inline bool __hisnan(__nv_bfloat16 h) { return (h.bits & 0x7fff) > 0x7f80; }

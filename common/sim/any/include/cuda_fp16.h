@@ -8,6 +8,9 @@
 struct __half_raw {
   unsigned short x;
 };
+struct __half2_raw {
+  unsigned short x, y;
+};
 struct __half {
   uint16_t bits;
   __half() = default;
@@ -24,9 +27,12 @@ struct __half {
 };
 struct alignas(4) __half2 {
   __half x, y;
+  __half2() = default;
+  constexpr __half2(__half a, __half b) : x(a), y(b) {}
+  __half2(__half2_raw r) : x(__half_raw{r.x}), y(__half_raw{r.y}) {}
 };
-typedef __half half;
-typedef __half2 half2;
+typedef __half half, nv_half;
+typedef __half2 half2, nv_half2;
 
 // --- conversions ---------------------------------------------------------------------------------
 

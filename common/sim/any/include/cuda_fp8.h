@@ -75,4 +75,30 @@ inline __half __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t bits, __nv_fp8_interpre
   };
 SIM_FP8(e4m3)
 SIM_FP8(e5m2)
+
+/// A scale: the power of two 2^(__x - 127), and 255 is NaN. Rounds up.
+struct __nv_fp8_e8m0 {
+  __nv_fp8_storage_t __x;
+  __nv_fp8_e8m0() = default;
+  explicit __nv_fp8_e8m0(float f);
+  explicit operator float() const {
+    return std::bit_cast<float>(__x == 255 ? 0x7fc00000u : __x == 0 ? 1u << 22 : __x << 23);
+  }
+};
+inline __nv_fp8_storage_t __nv_cvt_float_to_e8m0(float f, __nv_saturation_t saturation,
+                                                 cudaRoundMode rounding) {
+  const uint32_t size = std::bit_cast<uint32_t>(f) & 0x7fffffff, exponent = size >> 23;
+  if (size > 0x7f800000) return 255;
+  const uint32_t above = exponent == 0 ? size > 1u << 22 : (size & 0x7fffff) != 0;
+  const uint32_t power = exponent + (rounding == cudaRoundPosInf ? above : 0);
+  return power < 255 || saturation == __NV_NOSAT ? power : 254;
+}
+inline __nv_fp8x2_storage_t __nv_cvt_float2_to_e8m0x2(float2 v, __nv_saturation_t saturation,
+                                                      cudaRoundMode rounding) {
+  return __nv_cvt_float_to_e8m0(v.x, saturation, rounding) |
+         __nv_cvt_float_to_e8m0(v.y, saturation, rounding) << 8;
+}
+inline __nv_fp8_e8m0::__nv_fp8_e8m0(float f)
+    : __x(__nv_cvt_float_to_e8m0(f, __NV_SATFINITE, cudaRoundPosInf)) {}
+SIM_FP8(e8m0)
 #undef SIM_FP8
