@@ -63,6 +63,11 @@ uint64_t atomic_u64(AtomicOp, uint64_t* p, uint64_t v, uint64_t compare = 0);
 
 void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where);
 void stmatrix(const uint32_t* registers, void* row, Where, int matrices = 4, bool trans = false);
+/// .b8: ldmatrix.m16n16.trans when `square`, else m8n16. The rows have 16 bytes, or begin with 16
+/// codes of so many `bits`. stmatrix.m16n8.trans.
+void ldmatrix_bytes(uint32_t* registers, int matrices, bool square, int bits, const void* row,
+                    Where);
+void stmatrix_bytes(const uint32_t* registers, void* row, Where, int matrices);
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where);
 
 // --- cp_async.cpp --------------------------------------------------------------------------------
@@ -105,7 +110,13 @@ struct TensorMap {
   uint64_t size[kMaxRank];    ///< elements
   uint64_t stride[kMaxRank];  ///< bytes; [0] is one element
   uint32_t box[kMaxRank];     ///< elements
+  /// 16 elements of 4 or 6 bits are one here, but not in coordinates: then 16. In shared memory
+  /// `gap` bytes follow each, which a load does not count.
+  uint16_t unit, gap;
 };
+
+/// As a rank: gather4 or scatter4, whose five coordinates are a column and four rows.
+constexpr int kFourRows = 4 + kMaxRank;
 
 /// `at`: `rank` coordinates. `blocks`: bit r = box and signal to the block of rank r; 0 = this one.
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
@@ -142,7 +153,7 @@ void proxy_fence(ProxyFence);
 // --- wgmma.cpp -----------------------------------------------------------------------------------
 
 /// What wgmma multiplies: m64nNk16 of bf16 or fp16, m64nNk32 of e4m3. The others are tcgen05's.
-enum class Factor { bf16, e4m3, f16, tf32, e5m2, s8, u8 };
+enum class Factor { bf16, e4m3, f16, tf32, e5m2, s8, u8, e2m3, e3m2, e2m1, e2m1x2 };
 
 /// One wgmma.mma_async.
 struct Wgmma {
@@ -174,7 +185,7 @@ void setmaxnreg(int registers, Where);
 enum class CtaGroup { one = 1, two = 2 };
 
 /// PTX's kind; the instruction descriptor names the types (sim/instructions/tensor_kinds.h).
-enum class TensorKind { f16, tf32, f8f6f4, i8 };
+enum class TensorKind { f16, tf32, f8f6f4, i8, mxf8f6f4, mxf4, mxf4nvf4 };
 
 /// One tcgen05.mma.
 struct TensorProduct {
@@ -186,7 +197,11 @@ struct TensorProduct {
   bool accumulate = true;    ///< false: D = A B
   CtaGroup group = CtaGroup::one;
   TensorKind kind = TensorKind::f16;
-  bool ws = false;  ///< tcgen05.mma.ws
+  bool ws = false;                      ///< tcgen05.mma.ws
+  uint32_t scales_a = 0, scales_b = 0;  ///< addresses in tensor memory, of block-scaled kinds
+  int scale_vector = 0;                 ///< n of scale_vec::nX; 0: the kind's
+  int scale_d = 0;                      ///< scale-input-d: D = A B + D 2^-scale_d
+  uint32_t disabled[8] = {};  ///< lanes of D that stay as they are, of the even block first
 };
 void tcgen05_alloc(uint32_t* address, int columns, Where, CtaGroup = CtaGroup::one);
 void tcgen05_relinquish_alloc_permit(Where, CtaGroup = CtaGroup::one);
@@ -196,6 +211,13 @@ uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle, int leading_bytes, in
 /// From PTX's bits, whose start is an address as __cvta_generic_to_shared() returns it.
 uint64_t tcgen05_operand(uint64_t descriptor, Where);
 void tcgen05_mma(const TensorProduct&, Where);
+/// What tcgen05.cp copies (kCopies in sim/instructions/tensor_kinds.h), and the bits of an element
+/// that it expands to a byte: 4, 6, or 0.
+enum class TensorCopy { m128b256, m4b256, m128b128, m64b128_02_13, m64b128_01_23, m32b128 };
+void tcgen05_cp(uint32_t to, uint64_t descriptor, TensorCopy, int bits, Where,
+                CtaGroup = CtaGroup::one);
+/// tcgen05.shift: row i + 1 of 32 lanes and 8 columns becomes row i.
+void tcgen05_shift(uint32_t at, Where, CtaGroup = CtaGroup::one);
 constexpr unsigned kThisBlock = ~0u;
 /// `blocks`: bit r = the mbarrier of the block of rank r.
 void tcgen05_commit(uint64_t* bar, Where, CtaGroup = CtaGroup::one, unsigned blocks = kThisBlock);

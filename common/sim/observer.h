@@ -42,15 +42,25 @@ struct TensorAccess {
 /// The instruction: tcgen05.mma, ld, st, dealloc.
 enum class TensorUse : uint8_t { product, load, store, free };
 
-/// The instruction that writes to shared memory and signals an mbarrier, for messages.
+/// The instruction that writes to shared memory and signals an mbarrier, for messages. `adds`: also
+/// to what others of its kind add to, in any order.
 struct Sender {
   const char *by = "TMA load by ", *into = "TMA load into", *signals = "TMA load that signals";
+  bool adds = false;
 };
 inline constexpr Sender kTmaLoad;
 inline constexpr Sender kSender[] = {
     {"st.async by ", "st.async into", "st.async that signals"},
     {"clusterlaunchcontrol.try_cancel by ", "clusterlaunchcontrol.try_cancel into",
-     "clusterlaunchcontrol.try_cancel that signals"}};
+     "clusterlaunchcontrol.try_cancel that signals"},
+    {"red.async by ", "red.async into", "red.async that signals", true},
+    {"cp.reduce.async.bulk by ", "cp.reduce.async.bulk into", "cp.reduce.async.bulk that signals",
+     true}};
+/// The same of what a tcgen05.commit tracks: who issued it, what reads shared memory, its name.
+inline constexpr Sender kTensorSender[] = {
+    {"tcgen05.mma by ", "tcgen05.mma that reads", "tcgen05.mma"},
+    {"tcgen05.cp by ", "tcgen05.cp that reads", "tcgen05.cp"},
+    {"tcgen05.shift by ", "tcgen05.shift that reads", "tcgen05.shift"}};
 
 /// How a wgmma uses registers of a thread: it reads A, or has exclusive use of its accumulators.
 enum class RegisterUse : uint8_t { a, accumulator };
@@ -135,10 +145,11 @@ class Observer {
     (void)chunks, (void)pc;
     return operation;
   }
-  /// The current thread issues a tcgen05.mma that reads shared memory and uses tensor memory of
-  /// `home`: its block and then, for a product of a pair, the pair's other block.
+  /// The current thread issues a tcgen05.mma, cp or shift that reads shared memory and uses tensor
+  /// memory of `home`: its block and then, for one of a pair, the pair's other block.
   virtual void issue_product(Block&, Block& home, std::span<const SharedOperand>,
-                             std::span<const TensorAccess>, const void* pc, const Where&) {
+                             std::span<const TensorAccess>, const void* pc, const Where&,
+                             const Sender&) {
     (void)home, (void)pc;
   }
   /// The current thread's warp issues a tcgen05.ld or st, or frees columns.

@@ -39,7 +39,6 @@ SHAPES = {
 }
 
 
-
 @dataclass
 class Latent:
     """A model whose cache has one vector per token and layer for all heads (MLA), in bf16."""

@@ -142,21 +142,33 @@ def cp_async(match, args):
     return f"::sim::cp_async({shared(to)}, {from_}, {size}, {filled}, {HERE});"
 
 
+def packed_bits(match):
+    """Of .b4x16_p64 or .b6x16_p32, 0 without."""
+    return (match["bits"] or "b0")[1]
+
+
 def matrices(match, args):
     """ldmatrix and stmatrix."""
-    loads = match["what"] == "ldmatrix"
+    loads, shape = match["what"] == "ldmatrix", match["shape"] or "m8n8"
     registers, (address,) = args if loads else args[::-1]
     count, trans = int(match["count"]), "true" if match["trans"] else "false"
-    if count not in (1, 2, 4):
+    square, of_bytes = shape == "m16n16", match["type"] != "b16"
+    shapes = {"m8n8": "b16", "m16n16": "b8", "m8n16": "b8x16", "m16n8": "b8"}
+    if count not in (1, 2, 4) or not shape.startswith("m8n") and not match["trans"]:
         return None
-    if len(registers) != count:
+    if len(registers) != count << square or square and count == 4:
         raise ValueError
+    if shapes[shape] != match["type"] and not (square and match["bits"]):
+        return None
     if loads:
         out = "".join(" " + put(x, f"fa_r[{i}]") for i, x in enumerate(registers))
-        call = f"::sim::ldmatrix(fa_r, {count}, {trans}, {shared(address)}, {HERE});"
-        return f"uint32_t fa_r[4]; {call}{out}"
+        how = f"_bytes(fa_r, {count}, {str(square).lower()}, {packed_bits(match)}"
+        how = how if of_bytes else f"(fa_r, {count}, {trans}"
+        return f"uint32_t fa_r[4]; ::sim::ldmatrix{how}, {shared(address)}, {HERE});{out}"
     values = ", ".join(operand("uint32_t", x) for x in registers)
-    call = f"::sim::stmatrix(fa_r, {shared(address)}, {HERE}, {count}, {trans});"
+    how = "_bytes" if of_bytes else ""
+    trans = "" if of_bytes else f", {trans}"
+    call = f"::sim::stmatrix{how}(fa_r, {shared(address)}, {HERE}, {count}{trans});"
     return f"const uint32_t fa_r[] = {{{values}}}; {call}"
 
 
@@ -240,10 +252,11 @@ def vote(match, args):
 
 def box(match, tensor_map, at):
     """The declaration of fa_at, and the arguments that name a box of a tensor."""
-    if len(at) != int(match["rank"]):
+    if len(at) != (5 if match["four"] else int(match["rank"])):
         raise ValueError
     declared = f"const int fa_at[] = {{{', '.join(f'(int)({x})' for x in at)}}};"
-    return declared, f"(const ::sim::TensorMap*)({tensor_map}), fa_at, {len(at)}"
+    rank = "::sim::kFourRows" if match["four"] else len(at)
+    return declared, f"(const ::sim::TensorMap*)({tensor_map}), fa_at, {rank}"
 
 
 def tma_load(match, args):
@@ -261,6 +274,23 @@ def tma_store(match, args):
     (tensor_map, *at), (source,), *_ = args
     declared, named = box(match, tensor_map, at)
     return f"{declared} ::sim::tma_store({named}, {shared(source)}, {HERE});"
+
+
+# tensormap.replace: what each field is in sim::TensorMap; the others only as they are.
+MAP_FIELDS = {"global_address": "base = (void*)({1})", "rank": "rank = (int)({1}) + 1"}
+MAP_FIELDS |= {"box_dim": "box[{0}] = {1}", "global_dim": "size[{0}] = {1}"}
+MAP_FIELDS |= {"global_stride": "stride[({0}) + 1] = {1}"}
+MAP_FIELDS |= {"swizzle_mode": "swizzle = ::fa::Swizzle(16 << ({1}))"}
+MAP_DEFAULTS = {"element_stride": "1", "interleave_layout": "0", "fill_mode": "0"}
+MAP_DEFAULTS |= {"swizzle_atomicity": "0"}
+
+
+def tensor_map_replace(match, args):
+    at, *order, value = [x for (x,) in args]
+    if match["field"] in MAP_DEFAULTS:
+        return ";" if value == MAP_DEFAULTS[match["field"]] else None
+    replaced = MAP_FIELDS[match["field"]].format(order[0] if order else 0, value)
+    return f"{pointer(match, '::sim::TensorMap', at)}->{replaced};"
 
 
 COMBINED = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
@@ -385,25 +415,60 @@ def tensor_alloc(match, args):
     return f"::sim::tcgen05_alloc({to}, {columns}, {HERE}, {cta_group(match)});"
 
 
-TENSOR_KINDS = ("f16", "tf32", "f8f6f4", "i8")  # sim/instructions/tensor_kinds.h
+# sim/instructions/tensor_kinds.h
+TENSOR_KINDS = ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4")
+SCALE_VECTORS = {"block16": 4, "block32": 2}
 
 
 def tensor_mma(match, args):
-    if match["kind"] not in TENSOR_KINDS:
+    kind = match["kind"]
+    if kind not in TENSOR_KINDS:
         return None
-    (d,), (a,), (b,), (descriptor,), *disabled, (accumulate,) = args
-    if len(disabled) > 1 or disabled and (match["ws"] or len(disabled[0]) not in (4, 8)):
-        raise ValueError
-    lanes = ", ".join([HERE, *disabled[0]]) if disabled else ""
-    lanes = f"::sim::any::need_all_lanes({lanes}); " if lanes else ""
+    (d,), (a,), (b,), (descriptor,), *more = args
+    fields = f".kind = ::sim::TensorKind::{kind}, .ws = {str(bool(match['ws'])).lower()}"
+    need = ""
+    if kind.startswith("mx"):
+        (scales_a,), (scales_b,), (accumulate,) = more
+        vector = match["vector"] or 0
+        vector = (
+            1 if kind == "mxf8f6f4" and vector == "block32" else SCALE_VECTORS.get(vector, vector)
+        )
+        fields += f", .scales_a = (uint32_t)({scales_a}), .scales_b = (uint32_t)({scales_b})"
+        fields += f", .scale_vector = {vector}"
+    else:
+        disabled = more.pop(0) if len(more[0]) > 1 else []
+        (accumulate,), *last = more
+        if disabled and (match["ws"] or len(disabled) not in (4, 8)):
+            raise ValueError
+        if match["ws"] and last:
+            need = f"::sim::any::need_all_columns({last[0][0]}, {HERE}); "
+        elif last:
+            if kind not in ("f16", "tf32"):
+                raise ValueError
+            fields += f", .scale_d = (int)({last[0][0]})"
+        if disabled:
+            fields += f", .disabled = {{{', '.join(f'(uint32_t)({x})' for x in disabled)}}}"
     tensor = match["operands"][1].startswith("[")
     b = f"::sim::tcgen05_operand({b}, {HERE})"
     a = f"(uint32_t)({a})" if tensor else f"::sim::tcgen05_operand({a}, {HERE})"
     return (
-        f"{lanes}::sim::tcgen05_mma({{(uint32_t)({d}), {a}, {str(tensor).lower()}, {b}, "
-        f"(uint32_t)({descriptor}), {accumulate}, {cta_group(match)}, "
-        f"::sim::TensorKind::{match['kind']}, {str(bool(match['ws'])).lower()}}}, {HERE});"
+        f"{need}::sim::tcgen05_mma({{.d = (uint32_t)({d}), .a = {a}, "
+        f".a_in_tensor_memory = {str(tensor).lower()}, .b = {b}, "
+        f".instruction = (uint32_t)({descriptor}), .accumulate = (bool)({accumulate}), "
+        f".group = {cta_group(match)}, {fields}}}, {HERE});"
     )
+
+
+# By sim::TensorCopy.
+TENSOR_COPIES = ["128x256b", "4x256b", "128x128b", "64x128bwarpx2::02_13", "64x128bwarpx2::01_23"]
+TENSOR_COPIES += ["32x128bwarpx4"]
+
+
+def tensor_copy(match, args):
+    copy = TENSOR_COPIES.index(match["shape"] + (match["multicast"] or ""))
+    operands = f"(uint32_t)({args[0][0]}), ::sim::tcgen05_operand({args[1][0]}, {HERE})"
+    shape = f"::sim::TensorCopy({copy}), {packed_bits(match)}"
+    return f"::sim::tcgen05_cp({operands}, {shape}, {HERE}, {cta_group(match)});"
 
 
 def tensor_commit(match, args):
@@ -418,7 +483,16 @@ TENSOR_SHAPES |= {"16x256b": (16, 256), "16x32bx2": (16, 32)}
 
 def tensor_move(match, args):
     lanes, bits = TENSOR_SHAPES[match["shape"]]
-    loads, second = match["what"] == "ld", "0"
+    loads, second, reduced = match["what"] == "ld", "0", ""
+    if match["red"]:
+        (to,) = args.pop(1)
+        if bits != 32 or match["count"] == "1":
+            raise ValueError
+        of = TYPES[match["type"]]
+        values = ", ".join(operand(of, x) for x in args[0])
+        flags = (match["op"] == "min", match["abs"], match["nan"])
+        flags = ", ".join(str(bool(x)).lower() for x in flags)
+        reduced = " " + put(to, f"{PTX}::extreme<{of}, {flags}>({values})")
     if match["shape"] == "16x32bx2":
         second = args.pop(2 if loads else 1)[0]
     registers, (address,) = args if loads else args[::-1]
@@ -429,7 +503,7 @@ def tensor_move(match, args):
     packed = str(bool(match["packed"])).lower()
     call = f"::sim::any::tcgen05_{match['what']}"
     shape = f"{{{lanes}, {bits}, {packed}, {second}}}"
-    return f"{call}({HERE}, {shape}, {address}, {', '.join(registers)});"
+    return f"{call}({HERE}, {shape}, {address}, {', '.join(registers)});{reduced}"
 
 
 def call(text):
@@ -468,10 +542,13 @@ CACHE = "ca|cg|cs|cv|lu|nc|wb|wt|L1::@|L2::@|level::@*"
 ORDER = "sem=release|acquire|relaxed? scope=cta|cluster?"
 IN_SHARED = "shared|shared::cta|shared::cluster? b64"
 TENSOR = "cp.async.bulk.tensor rank=#d"
+MATRIX = "shape=m8n8|m16n16|m8n16|m16n8?"
 HINT = "hint=L2::cache_hint?"
 MULTICAST = "multicast=multicast::cluster?"
 BYTES = "mbarrier::complete_tx::bytes"
 GROUP = "group=cta_group::#"
+WARPS = "warpx2::02_13|warpx2::01_23|warpx4"
+FOUR = "tile::gather4|tile::scatter4"
 OP = f"op={'|'.join(COMBINED)} noftz? type=u32|s32|b32|u64|s64|b64|f16|bf16|f32|f64"
 INSTRUCTIONS = rows(
     (f"what=ld|ldu|st {WHERE} {CACHE} count=v#? type=@", load_or_store),
@@ -505,10 +582,24 @@ INSTRUCTIONS = rows(
     ("fence.proxy.async of=shared::cta|shared::cluster|global?", proxy_fence),
     # TMA, bulk copies, stores and reductions that signal an mbarrier
     (
-        f"{TENSOR} shared::cta|shared::cluster global tile? {BYTES} {GROUP}? {MULTICAST} {HINT}",
+        f"{TENSOR} four={FOUR}? shared::cta|shared::cluster global tile? four={FOUR}? {BYTES} "
+        f"{MULTICAST} {GROUP}? {MULTICAST} {HINT}",
         tma_load,
     ),
-    (f"{TENSOR} global.shared::cta tile? bulk_group {HINT}", tma_store),
+    (
+        f"{TENSOR} four={FOUR}? global.shared::cta tile? four={FOUR}? bulk_group {HINT}",
+        tma_store,
+    ),
+    (
+        "tensormap.replace.tile field=@ space=global|shared|shared::cta? b1024 type=b32|b64",
+        tensor_map_replace,
+    ),
+    (
+        "tensormap.cp_fenceproxy @*",
+        call(
+            f"any::copy_tensor_map({PTX}::global_pointer<void>({{0}}), {shared('{1}')}, {{here}})"
+        ),
+    ),
     (
         f"cp.async.bulk to=shared::cta|shared::cluster source=global {BYTES} {MULTICAST} {HINT}",
         bulk,
@@ -546,8 +637,8 @@ INSTRUCTIONS = rows(
     ("setmaxnreg inc|dec sync.aligned.u32", call("setmaxnreg({0}, {here})")),
     # tensor cores
     (
-        "what=ldmatrix|stmatrix sync.aligned m8n8? count=x# trans=trans? m8n8? "
-        "shared|shared::cta b16",
+        f"what=ldmatrix|stmatrix sync.aligned {MATRIX} count=x# trans=trans? {MATRIX} "
+        "shared|shared::cta? type=b16|b8|b8x16 bits=b4x16_p64|b6x16_p32?",
         matrices,
     ),
     (
@@ -568,7 +659,17 @@ INSTRUCTIONS = rows(
         f"tcgen05.relinquish_alloc_permit {GROUP} sync.aligned",
         call("tcgen05_relinquish_alloc_permit({here}, {group})"),
     ),
-    (f"tcgen05.mma ws=ws? {GROUP} kind=kind::@ collector::@?", tensor_mma),
+    (
+        f"tcgen05.mma ws=ws? {GROUP} kind=kind::@ block_scale? "
+        "vector=scale_vec::#X|block16|block32? collector::@?",
+        tensor_mma,
+    ),
+    (
+        f"tcgen05.cp {GROUP} multicast={WARPS}? shape=@ multicast={WARPS}? b8x16? "
+        "bits=b4x16_p64|b6x16_p32?",
+        tensor_copy,
+    ),
+    (f"tcgen05.shift {GROUP} down", call("tcgen05_shift((uint32_t)({0}), {here}, {group})")),
     (
         f"tcgen05.commit {GROUP} mbarrier::arrive::one shared|shared::cta|shared::cluster? "
         f"{MULTICAST} b64",
@@ -577,6 +678,11 @@ INSTRUCTIONS = rows(
     (
         f"tcgen05 what=ld|st sync.aligned shape={'|'.join(TENSOR_SHAPES)} count=x# "
         "packed=pack::16b|unpack::16b? b32",
+        tensor_move,
+    ),
+    (
+        "tcgen05 what=ld red=red sync.aligned shape=32x32b|16x32bx2 count=x# "
+        "type=f32|u32|s32? op=min|max abs=abs? nan=NaN? type=f32|u32|s32?",
         tensor_move,
     ),
     ("tcgen05 yes=wait::ld sync.aligned", call("tcgen05_wait({yes}, {here})")),

@@ -191,9 +191,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    launch<d>(flash_fwd_kernel<d>, Br, kThreads, sizeof(Tiles<d>), p, t);
-  });
+  fa::dispatch_d<64, 128>(
+      p.d, [&](auto d) { launch<d>(flash_fwd_kernel<d>, Br, kThreads, sizeof(Tiles<d>), p, t); });
 }
 
 }  // namespace step16_issuer

@@ -1,6 +1,6 @@
 // Inline PTX of Blackwell beside tests/any_program/tensor_memory.cu: clusters whose blocks write to
-// each other's shared memory, blocks that take over the next one's work, packed arithmetic, and a
-// product of 64 rows in e4m3.
+// each other's shared memory, blocks that take over the next one's work, packed arithmetic,
+// matrices of bytes, and products in e4m3: of 64 rows, and of 128 with scales.
 #include <cuda_fp8.h>
 #include <stdint.h>
 
@@ -121,10 +121,36 @@ __global__ void packed(float2* y) {
   asm("mov.b64 {%0, %1}, %2;" : "=f"(y->x), "=f"(y->y) : "l"(c));
 }
 
-// D[64][32] = A[64][32] B[32][32]^T, in core matrices of 8 rows of 16 bytes.
-constexpr int kM = 64, kN = 32, kK = 32;
-__global__ void product(const __nv_fp8_e4m3* A, const __nv_fp8_e4m3* B, float* D) {
+// A matrix of 16 x 8 bytes, element (i, j) is 8 i + j, to 8 rows in columns' order; two ways back.
+__global__ void bytes(uint32_t* y) {
+  __shared__ __align__(128) uint8_t rows[16][16];
+  const int lane = threadIdx.x;
+  uint32_t r = 0, back[2], narrow;
+  for (int i = 0; i < 4; ++i) {
+    r |= (uint32_t)((lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2) << 8 * i;
+  }
+  ((uint32_t*)rows[8])[lane] = 0x03020100 + 0x01010101 * 4 * lane;
+  asm volatile(
+      "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8 [%0], {%1};" ::"r"(address(rows[lane % 8])),
+      "r"(r));
+  __syncwarp();
+  asm volatile("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%0, %1}, [%2];"
+               : "=r"(back[0]), "=r"(back[1])
+               : "r"(address(rows[lane % 16])));
+  asm volatile("ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%0}, [%1];"
+               : "=r"(narrow)
+               : "r"(address(rows[lane % 8])));
+  y[lane] = back[0], y[32 + lane] = back[1], y[64 + lane] = narrow;
+}
+
+// D[kM][32] = A[kM][32] B[32][32]^T, in core matrices of 8 rows of 16 bytes. `scales`: 2^e of each
+// row of A, then of B, as tensor memory has them.
+constexpr int kN = 32, kK = 32;
+template <int kM, bool kScaled>
+__global__ void product(const __nv_fp8_e4m3* A, const __nv_fp8_e4m3* B, const uint4* scales,
+                        float* D, float* largest) {
   __shared__ __align__(128) __nv_fp8_e4m3 tiles[(kM + kN) * kK];
+  __shared__ __align__(128) uint4 of_rows[64];
   __shared__ uint64_t bars[1];
   __shared__ uint32_t taddr;
   const uint32_t done = address(bars);
@@ -134,10 +160,11 @@ __global__ void product(const __nv_fp8_e4m3* A, const __nv_fp8_e4m3* B, float* D
     tiles[(r < kM ? 0 : kM * kK) + k / 16 * rows * 16 + row * 16 + k % 16] =
         r < kM ? A[i] : B[i - kM * kK];
   }
+  if (thread < 64) of_rows[thread] = scales[thread];
   asm volatile("fence.proxy.async.shared::cta;");
   if (warp == 0) {
     asm volatile(
-        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 32;" ::"r"(address(&taddr)));
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], 64;" ::"r"(address(&taddr)));
   }
   if (thread == 0) init(done, 1);
   __syncthreads();
@@ -146,33 +173,75 @@ __global__ void product(const __nv_fp8_e4m3* A, const __nv_fp8_e4m3* B, float* D
     const auto operand = [](uint32_t at, int rows) {
       return (uint64_t)(at >> 4) | (uint64_t)rows << 16 | (uint64_t)(128 >> 4) << 32 | 1ull << 46;
     };
-    const uint32_t instruction = 1 << 4 | kN / 8 << 17 | kM / 16 << 24;  // fp32, e4m3, e4m3
-    asm volatile(
-        "tcgen05.mma.cta_group::1.kind::f8f6f4.collector::a::discard [%0], %1, %2, %3, 0;" ::"r"(d),
-        "l"(operand(address(tiles), kM)), "l"(operand(address(tiles) + kM * kK, kN)),
-        "r"(instruction));
+    const uint32_t shape = kN / 8 << 17 | kM / 16 << 24;  // e4m3, e4m3
+    const uint64_t a = operand(address(tiles), kM), b = operand(address(tiles) + kM * kK, kN);
+    if (kScaled) {
+      const uint64_t of_a = operand(address(of_rows), 0), of_b = operand(address(of_rows + 32), 0);
+      asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(d + 32), "l"(of_a));
+      asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(d + 36), "l"(of_b));
+      asm volatile(
+          "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.block32 [%0], %1, %2, %3, [%4], "
+          "[%5], 0;" ::"r"(d),
+          "l"(a), "l"(b), "r"(shape | 1 << 23), "r"(d + 32), "r"(d + 36));
+    } else {
+      asm volatile(
+          "tcgen05.mma.cta_group::1.kind::f8f6f4.collector::a::discard [%0], %1, %2, %3, 0;" ::"r"(
+              d),
+          "l"(a), "l"(b), "r"(shape | 1 << 4));
+    }
     asm volatile(
         "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(done));
   }
   wait(done, 0);
   asm volatile("tcgen05.fence::after_thread_sync;");
-  float r[16];  // of 16 rows of the warp, of all columns
-  asm volatile(
-      "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
-      "%12, %13, %14, %15}, [%16];"
-      : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]), "=f"(r[4]), "=f"(r[5]), "=f"(r[6]),
-        "=f"(r[7]), "=f"(r[8]), "=f"(r[9]), "=f"(r[10]), "=f"(r[11]), "=f"(r[12]), "=f"(r[13]),
-        "=f"(r[14]), "=f"(r[15])
-      : "r"(d + (warp * 32 << 16)));
-  asm volatile("tcgen05.wait::ld.sync.aligned;");
-  for (int i = 0; i < 16; ++i) {
-    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    D[row * kN + column] = r[i];
+  for (int half = 0; half < kM / 64; ++half) {
+    float r[16];  // of 16 rows of the warp, of all columns
+    asm volatile(
+        "tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+        "%12, %13, %14, %15}, [%16];"
+        : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]), "=f"(r[4]), "=f"(r[5]), "=f"(r[6]),
+          "=f"(r[7]), "=f"(r[8]), "=f"(r[9]), "=f"(r[10]), "=f"(r[11]), "=f"(r[12]), "=f"(r[13]),
+          "=f"(r[14]), "=f"(r[15])
+        : "r"(d + (warp * 32 + half * 16 << 16)));
+    for (int i = 0; i < 16; ++i) {
+      const int row = (warp * kM / 64 + half) * 16 + lane / 4 + i / 2 % 2 * 8;
+      D[row * kN + i / 4 * 8 + lane % 4 * 2 + i % 2] = r[i];
+    }
   }
+  if (kM == 128) {
+    float r[2], most;
+    asm volatile("tcgen05.ld.red.sync.aligned.32x32b.x2.max.abs.f32 {%0, %1}, %2, [%3];"
+                 : "=f"(r[0]), "=f"(r[1]), "=f"(most)
+                 : "r"(d + (warp * 32 << 16)));
+    largest[thread] = most;
+  }
+  asm volatile("tcgen05.wait::ld.sync.aligned;");
   asm volatile("tcgen05.fence::before_thread_sync;");
   __syncthreads();
   if (warp == 0) {
-    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 32;" ::"r"(d));
+    asm volatile("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, 64;" ::"r"(d));
+  }
+}
+
+template <int kM, bool kScaled>
+void check_product() {
+  __nv_fp8_e4m3 *A = room<__nv_fp8_e4m3>(kM * kK), *B = room<__nv_fp8_e4m3>(kN * kK);
+  float *D = room<float>(kM * kN), *largest = room<float>(kM);
+  uint8_t* scales = room<uint8_t>(1024);
+  const auto e = [](int row) { return row % 7 - 3; };
+  for (int i = 0; i < kM; ++i) scales[i % 32 * 16 + i / 32 * 4] = 127 + e(i);
+  for (int i = 0; i < kN; ++i) scales[512 + i * 16] = 127 + e(i + 2);
+  for (int i = 0; i < kM * kK; ++i) A[i] = __nv_fp8_e4m3(i * 7 % 31 - 15.f);
+  for (int i = 0; i < kN * kK; ++i) B[i] = __nv_fp8_e4m3((i * 5 % 11 - 5) / 4.f);
+  product<kM, kScaled><<<1, 128>>>(A, B, (const uint4*)scales, D, largest);
+  done();
+  for (int i = 0; i < kM * kN; ++i) {
+    float sum = 0;
+    for (int k = 0; k < kK; ++k) sum += float(A[i / kN * kK + k]) * float(B[i % kN * kK + k]);
+    EXPECT(D[i] == (kScaled ? ldexpf(sum, e(i / kN) + e(i % kN + 2)) : sum));
+  }
+  for (int i = 0; i < kM && kM == 128; ++i) {
+    EXPECT(largest[i] == fmaxf(fabsf(D[i * kN]), fabsf(D[i * kN + 1])));
   }
 }
 
@@ -199,16 +268,20 @@ int main() {
   done();
   EXPECT(two->x == (1.5f * 3 + 3 + 1.5f) * 3 && two->y == (-0.5f + 0.25f - 2) * 0.25f);
 
-  __nv_fp8_e4m3 *A = room<__nv_fp8_e4m3>(kM * kK), *B = room<__nv_fp8_e4m3>(kN * kK);
-  float* D = room<float>(kM * kN);
-  for (int i = 0; i < kM * kK; ++i) A[i] = __nv_fp8_e4m3(i * 7 % 31 - 15.f);
-  for (int i = 0; i < kN * kK; ++i) B[i] = __nv_fp8_e4m3((i * 5 % 11 - 5) / 4.f);
-  product<<<1, 128>>>(A, B, D);
+  uint32_t* words = room<uint32_t>(96);
+  bytes<<<1, 32>>>(words);
   done();
-  for (int i = 0; i < kM * kN; ++i) {
-    float sum = 0;
-    for (int k = 0; k < kK; ++k) sum += float(A[i / kN * kK + k]) * float(B[i % kN * kK + k]);
-    EXPECT(D[i] == sum);
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const auto byte = [&](int n) { return words[32 * n + lane] >> 8 * i & 0xff; };
+      const int j = lane % 4 * 4 + i, first = lane / 4;  // row of shared memory, its first byte
+      EXPECT(byte(0) == (j < 8 ? first * 8 + j : (j - 8) * 16 + first));
+      EXPECT(byte(1) == (j < 8 ? (first + 8) * 8 + j : (j - 8) * 16 + first + 8));
+      EXPECT(byte(2) == ((j / 2 * 8 + first) >> j % 2 * 4 & 15));
+    }
   }
+
+  check_product<64, false>();
+  check_product<128, true>();
   return verdict();
 }

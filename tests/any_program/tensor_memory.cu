@@ -186,6 +186,11 @@ __global__ void product(const T* A, const T* B, float* D) {
                " [%0], %1, %2, %3, {%5, %6, %7, %8}, p; }" ::"r"(d),                              \
                "l"(operand(a + k)), "l"(operand(b + k)), "r"(kOfAnyType | types), "r"(k), "r"(0), \
                "r"(0), "r"(0), "r"(0))
+// Except in lane 31, D = A B^T + D / 2.
+#define ADD_TO_HALF(kind, types)                                                           \
+  asm volatile("{ .reg .pred p; setp.eq.b32 p, 0, 0; tcgen05.mma.cta_group::1.kind::" kind \
+               ".collector::a::fill [%0], %1, %2, %3, {%4, 0, 0, 0}, p, 1; }" ::"r"(d),    \
+               "l"(operand(a)), "l"(operand(b)), "r"(kOfAnyType | types), "r"(0x80000000))
   if (thread == 0) {
     constexpr uint32_t kOfAnyType = kInstruction & ~(1 << 7 | 1 << 10);
     for (int k = 0; k < 128; k += 32) {
@@ -194,6 +199,11 @@ __global__ void product(const T* A, const T* B, float* D) {
       } else {
         MULTIPLY("tf32", (2 << 7 | 2 << 10));
       }
+    }
+    if constexpr (sizeof(T) == 2) {
+      ADD_TO_HALF("f16", 0);
+    } else {
+      ADD_TO_HALF("tf32", (2 << 7 | 2 << 10));
     }
     commit(done);
   }
@@ -246,6 +256,73 @@ __global__ __cluster_dims__(2, 1, 1) void pair(const __grid_constant__ CUtensorM
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n");
 }
 
+// Four rows of a tensor, one beyond it, to four rows of another one. The kernel makes the second
+// one's map from the first one's.
+__global__ void rows(const __grid_constant__ CUtensorMap map, CUtensorMap* other,
+                     __nv_bfloat16* y) {
+  __shared__ __align__(128) __nv_bfloat16 tile[4 * kK];
+  __shared__ __align__(128) CUtensorMap copy;
+  __shared__ uint64_t full;
+  const uint32_t bar = (uint32_t)__cvta_generic_to_shared(&full),
+                 to = (uint32_t)__cvta_generic_to_shared(tile),
+                 of_copy = (uint32_t)__cvta_generic_to_shared(&copy);
+  if (threadIdx.x == 0) {
+    copy = map;
+    asm volatile(
+        "tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" ::"r"(of_copy),
+        "l"(y));
+    asm volatile(
+        "tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %1;" ::"r"(of_copy),
+        "r"(8));
+    asm volatile(
+        "tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"r"(of_copy),
+        "l"((uint64_t)(kK * 2)));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+  }
+  __syncwarp();
+  asm volatile(
+      "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+      "[%0], [%1], 128;" ::"l"(other),
+      "r"(of_copy));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar),
+                 "r"((int)sizeof tile));
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+        "l"(&map), "r"(8), "r"(5), "r"(kM), "r"(0), "r"(77), "r"(bar)
+        : "memory");
+    wait(bar, 0);
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(other));
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%0, {%1, %2, %3, "
+        "%4, %5}], [%6];" ::"l"(other),
+        "r"(0), "r"(3), "r"(7), "r"(8), "r"(1), "r"(to));
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;");
+  }
+}
+
+// Two rows of 128 elements of 4 bits, from element 128 on: as they are, and each 16 in 16 bytes.
+__global__ void narrow(const __grid_constant__ CUtensorMap packed,
+                       const __grid_constant__ CUtensorMap padded, uint64_t* y) {
+  __shared__ __align__(128) uint64_t tiles[16 + 32];
+  __shared__ uint64_t full;
+  const uint32_t bar = (uint32_t)__cvta_generic_to_shared(&full),
+                 to = (uint32_t)__cvta_generic_to_shared(tiles);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" ::"r"(bar));
+    load<1>(to, &packed, 128, 0, bar);
+    load<1>(to + 128, &padded, 128, 0, bar);
+  }
+  __syncwarp();
+  wait(bar, 0);
+  const int t = threadIdx.x;
+  y[t] = tiles[t < 16 ? t : 16 + (t - 16) * 2];
+}
+
 template <int kBoxRows = 0>
 CUtensorMap map_of(__nv_bfloat16* p, int rows) {
   CUtensorMap map;
@@ -277,9 +354,12 @@ void check_product(float rest) {
   product<<<1, kM>>>(A, B, D);
   done();
   for (int i = 0; i < kM * kN; ++i) {
-    float sum = 0;
-    for (int k = 0; k < K; ++k) sum += of_a(i / kN * K + k) * of_b(i % kN * K + k);
-    EXPECT(D[i] == sum);
+    float sum = 0, first = 0;
+    for (int k = 0; k < K; ++k) {
+      sum += of_a(i / kN * K + k) * of_b(i % kN * K + k);
+      if (k == K / 4 - 1) first = sum;
+    }
+    EXPECT(D[i] == (i / kN == 31 ? sum : first + sum / 2));
   }
 }
 
@@ -307,6 +387,32 @@ int main() {
       EXPECT(S[m * kN + n] == s && O[m * kN + n] == o);
     }
   }
+
+  CUtensorMap* other = room<CUtensorMap>(1);
+  __nv_bfloat16* y = room<__nv_bfloat16>(9 * kK);
+  rows<<<1, 32>>>(map_of<1>(A, kM), other, y);
+  done();
+  for (int i = 0; i < 9 * kK; ++i) {
+    const int row = i / kK, from = row == 3 ? 5 : row == 1 ? 77 : -1;  // 8 is beyond y's map
+    EXPECT(__bfloat162float(y[i]) == (from < 0 ? 0.f : __bfloat162float(A[from * K + 8 + i % kK])));
+  }
+
+  uint64_t *codes = room<uint64_t>(32), *loaded = room<uint64_t>(32);
+  for (int i = 0; i < 32; ++i) codes[i] = i * 0x123456789abcdefull;
+  CUtensorMap narrow_maps[2];
+  for (int i = 0; i < 2; ++i) {
+    const cuuint64_t size[] = {256, 2}, stride[] = {128};
+    const cuuint32_t box[] = {128, 2}, step[] = {1, 1};
+    EXPECT(cuTensorMapEncodeTiled(
+               &narrow_maps[i],
+               i ? CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B : CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B, 2,
+               codes, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+  }
+  narrow<<<1, 32>>>(narrow_maps[0], narrow_maps[1], loaded);
+  done();
+  for (int i = 0; i < 32; ++i) EXPECT(loaded[i] == codes[i % 16 / 8 * 16 + 8 + i % 8]);
 
   for (int masks = 0; masks < 2; ++masks) {
     pair<<<2, 32>>>(map_of<8>(A, kM), S, masks);

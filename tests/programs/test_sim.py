@@ -1083,8 +1083,18 @@ class Errors(Folder):
             (f"{tma} [%0], [%1, {two}], [%0], %1;", "'cp.async"),
             (f"{tma}.L2::cache_hint [%0], [%1, {two}], [%0];", "'cp.async"),
             *(
-                (f"tcgen05.ld.sync.aligned.{x}.b32 {two}, [%0];", "'tcgen05.ld")
-                for x in ("32x32b.x4", "16x256b.x1", "16x32bx2.x2")
+                (f"tcgen05.{x};", f"'tcgen05.{x.split('.')[0]}")
+                for x in (
+                    *(
+                        f"ld.sync.aligned.{shape}.b32 {two}, [%0]"
+                        for shape in ("32x32b.x4", "16x256b.x1")
+                    ),
+                    f"ld.sync.aligned.16x32bx2.x2.b32 {two}, [%0]",
+                    "ld.red.sync.aligned.32x32b.x1.max.f32 {%0}, %0, [%0]",
+                    "cp.cta_group::1.64x128b [%0], %1",
+                    "mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, 1",
+                    "mma.cta_group::1.kind::i8 [%0], %1, %1, %0, 1, 3",
+                )
             ),
             (f"{st_async} [%0], %0, [%0];", "'st.async"),
             (f"tcgen05.mma.cta_group::1.kind::f16 [%0], %1, %1, %0, {two}, 1;", "'tcgen05.mma"),
@@ -1097,8 +1107,12 @@ class Errors(Folder):
                     (f"{mma}8n8k16.row.col.s32.u8.u8.f32", f"{two}, %0, %0, {two}"),
                     (f"{mma}8n8k32.row.col.s32.u4.u4.s32", f"{two}, %0, %0, {two}"),
                     (f"{wgmma}f16.bf16", f"{four}, {four}, %1, 1, 1, 1"),
-                    *(("tcgen05.shift.cta_group::1.down", "[%0]"), ("exit", "")),
-                    *(("tcgen05.cp.cta_group::1.128x256b", "[%0], %1"), ("add.u32", "%0, %0")),
+                    *(
+                        ("exit", ""),
+                        ("add.u32", "%0, %0"),
+                        ("ldmatrix.sync.aligned.m8n8.x1.shared.b8", "{%0}, [%0]"),
+                    ),
+                    ("tensormap.replace.tile.fill_mode.b1024.b32", "[%0], 1"),
                     *(("add.rz.f32x2", "%1, %1, %1"), ("mul24.hi.u32", "%0, %0, 1")),
                     *(("min.NaN.f32", "%0, %0, %0"), ("dp4a.u32.s32", "%0, %0, %0, 0")),
                     *(("cvt.rz.bf16x2.f32", "%0, %0, %0"), ("cvt.rz.f16.f32", "%0, %0")),
@@ -1153,14 +1167,14 @@ class Errors(Folder):
             ("work->kernel<<<1, 1>>>(x);", "[fa_kernel = work->kernel]("),
             ("work.kernel<<<1, 1>>>(x);", "[fa_kernel = work.kernel]("),
             (
-                'asm("tcgen05.mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, 1;" '
+                'asm("tcgen05.mma.sp.cta_group::1.kind::f16 [%0], %1, %1, [%0], %0, 1;" '
                 ':: "r"(d), "l"(a));',
-                'unsupported("the PTX instruction tcgen05.mma.cta_group::1.kind::mxf4")',
+                'unsupported("the PTX instruction tcgen05.mma.sp.cta_group::1.kind::f16")',
             ),
             (
                 'asm("tcgen05.mma.cta_group::2.kind::tf32 [%0], [%0], %1, %0, '
                 '{%2, 0, 0, 0, 0, 0, 0, 0}, 1;" :: "r"(d), "l"(b), "r"(mask));',
-                "::sim::any::need_all_lanes(::sim::Where::here(), mask, 0, 0, 0, 0, 0, 0, 0);",
+                ".disabled = {(uint32_t)(mask), (uint32_t)(0), (uint32_t)(0), (uint32_t)(0), ",
             ),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),

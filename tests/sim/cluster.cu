@@ -115,6 +115,33 @@ __global__ void send(float* y, Send how) {
   fa::cluster_sync();
 }
 
+// Both blocks of a pair add 1 to block 0's counters, each thread by red.async or one for all.
+enum class Adding { right, no_start, no_wait };
+__global__ void add(float* y, bool bulk, Adding how) {
+  constexpr sim::Reduction kAdd{sim::AtomicOp::add, sim::Element::u32};
+  __shared__ __align__(16) uint32_t counters[32], ones[32];
+  __shared__ uint64_t full;
+  const unsigned t = threadIdx.x, rank = fa::cluster_rank();
+  counters[t] = 0, ones[t] = 1;
+  init(&full, 1);
+  fa::fence_proxy_async();
+  __syncwarp();
+  if (t == 0 && rank == 0) fa::mbarrier_arrive_expect_tx(&full, 2 * sizeof ones);
+  fa::cluster_sync();
+  if (how == Adding::no_start) counters[t] = 0;
+  if (!bulk) {
+    sim::send_registers(fa::map_shared(counters, 0) + t, &ones[t], 4, fa::map_shared(&full, 0),
+                        sim::Where::here(), kAdd);
+  } else if (t == 0) {
+    sim::bulk_send(counters, ones, sizeof ones, &full, 0, sim::Where::here(), kAdd);
+  }
+  if (rank == 0) {
+    if (how != Adding::no_wait) fa::mbarrier_wait_cluster(&full, 0);
+    y[t] = counters[t];
+  }
+  fa::cluster_sync();
+}
+
 // The last cluster may omit its barrier.
 __global__ void through_device(float* x, float* y, bool sync) {
   const int i = blockIdx.x * 32 + threadIdx.x;
@@ -334,6 +361,21 @@ ANALYSED("a bulk send reads its own block and writes to another", "[sim][races][
   FOUND("race on shared memory", send, kTwoBlocks, y, Send::no_wait);
   FOUND("race on shared memory", send, kTwoBlocks, y, Send::too_early);
   FOUND("race on shared memory", send, kTwoBlocks, y, Send::no_full_wait);
+}
+
+ANALYSED("several blocks add to a place in any order, which is read after the wait",
+         "[sim][races][cluster]") {
+  for (const bool bulk : {false, true}) {
+    const std::string name = bulk ? "cp.reduce.async.bulk" : "red.async";
+    SILENT(add, kTwoBlocks, y, bulk, Adding::right);
+    CHECK(y.download()[31] == 2);
+    FOUND("race on shared memory: ... load of counters, byte 0 at ... and a " + name +
+              " by thread (0,0,0) ... at ... have no wait on its mbarrier",
+          add, kTwoBlocks, y, bulk, Adding::no_wait);
+    FOUND("race on shared memory: ... store of counters, byte 0 at ... and a " + name +
+              " by block (1,0,0), thread (0,0,0) at ... have no wait on its mbarrier",
+          add, kTwoBlocks, y, bulk, Adding::no_start);
+  }
 }
 
 ANALYSED("a block does not end while others use its shared memory", "[sim][races][cluster]") {

@@ -52,6 +52,7 @@ enum class Rule {
   store_box_misaligned,
   store_box_rank,
   store_box_odd,
+  store_four_rows,
   // descriptors
   base_offset,
   high_bits,
@@ -154,6 +155,10 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
     case Rule::store_box_odd: {
       const int beside[] = {bad ? 1 : 4, 0};
       return sim::tma_store(&map, beside, 2, tile, here);
+    }
+    case Rule::store_four_rows: {
+      const int rows[] = {0, 0, 1, 2, 3};
+      return sim::tma_store(&map, rows, bad ? sim::kFourRows : 2, tile, here);
     }
     case Rule::base_offset:
     case Rule::high_bits: {
@@ -490,6 +495,9 @@ TEST_CASE("each rule of an instruction is held, and no more", "[sim][rules]") {
       {store_box_misaligned, "operand of a TMA store at ... is not aligned to 128 bytes"},
       {store_box_rank, "a TMA store at ... with 3 coordinates; the tensor map has rank 2"},
       {store_box_odd, "a TMA store at ... with the innermost coordinate 1, which is 4 bytes"},
+      {store_four_rows,
+       "a TMA store at ... of four rows; the tensor map has rank 2 and boxes of 8 rows, not rank 2 "
+       "and one row"},
       {base_offset, "the wgmma at ... a descriptor with a base offset"},
       {high_bits, "the wgmma at ... a descriptor has bits that must be 0"},
       {tile_misaligned, "operand of a wgmma descriptor at ... is not aligned to 16 bytes"},

@@ -198,20 +198,24 @@ __global__ void addresses(uint32_t* y, int first, int second) {
 }
 
 // D = A B^T and D += A B^T with 32 bytes of k, in any type and shape. An A in tensor memory is
-// `lanes`, by block and lane. `cells`: D's lanes, 0 where the product writes none.
+// `lanes`, by block and lane. `cells`: D's lanes, 0 where the product writes none. `scales`: by
+// block 32 rows of A's, 64 of B's, of 16 bytes.
 struct Shape {
   int m, n, group = 1;
   bool ws = false;
   uint32_t lane = 0;
   int rows() const { return m / group; }  // of a block
 };
-constexpr int kWords = 8;  // of a row of an operand
+constexpr int kWords = 8;               // of a row of an operand
+constexpr int kScales = (32 + 64) * 4;  // words
 template <int group>
 __global__ void any_type(const uint32_t* A, const uint32_t* lanes, const uint32_t* B,
-                         uint32_t* cells, sim::TensorProduct p, Shape shape) {
-  constexpr int kAll = 128;  // columns; A's follow D's, at most 64
+                         const uint32_t* scales, uint32_t* cells, sim::TensorProduct p,
+                         Shape shape) {
+  constexpr int kAll = 128;  // columns; A's follow D's, at most 64, then scales at 96
   uint32_t* sA = fa::dynamic_shared<uint32_t>();
   uint32_t* sB = sA + kM * kWords;
+  uint32_t* sScales = sB + 64 * kWords;
   __shared__ uint64_t done;
   __shared__ uint32_t address;
   const int thread = threadIdx.x, rank = fa::cluster_rank(), rows = shape.rows(), n = shape.n;
@@ -224,6 +228,7 @@ __global__ void any_type(const uint32_t* A, const uint32_t* lanes, const uint32_
     }
   };
   load(sA, A, rows), load(sB, B, n / group);
+  for (int i = thread; i < kScales; i += kM) sScales[i] = scales[rank * kScales + i];
   fa::fence_proxy_async();
   __syncthreads();
   const uint32_t mine = tmem_address(address, thread / 32 * 32, 0);
@@ -240,6 +245,16 @@ __global__ void any_type(const uint32_t* A, const uint32_t* lanes, const uint32_
     p.a =
         p.a_in_tensor_memory ? p.d + 64 : fa::tcgen05_descriptor(sA, Swizzle::none, rows * 16, 128);
     p.b = fa::tcgen05_descriptor(sB, Swizzle::none, n / group * 16, 128);
+    p.scales_a = address + 96, p.scales_b = address + 100;
+    if (p.kind >= sim::TensorKind::mxf8f6f4) {
+      using enum sim::TensorCopy;
+      const auto copy = [&](uint32_t to, const uint32_t* from, sim::TensorCopy shape) {
+        const uint64_t operand = fa::tcgen05_descriptor(from, Swizzle::none, 0, 128);
+        sim::tcgen05_cp(to, operand, shape, 0, sim::Where::here(), p.group);
+      };
+      copy(p.scales_a, sScales, m32b128);
+      copy(p.scales_b, sScales + 32 * 4, rows == 64 ? m64b128_01_23 : m32b128);
+    }
     for (const bool accumulate : {false, true}) {
       p.accumulate = accumulate;
       sim::tcgen05_mma(p, sim::Where::here());
@@ -335,7 +350,8 @@ struct Descriptors {
   bool hopper = false;
   sim::TensorKind kind = sim::TensorKind::f16;
   bool ws = false;
-  uint32_t lane = 0;
+  uint32_t lane = 0, scales = 0;
+  int vector = 0;
 };
 __global__ void describe(Descriptors x) {
   char* tile = fa::dynamic_shared<char>();  // 128 rows of 128 bytes
@@ -355,7 +371,10 @@ __global__ void describe(Descriptors x) {
                       .instruction = x.instruction,
                       .accumulate = false,
                       .kind = x.kind,
-                      .ws = x.ws},
+                      .ws = x.ws,
+                      .scales_a = address + x.scales,
+                      .scales_b = address + x.scales,
+                      .scale_vector = x.vector},
                      sim::Where::here());
     fa::tcgen05_commit(&done);
   }
@@ -393,6 +412,46 @@ __global__ void again(bool written, bool waits) {
   fa::tcgen05_wait_st();
   __syncthreads();
   if (warp == 0) fa::tcgen05_dealloc(address, 32);
+}
+
+// 128 rows of 8 columns from shared memory, rows 32 to 63 shifted down, then 4 other rows to the
+// last lane of each 32. Faults, beside wrong addresses.
+enum class Copying { none, no_proxy_fence, no_commit, no_after_fence, other_thread, refilled };
+__global__ void copied(uint32_t* y, Copying fault, uint32_t to, uint32_t shifted, int bits) {
+  uint32_t* rows = fa::dynamic_shared<uint32_t>();  // [128][8] in core matrices
+  __shared__ uint64_t done;
+  __shared__ uint32_t address;
+  const int thread = threadIdx.x;
+  if (thread < 32) fa::tcgen05_alloc(&address, 32);
+  if (thread == 0) fa::mbarrier_init(&done, 1);
+  for (int i = thread; i < kM * 8; i += kM) {
+    rows[i / 4 % 2 * kM * 4 + i / 8 * 4 + i % 4] = bits ? 0x76543210 : i;
+  }
+  if (fault != Copying::no_proxy_fence) fa::fence_proxy_async();
+  __syncthreads();
+  const auto here = sim::Where::here();
+  const uint64_t operand = fa::tcgen05_descriptor(rows, Swizzle::none, kM * 16, 128);
+  const int second = fault == Copying::other_thread ? 32 : 0;
+  if (thread == 0) {
+    sim::tcgen05_cp(address + to, operand, sim::TensorCopy::m128b256, bits, here);
+    if (fault == Copying::refilled) rows[0] = 1;
+  }
+  if (second) __syncthreads();
+  if (thread == second) {
+    sim::tcgen05_shift(address + shifted, here);
+    sim::tcgen05_cp(tmem_address(address, 31, 0), operand, sim::TensorCopy::m4b256, bits, here);
+    fa::tcgen05_commit(&done);
+  }
+  if (fault != Copying::no_commit) fa::mbarrier_wait(&done, 0);
+  if (fault != Copying::no_after_fence) fa::tcgen05_fence_after_thread_sync();
+  uint32_t r[16];
+  sim::tcgen05_ld(r, 8, tmem_address(address, thread / 32 * 32, 0), here);
+  fa::tcgen05_wait_ld(r);
+  for (int i = 0; i < 8; ++i) y[thread * 8 + i] = r[i];
+  fa::mbarrier_wait(&done, 0);
+  fa::tcgen05_fence_before_thread_sync();
+  __syncthreads();
+  if (thread < 32) fa::tcgen05_dealloc(address, 32);
 }
 
 // An operand from TMA with a swizzle, read with another one; before, threads store `bytes` into it.
@@ -593,7 +652,8 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
       "tcgen05.alloc at ... of 32 columns would wait for ever: the block itself has 512 of the "
       "SM's 512",
       allocate, four, Columns{.first = 512, .second = 32});
-  sim::options().sm.blocks = 1;  // per SM
+  sim::options().sm.shared_bytes = 1 << 20;  // for the variables of all this file's kernels
+  sim::options().sm.blocks = 1;              // per SM
   SILENT(allocate, four, Columns{.first = 256, .second = 256});
   sim::options().sm.blocks = 2;
   SILENT(allocate, four, Columns{.first = 512});
@@ -610,7 +670,6 @@ TEST_CASE("columns that no block will ever free are found", "[sim][tcgen05]") {
   SILENT(addresses, four, y, 32, 32);
   CHECK(y.download() == Columns{0, 64, 32, 64, 0, 64, 32, 64});
   sim::options().sm.blocks = 3;
-  sim::options().sm.shared_bytes = 1 << 20;
   SILENT(addresses, four, y, 64, 64);
   CHECK(y.download() == Columns{0, 192, 64, 192, 128, 192, 0, 192});
   sim::options().sm.blocks = 1;
@@ -689,10 +748,34 @@ ANALYSED("the types of a product are those of its kind", "[sim][tcgen05]") {
     refused("other types than tf32 factors and fp32 sums", other, tf32);
   }
   refused(types, in_bf16 & ~(1u << 4), f16);  // fp16 sums of bf16
-  const std::string fp8 = "other types than e4m3 or e5m2 factors and fp32 or fp16 sums";
-  for (const uint32_t code : {2u, 3u, 5u}) {  // 3 and 5: e2m3, e2m1
-    refused(fp8, in_bf16 - kBf16 + (code << 10), f8f6f4);
+  const std::string small = "other types than e4m3, e5m2, e2m3, e3m2 or e2m1 factors and ";
+  for (const uint32_t code : {2u, 6u, 7u}) {
+    refused(small + "fp32 or fp16 sums", in_bf16 - kBf16 + (code << 10), f8f6f4);
   }
+  refused("MN-major factors in e2m1, which is not possible",
+          in_bf16 - kBf16 + (1u << 16 | 5u << 10), f8f6f4);
+  // Block-scaled: the scales' type is bit 23, their first bytes are bits 29-30 and 4-5.
+  const uint32_t scaled = (fa::tcgen05_instruction(128, 128) & ~0x1ff0u) | 1u << 23;
+  refused(small + "ue8m0 scales", scaled - (1u << 23), mxf8f6f4);
+  refused("other types than e2m1 factors and ue8m0 scales", scaled, mxf4);
+  refused("scales from byte 1 of a column on; scale_vec::2X begins at 0 or 2",
+          scaled | kBf16 | 1u << 29, mxf4);
+  refused("m64n128; m128 with n of 8, 16, ... 256 is possible",
+          (fa::tcgen05_instruction(64, 128) & ~0x1ff0u) | 1u << 23, mxf8f6f4);
+  refused("sparse or of 96 values of k, which is not simulated", scaled | kBf16 | 1u << 31, mxf4);
+  const auto scales = [&](const std::string& why, sim::TensorKind kind, int vector, uint32_t at) {
+    FOUND("the tcgen05.mma at tensor_memory.cu: ... " + why, describe, warp,
+          Descriptors{.instruction = kind == mxf8f6f4 ? scaled : scaled | kBf16,
+                      .kind = kind,
+                      .scales = at,
+                      .vector = vector});
+  };
+  scales("of kind::mxf4nvf4 has no scale_vec", mxf4nvf4, 0, 128);
+  scales("of kind::mxf4 has scale_vec::4X", mxf4, 4, 128);
+  scales("has the scales of A from lane 32 on; they begin at 0", mxf8f6f4, 0, 32u << 16 | 128);
+  scales("uses columns 256 to 259 of tensor memory, of which column 256 is not", mxf8f6f4, 0, 256);
+  FOUND("uninitialised tensor memory: ... tcgen05.mma of column 128 at ... which no thread has",
+        describe, warp, Descriptors{.instruction = scaled, .kind = mxf8f6f4, .scales = 128});
   refused("other types than u8 or s8 factors and s32 sums", in_bf16, i8);
   for (const int bit : {15, 16}) {
     refused("MN-major factors in tf32, which is not simulated", in_bf16 + kBf16 + (1u << bit),
@@ -720,16 +803,48 @@ struct TestType {
 };
 uint32_t random_bits(const TestType& t, bool of_kind_i8, std::mt19937& rng) {
   const uint32_t x = rng();
+  if (t.bits < 8) return x & ((1u << t.bits) - 1);
   if (t.bits == 32) return (x & 0x807fffff) | (100 + rng() % 40) << 23;
   if (t.bits == 8) return of_kind_i8 ? x & 0xff : x & 0xbf;  // half of the exponents
   return t.code ? (x & 0x807f) | (100 + rng() % 40) << 7 : x & 0xbfff;
+}
+template <int exponent_bits, int mantissa_bits>
+float narrow(uint32_t x) {
+  const int e = x >> mantissa_bits & ((1 << exponent_bits) - 1), one = 1 << mantissa_bits;
+  const int mantissa = static_cast<int>(x) & (one - 1), bias = (1 << (exponent_bits - 1)) - 1;
+  const float size = std::ldexp(float(e ? mantissa + one : mantissa) / one, (e ? e : 1) - bias);
+  return x >> (exponent_bits + mantissa_bits) ? -size : size;
 }
 struct TestKind {
   sim::TensorKind kind;
   TestType a, b;
   uint32_t sums;  // 0: fp16, 1: fp32, 2: s32
   fa::TensorSum rule;
+  int least_b = 1;  // least exponent of b, 1: the rule's
+  int vector = 0;   // block-scaled: scales of a row
+  uint32_t ue8m0 = 1, id = 0;
 };
+// A scale, by its byte.
+fa::BlockScale scale_of(const TestKind& kind, uint32_t byte) {
+  if (kind.ue8m0) return {std::ldexp(1.f, int(byte) - 127), int(byte) - 127};
+  const float x = narrow<4, 3>(byte);
+  return {x, std::max(std::ilogb(x), -6)};
+}
+
+// 64 products in groups of 16.
+float grouped(const float* a, const float* b, const std::vector<fa::BlockScale>& scales_a,
+              const std::vector<fa::BlockScale>& scales_b, float c) {
+  int quarters[4] = {};
+  bool zero[4] = {true, true, true, true};
+  fa::BlockScale of_a[4], of_b[4];
+  for (int k = 0; k < 64; ++k) {
+    quarters[k / 16] += static_cast<int>(4 * a[k] * b[k]);
+    zero[k / 16] &= a[k] * b[k] == 0;
+    of_a[k / 16] = scales_a[k * scales_a.size() / 64];
+    of_b[k / 16] = scales_b[k * scales_b.size() / 64];
+  }
+  return fa::grouped_sum(quarters, zero, of_a, of_b, c);
+}
 
 ANALYSED("products of every type and shape are exact", "[sim][tcgen05]") {
   using sim::TensorKind;
@@ -748,6 +863,8 @@ ANALYSED("products of every type and shape are exact", "[sim][tcgen05]") {
                       }};
   const TestType u8{0, 8, [](uint32_t x) { return static_cast<float>(x); }};
   const TestType s8{1, 8, [](uint32_t x) { return static_cast<float>(static_cast<int8_t>(x)); }};
+  const TestType e2m3{3, 6, narrow<2, 3>}, e3m2{4, 6, narrow<3, 2>}, e2m1{5, 4, narrow<2, 1>};
+  const TestType fp4{1, 4, narrow<2, 1>};
   const TestKind kinds[] = {
       {TensorKind::f16, fp16, fp16, 1, {16, 25, 23, -14, -133}},
       {TensorKind::f16, fp16, fp16, 0, {16, 25, 23, -14, -21, true}},
@@ -758,27 +875,59 @@ ANALYSED("products of every type and shape are exact", "[sim][tcgen05]") {
       {TensorKind::f8f6f4, e5m2, e5m2, 0, {32, 25, 23, -14, -21, true}},
       {TensorKind::f8f6f4, e4m3, e5m2, 1, {32, 25, 23, -14, -133}},
       {TensorKind::i8, u8, s8, 2, {32, 25, 23, -14, -133}},
+      {TensorKind::f8f6f4, e2m3, e3m2, 1, {32, 25, 23, 0, -133}, -2},
+      {TensorKind::f8f6f4, e2m1, e4m3, 0, {32, 25, 23, 0, -21, true}, -6},
+      {TensorKind::mxf8f6f4, e4m3, e2m1, 1, {32, 25, 23, -6, -133}, 0, 1, 1, 3},
+      {TensorKind::mxf8f6f4, e5m2, e3m2, 1, {32, 25, 23, -14, -133}, -2, 1},
+      {TensorKind::mxf4, fp4, fp4, 1, {}, 1, 2, 1, 2},
+      {TensorKind::mxf4nvf4, fp4, fp4, 1, {}, 1, 4, 0},
+      {TensorKind::mxf4nvf4, fp4, fp4, 1, {}, 1, 4, 1},
   };
   const Shape shapes[] = {{128, 32},    {64, 16},          {64, 32, 1, false, 16}, {128, 32, 2},
                           {256, 32, 2}, {32, 64, 1, true}, {64, 64, 1, true},      {64, 8}};
   std::mt19937 rng(1);
   for (const TestKind& kind : kinds) {
-    const int each = 32 / kind.a.bits, k = kWords * each;
+    const bool pairs = kind.a.code == 1 && kind.a.bits == 4;  // two in a byte
+    const int width = pairs ? 4 : std::max(8, kind.a.bits), each = 32 / width, k = kWords * each;
+    // In shared memory and in tensor memory.
     const auto filled = [&](const TestType& t, int rows, std::vector<float>& x) {
-      std::vector<uint32_t> words(rows * kWords);
+      std::array<std::vector<uint32_t>, 2> words;
+      for (auto& w : words) w.resize(rows * kWords);
       for (int i = 0; i < rows * k; ++i) {
         const uint32_t bits = random_bits(t, kind.kind == TensorKind::i8, rng);
         x.push_back(t.value(bits));
-        words[i / each] |= bits << i % each * t.bits;
+        words[1][i / each] |= (pairs ? bits : bits << (width - t.bits) / 2) << i % each * width;
+        for (int b = 0, at = i % 16 * t.bits; b < t.bits && t.bits < 8 && !pairs; ++b, ++at) {
+          words[0][i / 16 * 4 + at / 32] |= (bits >> b & 1) << at % 32;
+        }
       }
+      if (t.bits >= 8 || pairs) words[0] = words[1];
       return words;
     };
     for (const Shape& shape : shapes) {
+      if (kind.vector && (shape.ws || shape.m == 64)) continue;
       if (shape.m != 64 && shape.m != 128 && kind.sums == 1 && kind.a.bits != 16) continue;
       const bool negative = kind.kind == TensorKind::f16 && shape.n == 16;
       std::vector<float> a, b;
-      const std::vector<uint32_t> of_a = filled(kind.a, shape.m, a);
-      const Buffer<uint32_t> A("A", of_a), B("B", filled(kind.b, shape.n, b));
+      const auto [image, of_a] = filled(kind.a, shape.m, a);
+      const Buffer<uint32_t> A("A", image), B("B", filled(kind.b, shape.n, b)[0]);
+      std::vector<uint32_t> scales(shape.group * kScales);
+      for (uint32_t& word : scales) {
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t x = rng() % 16 ? 120 + rng() % 14 : rng() % 255;
+          word |= (kind.ue8m0 ? x : rng() % 127) << 8 * i;
+        }
+      }
+      // Of all blocks of a row or column `i` of the part of D in a lane.
+      const auto scales_of = [&](int block, int lane, bool of_b, int i) {
+        const int row = i % 32 + (of_b ? 32 + (shape.rows() == 64 ? lane / 64 * 32 : 0) : 0);
+        const uint32_t word = scales[block * kScales + row * 4 + i / 32];
+        std::vector<fa::BlockScale> all;
+        for (int j = 0; j < kind.vector; ++j) {
+          all.push_back(scale_of(kind, word >> 8 * (kind.id + j) & 0xff));
+        }
+        return all;
+      };
       std::vector<uint32_t> lanes(shape.group * kM * kWords), want(shape.group * kM * 64);
       for (int i = 0; i < shape.group * kM; ++i) {
         const InLane at = in_lane(shape, i % kM);
@@ -794,7 +943,14 @@ ANALYSED("products of every type and shape are exact", "[sim][tcgen05]") {
           int whole = 0;
           for (int product = 0; product < 2; ++product) {
             const float* column = &b[(at.column + c) * k];
-            sum = fa::tensor_sum(kind.rule, row.data(), column, sum);
+            const auto scales_a = scales_of(i / kM, i % kM, false, at.row);
+            const auto scales_b = scales_of(i / kM, i % kM, true, c);
+            if (k == 64) {
+              sum = grouped(row.data(), column, scales_a, scales_b, sum);
+              continue;
+            }
+            const int scale = kind.vector ? scales_a[0].exponent + scales_b[0].exponent : 0;
+            sum = fa::tensor_sum(kind.rule, row.data(), column, sum, scale, kind.least_b);
             for (int x = 0; x < k; ++x) whole += static_cast<int>(row[x] * column[x]);
           }
           want[i * 64 + c] = kind.sums == 0   ? sim::half_of(sum)
@@ -806,17 +962,21 @@ ANALYSED("products of every type and shape are exact", "[sim][tcgen05]") {
       for (const bool tmem : {false, true}) {
         CAPTURE(static_cast<int>(kind.kind), kind.sums, shape.m, shape.n, shape.ws, tmem);
         const Buffer<uint32_t> cells("cells", want.size());
+        const uint32_t of_kind = kind.vector ? kind.id << 4 | kind.ue8m0 << 23 | kind.id << 29
+                                             : kind.sums << 4 | uint32_t{negative} << 14;
         const sim::TensorProduct product{
             .a_in_tensor_memory = tmem,
-            .instruction = (fa::tcgen05_instruction(shape.m, shape.n) & ~0x1ff0u) | kind.sums << 4 |
-                           kind.a.code << 7 | kind.b.code << 10 | uint32_t{negative} << 14,
+            .instruction = (fa::tcgen05_instruction(shape.m, shape.n) & ~0x1ff0u) | of_kind |
+                           kind.a.code << 7 | kind.b.code << 10,
             .group = sim::CtaGroup{shape.group},
             .kind = kind.kind,
-            .ws = shape.ws};
+            .ws = shape.ws,
+            .scale_vector = kind.vector};
+        const Buffer<uint32_t> of_scales("scales", scales);
         SILENT(shape.group == 2 ? any_type<2> : any_type<1>,
-               {static_cast<unsigned>(shape.group), kM, (kM + 64) * 32,
+               {static_cast<unsigned>(shape.group), kM, (kM + 64) * 32 + kScales * 4,
                 static_cast<unsigned>(shape.group)},
-               A, in_lanes, B, cells, product, shape);
+               A, in_lanes, B, of_scales, cells, product, shape);
         CHECK((want == cells.download()));
       }
     }
@@ -883,6 +1043,48 @@ ANALYSED("each 16 lanes have their own order", "[sim][tcgen05]") {
   SILENT(half_lanes, five, y, 16u);
   FOUND("tcgen05.ld of column 0 at ... and a tcgen05.st by warp 0 at ... have no barrier between",
         half_lanes, five, y, 0u);
+}
+
+ANALYSED("rows are copied and shifted in the order of products", "[sim][tcgen05]") {
+  const fa::LaunchConfig four{1, kM, kM * 32};
+  const Buffer<uint32_t> out("out", kM * 8);
+  const auto faulty = [&](const std::string& what, Copying fault) {
+    FOUND(what, copied, four, out, fault, 0u, 32u << 16, 0);
+  };
+  SILENT(copied, four, out, Copying::none, 0u, 32u << 16, 0);
+  const auto rows = out.download();
+  for (int i = 0; i < kM * 8; ++i) {
+    const int lane = i / 8, from = lane % 32 == 31 ? lane / 32 : lane + (lane / 32 == 1);
+    CHECK(rows[i] == from * 8u + i % 8);
+  }
+  SILENT(copied, four, out, Copying::none, 0u, 0u, 4);
+  CHECK(out.download()[0] == 0x0c080400);  // e2m1 in the middle of bytes
+  SILENT(copied, four, out, Copying::none, 0u, 0u, 6);
+  CHECK(out.download()[0] == (0x10u << 1 | 8u << 9 | 3u << 17 | 21u << 25));
+  faulty(
+      "race on shared memory: ... tcgen05.cp that reads dynamic shared memory, byte 0 at ... no "
+      "fence.proxy.async",
+      Copying::no_proxy_fence);
+  faulty(
+      "tcgen05.ld of column 0 at ... and a tcgen05.cp by thread (0,0,0) at ... have no wait on "
+      "the mbarrier of a tcgen05_commit",
+      Copying::no_commit);
+  faulty(
+      "tcgen05.ld of column 0 at ... and a tcgen05.cp by thread (0,0,0) at ... have no "
+      "tcgen05_fence_after_thread_sync",
+      Copying::no_after_fence);
+  faulty("tcgen05.shift of column 0 at ... and a tcgen05.cp by thread (0,0,0) at ... have no order",
+         Copying::other_thread);
+  faulty(
+      "store of dynamic shared memory, byte 0 at ... and a tcgen05.cp by thread (0,0,0) at ... "
+      "have no wait on the mbarrier of a tcgen05_commit",
+      Copying::refilled);
+  FOUND("tcgen05.cp at ... .128x256b writes from lane 32 on; its rows begin at 0", copied, four,
+        out, Copying::none, 32u << 16, 0u, 0);
+  FOUND("tcgen05.cp at ... uses columns 28 to 35 of tensor memory, of which column 32 is not",
+        copied, four, out, Copying::none, 28u, 0u, 0);
+  FOUND("tcgen05.shift at ... begins at lane 16, not at 0, 32, 64 or 96", copied, four, out,
+        Copying::none, 0u, 16u << 16, 0);
 }
 
 ANALYSED("an operand is read with the swizzle with which TMA stored it", "[sim][tcgen05]") {

@@ -213,10 +213,14 @@ class Library {
 /// `bar` may belong to the pair's other block in a group of 2.
 void tma_load(int group, void* to, const TensorMap*, const int* at, int rank, uint64_t* bar,
               unsigned blocks, Where);
-/// Checks the vector of disabled lanes of a tcgen05.mma.
-inline void need_all_lanes(Where where, auto... disabled) {
-  static_assert(sizeof...(disabled) == 4 || sizeof...(disabled) == 8);
-  if ((disabled | ...)) unsupported("a tcgen05.mma that leaves lanes out", where);
+/// Checks the mask of a tcgen05.mma.ws.
+inline void need_all_columns(uint64_t mask, Where where) {
+  if (mask) unsupported("a tcgen05.mma.ws with a mask of columns", where);
+}
+/// tensormap.cp_fenceproxy by a warp: from shared to device memory.
+inline void copy_tensor_map(void* to, const void* from, Where where) {
+  if (lane() == 0) copy_bytes(to, from, sizeof(TensorMap));
+  sync_warp(~0u, where);
 }
 inline void need_plus_one(int a, int b, Where where) {
   if (a != 1 || b != 1) unsupported("a wgmma that negates a factor", where);

@@ -164,6 +164,18 @@ template <class T>
 T min(T a, T b) {
   return each<T>([](auto a, auto b) { return b < a || a != a ? b : a; }, a, b);
 }
+/// The redval of tcgen05.ld.red. `nan`: a NaN among them is the result.
+template <class T, bool least, bool absolute, bool nan>
+T extreme(T x, auto... more) {
+  if constexpr (absolute) x = x < 0 ? -x : x;
+  if constexpr (sizeof...(more) == 0) {
+    return x;
+  } else {
+    const T y = extreme<T, least, absolute, nan>(more...);
+    if (nan && (x != x || y != y)) return std::bit_cast<T>(0x7fffffffu);
+    return least ? min(x, y) : max(x, y);
+  }
+}
 template <class T>
 T neg(T a) {
   return each<T>(

@@ -3,7 +3,7 @@
 
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
-#include "common/sim/instructions/tensor_core.h"
+#include "common/sim/instructions/shared_operand.h"
 #include "common/sim/sim.h"
 
 namespace sim {
@@ -71,6 +71,46 @@ void do_stmatrix(WarpMeeting& m) {
         frame_of<StoreFrame>(m, matrix * 8 + r).row[c] =
             static_cast<uint16_t>(half(f.registers[matrix], i));
       }
+    }
+  }
+}
+
+struct BytesFrame {
+  uint32_t* registers;
+  uint8_t* row;
+  int matrices, bits;
+  bool square;
+};
+void do_ldmatrix_bytes(WarpMeeting& m) {
+  need_all_lanes(m);
+  const auto& f = frame_of<BytesFrame>(m, 0);
+  uint8_t rows[32][kChunk];
+  for (int i = 0; i < f.matrices * (f.square ? 16 : 8); ++i) {
+    std::memcpy(rows[i], frame_of<BytesFrame>(m, i).row, kChunk);
+    if (f.bits) expand(rows[i], f.bits, 0);
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    auto* bytes = reinterpret_cast<uint8_t*>(frame_of<BytesFrame>(m, lane).registers);
+    for (int i = 0; i < 4 * f.matrices; ++i) {
+      if (!f.square) {
+        bytes[i] = rows[i / 4 * 8 + lane / 4][lane % 4 * 4 + i % 4];
+        continue;
+      }
+      for (int half = 0; half < 2; ++half) {
+        bytes[i / 4 * 8 + half * 4 + i % 4] =
+            rows[i / 4 * 16 + lane % 4 * 4 + i % 4][lane / 4 + half * 8];
+      }
+    }
+  }
+}
+void do_stmatrix_bytes(WarpMeeting& m) {
+  need_all_lanes(m);
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& f = frame_of<BytesFrame>(m, lane);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(f.registers);
+    for (int i = 0; i < 4 * f.matrices; ++i) {
+      uint8_t* row = frame_of<BytesFrame>(m, i / 4 * 8 + lane % 4 * 2 + i % 2).row;
+      row[lane / 4 + i % 4 / 2 * 8] = bytes[i];
     }
   }
 }
@@ -148,6 +188,24 @@ void stmatrix(const uint32_t* registers, void* row, Where where, int matrices, b
   use_operand(registers, matrices * sizeof(uint32_t), Kind::load, __builtin_return_address(0));
   StoreFrame f{registers, static_cast<uint16_t*>(row), matrices, trans};
   meet_in_warp("stmatrix", kWholeWarp, do_stmatrix, &f, where);
+}
+
+void ldmatrix_bytes(uint32_t* registers, int matrices, bool square, int bits, const void* row,
+                    Where where) {
+  const void* pc = __builtin_return_address(0);
+  account_rows("ldmatrix", matrices << square, row, Kind::load, pc, where);
+  use_operand(registers, (matrices << square) * sizeof(uint32_t), Kind::store, pc);
+  auto* from = static_cast<uint8_t*>(const_cast<void*>(row));
+  BytesFrame f{registers, from, matrices, bits, square};
+  meet_in_warp("ldmatrix", kWholeWarp, do_ldmatrix_bytes, &f, where);
+}
+
+void stmatrix_bytes(const uint32_t* registers, void* row, Where where, int matrices) {
+  const void* pc = __builtin_return_address(0);
+  account_rows("stmatrix", matrices, row, Kind::store, pc, where);
+  use_operand(registers, matrices * sizeof(uint32_t), Kind::load, pc);
+  BytesFrame f{const_cast<uint32_t*>(registers), static_cast<uint8_t*>(row), matrices, 0, false};
+  meet_in_warp("stmatrix", kWholeWarp, do_stmatrix_bytes, &f, where);
 }
 
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where where) {

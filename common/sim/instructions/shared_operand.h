@@ -50,6 +50,16 @@ inline void need_chunk(uint64_t p, const char* what, const Where& where) {
                                      shared_bounds(*self, offset));
 }
 
+/// The 16 codes of 4 or 6 bits that begin a chunk become bytes, which have them `shift` bits up.
+inline void expand(void* chunk, int bits, int shift) {
+  unsigned __int128 codes;
+  std::memcpy(&codes, chunk, kChunk);
+  for (int i = 0; i < kChunk; ++i, codes >>= bits) {
+    const auto code = static_cast<unsigned>(codes) & ((1u << bits) - 1);
+    static_cast<uint8_t*>(chunk)[i] = static_cast<uint8_t>(code << shift);
+  }
+}
+
 /// Copies element (r, k) of the chunk of for_each_chunk() to values[r * row_step + k * k_step].
 template <class T>
 void read_chunk(uint64_t p, fa::Major major, int r, int k, float* values, int row_step,
@@ -58,6 +68,7 @@ void read_chunk(uint64_t p, fa::Major major, int r, int k, float* values, int ro
   constexpr int kElements = kChunk / static_cast<int>(sizeof(Bits));
   Bits chunk[kElements];
   std::memcpy(chunk, reinterpret_cast<const void*>(p), kChunk);
+  if constexpr (requires { T::kPacked; }) expand(chunk, T::kPacked, T::kShift);
   float* to = values + r * row_step + k * k_step;
   const int step = major == fa::Major::k ? k_step : row_step;
   for (int i = 0; i < kElements; ++i) to[i * step] = T::value(chunk[i]);

@@ -14,84 +14,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <unordered_map>
 
 #include "common/sim/instructions/async.h"
-#include "common/sim/instructions/shared_operand.h"
-#include "common/sim/instructions/tensor_kinds.h"
+#include "common/sim/instructions/tensor_memory.h"
 #include "common/sim/scheduler/residency.h"
 #include "common/sim/sim.h"
 
 namespace sim {
-
-namespace {
-
-constexpr unsigned kLanes = 128, kColumns = 512, kUnit = 32;  // columns of an allocation
-constexpr unsigned kQuarter = 32;                             // lanes that a warp reaches
-constexpr unsigned kMostThreads = 1024;                       // of a block
-constexpr int kM = 128, kMostK = 32;
-constexpr int kRowBytes = 32;         // of an operand's k, whatever the type
-constexpr unsigned kWavefront = 128;  // bytes of shared memory
-
-enum class Owner : uint8_t { none, others, freed, mine };
-
-struct Allocation {
-  unsigned column, columns;
-};
-
-unsigned lane_of(uint32_t address) { return address >> 16; }
-unsigned column_of(uint32_t address) { return address & 0xffff; }
-
-struct Share {
-  TensorMemory* tensor = nullptr;
-  fa::WgmmaOperand a, b;
-};
-struct Product {
-  TensorProduct product;
-  Instruction instruction;
-  Share shares[2];  // of the even and the odd block; or only [0]
-};
-
-/// alloc, dealloc or relinquish_alloc_permit of a pair.
-struct Collective {
-  const char* what;
-  int columns;
-  uint32_t address;  // of a dealloc
-};
-
-/// Columns of some lanes.
-struct Cells {
-  unsigned lane, lanes, column, columns;
-  uint8_t eighths() const { return lanes == 16 ? 1u << lane / 16 : 3u << lane / 16; }
-};
-struct TensorStore {
-  Cells cells;
-  std::vector<uint32_t> values;  // [lanes][columns], as they were at issue
-};
-
-}  // namespace
-
-struct TensorMemory {
-  CtaGroup group{};   // of the block's instructions; 0: none yet
-  std::string first;  // its name and line, for the first of them
-  std::vector<Collective> collectives;
-  std::vector<unsigned> waiting;  // threads that wait for the other block
-  std::vector<uint32_t> cells = std::vector<uint32_t>(kLanes * kColumns);  // [lane][column]
-  std::vector<Allocation> allocated;
-  Owner owner[kColumns / kUnit] = {};
-  bool relinquished = false;
-  unsigned at_most = kColumns;                 // of the next allocation
-  std::vector<Product> products;               // in the order of issue
-  size_t performed = 0;                        // number performed
-  std::unordered_map<unsigned, size_t> until;  // by thread of a pair: products up to its last
-  std::vector<TensorStore> stores[32];         // by warp
-  TensorOperand<kM * kMostK> A;                // of the product being performed
-  TensorOperand<kMostK * kMostColumns> B;
-  std::vector<float> sums;              // where it does not work in place
-  std::vector<SharedOperand> operands;  // of the product being issued
-
-  uint32_t* at(unsigned lane, unsigned column) { return &cells[lane * kColumns + column]; }
-};
 
 namespace {
 
@@ -326,18 +255,18 @@ void do_relinquish(WarpMeeting& m) {
 
 constexpr uint64_t kCode[] = {0, 6, 4, 2};  // none, 32, 64, 128 bytes
 
-fa::WgmmaOperand decode(const char* name, uint64_t d, const Where& where) {
+fa::WgmmaOperand decode(const char* what, const char* name, uint64_t d, const Where& where) {
   const uint64_t* code = std::find(std::begin(kCode), std::end(kCode), d >> 61);
   if (code == std::end(kCode)) {
-    refuse("the tcgen05.mma", where,
-           std::string(": ") + name + "'s descriptor has the swizzle code " +
+    refuse(what, where,
+           std::string(": ") + name + " descriptor has the swizzle code " +
                std::to_string(d >> 61) +
                "; 0, 2, 4 and 6 are possible, and 1 of an atom of 32 bytes is not simulated");
   }
   if ((d >> 46 & 3) != 1 || (d >> 49 & 15) != 0) {
-    refuse("the tcgen05.mma", where,
+    refuse(what, where,
            std::string(": ") + name +
-               "'s descriptor is not tcgen05_descriptor's: its version is not 1, or it has a base "
+               " descriptor is not tcgen05_descriptor's: its version is not 1, or it has a base "
                "offset");
   }
   return {.start = operand_origin(*self) + ((d & 0xffff) << 4) + ((d >> 53 & 0xff) << 18),
@@ -375,104 +304,6 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
     wrong(" is MN-major by the instruction descriptor, with " + std::to_string(rows) +
           " columns, but its descriptor has no distance between panels of " +
           std::to_string(width / kBytes));
-  }
-}
-
-// --- the product ---------------------------------------------------------------------------------
-
-// D = A B + D for `rows` rows of A and of D, `width` columns of B, whose rows have `padded`.
-void add_products(TensorMemory& list, const Product& p, int rows, TensorFactors A, TensorFactors B,
-                  int padded, uint32_t* cells) {
-  const auto& [kind, placed, a_type, b_type, sums, n, a_major, b_major, negative] = p.instruction;
-  const int width = p.instruction.width();
-  fa::TensorSum rule;
-  with_type(a_type, [&]<class T>(T) { rule = T::kSum; });
-  if (sums == Sums::fp32 && width == padded) {
-    auto* D = reinterpret_cast<float*>(cells);
-    if (!p.product.accumulate) {
-      for (int m = 0; m < rows; ++m) std::fill_n(D + m * kColumns, width, 0.f);
-    }
-    multiply_add(rule, rows, width, A, kind->k, B, D, kColumns);
-    return;
-  }
-  if (sums == Sums::fp16) {
-    constexpr int kLeast = -14, kZero = -21;  // of fp16, by MMA-Sim
-    rule.half = true, rule.zero_exponent = kZero;
-    static_assert(kF16Sum.least_exponent == kLeast);
-  }
-  list.sums.assign(static_cast<size_t>(rows) * padded, 0.f);
-  const auto each = [&](auto&& f) {
-    for (int m = 0; m < rows; ++m) {
-      for (int c = 0; c < width; ++c) f(cells[m * kColumns + c], list.sums[m * padded + c]);
-    }
-  };
-  if (p.product.accumulate && sums != Sums::s32) {
-    each([&](uint32_t cell, float& sum) {
-      sum = sums == Sums::fp16 ? float_of_half(static_cast<uint16_t>(cell))
-                               : std::bit_cast<float>(cell);
-    });
-  }
-  multiply_add(rule, rows, padded, A, kind->k, B, list.sums.data(), padded);
-  each([&](uint32_t& cell, float sum) {
-    const uint32_t before = p.product.accumulate ? cell : 0;
-    cell = sums == Sums::fp16   ? half_of(sum)
-           : sums == Sums::fp32 ? std::bit_cast<uint32_t>(sum)
-                                : before + static_cast<uint32_t>(static_cast<int32_t>(sum));
-  });
-}
-
-void perform(TensorMemory& list, const Product& p) {
-  const auto& [kind, rows, a_type, b_type, sums, n, a_major, b_major, negative] = p.instruction;
-  auto& A = list.A;
-  auto& B = list.B;
-  const int k_all = kind->k, half = n / rows->blocks, width = p.instruction.width();
-  const int padded = (width + 15) / 16 * 16, part = k_all * padded;  // of B
-  with_type(b_type, [&]<class T>(T) {
-    if (padded != width) std::fill_n(B.value, part * rows->parts, 0.f);
-    for (int i = 0; i < rows->blocks; ++i) {
-      for_each_chunk<T>(p.shares[i].b, b_major, half, [&](int r, int k, uint64_t at) {
-        const int column = i * half + r;
-        float* to = B.value + column / width * part + column % width;
-        read_chunk<T>(at, b_major, 0, k, to, 1, padded);
-      });
-    }
-    find_exponents(T::kSum, part * rows->parts, B.value, B.exponent);
-  });
-  for (int i = 0; i < rows->blocks; ++i) {
-    TensorMemory& t = *p.shares[i].tensor;
-    const bool by_lane = p.product.a_in_tensor_memory;
-    const int rows_of_a = by_lane ? kM : rows->rows;
-    with_type(a_type, [&]<class T>(T) {
-      constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
-      constexpr int kEach = 4 / kBytes;  // factors of a column
-      if (by_lane) {
-        const unsigned column = column_of(static_cast<uint32_t>(p.product.a));
-        for (int m = 0; m < kM; ++m) {
-          for (int k = 0; k < kK; ++k) {
-            const uint32_t bits = t.at(m, column + k / kEach)[0] >> (8 * kBytes * (k % kEach));
-            A.value[m * kK + k] = T::value(static_cast<typename T::Bits>(bits));
-          }
-        }
-      } else {
-        for_each_chunk<T>(p.shares[i].a, a_major, rows->rows, [&](int r, int k, uint64_t at) {
-          read_chunk<T>(at, a_major, r, k, A.value, kK, 1);
-        });
-      }
-      if (negative) {
-        for (int x = 0; x < rows_of_a * kK; ++x) A.value[x] = -A.value[x];
-      }
-      find_exponents(T::kSum, rows_of_a * kK, A.value, A.exponent);
-    });
-    for (int s = 0; s < rows->parts; ++s) {
-      for (int r = 0; r < rows->rows; r += rows->run) {
-        const int lane = static_cast<int>(lane_of(p.product.d)) + s * rows->part_lanes +
-                         r / rows->run * rows->run_lanes;
-        const int a = (by_lane ? lane : r) * k_all;
-        add_products(list, p, rows->run, {A.value + a, A.exponent + a},
-                     {B.value + s * part, B.exponent + s * part}, padded,
-                     t.at(lane, column_of(p.product.d)));
-      }
-    }
   }
 }
 
@@ -651,7 +482,7 @@ uint64_t tcgen05_operand(uint64_t descriptor, Where where) {
   const uintptr_t tile = operand_address(*self, (descriptor & kStart) << 4);
   const uint64_t own =
       tcgen05_descriptor(reinterpret_cast<void*>(tile), fa::Swizzle::none, 0, 0, where);
-  return (descriptor & ~kStart) | (own & ~kVersion);
+  return (descriptor >> 16 << 16) | (own & ~kVersion);
 }
 
 void tcgen05_mma(const TensorProduct& product, Where where) {
@@ -667,7 +498,7 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
   TensorMemory& t = *tensor_of(issuing_block(product.group));
   Product p{product, instruction, {}};
   fa::WgmmaOperand a{};
-  const fa::WgmmaOperand b = decode("B", product.b, where);
+  const fa::WgmmaOperand b = decode(what, "B's", product.b, where);
   std::vector<TensorAccess> uses{{true, eighths, column_of(product.d), columns}};
   t.operands.clear();
   size_t bytes = 0;                                   // of shared memory
@@ -706,17 +537,34 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
     need_lane("A", address, lane_of(address) == lane);
     uses.insert(uses.begin(), {false, eighths, column_of(address), kRowBytes / 4});
   } else {
-    a = decode("A", product.a, where);
+    a = decode(what, "A's", product.a, where);
     add("A", instruction.a_type, a, instruction.a, rows.rows);
   }
   add("B", instruction.b_type, b, instruction.b, instruction.n / blocks);
+
+  if (instruction.vector) {
+    const auto add_scales = [&](const char* name, uint32_t address, unsigned n) {
+      if (address << 2 >> 18 != 0) {
+        refuse(what, where,
+               std::string(" has the scales of ") + name + " from lane " +
+                   std::to_string(lane_of(address)) + " on; they begin at 0");
+      }
+      uses.insert(uses.begin(), {false, 0xff, column_of(address), (n + kQuarter - 1) / kQuarter});
+    };
+    add_scales("A", product.scales_a, rows.rows);
+    add_scales("B", product.scales_b, columns);
+  }
+  if (product.scale_d < 0 || product.scale_d > 15) {
+    refuse(what, where, " has scale-input-d " + std::to_string(product.scale_d) + ", not 0 to 15");
+  }
 
   // The other block's operands have the same addresses as in this one.
   for (int i = 0; i < blocks; ++i) {
     Block& home = i == 0 ? *self : other_block();
     for (const TensorAccess& use : uses) need_columns(what, use.column, use.columns, where, home);
     if (self->tell_operands) {
-      for (auto& o : self->observers) o->issue_product(*self, home, t.operands, uses, pc, where);
+      for (auto& o : self->observers)
+        o->issue_product(*self, home, t.operands, uses, pc, where, kTensorSender[0]);
     }
     Share& share = p.shares[blocks == 1 ? 0 : home.rank % 2];
     share = {tensor_of(home).get(), a, b};
@@ -727,9 +575,102 @@ void tcgen05_mma(const TensorProduct& product, Where where) {
     home.tensor_flops += uint64_t{2} * rows.rows * instruction.n * instruction.kind->k;
     home.wgmma_columns += halves;  // in units of m64 and 32 bytes of k: tf32 takes as long
   }
-  t.products.push_back(p);
+  t.products.push_back([list = &t, p] { perform(*list, p); });
   t.until[issuing_thread()] = t.products.size();
   ++self->wgmma;
+}
+
+namespace {
+
+// A copy or shift in the block or pair: `f` performs it in one.
+void issue_copy(const Sender& by, std::vector<TensorAccess> uses, CtaGroup group, const void* pc,
+                const Where& where, auto&& f) {
+  TensorMemory& t = *tensor_of(issuing_block(group));
+  for (int i = 0; i < static_cast<int>(group); ++i) {
+    Block& home = i == 0 ? *self : other_block();
+    for (const TensorAccess& use : uses) {
+      need_columns(by.signals, use.column, use.columns, where, home);
+    }
+    for (auto& o : self->observers) {
+      if (self->tell_operands) o->issue_product(*self, home, t.operands, uses, pc, where, by);
+    }
+    for (const SharedOperand& operand : t.operands) {
+      home.shared_bytes[static_cast<int>(Kind::load)] += operand.chunks.size() * kChunk;
+    }
+    const uintptr_t shift = home.shared_base - self->shared_base;
+    t.products.push_back([f, to = tensor_of(home), shift] { f(*to, shift); });
+  }
+  t.until[issuing_thread()] = t.products.size();
+}
+
+}  // namespace
+
+void tcgen05_cp(uint32_t to, uint64_t descriptor, TensorCopy copy, int bits, Where where,
+                CtaGroup group) {
+  const void* pc = __builtin_return_address(0);
+  const char* what = "the tcgen05.cp";
+  need_group(what, group, where);
+  const CopyShape& shape = kCopies[static_cast<int>(copy)];
+  const fa::WgmmaOperand from = decode(what, "its", descriptor, where);
+  const unsigned lane = lane_of(to), column = column_of(to);
+  if (lane >= (shape.run == 1 ? kQuarter : 1)) {
+    refuse(what, where,
+           std::string(".") + shape.name + " writes from lane " + std::to_string(lane) +
+               " on; its rows begin at " + (shape.run == 1 ? "0 to 31" : "0"));
+  }
+  if (!from.stride && shape.rows > 8) {
+    refuse(what, where, ": its descriptor has no distance between groups of 8 rows");
+  }
+  if (!from.leading && from.swizzle == fa::Swizzle::none && shape.chunks > 1) {
+    refuse(what, where, ": its descriptor has no distance between its core matrices");
+  }
+  TensorMemory& t = *tensor_of(issuing_block(group));
+  const auto each = [=](auto&& f) {
+    for (int r = 0; r < shape.rows; ++r) {
+      for (int c = 0; c < shape.chunks; ++c) {
+        const uint64_t offset = OneByte::offset(from, fa::Major::k, r, c * kChunk);
+        f(r, c, fa::swizzled(from.start + offset, from.swizzle));
+      }
+    }
+  };
+  t.operands = {{"its operand", from.swizzle, {}}};
+  each([&](int, int, uint64_t at) {
+    need_chunk(at, what, where);
+    t.operands[0].chunks.push_back(static_cast<uint32_t>(at - self->shared_base));
+  });
+  const uint8_t eighths = shape.run > 1 ? 0xff : lane < 16 ? 0x55 : 0xaa;
+  issue_copy(kTensorSender[1], {{true, eighths, column, shape.chunks * kChunk / 4u}}, group, pc,
+             where, [=](TensorMemory& t, uintptr_t shift) {
+               each([&](int r, int c, uint64_t at) {
+                 uint32_t words[kChunk / 4];
+                 std::memcpy(words, reinterpret_cast<const void*>(at + shift), kChunk);
+                 if (bits) expand(words, bits, (8 - bits) / 2);
+                 for (int i = 0; i < shape.copies; ++i) {
+                   const auto row = lane + r % shape.run + r / shape.run * shape.step;
+                   std::copy_n(words, kChunk / 4, t.at(row + i * shape.every, column + c * 4));
+                 }
+               });
+             });
+}
+
+void tcgen05_shift(uint32_t at, Where where, CtaGroup group) {
+  constexpr unsigned kShifted = 8;  // columns
+  const void* pc = __builtin_return_address(0);
+  const char* what = "the tcgen05.shift";
+  need_group(what, group, where);
+  const unsigned lane = lane_of(at), column = column_of(at);
+  if (lane % kQuarter != 0 || lane >= kLanes) {
+    refuse(what, where, " begins at lane " + std::to_string(lane) + ", not at 0, 32, 64 or 96");
+  }
+  tensor_of(issuing_block(group))->operands.clear();
+  const uint8_t eighths = 3u << lane / 16;
+  issue_copy(kTensorSender[2],
+             {{false, eighths, column, kShifted}, {true, eighths, column, kShifted}}, group, pc,
+             where, [=](TensorMemory& t, uintptr_t) {
+               for (unsigned row = lane; row < lane + kQuarter - 1; ++row) {
+                 std::copy_n(t.at(row + 1, column), kShifted, t.at(row, column));
+               }
+             });
 }
 
 void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks) {
@@ -754,7 +695,7 @@ void tcgen05_commit(uint64_t* bar, Where where, CtaGroup group, unsigned blocks)
       // When its own products are complete, a commit to its own block has also arrived.
       const bool late = list->performed < until || home != issuer;
       while (list->performed < until) {
-        perform(*list, list->products[list->performed++]);
+        std::exchange(list->products[list->performed++], {})();
       }
       if (operation) {
         const uint32_t phase = mbarrier_phase(*home, signal);

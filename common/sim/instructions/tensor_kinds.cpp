@@ -10,12 +10,19 @@ namespace sim {
 
 namespace {
 
+bool possible(const RowsOfProduct& rows, const TensorProduct& p, const KindOfProduct& kind) {
+  return rows.ws == p.ws && rows.blocks == static_cast<int>(p.group) &&
+         !(kind.scaled() && (rows.ws || rows.m == 64));
+}
+int step_of(const RowsOfProduct& rows, const KindOfProduct& kind) {
+  return std::max(kind.scaled() ? 0 : rows.step, kind.step * rows.blocks);
+}
 // "m64 with n of 8, 16, ... 256, or m128 with n of 16, 32, ... 256"
 std::string possible_rows(const TensorProduct& p, const KindOfProduct& kind) {
   std::string words;
   for (const RowsOfProduct& rows : kRowsOfProducts) {
-    if (rows.ws != p.ws || rows.blocks != static_cast<int>(p.group)) continue;
-    const int step = std::max(rows.step, kind.step * rows.blocks);
+    if (!possible(rows, p, kind)) continue;
+    const int step = step_of(rows, kind);
     words += (words.empty() ? "m" : ", or m") + std::to_string(rows.m) + " with n of " +
              std::to_string(step) + ", " + std::to_string(2 * step) + (p.ws ? " or " : ", ... ") +
              std::to_string(kMostColumns);
@@ -31,6 +38,7 @@ Instruction decode_instruction(const TensorProduct& p, const Where& where) {
   constexpr uint32_t kFormats = 3u << 4 | 7u << 7 | 7u << 10, kNegate = 3u << 13;
   constexpr uint32_t kShape = 1u << 15 | 1u << 16 | 0x3fu << 17 | 0x1fu << 24;
   constexpr uint32_t kReuse = 3u << 30;  // of B by .ws, without effect on D
+  constexpr uint32_t kScales = 1u << 23 | 3u << 29;
   const int n = static_cast<int>(d >> 17 & 0x3f) * 8, m = static_cast<int>(d >> 24 & 0x1f) * 16;
   const auto wrong = [&](const std::string& why) {
     refuse("the tcgen05.mma", where, ": its instruction descriptor says " + why);
@@ -39,23 +47,45 @@ Instruction decode_instruction(const TensorProduct& p, const Where& where) {
     return std::find_if(codes.begin(), codes.end(), [=](auto& c) { return c.code == code; });
   };
   const auto a = of_code(kind.factors, d >> 7 & 7), b = of_code(kind.factors, d >> 10 & 7);
-  const auto sums = of_code(kind.sums, d >> 4 & 3);
+  const auto sums = kind.scaled() ? kind.sums.begin() : of_code(kind.sums, d >> 4 & 3);
   const bool known = a != kind.factors.end() && b != kind.factors.end() && sums != kind.sums.end();
   if (!known || (a != b && !kind.mixed) || (sums->type == Sums::fp16 && a->type == Factor::bf16)) {
     wrong("other types than " + kind.types);
   }
-  if (d & ~(kFormats | kShape | (kind.negates ? kNegate : 0) | (p.ws ? kReuse : 0))) {
-    wrong("sparse, saturated, negated or shifted, which is not simulated");
+  if (d & ~(kFormats | kShape | (kind.negates ? kNegate : 0) | (p.ws ? kReuse : 0) |
+            (kind.scaled() ? kScales : 0))) {
+    wrong(kind.scaled() ? "sparse or of 96 values of k, which is not simulated"
+                        : "sparse, saturated, negated or shifted, which is not simulated");
   }
   const bool a_mn = d >> 15 & 1, b_mn = d >> 16 & 1;
-  if (!kind.mn_major && (a_mn || b_mn)) {
-    wrong(std::string("MN-major factors in ") + a->name + ", which is not simulated");
+  const auto need_transposable = [&](bool mn, auto& factor) {
+    const bool narrow = factor->type >= Factor::e2m3;
+    if (!mn || (kind.mn_major && !narrow)) return;
+    wrong(std::string("MN-major factors in ") + factor->name + ", which is not " +
+          (narrow ? "possible" : "simulated"));
+  };
+  need_transposable(a_mn, a), need_transposable(b_mn, b);
+  const int vector = p.scale_vector ? p.scale_vector : kind.vector;
+  const Scales scales_a{(d >> 23 & 1) != 0, static_cast<int>(d >> 29 & 3)};
+  const Scales scales_b{scales_a.ue8m0, static_cast<int>(d >> 4 & 3)};
+  if (kind.scaled()) {
+    if (!(kind.vectors & vector)) {
+      refuse("the tcgen05.mma", where,
+             std::string(" of kind::") + kind.name + " has " +
+                 (vector ? "scale_vec::" + std::to_string(vector) + "X" : "no scale_vec"));
+    }
+    if (!scales_a.ue8m0 && vector != 4) wrong("other types than " + kind.types);
+    for (const int id : {scales_a.id, scales_b.id}) {
+      if (id % vector == 0) continue;
+      wrong("scales from byte " + std::to_string(id) + " of a column on; scale_vec::" +
+            std::to_string(vector) + "X begins at " + (vector == 2 ? "0 or 2" : "0"));
+    }
   }
-  const RowsOfProduct* rows = std::find_if(
-      std::begin(kRowsOfProducts), std::end(kRowsOfProducts),
-      [&](auto& r) { return r.m == m && r.ws == p.ws && r.blocks == static_cast<int>(p.group); });
+  const RowsOfProduct* rows =
+      std::find_if(std::begin(kRowsOfProducts), std::end(kRowsOfProducts),
+                   [&](auto& r) { return r.m == m && possible(r, p, kind); });
   const auto has_columns = [&] {
-    const int step = std::max(rows->step, kind.step * rows->blocks);
+    const int step = step_of(*rows, kind);
     return n <= kMostColumns && n > 0 && (n % step == 0 || (n == 8 && rows->step == 8)) &&
            (!p.ws || std::has_single_bit(static_cast<unsigned>(n)));
   };
@@ -75,7 +105,10 @@ Instruction decode_instruction(const TensorProduct& p, const Where& where) {
           n,
           a_mn ? fa::Major::mn : fa::Major::k,
           b_mn ? fa::Major::mn : fa::Major::k,
-          (d >> 13 & 1) != (d >> 14 & 1)};
+          (d >> 13 & 1) != (d >> 14 & 1),
+          kind.scaled() ? vector : 0,
+          scales_a,
+          scales_b};
 }
 
 }  // namespace sim

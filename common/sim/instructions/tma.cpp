@@ -23,13 +23,15 @@ constexpr fa::Swizzle kUnknown{};     // of plain copies
 struct Box {
   TensorMap map;  // copied: the kernel's parameters may be gone when the data move
   int at[kMaxRank] = {};
+  bool four = false;  // of gather4, scatter4: column at[0] of rows at[1] to at[4]
 
   size_t row_bytes() const { return size_t{map.box[0]} * map.element_bytes; }
+  size_t shared_row() const { return row_bytes() + size_t{map.box[0]} * map.gap; }
   /// The row stride in shared memory: a swizzle wider than the box's rows has rows of its width.
-  size_t pitch() const { return std::max(row_bytes(), static_cast<size_t>(map.swizzle)); }
+  size_t pitch() const { return std::max(shared_row(), static_cast<size_t>(map.swizzle)); }
   size_t rows() const {
-    size_t n = 1;
-    for (int i = 1; i < map.rank; ++i) n *= map.box[i];
+    size_t n = four ? 4 : 1;
+    for (int i = 1; !four && i < map.rank; ++i) n *= map.box[i];
     return n;
   }
   size_t bytes() const { return rows() * row_bytes(); }
@@ -42,7 +44,7 @@ struct Box {
   char* row(size_t r) const {
     char* p = static_cast<char*>(map.base) + at[0] * int64_t{map.element_bytes};
     for (int i = 1; i < map.rank; ++i) {
-      const int64_t c = at[i] + static_cast<int64_t>(r % map.box[i]);
+      const int64_t c = four ? at[1 + r] : at[i] + static_cast<int64_t>(r % map.box[i]);
       r /= map.box[i];
       if (c < 0 || c >= static_cast<int64_t>(map.size[i])) return nullptr;
       p += c * static_cast<int64_t>(map.stride[i]);
@@ -68,13 +70,13 @@ struct Part {
   size_t bytes;
 };
 std::vector<Part> parts_of(const Box& box, const void* shared) {
-  if (box.pitch() == box.row_bytes()) {
-    return {{static_cast<char*>(const_cast<void*>(shared)), box.bytes()}};
+  if (box.pitch() == box.shared_row()) {
+    return {{static_cast<char*>(const_cast<void*>(shared)), box.rows() * box.pitch()}};
   }
   std::vector<Part> parts;  // a swizzle permutes the chunks of a row: halves stay halves
   for (size_t r = 0; r < box.rows(); ++r) {
     std::vector<char*> chunks;
-    for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
+    for (size_t byte = 0; byte < box.shared_row(); byte += kChunk) {
       chunks.push_back(box.chunk(shared, r, byte));
     }
     std::sort(chunks.begin(), chunks.end());
@@ -95,8 +97,9 @@ size_t extent(const std::vector<Part>& parts, const void* shared) {
 
 // Both ends of the copy in shared memory, through the swizzle, one row at a time.
 void scatter_row(const Box& box, void* shared, size_t r, const char* row) {
-  for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
-    std::memcpy(box.chunk(shared, r, byte), row + byte, kChunk);
+  const size_t bytes = box.map.gap ? box.map.element_bytes : kChunk;
+  for (size_t byte = 0; byte < box.shared_row(); byte += kChunk, row += bytes) {
+    std::memcpy(box.chunk(shared, r, byte), row, bytes);
   }
 }
 void gather_row(const Box& box, const void* shared, size_t r, char* row) {
@@ -116,19 +119,28 @@ void count_box(const Box& box, Kind kind, const void* pc) {
 
 Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* what,
            const Where& where) {
-  if (map->rank != rank) {
+  const bool four = rank == kFourRows;
+  if (four && (map->rank != 2 || map->box[1] != 1)) {
+    refuse(what, where,
+           " of four rows; the tensor map has rank " + std::to_string(map->rank) +
+               " and boxes of " + std::to_string(map->box[1]) + " rows, not rank 2 and one row");
+  }
+  if (map->rank != rank && !four) {
     refuse(what, where,
            " with " + std::to_string(rank) + " coordinates; the tensor map has rank " +
                std::to_string(map->rank));
   }
-  if (const int bytes = coordinates[0] * static_cast<int>(map->element_bytes); bytes % 16 != 0) {
+  const int unit = std::max<int>(map->unit, 1);
+  if (const int bytes = coordinates[0] * map->element_bytes / unit; bytes % 16 != 0) {
     refuse(what, where,
            " with the innermost coordinate " + std::to_string(coordinates[0]) + ", which is " +
                std::to_string(bytes) +
                " bytes and not a multiple of 16: the hardware calls it an illegal instruction");
   }
   Box box{*map};
-  std::copy_n(coordinates, rank, box.at);
+  box.four = four;
+  std::copy_n(coordinates, four ? kMaxRank : rank, box.at);
+  box.at[0] /= unit;
   return box;
 }
 
@@ -298,7 +310,8 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   const void* pc = __builtin_return_address(0);
   const char* what = "a TMA store";
   const Box box = box_at(map, coordinates, rank, what, where);
-  if (std::any_of(coordinates, coordinates + rank, [](int c) { return c < 0; })) {
+  const int* last = coordinates + (box.four ? kMaxRank : rank);
+  if (std::any_of(coordinates, last, [](int c) { return c < 0; })) {
     refuse(what, where,
            " with a negative coordinate: the hardware calls it an illegal instruction");
   }
@@ -361,8 +374,8 @@ void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, unsigned ra
   access(from, bytes, Kind::load, pc, By::engine);
   const uint32_t read = tell_store(from, bytes, pc, where);
   access(there, bytes, Kind::store, pc, By::engine);
-  const uint32_t operation =
-      !reduction.copies() ? 0 : tell_load(*home, there, bytes, kUnknown, signal, pc, where);
+  const uint32_t operation = tell_load(*home, there, bytes, kUnknown, signal, pc, where,
+                                       reduction.copies() ? kTmaLoad : kSender[3]);
   defer([=] {
     combine(there, from, bytes, reduction);
     const uint32_t phase = mbarrier_phase(*home, signal);
@@ -405,7 +418,6 @@ void bulk_send(void* to, const void* from, int bytes, uint64_t* bar, Where where
   bulk_send(in_own(home, to), from, bytes, in_own(home, bar), home.rank, where, reduction);
 }
 
-// What several reductions add to one place is in no order, so the race search does not follow them.
 void send_registers(void* to, const void* values, int bytes, uint64_t* bar, Where where,
                     Reduction reduction) {
   const void* pc = __builtin_return_address(0);
@@ -417,7 +429,7 @@ void send_registers(void* to, const void* values, int bytes, uint64_t* bar, Wher
   }
   access(to, bytes, Kind::store, pc, By::engine);
   const uint32_t operation =
-      !reduction.copies() ? 0 : tell_load(*home, to, bytes, kUnknown, bar, pc, where, kSender[0]);
+      tell_load(*home, to, bytes, kUnknown, bar, pc, where, kSender[reduction.copies() ? 0 : 2]);
   std::array<char, 16> copy;
   std::memcpy(copy.data(), values, bytes);
   defer([=] {

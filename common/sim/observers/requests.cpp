@@ -235,7 +235,8 @@ class RequestObserver final : public Observer {
   }
 
   void issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
-                     std::span<const TensorAccess>, const void* pc, const Where&) override {
+                     std::span<const TensorAccess>, const void* pc, const Where&,
+                     const Sender&) override {
     size_t chunks = 0;
     for (const SharedOperand& operand : operands) chunks += operand.chunks.size();
     if (keep_sites_) count_engine(pc, kTensorProduct, chunks * kChunk / kLine, &home == &b);

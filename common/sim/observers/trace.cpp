@@ -394,12 +394,13 @@ class TraceRecorder final : public Observer, public RequestSink {
     return operation;
   }
   void issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
-                     std::span<const TensorAccess> uses, const void* pc, const Where&) override {
+                     std::span<const TensorAccess> uses, const void* pc, const Where&,
+                     const Sender&) override {
     for (const SharedOperand& operand : operands) {
       read_operands(b, home, kProduct, operand.chunks, pc);
     }
     if (&home != &b) return;  // tensor memory is per block
-    // A in tensor memory; D, the last use, is read only when accumulated into, and written.
+    // A in tensor memory, scales; D, the last use, is written, and read if accumulated into.
     const TensorAccess& d = uses.back();
     bool adds = false;
     for (const TensorAccess& use : uses) {

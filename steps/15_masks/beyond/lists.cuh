@@ -59,9 +59,7 @@ struct Lists {
   int N, Nk;
 
   // As an entry of 2_packed's table.
-  __device__ int4 rows_of(const int4& work) const {
-    return {work.x * Br, N - work.x * Br, 0, Nk};
-  }
+  __device__ int4 rows_of(const int4& work) const { return {work.x * Br, N - work.x * Br, 0, Nk}; }
   template <int d>
   __device__ ListWalk<d> walk(const int4& work, int) const {
     return {entries, bits, work.y, work.z, work.w};

@@ -30,7 +30,8 @@ struct Heard final : Faults {
   void absent(const Use&, bool ended) override { said += ended ? "ended; " : "not begun; "; }
   void left(const Past&) override { said += "left; "; }
   void left(const Operation&, const Wait*) override { said += "load left; "; }
-  void other_swizzle(const sim::SharedOperand&, const sim::Where&, const Operation&) override {
+  void other_swizzle(const sim::SharedOperand&, const sim::races::Issue&,
+                     const Operation&) override {
     said += "swizzle; ";
   }
   void tensor_race(const TensorPlace&, const Operation&, Missing what) override { say(what, "; "); }

@@ -33,7 +33,7 @@ enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ,
   CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
   CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ,
-  CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B,  // these three are refused
+  CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B,
   CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B,
   CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B,
 };
@@ -81,24 +81,27 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
                                        const cuuint32_t* box, const cuuint32_t* step,
                                        CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                        CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
-  if (type > CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ) sim::any::unsupported("fp4 and fp6 tensor maps");
   if (interleave) sim::any::unsupported("interleaved tensor maps");
   if (swizzle > CU_TENSOR_MAP_SWIZZLE_128B) sim::any::unsupported("swizzles of other atoms");
-  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  constexpr int kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 8, 8, 12};  // 3 of 16 elements
   const uint64_t bytes = kBytes[type];
+  const unsigned unit = type < CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B ? 1 : 16;
+  const uint64_t gap = type > CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B ? 16 - bytes : 0;
   bool right = rank >= 1 && rank <= sim::kMaxRank && reinterpret_cast<uintptr_t>(base) % 16 == 0;
   right &= fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   if (!right) return CUDA_ERROR_INVALID_VALUE;
   map->base = base, map->element_bytes = static_cast<int>(bytes);
   map->rank = static_cast<int>(rank), map->swizzle = fa::Swizzle{16 << swizzle};
+  map->unit = unit, map->gap = gap;
+  right &= size[0] % unit == 0 && box[0] % unit == 0 && (gap == 0 || box[0] == 128);
   for (cuuint32_t i = 0; i < rank; ++i) {
-    map->size[i] = size[i];
+    map->size[i] = i == 0 ? size[i] / unit : size[i];
     map->stride[i] = i == 0 ? bytes : stride[i - 1];
-    map->box[i] = box[i];
+    map->box[i] = i == 0 ? box[i] / unit : box[i];
     right &= size[i] >= 1 && size[i] <= uint64_t{1} << 32 && box[i] >= 1 && box[i] <= 256 &&
              step[i] == 1 && (i == 0 || stride[i - 1] % 16 == 0);
   }
-  const uint64_t row = box[0] * bytes;
+  const uint64_t row = box[0] / unit * (bytes + gap);
   right &= row % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || row <= 16u << swizzle);
   return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

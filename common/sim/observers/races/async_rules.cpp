@@ -16,7 +16,9 @@ uint32_t AsyncRules::issue_load(BlockParts& home, const BlockParts& waits, const
       rules_.check_writer(home, use, byte, row.cell);
       if (row.cell.read > memory.begun()) rules_.check_readers(home, use, byte, row);
     });
-    if (memory.word(word).cell.async) rules_.check_operations(home, use, word, true);
+    if (memory.word(word).cell.async) {
+      rules_.check_operations(home, use, word, true, issue.sender->adds);
+    }
   });
   const uint32_t number = home.operations.add(own_.clocks, Operation::load, issue);
   for_each_word(a, [&](uint64_t word, uint8_t) {

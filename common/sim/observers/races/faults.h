@@ -52,6 +52,7 @@ struct TensorPlace {
   unsigned column;
   bool in_pair;  ///< of the pair's other block
   const Where& where;
+  const char* by = nullptr;  ///< a product's name
 };
 
 /// Receives what the rules find: Words (findings.h), or a test.
@@ -69,7 +70,7 @@ class Faults {
   virtual void left(const Operation& load, const Wait* other_phase) = 0;
   virtual void tensor_race(const TensorPlace&, const Operation&, Missing) = 0;
   virtual void tensor_unwritten(const TensorPlace&) = 0;
-  virtual void other_swizzle(const SharedOperand&, const Where&, const Operation& load) = 0;
+  virtual void other_swizzle(const SharedOperand&, const Issue&, const Operation& load) = 0;
 };
 
 }  // namespace sim::races

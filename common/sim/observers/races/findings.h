@@ -96,7 +96,7 @@ class Words final : public Faults {
   void left(const Operation& load, const Wait* other_phase) override;
   void tensor_race(const TensorPlace&, const Operation&, Missing) override;
   void tensor_unwritten(const TensorPlace&) override;
-  void other_swizzle(const SharedOperand&, const Where&, const Operation& load) override;
+  void other_swizzle(const SharedOperand&, const Issue&, const Operation& load) override;
   // What instructions see themselves, as in Observer.
   void leave_store(const Where&);
   void touch_busy(RegisterUse, size_t element, Kind, const void* pc, const Where& user);

@@ -131,14 +131,15 @@ class RaceObserver final : public Observer {
   // Tensor memory: members of a thread stand for its, or its warp's, channels.
   void tensor_fence(Block& b, bool before) override { tensor_.fence(b.current->id, before); }
   void issue_product(Block& b, Block& home, std::span<const SharedOperand> operands,
-                     std::span<const TensorAccess> uses, const void* pc,
-                     const Where& where) override {
+                     std::span<const TensorAccess> uses, const void* pc, const Where& where,
+                     const Sender& by) override {
     const Access a = engine_access(home, 0, 16, Kind::load, pc);
-    BlockParts& parts = parts_of(b, {a, b.current->id, "tcgen05.mma that reads", &where});
-    tensor_.issue_product(parts, operands, uses, a, {b.current->id, &b.current->waits_for, where});
+    BlockParts& parts = parts_of(b, {a, b.current->id, by.into, &where});
+    tensor_.issue_product(parts, operands, uses, a,
+                          {b.current->id, &b.current->waits_for, where, &by});
   }
   uint32_t commit_products(Block& b, const void*, const Where& where) override {
-    return tensor_.commit({b.current->id, &b.current->waits_for, where});
+    return tensor_.commit({b.current->id, &b.current->waits_for, where, &kTensorSender[0]});
   }
   void move_tensor(Block& b, TensorUse use, const TensorAccess& a, const void*,
                    const Where& where) override {

@@ -17,7 +17,7 @@ struct Issue {
   const void*
       channel;  ///< an address that stands for what completes in order; a load: its mbarrier
   const Where& where;
-  const Sender* sender = &kTmaLoad;  ///< a load
+  const Sender* sender = &kTmaLoad;  ///< a load, a product
 };
 struct Operation {
   enum Engine { load, wgmma, store, product, tensor_load, tensor_store } engine;
@@ -28,7 +28,7 @@ struct Operation {
   Stamp stamp;
   SharedClock past = nullptr;  ///< load: what was visible to the issuer, released with the data
   fa::Swizzle swizzle{};       ///< load: as in the tensor map
-  const Sender* sender = &kTmaLoad;  ///< load
+  const Sender* sender = &kTmaLoad;  ///< load, product
   /// wgmma: what must be visible to each thread of the warpgroup when it issues its part.
   struct Need {
     unsigned entry;

@@ -189,12 +189,13 @@ void Rules::check_atomics(BlockParts& home, const Use& use, uint64_t byte) {
   if (use.access.kind == Kind::store) atomics.erase(found);
 }
 
-void Rules::check_operations(const BlockParts& home, const Use& use, uint64_t word,
-                             bool writes) const {
+void Rules::check_operations(const BlockParts& home, const Use& use, uint64_t word, bool writes,
+                             bool adds) const {
   const LatestOperations& latest = home.operations.of_word(word);
   const auto check = [&](uint32_t number) {
     const Operation* o = home.operations.find(number);
     if (!o || o->is_visible(own_.clocks[use.thread])) return;
+    if (adds && o->engine == Operation::load && o->sender->adds) return;
     faults_.race({.use = use,
                   .byte = word * kWord,
                   .missing = Missing::completion,

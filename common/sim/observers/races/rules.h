@@ -55,7 +55,9 @@ class Rules {
   /// All loads must happen before the store.
   void check_readers(const BlockParts& home, const Use&, uint64_t byte, const SharedRow&) const;
   /// Operations in flight on the word must be complete before the use.
-  void check_operations(const BlockParts& home, const Use&, uint64_t word, bool writes) const;
+  /// `adds`: it is a reduction (Sender::adds), whose order with others does not matter.
+  void check_operations(const BlockParts& home, const Use&, uint64_t word, bool writes,
+                        bool adds = false) const;
   Past past(const SharedCell&) const;  ///< its last store
   /// `in_flight`: the earlier access is a copy's, which has not written yet.
   void race(const Use&, uint64_t byte, const Past&, Missing = Missing::order,

@@ -10,8 +10,9 @@ void TensorRules::issue_product(BlockParts& home, std::span<const SharedOperand>
                                 std::span<const TensorAccess> uses, Access a, const Issue& issue) {
   Operations& there = home.operations;
   const uint32_t number = there.add(own_.clocks, Operation::product, issue);
+  there.last().sender = issue.sender;
   state_.products[issue.thread] = {there.last().channel, there.last().stamp};
-  const Use reading{a, issue.thread, "tcgen05.mma that reads", &issue.where};
+  const Use reading{a, issue.thread, issue.sender->into, &issue.where};
   for (const SharedOperand& operand : operands) {
     for (const uint32_t chunk : operand.chunks) {
       a.at = chunk;
@@ -21,7 +22,7 @@ void TensorRules::issue_product(BlockParts& home, std::span<const SharedOperand>
         there.open(w, word).reads[LatestOperations::kProduct] = number;
       });
     }
-    if (!operand.chunks.empty()) check_swizzle(home, operand, issue.where);
+    if (!operand.chunks.empty()) check_swizzle(home, operand, issue);
   }
   for (const TensorAccess& one : uses) use(home, TensorUse::product, one, number, issue);
 }
@@ -29,6 +30,7 @@ void TensorRules::issue_product(BlockParts& home, std::span<const SharedOperand>
 // Its stamp covers the preceding products.
 uint32_t TensorRules::commit(const Issue& issue) {
   const uint32_t number = own_.operations.add(own_.clocks, Operation::product, issue);
+  own_.operations.last().sender = issue.sender;
   own_.operations.last().past = own_.clocks.past(issue.thread);
   return number;
 }
@@ -36,13 +38,13 @@ uint32_t TensorRules::commit(const Issue& issue) {
 // Words that TMA wrote and no thread has stored to are laid out as their tensor map says. (A store
 // to the whole word has ended `async`.)
 void TensorRules::check_swizzle(BlockParts& home, const SharedOperand& operand,
-                                const Where& where) const {
+                                const Issue& issue) const {
   const uint64_t word = operand.chunks[0] / kWord;
   const SharedCell& w = home.memory.word(word).cell;
   const Operation* load =
       w.split ? nullptr : home.operations.find(home.operations.of_word(word).write);
   if (!load || load->swizzle == fa::Swizzle{} || load->swizzle == operand.swizzle) return;
-  faults_.other_swizzle(operand, where, *load);
+  faults_.other_swizzle(operand, issue, *load);
 }
 
 void TensorRules::move(TensorUse what, const TensorAccess& a, const Issue& issue) {
@@ -146,7 +148,8 @@ void TensorRules::use(BlockParts& home, TensorUse what, const TensorAccess& a, u
     if (!(a.eighths >> e & 1)) continue;
     for (unsigned column = a.column; column < a.column + a.columns; ++column) {
       LatestOperations& cell = there.tensor[e * Operations::kColumns + column];
-      const TensorPlace place{what, a.writes, column, &home != &own_, issue.where};
+      const char* by = what == TensorUse::product ? issue.sender->signals : nullptr;
+      const TensorPlace place{what, a.writes, column, &home != &own_, issue.where, by};
       if (!a.writes && !home.operations.find(cell.write)) faults_.tensor_unwritten(place);
       check(cell.write, place);
       if (!a.writes) {

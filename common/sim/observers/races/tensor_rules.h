@@ -1,7 +1,8 @@
 /// \file
 /// The rules for tensor memory. mma, ld and st of tcgen05 are ordered only among one thread's
-/// products. A later access to the same columns must be ordered after them; instructions of
-/// different threads are ordered by their fences alone:
+/// products, to which cp and shift belong. (PTX does not order a cp after the mma before it, but
+/// CUTLASS's block-scaled kernels rely on that.) A later access to the same columns must be ordered
+/// after them; instructions of different threads are ordered by their fences alone:
 ///
 ///   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; a
 ///        thread that waits on it, the issuing one included, needs an after_thread_sync. The mma of
@@ -34,7 +35,7 @@ class TensorRules {
   void use(BlockParts& home, TensorUse, const TensorAccess&, uint32_t number, const Issue&);
   bool ordered(TensorUse, unsigned thread, const Operation&);
   Missing missing(TensorUse, unsigned thread, const Operation&) const;
-  void check_swizzle(BlockParts& home, const SharedOperand&, const Where&) const;
+  void check_swizzle(BlockParts& home, const SharedOperand&, const Issue&) const;
 
   // A channel has two entries. For a warp's loads, and for its stores: complete before a
   // before_thread_sync; and complete. For a thread's products: complete; and issued before a

@@ -49,19 +49,16 @@ static std::string subject(const Use& use, uint64_t byte) {
 static Line line_of(const Use& use) { return {use.access.pc, use.where}; }
 
 static std::string describe(const Operation& o) {
-  static const char* const kWhat[] = {"",
-                                      "wgmma by the warpgroup of ",
-                                      "TMA store by ",
-                                      "tcgen05.mma by ",
-                                      "tcgen05.ld by ",
-                                      "tcgen05.st by "};
+  static const char* const kWhat[] = {
+      "", "wgmma by the warpgroup of ", "TMA store by ", "", "tcgen05.ld by ", "tcgen05.st by "};
   const uint64_t block = block_of(o.issuer);
   std::string issuer = who(block, o.issuer);
   if (o.engine == Operation::tensor_load || o.engine == Operation::tensor_store) {
     issuer = "warp " + std::to_string(o.issuer % padded() / 32);
     if (block != self->linear) issuer += " of block " + block_index(block);
   }
-  const char* what = o.engine == Operation::load ? o.sender->by : kWhat[o.engine];
+  const bool named = o.engine == Operation::load || o.engine == Operation::product;
+  const char* what = named ? o.sender->by : kWhat[o.engine];
   return std::string("a ") + what + issuer + " at " + at(o.where);
 }
 
@@ -230,9 +227,8 @@ void Words::touch_busy(RegisterUse use, size_t element, Kind kind, const void* p
 }
 
 static std::string subject(const TensorPlace& p) {
-  static const char* const kWords[] = {"tcgen05.mma", "tcgen05.ld", "tcgen05.st",
-                                       "tcgen05.dealloc"};
-  return here() + ": " + kWords[static_cast<int>(p.use)] +
+  static const char* const kWords[] = {"", "tcgen05.ld", "tcgen05.st", "tcgen05.dealloc"};
+  return here() + ": " + (p.by ? p.by : kWords[static_cast<int>(p.use)]) +
          (p.writes ? " that writes column " : " of column ") + std::to_string(p.column) +
          (p.in_pair ? " of the pair's other block" : "") + " at " + at(p.where);
 }
@@ -258,17 +254,17 @@ void Words::tensor_unwritten(const TensorPlace& place) {
   }
 }
 
-void Words::other_swizzle(const SharedOperand& operand, const Where& where, const Operation& load) {
-  auto* text = fresh(Fault::other_layout, {nullptr, &where}, {nullptr, &load.where});
+void Words::other_swizzle(const SharedOperand& operand, const Issue& issue, const Operation& load) {
+  auto* text = fresh(Fault::other_layout, {nullptr, &issue.where}, {nullptr, &load.where});
   if (!text) return;
   const auto words = [](fa::Swizzle swizzle) {
     return swizzle == fa::Swizzle::none
                ? std::string("no swizzle")
                : "a swizzle of " + std::to_string(static_cast<int>(swizzle)) + " bytes";
   };
-  *text = here() + ": the tcgen05.mma at " + at(where) + " reads " + operand.name + " with " +
-          words(operand.swizzle) + ", but " + describe(load) + " has stored it with " +
-          words(load.swizzle);
+  *text = here() + ": the " + issue.sender->signals + " at " + at(issue.where) + " reads " +
+          operand.name + " with " + words(operand.swizzle) + ", but " + describe(load) +
+          " has stored it with " + words(load.swizzle);
 }
 
 }  // namespace sim::races
