@@ -1,8 +1,8 @@
 """A step as the attention of a PyTorch model: flash_steps.attention(), and latent_decode().
 
 PyTorch sees the operators flash_steps::forward, flash_steps::backward and
-flash_steps::latent_decode: torch.compile does not trace into them, and they run on the current stream. The step's library (step_library.py) reads and
-writes the tensors' memory directly.
+flash_steps::latent_decode: torch.compile does not trace into them, and they run on the current
+stream. The step's library (step_library.py) reads and writes the tensors' memory directly.
 """
 
 import functools

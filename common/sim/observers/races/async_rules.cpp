@@ -1,7 +1,7 @@
 // What is not found: a missing fence.proxy.async before an operation of another block (except a
-// product of two blocks), or before a bulk reduction writes device memory; wgmma reading words that no thread wrote; a
-// TMA load that still reads device memory; of two bulk stores, or products of tcgen05, by different
-// threads that read the same bytes, the earlier one.
+// product of two blocks), or before a bulk reduction writes device memory; wgmma reading words that
+// no thread wrote; a TMA load that still reads device memory; of two bulk stores, or products of
+// tcgen05, by different threads that read the same bytes, the earlier one.
 #include "common/sim/observers/races/async_rules.h"
 
 namespace sim::races {

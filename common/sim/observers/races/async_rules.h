@@ -12,8 +12,8 @@
 /// Before an operation reads what a thread stored, that thread must have executed fence.proxy.async
 /// after the store. Where a load overwrites what threads read or wrote in shared memory, order is
 /// enough, as in CUTLASS. Device memory that threads of the launch have stored to needs a fence
-/// before a load reads it or a bulk store overwrites it: in the thread that stored or in the one that
-/// issues. Between blocks the memory model requires the latter; published kernels have both.
+/// before a load reads it or a bulk store overwrites it: in the thread that stored or in the one
+/// that issues. Between blocks the memory model requires the latter; published kernels have both.
 ///
 /// An mbarrier that a load will signal must have been made visible to TMA by the thread that
 /// initialised it: by fence.mbarrier_init, or within its block by fence.proxy.async. For arrivals
