@@ -5,8 +5,8 @@
 // the rest of a sector is nearly always written before its eviction.
 //
 // Replacement: GPUs do not use LRU. The model evicts a random line of the older half of the set.
-// Of X MiB that were written and read back this share came from DRAM, on an H200 (50 MB), and in the
-// model, whose cache was full of other lines:
+// Of X MiB that were written and read back this share came from DRAM, on an H200 (50 MB), and in
+// the model, whose cache was full of other lines:
 //
 //   X          32     40     48     64     96     128
 //   measured   0.8%   11%    48%    72%    82%    94%
