@@ -110,8 +110,8 @@ struct TensorMap {
   uint64_t size[kMaxRank];    ///< elements
   uint64_t stride[kMaxRank];  ///< bytes; [0] is one element
   uint32_t box[kMaxRank];     ///< elements
-  /// 16 elements of 4 or 6 bits are one here, but not in coordinates: then 16. In shared memory
-  /// `gap` bytes follow each, which a load does not count.
+  /// 16 elements of 4 or 6 bits count as one in sizes and boxes, not in coordinates: `unit` is then
+  /// 16, else 1. In shared memory `gap` bytes follow each 16, which a load does not count.
   uint16_t unit, gap;
 };
 

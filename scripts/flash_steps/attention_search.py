@@ -43,7 +43,7 @@ def forms_of(called):
     """What the names of the arguments leave open: one query or many, and how a mask is written."""
     base = Case(b=1, h=2, packed=called.must("starts"), ragged=called.must("lengths"))
     bases = with_optional(base, "mask") if called.must("mask") else [base]
-    ones = ["[1]", "[]", ""] if called.decodes else [""]
+    ones = ["[1]", "[]", ""] if called.decodes and not base.packed else [""]
     return [replace(form, one=one) for one in ones for form in bases]
 
 
@@ -54,9 +54,12 @@ def with_optional(case, role):
     """The forms in which a function may take an argument that this case leaves out."""
     if role == "mask":
         return [replace(case, mask=form, mask_axes=n) for n in (2, 4, 3) for form in MASKS]
-    if role == "lengths":
-        return [replace(case, ragged=True, b=2)]
-    return [replace(case, packed=True, b=1, layout=name) for name in ("[N, H, d]", case.layout)]
+    if role == "lengths":  # documents have theirs
+        return [] if case.packed else [replace(case, ragged=True, b=2)]
+    if case.ragged:
+        return []
+    packed = replace(case, packed=True, b=1, one="")
+    return [replace(packed, layout=name) for name in ("[N, H, d]", case.layout)]
 
 
 def outputs_of(called, run, type):
@@ -146,7 +149,8 @@ def judged(called, case, seed):
         if run.kind not in ("", "refused"):
             return runs
     for role in filter(called.may_lack, OPTIONAL):
-        runs.append(best_of(called, with_optional(case, role)))
+        if cases := with_optional(case, role):
+            runs.append(best_of(called, cases))
     if "AT_DISPATCH" in called.program.text:
         for type in ("float32", "float16", "bfloat16"):
             if type != case.type:

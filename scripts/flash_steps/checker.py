@@ -36,7 +36,7 @@ class Channel:
             self._fill()
         try:
             return json.loads(self.bytes(end + 1))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Ended from None
 
     def bytes(self, count):

@@ -96,21 +96,24 @@ class Program:
         os.close(from_us)
         os.close(to_us)
         self.channel = Channel(read, write)
-        self.functions = self._answer()["functions"]
+        with self._waiting():
+            self.functions = self.channel.get()["functions"]
 
     def close(self):
         self.ends.close()
 
-    def _answer(self, words=None, data=b""):
+    @contextlib.contextmanager
+    def _waiting(self):
         self.channel.until = time.monotonic() + SECONDS
         try:
-            if words:
-                self.channel.put(words, data)
-            return self.channel.get()
+            yield
         except TimeoutError:
             raise Stopped(f"a call takes more than {SECONDS} s") from None
         except (Ended, OSError):
-            status = self.process.wait()
+            try:
+                status = self.process.wait(1)
+            except subprocess.TimeoutExpired:  # it runs on
+                raise Stopped("the program says what is no answer") from None
             said = self.said().strip().splitlines()
             name = signal.Signals(-status).name if status < 0 else f"status {status}"
             said = f": {said[-1]}" if said else ""
@@ -133,11 +136,14 @@ class Program:
         tensors = [value for value in arguments if isinstance(value, Tensor)]
         data = b"".join(tensor.data or b"" for tensor in tensors)
         try:
-            asked = {"call": index, "arguments": words, "anew": anew}
-            answer = self._answer(asked, data)
+            with self._waiting():
+                self.channel.put({"call": index, "arguments": words, "anew": anew}, data)
+                return self._results(tensors, self.channel.get())
         except Stopped:
             self.start()
             raise
+
+    def _results(self, tensors, answer):
         if "refused" in answer or "ended" in answer:
             if "ended" in answer:
                 self.start()

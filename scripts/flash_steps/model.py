@@ -43,8 +43,9 @@ def predict(words):
     parser = command.parser("Predicts an update of a GPT on a GPU, without one.")
     add = parser.add_argument
     add("--model", choices=[*SHAPES, *LATENT], default="gpt2")
-    add("--gpu", type=str.upper, default="H200", help="or H100, with steps 08 and 10 alone")
-    add("--tokens", type=int, default=32768, help="in a batch: B * N")
+    help_text = "or H100, with steps 08 and 10 alone; of a latent model only its memory counts"
+    add("--gpu", type=str.upper, default="H200", help=help_text)
+    add("--tokens", type=int, default=32768, help="in a batch: B * N; not of a latent model")
     add("--n", type=sizes, default=[512 << i for i in range(7)], metavar="1024,4096")
     options = parser.parse_args(words)
     if min([options.tokens, *options.n]) < 1:

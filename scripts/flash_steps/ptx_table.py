@@ -276,11 +276,15 @@ def tma_store(match, args):
     return f"{declared} ::sim::tma_store({named}, {shared(source)}, {HERE});"
 
 
-# tensormap.replace: what each field is in sim::TensorMap; the others only as they are.
-MAP_FIELDS = {"global_address": "base = (void*)({1})", "rank": "rank = (int)({1}) + 1"}
-MAP_FIELDS |= {"box_dim": "box[{0}] = {1}", "global_dim": "size[{0}] = {1}"}
-MAP_FIELDS |= {"global_stride": "stride[({0}) + 1] = {1}"}
-MAP_FIELDS |= {"swizzle_mode": "swizzle = ::fa::Swizzle(16 << ({1}))"}
+# tensormap.replace: how each field is replaced in the map {0}; the others only as they are.
+MAP_FIELDS = {
+    "global_address": "{0}->base = (void*)({2})",
+    "rank": "{0}->rank = (int)({2}) + 1",
+    "swizzle_mode": "::sim::any::replace_swizzle({0}, {2}, {here})",
+}
+for field, entries in ("box_dim", "box"), ("global_dim", "size"), ("global_stride", "stride"):
+    entries = f"::sim::any::MapEntries::{entries}"
+    MAP_FIELDS[field] = f"::sim::any::replace_in_map({{0}}, {entries}, {{1}}, {{2}}, {{here}})"
 MAP_DEFAULTS = {"element_stride": "1", "interleave_layout": "0", "fill_mode": "0"}
 MAP_DEFAULTS |= {"swizzle_atomicity": "0"}
 
@@ -289,8 +293,9 @@ def tensor_map_replace(match, args):
     at, *order, value = [x for (x,) in args]
     if match["field"] in MAP_DEFAULTS:
         return ";" if value == MAP_DEFAULTS[match["field"]] else None
-    replaced = MAP_FIELDS[match["field"]].format(order[0] if order else 0, value)
-    return f"{pointer(match, '::sim::TensorMap', at)}->{replaced};"
+    tensor_map = pointer(match, "::sim::TensorMap", at)
+    entry = order[0] if order else 0
+    return MAP_FIELDS[match["field"]].format(tensor_map, entry, value, here=HERE) + ";"
 
 
 COMBINED = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
@@ -438,7 +443,8 @@ def tensor_mma(match, args):
     else:
         disabled = more.pop(0) if len(more[0]) > 1 else []
         (accumulate,), *last = more
-        if disabled and (match["ws"] or len(disabled) not in (4, 8)):
+        lanes = {"1": (4,), "2": (8,)}.get(match["group"], (4, 8))
+        if disabled and (match["ws"] or len(disabled) not in lanes):
             raise ValueError
         if match["ws"] and last:
             need = f"::sim::any::need_all_columns({last[0][0]}, {HERE}); "

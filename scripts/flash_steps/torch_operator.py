@@ -78,7 +78,7 @@ def _library(step):
         if folder == INSTALLED:
             steps = " ".join([*(name[:2] for name in known), step])
             build = f'STEPS="{steps}" pip install . in the checkout'
-        raise ValueError(f"flash_steps.attention: {there}: {build}")
+        raise ValueError(f"flash_steps: {there}: {build}")
     return StepLibrary(os.path.join(folder, "steps", f"lib{names[0]}.so"))
 
 
@@ -144,6 +144,8 @@ def _require_latent(q, cache, pages):
         said = f"pages {tuple(pages.shape)}: int32 [{q.shape[0]}, columns] is needed"
     elif q.dtype != torch.bfloat16 or cache.dtype != torch.bfloat16:
         said = f"q is {str(q.dtype)[6:]} and cache {str(cache.dtype)[6:]}, the step reads bf16"
+    elif cache.data_ptr() % 16:
+        said = "cache begins at an address that is not a multiple of 16"
     else:
         kind = "cuda" if _variant(LATENT)[0].kind == "gpu" else "cpu"
         for x in (q, cache, *([] if pages is None else [pages])):
@@ -179,7 +181,7 @@ def _run(direction, step, causal, lengths=None, cache=None, **tensors):
         kind = ValueError if error.status == 2 else RuntimeError
         if "the device cannot allocate" in str(error):
             kind = torch.OutOfMemoryError
-        raise kind(f"flash_steps.attention, step {step}: {error}") from None
+        raise kind(f"flash_steps, step {step}: {error}") from None
 
 
 # --- operators ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Shared by peers.py, `maintain decode` and `maintain ring`: one run, which performs jobs within a
+"""Shared by peers.py and `maintain decode`, `latent`, `ring`: one run, which performs jobs within a
 budget and prints tables of their results.
 
 Each job's result is written at once. A run with the file of an earlier one continues it and repeats

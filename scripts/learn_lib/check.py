@@ -540,7 +540,8 @@ class Check:
                 os.close(read)
 
         with checker.started(self.toolchain.checker) as checks:
-            thread = threading.Thread(target=judged, args=[checks])
+            # A daemon: where the program does not start, its ends of the pipes stay open.
+            thread = threading.Thread(target=judged, args=[checks], daemon=True)
             thread.start()
             pipes = to_program, to_judge
             status, errors = limited(program, self.folder, 2 * RUN_SECONDS, **limits, pipes=pipes)

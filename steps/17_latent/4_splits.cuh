@@ -336,7 +336,6 @@ constexpr int kMergedRows = 2048;  // of parts, merged in a tile's time: estimat
 
 // Enough splits s to give each SM one block, unless the merge costs more: T tiles in s splits of
 // `rows` rows cost T/s + s*rows/kMergedRows, least at s = sqrt(kMergedRows T / rows).
-
 inline Splits splits_of(const fa::Problem& p) {
   int64_t all = 0;  // tiles of all blocks
   int longest = 1;

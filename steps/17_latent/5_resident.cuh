@@ -4,7 +4,7 @@
 //           the others O; where Q was, a third tile arrives
 // Changed   since 17 4_splits: roles, and the scores' warpgroup copies; V and the position are
 //           copied apart, since P keeps the latter's place; m and l stay in one warpgroup; O is
-//           rescaled only when m has grown by 2^8
+//           rescaled only when m has grown by over 8
 // Traffic   as 4_splits, but the table twice
 // Launch    grid (s*t, B): 1 warpgroup computes P, 2 multiply; then two blocks per row
 // Owns      block: 64 rows and a split; warpgroup 0: S and P of all tiles; 1, 2: 256 features of O

@@ -149,6 +149,7 @@ class Commands(unittest.TestCase):
 
 def code_cells():
     cells = json.loads(NOTEBOOK.read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells), "the notebook has output"
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 

@@ -752,7 +752,7 @@ ANALYSED("the types of a product are those of its kind", "[sim][tcgen05]") {
   for (const uint32_t code : {2u, 6u, 7u}) {
     refused(small + "fp32 or fp16 sums", in_bf16 - kBf16 + (code << 10), f8f6f4);
   }
-  refused("MN-major factors in e2m1, which is not possible",
+  refused("MN-major factors in e2m1, which is not simulated",
           in_bf16 - kBf16 + (1u << 16 | 5u << 10), f8f6f4);
   // Block-scaled: the scales' type is bit 23, their first bytes are bits 29-30 and 4-5.
   const uint32_t scaled = (fa::tcgen05_instruction(128, 128) & ~0x1ff0u) | 1u << 23;

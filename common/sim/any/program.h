@@ -217,8 +217,27 @@ void tma_load(int group, void* to, const TensorMap*, const int* at, int rank, ui
 inline void need_all_columns(uint64_t mask, Where where) {
   if (mask) unsupported("a tcgen05.mma.ws with a mask of columns", where);
 }
+/// tensormap.replace of entry `i` of a map's sizes, boxes or strides (that of a row is entry 0).
+enum class MapEntries { size, box, stride };
+inline void replace_in_map(TensorMap* map, MapEntries what, uint64_t i, uint64_t value,
+                           Where where) {
+  if (what == MapEntries::stride) ++i;
+  if (i >= static_cast<uint64_t>(kMaxRank)) {
+    unsupported("a tensormap.replace of a sixth dimension", where);
+  }
+  if (i == 0 && map->unit) value /= map->unit;  // packed elements
+  if (what == MapEntries::size) map->size[i] = value;
+  if (what == MapEntries::box) map->box[i] = static_cast<uint32_t>(value);
+  if (what == MapEntries::stride) map->stride[i] = value;
+}
+/// tensormap.replace of the swizzle's mode.
+inline void replace_swizzle(TensorMap* map, int mode, Where where) {
+  if (mode < 0 || mode > 3) unsupported("a tensormap.replace with that swizzle_mode", where);
+  map->swizzle = fa::Swizzle{16 << mode};
+}
 /// tensormap.cp_fenceproxy by a warp: from shared to device memory.
 inline void copy_tensor_map(void* to, const void* from, Where where) {
+  sync_warp(~0u, where);
   if (lane() == 0) copy_bytes(to, from, sizeof(TensorMap));
   sync_warp(~0u, where);
 }

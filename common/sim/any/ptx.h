@@ -3,6 +3,7 @@
 /// the instruction's type; for f16x2 and bf16x2 each function works on both halves.
 #pragma once
 
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -167,7 +168,7 @@ T min(T a, T b) {
 /// The redval of tcgen05.ld.red. `nan`: a NaN among them is the result.
 template <class T, bool least, bool absolute, bool nan>
 T extreme(T x, auto... more) {
-  if constexpr (absolute) x = x < 0 ? -x : x;
+  if constexpr (absolute) x = std::fabs(x);
   if constexpr (sizeof...(more) == 0) {
     return x;
   } else {

@@ -275,6 +275,16 @@ fa::WgmmaOperand decode(const char* what, const char* name, uint64_t d, const Wh
           .swizzle = fa::Swizzle{16 << (code - kCode)}};
 }
 
+// A swizzled operand begins in row 0 of a swizzle's 8 rows.
+void need_row_0(const char* what, const char* name, const fa::WgmmaOperand& o, const Where& where) {
+  const auto width = static_cast<uint64_t>(o.swizzle);
+  const uint64_t row = (o.start - operand_origin(*self)) % (8 * width) / width;
+  if (o.swizzle == fa::Swizzle::none || row == 0) return;
+  refuse(what, where,
+         std::string(": ") + name + " begins in row " + std::to_string(row) +
+             " of a swizzle's 8 rows of " + std::to_string(width) + " bytes, not in row 0");
+}
+
 // Combines a descriptor with the instruction.
 template <class T>
 void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, int rows,
@@ -290,11 +300,7 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
     if (!o.leading || !o.stride) wrong(" has no distances between its core matrices");
     return;
   }
-  if ((o.start - operand_origin(*self)) % (8 * width) >= width) {
-    wrong(" begins in row " +
-          std::to_string((o.start - operand_origin(*self)) % (8 * width) / width) +
-          " of a swizzle's 8 rows of " + bytes + ", not in row 0");
-  }
+  need_row_0("the tcgen05.mma", name, o, where);
   if (k_major && o.start % width + kRowBytes > width) {
     wrong(" leaves its rows of " + bytes + ": they hold " + std::to_string(width / kBytes) +
           " values of k, after which another panel begins");
@@ -596,9 +602,10 @@ void issue_copy(const Sender& by, std::vector<TensorAccess> uses, CtaGroup group
     }
     for (const SharedOperand& operand : t.operands) {
       home.shared_bytes[static_cast<int>(Kind::load)] += operand.chunks.size() * kChunk;
+      home.wgmma_wavefronts += operand.chunks.size() * kChunk / kWavefront;
     }
     const uintptr_t shift = home.shared_base - self->shared_base;
-    t.products.push_back([f, to = tensor_of(home), shift] { f(*to, shift); });
+    t.products.push_back([f, to = tensor_of(home).get(), shift] { f(*to, shift); });
   }
   t.until[issuing_thread()] = t.products.size();
 }
@@ -618,6 +625,7 @@ void tcgen05_cp(uint32_t to, uint64_t descriptor, TensorCopy copy, int bits, Whe
            std::string(".") + shape.name + " writes from lane " + std::to_string(lane) +
                " on; its rows begin at " + (shape.run == 1 ? "0 to 31" : "0"));
   }
+  need_row_0(what, "its operand", from, where);
   if (!from.stride && shape.rows > 8) {
     refuse(what, where, ": its descriptor has no distance between groups of 8 rows");
   }

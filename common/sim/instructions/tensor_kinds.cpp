@@ -57,12 +57,13 @@ Instruction decode_instruction(const TensorProduct& p, const Where& where) {
     wrong(kind.scaled() ? "sparse or of 96 values of k, which is not simulated"
                         : "sparse, saturated, negated or shifted, which is not simulated");
   }
+  if (p.ws && kind.scaled()) wrong("scales, which a .ws product does not have");
   const bool a_mn = d >> 15 & 1, b_mn = d >> 16 & 1;
   const auto need_transposable = [&](bool mn, auto& factor) {
-    const bool narrow = factor->type >= Factor::e2m3;
+    const bool narrow = factor->type >= Factor::e2m3;  // K-major only in mxf4 and mxf4nvf4
     if (!mn || (kind.mn_major && !narrow)) return;
     wrong(std::string("MN-major factors in ") + factor->name + ", which is not " +
-          (narrow ? "possible" : "simulated"));
+          (narrow && kind.k == 64 ? "possible" : "simulated"));
   };
   need_transposable(a_mn, a), need_transposable(b_mn, b);
   const int vector = p.scale_vector ? p.scale_vector : kind.vector;

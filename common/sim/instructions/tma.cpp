@@ -137,6 +137,11 @@ Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* w
                std::to_string(bytes) +
                " bytes and not a multiple of 16: the hardware calls it an illegal instruction");
   }
+  if (const int each = map->gap ? 128 : unit; coordinates[0] % each != 0) {
+    refuse(what, where,
+           " with the innermost coordinate " + std::to_string(coordinates[0]) +
+               " of packed elements, not a multiple of " + std::to_string(each));
+  }
   Box box{*map};
   box.four = four;
   std::copy_n(coordinates, four ? kMaxRank : rank, box.at);
@@ -310,6 +315,11 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   const void* pc = __builtin_return_address(0);
   const char* what = "a TMA store";
   const Box box = box_at(map, coordinates, rank, what, where);
+  if (map->gap) {
+    refuse(what, where,
+           " of elements of 4 or 6 bits padded to 16 bytes: PTX has none of 4, and one of 6 packs "
+           "bytes (.b6p2x16), which is not simulated");
+  }
   const int* last = coordinates + (box.four ? kMaxRank : rank);
   if (std::any_of(coordinates, last, [](int c) { return c < 0; })) {
     refuse(what, where,

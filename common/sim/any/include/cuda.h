@@ -88,18 +88,26 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType typ
   const unsigned unit = type < CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B ? 1 : 16;
   const uint64_t gap = type > CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B ? 16 - bytes : 0;
   bool right = rank >= 1 && rank <= sim::kMaxRank && reinterpret_cast<uintptr_t>(base) % 16 == 0;
-  right &= fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE || type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  right &= fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ||
+           (type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && unit == 1);
   if (!right) return CUDA_ERROR_INVALID_VALUE;
   map->base = base, map->element_bytes = static_cast<int>(bytes);
   map->rank = static_cast<int>(rank), map->swizzle = fa::Swizzle{16 << swizzle};
   map->unit = unit, map->gap = gap;
-  right &= size[0] % unit == 0 && box[0] % unit == 0 && (gap == 0 || box[0] == 128);
+  if (unit == 16 && gap == 0 && size[0] % 16 != 0 && size[0] % 2 == 0) {
+    sim::any::unsupported("rows of 4-bit elements that are not whole groups of 16");
+  }
+  right &= size[0] % unit == 0 && box[0] % unit == 0;
+  if (gap != 0) {
+    right &= size[0] % 128 == 0 && box[0] == 128 && reinterpret_cast<uintptr_t>(base) % 32 == 0 &&
+             (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
+  }
   for (cuuint32_t i = 0; i < rank; ++i) {
     map->size[i] = i == 0 ? size[i] / unit : size[i];
     map->stride[i] = i == 0 ? bytes : stride[i - 1];
     map->box[i] = i == 0 ? box[i] / unit : box[i];
     right &= size[i] >= 1 && size[i] <= uint64_t{1} << 32 && box[i] >= 1 && box[i] <= 256 &&
-             step[i] == 1 && (i == 0 || stride[i - 1] % 16 == 0);
+             step[i] == 1 && (i == 0 || stride[i - 1] % (gap ? 32 : 16) == 0);
   }
   const uint64_t row = box[0] / unit * (bytes + gap);
   right &= row % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || row <= 16u << swizzle);

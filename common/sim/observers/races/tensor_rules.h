@@ -1,7 +1,7 @@
 /// \file
 /// The rules for tensor memory. mma, ld and st of tcgen05 are ordered only among one thread's
-/// products, to which cp and shift belong. (PTX does not order a cp after the mma before it, but
-/// CUTLASS's block-scaled kernels rely on that.) A later access to the same columns must be ordered
+/// products, to which cp and shift belong. (PTX orders fewer pairs: not a cp after an mma, on which
+/// CUTLASS's block-scaled kernels rely, nor a cp or shift after a cp.) A later access to the same columns must be ordered
 /// after them; instructions of different threads are ordered by their fences alone:
 ///
 ///   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; a
