@@ -763,6 +763,9 @@ ANALYSED("the types of a product are those of its kind", "[sim][tcgen05]") {
   refused("m64n128; m128 with n of 8, 16, ... 256 is possible",
           (fa::tcgen05_instruction(64, 128) & ~0x1ff0u) | 1u << 23, mxf8f6f4);
   refused("sparse or of 96 values of k, which is not simulated", scaled | kBf16 | 1u << 31, mxf4);
+  refused("MN-major factors in e2m1, which is not possible", scaled | kBf16 | 1u << 16, mxf4);
+  FOUND(says + "scales, which a .ws product does not have", describe, warp,
+        Descriptors{.instruction = scaled, .kind = mxf8f6f4, .ws = true});
   const auto scales = [&](const std::string& why, sim::TensorKind kind, int vector, uint32_t at) {
     FOUND("the tcgen05.mma at tensor_memory.cu: ... " + why, describe, warp,
           Descriptors{.instruction = kind == mxf8f6f4 ? scaled : scaled | kBf16,
