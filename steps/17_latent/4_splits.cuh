@@ -400,9 +400,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::launch(flash_decode_kernel,
              {dim3(splits.count * row_blocks_of(p), p.B), dim3(kThreads), sizeof(Tiles)},
              tile_map<d>(t.Q, p.B, p.H * p.N, Br),
-             page ? tile_map<d>(t.K, uint64_t(p.B) * p.pages(), page, Bc)
-                  : tile_map<d>(t.K, p.B, p.Nk, Bc),
-             t.K, t.cache, log2_page, t.O, t.LSE, parts, shape_of(p), splits.tiles);
+             page ? tile_map<d>(t.K, kPoolPages, page, Bc) : tile_map<d>(t.K, p.B, p.Nk, Bc), t.K,
+             t.cache, log2_page, t.O, t.LSE, parts, shape_of(p), splits.tiles);
   merge(p, t, splits);
 }
 

@@ -289,7 +289,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Splits splits = splits_of(p);
   const Parts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int page = p.cache.page, log2_page = page ? std::bit_width(unsigned(page)) - 1 : 0;
-  const uint64_t heads = page ? uint64_t(p.B) * p.pages() : p.B, rows = page ? page : p.Nk;
+  const uint64_t heads = page ? kPoolPages : p.B, rows = page ? page : p.Nk;
   fa::launch(flash_decode_kernel,
              {dim3(splits.count * row_blocks_of(p), p.B), dim3(kThreads), sizeof(Tiles)},
              panel_map(t.Q, p.B, p.H * p.N, 1), panel_map(t.K, heads, rows, dv / 64),

@@ -32,6 +32,7 @@ constexpr int kPanelBytes = Bc * kRowBytes;  // of a tile: [d / 64][Bc][64]
 constexpr int kThreads = (1 + kGroups) * kGroupThreads;  // the first warpgroup copies
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 constexpr int kConsumerWarps = kGroups * kGroupThreads / fa::kWarp;
+constexpr uint64_t kPoolPages = uint64_t{1} << 31;  // in its tensor map: any page number
 
 struct Shape {
   int rows, N, Nk;  // rows: H*N
