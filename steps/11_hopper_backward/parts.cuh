@@ -234,8 +234,9 @@ inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br
 
 // rows: per tile.
 inline Shape shape_of(const fa::Problem& p, int rows) {
-  const size_t l2 = size_t{16} << 20;                         // bytes for a section's heads
-  const size_t head = 8 * size_t(p.d) * p.N * (p.H / p.Hkv);  // Q, dO: 2 bytes each; dQ_sum: 4
+  // Bytes of Q, dO and dQ_sum of a head. Of a group's heads, which a walk visits in turn, about one
+  // is in use.
+  const size_t head = (2 + 2 + 4) * size_t(p.d) * p.N, l2 = size_t{16} << 20;
   return {.kv_heads = int(p.kv_heads()),
           .group = p.H / p.Hkv,
           .Np = padded_rows(p),

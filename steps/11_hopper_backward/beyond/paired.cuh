@@ -337,7 +337,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   Shape shape = shape_of(p, Br);
   if (p.causal) {  // sections of heads that need 32 MB
-    const size_t head = 8 * size_t(d) * p.N * shape.group;
+    const size_t head = 8 * size_t(d) * p.N;
     shape.section = int(std::clamp<size_t>((size_t{32} << 20) / head, 1, p.kv_heads()));
   }
   // As tile_map(), in boxes of 64 rows and half of the features.
