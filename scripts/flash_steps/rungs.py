@@ -71,7 +71,7 @@ PACKED = sized(h=16, n=sum(DOCUMENTS), d=128, causal=True)
 PACKS = "8 documents of 2,048 rows, packed, causal, B = 1, H = 16, d = 128"
 CACHED = sized(h=32, hkv=8, n=1, nk=65536, d=128)
 CACHE = "one query, 65,536 keys, B = 1, H = 32, Hkv = 8, d = 128"
-LATENT_CACHED = sized(b=32, h=64, hkv=1, n=1, nk=4096, d=576, causal=True)
+LATENT_CACHED = sized(b=32, h=64, hkv=1, n=1, nk=4096, d=576)
 LATENT = "one query, 4,096 keys of 576 features, B = 32, H = 64"
 RANKS = "two GPUs, B = 1, H = 32, Hkv = 8, N = 32,768, d = 128, not causal"
 SECTIONS = (

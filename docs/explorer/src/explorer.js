@@ -1346,7 +1346,7 @@ function aboutRoofs() {
   return (second ? `Filled: ${first.name}; open and dashed: ${second.name}. ` : "") +
     "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
     "counts by FlashAttention's convention." +
-    (runs.some((r) => r.gpu) ? " Open, with ~: estimated; a B200, of 16, has other roofs." : "") + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
+    (runs.some((r) => r.gpu) ? " Open, with ~: estimated; 16 is for a B200, which has other roofs." : "") + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
 }
 
 // FLOPs per byte of HBM and per second, as executed.
