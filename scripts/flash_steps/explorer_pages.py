@@ -258,8 +258,8 @@ STEPS = [
         "17_latent",
         "Latent attention",
         "17 absorbed",
-        "One query for each of 16 heads, which read one vector of 576 features per key: K is all of "
-        "it, V its first 512. Nothing else is in the cache.",
+        "One query for each of 16 heads, which read one vector of 576 features per key: K is all "
+        "of it, V its first 512. Nothing else is in the cache.",
         {
             "absorbed": "Registers: a row of Q and of O per warp, and one key.",
             "panels": "Registers of the consumers: half of O's columns each, S and P.",

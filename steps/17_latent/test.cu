@@ -260,8 +260,8 @@ TEST_CASE("step 17: what wgmma reads of shared memory, for each tile", "[step17]
   const auto kilobytes = [](const fa::Variant& v) {  // of two tiles
     return fa::test::count_forward(v, latent(64, 128)).kernels[0].wgmma_wavefronts * 128 / 1024;
   };
-  CHECK(kilobytes(panels()) == 2 * (2 * (72 + 72) + 64));        // S twice, P in registers
-  CHECK(kilobytes(exchange()) == 2 * (72 + 72 + 64 + 2 * 8));    // Q, the tile, its value, P twice
+  CHECK(kilobytes(panels()) == 2 * (2 * (72 + 72) + 64));      // S twice, P in registers
+  CHECK(kilobytes(exchange()) == 2 * (72 + 72 + 64 + 2 * 8));  // Q, the tile, its value, P twice
   CHECK(kilobytes(splits()) == 2 * (72 + 72 + 64 + 2 * 8));
   CHECK(kilobytes(resident()) == 2 * (16 + 72 + 64 + 2 * 8));
 }

@@ -68,8 +68,10 @@ class Latent(unittest.TestCase):
         rows = [{**row, "device": rungs.DEVICE} for row in self.rows(problem(32, 4096, 64))]
         with mock.patch.object(rungs, "measured_rows", return_value=rows):
             found = rungs.times_of(section)
-        self.assertEqual({variant: ms for (_, variant), (ms, _) in found.items()},
-                         {"splits": 2.0, "resident": 1.0})
+        self.assertEqual(
+            {variant: ms for (_, variant), (ms, _) in found.items()},
+            {"splits": 2.0, "resident": 1.0},
+        )
 
     def test_a_problem(self):
         right = types.SimpleNamespace(
