@@ -693,14 +693,16 @@ class InBrowser(unittest.TestCase):
         self.assertEqual(page.eval(sums), whole)
 
     def test_what_a_tile_holds(self):
-        """K's place never holds V, in any step: a copy into shared memory has its own source."""
+        """K's place never holds V, in any step: a copy into shared memory has its own source. A
+        latent cache has no V: in its place are features of K, and before them Q."""
         for shown in STEPS:
             page = self.open(f"#{shown.step[:2]}")
             found = page.eval(
                 """sides.flatMap((side) => side.steps.flatMap((_, i) =>
                   [...side.state(i).holds].flatMap(([key, held]) => {
                     const { name } = side.run.places[parseInt(key, 10)];
-                    return /^[QKV]8?$/.test(name) && held.name && held.name[0] !== name[0]
+                    const part = name === "V" && !side.run.buffers.has("V");
+                    return /^[QKV]8?$/.test(name) && !part && held.name && held.name[0] !== name[0]
                       ? [`${name} holds ${held.long}`] : [];
                   })))"""
             )
