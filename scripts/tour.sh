@@ -72,9 +72,8 @@ for wanted in $steps; do
   found=
   for main in steps/*/main.cu; do
     name=$(basename "$(dirname "$main")")
-    # One rank repeats what others compute, 16 runs on another GPU than the others, and 17's keys have
-    # 576 features.
-    [[ $wanted == all && $name =~ ^(14_ring|16_blackwell|17_latent)$ ]] && continue
+    # One rank repeats what others compute, and 16 runs on another GPU than the others.
+    [[ $wanted == all && $name =~ ^(14_ring|16_blackwell)$ ]] && continue
     if [[ $wanted == "$name" || $name == "$wanted"_* || ($wanted == all && $name == [0-9]*) ]]; then
       programs+=("$name") found=yes
     fi

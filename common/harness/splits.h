@@ -15,11 +15,12 @@ inline std::vector<Scratch> parts_workspace(size_t rows, size_t d) {
   return {{"O_parts", rows * d * sizeof(float)}, {"LSE_parts", rows * sizeof(float)}};
 }
 
-/// The same rows stored, and read by d / 4 threads per row, each of which reads LSE twice.
-inline void add_parts_traffic(Prediction& t, uint64_t rows, uint64_t d) {
+/// The same rows stored, and read by d / 4 threads per row, each of which reads LSE `lse_reads`
+/// times.
+inline void add_parts_traffic(Prediction& t, uint64_t rows, uint64_t d, uint64_t lse_reads = 2) {
   const uint64_t number = sizeof(float) * rows;  // bytes of one per row
   t["O_parts"] = {.read = number * d, .write = number * d};
-  t["LSE_parts"] = {.read = number * 2 * (d / 4), .write = number};
+  t["LSE_parts"] = {.read = number * lse_reads * (d / 4), .write = number};
   t.hbm += {.read = number * (d + 1), .write = number * (d + 1)};
 }
 

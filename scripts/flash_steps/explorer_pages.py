@@ -28,6 +28,7 @@ class Run:
     group: int = 0  # decoding: one query for each of this many heads, and n keys; 0: n of both
     page: int = 0  # --page; 0: the keys are not in pages
     mask: str = ""  # of MASKS
+    d: int = 64
 
     @property
     def name(self):
@@ -37,7 +38,7 @@ class Run:
     @property
     def arguments(self):
         # One worker: the last block merges the splits, so it must always be the same one.
-        given = [f"--variant={self.variant}", "--d=64", "--workers=1"]
+        given = [f"--variant={self.variant}", f"--d={self.d}", "--workers=1"]
         if self.group:
             given += ["--n=1", f"--nk={self.n}", f"--h={self.group}", "--hkv=1"]
         else:
@@ -79,9 +80,9 @@ def grid(step, variants, ns=(256, 512), smems=(0,)):
     ]
 
 
-def decoding(variants, page=0):
+def decoding(variants, page=0, step="13_decode", group=4, d=64):
     return [
-        Run("13_decode", variant, n, group=4, page=page)
+        Run(step, variant, n, group=group, page=page, d=d)
         for variant in variants
         for n in (512, 1024)  # equal splits: the HBM model lets them end together
     ]
@@ -252,6 +253,27 @@ STEPS = [
             "tmem issuer roles pair exp2 ctas": "Registers: a row of S or P per thread, then 16 "
             "columns of O."
         },
+    ),
+    Shown(
+        "17_latent",
+        "Latent attention",
+        "17 absorbed",
+        "One query for each of 16 heads, which read one vector of 576 features per key: K is all "
+        "of it, V its first 512. Nothing else is in the cache.",
+        {
+            "absorbed": "Registers: a row of Q and of O per warp, and one key.",
+            "panels": "Registers of the consumers: half of O's columns each, S and P.",
+            "exchange splits": "Registers of the consumers: half of O's columns each, S of every "
+            "second tile.",
+            "resident": "Registers: most of Q and S in one warpgroup, half of O in each other.",
+        },
+        own=decoding(
+            ["absorbed", "panels", "exchange", "splits", "resident"],
+            step="17_latent",
+            group=16,
+            d=576,
+        ),
+        size="Nk",
     ),
 ]
 RING = Shown(

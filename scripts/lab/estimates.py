@@ -5,8 +5,9 @@
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
 (all heads for one query and up to 64K keys) and estimates the time of all of them. Writes
 docs/results/estimates.json, keeping rows of other steps, sizes and GPUs; `maintain tables` shows
-estimated over measured. For a GPU that was never measured (--gpu B200) it estimates the variants
-that need it, at the problem of the ladder (flash_steps/rungs.py).
+estimated over measured. A step that was never measured (16, with --gpu B200; 17) it estimates at
+the problem of its section of the ladder (flash_steps/rungs.py), of one batch entry where the keys
+differ from the queries.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
 
@@ -20,7 +21,7 @@ from flash_steps.files import read_json, write_rows
 from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import flags, in_series, own_tiles
 from flash_steps.results import PASSES, load, published
-from flash_steps.rungs import LADDER, RESULTS, measured_rows
+from flash_steps.rungs import RESULTS, SECTIONS, measured_rows, times_of
 from flash_steps.steps import (
     ROOT,
     chosen_of,
@@ -90,6 +91,8 @@ def simulate(cell):
     if sizes["nk"] == sizes["n"]:
         shown, one = heads, {key: sizes[key] for key in ("n", "d", "causal")}
         sizes = {**one, "h": heads if heads <= FEW_HEADS else 1}
+    elif not is_wanted(sizes):  # a step that was never measured
+        shown, sizes = heads, {**sizes, "b": 1}
     call = [f"--variant={variant}", "--input=normal", f"--gpu={gpu}", f"--estimate-heads={shown}"]
     program = program_of(SIM_BUILD, step)
     run = report_of(program, *call, *flags(sizes))
@@ -104,13 +107,17 @@ def simulate(cell):
     }
 
 
-def unmeasured(gpu, steps):
-    """KEY's values of the variants that need this GPU's architecture, at the ladder's problem."""
-    arch = find_model(gpu)["arch"] + "a"
-    for step in (step for step in steps if needs_of(step) == arch):
+def unmeasured(gpu, steps, measured):
+    """KEY's values of steps that need this GPU's architecture and have no time, at the problem of
+    their section of the ladder."""
+    arch, timed_steps = find_model(gpu)["arch"] + "a", {key[1] for key in measured}
+    timed_steps |= {step for section in SECTIONS for step, _ in times_of(section)}
+    for step in (step for step in steps if needs_of(step) == arch and step not in timed_steps):
         for variant in described(program_of(SIM_BUILD, step))["variants"]:
             row = {"gpu": gpu, "step": step, "variant": variant["name"], "direction": "forward"}
-            yield key_of({**row, **LADDER})
+            for section in SECTIONS:
+                if section.shows(variant):
+                    yield key_of({**row, **section.problem})
 
 
 def kept(path):
@@ -232,10 +239,10 @@ def main():
     measured = measured_times()
     steps = chosen_of(numbered_steps(), args.steps, "there are")
     wanted = {}
-    keys = [key for key in measured if key[0] == args.gpu] or unmeasured(args.gpu, steps)
-    for key in keys:
-        if key[1] in steps and is_wanted(dict(zip(SIZES, key[4:]))):
-            wanted.setdefault((*key[:3], *key[4:]), set()).add(key[3])
+    keys = [key for key in measured if key[0] == args.gpu and key[1] in steps]
+    keys = [key for key in keys if is_wanted(dict(zip(SIZES, key[4:])))]
+    for key in (*keys, *unmeasured(args.gpu, steps, measured)):
+        wanted.setdefault((*key[:3], *key[4:]), set()).add(key[3])
     if not wanted:
         raise BadInput(f"docs/results has no measured time for --gpu {args.gpu} at these sizes")
     rows = kept(ESTIMATES)

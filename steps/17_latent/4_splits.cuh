@@ -21,6 +21,7 @@
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/more/dependent.h"
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/splits.h"
 #include "steps/17_latent/parts.cuh"
 
 namespace step17_splits {
@@ -370,17 +371,13 @@ inline fa::Prediction traffic(const fa::Problem& p) {
       t["lengths"].read += 4 * p.rows() * (dv / kMerged) * splits.merge_threads();
     t.hbm.read += 4 * p.B;
   }
-  if (parts == 0) return t;
-  t["O_parts"] = {.read = 4 * parts * dv, .write = 4 * parts * dv};
-  t["LSE_parts"] = {.read = 4 * parts * (dv / 4), .write = 4 * parts};
-  t.hbm += {.read = 4 * parts * (dv + 1), .write = 4 * parts * (dv + 1)};
+  if (parts > 0) fa::add_parts_traffic(t, parts, dv, /*lse_reads=*/1);
   return t;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const int count = splits_of(p).count;
-  const size_t stored = count > 1 ? count * p.rows() : 0;
-  return {{"O_parts", stored * dv * sizeof(float)}, {"LSE_parts", stored * sizeof(float)}};
+  return fa::parts_workspace(count > 1 ? count * p.rows() : 0, dv);
 }
 
 // Launches the merge, if there is more than one split.

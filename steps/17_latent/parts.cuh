@@ -21,7 +21,8 @@
 namespace step17 {
 
 using fa::bf16, fa::Ring, fa::kGroupThreads, fa::kMma, fa::kNoMaximum, fa::kRowBytes;
-using fa::multiply_features, fa::tile_descriptor, fa::tile_map, fa::wait_for, fa::warp_arrive;
+using fa::multiply_features, fa::rescale, fa::tile_descriptor, fa::tile_map, fa::wait_for;
+using fa::warp_arrive;
 
 constexpr int d = 576, dv = 512;             // features of a key; the first of them are its value
 constexpr int Br = 64, Bc = 64;              // rows of a block, keys of a tile
@@ -62,11 +63,6 @@ __device__ inline void mask_tile(float (&rS)[Bc / 2], const Shape& shape, int ke
   if (least >= key + Bc) return;
   const int first = key + fa::column_of(threadIdx.x % fa::kWarp);
   mask(rS, visible(shape, keys, row) - first, visible(shape, keys, row + 8) - first);
-}
-
-__device__ inline void rescale(float (&rO)[kColumns / 2], const float (&alpha)[2]) {
-  UNROLL
-  for (int i = 0; i < kColumns / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
 }
 
 // The value's half of a tile: V of 64 keys and 256 features, MN-major, which is "transposed".

@@ -203,6 +203,10 @@ class Estimates(Folder):
                 sizes(8, 32, 1, hkv=8, nk=4096),
                 "--estimate-heads=0 --b=8 --h=32 --hkv=8 --n=1 --nk=4096 --d=64 --causal",
             ),
+            (
+                sizes(32, 64, 1, hkv=1, nk=4096, d=576),
+                "--estimate-heads=2048 --b=1 --h=64 --hkv=1 --n=1 --nk=4096 --d=576 --causal",
+            ),
         ):
             with mock.patch.object(estimates, "report_of", return_value=run) as called:
                 found = estimates.simulate(("H200", "06_x", "v", *problem.values()))

@@ -8,6 +8,7 @@ import unittest
 from unittest import mock
 
 from basis import ROOT, main
+from flash_steps import rungs
 from flash_steps.command import Failure
 from flash_steps.files import read_text
 from flash_steps.step_library import _problem
@@ -61,6 +62,16 @@ class Latent(unittest.TestCase):
         text = read_text(os.path.join(ROOT, "steps", "17_latent", "step.cuh"))
         for name in latent.VARIANTS:
             self.assertIn(f'.name = "{name}"', text)
+
+    def test_the_ladder_shows_its_times(self):
+        (section,) = (section for section in rungs.SECTIONS if section.name == "latent")
+        rows = [{**row, "device": rungs.DEVICE} for row in self.rows(problem(32, 4096, 64))]
+        with mock.patch.object(rungs, "measured_rows", return_value=rows):
+            found = rungs.times_of(section)
+        self.assertEqual(
+            {variant: ms for (_, variant), (ms, _) in found.items()},
+            {"splits": 2.0, "resident": 1.0},
+        )
 
     def test_a_problem(self):
         right = types.SimpleNamespace(

@@ -69,6 +69,20 @@ class KernelCounters(unittest.TestCase):
             self.assertEqual(different, {*DIFFERENT}, "an excuse that is not needed any more")
 
 
+class Latent(unittest.TestCase):
+    def test_more_heads_change_the_limiter(self):
+        """Of step 17: 64 sequences of 8,192 keys, of which one runs."""
+        program, found = program_of(BUILD, "17_latent"), []
+        for heads in (16, 32, 64, 128):
+            size = f"--nk=8192 --h={heads} --estimate-heads={64 * heads} --input=normal"
+            found.append(report_of(program, *size.split())["estimate"])
+        self.assertEqual([e["limit"] for e in found], ["HBM"] * 3 + ["tensor cores"])
+        times = [e["ms"] for e in found]
+        self.assertEqual(times, sorted(times))
+        self.assertGreater(times[3], 1.3 * times[2])  # 128 heads are two blocks of 64 rows
+        self.assertLess(times[2], 1.1 * times[0])
+
+
 class Page(unittest.TestCase):
     """docs/clock.md gives each figure of clock_h200.json with its value and its microbenchmark."""
 

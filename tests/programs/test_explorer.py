@@ -326,7 +326,7 @@ class Traces(Folder):
             "page": lambda build, contents: f"{build} {len(contents)} {contents['14_ring']}",
             "fresh": lambda build, shown: f"{build} {shown.step}",
             "file_text": lambda shown, content: content,
-            "INDEX": str(self.write("index.html", "B 16 14_ring")),
+            "INDEX": str(self.write("index.html", "B 17 14_ring")),
             "FOLDER": str(self.folder),
         }
         for name, value in replaced.items():
@@ -360,14 +360,17 @@ class Traces(Folder):
         self.assertEqual((status, out.count(" B\n")), (0, 3))
         self.assertEqual(read_text(self.folder / "03.js"), "B 03_online_softmax")
         self.assertEqual(read_text(self.folder / "14.js"), "B 14_ring")
-        self.assertEqual(read_text(self.folder / "index.html"), "B 16 14_ring")
+        self.assertEqual(read_text(self.folder / "index.html"), "B 17 14_ring")
         self.assertEqual(read_text(barriers), "b")
         self.assertEqual(sorted(p.name for p in self.folder.glob("0*")), ["03.js"])
         self.assertEqual(run()[0], 0)
-        self.assertEqual((read_text(barriers), len(list(self.folder.glob("*.js")))), ("c", 17))
+        self.assertEqual((read_text(barriers), len(list(self.folder.glob("*.js")))), ("c", 18))
 
     def test_a_run_is_typed_and_named(self):
         size = "--d=64 --workers=1"
+        (latent,) = (shown for shown in STEPS if shown.step == "17_latent")
+        words = "--variant=absorbed --d=576 --workers=1 --n=1 --nk=512 --h=16 --hkv=1"
+        self.assertEqual(latent.runs[0].arguments, words.split())
         for run, name, words in (
             (Run("01_naive", "naive", 256), "naive-n256", f"{size} --n=256 --h=1"),
             (
@@ -690,14 +693,16 @@ class InBrowser(unittest.TestCase):
         self.assertEqual(page.eval(sums), whole)
 
     def test_what_a_tile_holds(self):
-        """K's place never holds V, in any step: a copy into shared memory has its own source."""
+        """K's place never holds V, in any step: a copy into shared memory has its own source. A
+        latent cache has no V: in its place are features of K, and before them Q."""
         for shown in STEPS:
             page = self.open(f"#{shown.step[:2]}")
             found = page.eval(
                 """sides.flatMap((side) => side.steps.flatMap((_, i) =>
                   [...side.state(i).holds].flatMap(([key, held]) => {
                     const { name } = side.run.places[parseInt(key, 10)];
-                    return /^[QKV]8?$/.test(name) && held.name && held.name[0] !== name[0]
+                    const part = name === "V" && !side.run.buffers.has("V");
+                    return /^[QKV]8?$/.test(name) && !part && held.name && held.name[0] !== name[0]
                       ? [`${name} holds ${held.long}`] : [];
                   })))"""
             )

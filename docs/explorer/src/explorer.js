@@ -1235,7 +1235,7 @@ function rungsOf(series) {
   return new Map(runs.map((r) => [`${r.apart ? r.id : numberOf(r)} ${r.pass}`, r]));
 }
 
-const PASSES = { forward: "forward", backward: "backward", decode: "decode", masks: "masks, forward",
+const PASSES = { forward: "forward", backward: "backward", decode: "decode", latent: "latent", masks: "masks, forward",
                  "masks bwd": "masks, backward" };
 
 function listed(runs) { return [...new Set(runs.map(numberOf))].sort().join(", "); }
@@ -1263,7 +1263,8 @@ function verdictOf(series) {
 }
 
 function tipOf(run, series) {
-  const where = run.gpu ? `${run.gpu}, ${series.name.split(", ")[1]}` : run.apart ?? series.name;
+  const apart = run.apart ?? (run.gpu && series.name.split(", ")[1]);
+  const where = run.gpu ? `${run.gpu}, ${apart}` : apart ?? series.name;
   const parts = [`${run.id}, ${PASSES[run.pass]}, ${where}`, run.hbm && `HBM ${bytes(run.hbm)} per head, ${run.hbm_kind}`,
                  run.ms && `${time(run.ms)} for ${run.heads} heads, ${run.time_kind}`,
                  run.limit && `limited by ${run.limit}`];
@@ -1345,7 +1346,7 @@ function aboutRoofs() {
   return (second ? `Filled: ${first.name}; open and dashed: ${second.name}. ` : "") +
     "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
     "counts by FlashAttention's convention." +
-    (runs.some((r) => r.gpu) ? " Open, with ~: estimated for a B200, which has other roofs." : "") + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
+    (runs.some((r) => r.gpu) ? " Open, with ~: estimated; 16 is for a B200, which has other roofs." : "") + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
 }
 
 // FLOPs per byte of HBM and per second, as executed.
