@@ -588,8 +588,9 @@ INSTRUCTIONS = rows(
     ("fence.proxy.async of=shared::cta|shared::cluster|global?", proxy_fence),
     # TMA, bulk copies, stores and reductions that signal an mbarrier
     (
-        f"{TENSOR} four={FOUR}? shared::cta|shared::cluster global tile? four={FOUR}? {BYTES} "
-        f"{MULTICAST} {GROUP}? {MULTICAST} {HINT}",
+        # CUTLASS has the group first, which ptxas accepts
+        f"{TENSOR} {GROUP}? four={FOUR}? shared::cta|shared::cluster global tile? four={FOUR}? "
+        f"{BYTES} {MULTICAST} {GROUP}? {MULTICAST} {HINT}",
         tma_load,
     ),
     (
@@ -639,7 +640,7 @@ INSTRUCTIONS = rows(
     ("activemask.b32", result("::sim::converged_lanes({here})")),
     ("match.any.sync.b32", result("__match_any_sync({2}, (uint32_t)({1}))")),
     ("redux.sync op=add|min|max|and|or|xor type=u32|s32|b32", reduce),
-    ("trap|brkpt", call("program::trap({here})")),
+    ("trap|brkpt", call("any::trap({here})")),
     ("setmaxnreg inc|dec sync.aligned.u32", call("setmaxnreg({0}, {here})")),
     # tensor cores
     (

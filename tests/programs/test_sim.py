@@ -1176,6 +1176,14 @@ class Errors(Folder):
                 '{%2, 0, 0, 0, 0, 0, 0, 0}, 1;" :: "r"(d), "l"(b), "r"(mask));',
                 ".disabled = {(uint32_t)(mask), (uint32_t)(0), (uint32_t)(0), (uint32_t)(0), ",
             ),
+            (  # CUTLASS's order; PTX has the group after the barrier's signal
+                'asm("cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global'
+                ".mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+                '[%0], [%1, {%2, %2}], [%0], %3, %4;" '
+                ':: "r"(to), "l"(&map), "r"(x), "h"(mask), "l"(hint));',
+                "::sim::any::tma_load(2, ",
+            ),
+            ('asm("brkpt;");', "::sim::any::trap("),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),
             ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),

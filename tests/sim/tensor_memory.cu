@@ -531,8 +531,8 @@ ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
   FAULT(freed,
         "tcgen05.ld at ... uses columns 0 to 15 of tensor memory, of which column 0 is freed");
   FAULT(kept,
-        "ends the block, which still has columns 0 to 63 of tensor memory; tcgen05_dealloc must "
-        "come first");
+        "ends the block, which still has columns 0 to 63 of tensor memory, allocated at ... "
+        "tcgen05_dealloc must come first");
   FAULT(freed_early,
         "race on tensor memory: ... tcgen05.dealloc that writes column 0 at ... and a tcgen05.mma "
         "by thread (0,0,0) at ... have no wait on the mbarrier of a tcgen05_commit between them");

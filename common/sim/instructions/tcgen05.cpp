@@ -212,7 +212,7 @@ void do_alloc(WarpMeeting& m) {
                                   std::to_string(columns) + " others are neighbours");
   }
   std::fill_n(&t.owner[first / kUnit], columns / kUnit, Owner::mine);
-  t.allocated.push_back({first, columns});
+  t.allocated.push_back({first, columns, m.where});
   for (unsigned lane = 0; lane < kLanes; ++lane) std::fill_n(t.at(lane, first), columns, ~0u);
   for (auto& o : self->observers) o->allocate_tensor(*self);
   *f.address = first;
@@ -470,7 +470,9 @@ void need_tensor_memory_freed() {
   if (!tensor || tensor->allocated.empty()) return;
   fail(FaultKind::out_of_bounds, here() + " ends the block, which still has " +
                                      allocations(*tensor) +
-                                     " of tensor memory; tcgen05_dealloc must come first");
+                                     " of tensor memory, allocated at " +
+                                     at(tensor->allocated[0].where) +
+                                     "; tcgen05_dealloc must come first");
 }
 
 uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle swizzle, int leading_bytes,
