@@ -1,6 +1,5 @@
 // The first N columns of D = A A^T, by one product of Blackwell's tensor cores.
 #include <cuda_bf16.h>
-
 #include <cstdint>
 #include <cstdio>
 

@@ -336,7 +336,9 @@ class Worker {
   static size_t shift() {
     static const size_t found = [] {
       uintptr_t at = 0;
-      { Worker first([&at] { at = reinterpret_cast<uintptr_t>(dynamic_smem); }, 0); }
+      {
+        Worker first([&at] { at = reinterpret_cast<uintptr_t>(dynamic_smem); }, 0);
+      }
       return (0 - at) % kWindow;
     }();
     return found;
@@ -464,8 +466,8 @@ class Pool {
 
   // Only the end of the process can stop it.
   [[noreturn]] void give_up(int worker, const char* does, const char* why) {
-    const std::string sentence =
-        "kernel " + spoken(kernel_name(*grid_->launch)) + does + place_of(threads_[worker]->id()) + why;
+    const std::string sentence = "kernel " + spoken(kernel_name(*grid_->launch)) + does +
+                                 place_of(threads_[worker]->id()) + why;
     if (options().on_fatal) options().on_fatal(FaultKind::endless_loop, sentence);
     std::fprintf(stderr, "%s\n", sentence.c_str());
     std::_Exit(1);

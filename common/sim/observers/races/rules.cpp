@@ -16,8 +16,8 @@ void Rules::race(const Use& use, uint64_t byte, const Past& past, Missing missin
 
 Past Rules::now(const Access& a, unsigned thread) const {
   const BlockClocks& own = own_.clocks;
-  return {a.kind,      own.block(), own.entry(thread), own[thread].stamp,
-          low(a.pc),   a.by == By::mbarrier};
+  return {a.kind,    own.block(),         own.entry(thread), own[thread].stamp,
+          low(a.pc), a.by == By::mbarrier};
 }
 Past Rules::past(const SharedCell& w) const {
   return {w.atomic ? Kind::atomic : Kind::store, own_.clocks.block_of(w.thread), w.thread, w.wrote,
