@@ -551,6 +551,16 @@ ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
   CHECK(remarks(Fault::none).empty());
 }
 
+ANALYSED("rows of an operand that overlap are a remark", "[sim][tcgen05]") {
+  const fa::LaunchConfig warp{1, 32, 17 * 1024};
+  const auto remarks = [&](int stride) {
+    return sim::test::counted(describe, warp, Descriptors{.stride = stride}).remarks;
+  };
+  CHECK(remarks(1024).empty());
+  REQUIRE(remarks(512).size() == 1);
+  CHECK(sim::test::says(remarks(512)[0], "A's groups of 8 rows overlap: they have 1024 bytes"));
+}
+
 ANALYSED("tensor memory is used after waits and fences", "[sim][tcgen05]") {
   FAULT(no_commit_wait,
         "race on tensor memory: ... tcgen05.ld of column 0 at ... and a tcgen05.mma by thread "

@@ -299,8 +299,8 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
   const uint64_t group = 8 * width;  // without a swizzle: of 8 rows of 16 bytes
   if (k_major && rows > 8 && o.stride && o.stride < group) {
     remark(where, here() + ": the tcgen05.mma at " + at(where) + ": " + name +
-                      " groups of 8 rows overlap: they are " + std::to_string(o.stride) +
-                      " bytes apart and have " + std::to_string(group));
+                      "'s groups of 8 rows overlap: they have " + std::to_string(group) +
+                      " bytes and are " + std::to_string(o.stride) + " apart");
   }
   if (o.swizzle == fa::Swizzle::none) {
     if (!o.leading || !o.stride) wrong(" has no distances between its core matrices");
