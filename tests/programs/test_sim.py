@@ -1049,17 +1049,11 @@ class Errors(Folder):
         two, four = "{%0, %0}", "{%0, %0, %0, %0}"
         mma, wgmma = "mma.sync.aligned.m", "wgmma.mma_async.sync.aligned.m64n8k16.f32."
         tma = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
-        size = "::sim::cluster_size()"
         for ptx_text, words in (
-            *(
-                (f"mov.u32 %0, %{name};", f"(x, {value});")
-                for name, value in (
-                    *(("clusterid.x", f"blockIdx.x / {size}"), ("clusterid.y", "blockIdx.y")),
-                    *(("nclusterid.x", f"gridDim.x / {size}"), ("nclusterid.z", "gridDim.z")),
-                    *(("cluster_ctaid.x", "::sim::cluster_rank()"), ("cluster_ctaid.z", "0u")),
-                    *(("cluster_nctaid.x", size), ("cluster_nctaid.y", "1u")),
-                )
-            ),
+            ("mov.u32 %0, %clusterid.y;", "(x, blockIdx.y / ::sim::cluster_nctaid().y);"),
+            ("mov.u32 %0, %nclusterid.z;", "(x, gridDim.z / ::sim::cluster_nctaid().z);"),
+            ("mov.u32 %0, %cluster_ctaid.x;", "(x, ::sim::cluster_ctaid().x);"),
+            ("mov.u32 %0, %cluster_nctarank;", "(x, ::sim::cluster_size());"),
             ("mbarrier.try_wait.shared.b64 %0, [%1], %0;", "(p), (int)((uint64_t)(x) >> 63), "),
             ("mbarrier.try_wait.parity.shared.b64 %0, [%1], %0;", "(p), x, ::sim::Where"),
             (f"{mma}8n8k16.row.col.s32.u8.u8.s32 {two}, %0, %0, {two};", "fa_d, false}"),
@@ -1184,6 +1178,8 @@ class Errors(Folder):
                 "::sim::any::tma_load(2, ",
             ),
             ('asm("brkpt;");', "::sim::any::trap("),
+            ("template <typename T> int f() { return T::g<3>(1); }", "T::template g<3>(1)"),
+            ("template <class T> int f() { return a::T<3>(1) + U::g<3>(1); }", "a::T<3>(1) + U::g<"),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),
             ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),
