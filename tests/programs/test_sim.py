@@ -1179,7 +1179,7 @@ class Errors(Folder):
             ),
             ('asm("brkpt;");', "::sim::any::trap("),
             ("template <typename T> int f() { return T::g<3>(1); }", "T::template g<3>(1)"),
-            ("template <class T> int f() { return a::T<3>(1) + U::g<3>(1); }", "a::T<3>(1) + U::g<"),
+            ("template <class T> int f() { return a::T<3>(1) + U::g<3>(); }", "T<3>(1) + U::g<3>"),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),
             ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),
