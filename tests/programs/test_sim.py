@@ -1178,6 +1178,22 @@ class Errors(Folder):
                 "::sim::any::tma_load(2, ",
             ),
             ('asm("brkpt;");', "::sim::any::trap("),
+            *(  # as ptxas does
+                (f'asm("tcgen05.{form};" : "+r"(d) : "l"(a));', "unsupported(")
+                for form in (
+                    "mma.ws.cta_group::2.kind::f16 [%0], %1, %1, %0, 1",
+                    "mma.ws.cta_group::1.kind::f16.collector::a::use [%0], %1, %1, %0, 1",
+                    "mma.cta_group::1.kind::f16.collector::b0::use [%0], %1, %1, %0, 1",
+                    "mma.cta_group::1.kind::f16 [%0], %1, %1, %0, 1, 16",
+                    "mma.cta_group::1.kind::f16.block_scale [%0], %1, %1, %0, [%0], [%0], 1",
+                    "mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, [%0], [%0], 1",
+                    "mma.cta_group::1.kind::mxf4nvf4.block_scale [%0], %1, %1, %0, [%0], [%0], 1",
+                    "cp.cta_group::1.4x256b.b8x16 [%0], %1",
+                    "commit.cta_group::1.mbarrier::arrive::one.shared::cta.b64 [%0]",
+                    "ld.sync.aligned.32x32b.x1.unpack::16b.b32 {%0}, [%0]",
+                    "ld.red.sync.aligned.32x32b.x2.min.abs.s32 {%0, %0}, %0, [%0]",
+                )
+            ),
             ("template <typename T> int f() { return T::g<3>(1); }", "T::template g<3>(1)"),
             ("template <class T> int f() { return a::T<3>(1) + U::g<3>(); }", "T<3>(1) + U::g<3>"),
             ("__managed__ __device__ int n;", ")))  int n;"),
