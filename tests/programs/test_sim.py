@@ -1086,7 +1086,7 @@ class Errors(Folder):
                     f"ld.sync.aligned.16x32bx2.x2.b32 {two}, [%0]",
                     "ld.red.sync.aligned.32x32b.x1.max.f32 {%0}, %0, [%0]",
                     "cp.cta_group::1.64x128b [%0], %1",
-                    "mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, 1",
+                    "mma.cta_group::1.kind::mxf4.block_scale [%0], %1, %1, %0, 1",
                     "mma.cta_group::1.kind::i8 [%0], %1, %1, %0, 1, 3",
                 )
             ),
