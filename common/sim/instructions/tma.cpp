@@ -119,6 +119,11 @@ void count_box(const Box& box, Kind kind, const void* pc) {
 
 Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* what,
            const Where& where) {
+  if (home_of(map)) {
+    refuse(what, where,
+           " with a tensor map in shared memory; it must be in device or constant memory, or a "
+           "parameter of the kernel");
+  }
   const bool four = rank == kFourRows;
   if (four && (map->rank != 2 || map->box[1] != 1)) {
     refuse(what, where,
