@@ -432,8 +432,7 @@ def tensor_mma(match, args):
     if (
         kind not in TENSOR_KINDS
         or bool(match["scaled"]) != kind.startswith("mx")
-        or match["ws"]
-        and (match["scaled"] or match["group"] != "1")
+        or (match["ws"] and (match["scaled"] or match["group"] != "1"))
         or not re.fullmatch(rf"({kept}::(fill|use|lastuse|discard))?", match["collector"] or "")
     ):
         return None

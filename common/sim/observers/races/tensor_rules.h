@@ -1,10 +1,9 @@
 /// \file
 /// The rules for tensor memory. mma, ld and st of tcgen05 are ordered only among one thread's
 /// products, to which cp and shift belong, but for a shift after a cp or shift. (PTX orders fewer
-/// pairs: not a cp after an mma, on which CUTLASS's block-scaled kernels rely, nor a cp after a cp.)
-/// A later access to the same
-/// columns must be ordered after them; instructions of different threads are ordered by their
-/// fences alone:
+/// pairs: not a cp after a cp, nor after an mma, on which CUTLASS's block-scaled kernels rely.) A
+/// later access to the same columns must be ordered after them; instructions of different threads
+/// are ordered by their fences alone:
 ///
 ///   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; a
 ///        thread that waits on it, the issuing one included, needs an after_thread_sync. The mma of
