@@ -99,11 +99,15 @@ struct LaunchConfig {
   dim3 grid;
   dim3 block;
   size_t smem = 0;
-  unsigned cluster = 1;
+  dim3 cluster;
   bool together = false;  ///< a cooperative launch: all blocks at once, for a barrier of the grid
   bool shares_work = false;  ///< fa::LaunchConfig::shares_work
   uint64_t blocks() const { return uint64_t{grid.x} * grid.y * grid.z; }
+  unsigned in_cluster() const { return cluster.x * cluster.y * cluster.z; }
+  uint3 index(uint64_t number) const;  ///< of a block; those of a cluster have adjacent numbers
 };
+uint3 cluster_ctaid();  ///< the block's place in its cluster, of this shape:
+dim3 cluster_nctaid();
 /// A kernel with its arguments, type-erased: call(closure) runs one CUDA thread of it.
 struct Launch {
   const void* kernel;

@@ -158,6 +158,24 @@ def without_forced_recursion(text):
     return FORCED_FUNCTION.sub(plain, text)
 
 
+# T::f<3>(x), where T is a parameter of a template: nvcc needs no `template` before f.
+DEPENDENT = re.compile(r"::(?=\w+<[^;(){}<>]*>\()")
+PARAMETER = re.compile(r"(?:typename|class) (\w+)(?=[,>=\s])")
+SCOPE = re.compile(r"(?<![\w:])(?<!typename )((?!std$)[A-Za-z]\w*)$")  # none of a library
+
+
+def with_template(text):
+    found, parts, end = None, [], 0
+    for match in DEPENDENT.finditer(text):
+        scope = SCOPE.search(text, max(0, match.start() - 80), match.start())
+        if scope and found is None:
+            found = set(PARAMETER.findall(text))
+        if scope and scope[1] in found:
+            parts += [text[end : match.end()], "template "]
+            end = match.end()
+    return "".join(parts) + text[end:]
+
+
 def takes_tensors(words, f):
     """Is it a function of the host with a torch::Tensor among its parameters?"""
     device = f.ahead & {"__global__", "__device__"}
@@ -200,7 +218,7 @@ class Translator:
     def translate(self, text):
         # _Pragma() in an indented line: g++ cannot read its own output
         text = re.sub(r"^[ \t]+(?=#pragma\b)", "", text, flags=re.MULTILINE)
-        text = without_forced_recursion(text)
+        text = with_template(without_forced_recursion(text))
         parts, words = [], []
         for own, part in regions(text):
             if own or QUALIFIERS.search(part) and not is_thrusts(part):

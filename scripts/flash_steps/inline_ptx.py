@@ -21,13 +21,12 @@ for _x in "xyz":
     for _name in ("tid", "ntid", "ctaid", "nctaid"):
         _of = {"tid": "threadIdx", "ntid": "blockDim", "ctaid": "blockIdx", "nctaid": "gridDim"}
         REGISTERS[f"{_name}.{_x}"] = f"{_of[_name]}.{_x}"
-    _first = _x == "x"  # clusters are one-dimensional, along x
-    _rank, _size = "::sim::cluster_rank()", "::sim::cluster_size()"
-    REGISTERS[f"cluster_ctaid.{_x}"] = _rank if _first else "0u"
-    REGISTERS[f"cluster_nctaid.{_x}"] = _size if _first else "1u"
-    REGISTERS[f"clusterid.{_x}"] = f"blockIdx.{_x}" + (f" / {_size}" if _first else "")
-    REGISTERS[f"nclusterid.{_x}"] = f"gridDim.{_x}" + (f" / {_size}" if _first else "")
-REGISTERS |= {"cluster_ctarank": _rank, "cluster_nctarank": _size}
+    for _name in ("cluster_ctaid", "cluster_nctaid"):
+        REGISTERS[f"{_name}.{_x}"] = f"::sim::{_name}().{_x}"
+    REGISTERS[f"clusterid.{_x}"] = f"blockIdx.{_x} / ::sim::cluster_nctaid().{_x}"
+    REGISTERS[f"nclusterid.{_x}"] = f"gridDim.{_x} / ::sim::cluster_nctaid().{_x}"
+for _name, _of in (("cluster_ctarank", "rank"), ("cluster_nctarank", "size")):
+    REGISTERS[_name] = f"::sim::cluster_{_of}()"
 _below = "((1u << ::sim::any::lane()) - 1)"
 REGISTERS |= {"lanemask_eq": "(1u << ::sim::any::lane())", "lanemask_lt": _below}
 REGISTERS |= {"lanemask_le": f"({_below} * 2 + 1)", "lanemask_ge": f"(~{_below})"}

@@ -423,11 +423,18 @@ def tensor_alloc(match, args):
 # sim/instructions/tensor_kinds.h
 TENSOR_KINDS = ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4")
 SCALE_VECTORS = {"block16": 4, "block32": 2}
+POSSIBLE_VECTORS = {"mxf8f6f4": (0, 1), "mxf4": (0, 2), "mxf4nvf4": (2, 4)}  # 0: none is named
 
 
 def tensor_mma(match, args):
     kind = match["kind"]
-    if kind not in TENSOR_KINDS:
+    kept = r"b[0-3]" if match["ws"] else "a"  # by the collector
+    if (
+        kind not in TENSOR_KINDS
+        or bool(match["scaled"]) != kind.startswith("mx")
+        or (match["ws"] and (match["scaled"] or match["group"] != "1"))
+        or not re.fullmatch(rf"({kept}::(fill|use|lastuse|discard))?", match["collector"] or "")
+    ):
         return None
     (d,), (a,), (b,), (descriptor,), *more = args
     fields = f".kind = ::sim::TensorKind::{kind}, .ws = {str(bool(match['ws'])).lower()}"
@@ -438,6 +445,8 @@ def tensor_mma(match, args):
         vector = (
             1 if kind == "mxf8f6f4" and vector == "block32" else SCALE_VECTORS.get(vector, vector)
         )
+        if int(vector) not in POSSIBLE_VECTORS[kind]:
+            return None
         fields += f", .scales_a = (uint32_t)({scales_a}), .scales_b = (uint32_t)({scales_b})"
         fields += f", .scale_vector = {vector}"
     else:
@@ -449,7 +458,7 @@ def tensor_mma(match, args):
         if match["ws"] and last:
             need = f"::sim::any::need_all_columns({last[0][0]}, {HERE}); "
         elif last:
-            if kind not in ("f16", "tf32"):
+            if kind not in ("f16", "tf32") or last[0][0].isdigit() and int(last[0][0]) > 15:
                 raise ValueError
             fields += f", .scale_d = (int)({last[0][0]})"
         if disabled:
@@ -471,6 +480,8 @@ TENSOR_COPIES += ["32x128bwarpx4"]
 
 
 def tensor_copy(match, args):
+    if bool(match["wide"]) != bool(match["bits"]):
+        return None
     copy = TENSOR_COPIES.index(match["shape"] + (match["multicast"] or ""))
     operands = f"(uint32_t)({args[0][0]}), ::sim::tcgen05_operand({args[1][0]}, {HERE})"
     shape = f"::sim::TensorCopy({copy}), {packed_bits(match)}"
@@ -492,7 +503,8 @@ def tensor_move(match, args):
     loads, second, reduced = match["what"] == "ld", "0", ""
     if match["red"]:
         (to,) = args.pop(1)
-        if bits != 32 or match["count"] == "1":
+        only_floats = match["type"] != "f32" and (match["abs"] or match["nan"])
+        if bits != 32 or match["count"] == "1" or only_floats:
             raise ValueError
         of = TYPES[match["type"]]
         values = ", ".join(operand(of, x) for x in args[0])
@@ -588,8 +600,9 @@ INSTRUCTIONS = rows(
     ("fence.proxy.async of=shared::cta|shared::cluster|global?", proxy_fence),
     # TMA, bulk copies, stores and reductions that signal an mbarrier
     (
-        f"{TENSOR} four={FOUR}? shared::cta|shared::cluster global tile? four={FOUR}? {BYTES} "
-        f"{MULTICAST} {GROUP}? {MULTICAST} {HINT}",
+        # CUTLASS has the group first, which ptxas accepts
+        f"{TENSOR} {GROUP}? four={FOUR}? shared::cta|shared::cluster global tile? four={FOUR}? "
+        f"{BYTES} {MULTICAST} {GROUP}? {MULTICAST} {HINT}",
         tma_load,
     ),
     (
@@ -639,7 +652,7 @@ INSTRUCTIONS = rows(
     ("activemask.b32", result("::sim::converged_lanes({here})")),
     ("match.any.sync.b32", result("__match_any_sync({2}, (uint32_t)({1}))")),
     ("redux.sync op=add|min|max|and|or|xor type=u32|s32|b32", reduce),
-    ("trap|brkpt", call("program::trap({here})")),
+    ("trap|brkpt", call("any::trap({here})")),
     ("setmaxnreg inc|dec sync.aligned.u32", call("setmaxnreg({0}, {here})")),
     # tensor cores
     (
@@ -666,24 +679,28 @@ INSTRUCTIONS = rows(
         call("tcgen05_relinquish_alloc_permit({here}, {group})"),
     ),
     (
-        f"tcgen05.mma ws=ws? {GROUP} kind=kind::@ block_scale? "
-        "vector=scale_vec::#X|block16|block32? collector::@?",
+        f"tcgen05.mma ws=ws? {GROUP} kind=kind::@ scaled=block_scale? "
+        "vector=scale_vec::#X|block16|block32? collector=collector::@?",
         tensor_mma,
     ),
     (
-        f"tcgen05.cp {GROUP} multicast={WARPS}? shape=@ multicast={WARPS}? b8x16? "
+        f"tcgen05.cp {GROUP} multicast={WARPS}? shape=@ multicast={WARPS}? wide=b8x16? "
         "bits=b4x16_p64|b6x16_p32?",
         tensor_copy,
     ),
     (f"tcgen05.shift {GROUP} down", call("tcgen05_shift((uint32_t)({0}), {here}, {group})")),
     (
-        f"tcgen05.commit {GROUP} mbarrier::arrive::one shared|shared::cta|shared::cluster? "
-        f"{MULTICAST} b64",
+        f"tcgen05.commit {GROUP} mbarrier::arrive::one shared::cluster? {MULTICAST} b64",
         tensor_commit,
     ),
     (
-        f"tcgen05 what=ld|st sync.aligned shape={'|'.join(TENSOR_SHAPES)} count=x# "
-        "packed=pack::16b|unpack::16b? b32",
+        f"tcgen05 what=ld sync.aligned shape={'|'.join(TENSOR_SHAPES)} count=x# "
+        "packed=pack::16b? b32",
+        tensor_move,
+    ),
+    (
+        f"tcgen05 what=st sync.aligned shape={'|'.join(TENSOR_SHAPES)} count=x# "
+        "packed=unpack::16b? b32",
         tensor_move,
     ),
     (

@@ -1,4 +1,6 @@
 // Arithmetic that C++ leaves undefined; two floats at a time; what nvcc accepts and g++ does not.
+#include <cooperative_groups.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -74,6 +76,28 @@ __global__ void large(int* p, int n) {
 __global__ void clusters(unsigned* p) {
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(p[blockIdx.x]));
 }
+// A cluster of three dimensions: what each block knows of its place, which follows from blockIdx.
+__global__ void __cluster_dims__(2, 1, 3) places(unsigned* wrong) {
+  const auto cluster = cooperative_groups::this_cluster();
+  unsigned x, y, z, id, n;
+  asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(x));
+  asm("mov.u32 %0, %%cluster_ctaid.y;" : "=r"(y));
+  asm("mov.u32 %0, %%cluster_ctaid.z;" : "=r"(z));
+  asm("mov.u32 %0, %%clusterid.z;" : "=r"(id));
+  asm("mov.u32 %0, %%nclusterid.z;" : "=r"(n));
+  const dim3 at = cluster.block_index(), size = cluster.dim_blocks();
+  bool right = x == blockIdx.x % 2 && y == 0 && z == blockIdx.z % 3 && at.x == x && at.z == z &&
+               size.x == 2 && size.y == 1 && size.z == 3 && id < n && n == 2 &&
+               id == blockIdx.z / 3 && cluster.block_rank() == z * 2 + x;
+  extern __shared__ char dynamic[];  // a pointer's low bits are those of the address
+  right &= ((size_t)dynamic & 0x3ffff) == (__cvta_generic_to_shared(dynamic) & 0x3ffff);
+  __shared__ unsigned seen;  // by the next block of the cluster
+  cluster.sync();
+  *cluster.map_shared_rank(&seen, (cluster.block_rank() + 1) % 6) = blockIdx.z / 3 * 8 + blockIdx.y;
+  cluster.sync();
+  atomicAdd(&wrong[0], !right || seen != blockIdx.z / 3 * 8 + blockIdx.y);
+  atomicAdd(&wrong[1], 1);
+}
 struct Launch {
   cudaLaunchConfig_t config;
   cudaLaunchAttribute attribute[2];
@@ -142,5 +166,9 @@ int main(int argc, char**) {
   CHECK(cudaLaunchKernelEx(&elsewhere, clusters, n));
   done();
   EXPECT(n[0] == 4 && n[3] == 4);
+  n[0] = n[1] = 0;
+  places<<<dim3(4, 2, 6), 1>>>(n);
+  done();
+  EXPECT(n[0] == 0 && n[1] == 48);
   return verdict();
 }

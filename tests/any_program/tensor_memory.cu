@@ -304,23 +304,27 @@ __global__ void rows(const __grid_constant__ CUtensorMap map, CUtensorMap* other
 }
 
 // Two rows of 128 elements of 4 bits, from element 128 on: as they are, and each 16 in 16 bytes.
+// Then of 6 bits, each 16 in 16 bytes.
 __global__ void narrow(const __grid_constant__ CUtensorMap packed,
-                       const __grid_constant__ CUtensorMap padded, uint64_t* y) {
-  __shared__ __align__(128) uint64_t tiles[16 + 32];
+                       const __grid_constant__ CUtensorMap padded,
+                       const __grid_constant__ CUtensorMap of_six, uint64_t* y) {
+  __shared__ __align__(128) uint64_t tiles[16 + 32 + 32];
   __shared__ uint64_t full;
   const uint32_t bar = (uint32_t)__cvta_generic_to_shared(&full),
                  to = (uint32_t)__cvta_generic_to_shared(tiles);
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar));
     asm volatile("fence.mbarrier_init.release.cluster;");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" ::"r"(bar));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 448;" ::"r"(bar));
     load<1>(to, &packed, 128, 0, bar);
     load<1>(to + 128, &padded, 128, 0, bar);
+    load<1>(to + 384, &of_six, 128, 0, bar);
   }
   __syncwarp();
   wait(bar, 0);
   const int t = threadIdx.x;
   y[t] = tiles[t < 16 ? t : 16 + (t - 16) * 2];
+  y[32 + t] = t % 2 ? (uint32_t)tiles[48 + t] : tiles[48 + t];  // 12 of 16 bytes
 }
 
 template <int kBoxRows = 0>
@@ -397,22 +401,25 @@ int main() {
     EXPECT(__bfloat162float(y[i]) == (from < 0 ? 0.f : __bfloat162float(A[from * K + 8 + i % kK])));
   }
 
-  uint64_t *codes = room<uint64_t>(32), *loaded = room<uint64_t>(32);
-  for (int i = 0; i < 32; ++i) codes[i] = i * 0x123456789abcdefull;
-  CUtensorMap narrow_maps[2];
-  for (int i = 0; i < 2; ++i) {
-    const cuuint64_t size[] = {256, 2}, stride[] = {128};
+  uint64_t *codes = room<uint64_t>(48), *loaded = room<uint64_t>(64);
+  for (int i = 0; i < 48; ++i) codes[i] = i * 0x123456789abcdefull;
+  CUtensorMap narrow_maps[3];
+  for (int i = 0; i < 3; ++i) {
+    const cuuint64_t size[] = {256, 2}, stride[] = {i == 2 ? 192ull : 128ull};
     const cuuint32_t box[] = {128, 2}, step[] = {1, 1};
-    EXPECT(cuTensorMapEncodeTiled(
-               &narrow_maps[i],
-               i ? CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B : CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B, 2,
-               codes, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
+    EXPECT(cuTensorMapEncodeTiled(&narrow_maps[i],
+                                  CUtensorMapDataType(CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B + i), 2,
+                                  codes, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS);
   }
-  narrow<<<1, 32>>>(narrow_maps[0], narrow_maps[1], loaded);
+  narrow<<<1, 32>>>(narrow_maps[0], narrow_maps[1], narrow_maps[2], loaded);
   done();
   for (int i = 0; i < 32; ++i) EXPECT(loaded[i] == codes[i % 16 / 8 * 16 + 8 + i % 8]);
+  for (int i = 0; i < 32; ++i) {
+    const char* from = (const char*)codes + i / 16 * 192 + 96 + i % 16 / 2 * 12 + i % 2 * 8;
+    EXPECT(memcmp(&loaded[32 + i], from, i % 2 ? 4 : 8) == 0);
+  }
 
   for (int masks = 0; masks < 2; ++masks) {
     pair<<<2, 32>>>(map_of<8>(A, kM), S, masks);

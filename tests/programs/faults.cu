@@ -221,19 +221,16 @@ __global__ void makes_one(int** p) {
 __global__ void takes_room(void** p) {
   *p = malloc(4);  // takes room
 }
-__global__ void __cluster_dims__(1, 2, 1) flat(int* p) { *p = 1; }     // flat
-__global__ void __cluster_dims__(1, 1, 2) upright(int* p) { *p = 1; }  // upright
-__global__ void no_cluster(int* p) { p[blockIdx.x] = 1; }
-void launch_cluster(int* p, unsigned x, unsigned z, int large) {
+__global__ void no_cluster(int* p) { p[(blockIdx.z * 2 + blockIdx.y) * 4 + blockIdx.x] = 1; }
+void launch_cluster(int* p, int large) {
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {x, 1, z};
-  cudaLaunchConfig_t config = {dim3(x, 1, z), 1};
+  cluster.val.clusterDim = {4, 2, 2};
+  cudaLaunchConfig_t config = {dim3(4, 2, 2), 1};
   config.attrs = &cluster, config.numAttrs = 1;
   cudaFuncSetAttribute(no_cluster, cudaFuncAttributeMaxDynamicSharedMemorySize, 1024);
   cudaFuncSetAttribute(no_cluster, cudaFuncAttributeNonPortableClusterSizeAllowed, large);
-  if (z > 1) cudaLaunchKernelEx(&config, no_cluster, p);   // upright attribute
-  if (z == 1) cudaLaunchKernelEx(&config, no_cluster, p);  // large cluster
+  cudaLaunchKernelEx(&config, no_cluster, p);  // large cluster
 }
 
 // --- one fault each ---
@@ -724,11 +721,8 @@ int main(int n, char** words) {
   if (is("makes")) makes<<<1, 32>>>();
   if (is("makes one")) makes_one<<<1, 1>>>(y);
   if (is("takes room")) takes_room<<<1, 1>>>((void**)y);
-  if (is("flat")) flat<<<dim3(1, 2), 1>>>(x);
-  if (is("upright")) upright<<<dim3(1, 1, 2), 1>>>(x);
-  if (is("upright attribute")) launch_cluster(x, 1, 2, 0);
   if (is("large cluster")) {
-    launch_cluster(x, 16, 1, right);
+    launch_cluster(x, right);
     if (!right && cudaGetLastError() != cudaErrorInvalidClusterSize) return 5;
   }
   if (is("product")) return product(x);

@@ -1049,17 +1049,11 @@ class Errors(Folder):
         two, four = "{%0, %0}", "{%0, %0, %0, %0}"
         mma, wgmma = "mma.sync.aligned.m", "wgmma.mma_async.sync.aligned.m64n8k16.f32."
         tma = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes"
-        size = "::sim::cluster_size()"
         for ptx_text, words in (
-            *(
-                (f"mov.u32 %0, %{name};", f"(x, {value});")
-                for name, value in (
-                    *(("clusterid.x", f"blockIdx.x / {size}"), ("clusterid.y", "blockIdx.y")),
-                    *(("nclusterid.x", f"gridDim.x / {size}"), ("nclusterid.z", "gridDim.z")),
-                    *(("cluster_ctaid.x", "::sim::cluster_rank()"), ("cluster_ctaid.z", "0u")),
-                    *(("cluster_nctaid.x", size), ("cluster_nctaid.y", "1u")),
-                )
-            ),
+            ("mov.u32 %0, %clusterid.y;", "(x, blockIdx.y / ::sim::cluster_nctaid().y);"),
+            ("mov.u32 %0, %nclusterid.z;", "(x, gridDim.z / ::sim::cluster_nctaid().z);"),
+            ("mov.u32 %0, %cluster_ctaid.x;", "(x, ::sim::cluster_ctaid().x);"),
+            ("mov.u32 %0, %cluster_nctarank;", "(x, ::sim::cluster_size());"),
             ("mbarrier.try_wait.shared.b64 %0, [%1], %0;", "(p), (int)((uint64_t)(x) >> 63), "),
             ("mbarrier.try_wait.parity.shared.b64 %0, [%1], %0;", "(p), x, ::sim::Where"),
             (f"{mma}8n8k16.row.col.s32.u8.u8.s32 {two}, %0, %0, {two};", "fa_d, false}"),
@@ -1092,7 +1086,7 @@ class Errors(Folder):
                     f"ld.sync.aligned.16x32bx2.x2.b32 {two}, [%0]",
                     "ld.red.sync.aligned.32x32b.x1.max.f32 {%0}, %0, [%0]",
                     "cp.cta_group::1.64x128b [%0], %1",
-                    "mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, 1",
+                    "mma.cta_group::1.kind::mxf4.block_scale [%0], %1, %1, %0, 1",
                     "mma.cta_group::1.kind::i8 [%0], %1, %1, %0, 1, 3",
                 )
             ),
@@ -1176,6 +1170,32 @@ class Errors(Folder):
                 '{%2, 0, 0, 0, 0, 0, 0, 0}, 1;" :: "r"(d), "l"(b), "r"(mask));',
                 ".disabled = {(uint32_t)(mask), (uint32_t)(0), (uint32_t)(0), (uint32_t)(0), ",
             ),
+            (  # CUTLASS's order; PTX has the group after the barrier's signal
+                'asm("cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global'
+                ".mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+                '[%0], [%1, {%2, %2}], [%0], %3, %4;" '
+                ':: "r"(to), "l"(&map), "r"(x), "h"(mask), "l"(hint));',
+                "::sim::any::tma_load(2, ",
+            ),
+            ('asm("brkpt;");', "::sim::any::trap("),
+            *(  # as ptxas does
+                (f'asm("tcgen05.{form};" : "+r"(d) : "l"(a));', "unsupported(")
+                for form in (
+                    "mma.ws.cta_group::2.kind::f16 [%0], %1, %1, %0, 1",
+                    "mma.ws.cta_group::1.kind::f16.collector::a::use [%0], %1, %1, %0, 1",
+                    "mma.cta_group::1.kind::f16.collector::b0::use [%0], %1, %1, %0, 1",
+                    "mma.cta_group::1.kind::f16 [%0], %1, %1, %0, 1, 16",
+                    "mma.cta_group::1.kind::f16.block_scale [%0], %1, %1, %0, [%0], [%0], 1",
+                    "mma.cta_group::1.kind::mxf4 [%0], %1, %1, %0, [%0], [%0], 1",
+                    "mma.cta_group::1.kind::mxf4nvf4.block_scale [%0], %1, %1, %0, [%0], [%0], 1",
+                    "cp.cta_group::1.4x256b.b8x16 [%0], %1",
+                    "commit.cta_group::1.mbarrier::arrive::one.shared::cta.b64 [%0]",
+                    "ld.sync.aligned.32x32b.x1.unpack::16b.b32 {%0}, [%0]",
+                    "ld.red.sync.aligned.32x32b.x2.min.abs.s32 {%0, %0}, %0, [%0]",
+                )
+            ),
+            ("template <typename T> int f() { return T::g<3>(1); }", "T::template g<3>(1)"),
+            ("template <class T> int f() { return a::T<3>(1) + U::g<3>(); }", "T<3>(1) + U::g<3>"),
             ("__managed__ __device__ int n;", ")))  int n;"),
             ("__device__ __managed__ int n;", ")))  int n;"),
             ("void f() { __shared__ extern int s[4][2]; }", "int (&s)[4][2] = reinterpret_cast<"),

@@ -25,10 +25,6 @@ REFUSED = {
     "waits": r"a kernel that calls cudaDeviceSynchronize \(@\)",
     "makes one": r"new in a kernel \(@\)",
     "takes room": r"malloc in a kernel \(@\)",
-    **{
-        mode: r"a cluster of more than one dimension \(@\)"
-        for mode in ("flat", "upright", "upright attribute")
-    },
     "makes": r"new in a kernel \(@\)",
     "ptx": r"the PTX instruction movmatrix.sync.aligned.m8n8.trans.b16 \(@\)",
     "bits": r"the PTX 'ex2.* with an operand that is no float \(@\)",

@@ -46,6 +46,7 @@ enum class Rule {
   box_beyond,
   box_misaligned,
   box_without_bar,
+  box_of_shared_map,
   box_to_block_1,
   box_of_pair,
   store_box_beyond,
@@ -141,6 +142,10 @@ __global__ void breaks(const __grid_constant__ TensorMap map, float* x, Rule rul
       return sim::tma_load(tile + (bad ? 16 : 32), &map, at, 2, full, 0, here);
     case Rule::box_without_bar:
       return sim::tma_load(tile, &map, at, 2, bad ? full + 1 : full, 0, here);
+    case Rule::box_of_shared_map: {
+      const auto* in_shared = reinterpret_cast<const fa::TensorMap*>(tile);
+      return sim::tma_load(tile, bad ? in_shared : &map, at, 2, full, 0, here);
+    }
     case Rule::box_to_block_1:
       return sim::tma_load(tile, &map, at, 2, full, bad ? 2 : 1, here);
     case Rule::box_of_pair:
@@ -489,6 +494,7 @@ TEST_CASE("each rule of an instruction is held, and no more", "[sim][rules]") {
       {box_beyond, "the operand of a TMA load at ... 128 bytes, lies"},
       {box_misaligned, "operand of a TMA load at ... is not aligned to 128 bytes"},
       {box_without_bar, "a TMA load at ... , but the mbarrier is not initialised"},
+      {box_of_shared_map, "a TMA load at ... with a tensor map in shared memory"},
       {box_to_block_1, "the TMA load at ... multicast to a block outside the cluster of 1"},
       {box_of_pair, "the TMA load at ... with cta_group::2 in a cluster of 1"},
       {store_box_beyond, "the operand of a TMA store at ... 128 bytes, lies"},

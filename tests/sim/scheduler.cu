@@ -300,7 +300,8 @@ TEST_CASE("a launch outside CUDA's limits is refused", "[sim]") {
   Buffer<float> x("x", 32);
   FOUND("1 to 1024", barrier_in_branches, {1, 1025}, x, false);
   FOUND("65535", barrier_in_branches, {dim3(1, 70000), 32}, x, false);
-  FOUND("clusters of 2 blocks in a grid of 3", barrier_in_branches, {3, 32, 0, 2}, x, false);
+  FOUND("clusters of (2,1,1) blocks in a grid of (3,1,1)", barrier_in_branches, {3, 32, 0, 2}, x,
+        false);
   const auto too_much = [&] { fa::launch(barrier_in_branches, {1, 32, 300000}, x, false); };
   CHECK_THROWS_AS(too_much(), fa::ResourceError);
   CHECK_THROWS_WITH(too_much(), ContainsSubstring("this GPU has 232448"));
@@ -332,10 +333,12 @@ TEST_CASE("a launch may go to CUDA's limits, and no further", "[sim]") {
   SILENT(nothing, {dim3(1, 65535), 1});
   SILENT(nothing, {dim3(1, 1, 65535), 1});
   SILENT(nothing, {dim3(65536), 1});
-  refused("clusters of 0 blocks", {4, 32, 0, 0});
-  refused("clusters of 17 blocks in a grid of 34 along x; the grid must be a multiple, at most 16",
-          {34, 32, 0, 17});
-  refused("clusters of 4 blocks in a grid of 6 along x", {dim3(6, 2), 32, 0, 4});
+  refused("clusters of (0,1,1) blocks", {4, 32, 0, 0});
+  refused(
+      "clusters of (17,1,1) blocks in a grid of (34,1,1); the grid must be a multiple, a "
+      "cluster at most 16",
+      {34, 32, 0, 17});
+  refused("clusters of (4,1,1) blocks in a grid of (6,2,1)", {dim3(6, 2), 32, 0, 4});
   SILENT(nothing, {16, 32, 0, 16});
   SILENT(nothing, {1, 32, sim::kMaxDynamicSmem});
   const auto too_much = [] { sim::launch(nothing, {1, 32, sim::kMaxDynamicSmem + 1}); };

@@ -416,14 +416,14 @@ __global__ void again(bool written, bool waits) {
 
 // 128 rows of 8 columns from shared memory, rows 32 to 63 shifted down, then 4 other rows to the
 // last lane of each 32. Faults, beside wrong addresses.
-enum class Copying { none, no_proxy_fence, no_commit, no_after_fence, other_thread, refilled };
+enum class Copying { none, no_proxy_fence, no_order, no_commit, no_after_fence, other, refilled };
 __global__ void copied(uint32_t* y, Copying fault, uint32_t to, uint32_t shifted, int bits) {
   uint32_t* rows = fa::dynamic_shared<uint32_t>();  // [128][8] in core matrices
-  __shared__ uint64_t done;
+  __shared__ uint64_t first, done;
   __shared__ uint32_t address;
   const int thread = threadIdx.x;
   if (thread < 32) fa::tcgen05_alloc(&address, 32);
-  if (thread == 0) fa::mbarrier_init(&done, 1);
+  if (thread < 2) fa::mbarrier_init(thread ? &first : &done, 1);
   for (int i = thread; i < kM * 8; i += kM) {
     rows[i / 4 % 2 * kM * 4 + i / 8 * 4 + i % 4] = bits ? 0x76543210 : i;
   }
@@ -431,10 +431,15 @@ __global__ void copied(uint32_t* y, Copying fault, uint32_t to, uint32_t shifted
   __syncthreads();
   const auto here = sim::Where::here();
   const uint64_t operand = fa::tcgen05_descriptor(rows, Swizzle::none, kM * 16, 128);
-  const int second = fault == Copying::other_thread ? 32 : 0;
+  const int second = fault == Copying::other ? 32 : 0;
   if (thread == 0) {
     sim::tcgen05_cp(address + to, operand, sim::TensorCopy::m128b256, bits, here);
     if (fault == Copying::refilled) rows[0] = 1;
+    fa::tcgen05_commit(&first);
+    if (fault != Copying::other && fault != Copying::no_order) {
+      fa::mbarrier_wait(&first, 0);
+      fa::tcgen05_fence_after_thread_sync();
+    }
   }
   if (second) __syncthreads();
   if (thread == second) {
@@ -448,6 +453,7 @@ __global__ void copied(uint32_t* y, Copying fault, uint32_t to, uint32_t shifted
   sim::tcgen05_ld(r, 8, tmem_address(address, thread / 32 * 32, 0), here);
   fa::tcgen05_wait_ld(r);
   for (int i = 0; i < 8; ++i) y[thread * 8 + i] = r[i];
+  fa::mbarrier_wait(&first, 0);
   fa::mbarrier_wait(&done, 0);
   fa::tcgen05_fence_before_thread_sync();
   __syncthreads();
@@ -531,8 +537,8 @@ ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
   FAULT(freed,
         "tcgen05.ld at ... uses columns 0 to 15 of tensor memory, of which column 0 is freed");
   FAULT(kept,
-        "ends the block, which still has columns 0 to 63 of tensor memory; tcgen05_dealloc must "
-        "come first");
+        "ends the block, which still has columns 0 to 63 of tensor memory, allocated at ... "
+        "tcgen05_dealloc must come first");
   FAULT(freed_early,
         "race on tensor memory: ... tcgen05.dealloc that writes column 0 at ... and a tcgen05.mma "
         "by thread (0,0,0) at ... have no wait on the mbarrier of a tcgen05_commit between them");
@@ -549,6 +555,16 @@ ANALYSED("tensor memory is used when allocated, and freed", "[sim][tcgen05]") {
     CHECK(y.download()[kM - 1] == kK * kK);
   }
   CHECK(remarks(Fault::none).empty());
+}
+
+ANALYSED("rows of an operand that overlap are a remark", "[sim][tcgen05]") {
+  const fa::LaunchConfig warp{1, 32, 17 * 1024};
+  const auto remarks = [&](int stride) {
+    return sim::test::counted(describe, warp, Descriptors{.stride = stride}).remarks;
+  };
+  CHECK(remarks(1024).empty());
+  REQUIRE(remarks(512).size() == 1);
+  CHECK(sim::test::says(remarks(512)[0], "A's groups of 8 rows overlap: they have 1024 bytes"));
 }
 
 ANALYSED("tensor memory is used after waits and fences", "[sim][tcgen05]") {
@@ -1073,11 +1089,15 @@ ANALYSED("rows are copied and shifted in the order of products", "[sim][tcgen05]
       "the mbarrier of a tcgen05_commit",
       Copying::no_commit);
   faulty(
-      "tcgen05.ld of column 0 at ... and a tcgen05.cp by thread (0,0,0) at ... have no "
+      "tcgen05.ld of column 0 at ... and a tcgen05.shift by thread (0,0,0) at ... have no "
       "tcgen05_fence_after_thread_sync",
       Copying::no_after_fence);
   faulty("tcgen05.shift of column 0 at ... and a tcgen05.cp by thread (0,0,0) at ... have no order",
-         Copying::other_thread);
+         Copying::other);
+  faulty(
+      "tcgen05.shift of column 0 at ... and a tcgen05.cp by thread (0,0,0) at ... have no wait on "
+      "the mbarrier of a tcgen05_commit",
+      Copying::no_order);
   faulty(
       "store of dynamic shared memory, byte 0 at ... and a tcgen05.cp by thread (0,0,0) at ... "
       "have no wait on the mbarrier of a tcgen05_commit",

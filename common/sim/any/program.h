@@ -51,7 +51,7 @@ struct Shape {
   size_t smem = 0;
   cudaStream_t stream = nullptr;
   Where where;  ///< the launch's line
-  unsigned cluster = 1;
+  dim3 cluster;
   bool early = false;  ///< may overlap with the preceding kernel
   Shape(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr, Where here = Where::here())
       : grid(g), block(b), smem(bytes), stream(s), where(here) {}
@@ -245,7 +245,7 @@ inline void need_plus_one(int a, int b, Where where) {
   if (a != 1 || b != 1) unsupported("a wgmma that negates a factor", where);
 }
 /// The kernel's __cluster_dims__; the kernel calls this first.
-void need_cluster(unsigned x, unsigned y = 1, unsigned z = 1, Where = Where::here());
+void need_cluster(unsigned x, unsigned y = 1, unsigned z = 1);
 /// The kernel's __launch_bounds__; the kernel calls this first.
 [[noreturn]] void refuse_block(unsigned bound, Where);
 inline void need_bounds(unsigned threads, unsigned = 0, unsigned = 0, Where where = Where::here()) {

@@ -111,9 +111,7 @@ Shape shape_of(const cudaLaunchConfig_t& config, bool* together, Where where) {
       shape.early = a.val.programmaticStreamSerializationAllowed != 0;
     }
     if (a.id != cudaLaunchAttributeClusterDimension) continue;
-    const auto [x, y, z] = a.val.clusterDim;
-    if (y * z != 1) unsupported("a cluster of more than one dimension", where);
-    shape.cluster = x;
+    shape.cluster = {a.val.clusterDim.x, a.val.clusterDim.y, a.val.clusterDim.z};
   }
   return shape;
 }

@@ -468,8 +468,9 @@ static void require_allowed_smem(const Launch& launch) {
 }
 
 // The __cluster_dims__ of kernels: each reports them when it begins, and is launched again.
-static std::unordered_map<void (*)(void*), unsigned> clusters;
-static std::atomic<unsigned> wanted_cluster{0};
+static std::unordered_map<void (*)(void*), dim3> clusters;
+static std::atomic<bool> wants_cluster{false};
+static dim3 wanted_cluster;
 
 // The same for __launch_bounds__ that the launch exceeds.
 static std::atomic<unsigned> bound{0};
@@ -482,18 +483,19 @@ void refuse_block(unsigned threads, Where where) {
 }
 
 static void require_allowed_cluster(const Launch& launch) {
-  if (launch.config.cluster <= 8 || session().large_clusters) return;
+  if (launch.config.in_cluster() <= 8 || session().large_clusters) return;
   throw LaunchRefused(LaunchRefused::Why::cluster,
                       "kernel " + std::string(launch.name) + ": a cluster of " +
-                          std::to_string(launch.config.cluster) +
+                          std::to_string(launch.config.in_cluster()) +
                           " blocks; more than 8 need cudaFuncSetAttribute(kernel, "
                           "cudaFuncAttributeNonPortableClusterSizeAllowed, 1)");
 }
 
-void need_cluster(unsigned x, unsigned y, unsigned z, Where where) {
-  if (y * z != 1) unsupported("a cluster of more than one dimension", where);
-  if (cluster_size() == x) return;
-  wanted_cluster = x;
+void need_cluster(unsigned x, unsigned y, unsigned z) {
+  const dim3 now = self->launch->config.cluster;
+  if (now.x == x && now.y == y && now.z == z) return;
+  wanted_cluster = {x, y, z};
+  wants_cluster = true;
   fail(FaultKind::refused, "");
 }
 
@@ -551,9 +553,9 @@ bool run(const Launch& given, Where where, bool early) {
   } catch (const LaunchRefused& refused) {
     return refuse(refused.why, refused.what());
   } catch (const fa::KernelStopped& stopped) {
-    if (const unsigned cluster = wanted_cluster.exchange(0)) {
+    if (wants_cluster.exchange(false)) {
       if (fa::Counts* counts = recording()) counts->kernels.clear();
-      clusters[launch.call] = cluster;
+      clusters[launch.call] = wanted_cluster;
       overlapping.reset();
       return run(given, where, early);
     }

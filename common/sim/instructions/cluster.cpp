@@ -87,5 +87,13 @@ void require_grid_together(Where where) {
 }
 
 unsigned cluster_rank() { return self->rank; }
+uint3 cluster_ctaid() {
+  const dim3 n = cluster_nctaid();
+  return {self->rank % n.x, self->rank / n.x % n.y, self->rank / n.x / n.y};
+}
+dim3 cluster_nctaid() {
+  const LaunchConfig& config = self->launch->config;
+  return config.together ? dim3(cluster_size()) : config.cluster;
+}
 
 }  // namespace sim

@@ -16,13 +16,14 @@ constexpr int kChunk = 16;  ///< contiguous bytes, whatever the swizzle
 /// The 1024-byte boundary below the block's shared memory, from which descriptors count.
 inline uintptr_t operand_origin(const Block& b) { return b.shared_base & ~uintptr_t{1023}; }
 
-/// The address of an 18-bit offset from the block's dynamic part, beyond which is the static part.
+/// The address of an 18-bit offset from the block's dynamic part, around which is the static part.
 inline uintptr_t operand_address(const Block& b, uint64_t start) {
   constexpr uint64_t kWindow = 1 << 18;
   const uintptr_t tile = b.dynamic_base + start;
   if (start < b.launch->config.smem) return tile;
-  for (const uintptr_t p : {tile - kWindow, tile + kWindow}) {
-    if (p - b.shared_base < b.shared_size && p - b.dynamic_base >= kMaxDynamicSmem) return p;
+  for (const uintptr_t p : {tile, tile - kWindow, tile + kWindow}) {
+    const uint64_t at = p - b.shared_base;
+    if (at < b.shared_size && b.in_array[at] && p - b.dynamic_base >= kMaxDynamicSmem) return p;
   }
   return tile;
 }

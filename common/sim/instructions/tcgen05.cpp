@@ -212,7 +212,7 @@ void do_alloc(WarpMeeting& m) {
                                   std::to_string(columns) + " others are neighbours");
   }
   std::fill_n(&t.owner[first / kUnit], columns / kUnit, Owner::mine);
-  t.allocated.push_back({first, columns});
+  t.allocated.push_back({first, columns, m.where});
   for (unsigned lane = 0; lane < kLanes; ++lane) std::fill_n(t.at(lane, first), columns, ~0u);
   for (auto& o : self->observers) o->allocate_tensor(*self);
   *f.address = first;
@@ -296,6 +296,12 @@ void need_layout(const char* name, const fa::WgmmaOperand& o, fa::Major major, i
   constexpr size_t kBytes = sizeof(typename T::Bits);
   const std::string bytes = std::to_string(width) + " bytes";
   const bool k_major = major == fa::Major::k;
+  const uint64_t group = 8 * width;  // without a swizzle: of 8 rows of 16 bytes
+  if (k_major && rows > 8 && o.stride && o.stride < group) {
+    remark(where, here() + ": the tcgen05.mma at " + at(where) + ": " + name +
+                      "'s groups of 8 rows overlap: they have " + std::to_string(group) +
+                      " bytes and are " + std::to_string(o.stride) + " apart");
+  }
   if (o.swizzle == fa::Swizzle::none) {
     if (!o.leading || !o.stride) wrong(" has no distances between its core matrices");
     return;
@@ -469,8 +475,9 @@ void need_tensor_memory_freed() {
   const auto& tensor = async_of(*self).tensor;
   if (!tensor || tensor->allocated.empty()) return;
   fail(FaultKind::out_of_bounds, here() + " ends the block, which still has " +
-                                     allocations(*tensor) +
-                                     " of tensor memory; tcgen05_dealloc must come first");
+                                     allocations(*tensor) + " of tensor memory, allocated at " +
+                                     at(tensor->allocated[0].where) +
+                                     "; tcgen05_dealloc must come first");
 }
 
 uint64_t tcgen05_descriptor(const void* tile, fa::Swizzle swizzle, int leading_bytes,

@@ -22,6 +22,7 @@ enum class Owner : uint8_t { none, others, freed, mine };
 
 struct Allocation {
   unsigned column, columns;
+  Where where;
 };
 
 inline unsigned lane_of(uint32_t address) { return address >> 16; }

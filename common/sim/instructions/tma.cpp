@@ -119,6 +119,11 @@ void count_box(const Box& box, Kind kind, const void* pc) {
 
 Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* what,
            const Where& where) {
+  if (home_of(map)) {
+    refuse(what, where,
+           " with a tensor map in shared memory; it must be in device or constant memory, or a "
+           "parameter of the kernel");
+  }
   const bool four = rank == kFourRows;
   if (four && (map->rank != 2 || map->box[1] != 1)) {
     refuse(what, where,
@@ -456,10 +461,8 @@ void try_cancel(void* response, uint64_t* bar, Where where, bool all) {
   need_mbarrier(bar, what, where);
   Canceled got{};
   if (const auto block = take_next_cluster()) {
-    const dim3 grid = self->launch->config.grid;
-    const auto x = static_cast<uint32_t>(*block % grid.x);
-    const auto y = static_cast<uint32_t>(*block / grid.x);
-    got = {{x, y % grid.y, y / grid.y}, 1};
+    const uint3 first = self->launch->config.index(*block);
+    got = {{first.x, first.y, first.z}, 1};
   }
   for (unsigned r = 0; r < cluster_size(); ++r) {
     if (!all && r != cluster_rank()) continue;

@@ -702,7 +702,7 @@ class TraceWatcher final : public Watcher {
   void observe(Block& b) override { b.observers.push_back(std::make_unique<TraceRecorder>()); }
 
   void begin_launch(const Launch& launch, uint64_t slots) override {
-    const auto [g, b, smem, cluster, together, shares_work] = launch.config;
+    const auto& [g, b, smem, cluster, together, shares_work] = launch.config;
     fa::TraceKernel kernel;
     kernel.name = kernel_name(launch);
     kernel.grid = {g.x, g.y, g.z};

@@ -2,6 +2,7 @@
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -146,12 +147,12 @@ void on_sample(int, siginfo_t*, void* context) {
   sampled = reinterpret_cast<const void*>(Registers(context).pc);
 }
 
-std::string place_of(std::thread& worker) {
+std::string place_of(pthread_t worker) {
   struct sigaction action {};
   action.sa_sigaction = on_sample;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGUSR2, &action, nullptr);
-  pthread_kill(worker.native_handle(), SIGUSR2);
+  pthread_kill(worker, SIGUSR2);
   for (int i = 0; i < 5000 && !sampled; ++i) usleep(1000);  // a busy machine may delay it
   return sampled ? source_of(sampled) : "a line that is not known";
 }
@@ -297,6 +298,56 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
 
 // --- the workers ---------------------------------------------------------------------------------
 
+// A thread whose dynamic_smem is aligned to 256 KiB, as a GPU's window of shared memory is: code
+// that takes a pointer's low bits for the address in a descriptor (ThunderKittens) is right. The
+// thread's own storage lies at the same distance from each stack's end, so a first thread tells it.
+class Worker {
+ public:
+  explicit Worker(std::function<void()> work) : Worker(std::move(work), shift()) {}
+  ~Worker() {
+    pthread_join(id_, nullptr);
+    munmap(memory_, kBytes);
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  pthread_t id() const { return id_; }
+
+ private:
+  static constexpr size_t kWindow = 1 << 18, kStack = 8 << 20, kBytes = kStack + 2 * kWindow;
+  Worker(std::function<void()> work, size_t shift) : work_(std::move(work)) {
+    memory_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (memory_ == MAP_FAILED) throw std::system_error(errno, std::system_category());
+    const uintptr_t end = reinterpret_cast<uintptr_t>(memory_) + kWindow;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, reinterpret_cast<void*>(end / kWindow * kWindow + shift),
+                          kStack);
+    const auto run = [](void* me) -> void* {
+      static_cast<Worker*>(me)->work_();
+      return nullptr;
+    };
+    const int error = pthread_create(&id_, &attributes, run, this);
+    pthread_attr_destroy(&attributes);
+    if (!error) return;
+    munmap(memory_, kBytes);
+    throw std::system_error(error, std::system_category());
+  }
+  static size_t shift() {
+    static const size_t found = [] {
+      uintptr_t at = 0;
+      {
+        Worker first([&at] { at = reinterpret_cast<uintptr_t>(dynamic_smem); }, 0);
+      }
+      return (0 - at) % kWindow;
+    }();
+    return found;
+  }
+  std::function<void()> work_;
+  void* memory_;
+  pthread_t id_;
+};
+
 class Pool {
  public:
   /// \throws fa::ResourceError when the system refuses a thread.
@@ -304,7 +355,9 @@ class Pool {
     // All blocks before the first thread, which uses blocks_: it must not move then.
     for (int i = 0; i < n; ++i) blocks_.push_back(std::make_unique<Block>());
     try {
-      for (int i = 0; i < n; ++i) threads_.emplace_back([this, i] { loop(i); });
+      for (int i = 0; i < n; ++i) {
+        threads_.push_back(std::make_unique<Worker>([this, i] { loop(i); }));
+      }
     } catch (const std::system_error&) {
       end_threads();
       throw fa::ResourceError(
@@ -348,7 +401,7 @@ class Pool {
       quit_ = true;
     }
     start_.notify_all();
-    for (auto& t : threads_) t.join();
+    threads_.clear();  // joins them
   }
 
   // The CPU seconds of each active worker. A wall clock would not stop for a debugger.
@@ -357,7 +410,7 @@ class Pool {
     for (int i = 0; i < active_; ++i) {
       clockid_t clock;
       timespec t{};
-      if (pthread_getcpuclockid(threads_[i].native_handle(), &clock) == 0) clock_gettime(clock, &t);
+      if (pthread_getcpuclockid(threads_[i]->id(), &clock) == 0) clock_gettime(clock, &t);
       seconds.push_back(static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec));
     }
     return seconds;
@@ -413,8 +466,8 @@ class Pool {
 
   // Only the end of the process can stop it.
   [[noreturn]] void give_up(int worker, const char* does, const char* why) {
-    const std::string sentence =
-        "kernel " + spoken(kernel_name(*grid_->launch)) + does + place_of(threads_[worker]) + why;
+    const std::string sentence = "kernel " + spoken(kernel_name(*grid_->launch)) + does +
+                                 place_of(threads_[worker]->id()) + why;
     if (options().on_fatal) options().on_fatal(FaultKind::endless_loop, sentence);
     std::fprintf(stderr, "%s\n", sentence.c_str());
     std::_Exit(1);
@@ -461,7 +514,7 @@ class Pool {
   uint64_t epoch_ = 0;
   bool quit_ = false;
   std::vector<std::unique_ptr<Block>> blocks_;
-  std::vector<std::thread> threads_;
+  std::vector<std::unique_ptr<Worker>> threads_;
 };
 
 Pool& pool_of(int n) {
@@ -491,11 +544,13 @@ void validate(const Launch& launch, const std::string& name) {
     refuse(Why::shape, "a block of " + std::to_string(threads) +
                            " threads; CUDA allows 1 to 1024 (and 64 along z)");
   }
+  const auto shape_of = [](dim3 d) {
+    return "(" + std::to_string(d.x) + "," + std::to_string(d.y) + "," + std::to_string(d.z) + ")";
+  };
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535) {
-    refuse(Why::shape, "a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
-                           std::to_string(grid.z) +
-                           "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
+    refuse(Why::shape, "a grid of " + shape_of(grid) +
+                           "; CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
   }
   if (smem > kMaxDynamicSmem) {
     refuse(Why::shared_memory, std::to_string(smem) +
@@ -508,13 +563,14 @@ void validate(const Launch& launch, const std::string& name) {
                                    " B of static shared memory; nvcc compiles no more than " +
                                    std::to_string(kMaxStaticSmem));
   }
-  if (cluster == 0 || cluster > 16 || grid.x % cluster) {
-    refuse(Why::shape, "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
-                           std::to_string(grid.x) +
-                           " along x; the grid must be a multiple, at most 16");
+  const unsigned together_in = launch.config.in_cluster();
+  if (together_in == 0 || together_in > 16 || grid.x % cluster.x || grid.y % cluster.y ||
+      grid.z % cluster.z) {
+    refuse(Why::shape, "clusters of " + shape_of(cluster) + " blocks in a grid of " +
+                           shape_of(grid) + "; the grid must be a multiple, a cluster at most 16");
   }
-  if (cluster > 1 && options().arch < 90) {
-    refuse(Why::cluster, "a cluster of " + std::to_string(cluster) + " blocks; sm_" +
+  if (together_in > 1 && options().arch < 90) {
+    refuse(Why::cluster, "a cluster of " + std::to_string(together_in) + " blocks; sm_" +
                              std::to_string(options().arch) + " has none");
   }
   // As ptxas compiled the kernel, known only for this project's kernels.
@@ -535,6 +591,15 @@ void validate(const Launch& launch, const std::string& name) {
 
 }  // namespace
 
+uint3 LaunchConfig::index(uint64_t number) const {
+  const dim3 n = cluster, clusters(grid.x / n.x, grid.y / n.y, grid.z / n.z);
+  const auto rank = static_cast<unsigned>(number % in_cluster());
+  const uint64_t c = number / in_cluster();
+  return {static_cast<unsigned>(c % clusters.x) * n.x + rank % n.x,
+          static_cast<unsigned>(c / clusters.x % clusters.y) * n.y + rank / n.x % n.y,
+          static_cast<unsigned>(c / clusters.x / clusters.y) * n.z + rank / n.x / n.y};
+}
+
 std::optional<uint64_t> take_next_cluster() {
   Grid& grid = *grid_of_worker;
   const uint64_t i = grid.next++;
@@ -551,7 +616,7 @@ void run_grid(const Launch& launch) {
   grid.launch = &launch;
   grid.blocks = uint64_t{g.x} * g.y * g.z;
   grid.cluster =
-      launch.config.together ? static_cast<unsigned>(grid.blocks) : launch.config.cluster;
+      launch.config.together ? static_cast<unsigned>(grid.blocks) : launch.config.in_cluster();
   grid.order = o.block_order;
   grid.early = launching_early;
   grid.overlaps = launches_overlap();

@@ -149,9 +149,7 @@ inline void go_to(Block& b, Thread& t) { &t == b.current ? become(b, t) : switch
 void place_block(Block& b, uint64_t linear) {
   const dim3 grid = b.launch->config.grid;
   b.linear = linear;
-  b.index = sim_blockIdx = {static_cast<unsigned>(linear % grid.x),
-                            static_cast<unsigned>(linear / grid.x % grid.y),
-                            static_cast<unsigned>(linear / grid.x / grid.y)};
+  b.index = sim_blockIdx = b.launch->config.index(linear);
   const dim3 block = b.launch->config.block;
   sim_blockDim = {block.x, block.y, block.z};
   sim_gridDim = {grid.x, grid.y, grid.z};

@@ -176,8 +176,8 @@ class cluster_group {
   static void barrier_wait(SIM_HERE) { sim::cluster_wait(where, "barrier_wait()"); }
   static unsigned block_rank() { return sim::cluster_rank(); }
   static unsigned num_blocks() { return sim::cluster_size(); }
-  static dim3 block_index() { return {sim::cluster_rank(), 0, 0}; }
-  static dim3 dim_blocks() { return {sim::cluster_size(), 1, 1}; }
+  static dim3 block_index() { return sim::cluster_ctaid(); }
+  static dim3 dim_blocks() { return sim::cluster_nctaid(); }
   static unsigned num_threads() { return num_blocks() * details::threads_of_block(); }
   static unsigned size() { return num_threads(); }
   static unsigned thread_rank() {

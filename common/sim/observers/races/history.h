@@ -33,6 +33,7 @@ struct Past {
   unsigned entry = 0;  ///< in the clocks of the block's cluster
   Stamp stamp = 0;
   uint32_t pc = 0;
+  bool arrival = false;  ///< at an mbarrier; only of SharedHistory::guests
 };
 /// A read of a word that no thread had written. A later store to one of the same bytes that is not
 /// ordered after the read is a race that explains it.

@@ -16,7 +16,8 @@ void Rules::race(const Use& use, uint64_t byte, const Past& past, Missing missin
 
 Past Rules::now(const Access& a, unsigned thread) const {
   const BlockClocks& own = own_.clocks;
-  return {a.kind, own.block(), own.entry(thread), own[thread].stamp, low(a.pc)};
+  return {a.kind,    own.block(),         own.entry(thread), own[thread].stamp,
+          low(a.pc), a.by == By::mbarrier};
 }
 Past Rules::past(const SharedCell& w) const {
   return {w.atomic ? Kind::atomic : Kind::store, own_.clocks.block_of(w.thread), w.thread, w.wrote,
@@ -223,7 +224,8 @@ void Rules::end_block() const {
   const Clock all = clocks.all();
   for (const auto& [entry, guest] : own_.memory.guests) {
     if (has(all, entry, guest.stamp)) continue;
-    if (guest.kind == Kind::load && clocks.has_read(all, entry, guest.stamp)) continue;
+    const bool done_if_counted = guest.kind == Kind::load || guest.arrival;  // also if relaxed
+    if (done_if_counted && clocks.has_read(all, entry, guest.stamp)) continue;
     faults_.left(guest);
   }
 }

@@ -92,14 +92,16 @@ void TensorRules::fence(unsigned thread, bool before) {
 }
 
 // Whether enough of the operation is visible to the thread for this use.
-bool TensorRules::ordered(TensorUse what, unsigned thread, const Operation& o) {
+bool TensorRules::ordered(TensorUse what, const Issue& issue, const Operation& o) {
+  const unsigned thread = issue.thread;
   const unsigned issuer = o.issuer, me = own_.clocks.entry(thread);
   const SharedClock &now = own_.clocks[thread].clock, &fenced = state_.after_fence[thread];
   if (o.engine == Operation::product) {
     if (what == TensorUse::free) return has(now, o.channel, o.stamp);
-    if (what == TensorUse::product && (issuer == me || has(fenced, o.channel + 1, o.stamp))) {
-      return true;
-    }
+    // PTX orders no shift after a cp or another shift.
+    const bool pipelined = what == TensorUse::product &&
+                           (issue.sender != &kTensorSender[2] || o.sender == &kTensorSender[0]);
+    if (pipelined && (issuer == me || has(fenced, o.channel + 1, o.stamp))) return true;
     return has(fenced, o.channel, o.stamp);
   }
   if (what == TensorUse::free || issuer / 32 == me / 32) return has(now, o.channel + 1, o.stamp);
@@ -110,7 +112,8 @@ Missing TensorRules::missing(TensorUse what, unsigned thread, const Operation& o
   const SharedClock& now = own_.clocks[thread].clock;
   if (o.engine == Operation::product) {
     if (has(now, o.channel, o.stamp)) return Missing::after_fence;
-    return what == TensorUse::product ? Missing::fences : Missing::commit;
+    const bool mine = o.issuer == own_.clocks.entry(thread);
+    return what == TensorUse::product && !mine ? Missing::fences : Missing::commit;
   }
   if (o.issuer / 32 == own_.clocks.entry(thread) / 32) return Missing::move_wait;
   const SharedClock& issuers = own_.clocks.of_entry(o.issuer).clock;
@@ -129,7 +132,7 @@ void TensorRules::use(BlockParts& home, TensorUse what, const TensorAccess& a, u
     const Operation* o =
         earlier == before || earlier == number ? nullptr : home.operations.find(earlier);
     if (!o) return;
-    if (ordered(what, thread, *o)) {
+    if (ordered(what, issue, *o)) {
       before = earlier;
     } else {
       faults_.tensor_race(place, *o, missing(what, thread, *o));

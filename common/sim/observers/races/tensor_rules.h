@@ -1,9 +1,9 @@
 /// \file
 /// The rules for tensor memory. mma, ld and st of tcgen05 are ordered only among one thread's
-/// products, to which cp and shift belong. (PTX orders fewer pairs: not a cp after an mma, on which
-/// CUTLASS's block-scaled kernels rely, nor a cp or shift after a cp.) A later access to the same
-/// columns must be ordered after them; instructions of different threads are ordered by their
-/// fences alone:
+/// products, to which cp and shift belong, but for a shift after a cp or shift. (PTX orders fewer
+/// pairs: not a cp after a cp, nor after an mma, on which CUTLASS's block-scaled kernels rely.) A
+/// later access to the same columns must be ordered after them; instructions of different threads
+/// are ordered by their fences alone:
 ///
 ///   mma  complete at the mbarrier of a tcgen05.commit, which is a before_thread_sync, too; a
 ///        thread that waits on it, the issuing one included, needs an after_thread_sync. The mma of
@@ -34,7 +34,7 @@ class TensorRules {
 
  private:
   void use(BlockParts& home, TensorUse, const TensorAccess&, uint32_t number, const Issue&);
-  bool ordered(TensorUse, unsigned thread, const Operation&);
+  bool ordered(TensorUse, const Issue&, const Operation&);
   Missing missing(TensorUse, unsigned thread, const Operation&) const;
   void check_swizzle(BlockParts& home, const SharedOperand&, const Issue&) const;
 

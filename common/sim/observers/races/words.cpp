@@ -16,9 +16,8 @@ static uint64_t cluster_of(uint64_t block) {
   return self->cluster ? block / self->cluster->blocks.size() : block;
 }
 static std::string block_index(uint64_t linear) {
-  const dim3 g = self->launch->config.grid;
-  return "(" + std::to_string(linear % g.x) + "," + std::to_string(linear / g.x % g.y) + "," +
-         std::to_string(linear / g.x / g.y) + ")";
+  const auto [x, y, z] = self->launch->config.index(linear);
+  return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
 }
 static uint64_t block_of(unsigned entry) { return self->linear - self->rank + entry / padded(); }
 
@@ -181,7 +180,7 @@ void Words::absent(const Use& use, bool ended) {
 }
 
 void Words::left(const Past& guest) {
-  const void* pc = widen(guest.pc, self->launch->kernel);
+  const void* pc = widen(guest.pc, reinterpret_cast<const void*>(self->launch->call));
   if (auto* text = fresh(Fault::left_behind, {pc, nullptr})) {
     *text = block_name(*self) + " may end before the " + noun(guest.kind) + " by " +
             who(guest.block, guest.entry) + " at " + source_and_caller(pc) +
