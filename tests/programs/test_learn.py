@@ -1293,6 +1293,26 @@ class Grading(Classroom):
             failures = suite.iter("failure")
             self.assertEqual(sorted(failure.get("type") for failure in failures), wrongs)
 
+    def test_a_checker_that_crashes(self):
+        """One submission is without a verdict, and the next one has its own."""
+        e, tools = exercise("scores"), checking.Toolchain(BUILD)
+        tools.compile_words.append("-g0")
+        once = f'#!/bin/sh\nmkdir {self.folder}/once 2>/dev/null && kill -SEGV $$\n'
+        tools.checker = self.program("checker", f"{once}exec {tools.checker}\n")
+        files = {
+            name: {e.name: self.file(e, e.solution() + more, name)}
+            for name, more in (("ann", ""), ("bo", "// more\n"))
+        }
+        grades = grading.Grader([e], tools, SEED, 1, lambda *_: None).run(files)
+        self.assertEqual([grades[name][0].kind for name in files], ["not checked", ""])
+        ended = "not checked: the checker ended by SIGSEGV: there is no verdict"
+        self.assertIn(ended, grades["ann"][0].feedback())
+        self.assertIn("because the checker ended (worth a look): ann 01_", grading.table(grades, [e]))
+        grading.write_junit(self.folder / "g.xml", grades, SEED)
+        suites = list(ElementTree.parse(self.folder / "g.xml").getroot())
+        counts = [[s.get(key) for key in ("failures", "errors")] for s in suites]
+        self.assertEqual(counts, [["0", "1"], ["0", "0"]])
+
     def test_files_that_are_not_one_exercise(self):
         """One sentence each, and each file has its own."""
         e, other = exercise("scores"), exercise("tiles")
