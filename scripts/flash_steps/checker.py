@@ -24,7 +24,7 @@ class CheckerEnded(Failure):
 
 
 def end_of(status):
-    """"SIGSEGV", or "status 2"."""
+    """A process: "SIGSEGV", or "status 2"."""
     return signal.Signals(-status).name if status < 0 else f"status {status}"
 
 

@@ -355,6 +355,8 @@ Tensor changes_inputs(Tensor Q, Tensor K, Tensor V) {
 Tensor one_head_of_keys(Tensor Q, Tensor K, Tensor V) {
   return honest(Q, K.narrow(1, 0, 1).expand(K.sizes()).contiguous(), V);
 }
+/// On the host.
+Tensor dereferences(Tensor Q, Tensor K, Tensor V) { return Q.fill_(Q.data_ptr<float>()[0]); }
 Tensor returns_nothing_new(Tensor Q, Tensor K, Tensor V) { return torch::empty_like(Q); }
 
 #define BIND(f, ...) m.def(#f, &f<0>), m.def(#f "_1", &f<1>), ##__VA_ARGS__
@@ -371,7 +373,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("wide_backward", &wide_backward<at::BFloat16, 0>);
   m.def("wide_backward_1", &wide_backward<at::BFloat16, 1>);
 #endif
-  m.def("honest", &honest), m.def("refuses", &refuses);
+  m.def("honest", &honest), m.def("refuses", &refuses), m.def("dereferences", &dereferences);
   CHEAT(cached_by_size), CHEAT(cached_by_address), CHEAT(independent_of_inputs);
   CHEAT(first_value), CHEAT(by_the_host), CHEAT(skips_rows), CHEAT(zeroes_rows);
   CHEAT(where_tests_look), CHEAT(first_head_only), CHEAT(leftovers), CHEAT(warm_up_only);

@@ -67,6 +67,11 @@ class Judged(unittest.TestCase):
             named = re.search(rf"(?m)^\| `{key}` \| [^{{]*{{(.*?)}}", page)[1]
             self.assertEqual(sorted(named.split(", ")), sorted(found))
 
+    def test_the_host_dereferences_a_tensor_of_the_device(self):
+        shown = judge.screen(self.verdict("dereferences", Case()), "attention.cu")
+        what = "\nfinding   host code dereferences a device pointer at attention.cu:"
+        self.assertIn(what, shown)
+
     def verdict(self, function, case=None):
         """`case`: how it is called, which is otherwise looked for."""
         program, how, checker = extension(*self.define)
@@ -106,7 +111,8 @@ class Judged(unittest.TestCase):
     @mock.patch.object(attention_search, "SECONDS", 0.1)
     def test_cheats(self):
         self.assertTrue(self.verdict("honest")["ok"])
-        names = [f["name"] for f in extension(*self.define)[0].functions if f["name"].startswith("cheat_")]
+        names = [f["name"] for f in extension(*self.define)[0].functions]
+        names = [name for name in names if name.startswith("cheat_")]
         self.assertEqual(len(names), 14)
         kinds = {"cheat_by_the_host": "host", "cheat_changes_inputs": "changed"}
         for name in names:
@@ -138,10 +144,6 @@ class Said(Folder):
     @for_all
     def test_the_status_of_a_refusal(self):
         self.ended(self.judged('{ TORCH_CHECK(false, "not today"); return q; }'), 2)
-
-    def test_the_host_dereferences_a_tensor_of_the_device(self):
-        done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
-        self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
 
     def test_which_step_it_resembles(self):
         once = functools.cache(ladder.read_json)

@@ -1302,7 +1302,7 @@ class Grading(Classroom):
         """One submission is without a verdict, and the next one has its own."""
         e, tools = exercise("scores"), checking.Toolchain(BUILD)
         tools.compile_words.append("-g0")
-        once = f'#!/bin/sh\nmkdir {self.folder}/once 2>/dev/null && kill -SEGV $$\n'
+        once = f"#!/bin/sh\nmkdir {self.folder}/once 2>/dev/null && kill -SEGV $$\n"
         tools.checker = self.program("checker", f"{once}exec {tools.checker}\n")
         files = {
             name: {e.name: self.file(e, e.solution() + more, name)}
@@ -1312,7 +1312,8 @@ class Grading(Classroom):
         self.assertEqual([grades[name][0].kind for name in files], ["not checked", ""])
         ended = "not checked: the checker ended by SIGSEGV: there is no verdict"
         self.assertIn(ended, grades["ann"][0].feedback())
-        self.assertIn("because the checker ended (worth a look): ann 01_", grading.table(grades, [e]))
+        said = "because the checker ended (worth a look): ann 01_"
+        self.assertIn(said, grading.table(grades, [e]))
         grading.write_junit(self.folder / "g.xml", grades, SEED)
         suites = list(ElementTree.parse(self.folder / "g.xml").getroot())
         counts = [[s.get(key) for key in ("failures", "errors")] for s in suites]
