@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cfloat>
 #include <cmath>
 #include <functional>
@@ -445,6 +446,8 @@ CheckResult Checker::operator()(const Outputs& out) {
   }
   return result;
 }
+
+bool never_written(float x) { return std::bit_cast<uint32_t>(x) == 0xffffffff; }
 
 CheckResult check(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample) {
   return Checker(p, in, sample)(out);

@@ -9,7 +9,6 @@
 
 #include "common/harness/inputs.h"
 #include "common/harness/reference.h"
-#include "common/harness/run.h"
 
 namespace fa {
 
@@ -71,6 +70,9 @@ class Checker {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Does an element of Outputs still have all bits set? NaNs of arithmetic have other bits.
+bool never_written(float x);
 
 /// Checks once.
 CheckResult check(const Problem&, const Inputs&, const Outputs&, const Sample&);

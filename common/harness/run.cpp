@@ -190,8 +190,6 @@ void store_row(const char* name, const Problem& p, const float* from, float scal
 
 }  // namespace
 
-bool never_written(float x) { return std::bit_cast<uint32_t>(x) == 0xffffffff; }
-
 MemoryNeed memory_need(const Problem& p, const Variant& v, const std::vector<int>& table) {
   MemoryNeed need;
   for (const Tensor* t : tensors_of(v, p)) {

@@ -11,9 +11,6 @@
 
 namespace fa {
 
-/// Does an element of Outputs still have all bits set? NaNs of arithmetic have other bits.
-bool never_written(float x);
-
 /// Inputs, outputs and workspace of one problem on the device, under their names.
 ///
 /// Outputs and workspace start as NaN (all bits set). On a GPU a guard band of 4 KiB follows each;

@@ -3,7 +3,7 @@
 import itertools
 import random
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from . import ladder
 from .attention_case import LAYOUTS, MASKS, Case
@@ -158,12 +158,17 @@ def judged(called, case, seed):
     return runs
 
 
+def some(case, keys):
+    return {key: getattr(case, key) for key in keys.split()}
+
+
 def judge_function(called, seed):
     """The verdict as JSON (docs/json.md)."""
     first = look(called)
     case = first.case
     found = {"function": called.function["name"], "roles": called.roles, "ok": False, "seed": seed}
-    found["as"] = asdict(case) | {"causal": "argument" if called.has("causal") else case.causal}
+    found["as"] = some(case, "layout type unscaled causal zeroed host one mask out")
+    found["as"] |= {"causal": "argument"} if called.has("causal") else {}
     runs = judged(called, case, seed) if first.ok else [first]
     bad = next((r for r in runs if r.kind not in ("", "refused")), None)
     right = [r for r in runs if r.ok]
@@ -173,7 +178,8 @@ def judge_function(called, seed):
         for r in runs
         if r.kind == "refused" and r.case.type == case.type
     ]
-    found["runs"] = [{"problem": str(r.case), "kind": r.kind} | asdict(r.case) for r in runs]
+    keys = "n d causal type group mask packed ragged"
+    found["runs"] = [{"problem": str(r.case), "kind": r.kind} | some(r.case, keys) for r in runs]
     found["errors"] = {}
     for t in (t for run in right for t in run.tensors):
         now = found["errors"].setdefault(t["name"], {"error": 0, "allowed": 0})

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import time
 
@@ -16,6 +17,15 @@ LONGEST = 64 << 20  # bytes of a line
 
 class Ended(Exception):
     """The other program says nothing more, or nothing of sense."""
+
+
+class CheckerEnded(Failure):
+    """The checker crashed, or the system ended it: no verdict on what was asked."""
+
+
+def end_of(status):
+    """A process: "SIGSEGV", or "status 2"."""
+    return signal.Signals(-status).name if status < 0 else f"status {status}"
 
 
 class Channel:
@@ -61,6 +71,7 @@ class Checker:
     """Asks about a problem: `asked` is {"problem", "type", "seed", ...}, as checker.cpp says."""
 
     def __init__(self, process):
+        self.process = process
         self.channel = Channel(process.stdout.fileno(), process.stdin.fileno())
 
     def ask(self, asked, data=b""):
@@ -68,12 +79,21 @@ class Checker:
             self.channel.put(asked, data)
             return self.channel.get()
         except (Ended, OSError):
-            raise Failure("the checker ended") from None
+            raise self.ended() from None
+
+    def ended(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            how = end_of(self.process.wait(5))
+            return CheckerEnded(f"the checker ended by {how}: there is no verdict")
+        return CheckerEnded("the checker says what is no answer: there is no verdict")
 
     def inputs(self, asked, names):
         """({name: its bytes}, the answer)"""
         said = self.ask({**asked, "inputs": list(names)})
-        return {n: self.channel.bytes(size) for n, size in zip(names, said["sizes"])}, said
+        try:
+            return {n: self.channel.bytes(size) for n, size in zip(names, said["sizes"])}, said
+        except Ended:
+            raise self.ended() from None
 
     def check(self, asked, outputs):
         """The verdict on each of {name: (type, bytes)}."""

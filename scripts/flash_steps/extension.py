@@ -8,14 +8,13 @@ import contextlib
 import dataclasses
 import math
 import os
-import signal
 import subprocess
 import tempfile
 import time
 
 from flash_steps import cuda_program
 from flash_steps.building import group_of
-from flash_steps.checker import Channel, Ended
+from flash_steps.checker import Channel, Ended, end_of
 from flash_steps.command import Failure
 from flash_steps.files import text_of
 
@@ -115,9 +114,8 @@ class Program:
             except subprocess.TimeoutExpired:  # it runs on
                 raise Stopped("the program says what is no answer") from None
             said = self.said().strip().splitlines()
-            name = signal.Signals(-status).name if status < 0 else f"status {status}"
             said = f": {said[-1]}" if said else ""
-            raise Stopped(f"the program ended by {name}{said}") from None
+            raise Stopped(f"the program ended by {end_of(status)}{said}") from None
 
     def said(self):
         """What it wrote to its standard output and error."""

@@ -102,8 +102,8 @@ def started():
     return checker.started(path / "checker")
 
 
-def judge_files(files, options, checks):
-    with tempfile.TemporaryDirectory(prefix="judge_") as folder:
+def judge_files(files, options):
+    with started() as checks, tempfile.TemporaryDirectory(prefix="judge_") as folder:
         path, how = build(
             files, folder, options.gpu, include=options.include, define=options.define
         )
@@ -145,10 +145,9 @@ def main():
         if path:
             require_writable(flag, path, *options.files)
     logged(options.log)
-    with started() as checks:
-        if options.suite:
-            return suite(options, checks)
-        verdicts, functions = judge_files(options.files, options, checks)
+    if options.suite:
+        return suite(options)
+    verdicts, functions = judge_files(options.files, options)
     name = os.path.basename(options.files[0])
     print("\n\n".join(screen(verdict, name) for verdict in verdicts))
     others = [f["name"] for f in functions if f["name"] not in [v["function"] for v in verdicts]]
@@ -191,7 +190,7 @@ def log(options, verdicts):
     write(options.log, {"worklog": rows})
 
 
-def suite(options, checks):
+def suite(options):
     """A line for each extension of the folder. Returns the exit status."""
     found, bad = {}, 0
     for path in sorted(Path(options.suite).iterdir()):
@@ -200,7 +199,7 @@ def suite(options, checks):
         if not files:
             continue
         try:
-            found[path.name] = judge_files([str(f) for f in files], options, checks)[0]
+            found[path.name] = judge_files([str(f) for f in files], options)[0]
             said = "; ".join(
                 f"{v['function']} {'right' if v['ok'] else v['kind'] + ': ' + v['message']}"
                 for v in found[path.name]

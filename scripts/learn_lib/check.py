@@ -37,6 +37,7 @@ LOOP_SECONDS = 5  # of CPU time in one kernel without a barrier or an end
 RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than it uses
 FILE_BYTES = 16 << 20  # of a file that a submission writes
 HEARD = 10000  # bytes kept of the start and of the end of standard error
+NOT_CHECKED = "not checked"  # the checker itself has crashed
 STILL_EMPTY = "\nStill empty, and filled in from a solution here: "  # after a finding
 SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' programs name them
 
@@ -87,6 +88,7 @@ ADVICE = {
     "wrong choice": "Which part of the GPU limits each of the two? Which of them needs it less?",
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
+    NOT_CHECKED: "Not the fault of the submission: its teacher grades it again.",
     "crash": "The program ended before a verdict: an index into a register array past its end, or "
     "an endless recursion.",
 }

@@ -10,10 +10,11 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from flash_steps.building import stop_all
+from flash_steps.checker import CheckerEnded
 from flash_steps.command import BadInput
 from flash_steps.text import aligned, common_lines
 
-from .check import ADVICE, check
+from .check import ADVICE, NOT_CHECKED, Verdict, check
 from .exercises import code_lines, find, student_text
 from .show import prose, width
 
@@ -170,6 +171,14 @@ def copied(exercise, path, text):
     return ""
 
 
+def checked(*words, **how):
+    """A check whose checker crashes does not end the others."""
+    try:
+        return check(*words, **how)
+    except CheckerEnded as ended:
+        return Verdict(False, NOT_CHECKED, str(ended))
+
+
 class Grader:
     def __init__(self, exercises, toolchain, seed, jobs, say):
         self.exercises = exercises
@@ -199,7 +208,7 @@ class Grader:
         key = exercise.name, path.name, text
         if key not in self.known:  # the same text, the same verdict, which names the file
             how = {"seed": self.seed, "isolate": True}
-            self.known[key] = pool.submit(check, exercise, path, self.toolchain, **how)
+            self.known[key] = pool.submit(checked, exercise, path, self.toolchain, **how)
 
         def wait():
             v = self.known[key].result()
@@ -260,6 +269,7 @@ def table(grades, exercises):
     for what, seen in (
         ("lines outside the holes were changed or added", lambda g: g.outside),
         ("the solution itself", lambda g: g.copied),
+        ("without a verdict, because the checker ended", lambda g: g.kind == NOT_CHECKED),
     ):
         found = [
             f"{g.student} {g.exercise.label}" for row in grades.values() for g in row if seen(g)
@@ -316,8 +326,9 @@ def write_junit(path, grades, seed, due=False):
         results = [g.result for g in row]
         suite = inside(root, "testsuite", name=name, tests=str(len(row)))
         absent = sum(map(results.count, none))
-        suite.set("failures", str(results.count("wrong") + (absent if due else 0)))
-        suite.set("errors", "0")
+        errors = sum(g.kind == NOT_CHECKED for g in row)
+        suite.set("failures", str(results.count("wrong") - errors + (absent if due else 0)))
+        suite.set("errors", str(errors))
         suite.set("skipped", str(0 if due else absent))
         suite.set("time", f"{sum(g.seconds for g in row):.2f}")
         inside(inside(suite, "properties"), "property", name="seed", value=str(seed))
@@ -325,7 +336,8 @@ def write_junit(path, grades, seed, due=False):
             of = {"classname": name, "name": g.exercise.label, "time": f"{g.seconds:.2f}"}
             case = inside(suite, "testcase", of)
             if g.result == "wrong":
-                failure = inside(case, "failure", type=g.kind, message=g.kind)
+                word = "error" if g.kind == NOT_CHECKED else "failure"
+                failure = inside(case, word, type=g.kind, message=g.kind)
                 failure.text = printable(g.message)
             elif g.result != "ok":
                 inside(case, "failure" if due else "skipped", message=g.result)

@@ -1,7 +1,9 @@
-// Compiled once, so that a check need not read the standard library again.
+// Compiled once, so that a check need not read the standard library again, nor a test of kernels.
 #pragma once
 
 #include "common/dialect/ptx/ptx.h"
+#include "common/harness/inputs.h"
+#include "common/harness/run.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/exercise_checker/exercise.h"

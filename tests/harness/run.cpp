@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "common/counts/device_memory.h"
+#include "common/harness/check.h"
 #include "tests/test.h"
 
 using Catch::Matchers::StartsWith;

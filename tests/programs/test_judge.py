@@ -3,7 +3,6 @@ flash_steps.simulate."""
 
 import argparse
 import array
-import concurrent.futures
 import contextlib
 import functools
 import json
@@ -35,34 +34,47 @@ RIGHT = {  # and a part of what is said
     "wide_backward": "bfloat16, its outputs in float32",
 }
 
+SHORT = ("tiles", "decode", "backward")
+
 
 @functools.cache
-def extension():
+def extension(*define):
     """The built file, and the checker."""
     ends = contextlib.ExitStack()
     unittest.addModuleCleanup(ends.close)
     folder = ends.enter_context(tempfile.TemporaryDirectory())
-    path, how = build([FILE], folder)
+    path, how = build([FILE], folder, define=define)
     program = Program(path, how, [FILE])
     ends.callback(program.close)
     return program, how, ends.enter_context(judge.started())
 
 
 class Judged(unittest.TestCase):
+    define = ("SHORT",)
+
     def test_a_call_of_a_wrong_type(self):
         options = argparse.Namespace(function=None, call="honest(Q, N, V)")
         what = "--call: argument 2, 'N', of honest must be a tensor"
         with self.assertRaisesRegex(BadInput, what):
-            judge.choose(*extension()[:2], options)
+            judge.choose(*extension(*self.define)[:2], options)
 
     def test_all_calls_refused(self):
         verdict = self.verdict("refuses")
         self.assertEqual((verdict["ok"], verdict["kind"]), (False, "refused"))
         self.assertIn("\nrefused   not today (B=1 ", judge.screen(verdict, "attention.cu"))
+        page = (ROOT / "docs" / "json.md").read_text()
+        for key, found in ("as", verdict["as"]), ("runs", verdict["runs"][0]):
+            named = re.search(rf"(?m)^\| `{key}` \| [^{{]*{{(.*?)}}", page)[1]
+            self.assertEqual(sorted(named.split(", ")), sorted(found))
+
+    def test_the_host_dereferences_a_tensor_of_the_device(self):
+        shown = judge.screen(self.verdict("dereferences", Case()), "attention.cu")
+        what = "\nfinding   host code dereferences a device pointer at attention.cu:"
+        self.assertIn(what, shown)
 
     def verdict(self, function, case=None):
         """`case`: how it is called, which is otherwise looked for."""
-        program, how, checker = extension()
+        program, how, checker = extension(*self.define)
         options = argparse.Namespace(function=function, call=None)
         (index, roles), *_ = judge.choose(program, how, options)
         called = Called(checker, program, index, roles)
@@ -71,27 +83,36 @@ class Judged(unittest.TestCase):
         with mock.patch.object(attention_search, "look", lambda called: called.run(case)):
             return attention_search.judge_function(called, seed=1)
 
-    @mock.patch.object(attention_search, "SECONDS", 1000)  # on a busy machine, too
     def test_right_ones_and_mutants(self):
-        names = [f["name"] for f in extension()[0].functions]
-        mutants = [name for name in names if name[-1].isdigit()]
-        self.assertEqual(len(mutants), 18)
+        self.judge_each(SHORT, mutants=6)
+
+    @for_all
+    def test_other_right_ones_and_mutants(self):
+        self.define = ()
+        self.judge_each([name for name in RIGHT if name not in SHORT], mutants=12)
+
+    @mock.patch.object(attention_search, "SECONDS", 1000)  # on a busy machine, too
+    def judge_each(self, right, mutants):
+        names = [f["name"] for f in extension(*self.define)[0].functions]
+        wrong = [name for name in names if name[-1].isdigit() and name.rpartition("_")[0] in right]
+        self.assertEqual(len(wrong), mutants)
         decide = attention_search.judged
-        for name, part in RIGHT.items():
+        for name in right:
             with mock.patch.object(attention_search, "judged", wraps=decide) as how:
                 verdict = self.verdict(name)
             text = judge.screen(verdict, "attention.cu")
             self.assertTrue(verdict["ok"], text)
-            self.assertIn(part, " ".join(text.split()))
+            self.assertIn(RIGHT[name], " ".join(text.split()))
             self.assertLessEqual(len(text.splitlines()), 24)
-            for mutant in (m for m in mutants if m.rpartition("_")[0] == name):
+            for mutant in (m for m in wrong if m.rpartition("_")[0] == name):
                 verdict = self.verdict(mutant, how.call_args[0][1])  # a search would take time
                 self.assertIn(verdict.get("kind"), ("wrong", "finding", "inaccurate"), mutant)
 
     @mock.patch.object(attention_search, "SECONDS", 0.1)
     def test_cheats(self):
         self.assertTrue(self.verdict("honest")["ok"])
-        names = [f["name"] for f in extension()[0].functions if f["name"].startswith("cheat_")]
+        names = [f["name"] for f in extension(*self.define)[0].functions]
+        names = [name for name in names if name.startswith("cheat_")]
         self.assertEqual(len(names), 14)
         kinds = {"cheat_by_the_host": "host", "cheat_changes_inputs": "changed"}
         for name in names:
@@ -109,23 +130,20 @@ class Said(Folder):
         place = tempfile.mkdtemp(dir=self.folder)
         return said([ROOT / "scripts/judge", self.write(f"{place}/f.cu", HEAD + body), *words])
 
+    def lacks(self, body, what):
+        self.refused(self.judged(body), 2, f"judge: {what} is not in the simulator's torch")
+
     def test_what_the_header_lacks(self):
-        lacks = {
-            "{ return torch::matmul(q, k); }": "torch::matmul",
-            "{ return q.softmax(-1); }": "Tensor::softmax",
-            ";\n#include <torch/nn.h>": "torch/nn.h, which f.cu:3 includes,",
-        }
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            for done, what in zip(pool.map(self.judged, lacks), lacks.values()):
-                self.refused(done, 2, f"judge: {what} is not in the simulator's torch")
+        self.lacks("{ return torch::matmul(q, k); }", "torch::matmul")
+
+    @for_all
+    def test_what_else_the_header_lacks(self):
+        self.lacks("{ return q.softmax(-1); }", "Tensor::softmax")
+        self.lacks(";\n#include <torch/nn.h>", "torch/nn.h, which f.cu:3 includes,")
 
     @for_all
     def test_the_status_of_a_refusal(self):
         self.ended(self.judged('{ TORCH_CHECK(false, "not today"); return q; }'), 2)
-
-    def test_the_host_dereferences_a_tensor_of_the_device(self):
-        done = self.ended(self.judged("{ q.fill_(q.data_ptr<float>()[0]); return q; }"), 1)
-        self.assertIn("finding   host code dereferences a device pointer at f.cu:2", done.stdout)
 
     def test_which_step_it_resembles(self):
         once = functools.cache(ladder.read_json)

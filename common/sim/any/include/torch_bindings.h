@@ -176,6 +176,13 @@ struct Documentation {
     return *this;
   }
 };
+/// Whoever returns one is bound, and refuses to be called.
+struct dict {
+  Documentation operator[](const auto&) { return {}; }
+};
+struct list {
+  void append(const auto&) {}
+};
 class module_ {
  public:
   template <class F, class... Extra>

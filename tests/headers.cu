@@ -1,1 +1,0 @@
-// The precompiled header of the tests is built from this file (CMakeLists.txt).
