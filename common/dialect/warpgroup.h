@@ -51,17 +51,6 @@ __device__ inline void warp_arrive(uint64_t* bar) {
   arrive(bar);
 }
 
-/// Issues the copy of tile j of a head, of `rows` rows, into a ring's next stage, once that is
-/// empty. By one thread.
-template <int rows, int kStages, class Tile>
-__device__ inline void load_stage(Ring<kStages>& ring, Tile (&tiles)[kStages], uint64_t* full,
-                                  uint64_t* empty, const TensorMap* from, int j, int head) {
-  mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-  mbarrier_arrive_expect_tx(&full[ring.stage], sizeof(Tile));
-  tma_load(tiles[ring.stage], from, &full[ring.stage], {0, j * rows, 0, head});
-  ring.next();
-}
-
 /// Releases a ring's stage, by one arrival per warp, whose lanes have converged.
 template <int kStages>
 __device__ inline void release(Ring<kStages>& ring, uint64_t* empty) {

@@ -64,10 +64,16 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
   };
   const auto load_v = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     const int b = n % 2;
@@ -155,9 +161,9 @@ struct Consumer {
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);
+    fa::pin_registers(rS);  // else nvcc computes P after the wait
     wait_for<0>(rO);
-    fa::pin_registers(rS);
+    fa::pin_registers(rS);  // else it packs P before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 

@@ -119,7 +119,7 @@ struct Consumer {
     return grown;
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
+  // Issues Q K^T of the next tile and P V of this one, and waits for the scores.
   __device__ void next_scores(unsigned b) {
     --j;
     load_scale();
@@ -134,6 +134,7 @@ struct Consumer {
     pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) rescale(rO, alpha);
   }
+  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     next_scores(b);

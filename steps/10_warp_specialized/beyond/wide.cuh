@@ -48,10 +48,16 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(k, smem.K, smem.k_full, smem.k_empty, K, j, bh);
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    k.next();
   };
   const auto load_v = [&](int j, int bh) {
-    fa::load_stage<T::Bc>(v, smem.V, smem.v_full, smem.v_empty, V, j, bh);
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    v.next();
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     // K and V of a section of 16 heads stay in the L2, or of 32 with few keys (measured).
