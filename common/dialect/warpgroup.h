@@ -193,13 +193,18 @@ __device__ inline void put_rounded(const float4 (&sums)[4], float factor, bf16* 
   store_features<d>(low, high, to, r, rows);
 }
 
-/// The tensor map of [heads, rows, d] in tiles of `box` rows, at coordinates {0, row, 0, head}.
-template <int d>
-TensorMap tile_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
-  constexpr uint32_t kPanels = d / kPanel;
-  return tensor_map(
-      x, {{kPanel, 1, kPanel}, {rows, d, box}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
-      Swizzle::b128);
+/// The tensor map of [heads, rows, d] in tiles of `box` rows and box_d features, at coordinates
+/// {0, row, panel, head}. head_rows: from one head to the next, more than `rows` where x is a part.
+template <int d, int box_d = d>
+TensorMap tile_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box,
+                   uint64_t head_rows = 0) {
+  const uint64_t stride = (head_rows ? head_rows : rows) * d;
+  return tensor_map(x,
+                    {{kPanel, 1, kPanel},
+                     {rows, d, box},
+                     {d / kPanel, kPanel, box_d / kPanel},
+                     {heads, stride, 1}},
+                    Swizzle::b128);
 }
 
 }  // namespace fa

@@ -210,12 +210,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 // --- host ---------------------------------------------------------------------------------------
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch(p, [&](auto tiling) {
-    using T = decltype(tiling);
-    t = traffic_of<T>(p, T::Br);
-  });
-  return t;
+  return dispatch(p, [&](auto tiling) { return traffic_of<decltype(tiling)>(p, tiling.Br); });
 }
 
 template <bool kLazy>

@@ -267,22 +267,17 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   launch_mapped<T>(flash_fwd_kernel<T>,
-                   {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-                    .block = dim3(T::kThreads),
-                    .smem = sizeof(Tiles<T>),
-                    .shares_work = true},
-                   p, t);
+                   fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)), p, t);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch(p, [&](auto tiling) {
+  return dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
     const uint64_t blocks = std::min(p.gpu.sms, work_tiles_of<T>(p));
-    t = traffic_of<T>(p, T::Br);
+    fa::Prediction t = traffic_of<T>(p, T::Br);
     t.flops += 2 * blocks * T::Br * T::Bc * p.d;  // a block's last Q K^T, whose result is unused
+    return t;
   });
-  return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

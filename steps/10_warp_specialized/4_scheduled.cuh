@@ -327,11 +327,8 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   // K and V of a section's heads stay in the L2: at most 16 MB, 4 d bytes per key; both measured.
   const int section = std::min(4096 / d, std::max(1, (4 << 20) / d / p.Nk) * (p.H / p.Hkv));
   launch_mapped<T>(flash_fwd_kernel<T>,
-                   {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-                    .block = dim3(T::kThreads),
-                    .smem = sizeof(Tiles<T>),
-                    .shares_work = true},
-                   p, t, section, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+                   fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)), p, t,
+                   section, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
 template <class T>
@@ -344,9 +341,7 @@ fa::Prediction traffic_of(const fa::Problem& p) {
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch(p, [&](auto tiling) { t = traffic_of<decltype(tiling)>(p); });
-  return t;
+  return dispatch(p, [&](auto tiling) { return traffic_of<decltype(tiling)>(p); });
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

@@ -262,9 +262,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch_over<Tiling, 64, 128>(p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
-  return t;
+  return dispatch_over<Tiling, 64, 128>(
+      p, [&](auto tiling) { return forward_traffic<decltype(tiling)>(p); });
 }
 
 }  // namespace step12_tensor

@@ -233,11 +233,8 @@ void launch_forward(Kernel kernel, const fa::Problem& p, const fa::Tensors<bf16>
   const auto V = fa::tensor_map(
       t.template scratch<uint8_t>("V8"),
       {{kV, 1, kV}, {d, Nkp, d}, {Nkp / kV, kV, T::Bc / kV}, {BHkv, d * Nkp, 1}}, fa::Swizzle(kV));
-  fa::launch(kernel,
-             {.grid = dim3(std::min(p.gpu.sms, step10::work_tiles_of<T>(p))),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
+  const int work_tiles = step10::work_tiles_of<T>(p);
+  fa::launch(kernel, fa::share_work(p.gpu.sms, work_tiles, T::kThreads, sizeof(Tiles<T>)),
              rows("Q8", BH, N, kGroupRows), rows("K8", BHkv, Nk, T::Bc), V,
              fa::tile_map<d>(t.O, BH, N, kGroupRows), t.LSE, scales, step10::shape_of(p),
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);

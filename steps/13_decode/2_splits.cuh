@@ -93,24 +93,20 @@ __global__ void merge_kernel(SplitParts parts, bf16* O,  // [B*H, N, d]
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p, /*group=*/1);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const uint64_t s = splits.count, all_rows = p.rows(), d = p.d;
   fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
-  t["O_parts"] = {.read = 4 * s * all_rows * d, .write = 4 * s * all_rows * d};
-  t["LSE_parts"] = {.read = 4 * s * all_rows * 2 * (d / 4), .write = 4 * s * all_rows};
-  const uint64_t parts = t["O_parts"].write + t["LSE_parts"].write;
-  t.hbm += {.read = parts, .write = parts};
+  fa::add_parts_traffic(t, splits.count * p.rows(), p.d);
   return t;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const Rows rows(p, /*group=*/1);
-  return fa::parts_workspace(splits_of(p, rows, rows.per_block).count * p.rows(), p.d);
+  return workspace_of(p, rows, rows.per_block);
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, /*group=*/1);
   const Splits splits = splits_of(p, rows, rows.per_block);
-  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  const SplitParts parts = parts_of(t);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_decode_kernel<d>,
                {dim3(splits.count, p.heads()), dim3(kThreads), sizeof(Shared<d, 1>)}, t.Q, t.K, t.V,

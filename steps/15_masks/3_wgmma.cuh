@@ -157,16 +157,6 @@ struct Consumer {
   // The lane's first row of the work tile; the other is 8 rows below.
   __device__ int row() const { return wg * kGroupRows + warp * 16 + fa::row_of(lane); }
 
-  // One arrival per warp, whose lanes have converged.
-  __device__ void arrive(uint64_t* bar) {
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  }
-  template <int kStages>
-  __device__ void release(Ring<kStages>& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  }
-
   // Issues S = Q K^T of a tile. b: which Q.
   __device__ void issue_scores(unsigned b, unsigned stage) {
     fa::multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
@@ -179,19 +169,11 @@ struct Consumer {
   }
   __device__ void wait_values() {
     fa::pin_registers(rS);  // P is computed here, not after the wait
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rO);
+    wait_for<0>(rO);
     fa::pin_registers(rS);  // and packed from here on: until now the product read the old rP
     release(v, smem.v_empty);
   }
 
-  template <int kStages>
-  __device__ void skip(Ring<kStages>& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    // Lane 0 arrives for all: a lane that still polls could miss this phase after a refill.
-    __syncwarp();
-    release(ring, empty);
-  }
   // Releases unseen tiles unread: K at once, V after the P V whose V is earlier in the ring.
   __device__ void skip_keys(int tiles) {
     skipped += tiles;
@@ -243,7 +225,7 @@ struct Consumer {
     issue_values();
     uint32_t bits[2];
     if (kCut) test(b, mask, bits);
-    fa::wait_for<1>(rS);
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     if (kCut) hide(rS, bits);
     const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
@@ -251,10 +233,7 @@ struct Consumer {
     fa::compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     fa::pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
   }
 
   __device__ void run(const WorkTable& mask) {
@@ -264,7 +243,7 @@ struct Consumer {
     skip_values();
     issue_scores(0, k.stage);
     if (is_cut()) test(0, mask, bits);
-    fa::wait_for<0>(rS);
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax(0, bits);
     fa::pack_operand(rS, rP);
@@ -291,7 +270,7 @@ struct Consumer {
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       if (more && is_cut()) test(b ^ 1, mask, bits);
-      fa::wait_for<1>(rS);
+      wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax(b ^ 1, bits);
@@ -306,7 +285,7 @@ struct Consumer {
           LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wait_for<0>(rO);
+      wait_for<0>(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
       skip_values();
@@ -376,17 +355,14 @@ std::vector<WorkTile> work_tiles(const fa::Problem& p) {
 }
 
 inline std::vector<fa::Table> tables(const fa::Problem& p) {
-  std::vector<WorkTile> work;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) { work = work_tiles<Tiling<d>>(p); });
-  const int* first = reinterpret_cast<const int*>(work.data());
-  return {{"work_tiles", {first, first + work.size() * sizeof(WorkTile) / sizeof(int)}}};
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) -> std::vector<fa::Table> {
+    return {table_of("work_tiles", work_tiles<Tiling<d>>(p))};
+  });
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
-  fa::Prediction t;
-  fa::dispatch_d<64, 128>(p.d, [&](auto d_) {
-    using T = Tiling<d_>;
+  return fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    using T = Tiling<d>;
     const std::vector<WorkTile> work = work_tiles<T>(p);
     const WorkTable mask{nullptr, 0, window_of(p)};
     const uint64_t tiles = work.size(), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
@@ -399,35 +375,23 @@ inline fa::Prediction traffic(const fa::Problem& p) {
         rows += std::clamp(p.N - w.row - r, 0, kGroupRows);
       }
     }
+    fa::Prediction t = fa::attention_traffic(p, 0, 4 * products * kGroupRows * T::Bc * d);
     t["Q"].read = 2 * rows * d;
-    t["O"].write = 2 * BH * N * d;
     t["K"].read = t["V"].read = 2 * keys * d;
-    t["LSE"].write = 4 * BH * N;
     t["work_tiles"].read = sizeof(WorkTile) * tiles;
     t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
-    t.flops = 4 * products * kGroupRows * T::Bc * d;
     t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is unused
-    t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()) + sizeof(WorkTile) * tiles,
-             .write = 2 * BH * N * d + 4 * BH * N};
+    t.hbm.read += sizeof(WorkTile) * tiles;
+    return t;
   });
-  return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     using T = Tiling<d>;
-    const int count = count_row_tiles(p, T::Br) * int(BH);
+    const int count = count_row_tiles(p, T::Br) * int(p.heads());
     const WorkTable mask{t.scratch<const int4>("work_tiles"), count, window_of(p)};
-    fa::launch(flash_fwd_kernel<T>,
-               {.grid = dim3(std::min(p.gpu.sms, count)),
-                .block = dim3(T::kThreads),
-                .smem = sizeof(Tiles<T>),
-                .shares_work = true},
-               fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
-               fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows), t.O,
-               t.LSE, mask, shape, t.scratch<unsigned>("taken"));
+    launch_mapped<T>(flash_fwd_kernel<T>, p, t, count, mask);
   });
 }
 

@@ -286,23 +286,17 @@ inline fa::Support support() { return {.d = {64, 128, 256}, .gqa = true, .cross 
 
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
-  constexpr int d = T::d;
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
+  const auto keys = [&](const bf16* x) { return tile_map<T::d>(x, p.kv_heads(), p.Nk, T::Bc); };
   fa::launch(flash_fwd_kernel<T>,
-             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
-             tile_map<d>(t.Q, BH, N, kGroupRows), tile_map<d>(t.K, BHkv, Nk, T::Bc),
-             tile_map<d>(t.V, BHkv, Nk, T::Bc), t.O, t.LSE, shape_of(p),
-             p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+             fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)),
+             tile_map<T::d>(t.Q, p.heads(), p.N, kGroupRows), keys(t.K), keys(t.V), t.O, t.LSE,
+             shape_of(p), p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
   if (p.d != 256) return step10::traffic(p);
-  fa::Prediction t;
-  dispatch_over<Tiling, 256>(p, [&](auto tiling) { t = step10::traffic_of<decltype(tiling)>(p); });
-  return t;
+  return dispatch_over<Tiling, 256>(
+      p, [&](auto tiling) { return step10::traffic_of<decltype(tiling)>(p); });
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

@@ -223,9 +223,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 inline fa::Prediction traffic(const fa::Problem& p) {
-  fa::Prediction t;
-  dispatch_over<Tiling, 64, 128, 256>(
-      p, [&](auto tiling) { t = forward_traffic<decltype(tiling)>(p); });
+  fa::Prediction t = dispatch_over<Tiling, 64, 128, 256>(
+      p, [&](auto tiling) { return forward_traffic<decltype(tiling)>(p); });
   t["Q_norm"].read = t["K_norm"].read = t["Q_scale"].read;  // read as often as Q's scales
   return t;
 }

@@ -192,13 +192,8 @@ struct Group {
         end(work.tiles - 1),
         skips_last(step15_wgmma_backward::skips_last(range, ends_at, end, tiles)),
         tiles(tiles - skips_last) {
-    constexpr uint32_t kLower = 0x3f80, kUpper = 0x3f800000;
-    const int pair = lane % 4;
-    lse_ones[0] = lse_ones[1] = pair == 0 ? kLower | kUpper : pair == 1 ? kLower : 0;
-    delta_ones[0] = delta_ones[1] = pair == 2 ? kLower | kUpper : pair == 1 ? kUpper : 0;
-    lse_ones[2] = lse_ones[3] = delta_ones[2] = delta_ones[3] = 0;
-    fa::pin_registers(lse_ones);
-    fa::pin_registers(delta_ones);
+    step11_columns::select_columns<true>(lse_ones);
+    step11_columns::select_columns<false>(delta_ones);
   }
 
   __device__ unsigned stage() const { return n % kStages; }
@@ -213,8 +208,8 @@ struct Group {
     const int keys = work.keys - wg * kGroupKeys;
     if (keys >= kGroupKeys || work.key + work.keys == shape.Nk) return;
     fa::mbarrier_wait(&smem.v_full, 0);
-    clear_rows<d, kGroupKeys>(smem.K[wg], max(0, keys), thread);
-    clear_rows<d, kGroupKeys>(smem.V[wg], max(0, keys), thread);
+    clear_rows<d, kGroupKeys, kGroupThreads>(smem.K[wg], max(0, keys), thread);
+    clear_rows<d, kGroupKeys, kGroupThreads>(smem.V[wg], max(0, keys), thread);
     fa::fence_proxy_async();              // wgmma sees this thread's writes ...
     fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
   }
@@ -222,7 +217,7 @@ struct Group {
   __device__ void clear_tile() {
     const int rows = work.rows % Br;
     fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
-    clear_rows<d, Br>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread);
+    clear_rows<d, Br, kGroupThreads>(wg == 0 ? smem.Q[stage()] : smem.dO[stage()], rows, thread);
     fa::fence_proxy_async();                   // wgmma sees this thread's writes ...
     fa::bar_sync(3, kGroups * kGroupThreads);  // ... and what both warpgroups have
   }
@@ -301,8 +296,8 @@ struct Group {
     fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
     if (keys < kGroupKeys) {
       const size_t at = (size_t(work.bh) * shape.Nk + key) * d;
-      store_rows<d>(smem.K[wg], gdK + at, keys, thread);
-      store_rows<d>(smem.V[wg], gdV + at, keys, thread);
+      store_rows<d, kGroupThreads>(smem.K[wg], gdK + at, keys, thread);
+      store_rows<d, kGroupThreads>(smem.V[wg], gdV + at, keys, thread);
     } else if (thread == 0) {
       fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh});
       fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh});
@@ -419,15 +414,11 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, 
     return dim3(unsigned(p.heads() * size_t(shape.Np) * threads / kRowThreads));
   };
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const auto rows = [&](const bf16* x) { return fa::tile_map<d>(x, p.heads(), p.N, Br<d>); };
-    const auto keys = [&](const bf16* x) {
-      return fa::tile_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
-    };
     fa::launch(columns_kernel<d>, {row_blocks(d / 8), dim3(kRowThreads)}, t.O, t.dO, t.LSE,
                sum_rows, columns, dQ_sum, p.N, shape.Np, p.scale());
-    fa::launch(backward_kernel<d, Mask>, {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)},
-               rows(t.Q), keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.dK, t.dV,
-               t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
+    step11::launch_mapped<d>(
+        backward_kernel<d, Mask>, {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)}, p, t, Br<d>,
+        t.dK, t.dV, t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
     fa::launch_early(convert_kernel<d>, {row_blocks(d / 16), dim3(kRowThreads)}, FloatSums{dQ_sum},
                      t.dQ, sum_rows, p.N, shape.Np, p.scale());
   });

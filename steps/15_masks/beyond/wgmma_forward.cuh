@@ -114,7 +114,7 @@ template <class T, class Mask>
 struct Consumer : step15_wgmma::Consumer<T> {
   using Base = step15_wgmma::Consumer<T>;
   using Base::alpha, Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
-  using Base::arrive, Base::is_cut, Base::issue_scores, Base::issue_values, Base::release;
+  using Base::is_cut, Base::issue_scores, Base::issue_values;
   using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::lane, Base::row;
   using Base::skip_keys, Base::skip_values, Base::trailing, Base::wait_values;
   const Mask& mask;
@@ -170,7 +170,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     issue_values();
     uint32_t bits[2];
     if (kCut) test(b, bits);
-    fa::wait_for<1>(rS);
+    wait_for<1>(rS);
     release(k, smem.k_empty);
     change(b);
     if (kCut) hide(rS, bits);
@@ -179,10 +179,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     fa::compute_p(rS, shape.scale_log2, m, l);
     wait_values();
     fa::pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
-    }
+    if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
   }
 
   __device__ void run() {
@@ -192,7 +189,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     skip_values();
     issue_scores(0, k.stage);
     if (is_cut()) test(0, bits);
-    fa::wait_for<0>(rS);
+    wait_for<0>(rS);
     release(k, smem.k_empty);
     first_softmax(0, bits);
     fa::pack_operand(rS, rP);
@@ -219,7 +216,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       if (more && is_cut()) test(b ^ 1, bits);
-      fa::wait_for<1>(rS);
+      wait_for<1>(rS);
       if (more) {
         release(k, smem.k_empty);
         first_softmax(b ^ 1, bits);
@@ -234,8 +231,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
           LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
         }
       }
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rO);
+      wait_for<0>(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
       skip_values();
@@ -281,17 +277,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 template <class T, class Mask>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask) {
-  constexpr int d = T::d;
-  const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
-  fa::launch(step15_wgmma_forward::flash_fwd_kernel<T, Mask>,
-             {.grid = dim3(std::min(p.gpu.sms, mask.count)),
-              .block = dim3(T::kThreads),
-              .smem = sizeof(Tiles<T>),
-              .shares_work = true},
-             fa::tile_map<d>(t.Q, BH, N, kGroupRows), fa::tile_map<d>(t.K, BHkv, Nk, T::Bc),
-             fa::tile_map<d>(t.V, BHkv, Nk, T::Bc), fa::tile_map<d>(t.O, BH, N, kGroupRows), t.O,
-             t.LSE, mask, shape, t.template scratch<unsigned>("taken"));
+  launch_mapped<T>(step15_wgmma_forward::flash_fwd_kernel<T, Mask>, p, t, mask.count, mask);
 }
 
 }  // namespace step15_wgmma_forward
