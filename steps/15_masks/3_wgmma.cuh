@@ -236,6 +236,32 @@ struct Consumer {
     if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
   }
 
+  // Ends the walk with buffer b, with P V in flight: LSE, and O to the place of Q.
+  __device__ void end_walk(unsigned b, const float (&of_m)[2], float (&of_l)[2]) {
+    const WorkTile& old = smem.work[b][wg];
+    float normalise[2];
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      of_l[h] = fa::quad_sum(of_l[h]);
+      normalise[h] = of_l[h] > 0.f ? __fdividef(1.f, of_l[h]) : 0.f;  // no key seen: O = 0
+      const int r = row() + 8 * h;
+      if (fa::leads_quad(lane) && r < old.rows) {
+        LSE[size_t(old.bh) * shape.N + old.row + r] = (of_m[h] + __log2f(of_l[h])) * fa::kLn2;
+      }
+    }
+    wait_for<0>(rO);
+    fa::pin_registers(rS);
+    release(v, smem.v_empty);
+    skip_values();
+    fa::pack_operand(rS, rP);
+
+    fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
+    fa::put_rows<d>(rO, normalise, smem.Q[b][wg]);
+    fa::fence_proxy_async();  // TMA reads what this thread has written ...
+    __syncwarp();             // ... and what the other lanes have
+    arrive(&smem.o_full[b][wg]);
+  }
+
   __device__ void run(const WorkTable& mask) {
     // --- prologue: the first tile of the first work tile
     uint32_t bits[2] = {};
@@ -265,7 +291,7 @@ struct Consumer {
       // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
       // that product multiplies stale tiles: a branch would make ptxas wait for each.
       const float old_m[2] = {m[0], m[1]};
-      float old_l[2] = {l[0], l[1]}, normalise[2];
+      float old_l[2] = {l[0], l[1]};
       more = take(n + 1, mask);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
@@ -275,28 +301,7 @@ struct Consumer {
         release(k, smem.k_empty);
         first_softmax(b ^ 1, bits);
       }
-      const WorkTile& old = smem.work[b][wg];
-      UNROLL
-      for (int h = 0; h < 2; ++h) {
-        old_l[h] = fa::quad_sum(old_l[h]);
-        normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
-        const int r = row() + 8 * h;
-        if (fa::leads_quad(lane) && r < old.rows) {
-          LSE[size_t(old.bh) * shape.N + old.row + r] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
-        }
-      }
-      wait_for<0>(rO);
-      fa::pin_registers(rS);
-      release(v, smem.v_empty);
-      skip_values();
-      fa::pack_operand(rS, rP);
-
-      // --- epilogue
-      fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
-      fa::put_rows<d>(rO, normalise, smem.Q[b][wg]);
-      fa::fence_proxy_async();  // TMA reads what this thread has written ...
-      __syncwarp();             // ... and what the other lanes have
-      arrive(&smem.o_full[b][wg]);
+      end_walk(b, old_m, old_l);
     }
   }
 };
