@@ -182,13 +182,16 @@ struct Consumer {
   __device__ void skip_values() {
     for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
-  // Takes the block's n-th work tile, up to its first K that is used; false when there is none. The
-  // shuffles tell nvcc that all lanes have the same range.
+  // Takes the block's n-th work tile, up to its first K that is used; false when there is none.
   __device__ bool take(unsigned n, const WorkTable& mask) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
-    const TileRange range = mask.visible_tiles<Bc>(work, wg * kGroupRows);
+    begin_walk(work, mask.visible_tiles<Bc>(work, wg * kGroupRows));
+    return true;
+  }
+  // The shuffles tell nvcc that all lanes have the same range.
+  __device__ void begin_walk(const WorkTile& work, const TileRange& range) {
     at.first = __shfl_sync(fa::kFullMask, range.first, 0);
     at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
     at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
@@ -196,7 +199,6 @@ struct Consumer {
     trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
     skip_keys(at.first);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-    return true;
   }
 
   __device__ bool is_cut() const { return at.first <= at.last_left || at.first > at.last_full; }
@@ -216,6 +218,15 @@ struct Consumer {
     fa::compute_p(rS, shape.scale_log2, m, l);
   }
 
+  // The softmax of tiles but the first, during P V of the tile before; then P, packed.
+  __device__ void end_tile() {
+    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
+    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
+    fa::compute_p(rS, shape.scale_log2, m, l);
+    wait_values();
+    fa::pack_operand(rS, rP);
+    if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
+  }
   // The next tile's Q K^T and softmax overlap this tile's P V.
   template <bool kCut>
   __device__ void next_tile(unsigned b, const WorkTable& mask) {
@@ -228,12 +239,7 @@ struct Consumer {
     wait_for<1>(rS);
     release(k, smem.k_empty);
     if (kCut) hide(rS, bits);
-    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
-    fa::compute_p(rS, shape.scale_log2, m, l);
-    wait_values();
-    fa::pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
+    end_tile();
   }
 
   // Ends the walk with buffer b, with P V in flight: LSE, and O to the place of Q.

@@ -113,10 +113,10 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 template <class T, class Mask>
 struct Consumer : step15_wgmma::Consumer<T> {
   using Base = step15_wgmma::Consumer<T>;
-  using Base::alpha, Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
+  using Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
   using Base::is_cut, Base::issue_scores, Base::issue_values;
   using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::lane, Base::row;
-  using Base::skip_keys, Base::skip_values, Base::trailing, Base::wait_values;
+  using Base::skip_keys, Base::skip_values, Base::trailing;
   const Mask& mask;
 
   __device__ Consumer(Tiles<T>& smem, float* LSE, const Mask& mask, const Shape& shape, int wg)
@@ -126,14 +126,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
-    const TileRange range = mask.template visible_tiles<Bc>(work, wg * kGroupRows);
-    at.first = __shfl_sync(fa::kFullMask, range.first, 0);
-    at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
-    at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
-    at.last = __shfl_sync(fa::kFullMask, range.last, 0);
-    trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
-    skip_keys(at.first);
-    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    this->begin_walk(work, mask.template visible_tiles<Bc>(work, wg * kGroupRows));
     return true;
   }
 
@@ -174,12 +167,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     release(k, smem.k_empty);
     change(b);
     if (kCut) hide(rS, bits);
-    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
-    fa::compute_p(rS, shape.scale_log2, m, l);
-    wait_values();
-    fa::pack_operand(rS, rP);
-    if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
+    this->end_tile();
   }
 
   __device__ void run() {
