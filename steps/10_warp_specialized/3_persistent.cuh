@@ -267,7 +267,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   launch_mapped<T>(flash_fwd_kernel<T>,
-                   fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)), p, t);
+                   fa::share_work(blocks, work_tiles_of<T>(p), T::kThreads, sizeof(Tiles<T>)), p,
+                   t);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {

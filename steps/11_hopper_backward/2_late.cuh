@@ -259,12 +259,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const Shape shape = shape_of(p, Br);
-    step11_wgmma::launch_delta<d>(p, t);
-    launch_mapped<d>(backward_kernel<d>, {work_tiles(shape), dim3(kThreads), sizeof(Tiles<d>)}, p,
-                     t, Br, t.scratch<float>("LSE2"), t.scratch<float>("delta"),
-                     FloatSums{t.scratch<float>("dQ_sum")}, shape);
-    launch_convert<d>(p, t);
+    step11_wgmma::launch_all<d>(backward_kernel<d>, p, t, sizeof(Tiles<d>));
   });
 }
 

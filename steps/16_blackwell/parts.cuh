@@ -15,6 +15,7 @@
 #include "common/dialect/ptx/tma.h"
 #include "common/dialect/softmax.h"
 #include "common/dialect/warpgroup.h"
+#include "common/harness/forward.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -160,26 +161,17 @@ inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = tru
 
 // For blocks that own a tile of 128 rows.
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d;
-  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
-  fa::Prediction t;
-  t["Q"].read = t["O"].write = 2 * BH * N * d;
-  t["K"].read = t["V"].read = 2 * BH * v.keys * d;
-  t["LSE"].write = 4 * BH * N;
-  t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * Br * Bc * v.tiles * d;  // zeros of ragged tiles are multiplied too
-  return t;
+  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);  // whose zeros are multiplied, too
+  return fa::attention_traffic(p, v.keys, 4 * p.heads() * Br * Bc * v.tiles * p.d);
 }
 
 // Launches a kernel whose blocks own `rows` rows of a head.
 template <int d, class Kernel>
 void launch(Kernel kernel, int rows, int threads, size_t smem, const fa::Problem& p,
             const fa::Tensors<bf16>& t) {
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, rows);
-  fa::launch(kernel, {dim3(Tr * BH), dim3(threads), smem}, fa::tile_map<d>(t.Q, BH, p.N, Br),
-             fa::tile_map<d>(t.K, BHkv, p.Nk, Bc), fa::tile_map<d>(t.V, BHkv, p.Nk, Bc),
-             fa::tile_map<d>(t.O, BH, p.N, Br), t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(),
-             p.causal);
+  const dim3 grid(unsigned(fa::ceil_div(p.N, rows) * p.heads()));
+  fa::launch_attention<d>(kernel, {grid, dim3(threads), smem}, p, t, Br, Bc, t.LSE, int(p.heads()),
+                          p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
 }
 
 }  // namespace step16

@@ -109,8 +109,7 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const WorkTi
       multiply_transposed<d, kKeys>(other_ds, other + panel * (kKeys * kRowBytes >> 4), rdQ, true);
       const int half = (at.head * shape.Np + at.i * Br) / 64;
       const auto dQ_part = dQ_sum.part<d>(half, rank * kHalf + panel * kPanel);
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
+      wait_for<0>(rdQ);
       if (panel == kHalf / kPanel - 1 && lane < kBlocks) {
         fa::mbarrier_release_remote(&smem.ds_empty, lane);
       }
@@ -168,8 +167,7 @@ struct Group {
                              columns, rX);
   }
   __device__ void wait_for_features(unsigned stage) {
-    fa::wgmma_wait<0>();
-    fa::pin_registers(rX);
+    wait_for<0>(rX);
     release(dv ? &smem.q_empty[stage] : &smem.do_empty[stage]);
   }
   // dV += P^T dO or dK += dS^T Q of tile i. 128 registers are too few for a wgmma of 256 features.
@@ -340,13 +338,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
     const size_t head = 8 * size_t(d) * p.N;
     shape.section = int(std::clamp<size_t>((size_t{32} << 20) / head, 1, p.kv_heads()));
   }
-  // As tile_map(), in boxes of 64 rows and half of the features.
   const auto map_of = [](const bf16* x, uint64_t heads, uint64_t rows) {
-    constexpr uint32_t kPanels = d / kPanel;
-    return fa::tensor_map(
-        x,
-        {{kPanel, 1, kPanel}, {rows, d, 64}, {kPanels, kPanel, kPanels / 2}, {heads, rows * d, 1}},
-        fa::Swizzle::b128);
+    return fa::tile_map<d, kHalf>(x, heads, rows, 64);
   };
   const auto rows = [&](const bf16* x) { return map_of(x, p.heads(), p.N); };
   const auto keys = [&](const bf16* x) { return map_of(x, p.kv_heads(), p.Nk); };

@@ -77,8 +77,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
       const auto dQ_part = dQ_sum.part(smem, n, part, half, features * 64);
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
+      wait_for<0>(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       dQ_part.add(rdQ);
     }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/forward.h"
 #include "steps/11_hopper_backward/3_columns.cuh"
 
 namespace step11_persistent {
@@ -179,8 +180,7 @@ __device__ inline void multiply_dq(Tiles& smem, const Shape& shape, const Sums& 
         part.begin(rdQ);
         if (half == 0) fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
         multiply_transposed<d, Bc>(ds + (half * Bc * kRowBytes >> 4), k, rdQ, Sums::kBegins);
-        fa::wgmma_wait<0>();
-        fa::pin_registers(rdQ);
+        wait_for<0>(rdQ);
         if (half > 0 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
         part.end(rdQ);
       }
@@ -258,29 +258,12 @@ struct Group {
     multiply_rows<d>(rP, first_tile() + kQRows + n % kQStages * kStageOf, rdK);
   }
   __device__ void differentiate() {
-    float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: see 3_columns
-    UNROLL
-    for (int r = 0; r < Br / kMma; ++r) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
-      fa::pin_registers(copy[r]);
-    }
-    fa::mbarrier_wait(&smem.do_full[do_stage()], n / kDoStages & 1);
-    multiply_with_columns<d>(first_tile() + kV + kv_stage() * kKvStageOf,
-                             first_tile() + kDo + do_stage() * kStageOf, delta_ones, columns(),
-                             rdP);
-    multiply_rows<d>(rP, first_tile() + kDoRows + do_stage() * kStageOf, rdV);
-    wait_for<1>(rdP);
-    UNROLL
-    for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);
-    }
-    fa::pin_registers(rdP);
-    wait_for<0>(rdV);
-    fa::pin_registers(rdP);
+    step11_columns::differentiate<d>(
+        first_tile() + kV + kv_stage() * kKvStageOf, first_tile() + kDo + do_stage() * kStageOf,
+        first_tile() + kDoRows + do_stage() * kStageOf, delta_ones, columns(),
+        &smem.do_full[do_stage()], n / kDoStages & 1, rX, rP, rdV);
     warp_arrive(&smem.do_empty[do_stage()]);
-    pack_operand(rdP, rP);
+    pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
@@ -410,12 +393,8 @@ template <class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
   const Shape shape = shape_of(p, Br);
   launch_mapped<d>(backward_kernel<Sums>,
-                   {.grid = dim3(std::min(p.gpu.sms, Sums::units(shape))),
-                    .block = dim3(kThreads),
-                    .smem = sizeof(Tiles),
-                    .shares_work = true},
-                   p, t, Br, t.scratch<bf16>("columns"), dQ_sum, shape,
-                   t.scratch<unsigned>("walks"));
+                   fa::share_work(p.gpu.sms, Sums::units(shape), kThreads, sizeof(Tiles)), p, t, Br,
+                   t.scratch<bf16>("columns"), dQ_sum, shape, t.scratch<unsigned>("walks"));
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {

@@ -173,8 +173,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
       fa::launch(flash_decode_kernel<d, bands>,
                  {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
                   sizeof(Shared<d, bands>)},
-                 t.Q, t.K, t.V, t.cache, log2_page(p), p.Hkv, t.O, t.LSE, parts, rows.count, p.N, p.Nk,
-                 splits.keys, p.scale(), p.causal);
+                 t.Q, t.K, t.V, t.cache, log2_page(p), p.Hkv, t.O, t.LSE, parts, rows.count, p.N,
+                 p.Nk, splits.keys, p.scale(), p.causal);
     });
     if (splits.count == 1) return;
     const int threads = merge_threads(p, splits);

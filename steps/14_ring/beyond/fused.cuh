@@ -156,16 +156,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Rows row0 .. row0 + rows - 1 of each head of x, [heads, N, d]. Boxes as step 09's.
-template <int d>
-fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t row0, uint64_t rows,
-                            uint32_t box) {
-  return fa::tensor_map(
-      x + row0 * d,
-      {{kPanel, 1, kPanel}, {rows, d, box}, {d / kPanel, kPanel, d / kPanel}, {heads, N * d, 1}},
-      fa::Swizzle::b128);
-}
-
 // The zig-zag ring of 3_backward. At d = 128 the forward merges in the epilogue; at d = 64 it is
 // 2_ring's. The backward reads early keys in place, and late rows too where they begin a tile of
 // 128 rows: dQ's sums are stored as fragments, and padded to whole tiles.
@@ -269,22 +259,19 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
                         int from, int thread_blocks) {
     constexpr int d = FusedTiling::d;
     const fa::Problem p = block_problem(b);
-    const uint64_t BH = p.heads(), N = rows(me_), row0 = b.rows.begin;
-    SoFar so_far{.O = t.O, .sum = sum_.get(), .LSE = t.LSE, .N = int(N), .row0 = int(row0)};
+    const int N = rows(me_), row0 = b.rows.begin;
+    SoFar so_far{.O = t.O, .sum = sum_.get(), .LSE = t.LSE, .N = N, .row0 = row0};
     so_far.late0 = late_rows().row0;
     if (!is_late(b)) so_far.early = next_merge(false);
     so_far.late = next_merge(true);
     const auto keys = [&](const bf16* x) {
-      return rows_in_place<d>(x, p.kv_heads(), rows(from), 0, p.Nk, FusedTiling::Bc);
+      return fa::tile_map<d>(x, p.kv_heads(), p.Nk, FusedTiling::Bc, rows(from));
     };
-    const step10::Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
     fa::launch(hop_kernel<FusedTiling>,
-               {.grid = dim3(std::min(thread_blocks, step10::work_tiles_of<FusedTiling>(p))),
-                .block = dim3(FusedTiling::kThreads),
-                .smem = sizeof(step10::Tiles<FusedTiling>),
-                .shares_work = true},
-               rows_in_place<d>(t.Q, BH, N, row0, p.N, kGroupRows), keys(held.K), keys(held.V),
-               partial_LSE_.get(), so_far, shape);
+               fa::share_work(thread_blocks, step10::work_tiles_of<FusedTiling>(p),
+                              FusedTiling::kThreads, sizeof(step10::Tiles<FusedTiling>)),
+               fa::tile_map<d>(t.Q + row0 * d, p.heads(), p.N, kGroupRows, N), keys(held.K),
+               keys(held.V), partial_LSE_.get(), so_far, step10::shape_of(p));
   }
 
   // --- backward
@@ -305,10 +292,10 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
         shape.section = std::max(shape.section, fa::ceil_div(shape.kv_heads, sections));
       }
       const auto queries = [&](const bf16* x) {
-        return rows_in_place<d>(x, p.heads(), rows(me_), row0, p.N, Br);
+        return fa::tile_map<d>(x + row0 * d, p.heads(), p.N, Br, rows(me_));
       };
       const auto keys = [&](const bf16* x, int N) {
-        return rows_in_place<d>(x, p.kv_heads(), N, 0, p.Nk, step11::kGroupKeys);
+        return fa::tile_map<d>(x, p.kv_heads(), p.Nk, step11::kGroupKeys, N);
       };
       const bf16* columns = of_rank.scratch<bf16>("columns") + row0 * step11_columns::kColumns;
       const step11::FloatSums dQ_sum{of_rank.scratch<float>("dQ_sum") + row0 * d};

@@ -14,8 +14,8 @@ using fa::bf16, fa::kGroupThreads, fa::kMma, fa::kPanel, fa::kRowBytes;
 using fa::distance, fa::multiply_rows, fa::multiply_transposed, fa::wait_for, fa::warp_arrive;
 using step11::Bc, step11::FloatSums, step11::kGroupKeys, step11::kGroups, step11::kRowThreads;
 using step11::multiply_by_p, step11::put_ds, step11::RowLanes;
-using step15_wgmma::clear_rows, step15_wgmma::store_rows;
 using step11_columns::Br, step11_columns::kColumns, step11_columns::multiply_with_columns;
+using step15_wgmma::clear_rows, step15_wgmma::store_rows;
 
 // Per row: its columns, and zeros for dQ_sum. sum_rows gives the rows of a tile.
 template <int d>

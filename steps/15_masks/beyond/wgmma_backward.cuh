@@ -135,8 +135,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, unsigned 
       }
       __syncwarp();
       const int first = row + rows * 64;
-      fa::wgmma_wait<0>();
-      fa::pin_registers(rdQ);
+      wait_for<0>(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
       if (at.place < work.direct) {
         store_dq<d>(rdQ, dQ, at.head * shape.N + work.row + first, work.rows - first, features * 64,
@@ -245,28 +244,12 @@ struct Group {
   }
   // (dP - delta)^T, dV += P^T dO, and dS: as 11 3_columns.
   __device__ void differentiate() {
-    float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: see 11 3_columns
-    UNROLL
-    for (int r = 0; r < Br / kMma; ++r) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
-      fa::pin_registers(copy[r]);
-    }
-    fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
-    multiply_with_columns<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, delta_ones,
-                             columns(), rdP);
-    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
-    wait_for<1>(rdP);
-    UNROLL
-    for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);
-    }
-    fa::pin_registers(rdP);
-    wait_for<0>(rdV);
-    fa::pin_registers(rdP);  // else ptxas packs dS before the wait, while P is in use
+    step11_columns::differentiate<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf,
+                                     first_tile() + kDoRows + stage() * kStageOf, delta_ones,
+                                     columns(), &smem.do_full[stage()], n / kStages & 1, rX, rP,
+                                     rdV);
     warp_arrive(&smem.do_empty[stage()]);
-    fa::pack_operand(rdP, rP);
+    fa::pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
     put_ds(rP, smem.dS[n % kDsStages]);
   }
@@ -416,9 +399,9 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, const Mask& mask, 
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(columns_kernel<d>, {row_blocks(d / 8), dim3(kRowThreads)}, t.O, t.dO, t.LSE,
                sum_rows, columns, dQ_sum, p.N, shape.Np, p.scale());
-    step11::launch_mapped<d>(
-        backward_kernel<d, Mask>, {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)}, p, t, Br<d>,
-        t.dK, t.dV, t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
+    step11::launch_mapped<d>(backward_kernel<d, Mask>,
+                             {dim3(blocks), dim3(kThreads), sizeof(Tiles<d>)}, p, t, Br<d>, t.dK,
+                             t.dV, t.dQ, columns, FloatSums{dQ_sum}, mask, shape);
     fa::launch_early(convert_kernel<d>, {row_blocks(d / 16), dim3(kRowThreads)}, FloatSums{dQ_sum},
                      t.dQ, sum_rows, p.N, shape.Np, p.scale());
   });

@@ -114,8 +114,8 @@ template <class T, class Mask>
 struct Consumer : step15_wgmma::Consumer<T> {
   using Base = step15_wgmma::Consumer<T>;
   using Base::at, Base::k, Base::l, Base::m, Base::rO, Base::rP, Base::rS, Base::v;
-  using Base::is_cut, Base::issue_scores, Base::issue_values;
   using Base::d, Base::Bc, Base::smem, Base::LSE, Base::shape, Base::wg, Base::lane, Base::row;
+  using Base::is_cut, Base::issue_scores, Base::issue_values;
   using Base::skip_keys, Base::skip_values, Base::trailing;
   const Mask& mask;
 
