@@ -80,24 +80,16 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x - wg * kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
-  // Descriptors: that of the first tile, plus constants.
-  using Memory = Tiles<d>;
   const uint64_t first = tile_descriptor(smem.K[0]);
   // Always 0, unknown to nvcc, which when d = 128 would compute all 24 descriptors of K, V and dS
   // before the loop: no registers are left for them.
   __device__ unsigned zero() const { return d == 128 ? n >> 31 : 0; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
+  using At = Distances<Tiles<d>, d, Br, wg>;
   static constexpr uint64_t kKAll = distance(0, kGroupKeys* kRowBytes);  // for dQ: MN-major
-  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kDs = distance(offsetof(Memory, dS) + wg * Bc * kPanel * 2);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;                                        // number of the next tile,
-  RowTile at = work;                                     // and the tile
+  static constexpr uint64_t kDs = distance(offsetof(Tiles<d>, dS) + wg * Bc * kPanel * 2);
+  unsigned n = 0;     // number of the next tile,
+  RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
 
@@ -113,7 +105,7 @@ struct Group {
   // S^T = K Q^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
-    multiply_features<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, rS);
+    multiply_features<d>(first_tile() + At::kK, first_tile() + At::kQ + stage() * At::kStageOf, rS);
   }
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
@@ -126,10 +118,10 @@ struct Group {
   }
   __device__ void issue_dv() {
     fa::mbarrier_wait(&smem.do_full[stage()], n / kStages & 1);
-    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
+    multiply_rows<d>(rP, first_tile() + At::kDoRows + stage() * At::kStageOf, rdV);
   }
   __device__ void issue_dk(unsigned i) {
-    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + i % kStages * At::kStageOf, rdK);
   }
   // dQ = dS K of tile i, once the other warpgroup's dS is complete.
   __device__ void issue_dq(unsigned i, float (&rdQ)[d / 2]) {
@@ -139,7 +131,8 @@ struct Group {
   // dS, from dP^T = V dO^T: to registers and, once the previous dS has been read, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    multiply_features<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, rdP);
+    multiply_features<d>(first_tile() + At::kV, first_tile() + At::kDo + stage() * At::kStageOf,
+                         rdP);
     wait_for<0>(rdP);
     fa::pin_registers(rdV);
     warp_arrive(&smem.do_empty[stage()]);  // not for delta, read below: q_empty protects it

@@ -229,20 +229,13 @@ struct Group {
   const WorkTile work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
   const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
-  using Memory = Tiles<d>;  // descriptors: that of the first tile, plus constants
   const uint64_t first = tile_descriptor(smem.K[0]);
   // Always 0, unknown to nvcc, which would otherwise compute all descriptors before the loop.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
-  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;                                        // number of the next tile,
-  RowTile at = work;                                     // and the tile
+  using At = Distances<Tiles<d>, d, Br, wg>;
+  unsigned n = 0;     // number of the next tile,
+  RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
   uint32_t lse_ones[4], delta_ones[4];
@@ -264,8 +257,8 @@ struct Group {
   // (S - LSE / scale)^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
-    multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
-                             columns(), rS);
+    multiply_with_columns<d>(first_tile() + At::kK, first_tile() + At::kQ + stage() * At::kStageOf,
+                             lse_ones, columns(), rS);
   }
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
@@ -279,14 +272,14 @@ struct Group {
     fa::pin_registers(rS);
   }
   __device__ void issue_dk(unsigned i) {
-    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + i % kStages * At::kStageOf, rdK);
   }
   // dV, and dS: to registers and, once its stage is empty, to shared memory.
   __device__ void differentiate() {
-    step11_columns::differentiate<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf,
-                                     first_tile() + kDoRows + stage() * kStageOf, delta_ones,
-                                     columns(), &smem.do_full[stage()], n / kStages & 1, rX, rP,
-                                     rdV);
+    step11_columns::differentiate<d>(
+        first_tile() + At::kV, first_tile() + At::kDo + stage() * At::kStageOf,
+        first_tile() + At::kDoRows + stage() * At::kStageOf, delta_ones, columns(),
+        &smem.do_full[stage()], n / kStages & 1, rX, rP, rdV);
     warp_arrive(&smem.do_empty[stage()]);
     pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);

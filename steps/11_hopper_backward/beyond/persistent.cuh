@@ -199,13 +199,7 @@ struct Group {
   const uint64_t first = tile_descriptor(smem.K[0][0]);
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Tiles, V) + kMine);
-  static constexpr uint64_t kQ = distance(offsetof(Tiles, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Tiles, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Tiles, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Tiles, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
+  using At = Distances<Tiles, d, Br, wg>;
   static constexpr uint64_t kKvStageOf = kGroups * kGroupKeys * d * 2 >> 4;  // of K, V
   unsigned w = 0, n = 0;  // numbers of the work tile and of the next tile,
   int i, walk, key;       // its place among the head's tiles, and the walk's first; first key
@@ -240,8 +234,9 @@ struct Group {
 
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[q_stage()], n / kQStages & 1);
-    multiply_with_columns<d>(first_tile() + kK + kv_stage() * kKvStageOf,
-                             first_tile() + kQ + q_stage() * kStageOf, lse_ones, columns(), rS);
+    multiply_with_columns<d>(first_tile() + At::kK + kv_stage() * kKvStageOf,
+                             first_tile() + At::kQ + q_stage() * At::kStageOf, lse_ones, columns(),
+                             rS);
   }
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = i * Br, last = key + kGroupKeys - 1;
@@ -255,13 +250,14 @@ struct Group {
     fa::pin_registers(rS);
   }
   __device__ void issue_dk(unsigned n) {
-    multiply_rows<d>(rP, first_tile() + kQRows + n % kQStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + n % kQStages * At::kStageOf, rdK);
   }
   __device__ void differentiate() {
-    step11_columns::differentiate<d>(
-        first_tile() + kV + kv_stage() * kKvStageOf, first_tile() + kDo + do_stage() * kStageOf,
-        first_tile() + kDoRows + do_stage() * kStageOf, delta_ones, columns(),
-        &smem.do_full[do_stage()], n / kDoStages & 1, rX, rP, rdV);
+    step11_columns::differentiate<d>(first_tile() + At::kV + kv_stage() * kKvStageOf,
+                                     first_tile() + At::kDo + do_stage() * At::kStageOf,
+                                     first_tile() + At::kDoRows + do_stage() * At::kStageOf,
+                                     delta_ones, columns(), &smem.do_full[do_stage()],
+                                     n / kDoStages & 1, rX, rP, rdV);
     warp_arrive(&smem.do_empty[do_stage()]);
     pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);

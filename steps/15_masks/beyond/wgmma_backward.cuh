@@ -158,17 +158,10 @@ struct Group {
   const Mask& mask;
   const KeyWork& work;
   const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
-  using Memory = Tiles<d>;
   const uint64_t first = fa::tile_descriptor(smem.K[0]);
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
-  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
-  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
-  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
-  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
-  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
-  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;
+  using At = step11::Distances<Tiles<d>, d, Br, wg>;
   unsigned n = 0;
   int place = 0;          // and its place in the walk
   const TileRange range;  // of the walk: the places whose rows see this warpgroup's keys
@@ -224,8 +217,8 @@ struct Group {
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     if (place == ends_at) clear_tile();
-    multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
-                             columns(), rS);
+    multiply_with_columns<d>(first_tile() + At::kK, first_tile() + At::kQ + stage() * At::kStageOf,
+                             lse_ones, columns(), rS);
   }
   __device__ bool is_cut() const { return place <= range.last_left || place > range.last_full; }
   __device__ void test(uint32_t (&bits)[2]) const {
@@ -240,14 +233,14 @@ struct Group {
     fa::pin_registers(rS);
   }
   __device__ void issue_dk(unsigned i) {
-    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + At::kQRows + i % kStages * At::kStageOf, rdK);
   }
   // (dP - delta)^T, dV += P^T dO, and dS: as 11 3_columns.
   __device__ void differentiate() {
-    step11_columns::differentiate<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf,
-                                     first_tile() + kDoRows + stage() * kStageOf, delta_ones,
-                                     columns(), &smem.do_full[stage()], n / kStages & 1, rX, rP,
-                                     rdV);
+    step11_columns::differentiate<d>(
+        first_tile() + At::kV, first_tile() + At::kDo + stage() * At::kStageOf,
+        first_tile() + At::kDoRows + stage() * At::kStageOf, delta_ones, columns(),
+        &smem.do_full[stage()], n / kStages & 1, rX, rP, rdV);
     warp_arrive(&smem.do_empty[stage()]);
     fa::pack_operand(rX, rP);
     fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
