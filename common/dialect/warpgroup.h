@@ -15,6 +15,7 @@
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/tma.h"
+#include "common/dialect/warp.h"
 
 namespace fa {
 
@@ -150,6 +151,13 @@ __device__ inline void put_rows(const float (&rD)[d / 2], const float (&factor)[
     }
     stmatrix_x4(tile + (x / kPanel * 64 + r) * kPanel + chunk * 8, o);
   }
+}
+
+/// Zeroes an accumulator.
+template <int n>
+__device__ inline void clear(float (&rD)[n]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) rD[i] = 0.f;
 }
 
 /// Multiplies an accumulator by `factor` of a lane's two rows.

@@ -71,8 +71,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells nvcc that wg, and so each address, is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) - 1;  // -1: producer
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads) - 1;  // -1: producer
   // Causal: the longest walks of all heads start first, and the short ones fill the gaps at the
   // end. Otherwise the blocks of a head are adjacent and find K and V in the L2.
   const int Tr = gridDim.x / heads;

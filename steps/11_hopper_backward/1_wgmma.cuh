@@ -134,8 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br);
   const int tiles = shape.group * (shape.Tr - work.first);
   const Sources from{&Q, &K, &V, &dO, LSE2, delta};

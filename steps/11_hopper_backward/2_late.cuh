@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br);
   const Loader<d> loader{smem, &Q, &K, &V, &dO, LSE2, delta, work, shape.Tr};
-  if (__shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) == 0) {
+  if (fa::uniform(threadIdx.x / kGroupThreads) == 0) {
     Group<d, 0>(smem, shape, work).run(loader, dQ_sum, &dK, &dV);
   } else {
     Group<d, 1>(smem, shape, work).run(loader, dQ_sum, &dK, &dV);

@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
     const Loader<d> loader{smem, &Q, &K, &V, &dO, columns, work, shape.Np};

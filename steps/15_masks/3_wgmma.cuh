@@ -186,17 +186,16 @@ struct Consumer {
   __device__ bool take(unsigned n, const WorkTable& mask) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
-    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
+    if (fa::uniform(work.tiles) == 0) return false;
     begin_walk(work, mask.visible_tiles<Bc>(work, wg * kGroupRows));
     return true;
   }
-  // The shuffles tell nvcc that all lanes have the same range.
   __device__ void begin_walk(const WorkTile& work, const TileRange& range) {
-    at.first = __shfl_sync(fa::kFullMask, range.first, 0);
-    at.last_left = __shfl_sync(fa::kFullMask, range.last_left, 0);
-    at.last_full = __shfl_sync(fa::kFullMask, range.last_full, 0);
-    at.last = __shfl_sync(fa::kFullMask, range.last, 0);
-    trailing = __shfl_sync(fa::kFullMask, work.tiles, 0) - 1 - at.last;
+    at.first = fa::uniform(range.first);
+    at.last_left = fa::uniform(range.last_left);
+    at.last_full = fa::uniform(range.last_full);
+    at.last = fa::uniform(range.last);
+    trailing = fa::uniform(work.tiles) - 1 - at.last;
     skip_keys(at.first);
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
   }
@@ -220,9 +219,7 @@ struct Consumer {
 
   // The softmax of tiles but the first, during P V of the tile before; then P, packed.
   __device__ void end_tile() {
-    const bool grown = fa::needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) fa::update_max(rS, shape.scale_log2, m, l, alpha);
-    fa::compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::lazy_softmax(rS, shape.scale_log2, m, l, alpha);
     wait_values();
     fa::pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) fa::rescale(rO, alpha);
@@ -283,8 +280,7 @@ struct Consumer {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
@@ -325,8 +321,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells nvcc that wg is the same in all lanes.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     const int warp = threadIdx.x / fa::kWarp;

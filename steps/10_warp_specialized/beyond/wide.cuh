@@ -135,9 +135,9 @@ struct Consumer {
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[wg], n & 1);
     if (lane == 0) work = smem.work[wg];
-    work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    work.bh = fa::uniform(work.bh);
+    work.row = fa::uniform(work.row) + wg * kGroupRows;
+    work.tiles = fa::uniform(work.tiles);
     return work.tiles > 0;
   }
   // Skips K at once, V only after this work tile's last P V, whose V is earlier in the ring.
@@ -167,9 +167,7 @@ struct Consumer {
     wait_for<1>(rS);
     release_scores();
     if (kMayBeCut) mask_tile();
-    const bool grown = needs_rescale(rS, m, shape.scale_log2, kLazyRescale);
-    if (__builtin_expect(grown, 0)) update_max(rS, shape.scale_log2, m, l, alpha);
-    compute_p(rS, shape.scale_log2, m, l);
+    const bool grown = fa::lazy_softmax(rS, shape.scale_log2, m, l, alpha);
     wait_values();
     pack_operand(rS, rP);
     if (__builtin_expect(grown, 0)) rescale(rO, alpha);
@@ -209,8 +207,7 @@ struct Consumer {
 
     bool more = true;
     for (unsigned n = 0; more; ++n) {
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop
       // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
@@ -269,7 +266,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, taken);

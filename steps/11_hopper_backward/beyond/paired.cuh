@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   fa::cluster_sync();  // all threads of both blocks see the barriers
   const WorkTile work = work_tile_at(blockIdx.x / kBlocks, shape, Br);
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 3) {
     fa::setmaxnreg_dec<kLoaderRegisters>();
     if (threadIdx.x % kGroupThreads == 0) produce(smem, &Q, &K, &V, &dO, columns, shape, work);

@@ -124,7 +124,7 @@ __device__ inline WorkTile wait_for_work(Tiles& smem, unsigned w) {
   fa::mbarrier_wait(&smem.k_full[w % kKvStages], w / kKvStages & 1);
   WorkTile work{};
   if (threadIdx.x % fa::kWarp == 0) work = smem.work[w % kKvStages];
-  const auto same = [](int x) { return __shfl_sync(fa::kFullMask, x, 0); };
+  const auto same = [](int x) { return fa::uniform(x); };
   return {same(work.bh_kv), same(work.j), same(work.head), same(work.first)};
 }
 
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == kGroups + 1) {
     fa::setmaxnreg_dec<kLoaderRegisters>();
     if (threadIdx.x == (kGroups + 1) * kGroupThreads) {

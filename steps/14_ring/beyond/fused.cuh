@@ -67,9 +67,9 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
     fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is written, too
     WorkTile work;
     if (lane == 0) work = smem.work[b][wg];
-    const int bh = __shfl_sync(fa::kFullMask, work.bh, 0);
-    const int row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
-    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return;
+    const int bh = fa::uniform(work.bh);
+    const int row = fa::uniform(work.row) + wg * kGroupRows;
+    if (fa::uniform(work.tiles) == 0) return;
     fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);  // O has replaced Q, LSE is in HBM
 
     const int rows = min(kGroupRows, shape.N - row);
@@ -137,12 +137,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   step10::Tiles<T>& smem = *fa::dynamic_shared<step10::Tiles<T>>();
   if (threadIdx.x == 0) step10::init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / fa::kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     constexpr int kMergers = 2;  // warps 2 and 3
     static_assert(T::kConsumers == kMergers);
-    const int warp = __shfl_sync(fa::kFullMask, threadIdx.x / fa::kWarp, 0);
+    const int warp = fa::uniform(threadIdx.x / fa::kWarp);
     if (warp >= kMergers) {
       merge_tiles<T>(smem, LSE, so_far, shape, warp - kMergers);
     } else if (threadIdx.x == 0) {

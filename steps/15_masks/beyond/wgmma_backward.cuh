@@ -359,9 +359,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     return;
   }
-  // The shuffles tell the compiler that all lanes have the same numbers.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
-  const unsigned tiles = __shfl_sync(fa::kFullMask, shape.group * smem.work.tiles, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
+  const unsigned tiles = fa::uniform(shape.group * smem.work.tiles);
   if (wg == kGroups) {
     fa::setmaxnreg_dec<kThirdRegisters<d>>();
     // In registers: reads of shared memory by the copying thread would cost uniform registers.

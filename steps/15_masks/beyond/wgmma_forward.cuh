@@ -125,7 +125,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     const WorkTile& work = smem.work[n % 2][wg];
-    if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return false;
+    if (fa::uniform(work.tiles) == 0) return false;
     this->begin_walk(work, mask.template visible_tiles<Bc>(work, wg * kGroupRows));
     return true;
   }
@@ -185,8 +185,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
     bool more = true;
     for (unsigned n = 0; more; ++n) {
       const unsigned b = n % 2;
-      UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
+      fa::clear(rO);
 
       // --- mainloop: cut on the left, then full; in a second round the rest, cut on the right
       while (at.first < at.last) {
@@ -227,7 +226,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     const int warp = threadIdx.x / fa::kWarp;
