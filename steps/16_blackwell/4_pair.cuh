@@ -130,7 +130,7 @@ struct Polynomial {
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread copies Q, then all tiles of K and V, each as soon as its stage is free.
+// One thread copies Q, then all tiles of K and V.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
@@ -139,15 +139,7 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
   for (int t = 0; t < kTiles; ++t) {
     fa::tma_load(smem.Q[t], &Q, &smem.q_full, {0, row + t * Br, 0, bh});
   }
-  for (int j = 0; j < tiles; ++j) {
-    const int stage = j % kStages, parity = j / kStages & 1;
-    fa::mbarrier_wait(&smem.k_empty[stage], parity ^ 1);  // passes in the first round
-    fa::mbarrier_arrive_expect_tx(&smem.k_full[stage], sizeof smem.K[0]);
-    fa::tma_load(smem.K[stage], &K, &smem.k_full[stage], {0, j * Bc, 0, kv_head});
-    fa::mbarrier_wait(&smem.v_empty[stage], parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&smem.v_full[stage], sizeof smem.V[0]);
-    fa::tma_load(smem.V[stage], &V, &smem.v_full[stage], {0, j * Bc, 0, kv_head});
-  }
+  copy_keys<kStages>(smem, K, V, tiles, kv_head);
 }
 
 // --- a thread multiplies ------------------------------------------------------------------------
@@ -286,11 +278,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     fa::mbarrier_init_fence();
   }
-  if (warp == 8) {  // of the correction, which ends last
-    fa::tcgen05_alloc(&smem.tmem, kColumns);
-    fa::tcgen05_relinquish_alloc_permit();
-    fa::tcgen05_fence_before_thread_sync();
-  }
+  if (warp == 8) allocate(&smem.tmem, kColumns);  // of the correction, which ends last
   __syncthreads();  // the mbarriers and the address are visible to all threads
   fa::tcgen05_fence_after_thread_sync();
   const uint32_t lanes = fa::tmem_address(smem.tmem, warp % 4 * fa::kWarp, 0);  // the warp's
@@ -317,11 +305,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       fa::tma_store_commit();
       fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
     }
-    if (warp == 8) {
-      __syncwarp();
-      fa::tcgen05_fence_after_thread_sync();
-      fa::tcgen05_dealloc(smem.tmem, kColumns);  // else the SM starts no block that allocates
-    }
+    if (warp == 8) deallocate(smem.tmem, kColumns);
   } else {
     fa::setmaxnreg_dec<48>();
     if (warp == 12 && fa::elect_one()) {

@@ -117,6 +117,21 @@ __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r
   fa::fence_proxy_async();  // TMA sees this thread's writes
 }
 
+// --- tensor memory --------------------------------------------------------------------------------
+
+// Allocates columns, whose address is visible after a barrier. By a whole warp.
+__device__ inline void allocate(uint32_t* tmem, int columns) {
+  fa::tcgen05_alloc(tmem, columns);
+  fa::tcgen05_relinquish_alloc_permit();  // there will be no second allocation
+  fa::tcgen05_fence_before_thread_sync();
+}
+// After a barrier; else the SM starts no block that allocates. By a whole warp.
+__device__ inline void deallocate(const uint32_t& tmem, int columns) {
+  __syncwarp();
+  fa::tcgen05_fence_after_thread_sync();
+  fa::tcgen05_dealloc(tmem, columns);
+}
+
 // --- products -----------------------------------------------------------------------------------
 
 // Issues S = Q K^T of 128 rows and a tile's keys, and does not wait. By one thread, whose products
@@ -151,6 +166,23 @@ __device__ inline void multiply_values(uint32_t tP,
   for (int c = 0; c < Bc; c += kMma) {
     fa::tcgen05_mma_tmem(tO, tP + c / 2, fa::tcgen05_advance(v, c * kRowBytes), kInstruction,
                          /*accumulate=*/c > 0 || !first);
+  }
+}
+
+// --- copies -------------------------------------------------------------------------------------
+
+// Copies all tiles of K and V, each as soon as its stage is free. By one thread.
+template <int kStages, class Tiles>
+__device__ inline void copy_keys(Tiles& smem, const fa::TensorMap& K, const fa::TensorMap& V,
+                                 int tiles, int kv_head) {
+  for (int j = 0; j < tiles; ++j) {
+    const int stage = j % kStages, parity = j / kStages & 1;
+    fa::mbarrier_wait(&smem.k_empty[stage], parity ^ 1);  // passes in the first round
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[stage], &K, &smem.k_full[stage], {0, j * Bc, 0, kv_head});
+    fa::mbarrier_wait(&smem.v_empty[stage], parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[stage], &V, &smem.v_full[stage], {0, j * Bc, 0, kv_head});
   }
 }
 
