@@ -120,7 +120,6 @@ struct Consumer {
     multiply_features<d>(q0 + b * (sizeof smem.Q[0] >> 4), k0 + stage * (sizeof smem.K[0] >> 4),
                          rS);
   }
-  // Issues O += P V of the previous tile, after its V has arrived.
   __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_rows<d>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
@@ -143,7 +142,6 @@ struct Consumer {
     j = work.tiles - 1;
     return work.tiles > 0;
   }
-  // Masks tile j where the diagonal or the end of the keys cuts it.
   __device__ void mask_tile() {
     if (visible<T>(shape, work.row) >= (j + 1) * Bc) return;
     const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
@@ -155,7 +153,6 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
   __device__ void next_tile(unsigned b) {
     --j;
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);

@@ -128,7 +128,6 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// A warpgroup that owns 64 rows of each work tile. Its registers: see parts.cuh.
 template <class T>
 struct Consumer {
   static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
@@ -197,7 +196,6 @@ struct Consumer {
     compute_p(rS, shape.scale_log2, m, l);
   }
 
-  // P V of a tile overlaps Q K^T and the softmax of the next one.
   template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     j = tile_at<T>(++at, work.tiles);
@@ -316,7 +314,6 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
 }
 
-// Tests use fewer blocks than SMs.
 template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;

@@ -53,7 +53,6 @@ struct Loader {
   const WorkTile& work;
   int Tr;
 
-  // Copies the n-th tile of rows of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
     const size_t row = (size_t(at.head) * Tr + at.i) * Br;
@@ -72,7 +71,6 @@ struct Loader {
 
 // --- the warpgroups multiply, and compute P and dS -----------------------------------------------
 
-// A warpgroup that owns 64 keys.
 template <int d, int wg>
 struct Group {
   Tiles<d>& smem;
@@ -102,7 +100,6 @@ struct Group {
   // This warpgroup's 64 rows of dQ of the tile `at`.
   __device__ int half() const { return (at.head * shape.Tr + at.i) * kGroups + wg; }
 
-  // S^T = K Q^T, once Q has arrived.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
     multiply_features<d>(first_tile() + At::kK, first_tile() + At::kQ + stage() * At::kStageOf, rS);

@@ -44,8 +44,9 @@ __device__ inline void load_tile(const bf16* g, bf16* s, int rows) {
   }
 }
 
-// The A fragments of all bands, with zeros from row `rows` on.
-template <int d, int bands>
+// The A fragments of all bands, with zeros from row `rows` on. Of 16 features a lane has two, and
+// two that are `next` further: with 2 four adjacent ones.
+template <int d, int next = 8, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
   const int lane = threadIdx.x % fa::kWarp;
@@ -56,7 +57,7 @@ __device__ inline void load_queries(const bf16* Q,  // [rows, d]
       UNROLL
       for (int e = 0; e < 4; ++e) {
         const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
-                  feature = x * kMma + e / 2 * 8 + fa::column_of(lane);
+                  feature = x * kMma + e / 2 * next + lane % 4 * (next == 8 ? 2 : 4);
         rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
       }
     }

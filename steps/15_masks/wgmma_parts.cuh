@@ -224,10 +224,9 @@ inline int count_row_tiles(const fa::Problem& p, int size) {
   return tiles;
 }
 
-// Entries of all heads, of each document's, in the order in which blocks draw them: as in 10, in
-// sections whose `bytes` in all fit in the L2 (16 MB), the longest walks of each first. Documents
-// with the longest walks begin. group: heads that share an entry's bytes; at most `most` of a
-// section's pairs of a document and a head.
+// All heads' entries in the order of blocks: sections whose `bytes` fit in the L2 (16 MB), the
+// longest walks of each first; documents with the longest walks begin. group: heads that share an
+// entry's bytes. most: of a section's pairs of a document and a head.
 template <class Entry, class Bytes>
 std::vector<Entry> in_order(const fa::Problem& p, std::vector<std::vector<Entry>> documents,
                             Bytes&& bytes, int group, int most) {

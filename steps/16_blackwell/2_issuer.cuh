@@ -92,7 +92,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   // --- prologue: which tile; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = fa::uniform(threadIdx.x / fa::kWarp);
-  // Causal: the longest walks of all heads first. Otherwise a head's blocks share K, V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;

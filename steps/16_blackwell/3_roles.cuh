@@ -45,7 +45,6 @@ struct alignas(1024) Tiles {
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread copies Q, then all tiles of K and V.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
@@ -158,7 +157,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   // --- prologue: which tile; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = fa::uniform(threadIdx.x / fa::kWarp), wg = warp / 4;
-  // Causal: the longest walks of all heads first. Otherwise a head's blocks share K, V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;

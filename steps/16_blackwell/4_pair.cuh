@@ -130,7 +130,6 @@ struct Polynomial {
 
 // --- a warp copies ------------------------------------------------------------------------------
 
-// One thread copies Q, then all tiles of K and V.
 template <int d>
 __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa::TensorMap& K,
                                const fa::TensorMap& V, int row, int tiles, int bh, int kv_head) {
@@ -178,7 +177,6 @@ __device__ inline void multiply(Tiles<d>& smem, const Walks& tiles) {
 
 // --- a warpgroup per tile computes the softmax --------------------------------------------------
 
-// A thread's row in all tiles; returns its LSE. `lanes`: the address of its warp's lanes.
 template <int d, class Softmax>
 __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles, int visible,
                                 int cut, float scale_log2) {
@@ -213,7 +211,6 @@ __device__ inline float softmax(Tiles<d>& smem, int t, uint32_t lanes, int tiles
 
 // --- a warpgroup corrects O ---------------------------------------------------------------------
 
-// O *= alpha before each P V but the first, and finally O / l to the place of Q.
 template <int d>
 __device__ inline void correct(Tiles<d>& smem, uint32_t lanes, const Walks& tiles) {
   const int r = threadIdx.x % kGroupThreads;
@@ -253,7 +250,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   // --- prologue: which tiles; mbarriers and tensor memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = fa::uniform(threadIdx.x / fa::kWarp), wg = warp / 4;
-  // Causal: the longest walks of all heads first. Otherwise a head's blocks share K, V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;

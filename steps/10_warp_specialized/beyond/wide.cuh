@@ -210,7 +210,6 @@ struct Consumer {
       fa::clear(rO);
 
       // --- mainloop
-      // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>();
       while (j > 0) next_tile<false>();
 

@@ -141,7 +141,6 @@ struct Group {
   RowTile at = work;
   float rX[Br / 2], rSum[2][d / 4] = {};  // rSum: dV or dK, half of the features each
   uint32_t rP[Br / kMma][4];              // P or dS
-  // A of the columns' product: see 3_columns.
   uint32_t ones[4];
 
   __device__ Group(Tiles& smem, const Shape& shape, const WorkTile& work)

@@ -90,7 +90,6 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
       at.next(work, shape.Tr);
     }
   }
-  // The last block to leave resets the counters; concurrent launches need separate ones.
   __threadfence();
   if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
 }
@@ -206,7 +205,6 @@ struct Group {
   int left;               // tiles of the walk after it
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];
-  // A of the columns' product: see 3_columns.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles& smem, const Shape& shape) : smem(smem), shape(shape) {

@@ -27,7 +27,6 @@ struct Shape {
   float scale;
 };
 
-// A block's shared memory. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 K[kGroups][kGroupKeys * d];  // later dK and dV, before their stores
@@ -171,7 +170,6 @@ struct Group {
   const unsigned tiles;  // of the walk, of all heads that share the keys, except a skipped last one
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];
-  // A of the columns' product: see 3_columns.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, unsigned tiles, const Mask& mask)

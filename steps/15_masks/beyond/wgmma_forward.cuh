@@ -195,8 +195,7 @@ struct Consumer : step15_wgmma::Consumer<T> {
       }
       skip_keys(trailing);
 
-      // --- the seam: the work tile's last P V overlaps the next one's first Q K^T. Without one,
-      // that product multiplies stale tiles: a branch would make ptxas wait for each.
+      // --- the seam
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]};
       more = take(n + 1);
