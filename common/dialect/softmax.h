@@ -85,8 +85,8 @@ __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (
   }
 }
 
-/// Turns S into P: raises m only if a score exceeds it by more than kLazyRescale, which is rare. True
-/// if it has: the caller must rescale O by alpha. All lanes of the warp must call it.
+/// Turns S into P: raises m only if a score exceeds it by more than kLazyRescale, which is rare.
+/// True if it has: the caller must rescale O by alpha. All lanes of the warp must call it.
 template <int n>
 __device__ inline bool lazy_softmax(float (&rS)[n], float scale_log2, float (&m)[2], float (&l)[2],
                                     float (&alpha)[2]) {

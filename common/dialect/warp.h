@@ -20,8 +20,8 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-/// Lane 0's x. Where all lanes have the same x, it tells the compiler so, which then keeps x, and what
-/// follows from it, in uniform registers. All lanes call it.
+/// Lane 0's x. Where all lanes have the same x, it tells the compiler so, which then keeps x, and
+/// what follows from it, in uniform registers. All lanes call it.
 template <class T>
 __device__ inline T uniform(T x) {
   return __shfl_sync(kFullMask, x, 0);

@@ -17,17 +17,6 @@ namespace step10_persistent {
 
 using namespace step10;  // parts.cuh
 
-template <class T>
-struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
-  bf16 K[T::kStagesK][T::Bc * T::d];
-  bf16 V[T::kStagesV][T::Bc * T::d];
-  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
-  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
-  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
-  WorkTile work[2][T::kConsumers];  // arrives with Q
-};
-
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys from the last to the first, in the order of
@@ -232,22 +221,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      float* LSE,                               // [B*H, N]
                      Shape shape) {
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
-  if (threadIdx.x == 0) {
-    constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
-    for (int b = 0; b < 2; ++b) {
-      init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
-          init_mbarriers(smem.o_full[b], kWarps);
-    }
-    init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
-    init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
-    fa::mbarrier_init_fence();
-  }
+  if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
   const int wg = fa::uniform(threadIdx.x / kGroupThreads);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
     if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape);
-    if (threadIdx.x == fa::kWarp) store<T>(smem, &O);
+    if (threadIdx.x == fa::kWarp) step10_persistent::store<T>(smem, &O);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
     Consumer<T>(smem, LSE, shape, wg - 1).run();

@@ -17,17 +17,6 @@
 
 namespace step10 {
 
-template <class T>
-struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; later O
-  bf16 K[T::kStagesK][T::Bc * T::d];
-  bf16 V[T::kStagesV][T::Bc * T::d];
-  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
-  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
-  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
-  WorkTile work[2][T::kConsumers];  // arrives with Q
-};
-
 // The i-th tile of keys of a walk. The last one of all may be cut: the walk begins with it without
 // a causal mask and ends with it otherwise, as a mask costs less in the loop than at the seam.
 template <class T>
@@ -271,18 +260,6 @@ struct Consumer {
     }
   }
 };
-
-template <class T>
-__device__ inline void init_barriers(Tiles<T>& smem) {
-  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
-  for (int b = 0; b < 2; ++b) {
-    init_mbarriers(smem.q_full[b], 1), init_mbarriers(smem.q_empty[b], 1),
-        init_mbarriers(smem.o_full[b], kWarps);
-  }
-  init_mbarriers(smem.k_full, 1), init_mbarriers(smem.k_empty, kAllWarps);
-  init_mbarriers(smem.v_full, 1), init_mbarriers(smem.v_empty, kAllWarps);
-  fa::mbarrier_init_fence();
-}
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)

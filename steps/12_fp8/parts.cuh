@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/dialect/ptx/fp8.h"
+#include "common/dialect/scheduler.h"
 #include "common/dialect/softmax.h"
 #include "common/harness/step.h"
 #include "steps/10_warp_specialized/4_scheduled.cuh"  // its scheduler, as a whole
@@ -188,10 +189,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(j, work.bh_kv);
     }
   }
-  if (T::kCausal) {
-    __threadfence();
-    if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
-  }
+  if (T::kCausal) fa::leave(taken);
 }
 
 // --- another thread of its warpgroup stores ------------------------------------------------------

@@ -93,8 +93,12 @@ __global__ void merge_kernel(SplitParts parts, bf16* O,  // [B*H, N, d]
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p, /*group=*/1);
   const Splits splits = splits_of(p, rows, rows.per_block);
+  const uint64_t s = splits.count, all_rows = p.rows(), d = p.d;
   fa::Prediction t = traffic_of(p, rows, splits, kTile / p.d);
-  fa::add_parts_traffic(t, splits.count * p.rows(), p.d);
+  t["O_parts"] = {.read = 4 * s * all_rows * d, .write = 4 * s * all_rows * d};
+  t["LSE_parts"] = {.read = 4 * s * all_rows * 2 * (d / 4), .write = 4 * s * all_rows};
+  const uint64_t parts = t["O_parts"].write + t["LSE_parts"].write;
+  t.hbm += {.read = parts, .write = parts};
   return t;
 }
 

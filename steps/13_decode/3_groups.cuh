@@ -94,11 +94,6 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  const Rows rows(p, p.H / p.Hkv);
-  return workspace_of(p, rows, rows.per_block);
-}
-
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p, p.H / p.Hkv);
   const Splits splits = splits_of(p, rows, rows.per_block);

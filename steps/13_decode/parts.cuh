@@ -1,5 +1,5 @@
-// Step 13 -- what all rungs share: a warp's tiles and scores, merges, splits, bytes. The softmax and
-//            P V are the dialect's (mma_softmax.h).
+// Step 13 -- what all rungs share: a warp's tiles and scores, merges, splits, bytes. The softmax
+//            and P V are the dialect's (mma_softmax.h).
 //
 // All warps of a block hold the same `bands` of 16 rows, and each computes some of their keys.
 // Registers of a lane, for its rows r = 16 t + row_of(lane) + 8 h in band t:
@@ -86,7 +86,6 @@ __device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
   }
 }
 
-// Sets scores that their row does not see to -inf.
 template <int bands, int n_tiles>
 __device__ inline void mask(float (&rS)[bands][n_tiles][4],
                             const int (&visible)[bands][2],  // keys that this lane's rows see
@@ -262,6 +261,12 @@ inline std::vector<fa::Scratch> workspace_of(const fa::Problem& p, const Rows& r
   const size_t counters = p.B * rows.readers * sizeof(unsigned);
   if (counts) all.push_back({.name = "arrived", .bytes = counters, .zeroed = true});
   return all;
+}
+
+// Of 3_groups and 4_pages.
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  const Rows rows(p, p.H / p.Hkv);
+  return workspace_of(p, rows, rows.per_block);
 }
 
 inline SplitParts parts_of(const fa::Tensors<bf16>& t) {

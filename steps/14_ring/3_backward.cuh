@@ -130,7 +130,6 @@ class Ring : public RingForward<Kernels, cut> {
     return late;
   }
 
-  // dK and dV of a block, and its share of dQ.
   void differentiate(const fa::Tensors<T>& t, fa::Tensors<T> of_block, const Block& b,
                      const Keys<T>& held, int from) {
     const Keys<T> keys = keys_of(b, held, from);

@@ -18,6 +18,7 @@
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/scheduler.h"
 #include "steps/15_masks/wgmma_parts.cuh"
 
 namespace step15_wgmma {
@@ -119,8 +120,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);  // arrives during the wait for V's stage
     load_v(key, bh_kv, whole);
   }
-  __threadfence();
-  if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  fa::leave(taken);
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------

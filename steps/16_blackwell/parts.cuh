@@ -117,7 +117,7 @@ __device__ inline void store_o(uint32_t tO, bool written, float normalise, int r
   fa::fence_proxy_async();  // TMA sees this thread's writes
 }
 
-// --- tensor memory --------------------------------------------------------------------------------
+// --- tensor memory -----------------------------------------------------------------------------
 
 // Allocates columns, whose address is visible after a barrier. By a whole warp.
 __device__ inline void allocate(uint32_t* tmem, int columns) {

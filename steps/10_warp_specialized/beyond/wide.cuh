@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/scheduler.h"
 #include "steps/10_warp_specialized/4_scheduled.cuh"  // its host functions
 #include "steps/10_warp_specialized/parts.cuh"
 
@@ -81,10 +82,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       load_v(j, work.bh_kv);
     }
   }
-  if (T::kCausal) {
-    __threadfence();
-    if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
-  }
+  if (T::kCausal) fa::leave(taken);
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------

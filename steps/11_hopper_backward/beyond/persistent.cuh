@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/scheduler.h"
 #include "common/harness/forward.h"
 #include "steps/11_hopper_backward/3_columns.cuh"
 
@@ -90,13 +91,11 @@ __device__ inline void produce(Tiles& smem, const fa::TensorMap* Q, const fa::Te
       at.next(work, shape.Tr);
     }
   }
-  __threadfence();
-  if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  fa::leave(taken);
 }
 
 // --- a thread stores -----------------------------------------------------------------------------
 
-// Stores dK and dV of each walk, and releases their stage, that of K and V.
 __device__ inline void store(Tiles& smem, const fa::TensorMap* dK, const fa::TensorMap* dV,
                              const Shape& shape) {
   UNROLL_BY(1)

@@ -68,7 +68,6 @@ constexpr float kLargestP = 445.f;  // a little below e4m3's maximum
 // With each |S| log2(e) below this, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
 constexpr float kSafeScore = 50.f;
 
-// With the largest norm of a row.
 struct Scales : step12::Scales {
   const float* Q_norm;  // [B*H, ceil(N / 64)]
   const float* K_norm;  // [B*Hkv]

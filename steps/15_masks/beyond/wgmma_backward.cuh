@@ -233,7 +233,6 @@ struct Group {
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + At::kQRows + i % kStages * At::kStageOf, rdK);
   }
-  // (dP - delta)^T, dV += P^T dO, and dS: as 11 3_columns.
   __device__ void differentiate() {
     step11_columns::differentiate<d>(
         first_tile() + At::kV, first_tile() + At::kDo + stage() * At::kStageOf,

@@ -103,8 +103,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     work = mask.work(t);
     load_v(key, bh_kv, whole);
   }
-  __threadfence();
-  if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+  fa::leave(taken);
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------

@@ -183,7 +183,6 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return step15_wgmma_backward::workspace(step15::in_one(p));
 }
 
-// As the forward's, of transposed scores.
 template <int Br>
 std::pair<int, int> score_of(int w, int b) {
   const auto [key, row] = step15_wgmma_lists::score_of<Br>(w, b);
